@@ -24,7 +24,7 @@ from typing import Any
 import yaml
 
 from scalewise.plan.config.settings import Settings
-from scalewise.plan.runs.runs import Run
+from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.study import load_study
 from scalewise.records import read_summary
 from scalewise.training.data.datasets import prepare
@@ -79,7 +79,7 @@ def first_experiment() -> dict[str, Any]:
     return config | {"experiments": {name: config["experiments"][name]}}
 
 
-def run_study(workplace: Path, dataset: Path, runs: list[Run]) -> None:
+def run_study(workplace: Path, dataset: Path, runs: list[RunDefinition]) -> None:
     """Run the study as a user does, in a folder with nothing but the prepared dataset."""
     for name in ("config", "profiles"):
         shutil.copytree(ROOT / name, workplace / name)
@@ -100,37 +100,35 @@ def run_study(workplace: Path, dataset: Path, runs: list[Run]) -> None:
     work(command, cwd=workplace)
     assert (workplace / "results" / "report.html").exists(), "the study has made its report"
     for run in runs:
-        measured = read_summary(workplace / "results" / run.experiment / "runs" / run.name).measurements
-        assert measured is not None, f"{run.name} was trained"
-        assert sum(window.steps for window in measured.windows) == steps_of(run), (
-            f"{run.name} made every step"
-        )
+        measured = read_summary(workplace / "results" / run.experiment / "runs" / run.run).measurements
+        assert measured is not None, f"{run.run} was trained"
+        assert sum(window.steps for window in measured.windows) == steps_of(run), f"{run.run} made every step"
 
 
-def run_bare(runs: list[Run], dataset: Path) -> None:
+def run_bare(runs: list[RunDefinition], dataset: Path) -> None:
     """The same trainings, one plain script after the other."""
     for run in runs:
         printed = work(bare_command(run, dataset))
         last = re.findall(r"(\d+) steps$", printed, re.MULTILINE)[-1]
-        assert int(last) == steps_of(run), f"the script of {run.name} made every step"
+        assert int(last) == steps_of(run), f"the script of {run.run} made every step"
 
 
-def steps_of(run: Run) -> int:
+def steps_of(run: RunDefinition) -> int:
     """Optimizer steps of the whole training; digits has 1,437 images to train on."""
     return _built_in(run).epochs * -(-1437 // run.global_batch_size)
 
 
-def _built_in(run: Run) -> Settings:
+def _built_in(run: RunDefinition) -> Settings:
     assert isinstance(run.settings, Settings), "the study has built-in trainings alone"
     return run.settings
 
 
-def bare_command(run: Run, dataset: Path) -> list[str]:
+def bare_command(run: RunDefinition, dataset: Path) -> list[str]:
     """What somebody without Scalewise would type for a run."""
     return [*_launcher(run), str(ROOT / "benchmarks" / "bare_ddp.py"), *_options(run), str(dataset)]
 
 
-def _launcher(run: Run) -> list[str]:
+def _launcher(run: RunDefinition) -> list[str]:
     devices = run.shape.world_size
     if devices == 1:
         return [sys.executable]
@@ -138,13 +136,13 @@ def _launcher(run: Run) -> list[str]:
     return [*torchrun, f"--nproc-per-node={devices}"]
 
 
-def _options(run: Run) -> Iterator[str]:
+def _options(run: RunDefinition) -> Iterator[str]:
     settings = _built_in(run)
     yield f"--batch-size={run.batch_size_per_device}"
     yield f"--epochs={settings.epochs}"
     yield f"--learning-rate={settings.learning_rate}"
     yield f"--momentum={settings.momentum}"
-    yield f"--seed={run.seed}"
+    yield f"--seed={run.settings.seed}"
     if settings.gradient_as_bucket_view:
         yield "--gradient-as-bucket-view"
 

@@ -29,7 +29,8 @@ from scalewise.analysis.tables import RUN_COLUMNS, Tables
 from scalewise.plan.config.experiment import AnyExperiment, DecisionRule, Repeats, read_experiment
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.runs.rounds import JudgedPoint, Round, first_repeats
-from scalewise.plan.runs.runs import NO_OPTIONS, Point, points
+from scalewise.plan.runs.run_definition import NO_OPTIONS
+from scalewise.plan.runs.runs import Point, points
 from scalewise.plan.runs.spending import Spending
 
 from .measure import TableError

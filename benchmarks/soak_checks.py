@@ -15,17 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scalewise.plan.config.settings import Settings
+from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.study import load_study
-from scalewise.records import (
-    EPOCHS,
-    MODEL,
-    Definition,
-    RecordError,
-    Resumption,
-    Summary,
-    read_summary,
-)
+from scalewise.records import EPOCHS, MODEL, RecordError, Resumption, Summary, read_summary
 
 TIMINGS = frozenset({"train_seconds", "evaluation_seconds", "samples_per_second"})
 """Columns of epochs.csv that no two runs share."""
@@ -84,19 +76,12 @@ def without_timings(epochs: str) -> str:
     )
 
 
-def planned_runs(study: Mapping[str, Any], site_file: Path) -> dict[tuple[str, str], Definition]:
-    """The definition of each run of a study, every setting written out as a summary has it."""
-    runs = load_study(study, site_file=site_file).runs
-    return {place: resolved(run.definition) for place, run in runs.items()}
+def planned_runs(study: Mapping[str, Any], site_file: Path) -> dict[tuple[str, str], RunDefinition]:
+    """Return the definition of each run of a study."""
+    return dict(load_study(study, site_file=site_file).runs)
 
 
-def resolved(definition: str) -> Definition:
-    """A run's definition as its records have it."""
-    found = Definition.model_validate_json(definition)
-    return found.model_copy(update={"settings": Settings.model_validate(found.settings).model_dump()})
-
-
-def judge(results: Path, planned: Mapping[tuple[str, str], Definition], undisturbed: str) -> Findings:
+def judge(results: Path, planned: Mapping[tuple[str, str], RunDefinition], undisturbed: str) -> Findings:
     """Hold the results of a study against its plan and against its undisturbed experiment.
 
     Args:
@@ -123,7 +108,7 @@ def judge(results: Path, planned: Mapping[tuple[str, str], Definition], undistur
     return findings
 
 
-def run_problems(folder: Path, definition: Definition, likeness: Path) -> list[str]:
+def run_problems(folder: Path, definition: RunDefinition, likeness: Path) -> list[str]:
     """What is wrong with one run; nothing where it is right.
 
     Args:
@@ -152,19 +137,19 @@ def run_problems(folder: Path, definition: Definition, likeness: Path) -> list[s
     return problems
 
 
-def _summary_problems(folder: Path, summary: Summary, definition: Definition) -> Iterator[str]:
+def _summary_problems(folder: Path, summary: Summary, definition: RunDefinition) -> Iterator[str]:
     if summary.definition != definition:
         yield f"{folder}: trained {summary.definition}, planned was {definition}"
     if summary.outcome != "completed":
         yield f"{folder}: {summary.outcome} ({summary.reason}), not completed"
     elif summary.measurements is None:
         yield f"{folder}: completed without measurements"
-    elif summary.measurements.epochs_completed != definition.settings["epochs"]:
-        done, asked = summary.measurements.epochs_completed, definition.settings["epochs"]
+    elif summary.measurements.epochs_completed != definition.values["epochs"]:
+        done, asked = summary.measurements.epochs_completed, definition.values["epochs"]
         yield f"{folder}: {done} epochs done, {asked} were planned"
 
 
-def rows(results: Path, experiment: str, planned: Mapping[tuple[str, str], Definition]) -> list[str]:
+def rows(results: Path, experiment: str, planned: Mapping[tuple[str, str], RunDefinition]) -> list[str]:
     """What is wrong with an experiment's runs.csv: each run stands there once, and nothing else does."""
     path = results / experiment / "runs.csv"
     try:
@@ -177,7 +162,7 @@ def rows(results: Path, experiment: str, planned: Mapping[tuple[str, str], Defin
     return [f"{path}: {name} stands there {found[name]} times, not {expected[name]}" for name in names]
 
 
-def leftovers(results: Path, planned: Mapping[tuple[str, str], Definition]) -> Iterator[str]:
+def leftovers(results: Path, planned: Mapping[tuple[str, str], RunDefinition]) -> Iterator[str]:
     """Half-written files, what a run keeps only while it goes on, and runs that nobody planned."""
     for path, folders, files in os.walk(results):
         for name in (*folders, *files):

@@ -16,7 +16,7 @@ import pandas as pd
 from scalewise.analysis.bottlenecks.bottlenecks import Bottleneck, find_bottlenecks
 from scalewise.analysis.bottlenecks.time_parts import COMMUNICATION, COMPUTE, JITTER, LOADER, STRAGGLER, split
 from scalewise.analysis.scaling import scaling_table
-from scalewise.plan.runs.runs import NO_OPTIONS
+from scalewise.plan.runs.run_definition import NO_OPTIONS
 from scalewise.records import Window
 from scalewise.training.measure.waiting import waiting_seconds
 

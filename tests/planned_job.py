@@ -9,7 +9,8 @@ from typing import Any
 
 from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.plan_file import PLAN, Limits
-from scalewise.records import SUMMARY, Definition
+from scalewise.plan.runs.run_definition import RunDefinition
+from scalewise.records import SUMMARY
 
 CLI = Path(__file__).parents[1] / "workflow" / "scripts" / "cli.py"
 LIMITS: Limits = {
@@ -37,7 +38,7 @@ def plan_one_run(
         launch: The site's way to start programs; None for this machine's.
         limits: Those that are not ``LIMITS``.
     """
-    run = Definition.model_validate_json(definition)
+    run = RunDefinition.model_validate_json(definition)
     job = {
         "definition": definition,
         "inputs": {"dataset": [] if dataset is None else str(dataset), "weights": []},
@@ -53,7 +54,7 @@ def plan_one_run(
 
 def train_arguments(definition: str, folder: Path, attempt: int = 1) -> list[str]:
     """Return the arguments of cli.py for a run whose records go into a folder."""
-    run = Definition.model_validate_json(definition)
+    run = RunDefinition.model_validate_json(definition)
     return [
         *("train", "--log", str(folder / "train.log"), "--attempt", str(attempt)),
         *(run.experiment, run.run, str(folder / SUMMARY)),

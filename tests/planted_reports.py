@@ -15,13 +15,12 @@ from tests.small_runs import leave_failure, planted_provenance
 import cli
 from scalewise.plan.jobs.hand_over import make_plan, write_plan
 from scalewise.plan.runs.rounds import Round, known_rounds
-from scalewise.plan.runs.runs import Run
+from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.study import PlannedExperiment, Study, load_study
 from scalewise.records import (
     EPOCHS,
     RANKS,
     SUMMARY,
-    Definition,
     EpochRecord,
     Measurements,
     RankRecord,
@@ -54,18 +53,18 @@ class Law:
     serial: float = 0.03
     scatter: float = 0.01
 
-    def speed(self, run: Run) -> float:
+    def speed(self, run: RunDefinition) -> float:
         """Samples per second of a run, the same whenever it is asked for."""
         devices = run.shape.world_size
-        noise = random.Random(f"{run.experiment}/{run.name}").gauss(0, self.scatter)
+        noise = random.Random(f"{run.experiment}/{run.run}").gauss(0, self.scatter)
         return self.rate * devices / (1 + self.serial * (devices - 1)) * math.exp(noise)
 
 
-Speed = Callable[[Run], float | None]
+Speed = Callable[[RunDefinition], float | None]
 """Samples per second of a run; None where it fails."""
 
 
-def by_series(run: Run) -> float:
+def by_series(run: RunDefinition) -> float:
     """Speeds of series that differ, each by what its options say."""
     drawn = random.Random(str(run.options))
     return Law(rate=drawn.uniform(900, 1300), serial=drawn.uniform(0.01, 0.08)).speed(run)
@@ -144,18 +143,16 @@ class PlantedReport:
     def _plant_asked(self, planned: PlannedExperiment) -> None:
         asked = set(planned.asked_run_names(self._rounds(planned)))
         for run in planned.runs:
-            folder = self.results / planned.name / "runs" / run.name
-            if run.name in asked and not folder.exists():
+            folder = self.results / planned.name / "runs" / run.run
+            if run.run in asked and not folder.exists():
                 folder.mkdir(parents=True)
                 self._plant(run, folder)
 
-    def _plant(self, run: Run, folder: Path) -> None:
+    def _plant(self, run: RunDefinition, folder: Path) -> None:
         rate = self._speed(run)
-        settings = run.settings.model_dump() | {"seed": run.seed}
-        definition = Definition.model_validate_json(run.definition).model_copy(update={"settings": settings})
         if rate is None:
             reason = "rank 1 on node2: RuntimeError: a fault on purpose"
-            leave_failure(folder, definition, "failed", reason)
+            leave_failure(folder, run, "failed", reason)
             return
         epochs, ranks = _epochs(run, rate), _ranks(run, rate)
         train_seconds = sum(epoch.train_seconds for epoch in epochs)
@@ -189,7 +186,7 @@ class PlantedReport:
         write_rows(folder / EPOCHS, EpochRecord, epochs)
         write_rows(folder / RANKS, RankRecord, ranks)
         summary = Summary(
-            definition=definition,
+            definition=run,
             outcome="completed",
             reason="",
             measurements=measured,
@@ -198,7 +195,7 @@ class PlantedReport:
         write_json(folder / SUMMARY, summary)
 
 
-def _windows(run: Run, rate: float) -> list[Window]:
+def _windows(run: RunDefinition, rate: float) -> list[Window]:
     windows = []
     for first in range(0, EPOCHS_OF_A_RUN * STEPS_OF_AN_EPOCH, STEPS_OF_AN_EPOCH):
         steps, warm_up = STEPS_OF_AN_EPOCH, first == 0
@@ -209,7 +206,7 @@ def _windows(run: Run, rate: float) -> list[Window]:
     return windows
 
 
-def _epochs(run: Run, rate: float) -> list[EpochRecord]:
+def _epochs(run: RunDefinition, rate: float) -> list[EpochRecord]:
     seconds = STEPS_OF_AN_EPOCH * run.global_batch_size / rate
     slower = 1 + 0.02 * math.log2(run.shape.world_size) + 0.005 * run.repeat
     return [
@@ -227,7 +224,7 @@ def _epochs(run: Run, rate: float) -> list[EpochRecord]:
     ]
 
 
-def _ranks(run: Run, rate: float) -> list[RankRecord]:
+def _ranks(run: RunDefinition, rate: float) -> list[RankRecord]:
     """The last rank computes 2 % longer than the others, which wait for it."""
     devices, step = run.shape.world_size, run.global_batch_size / rate
     own = COMPUTED_SHARE * run.batch_size_per_device / Law().rate

@@ -10,27 +10,18 @@ from scalewise.execution.messages import RankSetup
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.jobs.launch import RankLaunch
 from scalewise.plan.jobs.preflight import Preflight
-from scalewise.plan.runs.runs import Run
-from scalewise.records import (
-    HISTORY,
-    Definition,
-    Environment,
-    History,
-    Provenance,
-    Start,
-    Summary,
-    write_json,
-)
+from scalewise.plan.runs.run_definition import RunDefinition
+from scalewise.records import HISTORY, Environment, History, Provenance, Start, Summary, write_json
 
 
-def definition(devices: int = 1, **settings: Any) -> Definition:
+def definition(devices: int = 1, **settings: Any) -> RunDefinition:
     """A run on CPUs of one node.
 
     Args:
         devices: of it.
-        settings: those that it has; training it needs more of them.
+        settings: Those that are not the usual ones.
     """
-    return Definition(
+    return RunDefinition(
         experiment="study",
         run=f"d{devices}.r1",
         shape=f"1x{devices}",
@@ -39,11 +30,12 @@ def definition(devices: int = 1, **settings: Any) -> Definition:
         repeat=1,
         options={},
         accelerator="cpu",
-        settings=settings,
+        launcher="torchrun",
+        settings={"dataset": "digits", "model": "linear", "global_batch_size": 8 * devices} | settings,
     )
 
 
-def leave_failure(folder: Path, run: Definition, outcome: str, reason: str, **start: Any) -> None:
+def leave_failure(folder: Path, run: RunDefinition, outcome: str, reason: str, **start: Any) -> None:
     """Write the history of a run that has failed once.
 
     Args:
@@ -59,7 +51,7 @@ def leave_failure(folder: Path, run: Definition, outcome: str, reason: str, **st
     write_json(folder / HISTORY, History(definition=run, inputs={}, starts=[failed]))
 
 
-def completed(run: Definition, inputs: dict[str, str], commit: str | None) -> Summary:
+def completed(run: RunDefinition, inputs: dict[str, str], commit: str | None) -> Summary:
     """Return the record of a run that has completed, without its figures.
 
     Args:
@@ -86,7 +78,7 @@ def completed(run: Definition, inputs: dict[str, str], commit: str | None) -> Su
     return Summary(definition=run, outcome="completed", reason="", measurements=None, provenance=origin)
 
 
-def definition_of(settings: Settings, devices: int = 1) -> Definition:
+def definition_of(settings: Settings, devices: int = 1) -> RunDefinition:
     """A run on CPUs of one node that can be trained.
 
     Args:
@@ -154,7 +146,7 @@ def rank_setup(**changes: Any) -> RankSetup:
     return usual.model_copy(update=changes)
 
 
-def planted_provenance(run: Run, started: datetime, ended: datetime) -> Provenance:
+def planted_provenance(run: RunDefinition, started: datetime, ended: datetime) -> Provenance:
     """Return where and how a planted run was made: on one GPU model, with equal versions everywhere."""
     versions = {"torch": "2.15.0"}
     return Provenance(

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 from tests.planted_reports import Law, PlantedReport
 
-from scalewise.plan.runs.runs import Run
+from scalewise.plan.runs.run_definition import RunDefinition
 
 UNKIND = "<b>not bold</b> & \"quoted\" 'twice' </script><script>alert(1)</script>"
 """A title or a description that would break a page which takes it for markup."""
@@ -95,8 +95,8 @@ def several(folder: Path) -> PlantedReport:
     Of the last all runs on 4 devices have failed, and one on 2.
     """
 
-    def speed(run: Run) -> float | None:
-        lost = run.experiment == "listed" and (run.shape.world_size == 4 or run.name == "d2.r2")
+    def speed(run: RunDefinition) -> float | None:
+        lost = run.experiment == "listed" and (run.shape.world_size == 4 or run.run == "d2.r2")
         return None if lost or run.experiment == "nothing" else Law(serial=0.05).speed(run)
 
     study = PlantedReport(folder, SEVERAL, speed)

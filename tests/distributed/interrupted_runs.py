@@ -147,13 +147,13 @@ class Runs:
         """
         chosen = SETTINGS | dict(self.changed) | dict(changed or {})
         run = load_study({"experiments": {name: chosen}}, site_file=self._site).runs[name, f"d{devices}.r1"]
-        folder = self.folder / name / run.name
+        folder = self.folder / name / run.run
         folder.mkdir(parents=True, exist_ok=True)
         self.mark(folder).unlink(missing_ok=True)
-        command = [*first, *train_command(run.definition, folder)]
+        command = [*first, *train_command(run.as_json(), folder)]
         plan = plan_one_run(
-            folder.with_name(f"{run.name}.plan.json"),
-            run.definition,
+            folder.with_name(f"{run.run}.plan.json"),
+            run.as_json(),
             dataset or self.dataset,
             SiteLaunch(python=os.environ.get(RANK_PYTHON)),
             limit_seconds=2000.0,

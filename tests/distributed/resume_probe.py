@@ -23,7 +23,8 @@ from tests.distributed.probe_group import probe_group
 
 from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.config.settings import Settings
-from scalewise.records import Definition, EpochRecord
+from scalewise.plan.runs.run_definition import RunDefinition
+from scalewise.records import EpochRecord
 from scalewise.training.checkpoints.state import SHARED, own_name, own_state, resume, shared_state
 from scalewise.training.checkpoints.storage import load, save
 from scalewise.training.data import datasets
@@ -43,7 +44,7 @@ class Probe:
     ) -> None:
         self._dataset, self._identity, self._device, self._folder = dataset, identity, device, folder
 
-    def train(self, definition: Definition, stops: Sequence[int]) -> dict[str, Any]:
+    def train(self, definition: RunDefinition, stops: Sequence[int]) -> dict[str, Any]:
         """What a training ends with that is stopped after these steps, each time to go on in another task."""
         files = [self._folder / name for name in (SHARED, own_name(self._identity.rank))]
         for index, stop in enumerate([*stops, -1]):
@@ -63,7 +64,7 @@ class Probe:
                 return self._ended(trainer, state)
         raise AssertionError("stopped after its last step")
 
-    def _task(self, definition: Definition) -> Trainer:
+    def _task(self, definition: RunDefinition) -> Trainer:
         # the workers of one loader must not be forked into those of the next
         gc.collect()
         settings = Settings.model_validate(definition.settings)
@@ -106,7 +107,7 @@ def main() -> None:
     with probe_group(RankFiles(folder)) as (identity, device):
         probe = Probe(datasets.load(dataset_file), identity, device, folder)
         for name, chosen in json.loads(definitions.read_text(encoding="utf-8")).items():
-            definition = Definition.model_validate(chosen["definition"])
+            definition = RunDefinition.model_validate(chosen["definition"])
             whole = probe.train(definition, [])
             resumed = probe.train(definition, chosen["stops"])
             found[name] = {"whole": whole, "resumed": resumed}

@@ -19,7 +19,7 @@ from scalewise.execution.rank_command import rank_setup_for
 from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.jobs.launch import SiteLaunch
-from scalewise.records import Definition
+from scalewise.plan.runs.run_definition import RunDefinition
 
 pytestmark = needs_two_cores
 
@@ -84,7 +84,7 @@ ON_CPUS = (1, 2, 4) if times(0, 1) else (4,)
 """Sums over more than two ranks show most: they depend on their order."""
 
 
-def definition(name: str, world_size: int) -> Definition:
+def definition(name: str, world_size: int) -> RunDefinition:
     settings = Settings(dataset="digits", global_batch_size=GLOBAL_BATCH, **(SHARED | VARIANTS[name]))
     return definition_of(settings, world_size)
 

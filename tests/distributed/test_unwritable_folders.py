@@ -44,12 +44,12 @@ class Neighbours:
         run = load_study(config, site_file=self.root / "site.yaml").runs["hindered", "d1.r1"]
         self.plan = plan_one_run(
             self.root / "plan.json",
-            run.definition,
+            run.as_json(),
             self.root / "digits.safetensors",
             SiteLaunch(python=os.environ.get(RANK_PYTHON)),
             timeout_seconds=30,
         )
-        return train_command(run.definition, self.folder)
+        return train_command(run.as_json(), self.folder)
 
     def start(self, command: list[str]) -> subprocess.Popen[str]:
         environ = os.environ | self.plan | {"SCALEWISE_MACHINE_LOCK": str(self.root.parent / "machine.lock")}

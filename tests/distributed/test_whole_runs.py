@@ -62,7 +62,7 @@ def test_each_rank_has_the_threads_and_the_cpus_it_was_given(
     finished: dict[int, Finished], devices: int
 ) -> None:
     run = finished[devices]
-    assert (run.ranks["threads"] == run.summary.definition.settings["cpus_per_device"]).all()
+    assert (run.ranks["threads"] == run.summary.definition.settings.cpus_per_device).all()
     cpus = [int(cpu) for cpu in run.ranks["cpu_affinity"]]
     assert len(set(cpus)) == devices
     assert set(cpus) <= os.sched_getaffinity(0)

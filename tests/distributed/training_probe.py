@@ -27,7 +27,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.config.settings import Settings
-from scalewise.records import Definition, EpochRecord
+from scalewise.plan.runs.run_definition import RunDefinition
+from scalewise.records import EpochRecord
 from scalewise.training.data import datasets
 from scalewise.training.distributed.identity import Identity
 from scalewise.training.loop import TrainingState, train
@@ -168,7 +169,7 @@ def probe(
     variant: dict[str, Any], dataset: datasets.Dataset, identity: Identity, device: torch.device, folder: Path
 ) -> None:
     """Train one variant and leave what was seen."""
-    definition = Definition.model_validate(variant["definition"])
+    definition = RunDefinition.model_validate(variant["definition"])
     settings = Settings.model_validate(definition.settings)
     torch.set_num_threads(settings.cpus_per_device)
     counters.clear()

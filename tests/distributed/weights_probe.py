@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.config.settings import Settings
-from scalewise.records import Definition
+from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.training.data import datasets
 from scalewise.training.distributed.devices import claim_cpus, claim_device
 from scalewise.training.distributed.identity import identify
@@ -34,7 +34,7 @@ def main() -> None:
     with process_group(rank_files, rank_setup, identity, device):
         dataset = datasets.load(dataset_file)
         for values in json.loads(definitions.read_text(encoding="utf-8")):
-            definition = Definition.model_validate(values)
+            definition = RunDefinition.model_validate(values)
             settings = Settings.model_validate(definition.settings)
             loaders = build_loaders(settings, dataset, identity.rank, device, rank_setup.timeout_seconds)
             task = build_trainer(settings, definition.global_batch_size, dataset, loaders, identity, device)

@@ -148,14 +148,14 @@ def starter(folder: Path, facts: str = TWO_CPUS) -> tuple[Start, list[Training]]
     ) -> Training:
         config = {"experiments": {name: dict(settings) | dict(changed or {})}}
         run = load_study(config, site_file=site).runs[name, f"d{devices}.r1"]
-        run_folder = folder / name / run.name
+        run_folder = folder / name / run.run
         run_folder.mkdir(parents=True, exist_ok=True)
         process = subprocess.Popen(
-            train_command(run.definition, run_folder, attempt),
+            train_command(run.as_json(), run_folder, attempt),
             env=os.environ
             | plan_one_run(
-                run_folder.with_name(f"{run.name}.plan.json"),
-                run.definition,
+                run_folder.with_name(f"{run.run}.plan.json"),
+                run.as_json(),
                 None if "program" in settings else dataset,
                 SiteLaunch(python=os.environ.get(RANK_PYTHON)),
                 limit_seconds=limit_seconds,

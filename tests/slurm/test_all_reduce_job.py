@@ -50,7 +50,7 @@ def test_a_slow_link_is_seen_before_any_large_job_runs_on_it(study: ClusterStudy
     (job,) = [job for comment, job in jobs.items() if "rule_measure_all_reduce" in comment]
     assert (job.nodes, job.state) == (2, "COMPLETED")
     (record,) = measured(study).values()
-    assert (record.shape, record.backend, record.launcher, record.error) == ("2x1", "gloo", "srun", "")
+    assert (str(record.shape), record.backend, record.launcher, record.error) == ("2x1", "gloo", "srun", "")
     assert len(set(record.hosts)) == 2
     by_size = {reduction.bytes: reduction for reduction in record.reductions}
     # a 64 MiB message would take more than 5 s, and is left out
@@ -97,7 +97,7 @@ def test_a_cancelled_measurement_leaves_no_record_and_is_made_again(study: Clust
     assert process.returncode == 0, output
 
     (record,) = measured(study).values()
-    assert (record.shape, record.error) == ("2x1", "")
+    assert (str(record.shape), record.error) == ("2x1", "")
     measuring = [job for job in study.lab.jobs() if "rule_measure_all_reduce" in job.comment]
     mine = [job.state for job in measuring if job.job_id in study.submitted()]
     assert len(mine) == 2

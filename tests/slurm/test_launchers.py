@@ -92,7 +92,7 @@ def test_two_nodes_learn_the_weights_of_one(lab: Lab, tmp_path: Path) -> None:
     definitions = tmp_path / "definitions.json"
     learned: dict[str, dict[str, torch.Tensor]] = {}
     for shape, nodes in (("1x1", 1), ("2x1", 2)):
-        definition = json.loads(runs["e", f"d{nodes}.r1"].definition)
+        definition = json.loads(runs["e", f"d{nodes}.r1"].as_json())
         definitions.write_text(json.dumps([definition]))
         folder = tmp_path / shape
         RankFiles(folder).begin(

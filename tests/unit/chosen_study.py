@@ -13,13 +13,12 @@ from tests.small_runs import leave_failure, planted_provenance
 
 from scalewise.analysis.rounds.judge_round import judge_round
 from scalewise.plan.runs.rounds import Round, known_rounds
-from scalewise.plan.runs.runs import Run
+from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.study import PlannedExperiment, Study, load_study
 from scalewise.records import (
     EPOCHS,
     RANKS,
     SUMMARY,
-    Definition,
     EpochRecord,
     Measurements,
     RankRecord,
@@ -46,15 +45,15 @@ experiments:
 """
 SITE = {"accelerator": "cuda", "devices_per_node": 4, "cpus_per_node": 32, "max_nodes": 16}
 
-Speed = Callable[[Run], float | None]
+Speed = Callable[[RunDefinition], float | None]
 """Samples per second of a run; None where it fails."""
 
 
 def overhead(share: float, scatter: float = 0.004) -> Speed:
     """Speeds whose efficiency falls by as much with each doubling of the nodes, with lognormal scatter."""
 
-    def speed(run: Run) -> float:
-        noise = random.Random(run.name).gauss(0, scatter)
+    def speed(run: RunDefinition) -> float:
+        noise = random.Random(run.run).gauss(0, scatter)
         efficiency = 1.0 if run.shape.world_size == 1 else 1 / (1.06 + share * (run.shape.nodes - 1))
         return 900.0 * run.shape.world_size * efficiency * math.exp(noise)
 
@@ -105,11 +104,11 @@ class PlayedStudy:
         missing = [
             run
             for run in self.planned.runs
-            if run.name in asked and not (self.folder / "runs" / run.name).exists()
+            if run.run in asked and not (self.folder / "runs" / run.run).exists()
         ]
         for run in missing[:most]:
             self._write(run)
-        return [run.name for run in missing[:most]]
+        return [run.run for run in missing[:most]]
 
     def judge(self) -> Round:
         """Judge the next round."""
@@ -123,13 +122,11 @@ class PlayedStudy:
                 break
         return self.rounds()
 
-    def _write(self, run: Run) -> None:
-        folder, rate = self.folder / "runs" / run.name, self._speed(run)
+    def _write(self, run: RunDefinition) -> None:
+        folder, rate = self.folder / "runs" / run.run, self._speed(run)
         folder.mkdir(parents=True)
-        settings = run.settings.model_dump() | {"seed": run.seed}
-        definition = Definition.model_validate_json(run.definition).model_copy(update={"settings": settings})
         if rate is None:
-            leave_failure(folder, definition, "failed", "the node went away")
+            leave_failure(folder, run, "failed", "the node went away")
             return
         samples = 300 * run.global_batch_size
         train_seconds = samples / rate
@@ -161,7 +158,7 @@ class PlayedStudy:
         write_rows(folder / EPOCHS, EpochRecord, [])
         write_rows(folder / RANKS, RankRecord, [])
         summary = Summary(
-            definition=definition,
+            definition=run,
             outcome="completed",
             reason="",
             measurements=measured,

@@ -15,12 +15,12 @@ import pandas as pd
 import pytest
 from tests.waiting import LIMIT_SECONDS
 
+from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import (
     EPOCHS,
     HISTORY,
     RANKS,
     SUMMARY,
-    Definition,
     EpochRecord,
     History,
     Measurements,
@@ -43,7 +43,7 @@ from scalewise.records import (
 
 SCRIPTS = Path(__file__).parents[2] / "workflow" / "scripts"
 
-DEFINITION = Definition(
+DEFINITION = RunDefinition(
     experiment="study",
     run="d2.bucket-view-on.r1",
     shape="1x2",
@@ -52,7 +52,8 @@ DEFINITION = Definition(
     repeat=1,
     options={"gradient_as_bucket_view": True},
     accelerator="cpu",
-    settings={"epochs": 2, "learning_rate": 0.1, "batch_size_per_device": None},
+    launcher="torchrun",
+    settings={"dataset": "digits", "model": "linear", "global_batch_size": 256, "learning_rate": 0.1},
 )
 
 SUMMARY_RECORD = Summary(

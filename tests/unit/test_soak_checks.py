@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from benchmarks.soak_checks import judge, planned_runs, resumed
 
+from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import (
-    Definition,
     EpochRecord,
     Measurements,
     Resumption,
@@ -57,7 +57,7 @@ def measurements(epochs: int = 2) -> Measurements:
     )
 
 
-def write_run(folder: Path, definition: Definition) -> None:
+def write_run(folder: Path, definition: RunDefinition) -> None:
     folder.mkdir(parents=True)
     summary = Summary(
         definition=definition, outcome="completed", reason="", measurements=measurements(), provenance=None
@@ -68,14 +68,14 @@ def write_run(folder: Path, definition: Definition) -> None:
 
 
 @pytest.fixture
-def planned(tmp_path: Path) -> dict[tuple[str, str], Definition]:
+def planned(tmp_path: Path) -> dict[tuple[str, str], RunDefinition]:
     site = tmp_path / "site.yaml"
     site.write_text("accelerator: cpu\ndevices_per_node: 2\ncpus_per_node: 2\n")
     return planned_runs({"experiments": {"undisturbed": TRAINING, "e": TRAINING, "f": TRAINING}}, site)
 
 
 @pytest.fixture
-def results(tmp_path: Path, planned: dict[tuple[str, str], Definition]) -> Path:
+def results(tmp_path: Path, planned: dict[tuple[str, str], RunDefinition]) -> Path:
     """A study of eight runs under faults, all of them right."""
     results = tmp_path / "results"
     for (experiment, name), definition in planned.items():
@@ -92,7 +92,7 @@ def write_table(results: Path, experiment: str, names: list[str]) -> None:
 
 
 def test_study_that_came_through_is_found_right(
-    results: Path, planned: dict[tuple[str, str], Definition]
+    results: Path, planned: dict[tuple[str, str], RunDefinition]
 ) -> None:
     verdict = judge(results, planned, "undisturbed")
     assert verdict.problems == []
@@ -101,7 +101,7 @@ def test_study_that_came_through_is_found_right(
 
 
 def test_timings_may_differ_between_a_run_and_its_undisturbed_likeness(
-    results: Path, planned: dict[tuple[str, str], Definition]
+    results: Path, planned: dict[tuple[str, str], RunDefinition]
 ) -> None:
     slower = [EpochRecord(epoch, 9.5, 9.1, 3.0, 0.7, 0.6, 0.8, 0.1) for epoch in (1, 2)]
     write_rows(results / "e" / "runs" / "d1.r1" / "epochs.csv", EpochRecord, slower)
@@ -179,7 +179,7 @@ def copied(run: Path) -> None:
 )
 def test_what_is_wrong_with_a_run_is_named_with_its_place(
     results: Path,
-    planned: dict[tuple[str, str], Definition],
+    planned: dict[tuple[str, str], RunDefinition],
     spoil: Callable[[Path], None],
     complaint: str,
 ) -> None:
@@ -194,7 +194,7 @@ def test_what_is_wrong_with_a_run_is_named_with_its_place(
     [(["d1.r1", "d1.r2", "d2.r1"], 0), (["d1.r1", "d1.r2", "d2.r1", "d2.r2", "d2.r2"], 2)],
 )
 def test_run_that_the_tables_have_not_just_once_is_named(
-    results: Path, planned: dict[tuple[str, str], Definition], names: list[str], times: int
+    results: Path, planned: dict[tuple[str, str], RunDefinition], names: list[str], times: int
 ) -> None:
     write_table(results, "e", names)
     verdict = judge(results, planned, "undisturbed")

@@ -75,7 +75,7 @@ def test_a_measurement_says_what_it_is_of(predicted: Predicted) -> None:
     record = AllReduceMeasurement.model_validate_json(path.read_text())
 
     assert re.fullmatch(r"machine-[0-9a-f]{8}", path.parent.name)
-    assert (record.shape, record.backend, record.launcher, record.error) == ("1x2", "gloo", "popen", "")
+    assert (str(record.shape), record.backend, record.launcher, record.error) == ("1x2", "gloo", "popen", "")
     assert len(record.hosts) == 1
     assert record.devices == ["CPU process", "CPU process"]
     assert {"torch", "python"} <= record.versions.keys()

@@ -24,12 +24,12 @@ from tests.workflow.login_node import ACCOUNT, LoginNode
 from tests.workflow.recording_slurm import recording_slurm, submitted_jobs
 
 from scalewise.execution.rank_files import RankFiles
-from scalewise.execution.train_job import launch_of, resolved
+from scalewise.execution.train_job import launch_of
 from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.plan_file import read_plan
-from scalewise.plan.runs.runs import Run
+from scalewise.plan.runs.run_definition import RunDefinition
+from scalewise.plan.runs.runs import input_files
 from scalewise.plan.study import Study, load_study
-from scalewise.records import Definition
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 UPDATE = "SCALEWISE_UPDATE_SNAPSHOTS"
@@ -94,22 +94,22 @@ def examples_of(site: str) -> list[str]:
     return [str(file.relative_to(ROOT)) for file in files if (named[file] or others) == [site]]
 
 
-def first_of_each_kind(study: Study) -> list[Run]:
+def first_of_each_kind(study: Study) -> list[RunDefinition]:
     """Return one run for each allocation and launcher, the smallest first."""
-    kinds: dict[Any, Run] = {}
+    kinds: dict[Any, RunDefinition] = {}
     for key, run in study.runs.items():
         kinds.setdefault((study.allocations[key], run.launcher), run)
     return sorted(kinds.values(), key=lambda run: run.shape)
 
 
-def srun_of(run: Run, start: SiteLaunch, folder: Path) -> tuple[str, ...]:
+def srun_of(run: RunDefinition, start: SiteLaunch, folder: Path) -> tuple[str, ...]:
     """Return the command that the job starts its ranks with."""
-    rank_files = RankFiles(folder / "results" / run.experiment / "runs" / run.name / "attempt")
-    definition = resolved(Definition.model_validate_json(run.definition))
+    rank_files = RankFiles(folder / "results" / run.experiment / "runs" / run.run / "attempt")
     dataset, weights = (
-        folder / str(run.inputs[name]) if run.inputs[name] else None for name in ("dataset", "weights")
+        folder / str(input_files(run)[name]) if input_files(run)[name] else None
+        for name in ("dataset", "weights")
     )
-    return launch_of(definition, dataset, weights, start, rank_files).argv
+    return launch_of(run, dataset, weights, start, rank_files).argv
 
 
 def option(words: Sequence[str], name: str) -> int:
@@ -118,7 +118,7 @@ def option(words: Sequence[str], name: str) -> int:
     return int(value)
 
 
-def check_geometry(words: Sequence[str], run: Run, tasks_per_node: int) -> None:
+def check_geometry(words: Sequence[str], run: RunDefinition, tasks_per_node: int) -> None:
     """As many tasks on every node, and all CPUs of its devices; nothing that spreads GPUs unevenly."""
     assert option(words, "--nodes") == run.shape.nodes
     assert option(words, "--ntasks-per-node") == tasks_per_node
@@ -147,7 +147,7 @@ def test_a_site_is_asked_in_the_words_of_its_snapshot(
         runs = first_of_each_kind(study)
         asked = submitted(node, file, site, runs)
         for run in runs:
-            words, environment = asked[f"{run.experiment}_{run.name}"]
+            words, environment = asked[f"{run.experiment}_{run.run}"]
             srun = srun_of(run, SiteLaunch.model_validate(read_plan(environment)["launch"]), node.folder)
             devices_per_node = run.shape.devices_per_node
             check_geometry(words, run, devices_per_node)
@@ -158,20 +158,20 @@ def test_a_site_is_asked_in_the_words_of_its_snapshot(
 
 
 def submitted(
-    node: LoginNode, file: str, site: str, runs: Sequence[Run]
+    node: LoginNode, file: str, site: str, runs: Sequence[RunDefinition]
 ) -> dict[str, tuple[list[str], dict[str, str]]]:
     """Submit these runs of a study; return the words and the environment of each sbatch by the run's name."""
     for run in runs:
         for name in ("dataset", "weights"):
-            if run.inputs[name]:
+            if input_files(run)[name]:
                 # no run reads it: all are submitted, none begins
-                prepared = node.folder / str(run.inputs[name])
+                prepared = node.folder / str(input_files(run)[name])
                 prepared.parent.mkdir(parents=True, exist_ok=True)
                 prepared.touch()
     record = recording_slurm(node.programs, ACCOUNT)
     record.unlink(missing_ok=True)
     outcome = node.snakemake(
-        *(f"results/{run.experiment}/runs/{run.name}/summary.json" for run in runs),
+        *(f"results/{run.experiment}/runs/{run.run}/summary.json" for run in runs),
         *("--configfile", file, "--config", f"site={site}"),
         *("--retries", "0", "--slurm-init-seconds-before-status-checks", "1", "--latency-wait", "0"),
     )
@@ -180,7 +180,7 @@ def submitted(
     for words, environment in submitted_jobs(record):
         _, _, name = words[words.index("--comment") + 1].partition("_wildcards_")
         jobs[name] = words, environment
-    assert jobs.keys() == {f"{run.experiment}_{run.name}" for run in runs}, outcome.text
+    assert jobs.keys() == {f"{run.experiment}_{run.run}" for run in runs}, outcome.text
     return jobs
 
 

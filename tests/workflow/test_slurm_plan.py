@@ -258,7 +258,7 @@ def test_what_the_scheduler_is_asked_for_defines_no_run(ready: LoginNode) -> Non
     def definitions() -> list[str]:
         text = (ready.folder / "study.yaml").read_text(encoding="utf-8")
         study = load_study(yaml.safe_load(text), site_file=ready.folder / SITE)
-        return [run.definition for run in study.runs.values()]
+        return [run.as_json() for run in study.runs.values()]
 
     ready.write("study.yaml", TINY)
     before = definitions()

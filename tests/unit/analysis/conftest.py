@@ -11,11 +11,11 @@ import pytest
 from tests.small_runs import leave_failure
 
 from scalewise.plan.config.settings import Settings
+from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import (
     EPOCHS,
     RANKS,
     SUMMARY,
-    Definition,
     EpochRecord,
     Measurements,
     Provenance,
@@ -108,8 +108,8 @@ WINDOW = Window(first_step=0, steps=1, samples=256, seconds=0.25, warmup=False)
 
 def _definition(
     run: str, devices: int, repeat: int, options: Mapping[str, Any], settings: Mapping[str, Any]
-) -> Definition:
-    return Definition(
+) -> RunDefinition:
+    return RunDefinition(
         experiment="study",
         run=run,
         shape=f"1x{devices}",
@@ -118,6 +118,7 @@ def _definition(
         repeat=repeat,
         options=dict(options),
         accelerator="cpu",
+        launcher="torchrun",
         settings=Settings(dataset="digits", model="linear", global_batch_size=256).model_dump()
         | {"seed": repeat}
         | dict(options)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from scalewise.plan.config.experiment import ProgramExperiment
 from scalewise.plan.config.shape import Shape
-from scalewise.plan.runs.runs import global_batch, settings_of
+from scalewise.plan.runs.run_definition import RunDefinition
+from scalewise.plan.runs.runs import global_batch, repeat_settings, settings_of
 from scalewise.records import (
     EPOCHS,
     RANKS,
     SUMMARY,
-    Definition,
     EpochRecord,
     Measurements,
     ProgramMeasurements,
@@ -63,7 +63,6 @@ def write_program_run(
     loader_wait: float | None = 0.0,
     program: Mapping[str, Any] | None = None,
     origin: Mapping[str, Any] | None = None,
-    without: Sequence[str] = (),
 ) -> Path:
     """Leave the records of a run that completed.
 
@@ -78,15 +77,13 @@ def write_program_run(
         loader_wait: Seconds of a step that every rank waits for data; None where that is not known.
         program: Replaces parts of what was found of the program.
         origin: Replaces parts of the provenance.
-        without: Settings that the record lacks.
     """
     point, repeat = run.rsplit(".r", 1)
     place = Shape.parse(shape or f"1x{point.split('.')[0].removeprefix('d')}")
     devices = place.world_size
     settings = settings_of(spec, tuple((options or {}).items()))
     samples = global_batch(settings, devices)
-    recorded = settings.model_dump() | {"seed": int(repeat)}
-    definition = Definition(
+    definition = RunDefinition(
         experiment="study",
         run=run,
         shape=str(place),
@@ -95,7 +92,8 @@ def write_program_run(
         repeat=int(repeat),
         options=dict(options or {}),
         accelerator="cpu",
-        settings={key: value for key, value in recorded.items() if key not in without},
+        launcher="torchrun",
+        settings=repeat_settings(settings, int(repeat)),
     )
     windows = [
         Window(first_step=0, steps=WARMUP, samples=WARMUP * samples, seconds=9.0, warmup=True),

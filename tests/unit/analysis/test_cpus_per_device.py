@@ -18,7 +18,7 @@ from scalewise.analysis.decision.cpus import CpuAnswer, answer_cpus
 from scalewise.analysis.decision.decision import Decision
 from scalewise.analysis.scaling import known_columns, scaling_table
 from scalewise.analysis.tables import collect
-from scalewise.plan.runs.runs import Run
+from scalewise.plan.runs.run_definition import RunDefinition
 
 Runs = Callable[..., pd.DataFrame]
 
@@ -55,7 +55,7 @@ def planted(folder: Path, *, repeats: int = 3, scatter: float = 0.005, more: str
 def decided(folder: Path, *, repeats: int = 3, scatter: float = 0.005, more: str = "") -> Decision:
     """Return the decision on records of a training that 4 CPUs feed, and 1 or 2 do not."""
 
-    def speed(run: Run) -> float:
+    def speed(run: RunDefinition) -> float:
         return Law(rate=500.0 * min(run.settings.cpus_per_device, 4), scatter=scatter).speed(run)
 
     report = PlantedReport(folder, STUDY.format(repeats=repeats, more=more), speed)

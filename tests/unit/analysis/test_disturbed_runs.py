@@ -21,7 +21,7 @@ from scalewise.analysis.rounds.sentences import round_lines
 from scalewise.analysis.tables import collect
 from scalewise.plan.config.experiment import DecisionRule, Experiment, Repeats
 from scalewise.plan.runs.rounds import Round
-from scalewise.plan.runs.runs import canonical_json
+from scalewise.plan.runs.run_definition import canonical_json
 from scalewise.records import GpuLimits, Pass
 
 WriteRun = Callable[..., Path]

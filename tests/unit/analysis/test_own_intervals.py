@@ -11,7 +11,7 @@ import pandas as pd
 from scalewise.analysis.comparison.own_intervals import own_interval_notes
 from scalewise.analysis.tables import collect
 from scalewise.plan.config.experiment import Experiment
-from scalewise.plan.runs.runs import NO_OPTIONS
+from scalewise.plan.runs.run_definition import NO_OPTIONS
 from scalewise.records import OwnInterval
 
 WriteRun = Callable[..., Path]

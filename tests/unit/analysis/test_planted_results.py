@@ -12,7 +12,7 @@ import pytest
 from tests.planned_job import plan_one_experiment
 
 import cli
-from scalewise.plan.runs.runs import canonical_json
+from scalewise.plan.runs.run_definition import canonical_json
 
 WriteRun = Callable[..., Path]
 

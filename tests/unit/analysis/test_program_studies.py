@@ -212,9 +212,12 @@ def test_losses_are_drawn_against_steps_and_no_axes_are_empty(tmp_path: Path) ->
 def test_a_key_that_a_record_lacks_has_its_default(tmp_path: Path) -> None:
     spec = experiment(repeats=1)
     for devices in (1, 2):
-        write_program_run(
-            tmp_path, f"d{devices}.r1", spec, 0.1, without=["resumes", "inputs"] if devices == 1 else []
-        )
+        write_program_run(tmp_path, f"d{devices}.r1", spec, 0.1)
+    path = tmp_path / "d1.r1" / "summary.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    for key in ("resumes", "inputs"):
+        del record["definition"]["settings"][key]
+    path.write_text(json.dumps(record), encoding="utf-8")
     runs = collect("study", spec, tmp_path).runs
     assert runs["outcome"].to_list() == ["completed", "completed"]
     assert runs["fingerprint"].nunique() == 1

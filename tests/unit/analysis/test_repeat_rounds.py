@@ -24,7 +24,7 @@ from scalewise.analysis.statistics.intervals import Interval, geometric_interval
 from scalewise.analysis.tables import collect
 from scalewise.plan.config.experiment import DecisionRule, Experiment, Repeats
 from scalewise.plan.runs.rounds import Round, known_rounds, read_round, round_file
-from scalewise.plan.runs.runs import canonical_json
+from scalewise.plan.runs.run_definition import canonical_json
 from scalewise.records import write_json
 
 MakeRuns = Callable[..., pd.DataFrame]

@@ -232,7 +232,7 @@ def study(folder: Path, write_run: Callable[..., Path], definition: dict[str, An
         )
         collectives.append(str(path))
     settings = read_summary(folder / "runs" / "d1.r1").definition.settings
-    spec = {key: value for key, value in settings.items() if value is not None and key != "seed"}
+    spec = {key: value for key, value in settings.model_dump().items() if value is not None and key != "seed"}
     spec |= {"devices": [1, "2x1"]} | definition.pop("spec", {})
     whole = {"name": "study", "spec": spec, "shapes": {"1": "1x1", "2x1": "2x1"}, "project": []} | definition
     plan = plan_one_experiment(folder / "plan.json", folder, prediction=json.dumps(whole))

@@ -13,10 +13,11 @@ from scalewise.execution.history import load_history
 from scalewise.execution.outcome import SHOWN_BYTES, RunFailedError, whole_log, would_fail_again
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.train_job import TrainOptions, lay_out_folder, run_train_job
+from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.jobs.launch import SiteLaunch
-from scalewise.records import Definition
+from scalewise.plan.runs.run_definition import RunDefinition
 
-DEFINITION = Definition(
+DEFINITION = RunDefinition(
     experiment="own",
     run="d2.r1",
     shape="1x2",
@@ -25,6 +26,7 @@ DEFINITION = Definition(
     repeat=1,
     options={},
     accelerator="cpu",
+    launcher="torchrun",
     settings={"program": "train.py"},
 )
 
@@ -50,7 +52,7 @@ def test_what_would_end_alike_is_not_tried_again(tmp_path: Path, permanent: bool
     rank_files = RankFiles(tmp_path / "attempt")
     same = load_history(tmp_path, DEFINITION, {}, rank_files)
     assert (would_fail_again(same, 60) is not None) == permanent
-    changed = DEFINITION.model_copy(update={"settings": {"program": "other.py"}})
+    changed = DEFINITION.model_copy(update={"settings": ProgramSettings(program="other.py")})
     assert would_fail_again(load_history(tmp_path, changed, {}, rank_files), 60) is None
 
 
@@ -64,7 +66,6 @@ def test_what_a_failed_run_printed_is_bounded_before_snakemake_shows_it(
         raise RunFailedError("own/d2.r1 failed: no more samples")
 
     monkeypatch.setattr(train_job, "train", fail)
-    monkeypatch.setattr(train_job, "resolved", lambda definition: definition)
     options = TrainOptions(
         definition=DEFINITION,
         dataset=None,

@@ -11,7 +11,7 @@ import pytest
 
 from scalewise.execution.messages import Progress, RankSetup, TrainSpec
 from scalewise.execution.rank_files import RankFiles
-from scalewise.records import Definition
+from scalewise.plan.runs.run_definition import RunDefinition
 
 HOST = "node-a"
 
@@ -24,7 +24,7 @@ GLOO = [
 
 @pytest.fixture
 def spec(tmp_path: Path) -> TrainSpec:
-    definition = Definition(
+    definition = RunDefinition(
         experiment="study",
         run="d2.r1",
         shape="1x2",
@@ -33,7 +33,8 @@ def spec(tmp_path: Path) -> TrainSpec:
         repeat=1,
         options={"gradient_as_bucket_view": True},
         accelerator="cpu",
-        settings={"epochs": 2, "learning_rate": 0.1},
+        launcher="torchrun",
+        settings={"dataset": "digits", "model": "linear", "global_batch_size": 16},
     )
     return TrainSpec(
         definition=definition,

@@ -34,12 +34,12 @@ from scalewise.execution.run_lock import LockLostError, LockOwner, lock_run
 from scalewise.execution.supervisor import ExitStatus, RankGroup
 from scalewise.plan.config.site import Container
 from scalewise.plan.jobs.launch import Launch, SiteLaunch
+from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import (
     HISTORY,
     RECORD,
     RUN_RECORDS,
     SUMMARY,
-    Definition,
     History,
     RecordError,
     Start,
@@ -58,7 +58,7 @@ class Training:
     def __init__(self, folder: Path) -> None:
         self.folder, self.rank_files = folder, RankFiles(folder / "attempt")
 
-    def earlier(self, definition: Definition = DEFINITION, dataset: str = "a") -> History:
+    def earlier(self, definition: RunDefinition = DEFINITION, dataset: str = "a") -> History:
         return load_history(self.folder, definition, {"dataset": dataset}, self.rank_files)
 
     def start(self, step: int, seen: int | None = None, by_user: bool = False) -> HistoryWriter:
@@ -174,7 +174,7 @@ def test_a_user_who_starts_again_forgives_failures_and_keeps_the_counts_of_what_
 
 def test_a_training_that_begins_again_has_no_earlier_starts(training: Training) -> None:
     training.end(0, seen=130)
-    other = DEFINITION.model_copy(update={"settings": {"epochs": 3}})
+    other = DEFINITION.model_copy(update={"settings": definition(epochs=3).settings})
     assert in_training(training.earlier(definition=other)) == []
     assert in_training(training.earlier(dataset="b")) == []
     assert len(in_training(training.earlier())) == 1
@@ -243,9 +243,7 @@ class Command:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, launch: SiteLaunch = ON_SLURM) -> None:
         self.folder, self.log = folder, folder / "train.log"
-        settings = {"dataset": "digits", "model": "linear", "global_batch_size": 16, "epochs": 1}
-        definition = DEFINITION.model_copy(update={"settings": settings, "launcher": "spawn"})
-        self.definition = definition.model_dump_json()
+        self.definition = DEFINITION.model_copy(update={"launcher": "spawn"}).as_json()
         plan = plan_one_run(
             folder / "plan.json", self.definition, folder / "d.safetensors", launch, limit_seconds=600.0
         )
@@ -388,7 +386,7 @@ def test_a_run_that_used_its_time_is_not_tried_again_whatever_its_next_job_waite
     rank_group = RankGroup(
         "", RankFiles(command.folder / "attempt"), Launch("", (), {}), 2, command.log, 600.0
     )
-    definition = train_job.resolved(Definition.model_validate_json(command.definition))
+    definition = RunDefinition.model_validate_json(command.definition)
     (command.folder / "d.safetensors").write_bytes(b"data")
     inputs = input_hashes(command.folder / "d.safetensors", None)
     earlier = load_history(command.folder, definition, inputs, rank_group.rank_files)
@@ -407,7 +405,7 @@ def test_a_run_whose_job_was_killed_after_its_record_was_written_is_not_started_
 ) -> None:
     monkeypatch.setenv("SCALEWISE_COMMIT", "c0ffee")
     (command.folder / "d.safetensors").write_bytes(b"data")
-    definition = train_job.resolved(Definition.model_validate_json(command.definition))
+    definition = RunDefinition.model_validate_json(command.definition)
     inputs = input_hashes(command.folder / "d.safetensors", None)
     rank_files = RankFiles(command.folder / "attempt")
     begin(command.folder, load_history(command.folder, definition, inputs, rank_files), 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scalewise.plan.config.experiment import Experiment
 from scalewise.plan.config.settings import Settings
-from scalewise.plan.runs.runs import Run
+from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.study import Study
 
 
@@ -15,7 +15,7 @@ def built_in(study: Study, name: str) -> Experiment:
     return spec
 
 
-def settings_of_loop(run: Run) -> Settings:
+def settings_of_loop(run: RunDefinition) -> Settings:
     """The settings of a run of the built-in loop."""
     assert isinstance(run.settings, Settings)
     return run.settings

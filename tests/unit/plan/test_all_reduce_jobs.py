@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.site import Site, SiteFile, resolve_site
 from scalewise.plan.jobs.all_reduce_jobs import (
     AllReducePlan,
@@ -161,7 +162,12 @@ def test_a_shape_that_no_run_has_is_started_as_the_largest_run_but_within_a_node
 
     job = AllReducePlan.of(study).jobs["2x4"]
 
-    assert (job.shape, job.launcher, job.cpus_per_device, job.accelerator) == ("2x4", "spawn", 16, "cuda")
+    assert (job.shape, job.launcher, job.cpus_per_device, job.accelerator) == (
+        Shape(2, 4),
+        "spawn",
+        16,
+        "cuda",
+    )
 
 
 def test_the_first_experiment_with_a_shape_says_how_its_ranks_start(load: Load) -> None:
@@ -251,7 +257,7 @@ def test_predicting_more_devices_makes_no_table_again(load: Load) -> None:
     texts = ("", ", project: {devices: [8]}", ", predict: false")
     studies = [load(study_of("[1, 2]", more)) for more in texts]
     tables = {study.experiments["strong"].analysis_definition for study in studies}
-    runs = {study.runs["strong", "d2.r1"].definition for study in studies}
+    runs = {study.runs["strong", "d2.r1"].as_json() for study in studies}
 
     assert len(tables) == len(runs) == 1
 

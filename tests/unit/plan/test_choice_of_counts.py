@@ -139,8 +139,8 @@ def test_a_study_that_goes_over_to_a_choice_defines_the_same_runs(load: Load) ->
     listed = load(study("[1, 2, 8]"))
     chosen = load(study("{up_to: 8}"))
 
-    assert {key: run.definition for key, run in listed.runs.items()}.items() <= {
-        key: run.definition for key, run in chosen.runs.items()
+    assert {key: run.as_json() for key, run in listed.runs.items()}.items() <= {
+        key: run.as_json() for key, run in chosen.runs.items()
     }.items()
 
 
@@ -181,7 +181,7 @@ def test_the_budget_and_time_limits_define_no_run_and_no_table(load: Load) -> No
     limited = load(study("{up_to: 8}", "predict: false", "budget: {device_hours: 3}", "runtime_minutes: 4"))
 
     one, other = (each.experiments["chosen"] for each in (plain, limited))
-    assert [run.definition for run in one.runs] == [run.definition for run in other.runs]
+    assert [run.as_json() for run in one.runs] == [run.as_json() for run in other.runs]
     assert one.analysis_definition == other.analysis_definition
     # what is measured next does depend on them
     assert one.rounds_definition != other.rounds_definition

@@ -37,17 +37,15 @@ from tests.workflow.login_node import filled_in
 
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.program import ProgramSettings
-from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.site import Site
 from scalewise.plan.config.slurm import MANAGED_BY_SBATCH, MANAGED_BY_SRUN
 from scalewise.plan.jobs.hand_over import make_plan
 from scalewise.plan.jobs.launch import Programs, SiteLaunch, build_launch
 from scalewise.plan.runs.allocation import Allocation, job_resources
-from scalewise.plan.runs.runs import Run
+from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.study import Study, check_spelling, load_study
 from scalewise.plan.terminal.plan_table import plan_table
-from scalewise.records import Definition
 
 RecordProperty = Callable[[str, object], None]
 
@@ -144,7 +142,7 @@ def check_plan(study: Study) -> None:
         )
         check_name(name)
     for key, run in study.runs.items():
-        check_name(run.name)
+        check_name(run.run)
         check_shape(run, study.allocations[key], study.site)
         check_command(run, study.allocations[key], study.site)
         check_definition(run)
@@ -156,10 +154,10 @@ def check_name(name: str) -> None:
     assert len(name) <= 255
 
 
-def check_shape(run: Run, allocation: Allocation, site: Site) -> None:
+def check_shape(run: RunDefinition, allocation: Allocation, site: Site) -> None:
     """The allocation has a task for each device, srun starts as many, and the site has what they take."""
     devices, nodes = run.shape.world_size, run.shape.nodes
-    asked_for = run.name.split(".")[0].removeprefix("d")
+    asked_for = run.run.split(".")[0].removeprefix("d")
     assert devices == (Shape.parse(asked_for).world_size if "x" in asked_for else int(asked_for))
     per_node, cpus = run.shape.devices_per_node, run.settings.cpus_per_device
     assert (allocation.nodes, allocation.nodes * allocation.tasks_per_node) == (nodes, devices)
@@ -195,7 +193,7 @@ def options_of(words: Sequence[str]) -> dict[str, str]:
     return dict(named)
 
 
-def launched(run: Run, site: Site) -> list[str]:
+def launched(run: RunDefinition, site: Site) -> list[str]:
     """The command that starts the ranks, without the site's shell lines and container."""
     start = SiteLaunch.of(site).model_copy(update={"prelude": (), "container": None, "python": "PROGRAM"})
     programs = Programs.for_rank_script(Path("scripts"), "rank.py", Path("attempt"))
@@ -205,7 +203,7 @@ def launched(run: Run, site: Site) -> list[str]:
     return list(launch.argv)
 
 
-def check_command(run: Run, allocation: Allocation, site: Site) -> None:
+def check_command(run: RunDefinition, allocation: Allocation, site: Site) -> None:
     """No shell sees more in the line that submits the job than words."""
     if site.slurm is None:
         return
@@ -219,7 +217,7 @@ def check_command(run: Run, allocation: Allocation, site: Site) -> None:
         {
             "run_uuid": "uuid",
             "slurm_logfile": "log",
-            "comment_str": f"rule_train_{run.experiment}_{run.name}",
+            "comment_str": f"rule_train_{run.experiment}_{run.run}",
             "account": f"-A {shlex.quote(str(account))}" if account else "",
             "partition": f"-p {shlex.quote(str(partition))}" if partition else "",
             "workdir": "/work",
@@ -237,18 +235,11 @@ class Resources(SimpleNamespace):
         return getattr(self, name, default)
 
 
-def check_definition(run: Run) -> None:
+def check_definition(run: RunDefinition) -> None:
     """What the job is told means to it what was planned."""
-    definition = Definition.model_validate_json(run.definition)
-    assert json.dumps(json.loads(run.definition), sort_keys=True, separators=(",", ":")) == run.definition
-    kind = ProgramSettings if definition.is_program else Settings
-    meant = kind.model_validate(definition.settings)
-    planned = run.settings.model_copy(update={"seed": run.seed, "launcher": None})
-    assert meant == kind.model_validate(planned.model_dump(include=set(kind.model_fields)))
-    assert definition.launcher == run.launcher
-    assert Shape.parse(definition.shape) == run.shape
-    assert definition.global_batch_size == run.global_batch_size
-    assert definition.options == dict(run.options)
+    definition = RunDefinition.model_validate_json(run.as_json())
+    assert json.dumps(json.loads(run.as_json()), sort_keys=True, separators=(",", ":")) == run.as_json()
+    assert definition == run
 
 
 SOUND_STUDIES = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in STUDIES]
@@ -380,7 +371,7 @@ def reordered(content: Any, order: random.Random) -> Any:
 
 def defined(study: Study) -> dict[str, object]:
     """All that decides what is made again, by name."""
-    runs = {f"{run.experiment}/{run.name}": run.definition for run in study.runs.values()}
+    runs = {f"{run.experiment}/{run.run}": run.as_json() for run in study.runs.values()}
     allocations = {f"{key[0]}/{key[1]}": asked for key, asked in study.allocations.items()}
     experiments = {
         name: (planned.analysis_definition, planned.prediction_definition, planned.rounds_definition)

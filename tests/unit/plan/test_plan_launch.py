@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from scalewise.plan.config.settings import LauncherName
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.site import Container, SiteFile, resolve_site
 from scalewise.plan.jobs.launch import Launch, Programs, SiteLaunch, build_launch, with_prelude
-from scalewise.records import LauncherName
 
 ATTEMPT = "an attempt; $(x)"
 PROGRAMS = Programs(("rank.py", ATTEMPT), ("start_ranks.py", "rank.py", ATTEMPT))

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from scalewise.analysis.decision.card import Card
-from scalewise.plan.runs.runs import Run
+from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.study import Study, load_study
 from scalewise.plan.terminal.final_message import EarlierFiles, decisions
 from scalewise.plan.terminal.plan_table import plan_table
-from scalewise.records import Definition, Provenance, Summary, write_json
+from scalewise.records import Provenance, Summary, write_json
 
 Load = Callable[[str], Study]
 
@@ -27,7 +27,7 @@ experiments:
 """
 
 
-def finish(run: Run, results: Path, seconds: int) -> Path:
+def finish(run: RunDefinition, results: Path, seconds: int) -> Path:
     """Leave the summary of a run that took so long."""
     provenance = Provenance(
         commit=None,
@@ -46,13 +46,13 @@ def finish(run: Run, results: Path, seconds: int) -> Path:
         gpu_limits=[],
     )
     summary = Summary(
-        definition=Definition.model_validate_json(run.definition),
+        definition=run,
         outcome="completed",
         reason="",
         measurements=None,
         provenance=provenance,
     )
-    path = results / run.experiment / "runs" / run.name / "summary.json"
+    path = results / run.experiment / "runs" / run.run / "summary.json"
     path.parent.mkdir(parents=True)
     write_json(path, summary)
     return path
@@ -83,7 +83,7 @@ def test_runs_that_another_launcher_has_started_are_said_to_be_trained_again(
     study = load(STUDY.replace('devices: ["2x2"], ', "devices: [1], launcher: torchrun, "))
     names = [("strong", f"d{devices}.bucket-view-on.r1") for devices in (1, 2)]
     for name in names:
-        finish(replace(study.runs[name], site_launcher="torchrun"), tmp_path, seconds=90)
+        finish(study.runs[name].model_copy(update={"launcher": "torchrun"}), tmp_path, seconds=90)
     finish(study.runs["weak", "d1.r1"], tmp_path, seconds=90)
 
     said = [line for line in plan_table(study, tmp_path).splitlines() if "trained again" in line]

@@ -10,10 +10,11 @@ import pytest
 from tests.unit.plan.kinds import settings_of_loop
 
 from scalewise.plan.config.errors import StudyError
+from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import Shape
-from scalewise.plan.runs.runs import Run, option_label, parse_run_name, priority
+from scalewise.plan.runs.run_definition import RunDefinition, parse_run_name
+from scalewise.plan.runs.runs import input_files, option_label, priority
 from scalewise.plan.study import Study
-from scalewise.records import Definition
 
 Load = Callable[[str], Study]
 
@@ -43,14 +44,14 @@ def edited(old: str, new: str, text: str = STUDY) -> str:
 
 
 def definitions(study: Study) -> dict[tuple[str, str], str]:
-    return {key: run.definition for key, run in study.runs.items()}
+    return {key: run.as_json() for key, run in study.runs.items()}
 
 
 def names(study: Study, experiment: str) -> list[str]:
-    return [run.name for run in study.experiments[experiment].runs]
+    return [run.run for run in study.experiments[experiment].runs]
 
 
-def start_order(study: Study) -> list[Run]:
+def start_order(study: Study) -> list[RunDefinition]:
     """The runs as Snakemake starts them."""
     return sorted(study.runs.values(), key=priority, reverse=True)
 
@@ -189,14 +190,15 @@ def test_a_changed_target_makes_the_analysis_again_and_no_run(load: Load) -> Non
 def test_training_reads_the_definition_that_the_plan_writes(load: Load) -> None:
     run = load(STUDY).runs["strong", "d2.bucket-view-on.r2"]
 
-    definition = Definition.model_validate_json(run.definition)
+    definition = RunDefinition.model_validate_json(run.as_json())
 
     assert (definition.experiment, definition.run) == ("strong", "d2.bucket-view-on.r2")
-    assert (definition.shape, definition.accelerator, definition.repeat) == ("1x2", "cpu", 2)
+    assert (definition.shape, definition.accelerator, definition.repeat) == (Shape(1, 2), "cpu", 2)
     assert (definition.global_batch_size, definition.batch_size_per_device) == (240, 120)
     assert definition.options == {"gradient_as_bucket_view": True}
-    assert definition.settings["gradient_as_bucket_view"] is True
-    assert definition.settings["seed"] == 2
+    assert isinstance(definition.settings, Settings)
+    assert definition.settings.gradient_as_bucket_view is True
+    assert definition.settings.seed == 2
 
 
 def test_a_sweep_makes_every_combination_named_in_one_order(load: Load) -> None:
@@ -270,7 +272,7 @@ def test_accumulation_divides_the_batch_that_strong_scaling_keeps_and_multiplies
 
     assert batches("strong") == [(60, 240), (30, 240)]
     assert batches("weak") == [(64, 256), (64, 512)]
-    definition = Definition.model_validate_json(study.runs["weak", "d2.r1"].definition)
+    definition = RunDefinition.model_validate_json(study.runs["weak", "d2.r1"].as_json())
     assert (definition.batch_size_per_device, definition.global_batch_size) == (64, 512)
 
 
@@ -296,19 +298,21 @@ def test_a_swept_key_may_also_be_left_out_by_the_word_default(load: Load) -> Non
     sweep = "bucket_cap_mb: [default, 50]\n      launcher: [default, spawn]\n      image_size: [default, 16]"
     study = load(edited("gradient_as_bucket_view: [false, true]", sweep))
 
-    runs = {run.name: run for run in study.experiments["strong"].runs}
+    runs = {run.run: run for run in study.experiments["strong"].runs}
     left_out = runs["d1.image-size-default.bucket-mb-default.launcher-default.r1"]
     settings = settings_of_loop(left_out)
-    assert (settings.bucket_cap_mb, settings.launcher) == (None, None)
-    assert Definition.model_validate_json(left_out.definition).options["bucket_cap_mb"] == "default"
-    other = settings_of_loop(runs["d2.image-size-16.bucket-mb-50.launcher-spawn.r2"])
-    assert (other.image_size, other.bucket_cap_mb, other.launcher) == (16, 50, "spawn")
+    assert settings.bucket_cap_mb is None
+    assert left_out.options["bucket_cap_mb"] == "default"
+    swept = runs["d2.image-size-16.bucket-mb-50.launcher-spawn.r2"]
+    other = settings_of_loop(swept)
+    assert (other.image_size, other.bucket_cap_mb) == (16, 50)
+    assert (left_out.launcher, swept.launcher) == ("popen", "spawn")
 
 
 def test_a_forced_shape_is_kept_and_named(load: Load) -> None:
     study = load(edited("64\n    devices: [1, 2]", '64\n    devices: [1, "2x2", "1x3", 8]'))
 
-    shapes = {run.name: run.shape for run in study.experiments["weak"].runs if run.repeat == 1}
+    shapes = {run.run: run.shape for run in study.experiments["weak"].runs if run.repeat == 1}
     assert shapes == {
         "d1.r1": Shape(1, 1),
         "d2x2.r1": Shape(2, 2),
@@ -320,7 +324,7 @@ def test_a_forced_shape_is_kept_and_named(load: Load) -> None:
 def test_each_repeat_has_a_seed_of_its_own_shared_by_all_device_counts(load: Load) -> None:
     study = load(STUDY.replace("repeats: 2", "repeats: 3\n  seed: 40"))
 
-    seeds = {(run.repeat, run.seed) for run in study.runs.values()}
+    seeds = {(run.repeat, run.settings.seed) for run in study.runs.values()}
     assert seeds == {(1, 40), (2, 41), (3, 42)}
 
 
@@ -339,8 +343,8 @@ def test_every_point_is_measured_once_before_any_is_measured_twice(load: Load) -
 def test_within_a_repeat_the_order_is_shuffled_and_another_one_in_the_next(load: Load) -> None:
     study = load(MANY)
 
-    def block(repeat: int, runs: list[Run]) -> list[tuple[str, Any]]:
-        return [(run.experiment, run.name.rsplit(".", 1)[0]) for run in runs if run.repeat == repeat]
+    def block(repeat: int, runs: list[RunDefinition]) -> list[tuple[str, Any]]:
+        return [(run.experiment, run.run.rsplit(".", 1)[0]) for run in runs if run.repeat == repeat]
 
     configured = block(1, list(study.runs.values()))
     first, second = block(1, start_order(study)), block(2, start_order(study))
@@ -353,19 +357,20 @@ def test_added_runs_leave_the_order_of_the_others_as_it_was(load: Load) -> None:
     small = load(MANY)
     large = load(MANY.replace("repeats: 2", "repeats: 3").replace("devices: [1, 2]", "devices: [1, 2, 4]"))
 
-    before = [(run.experiment, run.name) for run in start_order(small)]
-    after = [(run.experiment, run.name) for run in start_order(large)]
+    before = [(run.experiment, run.run) for run in start_order(small)]
+    after = [(run.experiment, run.run) for run in start_order(large)]
 
     assert len(after) > len(before)
     assert [key for key in after if key in small.runs] == before
 
 
 def test_a_run_waits_for_its_data_and_its_first_weights(load: Load) -> None:
-    plain = load(STUDY).runs["weak", "d1.r1"].inputs
+    plain = input_files(load(STUDY).runs["weak", "d1.r1"])
     assert plain == {"dataset": "resources/datasets/digits/dataset.safetensors", "weights": []}
 
     pretrained = "dataset: cifar10\n  image_size: 224\n  pretrained: true"
     text = edited("model: digits_cnn", "model: resnet18", edited("dataset: digits", pretrained))
     assert (
-        load(text).runs["weak", "d1.r1"].inputs["weights"] == "resources/weights/resnet18/model.safetensors"
+        input_files(load(text).runs["weak", "d1.r1"])["weights"]
+        == "resources/weights/resnet18/model.safetensors"
     )

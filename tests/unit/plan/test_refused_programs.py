@@ -13,6 +13,7 @@ import yaml
 from tests.unit.plan.refusals import HERE, assert_refused
 
 from scalewise.plan.config.program import ProgramSettings
+from scalewise.plan.runs.runs import input_files
 from scalewise.plan.study import Study, load_study
 
 Load = Callable[[str], Study]
@@ -117,7 +118,7 @@ def test_a_module_is_looked_for_in_the_folder_that_it_runs_in(
     (tmp_path / "config" / "mine.py").write_text("import beside\n", encoding="utf-8")
     (tmp_path / "config" / "beside.py").touch()
     study = load(own("working_directory: config", "program: -m mine"))
-    assert next(iter(study.runs.values())).inputs["program"] == ["config/mine.py", "config/beside.py"]
+    assert input_files(next(iter(study.runs.values())))["program"] == ["config/mine.py", "config/beside.py"]
     (line,) = refuse(own("working_directory: package", "program: -m mine"))
     assert f"no module mine that can be run is in {tmp_path}/package or installed" in line
 
@@ -132,7 +133,7 @@ def test_a_module_in_a_folder_that_a_shell_would_obey_is_refused(refuse: Refuse,
 
 def test_the_folder_that_it_runs_in_is_part_of_what_defines_a_run(load: Load) -> None:
     plain, changed = (
-        {run.definition for run in load(own(*lines)).runs.values()}
+        {run.as_json() for run in load(own(*lines)).runs.values()}
         for lines in ((), ("working_directory: config",))
     )
     assert not plain & changed
@@ -640,13 +641,13 @@ def test_a_global_batch_of_the_programs_own_is_one_number_and_is_still_counted(l
     assert {run.settings.global_batch_size for run in runs} == {512}
     assert {run.batch_size_per_device for run in runs} == {512, 256}
     for run in runs:
-        again = ProgramSettings.model_validate(json.loads(run.definition)["settings"])
+        again = ProgramSettings.model_validate(json.loads(run.as_json())["settings"])
         assert (again.global_batch_size, again.batch_is_own, again.samples_given) == (512, True, False)
 
 
 @pytest.mark.parametrize("line", ["samples_per_step: seen", "same_batches: true", "no_grad_passes: training"])
 def test_how_a_script_is_measured_is_part_of_what_defines_its_runs(line: str, load: Load) -> None:
-    plain, changed = ({run.definition for run in load(own(*lines)).runs.values()} for lines in ((), (line,)))
+    plain, changed = ({run.as_json() for run in load(own(*lines)).runs.values()} for lines in ((), (line,)))
     assert not plain & changed
 
 

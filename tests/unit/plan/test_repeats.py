@@ -124,8 +124,8 @@ def test_a_plain_number_makes_all_its_runs_and_looks_at_no_round(load: Load) -> 
 def test_going_on_from_a_plain_number_trains_nothing_again(load: Load) -> None:
     fixed, adaptive = load(study_of("3")), load(study_of(MORE))
 
-    assert {key: run.definition for key, run in fixed.runs.items()}.items() <= {
-        key: run.definition for key, run in adaptive.runs.items()
+    assert {key: run.as_json() for key, run in fixed.runs.items()}.items() <= {
+        key: run.as_json() for key, run in adaptive.runs.items()
     }.items()
 
 

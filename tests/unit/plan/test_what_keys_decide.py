@@ -61,7 +61,7 @@ def products(planned: PlannedExperiment) -> dict[str, Any]:
     """The definitions of an experiment's products."""
     runs = expand("digits", planned.spec, {1: Shape(1, 1), 2: Shape(1, 2), 4: Shape(1, 4)}, "cpu")
     return {
-        "runs": {run.name: run.definition for run in runs},
+        "runs": {run.run: run.as_json() for run in runs},
         "tables": planned.analysis_definition,
         "prediction": planned.prediction_definition,
         "rounds": planned.rounds_definition,

@@ -14,7 +14,8 @@ from tests.small_runs import definition_of
 
 from scalewise.execution.checkpoint_files import CheckpointError
 from scalewise.plan.config.settings import Settings
-from scalewise.records import Definition, Measurements, Resumption, Startup
+from scalewise.plan.runs.run_definition import RunDefinition
+from scalewise.records import Measurements, Resumption, Startup
 from scalewise.training.checkpoints import state as states
 from scalewise.training.checkpoints.storage import load, save
 from scalewise.training.data.datasets import Dataset
@@ -101,7 +102,7 @@ class Training:
         report = replace(report, device=replace(report.device, energy_joules=energy_joules))
         return aggregate(trainer, self.state.records, [report], Resumption(problems=["of a checkpoint"]))
 
-    def _definition(self) -> Definition:
+    def _definition(self) -> RunDefinition:
         settings = Settings(
             dataset="digits",
             model=self.model,

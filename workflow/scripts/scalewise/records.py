@@ -20,11 +20,11 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from scalewise.plan.config.shape import ShapeText
+from scalewise.plan.runs.run_definition import RunDefinition
+
 Outcome = Literal["completed", "diverged", "out-of-memory"]
 """The outcomes of a run that is a result; a retry would end the same way."""
-
-LauncherName = Literal["srun", "popen", "torchrun", "spawn"]
-"""The programs that start the ranks of a run; popen is the run's own supervisor."""
 
 CPU_PROCESS = "CPU process"
 """Device name of a rank on a machine without GPUs."""
@@ -143,7 +143,7 @@ class AllReduceMeasurement(_Record):
     """
 
     record_version: Literal[1] = 1
-    shape: str
+    shape: ShapeText
     backend: str
     launcher: str
     hosts: list[str]
@@ -457,26 +457,6 @@ class Measurements(_Record):
     own_interval: OwnInterval | None = None
 
 
-class Definition(_Record):
-    """A run the way the plan resolved it: its shape, batch sizes and settings."""
-
-    experiment: str
-    run: str
-    shape: str
-    batch_size_per_device: int
-    global_batch_size: int
-    repeat: int
-    options: dict[str, Any]
-    accelerator: Literal["cpu", "cuda"]
-    launcher: LauncherName = "torchrun"
-    settings: dict[str, Any]
-
-    @property
-    def is_program(self) -> bool:
-        """Whether a program of the user's own trains."""
-        return "program" in self.settings
-
-
 class Summary(_Record):
     """``summary.json``: one run, its outcome and its figures.
 
@@ -487,7 +467,7 @@ class Summary(_Record):
     """
 
     record_version: Literal[1] = 1
-    definition: Definition
+    definition: RunDefinition
     outcome: Outcome
     reason: str
     measurements: Measurements | None
@@ -585,7 +565,7 @@ class History(_Record):
         starts: All starts on as many nodes and devices, in their order.
     """
 
-    definition: Definition
+    definition: RunDefinition
     inputs: dict[str, str]
     first: int = 0
     starts: list[Start]
@@ -593,7 +573,7 @@ class History(_Record):
     @property
     def label(self) -> str:
         """The run as messages name it."""
-        return f"{self.definition.experiment}/{self.definition.run}"
+        return self.definition.label
 
     @property
     def failure(self) -> Start | None:

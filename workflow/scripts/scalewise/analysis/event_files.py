@@ -29,8 +29,7 @@ from tensorboard.plugins.text import metadata as text
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from scalewise.analysis.analysis_spec import UNREADABLE
-from scalewise.plan.config.shape import Shape
-from scalewise.plan.runs.runs import parse_run_name
+from scalewise.plan.runs.run_definition import parse_run_name
 from scalewise.records import (
     EPOCHS,
     RANKS,
@@ -201,7 +200,7 @@ def _text(summary: Summary) -> EventSummary.Value:
 def _session_start(summary: Summary, started: float) -> EventSummary.Value:
     """The values in which runs differ, for the table of hyperparameters; repeats are one group there."""
     run = summary.definition
-    shape = Shape.parse(run.shape)
+    shape = run.shape
     differing: dict[str, Any] = {
         "devices": shape.world_size,
         "nodes": shape.nodes,

@@ -16,14 +16,15 @@ from scalewise.analysis.bottlenecks.disturbances import disturbance, set_apart
 from scalewise.analysis.bottlenecks.drift import drift
 from scalewise.analysis.bottlenecks.resumption import resumption_columns
 from scalewise.analysis.bottlenecks.time_parts import STEP_COLUMNS, split
-from scalewise.analysis.comparison.fingerprint import Fingerprint, complete, made_with, with_defaults
+from scalewise.analysis.comparison.fingerprint import Fingerprint, complete, made_with
 from scalewise.analysis.comparison.own_intervals import own_interval_columns
 from scalewise.analysis.memory import device_memory_bytes, smaller_batch_gain
 from scalewise.plan.config.experiment import AnyExperiment
-from scalewise.plan.config.program import Metric, ProgramSettings
+from scalewise.plan.config.program import AnySettings, Metric, ProgramSettings
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.runs.rounds import known_rounds, requested_repeats
-from scalewise.plan.runs.runs import points, seed_of, series_name, settings_of
+from scalewise.plan.runs.run_definition import RunDefinition
+from scalewise.plan.runs.runs import points, series_name, settings_of
 from scalewise.records import (
     EPOCHS,
     KINDS_OF_THE_WHOLE_RUN,
@@ -209,7 +210,7 @@ def _read_ranks(folder: Path, summary: Summary) -> pd.DataFrame:
     """
     path, measured = folder / RANKS, summary.measurements
     rows = _read_rows(path, ("rank",))
-    expected = Shape.parse(summary.definition.shape).world_size if measured else 0
+    expected = summary.definition.shape.world_size if measured else 0
     # without any, the parts of a step are unknown, which is not wrong
     if len(rows) and rows["rank"].tolist() != list(range(expected)):
         raise damaged(path, f"has {len(rows)} rows, not one for each of {expected} ranks")
@@ -236,8 +237,8 @@ def _read_rows(path: Path, needed: Collection[str]) -> pd.DataFrame:
 
 def _planned_rows(
     experiment: str, spec: AnyExperiment, asked: Mapping[str, int]
-) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """The columns of every planned run that are known before it has run, and its settings."""
+) -> Iterator[tuple[dict[str, Any], AnySettings]]:
+    """The columns of every planned run that are known before it has run, and the settings of its series."""
     for point in points(spec):
         forced = isinstance(point.devices, str)
         devices = Shape.parse(str(point.devices)).world_size if forced else point.devices
@@ -250,8 +251,7 @@ def _planned_rows(
                 "devices": devices,
                 "repeat": repeat,
             }
-            seed = seed_of(settings, repeat)
-            yield row | dict(point.options), settings.model_dump() | {"seed": seed}
+            yield row | dict(point.options), settings
 
 
 def _why_unfinished(failure: Start | None) -> dict[str, Any]:
@@ -260,27 +260,25 @@ def _why_unfinished(failure: Start | None) -> dict[str, Any]:
     return {"outcome": failure.outcome, "reason": failure.reason}
 
 
-def _identity(definition: dict[str, Any]) -> dict[str, Any]:
-    shape = Shape.parse(definition["shape"])
-    options: dict[str, Any] = definition["options"]
+def _identity(run: RunDefinition) -> dict[str, Any]:
     return {
-        "experiment": definition["experiment"],
-        "run": definition["run"],
-        "devices": shape.world_size,
-        "nodes": shape.nodes,
-        "devices_per_node": shape.devices_per_node,
-        "repeat": definition["repeat"],
-        "cpus_per_device": definition["settings"]["cpus_per_device"],
-        "batch_size_per_device": definition["batch_size_per_device"],
-        "global_batch_size": definition["global_batch_size"],
-        "seed": definition["settings"]["seed"],
-    } | options
+        "experiment": run.experiment,
+        "run": run.run,
+        "devices": run.shape.world_size,
+        "nodes": run.shape.nodes,
+        "devices_per_node": run.shape.devices_per_node,
+        "repeat": run.repeat,
+        "cpus_per_device": run.settings.cpus_per_device,
+        "batch_size_per_device": run.batch_size_per_device,
+        "global_batch_size": run.global_batch_size,
+        "seed": run.settings.seed,
+    } | run.options
 
 
 def _finished(
     summary: Summary, epochs: pd.DataFrame, ranks: pd.DataFrame, target: float | Metric | None
 ) -> dict[str, Any]:
-    row = _identity(summary.definition.model_dump())
+    row = _identity(summary.definition)
     row |= {"outcome": summary.outcome, "reason": summary.reason}
     if summary.measurements:
         measured = summary.measurements.model_dump(exclude={"windows", "startup", "program"})
@@ -332,7 +330,7 @@ def ended_by_steps(summary: Summary) -> bool:
     program = summary.measurements.program if summary.measurements else None
     if program is not None:
         return program.ended == "steps"
-    return with_defaults(summary.definition.settings)["steps"] is not None
+    return summary.definition.settings.steps is not None
 
 
 def _to_metric(measured: Measurements, metric: Metric) -> dict[str, float]:

@@ -12,7 +12,6 @@ from scalewise.execution.outcome import say
 from scalewise.execution.rank_command import command_for, rank_setup_for
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.supervisor import ExitStatus, RankGroup, failure_reason, supervise
-from scalewise.plan.config.shape import Shape
 from scalewise.plan.jobs.all_reduce_jobs import RANKS_RESULT
 from scalewise.plan.jobs.launch import RankLaunch, SiteLaunch
 from scalewise.plan.plan_file import AllReduceJob
@@ -37,7 +36,7 @@ def run_all_reduce_job(planned: AllReduceJob, start: SiteLaunch, log: Path, outp
             label=f"all-reduce over {job.shape}",
             rank_files=rank_files,
             launch=command_for(job, start, rank_files),
-            world_size=Shape.parse(job.shape).world_size,
+            world_size=job.shape.world_size,
             log=log,
             limit_seconds=limits["limit_seconds"],
             fix="Look for what is slow in the log: imports, the container, the network.",

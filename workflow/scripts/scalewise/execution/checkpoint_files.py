@@ -17,7 +17,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from scalewise.records import Definition, utc_now, write_json
+from scalewise.plan.runs.run_definition import RunDefinition
+from scalewise.records import utc_now, write_json
 
 KEPT = 2
 """Checkpoints: the newest, and the one before it for when the newest is damaged."""
@@ -61,7 +62,7 @@ class Manifest(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     version: int = VERSION
-    definition: Definition
+    definition: RunDefinition
     inputs: dict[str, str]
     step: int
     elapsed_seconds: float
@@ -119,7 +120,7 @@ class CheckpointFolder:
     """
 
     folder: Path
-    definition: Definition
+    definition: RunDefinition
     inputs: Mapping[str, str]
 
     def valid(self, refused: list[str]) -> Iterator[Checkpoint]:
@@ -235,19 +236,14 @@ class CheckpointFolder:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _differences(manifest: Manifest, definition: Definition) -> str:
+def _differences(manifest: Manifest, definition: RunDefinition) -> str:
     """The fields in which two definitions differ, with both values."""
-    found, wanted = (_flat(each) for each in (manifest.definition, definition))
+    found, wanted = manifest.definition.values, definition.values
     return ", ".join(
         f"{name} is {found.get(name)!r}, not {wanted.get(name)!r}"
         for name in sorted({*found, *wanted})
         if found.get(name) != wanted.get(name)
     )
-
-
-def _flat(definition: Definition) -> dict[str, object]:
-    values: dict[str, object] = definition.model_dump(exclude={"settings"})
-    return values | definition.settings
 
 
 def _flush(folder: Path) -> None:

@@ -12,13 +12,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from scalewise.plan.config.settings import Settings
+from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import (
     MODEL,
     RECORD,
     RECORD_LOG,
     RUN_RECORDS,
     SUMMARY,
-    Definition,
     RecordError,
     Summary,
     read_record,
@@ -50,7 +51,7 @@ def publish_again(folder: Path, log: Path) -> None:
 
 
 def finished_result(
-    folder: Path, definition: Definition, inputs: Mapping[str, str], commit: str | None
+    folder: Path, definition: RunDefinition, inputs: Mapping[str, str], commit: str | None
 ) -> Summary | None:
     """Return the record of a run if it is whole, and of just this definition, these inputs and this workflow.
 
@@ -71,7 +72,9 @@ def finished_result(
         and origin.inputs == dict(inputs)
         and origin.commit == commit
     )
-    names = [*RUN_RECORDS, *([MODEL] if definition.settings.get("save_model") else [])]
+    settings = definition.settings
+    saves_model = isinstance(settings, Settings) and settings.save_model
+    names = [*RUN_RECORDS, *([MODEL] if saves_model else [])]
     return record if is_same and all((folder / name).exists() for name in names) else None
 
 

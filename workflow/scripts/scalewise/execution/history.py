@@ -11,23 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from scalewise.execution.rank_files import RankFiles
-from scalewise.records import (
-    HISTORY,
-    Definition,
-    History,
-    RecordError,
-    Start,
-    later,
-    read_history,
-    write_json,
-)
+from scalewise.plan.runs.run_definition import RunDefinition
+from scalewise.records import HISTORY, History, RecordError, Start, later, read_history, write_json
 
 MAX_STARTS_WITHOUT_PROGRESS = 3
 """Starts in a row without progress after which Scalewise gives the run up: the next one would end alike."""
 
 
 def load_history(
-    folder: Path, definition: Definition, inputs: Mapping[str, str], rank_files: RankFiles
+    folder: Path, definition: RunDefinition, inputs: Mapping[str, str], rank_files: RankFiles
 ) -> History:
     """Return the starts that were made before, all of them ended; none if they cannot be read.
 

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from scalewise.plan.jobs.launch import RankLaunch
-from scalewise.records import Definition
+from scalewise.plan.runs.run_definition import RunDefinition
 
 CHECKPOINTS = "checkpoints"
 """The folder of a run's checkpoints, below that of its records."""
@@ -198,7 +198,7 @@ class TrainSpec(_Note):
         elapsed_seconds: Time that earlier starts took for what the newest checkpoint holds.
     """
 
-    definition: Definition
+    definition: RunDefinition
     dataset: Path | None
     folder: Path
     started_at: str

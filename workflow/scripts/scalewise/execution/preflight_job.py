@@ -8,7 +8,6 @@ from scalewise.execution.preflight_report import DATASETS, RANK_REPORT, Prefligh
 from scalewise.execution.rank_command import command_for, rank_setup_for
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.supervisor import RankGroup, failure_reason, supervise
-from scalewise.plan.config.shape import Shape
 from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.jobs.preflight import Findings, Preflight, bad, ok
 from scalewise.plan.plan_file import Plan
@@ -24,7 +23,7 @@ def run_hello_job(plan: Plan, log: Path, output: Path) -> None:
         output: Receives ``Findings``, also if the ranks ended without a result.
     """
     preflight, limits = Preflight.model_validate(plan["preflight"]), plan["hello"]["limits"]
-    shape, start = Shape.parse(preflight.shape), SiteLaunch.model_validate(plan["launch"])
+    shape, start = preflight.shape, SiteLaunch.model_validate(plan["launch"])
     rank_files = RankFiles(output.parent / "attempt")
     visible = [Path(path).resolve().parent for path in preflight.datasets]
     launch = command_for(preflight, start, rank_files, visible)

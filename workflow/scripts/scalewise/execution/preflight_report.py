@@ -59,7 +59,7 @@ def check_report(
     report: PreflightReport, preflight: Preflight, here: Mapping[str, int | None]
 ) -> Iterator[Finding]:
     """Compare what the ranks found with what was planned, and with the files' sizes on the starting node."""
-    ranks, shape = report.ranks, Shape.parse(preflight.shape)
+    ranks, shape = report.ranks, preflight.shape
     for reported in ranks:
         gpus = f" of CUDA_VISIBLE_DEVICES={reported.visible_devices}" if reported.visible_devices else ""
         yield ok(

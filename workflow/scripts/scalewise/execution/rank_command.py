@@ -11,7 +11,6 @@ from pathlib import Path
 from scalewise.execution.messages import RankSetup, Work
 from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.config.program import ProgramSettings
-from scalewise.plan.config.shape import Shape
 from scalewise.plan.jobs.launch import Launch, Programs, RankLaunch, SiteLaunch, build_launch
 
 SCRIPTS = Path(__file__).parents[2]
@@ -34,7 +33,7 @@ def command_for(
     """
     return build_launch(
         ranks.launcher,
-        Shape.parse(ranks.shape),
+        ranks.shape,
         ranks.cpus_per_device,
         start,
         Programs.for_rank_script(

@@ -35,12 +35,11 @@ from scalewise.execution.slurm_job import other_jobs, restart_count, seconds_lef
 from scalewise.execution.supervisor import GRACE_SECONDS, STUDY_IS_SHOWN, RankGroup
 from scalewise.execution.watchdog import STOP_SECONDS, Kept
 from scalewise.plan.catalog.own_programs import program_files
-from scalewise.plan.config.experiment import settings_model
 from scalewise.plan.config.program import ProgramSettings
-from scalewise.plan.config.shape import Shape
 from scalewise.plan.jobs.launch import Launch, RankLaunch, SiteLaunch
 from scalewise.plan.plan_file import TrainJob
-from scalewise.records import Definition, History, RecordError, Start, Summary, utc_now, write_text
+from scalewise.plan.runs.run_definition import RunDefinition
+from scalewise.records import History, RecordError, Start, Summary, utc_now, write_text
 
 JOB_END_SECONDS = STOP_SECONDS + GRACE_SECONDS
 """Time of a job that has waited, kept for the last checkpoint and the end of the ranks."""
@@ -53,7 +52,7 @@ class TrainOptions:
     """One run as its job gets it from the plan, and where it goes.
 
     Args:
-        definition: The run as planned; settings that it leaves out have their defaults.
+        definition: The run.
         dataset: The prepared file; None where a program of the user's own trains.
         weights: The file to begin from; None for random weights.
         log: Receives what the ranks print.
@@ -66,7 +65,7 @@ class TrainOptions:
         summary: ``summary.json``; the other records lie beside it.
     """
 
-    definition: Definition
+    definition: RunDefinition
     dataset: Path | None
     weights: Path | None
     log: Path
@@ -83,7 +82,7 @@ class TrainOptions:
         """Take them from the plan of a study."""
         dataset, weights = (job["inputs"].get(name) for name in ("dataset", "weights"))
         return cls(
-            definition=Definition.model_validate_json(job["definition"]),
+            definition=RunDefinition.model_validate_json(job["definition"]),
             dataset=Path(dataset) if isinstance(dataset, str) else None,
             weights=Path(weights) if isinstance(weights, str) else None,
             log=log,
@@ -97,10 +96,9 @@ def run_train_job(options: TrainOptions, start: SiteLaunch) -> int:
     """Train one run, or find that another job has; returns the exit code of the process."""
     # Slurm's word that the job's time is nearly over is for the ranks; left to itself it ends a process
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    definition = resolved(options.definition)
-    label = f"{definition.experiment}/{definition.run}"
+    label = options.definition.label
     try:
-        return train(options, definition, label, start)
+        return train(options, label, start)
     except RunFailedError as error:
         if not os.environ.get(STUDY_IS_SHOWN):  # the process that shows the study reads the history
             say(f"scalewise: {error}")
@@ -127,7 +125,7 @@ def run_train_job(options: TrainOptions, start: SiteLaunch) -> int:
     return 1
 
 
-def train(options: TrainOptions, definition: Definition, label: str, start: SiteLaunch) -> int:
+def train(options: TrainOptions, label: str, start: SiteLaunch) -> int:
     """Train the run, or find that another has.
 
     Raises:
@@ -139,21 +137,20 @@ def train(options: TrainOptions, definition: Definition, label: str, start: Site
         RecordError: What the ranks left cannot be read.
         OSError: The run's folder cannot be used.
     """
-    folder = options.summary.parent
+    definition, folder = options.definition, options.summary.parent
     began = time.monotonic()
     if start.slurm:
         # for the ranks too, which inherit it
         os.environ["SLURM_RESTART_COUNT"] = restart_count(os.environ)
     me = LockOwner.me(in_job=start.slurm)
     rank_files = RankFiles(folder / "attempt", me.token)
-    program = ProgramSettings.model_validate(definition.settings) if definition.is_program else None
-    ranks = ranks_of(definition)
+    program = definition.settings if isinstance(definition.settings, ProgramSettings) else None
     launch = launch_of(definition, options.dataset, options.weights, start, rank_files)
     wait_seconds = options.limit_seconds if start.slurm else MACHINE_WAIT_SECONDS
     # a cluster has its own way to give a node to one job; here all trainings of a machine take turns
     machine = nullcontext() if start.slurm else machine_lock(MACHINE_WAIT_SECONDS, say)
     with lock_run(folder, wait_seconds, lambda text: say(f"{label}: {text}"), me) as lock, machine:
-        inputs = hashes_of(options, program)
+        inputs = hashes_of(options)
         earlier = load_history(folder, definition, inputs, rank_files)
         commit = os.environ.get("SCALEWISE_COMMIT") or None
         if (record := finished_result(folder, definition, inputs, commit)) is not None:
@@ -174,7 +171,7 @@ def train(options: TrainOptions, definition: Definition, label: str, start: Site
             label=label,
             rank_files=rank_files,
             launch=launch,
-            world_size=Shape.parse(ranks.shape).world_size,
+            world_size=definition.shape.world_size,
             log=options.log,
             limit_seconds=limit_seconds,
             job_ends_at=job_ends_at,
@@ -197,7 +194,7 @@ def train(options: TrainOptions, definition: Definition, label: str, start: Site
             checkpoint_seconds=options.checkpoint_seconds,
             inputs=inputs,
         )
-        rank_setup = rank_setup_for(ranks, start, options.timeout_seconds)
+        rank_setup = rank_setup_for(RankLaunch.for_run(definition), start, options.timeout_seconds)
         start_now = Start(
             started_at=spec.started_at,
             host=me.host,
@@ -235,19 +232,8 @@ def keep_result(options: TrainOptions, label: str, record: Summary, earlier: His
     end_training(folder, options.keep_checkpoints)
 
 
-def ranks_of(definition: Definition) -> RankLaunch:
-    """Return how the ranks of a run are started."""
-    return RankLaunch(
-        shape=definition.shape,
-        accelerator=definition.accelerator,
-        cpus_per_device=definition.settings["cpus_per_device"],
-        launcher=definition.launcher,
-        rendezvous=definition.settings.get("rendezvous", "tcp"),
-    )
-
-
 def launch_of(
-    definition: Definition,
+    definition: RunDefinition,
     dataset: Path | None,
     weights: Path | None,
     start: SiteLaunch,
@@ -258,24 +244,24 @@ def launch_of(
     Raises:
         ValueError: The ranks cannot be started on this site.
     """
-    program, read = None, [path for path in (dataset, weights) if path is not None]
-    if definition.is_program:
-        program = ProgramSettings.model_validate(definition.settings)
-        read += [*program_files(program), *map(Path, program.files)]
-        read += map(Path, program.inputs)
+    program = definition.settings if isinstance(definition.settings, ProgramSettings) else None
+    read = [path for path in (dataset, weights) if path is not None]
+    if program is not None:
+        read += [*program_files(program), *map(Path, program.files), *map(Path, program.inputs)]
     visible = [path.resolve().parent for path in read]
     if program is not None and program.working_directory is not None:
         visible.append(Path(program.working_directory).absolute())
-    return command_for(ranks_of(definition), start, rank_files, visible, program)
+    return command_for(RankLaunch.for_run(definition), start, rank_files, visible, program)
 
 
-def hashes_of(options: TrainOptions, program: ProgramSettings | None) -> dict[str, str]:
+def hashes_of(options: TrainOptions) -> dict[str, str]:
     """Hashes of what defines the run beside its definition, by the name that a user knows each by.
 
     Raises:
         OSError: A file cannot be read.
     """
-    if program is not None:
+    program = options.definition.settings
+    if isinstance(program, ProgramSettings):
         own = program_files(program)
         return program_hashes(own, [Path(name) for name in program.files], [Path(n) for n in program.inputs])
     assert options.dataset is not None, "the rule names the prepared file of a built-in training"
@@ -335,9 +321,3 @@ def end_of_job(environ: Mapping[str, str], limit_seconds: float, began: float) -
             "snakemake again: a new job has all of its time."
         )
     return now + left
-
-
-def resolved(definition: Definition) -> Definition:
-    """The definition with every setting written out: a run keeps what it really did."""
-    settings = settings_model(definition.settings).model_validate(definition.settings)
-    return definition.model_copy(update={"settings": settings.model_dump()})

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from scalewise.plan.config.shape import count_devices
-from scalewise.plan.runs.runs import NO_OPTIONS
+from scalewise.plan.runs.run_definition import NO_OPTIONS
 
 Goal = float | str
 """The goal that counts as trained: a test accuracy, a fraction; or a program's metric and limit, as text."""

@@ -50,15 +50,8 @@ from scalewise.plan.config.yaml_source import Source, no_value, read_source, to_
 from scalewise.plan.runs.all_reduce_shapes import most_device_hours
 from scalewise.plan.runs.allocation import Allocation, allocate
 from scalewise.plan.runs.rounds import Round, first_repeats, known_rounds, requested_runs
-from scalewise.plan.runs.runs import (
-    Options,
-    Preparation,
-    Run,
-    canonical_json,
-    expand,
-    preparation,
-    series_label,
-)
+from scalewise.plan.runs.run_definition import RunDefinition, canonical_json
+from scalewise.plan.runs.runs import Preparation, expand, preparation
 from scalewise.records import SUMMARY
 
 _TOP_KEYS = ("defaults", "experiments", "site")
@@ -81,7 +74,7 @@ class PlannedExperiment:
     name: str
     spec: AnyExperiment
     shapes: Mapping[int | str, Shape]
-    runs: Sequence[Run]
+    runs: Sequence[RunDefinition]
     projected: Sequence[Shape] = ()
     terms: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     most_devices: int = 1
@@ -110,7 +103,7 @@ class PlannedExperiment:
     def prediction_runs(self) -> list[str]:
         """The runs that a prediction starts from: those of one device, their later repeats left out."""
         first = first_repeats(self.spec)
-        return [run.name for run in self.runs if run.shape.world_size == 1 and run.repeat <= first[run.point]]
+        return [run.run for run in self.runs if run.shape.world_size == 1 and run.repeat <= first[run.point]]
 
     @property
     def rounds_definition(self) -> str:
@@ -133,7 +126,7 @@ class PlannedExperiment:
         Args:
             rounds: Those judged; unused if the number of repeats is given.
         """
-        return [run.name for run in requested_runs(self.runs, self.spec, rounds)]
+        return [run.run for run in requested_runs(self.runs, self.spec, rounds)]
 
     def missing_runs(self, folder: Path) -> list[str]:
         """Return the runs requested so far that have no summary.
@@ -177,7 +170,7 @@ class Study:
     experiments: Mapping[str, PlannedExperiment]
     site: Site
     warnings: Sequence[str]
-    runs: Mapping[tuple[str, str], Run] = field(repr=False)
+    runs: Mapping[tuple[str, str], RunDefinition] = field(repr=False)
     allocations: Mapping[tuple[str, str], Allocation] = field(repr=False)
 
     def deleted_runs(self, results: Path) -> list[tuple[str, str]]:
@@ -264,7 +257,7 @@ def load_study(
     ]
     if lines:
         raise StudyError(lines)
-    runs = {(name, run.name): run for name, planned in experiments.items() for run in planned.runs}
+    runs = {(name, run.run): run for name, planned in experiments.items() for run in planned.runs}
     allocations = {key: allocate(run, experiments[run.experiment].spec, site) for key, run in runs.items()}
     warnings = [*_mixed(files), *_site_warnings(site), *_warnings(experiments, checkout)]
     return Study(experiments, site, warnings, runs, allocations)
@@ -477,11 +470,11 @@ def _warnings(experiments: Mapping[str, PlannedExperiment], checkout: Path | Non
             yield from program_warnings(name, planned.spec, checkout)
         else:
             yield from option_warnings(name, planned.spec, [run.shape.world_size for run in planned.runs])
-        fewest: dict[Options, int] = {}
+        fewest: dict[str, int] = {}
         for run in planned.runs:
-            fewest[run.options] = min(run.shape.world_size, fewest.get(run.options, run.shape.world_size))
+            fewest[run.series] = min(run.shape.world_size, fewest.get(run.series, run.shape.world_size))
         for devices in sorted(set(fewest.values()) - {1}):
-            series = [series_label(options) for options, least in fewest.items() if least == devices]
+            series = [name for name, least in fewest.items() if least == devices]
             which = "" if len(series) == len(fewest) else f" for {', '.join(series)}"
             yield (
                 f"experiments.{name}.devices has no 1-device run{which}: speedups will be relative to "

@@ -21,7 +21,6 @@ from scalewise.execution.progress_reporter import say
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.signals import Signals
 from scalewise.plan.config.settings import Settings
-from scalewise.plan.config.shape import Shape
 from scalewise.records import EpochRecord, Measurements, OwnInterval, Resumption, Startup, later
 from scalewise.training.checkpoints.checkpointer import Checkpointer
 from scalewise.training.data import datasets
@@ -89,7 +88,8 @@ def run_rank(rank_files: RankFiles, process_started: float, signals: Signals) ->
         seconds["launch_seconds"] = seconds_between(spec.started_at, ago)
     identity, affinity, device = initialize_rank(rank_files, rank_setup)
     claimed = watch.lap()
-    settings = Settings.model_validate(spec.definition.settings)
+    settings = spec.definition.settings
+    assert isinstance(settings, Settings), "the job has started the entry point of the built-in training"
     assert spec.dataset is not None, "a built-in training has one"
     dataset = datasets.load(spec.dataset)
     # before the process group, whose threads must not meet the fork of a loader's processes
@@ -243,7 +243,7 @@ def finalize(trained: TrainResult, own: RankReport, spec: TrainSpec, rank_setup:
     if writes:
         write_epochs_and_utilization(spec.folder, trained.state.records, reports)
         measurements = write_results(trained, reports, spec, rank_setup)
-        say(describe_run(measurements, Shape.parse(rank_setup.shape), rank_setup.accelerator))
+        say(describe_run(measurements, rank_setup.shape, rank_setup.accelerator))
     if not trained.diverged:
         # the training is kept by now, whatever becomes of the passes
         times = gather(time_forward_backward(trainer), trainer.identity.world_size)
@@ -297,7 +297,7 @@ def initialize_rank(rank_files: RankFiles, rank_setup: RankSetup) -> tuple[Ident
     exit_when_parent_dies(rank_setup.supervisor_pid, rank_setup.supervisor_host == identity.host)
     if identity.rank == 0:
         threading.Thread(target=_beat, args=(rank_files,), name="beat", daemon=True).start()
-    check_place(identity, Shape.parse(rank_setup.shape))
+    check_place(identity, rank_setup.shape)
     affinity = claim_cpus(rank_setup.accelerator, identity, rank_setup.cpus_per_device)
     in_slurm = identity.slurm_job_id is not None
     device = claim_device(rank_setup.accelerator, identity.local_rank, in_slurm=in_slurm)

@@ -14,13 +14,13 @@ from safetensors.torch import save_file
 from scalewise.execution.messages import TrainSpec
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.runs.batches import shard_range
+from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import (
     EPOCHS,
     MODEL,
     RANKS,
     RECORD,
     UTILIZATION,
-    Definition,
     Environment,
     EpochRecord,
     GpuLimits,
@@ -271,7 +271,7 @@ def write_epochs_and_utilization(
 
 def write_summary_and_ranks(
     folder: Path,
-    definition: Definition,
+    definition: RunDefinition,
     reports: Sequence[RankReport],
     measurements: Measurements,
     origin: Provenance,
@@ -287,10 +287,10 @@ def write_summary_and_ranks(
         origin: The provenance of these figures.
         diverged: Place and losses at which the training was no longer finite; empty where it was to its end.
     """
-    reason = ""
+    reason, settings = "", definition.settings
     if diverged:
-        rate = definition.settings["learning_rate"]
-        reason = f"the loss is no longer finite {diverged}. Lower learning_rate ({rate})."
+        rate = f" ({settings.learning_rate})" if isinstance(settings, Settings) else ""
+        reason = f"the loss is no longer finite {diverged}. Lower learning_rate{rate}."
     write_rows(folder / RANKS, RankRecord, [report.record for report in reports])
     summary = Summary(
         definition=definition,

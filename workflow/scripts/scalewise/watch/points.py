@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from scalewise.plan.config.experiment import AnyExperiment, Experiment
 from scalewise.plan.config.shape import count_devices, device_noun
 from scalewise.plan.runs.rounds import is_settled, known_rounds, requested_repeats
-from scalewise.plan.runs.runs import NO_OPTIONS, series_name
+from scalewise.plan.runs.run_definition import NO_OPTIONS
 from scalewise.plan.study import Study
 from scalewise.plan.terminal.choice_lines import answer_text
 from scalewise.records import RecordError
@@ -95,11 +95,10 @@ class WatchedStudy(BaseModel):
         for name, planned in study.experiments.items():
             most = planned.spec.max_repeats
             for run in planned.runs[::most]:
-                series = series_name(run.options)
                 points.append(
                     WatchedPoint(
                         experiment=name,
-                        series="" if series == NO_OPTIONS else series,
+                        series="" if run.series == NO_OPTIONS else run.series,
                         devices=run.shape.world_size,
                         name=run.point,
                         most=most,

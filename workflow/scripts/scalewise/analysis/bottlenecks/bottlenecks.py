@@ -53,7 +53,7 @@ from scalewise.plan.formatting import (
     percent,
     percent_in_digits,
 )
-from scalewise.plan.runs.runs import NO_OPTIONS
+from scalewise.plan.runs.run_definition import NO_OPTIONS
 
 SHOWN_FROM = 0.01
 """Share of the step from which on a part has a place in the bar."""

@@ -10,7 +10,7 @@ from scalewise.analysis.bottlenecks.losses import NAMED_FROM, waiting_shares
 from scalewise.analysis.bottlenecks.time_parts import COMMUNICATION, LOADER, advice_against
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import MAX_PLACES, percent
-from scalewise.plan.runs.runs import NO_OPTIONS
+from scalewise.plan.runs.run_definition import NO_OPTIONS
 
 BUSY_ENOUGH = 0.5
 """Utilization below which a point is flagged."""

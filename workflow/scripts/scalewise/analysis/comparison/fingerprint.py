@@ -7,13 +7,13 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
-from scalewise.plan.config.program import ARGUMENT, ProgramSettings
-from scalewise.plan.config.settings import Settings
+from scalewise.plan.config.program import ARGUMENT, AnySettings, ProgramSettings
 from scalewise.plan.formatting import as_in_yaml
-from scalewise.records import OUTSIDE_THE_STEPS, Definition, GpuLimits, ProgramMeasurements, Provenance
+from scalewise.plan.runs.run_definition import RunDefinition
+from scalewise.plan.runs.runs import repeat_settings
+from scalewise.records import OUTSIDE_THE_STEPS, GpuLimits, ProgramMeasurements, Provenance
 
 NOT_RECORDED = "not recorded"
 
@@ -77,38 +77,18 @@ def imported_elsewhere(first: Mapping[str, object], second: Mapping[str, object]
     return [*alone[0], *alone[1]] if all(alone) else []
 
 
-@cache
-def _defaults(kind: type[Settings] | type[ProgramSettings]) -> Mapping[str, Any]:
-    return {
-        key: field.get_default(call_default_factory=True)
-        for key, field in kind.model_fields.items()
-        if not field.is_required()
-    }
-
-
-def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's settings with the defaults of the keys that are not among them.
-
-    Args:
-        settings: Settings of a built-in training, or of a program.
-    """
-    kind = ProgramSettings if "program" in settings else Settings
-    return {**_defaults(kind), **settings}
-
-
-def made_with(definition: Definition, settings: Mapping[str, Any]) -> bool:
+def made_with(definition: RunDefinition, settings: AnySettings) -> bool:
     """Whether a run was made with these settings.
 
     A launcher left to the site may be any.
 
     Args:
         definition: The run's.
-        settings: Those requested; the others have their defaults.
+        settings: Those of its series.
     """
-    made, asked = with_defaults(definition.settings), with_defaults(settings)
-    seeds = {"seed"} if "seed" not in settings else set()
-    unlike = {key for key in {*made, *asked} if key != "launcher" and made.get(key) != asked.get(key)}
-    return unlike <= seeds and settings.get("launcher") in {None, definition.launcher}
+    return settings.launcher in {None, definition.launcher} and definition.settings == repeat_settings(
+        settings, definition.repeat
+    )
 
 
 @dataclass(frozen=True)
@@ -125,7 +105,7 @@ class Fingerprint:
     @classmethod
     def of(
         cls,
-        definition: Definition,
+        definition: RunDefinition,
         origin: Provenance | None,
         parameters: int | None = None,
         program: ProgramMeasurements | None = None,
@@ -149,11 +129,12 @@ class Fingerprint:
             parameters: Trainable parameters; None where the run has no figures.
             program: Findings on a program of the user's own; None for the built-in loop.
         """
-        given = with_defaults(definition.settings)
+        given = definition.settings.model_dump()
         settings = {key: value for key, value in given.items() if key not in _NEITHER_SPEED_NOR_WORK}
-        if definition.is_program:
+        is_program = isinstance(definition.settings, ProgramSettings)
+        if is_program:
             settings = _program_settings(settings)
-        if given.get("scaling") == "weak":
+        if definition.settings.scaling == "weak":
             settings["batch_size_per_device"] = definition.batch_size_per_device
         else:
             settings["global_batch_size"] = definition.global_batch_size
@@ -161,7 +142,7 @@ class Fingerprint:
         if parameters is not None:
             met[PARAMETERS] = f"{parameters:,}"
         if origin:
-            met |= _met(origin, may_lack_packages=definition.is_program)
+            met |= _met(origin, may_lack_packages=is_program)
         if program is not None:
             met |= _program_found(program, alone=len(origin.devices) == 1 if origin else True)
         return cls({key: as_in_yaml(value) for key, value in (settings | met).items()})

@@ -174,7 +174,7 @@ class AllReduceModel:
         """Fit the records of a site, one for each shape."""
         fits, errors = {}, {}
         for record in measured:
-            shape = Shape.parse(record.shape)
+            shape = record.shape
             if record.error or not any(each.seconds for each in record.reductions):
                 errors[shape] = record.error or "it holds no measurement"
             else:

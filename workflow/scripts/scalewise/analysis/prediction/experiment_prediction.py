@@ -31,8 +31,8 @@ from scalewise.analysis.prediction.step_model import (
 )
 from scalewise.analysis.prediction.wording import hiding_notes, inference_notes, link_notes, program_notes
 from scalewise.analysis.statistics.intervals import Interval, median_and_range
-from scalewise.plan.config.experiment import AnyExperiment, AnySettings, read_experiment
-from scalewise.plan.config.program import ProgramSettings
+from scalewise.plan.config.experiment import AnyExperiment, read_experiment
+from scalewise.plan.config.program import AnySettings, ProgramSettings
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.runs.runs import Options, combinations, global_batch, points, series_name, settings_of
 from scalewise.plan.terminal.predictions import PREDICTION, PROJECTION, REMARKS, REMARKS_ON_PROJECTION
@@ -325,7 +325,7 @@ def _completed(folder: Path, shape: Shape, settings: AnySettings) -> _CompletedR
         summary = read_summary(folder)
     except RecordError as error:
         return str(error)
-    if not made_with(summary.definition, settings.model_dump(exclude={"seed", "launcher"})):
+    if not made_with(summary.definition, settings):
         return ""  # from before the settings changed
     if summary.measurements is None or summary.outcome != "completed":
         return f"{folder.name} did not complete ({summary.reason})"

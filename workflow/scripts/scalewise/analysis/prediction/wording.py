@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from scalewise.plan.config.experiment import AnySettings
+from scalewise.plan.config.program import AnySettings
 from scalewise.plan.config.shape import Shape, count_devices
 from scalewise.plan.formatting import format_ratio, listed, percent
 from scalewise.records import Measurements

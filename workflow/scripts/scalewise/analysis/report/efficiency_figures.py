@@ -25,7 +25,7 @@ from scalewise.analysis.report.style import (
     say,
 )
 from scalewise.plan.formatting import Goal, format_exact, goal_text
-from scalewise.plan.runs.runs import NO_OPTIONS
+from scalewise.plan.runs.run_definition import NO_OPTIONS
 
 HARDWARE, STATISTICAL, BOTH = "parallel_efficiency", "statistical_efficiency", "accuracy_efficiency"
 MAX_NAMED = 3

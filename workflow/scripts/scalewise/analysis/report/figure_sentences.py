@@ -30,7 +30,7 @@ from scalewise.plan.formatting import (
     point_text,
     points_text,
 )
-from scalewise.plan.runs.runs import NO_OPTIONS
+from scalewise.plan.runs.run_definition import NO_OPTIONS
 
 
 def figure_sentences(results: ExperimentResults) -> dict[str, str]:

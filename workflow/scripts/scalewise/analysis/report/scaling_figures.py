@@ -35,7 +35,7 @@ from scalewise.analysis.report.style import (
     legend_below,
     plain_values,
 )
-from scalewise.plan.runs.runs import NO_OPTIONS
+from scalewise.plan.runs.run_definition import NO_OPTIONS
 
 Law = Mapping[str, Any]
 

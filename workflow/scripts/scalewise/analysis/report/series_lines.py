@@ -25,7 +25,8 @@ from scalewise.analysis.report.style import (
     legend_below,
     marker,
 )
-from scalewise.plan.runs.runs import NO_OPTIONS, shown_names
+from scalewise.plan.runs.run_definition import NO_OPTIONS
+from scalewise.plan.runs.runs import shown_names
 
 DODGE = 0.02
 MOST_IN_A_COLUMN = 5

@@ -23,7 +23,7 @@ from scalewise.analysis.bottlenecks.time_parts import (
 from scalewise.analysis.report.marks import PART, Drawing, tell, trace
 from scalewise.analysis.report.series_lines import series_names, with_columns
 from scalewise.analysis.report.style import GREY, grid, label_left, legend_below
-from scalewise.plan.runs.runs import NO_OPTIONS
+from scalewise.plan.runs.run_definition import NO_OPTIONS
 
 STEP_MM, START_MM = 52.0, 38.0
 _MICROSECONDS = 1e6

@@ -32,7 +32,7 @@ from scalewise.analysis.rounds.choice_summary import ChoiceSummary
 from scalewise.analysis.statistics.ratios import ROUNDING
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import goal_text, name_devices, points_text
-from scalewise.plan.runs.runs import NO_OPTIONS
+from scalewise.plan.runs.run_definition import NO_OPTIONS
 
 DIGITS = 12
 """Significant digits of a ratio and its bounds: far more than a verdict turns on, and fewer than all."""

@@ -28,13 +28,12 @@ from scalewise.plan.runs.rounds import (
     requested_repeats,
     round_file,
 )
+from scalewise.plan.runs.run_definition import parse_run_name
 from scalewise.plan.runs.runs import (
     Options,
     global_batch,
-    parse_run_name,
     points,
     points_by_series,
-    seed_of,
     series_name,
     settings_of,
 )
@@ -329,12 +328,8 @@ def _with_those_found(
                 made = read_summary(folder).definition
             except RecordError:
                 break
-            wanted = settings.model_dump() | {"seed": seed_of(settings, repeat)}
-            same_place = (made.shape, made.launcher) == (
-                str(terms.shapes[str(point.devices)]),
-                terms.launchers[point.name],
-            )
-            if not same_place or not made_with(made, wanted):
+            place = (terms.shapes[str(point.devices)], terms.launchers[point.name])
+            if (made.shape, made.launcher) != place or not made_with(made, settings):
                 break
             found[point.name] = repeat
     return found

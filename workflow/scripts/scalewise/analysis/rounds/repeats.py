@@ -46,7 +46,7 @@ from scalewise.analysis.decision.decision import Decision
 from scalewise.analysis.statistics.intervals import Interval, geometric_interval
 from scalewise.plan.config.experiment import Repeats
 from scalewise.plan.runs.rounds import JudgedPoint, Round, Verdict
-from scalewise.plan.runs.runs import parse_run_name
+from scalewise.plan.runs.run_definition import parse_run_name
 
 LEAST_COMPLETED = 2
 """Runs below which there is no interval."""

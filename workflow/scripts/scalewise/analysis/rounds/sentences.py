@@ -8,7 +8,7 @@ from scalewise.plan.config.experiment import Repeats
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import percent_in_digits
 from scalewise.plan.runs.rounds import JudgedPoint, Round, Verdict
-from scalewise.plan.runs.runs import NO_OPTIONS, parse_point_name
+from scalewise.plan.runs.run_definition import NO_OPTIONS, parse_point_name
 from scalewise.plan.terminal.choice_lines import REASONS, on_devices, round_story
 
 ASKS_FOR_MORE = {"too wide", "undecided", "other session", "disturbed"}

@@ -6,7 +6,8 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from scalewise.plan.config.errors import Place, Problem
-from scalewise.plan.config.experiment import AnyExperiment, AnySettings
+from scalewise.plan.config.experiment import AnyExperiment
+from scalewise.plan.config.program import AnySettings
 from scalewise.plan.config.shape import Shape, count_devices
 from scalewise.plan.config.site import LOOKED_UP, Site, SiteFile
 from scalewise.plan.runs.allocation import LEAST_SECONDS, trained_seconds

@@ -9,7 +9,8 @@ from scalewise.plan.catalog.datasets import DatasetFacts
 from scalewise.plan.catalog.models import ModelFacts
 from scalewise.plan.checks.options import Where, check_schedule, check_warmup
 from scalewise.plan.config.errors import Problem
-from scalewise.plan.config.experiment import AnyExperiment, AnySettings
+from scalewise.plan.config.experiment import AnyExperiment
+from scalewise.plan.config.program import AnySettings
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.runs.batches import MIN_SAMPLES_PER_RANK, step_sizes

@@ -9,7 +9,8 @@ from scalewise.plan.config.errors import Place, Problem
 from scalewise.plan.config.experiment import AnyExperiment, Devices
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.config.site import Site
-from scalewise.plan.runs.runs import Run, combinations, settings_of
+from scalewise.plan.runs.run_definition import RunDefinition
+from scalewise.plan.runs.runs import combinations, settings_of
 
 MOST_CANDIDATES = 1000
 """Counts of whole nodes: the chances of all are looked at in every round."""
@@ -106,7 +107,7 @@ def _check_repeats(place: Place, experiment: AnyExperiment) -> Iterator[Problem]
 
 
 def check_budget(
-    place: Place, experiment: AnyExperiment, first: Sequence[Run], predicting: float, site: Site
+    place: Place, experiment: AnyExperiment, first: Sequence[RunDefinition], predicting: float, site: Site
 ) -> Iterator[Problem]:
     """Refuse a budget into which the first runs do not fit, with all the time that they may take.
 

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from scalewise.plan.catalog.datasets import DatasetFacts, dataset_facts
 from scalewise.plan.catalog.models import IMAGENET_STEM_PIXELS, MODELS, takes_pretrained
 from scalewise.plan.config.errors import Place, Problem, spelled
-from scalewise.plan.config.experiment import AnyExperiment, AnySettings, Experiment
+from scalewise.plan.config.experiment import AnyExperiment, Experiment
+from scalewise.plan.config.program import AnySettings
 from scalewise.plan.config.settings import FEWEST_STEPS, MAX_SEED, Settings
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.config.site import Site

@@ -330,18 +330,12 @@ class ProgramExperiment(StudyKeys, ProgramSettings):
         return own | given
 
 
-AnySettings = Settings | ProgramSettings
 AnyExperiment = Experiment | ProgramExperiment
 
 
 def experiment_kind(values: Mapping[str, Any]) -> type[Experiment] | type[ProgramExperiment]:
     """The model of an experiment's keys, by whether a user's program trains."""
     return ProgramExperiment if "program" in values else Experiment
-
-
-def settings_model(values: Mapping[str, Any]) -> type[Settings] | type[ProgramSettings]:
-    """The model of a training's settings, by whether a user's program trains."""
-    return ProgramSettings if "program" in values else Settings
 
 
 def read_experiment(values: Mapping[str, Any]) -> AnyExperiment:

@@ -8,7 +8,15 @@ import os
 import re
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from scalewise.plan.config.errors import name_all, reject
@@ -21,6 +29,7 @@ from scalewise.plan.config.settings import (
     Launcher,
     Scaling,
     Seed,
+    Settings,
     StepsKey,
     StrictModel,
     WarmupSteps,
@@ -300,6 +309,17 @@ class ProgramSettings(StrictModel):
         """Every text in which names stand in braces."""
         return [str(word) for word in (*self.arguments, *self.environment.values())]
 
+
+def _kind_of_settings(values: Any) -> str:
+    is_program = "program" in values if isinstance(values, dict) else isinstance(values, ProgramSettings)
+    return "program" if is_program else "builtin"
+
+
+AnySettings = Annotated[
+    Annotated[Settings, Tag("builtin")] | Annotated[ProgramSettings, Tag("program")],
+    Discriminator(_kind_of_settings),
+]
+"""The settings of a training, whoever wrote it."""
 
 SWEEPABLE_OF_PROGRAMS = (
     *("python", "global_batch_size", "batch_size_per_device", "accumulation_steps", "warmup_steps"),

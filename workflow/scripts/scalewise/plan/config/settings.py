@@ -17,7 +17,8 @@ from pydantic import (
     model_serializer,
 )
 
-from scalewise.records import LauncherName
+LauncherName = Literal["srun", "popen", "torchrun", "spawn"]
+"""The programs that start the ranks of a run; popen is the run's own supervisor."""
 
 Count = Annotated[int, Field(gt=0)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]

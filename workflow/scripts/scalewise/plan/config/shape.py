@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import BeforeValidator, PlainSerializer
 
 from scalewise.plan.config.errors import RefusedValueError
 
@@ -38,6 +41,14 @@ class Shape:
 
     def __str__(self) -> str:
         return f"{self.nodes}x{self.devices_per_node}"
+
+
+ShapeText = Annotated[
+    Shape,
+    BeforeValidator(lambda value: Shape.parse(value) if isinstance(value, str) else value),
+    PlainSerializer(str),
+]
+"""A shape that files hold as ``2x4``."""
 
 
 class TopologyError(RefusedValueError):

@@ -14,10 +14,9 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, ConfigDict, Field
 
 from scalewise.plan.config.errors import reject
-from scalewise.plan.config.settings import Count, Memory, StrictModel
+from scalewise.plan.config.settings import Count, LauncherName, Memory, StrictModel
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.slurm import Slurm, duration_seconds, like
-from scalewise.records import LauncherName
 
 Accelerator = Literal["cpu", "cuda"]
 

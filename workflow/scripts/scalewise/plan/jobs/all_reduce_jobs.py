@@ -14,7 +14,7 @@ from scalewise.plan.config.site import Site, cpu_model
 from scalewise.plan.jobs.launch import RankLaunch
 from scalewise.plan.runs.all_reduce_shapes import MINUTES, shapes_to_measure
 from scalewise.plan.runs.allocation import START_UP_MINUTES, Allocation, allocate
-from scalewise.plan.runs.runs import Run, canonical_json
+from scalewise.plan.runs.run_definition import RunDefinition, canonical_json
 from scalewise.plan.study import PlannedExperiment, Study
 
 RANKS_RESULT = "all_reduce.json"
@@ -57,7 +57,7 @@ class AllReducePlan:
                 shapes[name].append(key)
                 if key not in jobs:
                     run = _run_of(planned, shape, study.site)
-                    jobs[key] = _job(run)
+                    jobs[key] = RankLaunch.for_run(run)
                     allocations[key] = _short(allocate(run, planned.spec, study.site), study.site)
         return cls(site_id(study.site, site_file), jobs, allocations, shapes)
 
@@ -111,7 +111,7 @@ def _deciding_facts(site: Site) -> dict[str, object]:
     return machine | {key: getattr(slurm, key) for key in keys}
 
 
-def _run_of(planned: PlannedExperiment, shape: Shape, site: Site) -> Run:
+def _run_of(planned: PlannedExperiment, shape: Shape, site: Site) -> RunDefinition:
     """Return the first run of a shape; without one, the largest run with this shape."""
     for run in planned.runs:
         if run.shape == shape:
@@ -119,17 +119,7 @@ def _run_of(planned: PlannedExperiment, shape: Shape, site: Site) -> Run:
     largest = max(planned.runs, key=lambda run: run.shape.world_size)
     cpus = min(largest.settings.cpus_per_device, site.cpus_per_node // shape.devices_per_node)
     settings = largest.settings.model_copy(update={"cpus_per_device": cpus})
-    return replace(largest, shape=shape, settings=settings)
-
-
-def _job(run: Run) -> RankLaunch:
-    return RankLaunch(
-        shape=str(run.shape),
-        accelerator=run.accelerator,
-        cpus_per_device=run.settings.cpus_per_device,
-        launcher=run.launcher,
-        rendezvous=run.settings.rendezvous,
-    )
+    return largest.model_copy(update={"shape": shape, "settings": settings})
 
 
 def _short(allocation: Allocation, site: Site) -> Allocation:

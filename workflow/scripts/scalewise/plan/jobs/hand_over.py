@@ -14,7 +14,8 @@ from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.jobs.preflight import Preflight, hello_allocation
 from scalewise.plan.plan_file import Job, Plan, TrainJob
 from scalewise.plan.runs.allocation import Allocation, job_resources, job_threads
-from scalewise.plan.runs.runs import Run, priority
+from scalewise.plan.runs.run_definition import RunDefinition
+from scalewise.plan.runs.runs import input_files, priority
 from scalewise.plan.study import Study
 from scalewise.records import replaced_whole
 
@@ -69,12 +70,12 @@ def job(allocation: Allocation, site: Site) -> Job:
     }
 
 
-def train_job(run: Run, allocation: Allocation, site: Site) -> TrainJob:
+def train_job(run: RunDefinition, allocation: Allocation, site: Site) -> TrainJob:
     """Make the job of a run."""
     return {
         **job(allocation, site),
-        "definition": run.definition,
-        "inputs": run.inputs,
+        "definition": run.as_json(),
+        "inputs": input_files(run),
         "priority": priority(run),
     }
 

@@ -15,27 +15,38 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from scalewise.plan.config.shape import Shape
+from scalewise.plan.config.settings import LauncherName
+from scalewise.plan.config.shape import Shape, ShapeText
 from scalewise.plan.config.site import Container, Site
-from scalewise.records import LauncherName
+from scalewise.plan.runs.run_definition import RunDefinition
 
 
 class RankLaunch(BaseModel):
     """The place and the launcher of ranks.
 
     Args:
-        shape: Nodes x devices per node, as text.
         cpus_per_device: Threads of each rank.
         rendezvous: ``tcp``, or ``file`` where a cluster closes its ports.
     """
 
     model_config = ConfigDict(frozen=True, defer_build=True)
 
-    shape: str
+    shape: ShapeText
     accelerator: Literal["cpu", "cuda"]
     cpus_per_device: int
     launcher: LauncherName
     rendezvous: Literal["tcp", "file"]
+
+    @classmethod
+    def for_run(cls, run: RunDefinition) -> RankLaunch:
+        """Take them from a run."""
+        return cls(
+            shape=run.shape,
+            accelerator=run.accelerator,
+            cpus_per_device=run.settings.cpus_per_device,
+            launcher=run.launcher,
+            rendezvous=run.settings.rendezvous,
+        )
 
 
 class SiteLaunch(BaseModel):

@@ -12,7 +12,7 @@ from scalewise.plan.catalog.datasets import prepared_path
 from scalewise.plan.config.slurm import Slurm
 from scalewise.plan.jobs.launch import RankLaunch
 from scalewise.plan.runs.allocation import Allocation
-from scalewise.plan.runs.runs import Run
+from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.study import Study
 
 HELLO_MINUTES = 5
@@ -93,12 +93,8 @@ class Preflight(RankLaunch):
         """Describe the largest run of a study."""
         run, allocation = largest(study)
         return cls(
+            **dict(RankLaunch.for_run(run)),
             slurm=study.site.slurm,
-            shape=str(run.shape),
-            accelerator=study.site.accelerator,
-            cpus_per_device=run.settings.cpus_per_device,
-            launcher=run.launcher,
-            rendezvous=run.settings.rendezvous,
             options=[*_place(study.site.slurm), *shlex.split(allocation.sbatch_args())],
             cpus_per_node=allocation.tasks_per_node * allocation.cpus_per_task,
             memory_mb_per_node=allocation.memory_mb,
@@ -107,7 +103,7 @@ class Preflight(RankLaunch):
         )
 
 
-def largest(study: Study) -> tuple[Run, Allocation]:
+def largest(study: Study) -> tuple[RunDefinition, Allocation]:
     """Return the run with the most devices, and then CPUs, and its allocation."""
     key = max(
         study.runs, key=lambda key: (study.runs[key].shape.world_size, study.allocations[key].cpus_per_task)

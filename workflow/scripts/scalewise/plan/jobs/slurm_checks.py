@@ -147,7 +147,7 @@ def _check_nodes(slurm: Slurm, preflight: Preflight) -> Iterator[Finding]:
     if not rows:
         yield unknown(f"the partition's nodes could not be looked up ({answer.error})")
         return
-    needed_nodes, devices = (int(part) for part in preflight.shape.split("x"))
+    needed_nodes, devices = preflight.shape.nodes, preflight.shape.devices_per_node
     asks_for_gpus = slurm.gpu_request != "none" and (
         slurm.gpu_request is not None or preflight.accelerator == "cuda"
     )

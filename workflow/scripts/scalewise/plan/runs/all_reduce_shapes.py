@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.site import Site
-from scalewise.plan.runs.runs import Run
+from scalewise.plan.runs.run_definition import RunDefinition
 
 MINUTES = 5
 """Time limit of one measurement."""
@@ -16,7 +16,7 @@ MEASURED_NODES = (1, 2, 4)
 safe base, because they can be slower than four."""
 
 
-def shapes_to_measure(runs: Sequence[Run], projected: Iterable[Shape], site: Site) -> list[Shape]:
+def shapes_to_measure(runs: Sequence[RunDefinition], projected: Iterable[Shape], site: Site) -> list[Shape]:
     """The shapes whose all-reduce a prediction is made from, smallest first.
 
     Every shape of up to four nodes is measured itself. A larger one is predicted from one, two and four of
@@ -56,7 +56,7 @@ def _can_start(shape: Shape, site: Site) -> bool:
     return shape.devices_per_node <= site.cpus_per_node and (shape.nodes == 1 or site.slurm is not None)
 
 
-def most_device_hours(runs: Sequence[Run], projected: Iterable[Shape], site: Site) -> float:
+def most_device_hours(runs: Sequence[RunDefinition], projected: Iterable[Shape], site: Site) -> float:
     """Device-hours, as billed, that the measurements for a prediction may take by their limit."""
     return (
         sum(site.billed_devices(shape) for shape in shapes_to_measure(runs, projected, site)) * MINUTES / 60

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from scalewise.plan.config.experiment import AnyExperiment
 from scalewise.plan.config.site import Site
 from scalewise.plan.plan_file import Limits, Value
-from scalewise.plan.runs.runs import Run
+from scalewise.plan.runs.run_definition import RunDefinition
 
 MB_PER_GB = 1000
 START_UP_MINUTES = 2
@@ -127,7 +127,7 @@ class Allocation:
         return values
 
 
-def allocate(run: Run, experiment: AnyExperiment, site: Site) -> Allocation:
+def allocate(run: RunDefinition, experiment: AnyExperiment, site: Site) -> Allocation:
     """Allocate a run on a site, by the time limit and memory of its experiment."""
     devices = run.shape.devices_per_node
     cpus = run.settings.cpus_per_device

@@ -16,7 +16,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from scalewise.plan.config.experiment import AnyExperiment, RepeatsKey
-from scalewise.plan.runs.runs import Run, points, points_by_series
+from scalewise.plan.runs.run_definition import RunDefinition
+from scalewise.plan.runs.runs import points, points_by_series
 from scalewise.records import RecordError, read_record
 
 FOLDER = "repeats"
@@ -275,7 +276,9 @@ def first_repeats(spec: AnyExperiment) -> dict[str, int]:
     return asked
 
 
-def requested_runs(runs: Sequence[Run], spec: AnyExperiment, rounds: Iterable[Round]) -> list[Run]:
+def requested_runs(
+    runs: Sequence[RunDefinition], spec: AnyExperiment, rounds: Iterable[Round]
+) -> list[RunDefinition]:
     """The runs to make: the first ones, and what the rounds have asked for.
 
     Args:

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from scalewise.plan.catalog.datasets import prepared_path
 from scalewise.plan.catalog.own_programs import program_files
-from scalewise.plan.config.experiment import MAX_REPEATS, AnyExperiment, AnySettings
-from scalewise.plan.config.program import ARGUMENT, ProgramSettings
-from scalewise.plan.config.settings import DEFAULT, SWEEPABLE_WITH_DEFAULT, Settings
+from scalewise.plan.config.experiment import MAX_REPEATS, AnyExperiment
+from scalewise.plan.config.program import ARGUMENT, AnySettings, ProgramSettings
+from scalewise.plan.config.settings import DEFAULT, SWEEPABLE_WITH_DEFAULT, LauncherName, Settings
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.templates import fill_in, names_in
-from scalewise.records import LauncherName
+from scalewise.plan.runs.run_definition import NO_OPTIONS, RunDefinition, canonical_json
 
 Options = tuple[tuple[str, Any], ...]
 """The swept keys of a series with their values, in the order of the configuration's model."""
 
-NO_OPTIONS = "all runs"
-"""The series of an experiment without a sweep."""
 OTHER_RUNS = "all other runs"
 
 _SHORT = {
@@ -40,106 +36,37 @@ _SHORT = {
 """Keys that a run's name has in fewer letters. A changed entry would rename, and so repeat, runs."""
 
 
-@dataclass(frozen=True)
-class Run:
-    """One job: one shape, one set of options, one repeat.
+def input_files(run: RunDefinition) -> dict[str, str | list[str]]:
+    """Return the files that training needs: prepared data, and first weights, if any.
 
-    Args:
-        name: Name under its experiment, ``d2.bucket-view-on.r1``.
-        options: Swept keys with their values, which set its series apart from the others.
-        settings: The experiment's training with the options put in; its seed is the first repeat's.
-        repeat: Repeats are counted from 1.
-        site_launcher: Starts the ranks where the settings name no launcher.
+    Of a user's program: its files, and those that the user names.
     """
-
-    experiment: str
-    name: str
-    shape: Shape
-    options: Options
-    settings: AnySettings
-    repeat: int
-    accelerator: str
-    site_launcher: LauncherName = "torchrun"
-
-    @property
-    def point(self) -> str:
-        """The name without the repeat, ``d2.bucket-view-on``."""
-        return parse_run_name(self.name)[0]
-
-    @property
-    def launcher(self) -> LauncherName:
-        """The program that starts the ranks: two launchers are two measurements."""
-        return self.settings.launcher or self.site_launcher
-
-    @property
-    def seed(self) -> int:
-        """The seed of this repeat."""
-        return seed_of(self.settings, self.repeat)
-
-    @property
-    def batch_size_per_device(self) -> int:
-        """Samples of one forward pass on one device."""
-        return batch_per_device(self.settings, self.shape.world_size)
-
-    @property
-    def global_batch_size(self) -> int:
-        """Samples of one step over all devices."""
-        return global_batch(self.settings, self.shape.world_size)
-
-    @cached_property
-    def inputs(self) -> dict[str, str | list[str]]:
-        """The files that training needs: prepared data, and first weights, if any.
-
-        Of a program of the user's own: its files, and what the user names beside them.
-        """
-        settings = self.settings
-        if isinstance(settings, ProgramSettings):
-            files = program_files(settings)
-            return {
-                "dataset": [],
-                "weights": [],
-                "program": [str(path) for path in files],
-                # what prepare makes is not there yet; the run's own records hold its hashes
-                "files": [] if settings.prepare else list(settings.files),
-                "data": [] if settings.prepare else list(settings.inputs),
-                "prepared": preparation(settings).marker if settings.prepare else [],
-            }
+    settings = run.settings
+    if isinstance(settings, ProgramSettings):
+        files = program_files(settings)
         return {
-            "dataset": str(prepared_path(settings.dataset)),
-            "weights": f"resources/weights/{settings.model}/model.safetensors" if settings.pretrained else [],
+            "dataset": [],
+            "weights": [],
+            "program": [str(path) for path in files],
+            # what prepare makes is not there yet; the run's own records hold its hashes
+            "files": [] if settings.prepare else list(settings.files),
+            "data": [] if settings.prepare else list(settings.inputs),
+            "prepared": preparation(settings).marker if settings.prepare else [],
         }
-
-    @cached_property
-    def definition(self) -> str:
-        """All that defines the run, as canonical JSON: when it changes, the run is made again.
-
-        Settings equal to their default are left out, so that a later version with more keys makes
-        nothing again.
-        """
-        return canonical_json(
-            {
-                "experiment": self.experiment,
-                "run": self.name,
-                "shape": str(self.shape),
-                "batch_size_per_device": self.batch_size_per_device,
-                "global_batch_size": self.global_batch_size,
-                "repeat": self.repeat,
-                "options": dict(self.options),
-                "accelerator": self.accelerator,
-                "launcher": self.launcher,
-                "settings": settings_values(self.settings) | {"seed": self.seed},
-            }
-        )
+    return {
+        "dataset": str(prepared_path(settings.dataset)),
+        "weights": f"resources/weights/{settings.model}/model.safetensors" if settings.pretrained else [],
+    }
 
 
 def seed_of(settings: AnySettings, repeat: int) -> int:
-    """A seed of its own for each repeat, so that accuracies are independent."""
+    """Return the seed of a repeat: each has another, so that accuracies are independent."""
     return settings.seed + repeat - 1
 
 
-def settings_values(settings: AnySettings) -> dict[str, Any]:
-    """The settings that differ from their defaults; the launcher stands beside them, as it was resolved."""
-    return settings.model_dump(exclude_defaults=True, exclude={"launcher"})
+def repeat_settings(settings: AnySettings, repeat: int) -> AnySettings:
+    """Return the settings of one repeat of a series; the launcher is the run's, not the training's."""
+    return settings.model_copy(update={"seed": seed_of(settings, repeat), "launcher": None})
 
 
 def batch_per_device(settings: AnySettings, world_size: int) -> int:
@@ -197,11 +124,6 @@ def preparation(settings: ProgramSettings) -> Preparation:
     digest = hashlib.sha256(defined.encode()).hexdigest()[:12]
     marker = f"resources/prepared/{digest}.json"
     return Preparation(digest, marker, words, settings.python, environment, runs_in)
-
-
-def canonical_json(value: object) -> str:
-    """JSON that does not depend on the order of keys."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def option_label(key: str, value: object) -> str:
@@ -303,19 +225,6 @@ class Point:
         return f"{self.name}.r{repeat}"
 
 
-def parse_run_name(name: str) -> tuple[str, int]:
-    """Split ``d2.bucket-view-on.r1`` into its point and its repeat: ``("d2.bucket-view-on", 1)``."""
-    point, _, repeat = name.rpartition(".r")
-    return point, int(repeat)
-
-
-def parse_point_name(name: str) -> tuple[int, str]:
-    """Split ``d2.bucket-view-on`` into its devices and the name of its series: ``(2, "bucket-view-on")``."""
-    count, _, label = name.removeprefix("d").partition(".")
-    devices = Shape.parse(count).world_size if "x" in count else int(count)
-    return devices, label or NO_OPTIONS
-
-
 def points(experiment: AnyExperiment) -> Iterator[Point]:
     """Every device count of every series that is not excluded."""
     for options in combinations(experiment):
@@ -336,9 +245,9 @@ def expand(
     name: str,
     experiment: AnyExperiment,
     shapes: Mapping[int | str, Shape],
-    accelerator: str,
+    accelerator: Literal["cpu", "cuda"],
     launcher: LauncherName = "torchrun",
-) -> list[Run]:
+) -> list[RunDefinition]:
     """All runs of an experiment, up to the most repeats.
 
     Args:
@@ -350,29 +259,33 @@ def expand(
     """
     runs = []
     for point in points(experiment):
-        settings = settings_of(experiment, point.options)
+        settings, shape = settings_of(experiment, point.options), shapes[point.devices]
+        batch = batch_per_device(settings, shape.world_size)
+        # every value was validated as part of the experiment, of its sweep or of its device counts
         runs += [
-            Run(
+            RunDefinition.model_construct(
                 experiment=name,
-                name=point.run_name(repeat),
-                shape=shapes[point.devices],
-                options=point.options,
-                settings=settings,
+                run=point.run_name(repeat),
+                shape=shape,
+                batch_size_per_device=batch,
+                global_batch_size=global_batch(settings, shape.world_size),
                 repeat=repeat,
+                options=dict(point.options),
                 accelerator=accelerator,
-                site_launcher=launcher,
+                launcher=settings.launcher or launcher,
+                settings=repeat_settings(settings, repeat),
             )
             for repeat in range(1, experiment.max_repeats + 1)
         ]
     return runs
 
 
-def priority(run: Run) -> int:
+def priority(run: RunDefinition) -> int:
     """Snakemake starts the highest priority first: repeats as blocks, shuffled within each.
 
     A machine that drifts during a study then touches all device counts alike, and a study that is
     cut short has every point once before any point twice. The shuffle is a hash of the run's name,
     so that it does not change when runs are added.
     """
-    digest = hashlib.sha256(f"{run.experiment}/{run.name}".encode()).digest()
+    digest = hashlib.sha256(f"{run.label}".encode()).digest()
     return (MAX_REPEATS - run.repeat) * 1_000_000 + int.from_bytes(digest[:4], "big") % 1_000_000 + 1

@@ -8,9 +8,9 @@ from pathlib import Path
 from statistics import fmean
 
 from scalewise.plan.config.experiment import AnyExperiment
-from scalewise.plan.config.shape import Shape
 from scalewise.plan.runs.rounds import SeriesChoice
-from scalewise.plan.runs.runs import parse_run_name, points, series_name
+from scalewise.plan.runs.run_definition import parse_run_name
+from scalewise.plan.runs.runs import points, series_name
 from scalewise.records import (
     SUMMARY,
     AllReduceMeasurement,
@@ -60,7 +60,7 @@ class Spending:
         """
         seconds, hours = {}, 0.0
         for measured in all_reduces:
-            hours += device_hours(measured.job_seconds or 0.0, Shape.parse(measured.shape).world_size, billed)
+            hours += device_hours(measured.job_seconds or 0.0, measured.shape.world_size, billed)
         for folder in sorted(runs_folder.iterdir()) if runs_folder.exists() else ():
             found = _seconds_and_devices(folder)
             if found is None:
@@ -101,7 +101,7 @@ def _seconds_and_devices(folder: Path) -> tuple[float, int] | None:
     """Return the seconds of a run's starts and its devices; None if no record has them."""
     try:
         if (history := read_history(folder)) is not None:
-            return sum(history.seconds), Shape.parse(history.definition.shape).world_size
+            return sum(history.seconds), history.definition.shape.world_size
         if not (folder / SUMMARY).exists():
             return None
         summary = read_summary(folder)
@@ -110,4 +110,4 @@ def _seconds_and_devices(folder: Path) -> tuple[float, int] | None:
     if summary.provenance is None:
         return None
     seconds = seconds_between(summary.provenance.started_at, summary.provenance.ended_at)
-    return seconds, Shape.parse(summary.definition.shape).world_size
+    return seconds, summary.definition.shape.world_size

@@ -24,14 +24,8 @@ from scalewise.plan.runs.rounds import (
     known_rounds,
     requested_repeats,
 )
-from scalewise.plan.runs.runs import (
-    NO_OPTIONS,
-    Point,
-    parse_point_name,
-    parse_run_name,
-    points_by_series,
-    series_name,
-)
+from scalewise.plan.runs.run_definition import NO_OPTIONS, parse_point_name, parse_run_name
+from scalewise.plan.runs.runs import Point, points_by_series, series_name
 from scalewise.plan.runs.spending import Spending
 from scalewise.plan.study import PlannedExperiment
 from scalewise.plan.terminal.predictions import read_predictions

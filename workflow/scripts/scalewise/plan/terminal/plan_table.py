@@ -6,18 +6,17 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from scalewise.plan.config.experiment import AnySettings
+from scalewise.plan.config.program import AnySettings
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import significant
 from scalewise.plan.runs.allocation import Allocation
 from scalewise.plan.runs.rounds import is_settled, known_rounds, requested_repeats
-from scalewise.plan.runs.runs import Run, series_name
+from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.study import Study
 from scalewise.plan.terminal.choice_lines import choice_lines
 from scalewise.plan.terminal.final_message import DECISION, REPORT, EarlierFiles
@@ -57,8 +56,8 @@ class Row:
         damaged: Errors of its runs' records, with the fix.
     """
 
-    run: Run
-    runs: Sequence[Run]
+    run: RunDefinition
+    runs: Sequence[RunDefinition]
     most_runs: int
     limit_seconds: float
     measured_seconds: float | None
@@ -120,7 +119,7 @@ def _length(settings: AnySettings) -> str:
     return str(settings.epochs) if isinstance(settings, Settings) else "to its end"
 
 
-def _expected_hours(run: Run, expected: PredictedPoint | None) -> float | None:
+def _expected_hours(run: RunDefinition, expected: PredictedPoint | None) -> float | None:
     """Device-hours of a run that trains whole epochs, as predicted; None where that is not known."""
     if expected is None or expected.device_hours_per_epoch is None or run.settings.steps is not None:
         return None
@@ -141,15 +140,15 @@ def rows(study: Study, results: Path) -> Iterator[Row]:
             point = first.point
             runs = planned.runs[start : start + asked[point]]
             possible = len(runs) if settled else most
-            found = [_finished(results / planned.name / "runs" / run.name, run) for run in runs]
+            found = [_finished(results / planned.name / "runs" / run.run, run) for run in runs]
             seconds = next((each.seconds for each in found if each.seconds is not None), None)
             done = sum(each.is_done for each in found)
             changes = [each.change for each in found if each.change]
             damaged = [each.damage for each in found if each.damage]
             shape, slurm = first.shape, study.site.slurm
             billed = study.site.billed_devices(shape)
-            allocation = study.allocations[planned.name, first.name] if slurm is not None else None
-            expected = expectations.get((series_name(first.options), shape))
+            allocation = study.allocations[planned.name, first.run] if slurm is not None else None
+            expected = expectations.get((first.series, shape))
             limit = planned.spec.runtime_minutes * 60
             yield Row(
                 first, runs, possible, limit, seconds, billed, allocation, expected, done, changes, damaged
@@ -268,7 +267,7 @@ def _replaced(study: Study, results: Path) -> Iterator[str]:
 
 def _projected(study: Study, planned: Sequence[Row], results: Path) -> Iterator[str]:
     """Tell the predictions beyond the runs: a line for each device count of each series."""
-    first = {(row.run.experiment, series_name(row.run.options)): row.run for row in planned}
+    first = {(row.run.experiment, row.run.series): row.run for row in planned}
     lines = []
     for name, experiment in study.experiments.items():
         if not experiment.is_predicted:
@@ -303,7 +302,7 @@ def _jobs(study: Study) -> Iterator[str]:
     ]
     yield f"Each run is a job of its own: {', '.join(where)}. The longest asks for {longest}{limit} minutes."
     for name, planned in study.experiments.items():
-        jobs = max(study.allocations[name, run.name].jobs for run in planned.runs)
+        jobs = max(study.allocations[name, run.run].jobs for run in planned.runs)
         if jobs > 1:
             yield (
                 f"A run of {name} takes up to {jobs} jobs one after the other, "
@@ -331,7 +330,7 @@ class _Finished:
     damage: str = ""
 
 
-def _finished(folder: Path, run: Run) -> _Finished:
+def _finished(folder: Path, run: RunDefinition) -> _Finished:
     """Read a run's summary; nothing is set for a run that has not finished."""
     if not os.path.lexists(folder / SUMMARY):
         return _Finished()
@@ -339,7 +338,7 @@ def _finished(folder: Path, run: Run) -> _Finished:
         summary = read_summary(folder, folder.name)
     except RecordError as error:
         return _Finished(damage=str(error))
-    if change := _change(summary.definition.model_dump(), json.loads(run.definition), run.settings):
+    if change := _change(summary.definition, run):
         return _Finished(change=change)
     origin = summary.provenance
     return _Finished(
@@ -348,20 +347,8 @@ def _finished(folder: Path, run: Run) -> _Finished:
     )
 
 
-def _change(before: Mapping[str, Any], now: Mapping[str, Any], settings: AnySettings) -> str:
+def _change(before: RunDefinition, now: RunDefinition) -> str:
     """``epochs changed from 2 to 3``; empty for two equal definitions."""
-    values = settings.model_dump(mode="json")
-
-    def default(key: str) -> Any:
-        field = type(settings).model_fields.get(key)
-        if field is None or field.is_required():
-            return values.get(key)
-        return field.get_default(call_default_factory=True)
-
-    keys = dict.fromkeys([*now["settings"], *before["settings"]])
-    pairs = {key: tuple(each["settings"].get(key, default(key)) for each in (before, now)) for key in keys}
-    pairs |= {key: (before[key], now[key]) for key in now if key not in {"settings", "options"}}
-    pairs.pop("launcher", None)
-    pairs["launcher"] = (before["launcher"], now["launcher"])
-    told = [f"{key} changed from {old} to {new}" for key, (old, new) in pairs.items() if old != new]
-    return ", ".join(told[:MAX_WARNINGS])
+    old, new = before.values, now.values
+    changed = [key for key in {**new, **old} if key != "options" and old.get(key) != new.get(key)]
+    return ", ".join(f"{key} changed from {old.get(key)} to {new.get(key)}" for key in changed[:MAX_WARNINGS])

@@ -38,7 +38,7 @@ def start_ranks(script: Path, rank_files: RankFiles) -> None:
 
 def _torchrun_agent(script: Path, rank_files: RankFiles, rank_setup: RankSetup) -> None:
     """The agent of this node."""
-    shape = Shape.parse(rank_setup.shape)
+    shape = rank_setup.shape
     if shape.nodes == 1:
         torchrun.main([*standalone_options(shape.devices_per_node), str(script), str(rank_files.folder)])
     else:
@@ -86,7 +86,7 @@ def _meeting_name(rank_files: RankFiles) -> str:
 
 
 def _spawn(script: Path, rank_files: RankFiles, rank_setup: RankSetup) -> None:
-    shape = Shape.parse(rank_setup.shape)
+    shape = rank_setup.shape
     arguments = (node_rank(os.environ), shape, str(script), str(rank_files.folder))
     # the ranks inherit it: until they have loaded torch, nothing in them heeds a signal that ends a process
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})

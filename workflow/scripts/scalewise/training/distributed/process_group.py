@@ -15,7 +15,6 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from scalewise.execution.messages import RankSetup
 from scalewise.execution.rank_files import RankFiles
-from scalewise.plan.config.shape import Shape
 from scalewise.training.distributed.identity import Identity
 from scalewise.training.distributed.network_interface import choose_interface
 
@@ -32,7 +31,7 @@ def process_group(
     results. After an error the group is left without waiting for the others.
     """
     timeout = timedelta(seconds=rank_setup.timeout_seconds)
-    interface = choose_interface(Shape.parse(rank_setup.shape).nodes, rank_setup.network_interface)
+    interface = choose_interface(rank_setup.shape.nodes, rank_setup.network_interface)
     # gloo would take the address of the host's name, which on many machines is a loopback one
     os.environ["GLOO_SOCKET_IFNAME"] = interface.name
     if rank_setup.network_interface is not None:

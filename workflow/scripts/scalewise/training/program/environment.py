@@ -17,7 +17,7 @@ from scalewise.plan.config.program import ARGUMENT, FOLDER, ProgramSettings
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.templates import fill_in
 from scalewise.plan.jobs.launch import RANK_VARIABLES
-from scalewise.records import Definition
+from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.training.distributed.identity import Identity
 from scalewise.training.distributed.network_interface import choose_interface
 
@@ -42,7 +42,7 @@ def meeting_of(rank_files: RankFiles, rank_setup: RankSetup, identity: Identity)
     if "TORCHELASTIC_RUN_ID" in os.environ and "MASTER_PORT" in os.environ:
         return Meeting(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))  # torchrun's own
     if identity.rank == 0:
-        nodes = Shape.parse(rank_setup.shape).nodes
+        nodes = rank_setup.shape.nodes
         address = choose_interface(nodes, rank_setup.network_interface).address
         meeting = Meeting(address, free_port(address))
         rank_files.publish_endpoint(meeting.host, meeting.port)
@@ -67,9 +67,9 @@ def free_port(address: str) -> int:
     raise OSError(f"no free port from {PORTS.start} to {PORTS.stop} on {address}")
 
 
-def template_values(definition: Definition, settings: ProgramSettings, folder: Path) -> dict[str, object]:
+def template_values(definition: RunDefinition, settings: ProgramSettings, folder: Path) -> dict[str, object]:
     """Values of the names in braces that are the same on every rank."""
-    shape = Shape.parse(definition.shape)
+    shape = definition.shape
     return {
         "devices": shape.world_size,
         "devices_per_node": shape.devices_per_node,
@@ -142,7 +142,7 @@ def variables(
         probe_spec: The file that tells the probe what to measure.
     """
     found = {key: value for key, value in os.environ.items() if not key.startswith("SCALEWISE_")}
-    shape = Shape.parse(rank_setup.shape)
+    shape = rank_setup.shape
     node_rank = str(values["node_rank"])
     # what a rank has printed must be in the log when it is killed
     found |= {

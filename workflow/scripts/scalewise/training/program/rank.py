@@ -30,7 +30,6 @@ from scalewise.execution.progress_reporter import say
 from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.config.program import SEEN as SEEN_SAMPLES
 from scalewise.plan.config.program import ProgramSettings
-from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.templates import names_in
 from scalewise.records import later, seconds_between, utc_now, write_text
 from scalewise.training.distributed.cpus import take_cpus
@@ -121,7 +120,7 @@ class ProgramRank:
         Raises:
             ProgramError: There is nothing to record.
         """
-        definition, shape = self.spec.definition, Shape.parse(self.rank_setup.shape)
+        definition, shape = self.spec.definition, self.rank_setup.shape
         take_cpus(
             self.rank_setup.accelerator, self.identity, self.rank_setup.cpus_per_device, len(self.ranks)
         )
@@ -261,7 +260,7 @@ class ProgramRank:
         definition = self.spec.definition
         return Planned(
             program=self.settings.program,
-            devices=Shape.parse(definition.shape).world_size,
+            devices=definition.shape.world_size,
             global_batch_size=definition.global_batch_size,
             accumulation_steps=self.settings.accumulation_steps,
             samples_given=self.settings.samples_given,
@@ -350,7 +349,7 @@ class ProgramRank:
 
     def _record(self, argv: list[str]) -> None:
         """Write the run's records once all ranks have left theirs."""
-        shape = Shape.parse(self.rank_setup.shape)
+        shape = self.rank_setup.shape
         processes = shape.nodes if self.settings.starts == "itself" else shape.world_size
         deadline = time.monotonic() + self.rank_setup.timeout_seconds
         planned = self._planned()
@@ -408,8 +407,9 @@ class ProgramRank:
 def run_program_rank(rank_files: RankFiles, began: float) -> int:
     """Run this rank's program, and leave the reason where there is nothing to record."""
     rank_setup, spec = rank_files.rank_setup(), rank_files.train_spec()
-    settings = ProgramSettings.model_validate(spec.definition.settings)
-    shape = Shape.parse(rank_setup.shape)
+    settings = spec.definition.settings
+    assert isinstance(settings, ProgramSettings), "the job has started the entry point of a program"
+    shape = rank_setup.shape
     if settings.starts == "itself":
         node = node_rank(os.environ)
         first = node * shape.devices_per_node
