@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,7 @@ from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import SUMMARY
 
 CLI = Path(__file__).parents[1] / "workflow" / "scripts" / "cli.py"
-LIMITS: Limits = {
-    "limit_seconds": 1000.0,
-    "timeout_seconds": 60,
-    "checkpoint_seconds": 600.0,
-    "keep_checkpoints": False,
-    "limit_over_tries": False,
-}
+LIMITS = Limits(limit_seconds=1000.0, timeout_seconds=60)
 
 
 def plan_one_run(
@@ -33,7 +28,7 @@ def plan_one_run(
 
     Args:
         path: File to write.
-        definition: ``Run.definition``.
+        definition: ``RunDefinition.as_json()``.
         dataset: The prepared file; None for a program.
         launch: The site's way to start programs; None for this machine's.
         limits: Those that are not ``LIMITS``.
@@ -42,7 +37,7 @@ def plan_one_run(
     job = {
         "definition": definition,
         "inputs": {"dataset": [] if dataset is None else str(dataset), "weights": []},
-        "limits": LIMITS | limits,
+        "limits": asdict(LIMITS) | limits,
     }
     plan = {
         "launch": (launch or SiteLaunch()).model_dump(mode="json"),

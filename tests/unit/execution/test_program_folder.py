@@ -9,12 +9,14 @@ import pytest
 from tests.small_runs import leave_failure
 
 from scalewise.execution import train_job
-from scalewise.execution.history import load_history
-from scalewise.execution.outcome import SHOWN_BYTES, RunFailedError, whole_log, would_fail_again
+from scalewise.execution.history import load_history, would_fail_again
 from scalewise.execution.rank_files import RankFiles
+from scalewise.execution.run import RunFailedError
+from scalewise.execution.run_log import SHOWN_BYTES, whole_log
 from scalewise.execution.train_job import TrainOptions, lay_out_folder, run_train_job
 from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.jobs.launch import SiteLaunch
+from scalewise.plan.plan_file import Limits
 from scalewise.plan.runs.run_definition import RunDefinition
 
 DEFINITION = RunDefinition(
@@ -65,17 +67,13 @@ def test_what_a_failed_run_printed_is_bounded_before_snakemake_shows_it(
         log.write_bytes(b"a bar of progress\r" * 100_000)
         raise RunFailedError("own/d2.r1 failed: no more samples")
 
-    monkeypatch.setattr(train_job, "train", fail)
+    monkeypatch.setattr(train_job, "train_or_reuse", fail)
     options = TrainOptions(
         definition=DEFINITION,
         dataset=None,
         weights=None,
         log=log,
-        limit_seconds=60.0,
-        timeout_seconds=60,
-        checkpoint_seconds=60.0,
-        keep_checkpoints=False,
-        limit_over_tries=False,
+        limits=Limits(limit_seconds=60.0, timeout_seconds=60),
         attempt=1,
         summary=tmp_path / "summary.json",
     )

@@ -23,13 +23,13 @@ from scalewise.execution.history import (
     load_history,
     lost_steps,
     starts_without_progress,
+    would_fail_again,
 )
 from scalewise.execution.input_hashes import input_hashes
 from scalewise.execution.messages import GracefulStop, Progress, RankSetup, TrainSpec
-from scalewise.execution.outcome import RunFailedError, refuse_start, would_fail_again
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.requeue import Requeue, requeue_after
-from scalewise.execution.run import run_with_restarts
+from scalewise.execution.run import RunFailedError, refuse_start, resume_or_begin
 from scalewise.execution.run_lock import LockLostError, LockOwner, lock_run
 from scalewise.execution.supervisor import ExitStatus, RankGroup
 from scalewise.plan.config.site import Container
@@ -213,7 +213,7 @@ def start(folder: Path, spent: float = 0.0) -> RunFailedError:
     earlier = load_history(folder, DEFINITION, {}, rank_group.rank_files)
     history = HistoryWriter(folder, earlier, new_start())
     with pytest.raises(RunFailedError) as failed:
-        run_with_restarts(rank_group, rank_setup(), spec, history, keep_checkpoints=False)
+        resume_or_begin(rank_group, rank_setup(), spec, history, keep_checkpoints=False)
     return failed.value
 
 
@@ -257,7 +257,7 @@ class Command:
         def fail(*_arguments: object) -> int:
             raise error
 
-        monkeypatch.setattr(train_job, "train", fail)
+        monkeypatch.setattr(train_job, "train_or_reuse", fail)
         assert cli.main(self.arguments) == 1
         return self.log.read_text(encoding="utf-8").splitlines() if self.log.exists() else []
 
@@ -358,7 +358,7 @@ def ordered(command: Command, monkeypatch: pytest.MonkeyPatch, waits: bool) -> t
     for name, value in {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(
-        train_job, "run_with_restarts", lambda rank_group, *_arguments: orders.append(rank_group)
+        train_job, "resume_or_begin", lambda rank_group, *_arguments: orders.append(rank_group)
     )
     monkeypatch.setattr(train_job, "other_jobs", lambda _environ: None)
     monkeypatch.setattr(train_job, "seconds_left", lambda _environ: 300.0)

@@ -19,14 +19,10 @@ from tests.small_runs import definition, leave_failure, rank_setup
 from scalewise.execution import run_lock
 from scalewise.execution.history import HistoryWriter, load_history
 from scalewise.execution.messages import Progress, TrainSpec
-from scalewise.execution.outcome import (
-    SHOWN_BYTES,
-    RunFailedError,
-    run_ranks,
-    shorten_log,
-)
 from scalewise.execution.rank_files import RankFiles
+from scalewise.execution.run import RunFailedError, run_ranks
 from scalewise.execution.run_lock import LockLostError, RunLock, lock_run
+from scalewise.execution.run_log import SHOWN_BYTES, shorten_log
 from scalewise.execution.supervisor import ExitStatus, RankGroup, failure_reason, in_minutes
 from scalewise.execution.watchdog import Kept
 from scalewise.plan.config.shape import Shape

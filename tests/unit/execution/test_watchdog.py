@@ -12,9 +12,9 @@ import pytest
 from tests.small_runs import rank_setup
 
 from scalewise.execution.messages import GracefulStop, Progress
-from scalewise.execution.outcome import RunFailedError
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.requeue import Requeue, requeue_after
+from scalewise.execution.run import RunFailedError
 from scalewise.execution.supervisor import ExitStatus
 from scalewise.execution.watchdog import (
     IMPORT_SECONDS,

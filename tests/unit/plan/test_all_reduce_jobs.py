@@ -151,7 +151,7 @@ def test_a_measurement_fits_into_the_longest_job_of_the_site(
 
     allocation = AllReducePlan.of(study).allocations["1x4"]
 
-    assert (allocation.minutes, allocation.limit_seconds) == (minutes, limit_seconds)
+    assert (allocation.minutes, allocation.limits.limit_seconds) == (minutes, limit_seconds)
 
 
 def test_a_shape_that_no_run_has_is_started_as_the_largest_run_but_within_a_nodes_cpus(

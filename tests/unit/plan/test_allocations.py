@@ -258,7 +258,7 @@ def test_a_run_is_ended_before_its_job_is_which_would_leave_no_reason(
     study = plan(*lines, runtime_minutes=minutes)
 
     allocation = of(study, "2x4")
-    assert (allocation.minutes, allocation.limit_seconds, allocation.signal_seconds) == expected
+    assert (allocation.minutes, allocation.limits.limit_seconds, allocation.signal_seconds) == expected
     assert allocation.jobs == 1
     words = sbatch(study, "2x4")
     assert words[words.index("-t") + 1] == str(expected[0])
@@ -286,7 +286,7 @@ def test_a_run_longer_than_a_job_may_be_takes_several_with_a_signal_before_the_e
     allocation = of(study, "2x4")
     assert (
         allocation.minutes,
-        allocation.limit_seconds,
+        allocation.limits.limit_seconds,
         allocation.signal_seconds,
         allocation.jobs,
     ) == expected

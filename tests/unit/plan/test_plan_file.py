@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -94,7 +95,7 @@ def test_the_facts_of_a_site_arrive_in_its_jobs_unchanged(tmp_path: Path, plan: 
 
 
 def job(**resources: Any) -> Job:
-    return {"threads": 1, "resources": resources, "limits": LIMITS}
+    return {"threads": 1, "resources": resources, "limits": asdict(LIMITS)}
 
 
 def test_a_rule_requests_a_value_if_all_its_jobs_agree_else_a_function_of_the_wildcards() -> None:

@@ -167,3 +167,12 @@ class HistoryWriter:
 
     def _now(self) -> str:
         return later(self.start.started_at, time.monotonic() - self._began)
+
+
+def would_fail_again(history: History, limit_seconds: float) -> Start | None:
+    """Return the failure that makes another try a waste: it would end alike, or used as much time."""
+    failure = history.failure
+    if failure is None or history.first == len(history.starts):
+        return None
+    used_all = failure.outcome == "timed-out" and failure.limit_seconds >= limit_seconds
+    return failure if failure.permanent or used_all else None

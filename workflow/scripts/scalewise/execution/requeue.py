@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 
-from scalewise.execution.outcome import RunFailedError, append_log, say
+from scalewise.execution.run import RunFailedError
+from scalewise.execution.run_log import append_log, say
 from scalewise.execution.slurm_job import squeue
 from scalewise.execution.watchdog import JOB_END
 

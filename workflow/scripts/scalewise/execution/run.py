@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from scalewise.execution.checkpoint_files import CheckpointFolder
+from scalewise.execution.finished_results import publish
 from scalewise.execution.history import (
     MAX_STARTS_WITHOUT_PROGRESS,
     HistoryWriter,
@@ -16,13 +17,58 @@ from scalewise.execution.history import (
     lost_steps,
     starts_without_progress,
 )
-from scalewise.execution.messages import CHECKPOINTS, RankSetup, TrainSpec
-from scalewise.execution.outcome import RunFailedError, note, refuse_start, run_ranks
-from scalewise.execution.supervisor import RankGroup, in_minutes
-from scalewise.records import Start, read_summary
+from scalewise.execution.messages import CHECKPOINTS, RankError, RankSetup, TrainSpec
+from scalewise.execution.os_errors import explain_os_error, free_bytes
+from scalewise.execution.run_log import log_tail, note, printable, whole_log
+from scalewise.execution.supervisor import ExitStatus, RankGroup, failure_reason, in_minutes, supervise
+from scalewise.execution.watchdog import Why
+from scalewise.records import (
+    EPOCHS,
+    MODEL,
+    RANKS,
+    RECORD,
+    RECORD_LOG,
+    RUN_RECORDS,
+    SUMMARY,
+    UTILIZATION,
+    EpochRecord,
+    RankRecord,
+    Start,
+    Summary,
+    UtilizationRecord,
+    read_record,
+    read_summary,
+    write_json,
+    write_rows,
+)
+
+REASON_CHARACTERS = 4000
+"""Most characters of a reason, which begins with what matters."""
+
+FULL_BYTES = 1 << 20
+"""A folder with less room than this has none: what ranks wrote there last may be missing."""
 
 
-def run_with_restarts(
+class RunFailedError(Exception):
+    """The run has no result; the message is for the user.
+
+    Args:
+        message: All that there is to say.
+        reason: The same in one sentence.
+        ended: The end of the ranks; None where none were started.
+        given_up: Whether starting the run again would end alike.
+    """
+
+    def __init__(
+        self, message: str, reason: str = "", ended: ExitStatus | None = None, given_up: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.ended = ended
+        self.given_up = given_up
+
+
+def resume_or_begin(
     rank_group: RankGroup,
     rank_setup: RankSetup,
     spec: TrainSpec,
@@ -100,3 +146,90 @@ def _spent(rank_group: RankGroup, step: int) -> str:
         f"all of its {in_minutes(rank_group.limit_seconds)} are used. {rank_group.fix} The checkpoint at "
         f"step {step} is kept: with more time the same command resumes there."
     )
+
+
+def run_ranks(rank_group: RankGroup, rank_setup: RankSetup, spec: TrainSpec, history: HistoryWriter) -> None:
+    """Run the ranks to their end, which the history then has.
+
+    Raises:
+        RunFailedError: There is no result.
+        LockLostError: Another process trains the run by now; the run's folder is left as it is.
+        RecordError: The record that the ranks left cannot be read.
+    """
+    for name in (SUMMARY, RECORD_LOG, *RUN_RECORDS, MODEL):
+        (spec.folder / name).unlink(missing_ok=True)
+    whole_log(rank_group.log).unlink(missing_ok=True)
+    rank_files = rank_group.rank_files
+    rank_files.begin(rank_setup)
+    rank_files.write_spec(spec)
+    ended = supervise(rank_group)
+    cause = rank_files.root_cause(rank_group.world_size)
+    if not (spec.folder / RECORD).exists():
+        if cause is None or not cause.out_of_memory or ended.outcome != "failed":
+            raise _fail(rank_group, spec, ended, cause, history)
+        _record_out_of_memory(spec, cause)
+    # the record was written last of all that the training leaves: what failed came after it
+    record = read_record(spec.folder / RECORD, Summary)
+    with suppress(OSError):
+        history.end(rank_files, outcome=record.outcome, reason=record.reason)
+    rank_files.end()
+    publish(spec.folder, rank_group.log)
+
+
+def refuse_start(rank_group: RankGroup, history: HistoryWriter, outcome: Why, why: str) -> RunFailedError:
+    """Record that a run is not started again, like one that has failed; returns the error to raise."""
+    history.refuse(outcome=outcome, reason=why, log_tail=log_tail(rank_group.log))
+    note(rank_group.log, f"{outcome}: {why}")
+    return RunFailedError(f"{rank_group.label} {outcome}: {why}\nWhole log: {rank_group.log}", why)
+
+
+def _record_out_of_memory(spec: TrainSpec, cause: RankError) -> None:
+    """Write the records of a run without device memory, a result: another start would end the same way."""
+    write_rows(spec.folder / EPOCHS, EpochRecord, [])
+    write_rows(spec.folder / RANKS, RankRecord, [])
+    write_rows(spec.folder / UTILIZATION, UtilizationRecord, [])
+    summary = Summary(
+        definition=spec.definition,
+        outcome="out-of-memory",
+        reason=printable(f"rank {cause.rank} on {cause.host}: {cause.first_line}"[:REASON_CHARACTERS]),
+        measurements=None,
+        provenance=None,
+    )
+    write_json(spec.folder / RECORD, summary)
+
+
+def _fail(
+    rank_group: RankGroup,
+    spec: TrainSpec,
+    ended: ExitStatus,
+    cause: RankError | None,
+    history: HistoryWriter,
+) -> RunFailedError:
+    """Record the failure and say it: reason first, then the last lines of its output.
+
+    The reason also ends the log, which is what Snakemake shows of a job that failed elsewhere.
+    """
+    why = printable(failure_reason(rank_group, ended, cause)[:REASON_CHARACTERS])
+    if (free := free_bytes(spec.folder)) < FULL_BYTES:
+        why += f" {spec.folder} has {free:,} free bytes left: make room there."
+    for name in (*RUN_RECORDS, MODEL):
+        (spec.folder / name).unlink(missing_ok=True)
+    failed, stopped = ended.outcome == "failed", ended.stopped
+    failure = {
+        "outcome": ended.outcome,
+        "reason": why,
+        "no_progress": failed or (stopped is not None and not stopped.saved),
+        "permanent": failed and cause is not None and cause.permanent,
+        "traceback": printable(cause.traceback) if cause is not None else "",
+        "log_tail": log_tail(rank_group.log),
+    }
+    details = ""
+    if stopped is None or not stopped.saved:  # else nothing to look for: it ended as requested
+        details = "\n".join(history.start.model_copy(update=failure).output)
+    try:
+        history.end(rank_group.rank_files, **failure)
+        note(rank_group.log, f"{ended.outcome}: {why}")
+    except OSError as error:  # only this message has the reason, then
+        details += f"\n{explain_os_error(rank_group.label, spec.folder, error)}"
+    message = f"{rank_group.label} {ended.outcome}: {why}\n{details}".rstrip()
+    return RunFailedError(f"{message}\nWhole log: {rank_group.log}", why, ended)

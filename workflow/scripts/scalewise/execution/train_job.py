@@ -13,31 +13,29 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scalewise.execution.finished_results import finished_result, publish_again
-from scalewise.execution.history import HistoryWriter, load_history, seconds_of_earlier_tries
+from scalewise.execution.history import (
+    HistoryWriter,
+    load_history,
+    seconds_of_earlier_tries,
+    would_fail_again,
+)
 from scalewise.execution.input_hashes import input_hashes, program_hashes
 from scalewise.execution.machine_lock import MACHINE_WAIT_SECONDS, MachineBusyError, machine_lock
 from scalewise.execution.messages import PROGRAM_FOLDER, TrainSpec
-from scalewise.execution.outcome import (
-    RunFailedError,
-    append_log,
-    explain_os_error,
-    say,
-    shorten_log,
-    would_fail_again,
-    write_log_if_missing,
-)
+from scalewise.execution.os_errors import explain_os_error
 from scalewise.execution.rank_command import command_for, rank_setup_for
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.requeue import Requeue, requeue_after, requeue_job
-from scalewise.execution.run import end_training, run_with_restarts
+from scalewise.execution.run import RunFailedError, end_training, resume_or_begin
 from scalewise.execution.run_lock import LockLostError, LockOwner, LockTimeoutError, RunLock, lock_run
+from scalewise.execution.run_log import append_log, say, shorten_log, write_log_if_missing
 from scalewise.execution.slurm_job import other_jobs, restart_count, seconds_left
 from scalewise.execution.supervisor import GRACE_SECONDS, STUDY_IS_SHOWN, RankGroup
 from scalewise.execution.watchdog import STOP_SECONDS, Kept
 from scalewise.plan.catalog.own_programs import program_files
 from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.jobs.launch import Launch, RankLaunch, SiteLaunch
-from scalewise.plan.plan_file import TrainJob
+from scalewise.plan.plan_file import Limits, TrainJob
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import History, RecordError, Start, Summary, utc_now, write_text
 
@@ -56,11 +54,6 @@ class TrainOptions:
         dataset: The prepared file; None where a program of the user's own trains.
         weights: The file to begin from; None for random weights.
         log: Receives what the ranks print.
-        limit_seconds: All starts of the run together train for this long at most.
-        timeout_seconds: A rank waits this long for another.
-        checkpoint_seconds: Time between two checkpoints.
-        keep_checkpoints: Whether a run that has completed keeps its checkpoints.
-        limit_over_tries: Whether the limit is of all tries at the run together.
         attempt: Snakemake's count of its tries at this run, from 1.
         summary: ``summary.json``; the other records lie beside it.
     """
@@ -69,11 +62,7 @@ class TrainOptions:
     dataset: Path | None
     weights: Path | None
     log: Path
-    limit_seconds: float
-    timeout_seconds: int
-    checkpoint_seconds: float
-    keep_checkpoints: bool
-    limit_over_tries: bool
+    limits: Limits
     attempt: int
     summary: Path
 
@@ -86,25 +75,25 @@ class TrainOptions:
             dataset=Path(dataset) if isinstance(dataset, str) else None,
             weights=Path(weights) if isinstance(weights, str) else None,
             log=log,
+            limits=Limits(**job["limits"]),
             attempt=attempt,
             summary=summary,
-            **job["limits"],
         )
 
 
-def run_train_job(options: TrainOptions, start: SiteLaunch) -> int:
+def run_train_job(options: TrainOptions, site: SiteLaunch) -> int:
     """Train one run, or find that another job has; returns the exit code of the process."""
     # Slurm's word that the job's time is nearly over is for the ranks; left to itself it ends a process
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     label = options.definition.label
     try:
-        return train(options, label, start)
+        return train_or_reuse(options, label, site)
     except RunFailedError as error:
         if not os.environ.get(STUDY_IS_SHOWN):  # the process that shows the study reads the history
             say(f"scalewise: {error}")
         write_log_if_missing(options.log, str(error))
         shorten_log(options.log)
-        if (requeued := requeue_after(error, start.slurm)) is not Requeue.NO:
+        if (requeued := requeue_after(error, site.slurm)) is not Requeue.NO:
             requeue_job(options.log, label, saved=requeued is Requeue.FROM_CHECKPOINT)
     except LockLostError as error:
         say(f"scalewise: {error}")  # the log is the other's
@@ -125,7 +114,7 @@ def run_train_job(options: TrainOptions, start: SiteLaunch) -> int:
     return 1
 
 
-def train(options: TrainOptions, label: str, start: SiteLaunch) -> int:
+def train_or_reuse(options: TrainOptions, label: str, site: SiteLaunch) -> int:
     """Train the run, or find that another has.
 
     Raises:
@@ -139,16 +128,16 @@ def train(options: TrainOptions, label: str, start: SiteLaunch) -> int:
     """
     definition, folder = options.definition, options.summary.parent
     began = time.monotonic()
-    if start.slurm:
+    if site.slurm:
         # for the ranks too, which inherit it
         os.environ["SLURM_RESTART_COUNT"] = restart_count(os.environ)
-    me = LockOwner.me(in_job=start.slurm)
+    me = LockOwner.me(in_job=site.slurm)
     rank_files = RankFiles(folder / "attempt", me.token)
     program = definition.settings if isinstance(definition.settings, ProgramSettings) else None
-    launch = launch_of(definition, options.dataset, options.weights, start, rank_files)
-    wait_seconds = options.limit_seconds if start.slurm else MACHINE_WAIT_SECONDS
+    launch = launch_of(definition, options.dataset, options.weights, site, rank_files)
+    wait_seconds = options.limits.limit_seconds if site.slurm else MACHINE_WAIT_SECONDS
     # a cluster has its own way to give a node to one job; here all trainings of a machine take turns
-    machine = nullcontext() if start.slurm else machine_lock(MACHINE_WAIT_SECONDS, say)
+    machine = nullcontext() if site.slurm else machine_lock(MACHINE_WAIT_SECONDS, say)
     with lock_run(folder, wait_seconds, lambda text: say(f"{label}: {text}"), me) as lock, machine:
         inputs = hashes_of(options)
         earlier = load_history(folder, definition, inputs, rank_files)
@@ -157,10 +146,10 @@ def train(options: TrainOptions, label: str, start: SiteLaunch) -> int:
             keep_result(options, label, record, earlier, lock)
             return 0
         job_ends_at = math.inf
-        if start.slurm and lock.waited:
+        if site.slurm and lock.waited:
             # of a job that has not waited, the run's own limit or Slurm's signal comes first
-            job_ends_at = end_of_job(os.environ, options.limit_seconds, began)
-        if options.attempt > 1 and (failure := would_fail_again(earlier, options.limit_seconds)):
+            job_ends_at = end_of_job(os.environ, options.limits.limit_seconds, began)
+        if options.attempt > 1 and (failure := would_fail_again(earlier, options.limits.limit_seconds)):
             # snakemake has removed the log for this try
             lines = [*failure.log_tail, f"not tried again: {failure.reason}"]
             write_text(options.log, "\n".join(lines) + "\n")
@@ -190,11 +179,11 @@ def train(options: TrainOptions, label: str, start: SiteLaunch) -> int:
             folder=folder,
             started_at=utc_now(),
             weights=options.weights,
-            other_jobs=other_jobs(os.environ) if start.slurm else None,
-            checkpoint_seconds=options.checkpoint_seconds,
+            other_jobs=other_jobs(os.environ) if site.slurm else None,
+            checkpoint_seconds=options.limits.checkpoint_seconds,
             inputs=inputs,
         )
-        rank_setup = rank_setup_for(RankLaunch.for_run(definition), start, options.timeout_seconds)
+        rank_setup = rank_setup_for(RankLaunch.for_run(definition), site, options.limits.timeout_seconds)
         start_now = Start(
             started_at=spec.started_at,
             host=me.host,
@@ -204,7 +193,7 @@ def train(options: TrainOptions, label: str, start: SiteLaunch) -> int:
             restart_count=me.restart,
         )
         history = HistoryWriter(folder, earlier, start_now)
-        run_with_restarts(rank_group, rank_setup, spec, history, options.keep_checkpoints)
+        resume_or_begin(rank_group, rank_setup, spec, history, options.limits.keep_checkpoints)
     return 0
 
 
@@ -229,14 +218,14 @@ def keep_result(options: TrainOptions, label: str, record: Summary, earlier: His
     text = "the result was there before snakemake saw this run end; it is kept"
     say(f"{label}: {text}")
     append_log(options.log, text)
-    end_training(folder, options.keep_checkpoints)
+    end_training(folder, options.limits.keep_checkpoints)
 
 
 def launch_of(
     definition: RunDefinition,
     dataset: Path | None,
     weights: Path | None,
-    start: SiteLaunch,
+    site: SiteLaunch,
     rank_files: RankFiles,
 ) -> Launch:
     """Return the command that starts the ranks of a run; a container shows them the folders that they read.
@@ -251,7 +240,7 @@ def launch_of(
     visible = [path.resolve().parent for path in read]
     if program is not None and program.working_directory is not None:
         visible.append(Path(program.working_directory).absolute())
-    return command_for(RankLaunch.for_run(definition), start, rank_files, visible, program)
+    return command_for(RankLaunch.for_run(definition), site, rank_files, visible, program)
 
 
 def hashes_of(options: TrainOptions) -> dict[str, str]:
@@ -285,8 +274,8 @@ def limit_of_this_try(options: TrainOptions, earlier: History) -> float:
     Raises:
         ValueError: Earlier tries have taken what a budget counts for the run.
     """
-    limit = options.limit_seconds
-    if not options.limit_over_tries or options.attempt == 1:
+    limit = options.limits.limit_seconds
+    if not options.limits.limit_over_tries or options.attempt == 1:
         return limit
     left = limit - seconds_of_earlier_tries(earlier, options.attempt)
     if left < LEAST_SECONDS:

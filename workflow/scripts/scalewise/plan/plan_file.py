@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
@@ -18,30 +19,32 @@ Value = int | str
 Key = TypeVar("Key", bound=Hashable)
 
 
-class Limits(TypedDict):
-    """Limits that the command of a job gets; Snakemake and Slurm do not.
+@dataclass(frozen=True)
+class Limits:
+    """Limits of a run that its job observes; Snakemake and Slurm do not get them.
 
     Args:
-        limit_seconds: All starts of a run together take this long at most.
+        limit_seconds: All starts of a run together take this long at most, less than their jobs: a run that
+            the scheduler ends leaves no reason.
         timeout_seconds: A rank waits this long for another.
-        checkpoint_seconds: Time between two checkpoints.
+        checkpoint_seconds: Training time between two checkpoints.
         keep_checkpoints: Whether a run that has completed keeps its checkpoints.
-        limit_over_tries: Whether the limit is of all tries at the run together.
+        limit_over_tries: Whether the limit is of all tries at the run together, as a budget counts it.
     """
 
     limit_seconds: float
     timeout_seconds: int
-    checkpoint_seconds: float
-    keep_checkpoints: bool
-    limit_over_tries: bool
+    checkpoint_seconds: float = 600.0
+    keep_checkpoints: bool = False
+    limit_over_tries: bool = False
 
 
 class Job(TypedDict):
-    """One job: what Snakemake requests for it, and the limits of its command."""
+    """One job: what Snakemake requests for it, and the ``Limits`` of its command."""
 
     threads: int
     resources: dict[str, Value]
-    limits: Limits
+    limits: dict[str, Any]
 
 
 class TrainJob(Job):

@@ -129,4 +129,5 @@ def _short(allocation: Allocation, site: Site) -> Allocation:
         minutes = min(minutes, site.longest_minutes)
     # measure while enough time is left to end the ranks; in a job too short for that, measure for half of it
     limit = max(min(MINUTES * 60, minutes * 60 - START_UP_MINUTES * 30), minutes * 30)
-    return replace(allocation, minutes=minutes, limit_seconds=limit, signal_seconds=0)
+    limits = replace(allocation.limits, limit_seconds=limit)
+    return replace(allocation, minutes=minutes, limits=limits, signal_seconds=0)

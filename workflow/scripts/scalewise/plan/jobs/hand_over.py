@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 from scalewise.plan.catalog.datasets import CHECKSUMS_VARIABLE, MIRROR_VARIABLE
@@ -66,7 +67,7 @@ def job(allocation: Allocation, site: Site) -> Job:
     return {
         "threads": job_threads(allocation, site),
         "resources": job_resources(allocation, site),
-        "limits": allocation.limits,
+        "limits": asdict(allocation.limits),
     }
 
 

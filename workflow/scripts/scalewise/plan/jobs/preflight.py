@@ -116,7 +116,8 @@ def hello_allocation(study: Study) -> Allocation:
     _, allocation = largest(study)
     limit = HELLO_MINUTES * 60
     # it has nothing to save before its end
-    return replace(allocation, minutes=HELLO_MINUTES + 1, limit_seconds=limit, signal_seconds=0)
+    limits = replace(allocation.limits, limit_seconds=limit)
+    return replace(allocation, minutes=HELLO_MINUTES + 1, limits=limits, signal_seconds=0)
 
 
 def _place(slurm: Slurm | None) -> list[str]:

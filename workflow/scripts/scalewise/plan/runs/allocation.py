@@ -38,46 +38,25 @@ class Allocation:
         tasks_per_node: Devices of a node, whichever launcher starts the ranks: one rule serves every size.
         cpus_per_task: CPUs of one rank.
         minutes: The scheduler ends a job after so long.
-        limit_seconds: The run is ended after so long over all its jobs, ahead of the scheduler, which would
-            leave no reason.
-        timeout_seconds: A rank waits so long for another.
         memory_mb: Per node; 0 asks for none.
         memory_mb_per_cpu: Per CPU, where a site wants that; 0 asks for none.
         gres: GPUs per node as ``gpu:h100:4``; empty where they are asked for in another way.
         extra: Further options of sbatch.
         signal_seconds: A job's ranks get SIGUSR1 so long before the end of its time; 0 asks for none.
         jobs: Most jobs that the run takes, one after the other.
-        checkpoint_seconds: Training time between two checkpoints.
-        keep_checkpoints: The checkpoints of a completed run stay.
-        limit_over_tries: The limit is of all tries at the run together, as a budget counts it.
     """
 
     nodes: int
     tasks_per_node: int
     cpus_per_task: int
     minutes: int
-    limit_seconds: int
-    timeout_seconds: int
+    limits: Limits
     memory_mb: int
     memory_mb_per_cpu: int = 0
     gres: str = ""
     extra: tuple[str, ...] = ()
     signal_seconds: int = 0
     jobs: int = 1
-    checkpoint_seconds: float = 600.0
-    keep_checkpoints: bool = False
-    limit_over_tries: bool = False
-
-    @property
-    def limits(self) -> Limits:
-        """Limits that the command of the job gets."""
-        return {
-            "limit_seconds": self.limit_seconds,
-            "timeout_seconds": self.timeout_seconds,
-            "checkpoint_seconds": self.checkpoint_seconds,
-            "keep_checkpoints": self.keep_checkpoints,
-            "limit_over_tries": self.limit_over_tries,
-        }
 
     @property
     def extra_args(self) -> tuple[str, ...]:
@@ -138,12 +117,14 @@ def allocate(run: RunDefinition, experiment: AnyExperiment, site: Site) -> Alloc
         tasks_per_node=devices,
         cpus_per_task=cpus,
         minutes=experiment.runtime_minutes,
-        limit_seconds=experiment.runtime_minutes * 60,
-        timeout_seconds=experiment.timeout_seconds,
+        limits=Limits(
+            limit_seconds=experiment.runtime_minutes * 60,
+            timeout_seconds=experiment.timeout_seconds,
+            checkpoint_seconds=experiment.checkpoint_minutes * 60,
+            keep_checkpoints=experiment.keep_checkpoints,
+            limit_over_tries=experiment.budget is not None,
+        ),
         memory_mb=memory,
-        checkpoint_seconds=experiment.checkpoint_minutes * 60,
-        keep_checkpoints=experiment.keep_checkpoints,
-        limit_over_tries=experiment.budget is not None,
     )
     if slurm is None:
         return alone
@@ -167,7 +148,7 @@ def allocate(run: RunDefinition, experiment: AnyExperiment, site: Site) -> Alloc
     return replace(
         alone,
         minutes=share.minutes,
-        limit_seconds=share.limit_seconds,
+        limits=replace(alone.limits, limit_seconds=share.limit_seconds),
         signal_seconds=share.signal_seconds,
         jobs=share.jobs,
         memory_mb=memory if slurm.memory == "per-node" else 0,
