@@ -14,7 +14,7 @@ from scalewise.analysis.decision.card import Card
 from scalewise.analysis.rounds.sentences import round_lines
 from scalewise.plan.config.experiment import Repeats
 from scalewise.plan.runs.run_definition import parse_point_name
-from scalewise.plan.terminal.choice_lines import PlannedPoint, chance_text, counts_text, most_of_a_round
+from scalewise.plan.terminal.choice_lines import chance_text, counts_text, most_of_a_round
 from scalewise.plan.terminal.final_message import decisions
 from scalewise.plan.terminal.plan_table import plan_table
 
@@ -39,7 +39,7 @@ def test_counts_that_are_not_asked_for_are_one_line_and_no_rows(tmp_path: Path) 
         "gpt/d1.r1-2 (up to 3)  1x1              16            10 + 300 steps  <= 0.333",
         "2 runs, at most 0.333 device-hours. Devices are GPUs, 4 per node.",
         "gpt chooses among 6 counts that fill nodes of 4 devices: 1, 2, 4, 8, 12, 16",
-        "  5 further counts (2 to 16 devices) are measured where the answer needs them: a round takes "
+        "  5 further counts (2 to 16 devices) are measured if the answer needs them: a round takes "
         "at most 2 runs and 2.83 device-hours",
         "  limit: 21.5 device-hours, if every count needed 3 runs of 10 minutes; "
         "`budget: {device_hours: ...}` sets a lower one",
@@ -49,7 +49,7 @@ def test_counts_that_are_not_asked_for_are_one_line_and_no_rows(tmp_path: Path) 
 def test_a_budget_is_the_most_that_the_study_costs_and_that_a_round_takes(tmp_path: Path) -> None:
     study = study_of(tmp_path, BUDGET)
     assert shown(study)[-2:] == [
-        "  5 further counts (2 to 16 devices) are measured where the answer needs them: a round takes "
+        "  5 further counts (2 to 16 devices) are measured if the answer needs them: a round takes "
         "at most 2 runs and 2.00 device-hours",
         "  limit: 2 device-hours by its budget, of which 2.00 are left",
     ]
@@ -93,7 +93,7 @@ def test_after_a_round_the_plan_says_what_it_found_and_what_all_counts_would_tak
     assert lines[6:9] == [
         "  round 2: answer so far: 8 devices, the chance of another is 14 %",
         "  next: 1 run on 12 devices (may be the answer, with a chance of 12 %)",
-        "  3 further counts (2 to 16 devices) are measured where the answer needs them: a round takes "
+        "  3 further counts (2 to 16 devices) are measured if the answer needs them: a round takes "
         "at most 5 runs and 6.83 device-hours",
     ]
     # 45.3 s on 1 device, twice, and 46.2 s on 8; three of each with 0.34 for the four others
@@ -214,9 +214,9 @@ def test_no_round_asks_for_more_than_the_plan_said(share: float, tmp_path: Path)
         study.make_runs()
         judged = study.judge()
         found = {parse_point_name(point.point)[0]: point for point in judged.points}
-        asked = [PlannedPoint(each, found[each].asked, each * hours) for each in sorted(found)]
+        asked = [found[each].asked for each in sorted(found)]
         more = {each: point.next_asked - point.asked for each, point in found.items()}
-        runs, most = most_of_a_round(asked, rule)
+        runs, most = most_of_a_round(asked, [each * hours for each in sorted(found)], rule)
         said.append((sum(more.values()), runs))
         assert sum(more.values()) <= runs
         assert sum(count * each * hours for each, count in more.items()) <= most + 1e-9

@@ -234,13 +234,13 @@ def test_on_a_cluster_the_plan_shows_what_sbatch_will_be_given(
         "--cpus-per-task=8 --gres=gpu:1 --mem=60000 --time=52\n"
         "8 runs, at most 12.667 device-hours. Devices are GPUs, 4 per node.\n"
         "Each run is a job of its own: account nn9999k, partition by default, constraint a&b. "
-        "The longest asks for 52 of 60 minutes.\n"
+        "The longest requests 52 of 60 minutes.\n"
         "Warning: there is no sbatch on this machine, so the plan cannot be started here."
     )
 
 
 def test_without_a_known_limit_the_longest_job_is_named_alone(tmp_path: Path) -> None:
-    assert "The longest asks for 52 minutes." in cluster_table(tmp_path, "account: a")
+    assert "The longest requests 52 minutes." in cluster_table(tmp_path, "account: a")
 
 
 def test_a_run_that_takes_several_jobs_is_announced(tmp_path: Path) -> None:

@@ -156,3 +156,14 @@ def as_in_yaml(value: object) -> str:
 def listed(words: Sequence[str]) -> str:
     """``1``, ``1 and 4``, ``1, 4 and 8``; empty without any."""
     return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
+
+
+def shortened(lines: Sequence[str], most: int, rest: str) -> list[str]:
+    """Return the first lines, and the number of the others.
+
+    Args:
+        lines: Any number.
+        most: Lines that are shown.
+        rest: The others, after ``... and 3``.
+    """
+    return [*lines[:most], *([f"... and {len(lines) - most} {rest}"] if len(lines) > most else [])]
