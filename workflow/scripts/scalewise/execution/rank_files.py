@@ -224,13 +224,14 @@ class RankFiles:
         return GracefulStop.model_validate_json(path.read_text(encoding="utf-8")) if path.exists() else None
 
     def heartbeat(self) -> None:
-        """Show that rank 0 is alive, whatever it does."""
-        self._own("beat").touch()
+        """Show that rank 0 is alive: set the time of its file."""
+        os.utime(self._own("rank0.json"))
 
     def last_heartbeat(self) -> float | None:
-        """Time of the last ``heartbeat`` by the file's server; opened, as an old answer may be remembered."""
+        """Return the time of the last ``heartbeat`` by the file's server; None before rank 0 has started."""
         try:
-            with (self.folder / "beat").open("rb") as file:
+            # opened: a network file system may remember an old time
+            with (self.folder / "rank0.json").open("rb") as file:
                 return os.fstat(file.fileno()).st_mtime
         except OSError:
             return None
