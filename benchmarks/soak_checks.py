@@ -22,7 +22,7 @@ from scalewise.records import EPOCHS, MODEL, RecordError, Resumption, Summary, r
 TIMINGS = frozenset({"train_seconds", "evaluation_seconds", "samples_per_second"})
 """Columns of epochs.csv that no two runs share."""
 
-LEFTOVERS = frozenset({"attempt", "checkpoints", "holder.json"})
+LEFTOVERS = frozenset({"attempt", "checkpoints", "lock"})
 """In the folder of a run while it goes on, or after it failed; a run that has completed has none of them."""
 
 

@@ -290,7 +290,7 @@ def test_run_that_was_hit_leaves_neither_checkpoints_nor_notes_nor_processes(req
     for run in HOPS:
         left = {path.name for path in requeued.study.run(run, "d2.r1").iterdir()}
         assert left == {path.name for path in requeued.study.run("undisturbed", "d2.r1").iterdir()}
-        assert not left & {"checkpoints", "attempt", "holder.json"}
+        assert not left & {"checkpoints", "attempt", "lock"}
     assert requeued.study.processes() == []
 
 

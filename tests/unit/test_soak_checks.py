@@ -145,11 +145,11 @@ def half_written(run: Path) -> None:
 
 
 def draft_left(run: Path) -> None:
-    (run / ".holder.json.5eed").write_text("{}")
+    (run / ".lock.5eed").mkdir()
 
 
 def holder_left(run: Path) -> None:
-    (run / "holder.json").write_text("{}")
+    (run / "lock").mkdir()
 
 
 def checkpoints_left(run: Path) -> None:
@@ -171,8 +171,8 @@ def copied(run: Path) -> None:
         pytest.param(epoch_twice, r"d2\.r2/epochs\.csv: not the epochs of", id="an epoch recorded twice"),
         pytest.param(other_weights, r"d2\.r2/model\.safetensors: sha256", id="other weights"),
         pytest.param(half_written, r"\.summary\.json\.17\.part: left half written", id="half a file"),
-        pytest.param(draft_left, r"\.holder\.json\.5eed: left half written", id="a draft"),
-        pytest.param(holder_left, r"d2\.r2/holder\.json: left by a run", id="a lock that stays"),
+        pytest.param(draft_left, r"\.lock\.5eed: left half written", id="a draft"),
+        pytest.param(holder_left, r"d2\.r2/lock: left by a run", id="a lock that stays"),
         pytest.param(checkpoints_left, r"d2\.r2/checkpoints: left by a run", id="checkpoints that stay"),
         pytest.param(copied, r"d4\.r1: a run that was not planned", id="a run that nobody planned"),
     ],

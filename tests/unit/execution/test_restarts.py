@@ -30,7 +30,7 @@ from scalewise.execution.messages import GracefulStop, Progress, RankSetup, Trai
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.requeue import Requeue, requeue_after
 from scalewise.execution.run import RunFailedError, refuse_start, resume_or_begin
-from scalewise.execution.run_lock import LockLostError, LockOwner, lock_run
+from scalewise.execution.run_lock import LOCK, LockLostError, LockOwner, lock_run
 from scalewise.execution.supervisor import ExitStatus, RankGroup
 from scalewise.plan.config.site import Container
 from scalewise.plan.jobs.launch import Launch, SiteLaunch
@@ -353,7 +353,8 @@ def ordered(command: Command, monkeypatch: pytest.MonkeyPatch, waits: bool) -> t
     (command.folder / "d.safetensors").write_bytes(b"data")
     if waits:
         other = LockOwner(token="x", host="node-far-away", pid=1, job="7", restart=0)
-        (command.folder / "holder.json").write_text(other.model_dump_json(), encoding="utf-8")
+        (command.folder / LOCK).mkdir()
+        (command.folder / LOCK / other.token).write_text(other.model_dump_json(), encoding="utf-8")
         monkeypatch.setattr("scalewise.execution.run_lock.LOST_SECONDS", 0.2)
     for name, value in {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}.items():
         monkeypatch.setenv(name, value)

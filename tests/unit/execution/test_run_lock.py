@@ -125,12 +125,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def owner(**changed: Any) -> LockOwner:
     """A holder of whom nothing can be found out from here."""
     values = {"token": "other", "host": "node-far-away", "pid": 1, "job": None, "restart": 0}
-    return LockOwner.me().model_copy(update=values | changed)
+    return LockOwner.this_process().model_copy(update=values | changed)
 
 
 def me(**changed: Any) -> LockOwner:
     """This process, in another place of Slurm's."""
-    return LockOwner.me().model_copy(update=changed)
+    return LockOwner.this_process().model_copy(update=changed)
 
 
 def never_told(text: str) -> None:
@@ -257,8 +257,8 @@ def test_an_earlier_start_of_the_same_job_on_this_node_is_replaced_when_its_proc
     start: Start, folder: Path, clock: Clock
 ) -> None:
     stranger = start("import sys; sys.stdin.read()")
-    here = {"host": LockOwner.me().host, "pid": stranger.pid, **EARLIER}
-    leave(folder, owner(**here, born=run_lock._start_ticks(stranger.pid)))
+    here = {"host": LockOwner.this_process().host, "pid": stranger.pid, **EARLIER}
+    leave(folder, owner(**here, start_ticks=run_lock._start_ticks(stranger.pid)))
     with pytest.raises(LockTimeoutError), lock_run(folder, 60, lambda text: None, me(**AGAIN)):
         raise AssertionError("two trainings at once")
     stranger.kill()
@@ -280,7 +280,7 @@ def test_a_start_that_leaves_in_order_is_not_waited_for_by_the_next(folder: Path
 def test_a_restarted_job_does_not_take_a_run_from_a_training_outside_slurm(
     folder: Path, clock: Clock
 ) -> None:
-    leave(folder, owner(host=LockOwner.me().host, pid=os.getpid()))
+    leave(folder, owner(host=LockOwner.this_process().host, pid=os.getpid()))
     mine = me(job="4711", restart=1)
     with pytest.raises(LockTimeoutError), lock_run(folder, 3, lambda text: None, mine):
         raise AssertionError("two trainings at once")
@@ -331,10 +331,10 @@ def test_a_holder_that_was_replaced_while_it_could_not_say_that_it_lives_knows_i
     monkeypatch.setattr(run_lock, "HEARTBEAT_SECONDS", 0.01)
     with lock_run(folder, 0, never_told) as hold:
         path = note(folder)
-        taken = folder / "holder.taken"
-        taken.write_text(owner(**AGAIN).model_dump_json(), encoding="utf-8")
-        os.utime(taken, (1, 1))
-        taken.replace(path)
+        path.unlink()
+        path = path.with_name("other")
+        path.write_text(owner(**AGAIN).model_dump_json(), encoding="utf-8")
+        os.utime(path, (1, 1))
         wait_until(lambda: hold.taken_by is not None, "the holder does not see that it was replaced")
         assert str(hold.taken_by) == "Slurm job 4711 on node-far-away"
         for _ in range(3):

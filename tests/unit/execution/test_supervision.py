@@ -21,7 +21,7 @@ from scalewise.execution.history import HistoryWriter, load_history
 from scalewise.execution.messages import Progress, TrainSpec
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.run import RunFailedError, run_ranks
-from scalewise.execution.run_lock import LockLostError, RunLock, lock_run
+from scalewise.execution.run_lock import LOCK, LockLostError, RunLock, lock_run
 from scalewise.execution.run_log import SHOWN_BYTES, shorten_log
 from scalewise.execution.supervisor import ExitStatus, RankGroup, failure_reason, in_minutes
 from scalewise.execution.watchdog import Kept
@@ -283,12 +283,13 @@ TAKEN = (
 import time
 attempt.started(0, "node-a")
 attempt.started(1, "node-a")
-holder = attempt.folder.parent / "holder.json"
-new = holder.with_name("new")
-new.write_text('{"token": "other", "host": "node-b", "pid": 1, "job": "7", "restart": 1}')
+run = attempt.folder.parent
 (attempt.folder / "of the other").touch()
-holder.with_name("train.log").unlink()
-new.replace(holder)
+(run / "train.log").unlink()
+next((run / "lock").iterdir()).unlink()
+(run / "lock" / "other").write_text(
+    '{"token": "other", "host": "node-b", "pid": 1, "job": "7", "restart": 1}'
+)
 %s
 """
 )
@@ -312,9 +313,9 @@ def test_ranks_whose_run_another_has_taken_are_ended_and_nothing_of_the_others_i
         supervise(rank_group(tmp_path, TAKEN % then, lock=lock))
     assert "its file system stalled, or it was suspended" in str(taken.value)
     left = {path.name for path in tmp_path.iterdir()} - {RECORD}
-    assert left == {"attempt", "holder.json", HISTORY}
+    assert left == {"attempt", LOCK, HISTORY}
     assert (tmp_path / "attempt" / "of the other").exists()
-    assert "node-b" in (tmp_path / "holder.json").read_text(encoding="utf-8")
+    assert "node-b" in (tmp_path / LOCK / "other").read_text(encoding="utf-8")
 
 
 def test_a_folder_that_was_removed_under_the_ranks_is_what_failed(tmp_path: Path) -> None:

@@ -1,66 +1,63 @@
-"""One writer a run: whoever trains it holds its folder, also where two machines see the folder.
+"""Let one process at a time train a run, also if two machines see its folder.
 
-A snakemake that was killed leaves its jobs in the queue, and the next one knows nothing of them. Kernel
-locks do not reach across every parallel file system, so the holder is a file that is made at once or not
-at all, and touched while its writer lives.
+A snakemake that was killed leaves its jobs in the queue, and the next one does not know of them. Kernel
+locks do not reach across every parallel file system. So the lock is a folder with one file, which names the
+process that holds the run. That process sets the file's time every few seconds.
+
+free to held: the holder writes a folder of its own and renames it to ``lock``. The file system refuses this
+    unless ``lock`` is missing or empty.
+held to free: the holder deletes its file, or another process does once the holder is gone. The file has the
+    holder's token as its name, so nobody can delete the file of the next holder by mistake.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import socket
-import subprocess
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from scalewise.execution.slurm_job import is_active
+
+LOCK = "lock"
+
 HEARTBEAT_SECONDS = 5.0
 SILENCE_SECONDS = 60.0
-"""A holder whose file has not been touched for this long, as seen from here, is gone."""
+"""A holder whose file keeps its time for this long, as seen from here, is gone."""
 LOST_SECONDS = 3 * HEARTBEAT_SECONDS
-"""The same for an earlier start of a job that Slurm has started anew: most often it has ended."""
+"""The same for an earlier start of this process's Slurm job: it has usually ended."""
 POLL_SECONDS = 0.5
-ASK_SECONDS = 20.0
-"""Time between two questions to Slurm about a holder's job."""
-CLAIM_SECONDS = 600.0
-"""A claim to a holder's file takes milliseconds; one this old, by any clock, has been left."""
-
-_ENDED = frozenset(
-    {
-        *("", "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "DEADLINE", "OUT_OF_MEMORY"),
-        *("BOOT_FAIL", "PREEMPTED"),
-    }
-)
-"""States of a Slurm job that does not run any more; none at all for one that the controller has forgotten.
-
-NODE_FAIL is none of them: it says that a node does not answer, and its processes may live.
-"""
+QUERY_SECONDS = 20.0
+"""Time between two queries to Slurm about a holder's job."""
 
 
 class LockTimeoutError(Exception):
-    """Another training holds the run for longer than the wait allowed."""
+    """Another process holds the run for longer than the wait allowed."""
 
 
 class LockLostError(Exception):
-    """Another training has taken the run, which this one had left without a sign of life."""
+    """Another process has taken the run, as this one gave no sign of life."""
 
 
 class LockOwner(BaseModel):
-    """The process that trains a run.
+    """A process that trains a run or waits to.
 
     Args:
-        token: Names this one holding, among others by the same process.
-        host: The host of the supervisor.
-        pid: The supervisor's process id on that host.
-        job: Slurm's id; None outside Slurm.
-        restart: The number of times that Slurm has started that job anew.
-        born: The start of that process, in ticks since boot; process ids are given anew.
+        token: Names this use of the lock.
+        host: The process's host.
+        pid: The process's id on that host.
+        job: Slurm's job id; None outside Slurm.
+        restart: The number of times that Slurm has requeued that job.
+        start_ticks: The start of the process, in ticks since boot: ids of processes are used again.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -70,14 +67,14 @@ class LockOwner(BaseModel):
     pid: int
     job: str | None
     restart: int
-    born: str = ""
+    start_ticks: str = ""
 
     @classmethod
-    def me(cls, in_job: bool = True) -> LockOwner:
-        """This process.
+    def this_process(cls, in_job: bool = True) -> LockOwner:
+        """Describe this process.
 
         Args:
-            in_job: Whether it is the work of its Slurm job; false in a session that somebody works in.
+            in_job: True if it does the work of its Slurm job; false in a user's session inside a job.
         """
         return cls(
             token=uuid.uuid4().hex,
@@ -85,37 +82,45 @@ class LockOwner(BaseModel):
             pid=os.getpid(),
             job=os.environ.get("SLURM_JOB_ID") if in_job else None,
             restart=int(os.environ.get("SLURM_RESTART_COUNT", "0")) if in_job else 0,
-            born=_start_ticks(os.getpid()) or "",
+            start_ticks=_start_ticks(os.getpid()) or "",
         )
 
     def __str__(self) -> str:
         return f"Slurm job {self.job} on {self.host}" if self.job else f"process {self.pid} on {self.host}"
+
+    def is_earlier_start_of(self, other: LockOwner) -> bool:
+        """Whether Slurm has requeued this one's job since, and started it again as the other.
+
+        Slurm does so when the last start has ended, or when a node of it did not answer. Then its processes
+        may live, and write.
+        """
+        return self.job is not None and self.job == other.job and self.restart < other.restart
 
 
 class RunLock:
     """The lock on a run's folder, held by this process.
 
     Args:
-        path: The holder's file.
-        me: The holder.
-        waited: Whether another holder that was alive, or may have been, had to be waited for; it may have
-            completed the run.
+        path: The lock's folder.
+        owner: This process.
+        waited: Whether this process had to wait for another holder, which may have completed the run.
     """
 
-    def __init__(self, path: Path, me: LockOwner, waited: bool) -> None:
-        self._path, self._me = path, me
+    def __init__(self, path: Path, owner: LockOwner, waited: bool) -> None:
+        self._path, self._owner = path, owner
         self.waited = waited
         self.taken_by: LockOwner | None = None
-        """The process that has taken the folder, as one that was stopped for long finds when it goes on."""
+        """The process that has taken the run, if this one was suspended for too long."""
 
     def heartbeat(self) -> None:
-        """Give a sign of life, or find that the folder is another's; whose file is left as it is."""
-        with suppress(OSError), self._path.open("rb") as file:
-            now = _parse(file.read())
-            if now.token in {self._me.token, ""}:
-                os.utime(file.fileno())
-            else:
-                self.taken_by = now
+        """Set the time of this process's file, or find the file of another process that has taken the run."""
+        with suppress(OSError):
+            # twice: a network file system may list a file that has gone
+            holder = _read(self._path) or _read(self._path)
+            if holder is not None and holder.owner is not None and holder.owner.token != self._owner.token:
+                self.taken_by = holder.owner
+            elif holder is not None:
+                os.utime(holder.file)
 
 
 @contextmanager
@@ -123,7 +128,7 @@ def lock_run(
     folder: Path,
     wait_seconds: float,
     notify: Callable[[str], None],
-    me: LockOwner | None = None,
+    owner: LockOwner | None = None,
     silence_seconds: float = SILENCE_SECONDS,
 ) -> Iterator[RunLock]:
     """Hold a run's folder while training it.
@@ -131,191 +136,165 @@ def lock_run(
     Args:
         folder: Holds the run's records.
         wait_seconds: The longest time to wait for another holder to end.
-        notify: Told once whom this waits for.
-        me: The holder; by default this process.
-        silence_seconds: Time without a sign of life after which a holder of whom nothing else is known counts
-            as gone.
+        notify: Called once, with a sentence on the holder that this process waits for.
+        owner: The process that takes the lock; by default this one.
+        silence_seconds: Time without a sign of life after which a holder counts as gone, if nothing else is
+            known of it.
 
     Raises:
         LockTimeoutError: The wait was not long enough.
+        OSError: The folder cannot be written.
     """
-    me = me or LockOwner.me()
-    path = folder / "holder.json"
-    lock = RunLock(path, me, _take(path, me, wait_seconds, notify, silence_seconds))
+    owner = owner or LockOwner.this_process()
+    path = folder / LOCK
+    lock = RunLock(path, owner, _take(path, owner, wait_seconds, notify, silence_seconds))
     done = threading.Event()
-    beat = threading.Thread(target=_beat, args=(lock, done), name="holder", daemon=True)
-    beat.start()
+    heartbeats = threading.Thread(target=_give_signs_of_life, args=(lock, done), name="lock", daemon=True)
+    heartbeats.start()
     try:
         yield lock
     finally:
         done.set()
-        beat.join()
-        if (now := _read(path)) is not None and now.token == me.token:
-            path.unlink(missing_ok=True)
+        heartbeats.join()
+        (path / owner.token).unlink(missing_ok=True)
+        with suppress(OSError):  # another process may hold it by now
+            path.rmdir()
+
+
+def _give_signs_of_life(lock: RunLock, done: threading.Event) -> None:
+    while not done.wait(HEARTBEAT_SECONDS):
+        lock.heartbeat()
 
 
 def _take(
-    path: Path, me: LockOwner, wait_seconds: float, notify: Callable[[str], None], silence_seconds: float
+    path: Path, owner: LockOwner, wait_seconds: float, notify: Callable[[str], None], silence_seconds: float
 ) -> bool:
+    """Wait until this process holds the lock; returns whether it had to wait for a holder that may live."""
     deadline = time.monotonic() + wait_seconds
     waited = False
-    watched = _Watched(me, silence_seconds)
-    while not _create(path, me):
-        other = _read(path)
-        if other is not None:
-            gone = watched.is_gone(path, other)
-            if gone and _remove(path, other):
-                continue
-            if not gone and not waited:
-                notify(_wait_message(other, me))
-                waited = True
+    observer = _Observer(owner, silence_seconds)
+    while True:
+        holder = _read(path)
+        if holder is not None and observer.is_gone(holder):
+            holder.file.unlink(missing_ok=True)
+            holder = None
+        if holder is None and _enter(path, owner):
+            return waited
+        if holder is not None and not waited:
+            notify(_wait_message(holder.owner, owner))
+            waited = True
         if time.monotonic() > deadline:
+            other = (holder and holder.owner) or "another process"
             raise LockTimeoutError(
-                f"{other or 'another'} has been training this run for more than {wait_seconds:.0f} s. Wait "
-                "for it, or end it and run snakemake again."
+                f"{other} has been training this run for more than {wait_seconds:.0f} s. Wait for it, or end "
+                "it and run snakemake again."
             )
         time.sleep(POLL_SECONDS)
-    return waited
 
 
-def _wait_message(other: LockOwner, me: LockOwner) -> str:
-    """A sentence on the holder that this process waits for."""
-    if _is_earlier_start(other, me):
+def _enter(path: Path, owner: LockOwner) -> bool:
+    """Take a lock that nobody holds; false if another process was faster."""
+    draft = path.with_name(f".{path.name}.{owner.token}")
+    try:
+        draft.mkdir()
+        (draft / owner.token).write_text(owner.model_dump_json(), encoding="utf-8")
+        draft.rename(path)
+    except OSError as error:
+        # a network file system may rename a folder and report that it has not
+        is_held_here = (path / owner.token).exists()
+        if not is_held_here and error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+            raise
+        return is_held_here
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return True
+
+
+@dataclass(frozen=True)
+class _Holder:
+    """The file of a lock's holder.
+
+    Args:
+        time: Set by each sign of life, by the clock of the file's server.
+        owner: None if the file is damaged, as after a crash of its machine.
+    """
+
+    file: Path
+    time: float
+    owner: LockOwner | None
+
+
+def _read(path: Path) -> _Holder | None:
+    """Read who holds a lock; None if nobody does."""
+    try:
+        for each in path.iterdir():
+            # opened: a network file system may remember an old time
+            with each.open("rb") as file:
+                owner = None
+                with suppress(ValidationError):
+                    owner = LockOwner.model_validate_json(file.read())
+                return _Holder(each, os.fstat(file.fileno()).st_mtime, owner)
+    except OSError as error:
+        if error.errno not in {errno.ENOENT, errno.ESTALE}:
+            raise
+    return None
+
+
+def _wait_message(other: LockOwner | None, owner: LockOwner) -> str:
+    if other is not None and other.is_earlier_start_of(owner):
         return (
             f"an earlier start of {other} may still be at work; waiting for it to end, or to give no sign of "
             f"life for {LOST_SECONDS:.0f} s"
         )
-    return f"{other} is training this run; waiting for it to end (scancel or kill it to train here)"
+    return (
+        f"{other or 'another process'} is training this run; waiting for it to end (scancel or kill it to "
+        "train here)"
+    )
 
 
-class _Watched:
-    """A holder as it is seen over time.
+class _Observer:
+    """Decides whether the holder of a lock is gone.
 
-    The times of its file are as the file's server keeps them and are compared with themselves alone:
-    clocks may differ. Slurm is asked seldom, for many may wait at once.
+    Times of its file are compared with each other only: clocks may differ. Queries to Slurm are rare, as
+    many processes may wait at once.
     """
 
-    def __init__(self, me: LockOwner, silence_seconds: float) -> None:
-        self._me = me
-        self._silence_seconds = silence_seconds
-        self._mark: tuple[str, float] | None = None
-        self._since = time.monotonic()
-        self._asked = -ASK_SECONDS
-        self._alive: bool | None = None
+    def __init__(self, owner: LockOwner, silence_seconds: float) -> None:
+        self._owner, self._silence_seconds = owner, silence_seconds
+        self._sign: tuple[Path, float] | None = None
+        self._sign_at = 0.0
+        self._queried_at = 0.0
+        self._is_alive: bool | None = None
 
-    def is_gone(self, path: Path, other: LockOwner) -> bool:
-        """Whether the holder has ended, by what can be known here, or by its silence."""
+    def is_gone(self, holder: _Holder) -> bool:
+        """Whether the holder has ended, or has given no sign of life for too long if its end is unknown."""
         now = time.monotonic()
-        with suppress(FileNotFoundError):
-            mark = (other.token, path.stat().st_mtime)
-            if mark != self._mark:
-                if self._mark is None or self._mark[0] != other.token:
-                    self._asked = -ASK_SECONDS
-                self._mark, self._since = mark, now
-        if now - self._asked >= ASK_SECONDS or other.job in {None, self._me.job}:
-            self._alive, self._asked = _is_alive(other, self._me), now
-        silence = self._silence_seconds
-        if _is_earlier_start(other, self._me):
-            silence = min(silence, LOST_SECONDS)
-        return self._alive is False or (self._alive is None and now - self._since > silence)
+        is_new = self._sign is None or self._sign[0] != holder.file
+        if (holder.file, holder.time) != self._sign:
+            self._sign, self._sign_at = (holder.file, holder.time), now
+        in_other_job = holder.owner is not None and holder.owner.job not in {None, self._owner.job}
+        if is_new or not in_other_job or now - self._queried_at >= QUERY_SECONDS:
+            self._is_alive, self._queried_at = _is_alive(holder.owner, self._owner), now
+        silence_seconds = self._silence_seconds
+        if holder.owner is not None and holder.owner.is_earlier_start_of(self._owner):
+            silence_seconds = min(silence_seconds, LOST_SECONDS)
+        return self._is_alive is False or (self._is_alive is None and now - self._sign_at > silence_seconds)
 
 
-def _is_earlier_start(other: LockOwner, me: LockOwner) -> bool:
-    """Whether Slurm has started the holder's job anew since, as this one.
-
-    It does so when the last start has ended, or when a node of it did not answer: then its processes may
-    live, and write.
-    """
-    return other.job is not None and other.job == me.job and other.restart < me.restart
-
-
-def _is_alive(other: LockOwner, me: LockOwner) -> bool | None:
-    """Whether a holder still runs; None where nobody here can say."""
-    if other.job is not None and other.job != me.job:
-        return _job_is_active(other.job)
-    if other.host == me.host:
-        born = _start_ticks(other.pid)
-        return born is not None and other.born in {"", born}
+def _is_alive(other: LockOwner | None, owner: LockOwner) -> bool | None:
+    """Whether a holder runs; None if unknown."""
+    if other is not None and other.job is not None and other.job != owner.job:
+        return is_active(other.job)
+    if other is not None and other.host == owner.host:
+        ticks = _start_ticks(other.pid)
+        return ticks is not None and other.start_ticks in {"", ticks}
     return None
 
 
 def _start_ticks(pid: int) -> str | None:
-    """The start of a process, in ticks since boot; None for one that has ended, buried or not."""
+    """Return the start of a process in ticks since boot; None if it has ended, also as a zombie."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:
         return None
     return None if state in "ZX" else fields[18]
-
-
-def _job_is_active(job: str) -> bool | None:
-    if shutil.which("squeue") is None:
-        return None
-    try:
-        command = ["squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={job}"]
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    if answer.returncode != 0:
-        # the controller has forgotten the job, or is away for a moment
-        return False if "Invalid job id" in answer.stderr else None
-    state = answer.stdout.strip()
-    return None if state == "NODE_FAIL" else state not in _ENDED
-
-
-def _create(path: Path, me: LockOwner) -> bool:
-    """Make the file with its content at once; false where there is one."""
-    draft = path.with_name(f".{path.name}.{me.token}")
-    draft.write_text(me.model_dump_json(), encoding="utf-8")
-    try:
-        os.link(draft, path)
-    except FileExistsError:
-        # a network file system may make the link and say that it was there
-        now = _read(path)
-        return now is not None and now.token == me.token
-    finally:
-        draft.unlink()
-    return True
-
-
-def _read(path: Path) -> LockOwner | None:
-    try:
-        return _parse(path.read_bytes())
-    except FileNotFoundError:
-        return None
-
-
-def _parse(content: bytes) -> LockOwner:
-    """A holder's file; one without a token where it is damaged."""
-    try:
-        return LockOwner.model_validate_json(content.decode("utf-8"))
-    except (ValidationError, UnicodeDecodeError):
-        return LockOwner(token="", host="an unknown host", pid=0, job=None, restart=0)
-
-
-def _remove(path: Path, gone: LockOwner) -> bool:
-    """Take away the file of a holder that is gone; false while another is about to.
-
-    Of several who find it so, one alone has the right to: whoever makes the claim, which names that
-    holder. Without it, the second would take away the file of the first.
-    """
-    claim = path.with_name(f".{path.name}.{gone.token or 'damaged'}.gone")
-    try:
-        claim.touch(exist_ok=False)
-    except FileExistsError:
-        with suppress(FileNotFoundError):
-            if time.time() - claim.stat().st_mtime > CLAIM_SECONDS:
-                claim.unlink()  # whoever made it was killed before it did what follows
-        return False
-    try:
-        now = _read(path)
-        if now is not None and now.token == gone.token:
-            path.unlink(missing_ok=True)
-    finally:
-        claim.unlink(missing_ok=True)
-    return True
-
-
-def _beat(lock: RunLock, done: threading.Event) -> None:
-    while not done.wait(HEARTBEAT_SECONDS):
-        lock.heartbeat()

@@ -8,6 +8,17 @@ from collections.abc import Mapping
 
 from scalewise.plan.config.slurm import duration_seconds
 
+ENDED = frozenset(
+    {
+        *("", "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "DEADLINE", "OUT_OF_MEMORY"),
+        *("BOOT_FAIL", "PREEMPTED"),
+    }
+)
+"""States of a job that has ended; the empty one is of a job that the controller has forgotten.
+
+NODE_FAIL is not among them: a node does not answer, and its processes may live.
+"""
+
 
 def restart_count(environ: Mapping[str, str]) -> str:
     """The number of times that Slurm has started this job anew; the executor hides it from a job step."""
@@ -37,6 +48,20 @@ def other_jobs(environ: Mapping[str, str]) -> int | None:
         return None
     running = squeue("--states=running", f"--nodelist={nodes}", "--format=%A")
     return None if running is None else len(set(running.split()) - {job})
+
+
+def is_active(job: str) -> bool | None:
+    """Whether a job still runs or waits; None if Slurm does not answer, or a node of the job does not."""
+    command = ["squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={job}"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if answer.returncode != 0:
+        # the controller has forgotten the job, or does not answer for a moment
+        return False if "Invalid job id" in answer.stderr else None
+    state = answer.stdout.strip()
+    return None if state == "NODE_FAIL" else state not in ENDED
 
 
 def squeue(*options: str) -> str | None:

@@ -131,7 +131,7 @@ def train_or_reuse(options: TrainOptions, label: str, site: SiteLaunch) -> int:
     if site.slurm:
         # for the ranks too, which inherit it
         os.environ["SLURM_RESTART_COUNT"] = restart_count(os.environ)
-    me = LockOwner.me(in_job=site.slurm)
+    me = LockOwner.this_process(in_job=site.slurm)
     rank_files = RankFiles(folder / "attempt", me.token)
     program = definition.settings if isinstance(definition.settings, ProgramSettings) else None
     launch = launch_of(definition, options.dataset, options.weights, site, rank_files)
