@@ -1,9 +1,9 @@
-# Contract: PLAN, what all rules know of the study.
+# Contract: PLAN is the study as all rules read it, EXPERIMENTS and TRAININGS are parts of it. The main process makes
+# it and has STUDY, SESSION and SNAKEMAKE in addition (study.smk); a job reads it.
 
 import gc
 import os
 import sys
-import time
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
@@ -18,14 +18,11 @@ if not SCRIPTS.is_dir():
     )
 sys.path.insert(0, str(SCRIPTS))
 
-# Snakemake makes hundreds of objects a job and drops few. Looking for dropped ones less often takes a
-# tenth off the planning of 10,000 runs, at equal memory: `python benchmarks/run.py plan` compares both.
+# Snakemake makes hundreds of objects a job and drops few. Fewer garbage collections take a tenth off the planning of
+# 10,000 runs, at equal memory: `python benchmarks/run.py plan` compares both.
 if workflow.is_main_process:
     gc.set_threshold(200_000, 50, 1000)
 
-STARTED = time.time()
-
-from scalewise.analysis.report.figures import FIGURES
 from scalewise.plan.plan_file import read_plan, requested
 
 # The rules' commands find the scripts and this Python by the environment: in `params` a moved checkout would make
@@ -46,7 +43,6 @@ else:
 
 
 EXPERIMENTS = PLAN["experiments"]
-PREDICTED = [name for name, facts in EXPERIMENTS.items() if facts["predicted"]]
 TRAININGS = {
     (experiment, run): job
     for experiment, runs in PLAN["runs"].items()
@@ -55,8 +51,10 @@ TRAININGS = {
 
 
 def train_inputs(wildcards):
-    """Return the inputs of a run; all handlers that a module needs are known by now."""
-    # jobs run no handlers
+    """Return the inputs of a run, or stop if handlers are missing that its session needs.
+
+    Snakemake calls it after it has read the whole workflow, so all handlers are known. Jobs run none.
+    """
     if workflow.is_main_process and SNAKEMAKE.is_module:
         try:
             check_handlers(SNAKEMAKE)

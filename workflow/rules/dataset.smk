@@ -1,8 +1,8 @@
-# Contract: a dataset, or a model's published weights, fetched and decoded once, in the one file that every rank maps.
-# in:  a known name
-# out: resources/datasets/{dataset}/dataset.safetensors, resources/weights/{model}/model.safetensors; what was fetched
-#      stays below resources/downloads. What a program of the user's own prepares, it puts where it wants;
-#      resources/prepared/{preparation}.json says that it is done
+# Contract: a dataset, or a model's published weights, is fetched and decoded once, into one file that every rank maps.
+# in:  a name of the catalog
+# out: resources/datasets/{dataset}/dataset.safetensors, resources/weights/{model}/model.safetensors; downloads stay in
+#      resources/downloads. A user's program prepares its files where it wants: resources/prepared/{preparation}.json
+#      marks that it has
 
 
 rule prepare_dataset:

@@ -1,6 +1,6 @@
-# Contract: what every device count should give, before any large job: from one device's computing and from the
-# all-reduce over at most four nodes, which is measured once for each shape of a site. Once the study has run,
-# what more nodes should give, from its own steps on a few.
+# Contract: the speed of every device count is predicted before any large job, from the computing of one device and
+# from the all-reduce over at most four nodes, which is measured once for each shape of a site. Once the study has
+# run, its own steps on a few nodes are projected to more.
 # in:  the 1-device runs; for the projection runs.csv and all runs
 # out: resources/collectives/{site}/{shape}.json, results/{experiment}/prediction.csv, prediction.json,
 #      projection.csv, projection.json
@@ -17,11 +17,11 @@ rule measure_all_reduce:
     wildcard_constraints:
         site="[A-Za-z0-9_-]+",
         shape="[0-9]+x[0-9]+",
-    # before the trainings: the prediction is there before the large jobs run
+    # before the trainings, so that the prediction is made before the large jobs run
     priority: 2_000_000_000
     conda:
         "../envs/scalewise.yaml"
-    # one machine: all cores, so that no training is beside it
+    # one machine: all cores, so that no training runs at the same time
     threads: ALL_REDUCES["threads"]
     resources:
         **ALL_REDUCES["resources"],
@@ -57,7 +57,7 @@ rule compute_prediction:
 rule compute_projection:
     input:
         "results/{experiment}/prediction.csv",
-        # there when every run that is asked for has ended
+        # made when all requested runs have ended
         "results/{experiment}/runs.csv",
         all_reduces=lambda wc: EXPERIMENTS[wc.experiment]["all_reduces"],
     output:
@@ -78,7 +78,11 @@ rule compute_projection:
 
 rule predict:
     input:
-        expand("results/{experiment}/prediction.csv", experiment=PREDICTED),
+        [
+            f"results/{name}/prediction.csv"
+            for name in EXPERIMENTS
+            if EXPERIMENTS[name]["predicted"]
+        ],
     log:
         "logs/predict.log",
     localrule: True

@@ -1,6 +1,8 @@
-# Contract: the site's facts are proved by questions to Slurm and one short job, before anything expensive.
+# Contract: queries to Slurm and one short job check the site's facts before anything expensive.
 # in:  the site file, the prepared datasets
-# out: lines on the terminal that say ok or what to do, the same below results/preflight; made anew each time
+# out: lines on the terminal, ok or with a fix, and the same in results/preflight; in each session again
+
+import time
 
 
 rule check_site:
@@ -12,9 +14,9 @@ rule check_site:
     localrule: True
     conda:
         "../envs/scalewise.yaml"
-    # looked at anew each time it is asked for
+    # differs in each session, so that the checks run again
     params:
-        asked=STARTED,
+        started=time.time(),
     shell:
         "set -o pipefail; "
         'python "$SCALEWISE_SCRIPTS/cli.py" check-site --output {output:q} 2>&1 | tee {log:q}'
@@ -35,7 +37,7 @@ rule hello:
     resources:
         **PLAN["hello"]["resources"],
     params:
-        asked=STARTED,
+        started=time.time(),
     shell:
         'python "$SCALEWISE_SCRIPTS/cli.py" hello --log {log:q} --output {output:q}'
 

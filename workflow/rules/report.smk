@@ -1,9 +1,10 @@
 # Contract: tables become figures, figures and decisions become reports.
-# in:  results/{experiment}/*.csv and decision.json, which tells figures of counts that were not measured
+# in:  results/{experiment}/*.csv and *.json of the analysis; prediction.csv and projection.csv, if made
 # out: results/{experiment}/figures/*.svg, *.pdf and traces.json, results/{experiment}/report.html,
 #      results/report.html, results/decision.json
-# Titles and descriptions are in the plan's file and not in params: changing them makes nothing again.
+# Titles and descriptions are in the plan's file and not in params: a change of them makes nothing again.
 
+from scalewise.analysis.report.figures import FIGURES
 
 # what ExperimentResults reads
 EXPERIMENT_RESULTS = [
@@ -18,15 +19,13 @@ EXPERIMENT_RESULTS = [
 rule plot_figures:
     input:
         EXPERIMENT_RESULTS,
-        prediction=lambda wc: (
-            [f"results/{wc.experiment}/prediction.csv"]
-            if wc.experiment in PREDICTED
-            else []
+        prediction=branch(
+            lambda wc: EXPERIMENTS[wc.experiment]["predicted"],
+            then="results/{experiment}/prediction.csv",
         ),
-        projection=lambda wc: (
-            [f"results/{wc.experiment}/projection.csv"]
-            if EXPERIMENTS[wc.experiment]["projected"]
-            else []
+        projection=branch(
+            lambda wc: EXPERIMENTS[wc.experiment]["projected"],
+            then="results/{experiment}/projection.csv",
         ),
     output:
         **{

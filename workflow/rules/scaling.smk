@@ -1,8 +1,8 @@
-# Contract: what the runs of an experiment say together, and which more of them are needed.
-# in:  the records of its runs; of one that chooses its device counts its prediction, too
-# out: results/{experiment}/ runs.csv, epochs.csv, scaling.csv, gains.csv, options.csv, laws.json, decision.json, what_if.json,
-#      provenance.json, fingerprints.json, proposal.csv, .md and .tex;
-#      repeats/round{round}.json of an experiment whose next runs follow from those before
+# Contract: the records of an experiment's runs become tables and a decision, and decide which runs are needed next.
+# in:  results/{experiment}/runs/{run}/summary.json; if the experiment chooses its device counts, its prediction
+# out: results/{experiment}/ runs.csv, epochs.csv, scaling.csv, gains.csv, options.csv, laws.json, decision.json,
+#      what_if.json, provenance.json, fingerprints.json, proposal.csv, .md and .tex;
+#      repeats/round{round}.json of an experiment whose next runs follow from earlier ones
 
 
 checkpoint judge_round:
@@ -21,18 +21,15 @@ checkpoint judge_round:
                 )
             ),
         ),
-        prediction=lambda wc: (
-            [f"results/{wc.experiment}/prediction.csv"]
-            if wc.experiment in PREDICTED
-            and STUDY.experiments[wc.experiment].spec.chooses_devices
-            else []
+        prediction=branch(
+            lambda wc: EXPERIMENTS[wc.experiment]["predicted"]
+            and STUDY.experiments[wc.experiment].spec.chooses_devices,
+            then="results/{experiment}/prediction.csv",
         ),
-        # what they cost counts in a budget
-        all_reduces=lambda wc: (
-            EXPERIMENTS[wc.experiment]["all_reduces"]
-            if wc.experiment in PREDICTED
-            and STUDY.experiments[wc.experiment].spec.budget
-            else []
+        # their cost counts in a budget
+        all_reduces=branch(
+            lambda wc: STUDY.experiments[wc.experiment].spec.budget is not None,
+            then=lambda wc: EXPERIMENTS[wc.experiment]["all_reduces"],
         ),
     output:
         "results/{experiment}/repeats/round{round}.json",

@@ -1,8 +1,7 @@
-# Contract: one run, trained and recorded, or a reason why not.
-# in:  the prepared dataset and the run's definition; weights to begin from, if any; or a program of the user's own
-#      with its files
-# out: results/{experiment}/runs/{run}/summary.json, the last of all that the run leaves in its folder: Snakemake deletes no
-#      other file of it but train.log, and a job that finds the run's record gives it to Snakemake again
+# Contract: one run is trained and recorded, or fails with a reason.
+# in:  the run's definition; the prepared dataset and first weights, if any; or the files of a user's program
+# out: results/{experiment}/runs/{run}/summary.json, which the job writes last. Snakemake deletes no other file in the
+#      run's folder but train.log, so a job that finds the run's record links it as summary.json again
 
 
 REQUESTED = requested(TRAININGS, lambda wc: (wc.experiment, wc.run))
@@ -21,11 +20,11 @@ rule train:
         "../envs/scalewise.yaml"
     # one machine: all cores, so that no two trainings overlap. A cluster: the CPUs of a node's ranks
     threads: REQUESTED["threads"]
-    # what Slurm is asked for, alike for one device and for many; plan/runs/allocation.py says why
+    # the request to Slurm has the same form for one device and for many: plan/runs/allocation.py
     resources:
         **REQUESTED["resources"],
         attempt=lambda wc, attempt: attempt,
-    # all that defines the run, and nothing else: a change makes it anew
+    # all that defines the run, and nothing else: a change of it trains the run again
     params:
         definition=lambda wc: TRAININGS[wc.experiment, wc.run]["definition"],
     shell:

@@ -1,4 +1,4 @@
-"""Say how a study stands that another process runs, or has run. Reads files alone, and disturbs no run."""
+"""Show the status of a study that another process runs or has run. Reads files only, and disturbs no run."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from scalewise.watch.status import follow_status, print_status
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Entry for users: how does the study stand?"""
+    """Entry for users."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "folder", nargs="?", type=Path, default=Path(), help="where snakemake runs; default: this folder"
     )
-    parser.add_argument("--follow", action="store_true", help="go on showing it until the study has ended")
+    parser.add_argument("--follow", action="store_true", help="show it until the study has ended")
     options = parser.parse_args(arguments)
     if options.follow:
         # as after Ctrl-C: the terminal is given back
