@@ -21,22 +21,20 @@ OLDEST = "SCALEWISE_OLDEST_SNAKEMAKE"
 ALL = """
 import atexit, json, logging, sys
 sys.path.insert(0, SCRIPTS)
-from scalewise.snakemake_adapter import Snakemake, event_of, snakemake_logger, terminal_handlers
+from scalewise.snakemake_adapter import Snakemake, is_command_error, is_for_user, job_event
+from scalewise.snakemake_adapter import snakemake_logger, terminal_handlers
 
 SNAKEMAKE = Snakemake.reading(workflow)
-FACTS = {"handlers": [], "events": []}
+FACTS = {"handlers": [], "events": [], "for user": [], "command errors": 0}
 
 
 class Events(logging.Handler):
     def emit(self, record):
-        fields = record.__dict__
-        if event_of(record) in ("job_info", "job_finished", "job_error"):
-            job = fields.get("job_id", fields.get("jobid"))
-            FACTS["events"].append([event_of(record), job, fields.get("rule_name")])
-            if event_of(record) == "job_info":
-                FACTS["wildcards"] = dict(fields["wildcards"])
-            if event_of(record) == "job_error":
-                FACTS["failed log"] = list(fields["log"])
+        if (event := job_event(record)) is not None:
+            FACTS["events"].append(vars(event))
+        if is_for_user(record):
+            FACTS["for user"].append([record.levelname, str(record.msg)])
+        FACTS["command errors"] += is_command_error(record)
 
 
 if not SNAKEMAKE.is_module:
@@ -162,12 +160,12 @@ def test_a_run_is_known_from_its_rules_to_its_end(workflow: Folder) -> None:
 
 def test_the_log_reports_each_job_with_its_rule_and_wildcards(workflow: Folder) -> None:
     facts = workflow.run("made/one.txt")
-    events = facts["events"]
-    (job,) = {number for name, number, rule in events if rule == "make"}
+    (begun,) = (event for event in facts["events"] if event["rule"] == "make")
 
-    assert ["job_info", job, "make"] in events
-    assert any(name == "job_finished" and number == job for name, number, _ in events)
-    assert facts["wildcards"] == {"name": "one"}
+    assert (begun["state"], begun["wildcards"]) == ("handed over", {"name": "one"})
+    later = [event for event in facts["events"] if event["job"] == begun["job"] and event != begun]
+    assert [event["state"] for event in later] == ["finished"]
+    assert facts["for user"] == []
 
 
 def test_the_log_reports_a_failed_job_with_its_log(workflow: Folder) -> None:
@@ -175,8 +173,21 @@ def test_the_log_reports_a_failed_job_with_its_log(workflow: Folder) -> None:
 
     facts = workflow.run(code=1)
 
-    assert facts["failed log"] == ["made/one.log"]
+    failed, *_ = (event for event in facts["events"] if event["state"] == "failed")
+    assert (failed["rule"], failed["log"]) == ("make", "made/one.log")
+    assert facts["command errors"] >= 1
+    assert any(level == "ERROR" for level, _ in facts["for user"])
+    assert any(text.startswith("Shutting down") for level, text in facts["for user"] if level == "INFO")
     assert facts["handlers"] == ["start", "error"]
+
+
+def test_a_message_that_nothing_is_to_be_done_is_for_the_user(workflow: Folder) -> None:
+    workflow.run()
+
+    ((level, text),) = workflow.run()["for user"]
+
+    assert level == "INFO"
+    assert text.startswith("Nothing to be done")
 
 
 def test_the_command_line_is_known_while_the_rules_are_read(workflow: Folder) -> None:

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.unit.watch.standings import done, standing_of
+from tests.unit.watch.planted_status import done, status_of
 from tests.workflow.conftest import ROOT, Workplace
 
 from scalewise.analysis.report.figures import FIGURES
 from scalewise.plan.study import Study, load_study
 from scalewise.plan.terminal.plan_table import plan_table
-from scalewise.watch.lines import table
-from scalewise.watch.points import WatchedStudy
+from scalewise.watch.study import WatchedStudy
+from scalewise.watch.texts import table
 
 DOCUMENTS = sorted(path for path in ROOT.glob("**/*.md") if ".venv" not in path.parts)
 MADE_BY_TESTS = ROOT / "docs" / "reliability.md"
@@ -317,7 +317,7 @@ def test_the_plan_that_a_guide_shows_is_that_of_the_shipped_study(tmp_path: Path
 
 def test_the_status_that_a_guide_shows_has_the_headings_and_the_points_of_that_study(tmp_path: Path) -> None:
     points = WatchedStudy.of(shipped_study(tmp_path, "accelerator: cpu\ncpus_per_node: 2\n"), None).points
-    said = table(standing_of({each: [done(100.0)] * each.most for each in points}), width=200, height=100)
+    said = table(status_of({each: [done(100.0)] * each.most for each in points}), width=200, height=100)
     _, *whole = printed("experiment")
     cut = whole.index("...")
     shown, after = whole[:cut], whole[cut + 1 :]

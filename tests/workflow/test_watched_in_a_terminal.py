@@ -20,7 +20,7 @@ from tests.prepared_digits import place_digits_of_study
 from tests.terminal_screen import TerminalScreen
 from tests.workflow.conftest import SITE, SNAKEFILE
 
-from scalewise.watch.record import read_watch_record
+from scalewise.watch.study import StudySession
 
 ROOT = Path(__file__).parents[2]
 LIMIT_SECONDS = 300
@@ -133,6 +133,6 @@ def test_ctrl_c_ends_a_study_as_ever_and_gives_the_terminal_back(
     assert terminal.screen.scrolls_whole
     assert "interrupted, 1 not made" in terminal.screen.text
     assert "Terminating processes on user request" in terminal.screen.text
-    record = read_watch_record(tmp_path)
+    record = StudySession.read(tmp_path)
     assert record is not None
     assert record.ended

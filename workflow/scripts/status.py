@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from scalewise.watch.status import follow_status, print_status
+from scalewise.watch.follow import follow_status, print_status
 
 
 def main(arguments: list[str] | None = None) -> int:

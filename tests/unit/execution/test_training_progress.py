@@ -10,7 +10,7 @@ from scalewise.execution.messages import Progress
 @pytest.mark.parametrize(
     ("progress", "text", "fraction"),
     [
-        pytest.param(Progress(epoch=3, epochs=4, step=30), "epoch 3/4", 0.75, id="epochs"),
+        pytest.param(Progress(epoch=3, epochs=4, step=30), "epoch 3/4", None, id="epochs of unknown length"),
         pytest.param(
             Progress(epoch=1, epochs=4, step=19, steps_per_epoch=10), "epoch 1/4", 0.475, id="within an epoch"
         ),

@@ -1,28 +1,30 @@
-"""A run that is followed as the watcher does, for tests of what is seen of it."""
+"""A run that is followed as the watcher does, for tests of its status."""
 
 from __future__ import annotations
 
 import json
 import logging
+import shutil
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from tests.small_runs import definition
+from tests.unit.watch.planted_status import point
 
 from scalewise.execution.messages import Progress
 from scalewise.execution.rank_files import PROGRESS
 from scalewise.records import HISTORY, History, Start
 from scalewise.watch.jobs import JobLog
-from scalewise.watch.points import RunKey
-from scalewise.watch.run_files import RunFacts, RunFiles
-from scalewise.watch.slurm_queue import QueuedJob
+from scalewise.watch.status import RunStatus, StatusReader
+from scalewise.watch.study import QueuedJob, Rounds, RunKey, StudySession, WatchedStudy
 
 RUN: RunKey = ("digits", "d2.r1")
 BEGAN = "2026-11-22T10:00:00.000+00:00"
 EPOCH = datetime.fromisoformat(BEGAN).timestamp()
 LIMIT_SECONDS = 86400.0
+NOT_SHOWN = RunStatus("later")
 
 
 def time_of(seconds: float) -> str:
@@ -31,36 +33,50 @@ def time_of(seconds: float) -> str:
 
 
 class Follower:
-    """A run that is followed as the watcher does, and a Snakemake that tells of it."""
+    """A run that is followed as the watcher does, and a Snakemake whose log reports of it.
+
+    Its starts begin at 0, 1000, 2000, ... seconds; ``clock`` is the time of the last thing that happened.
+    """
 
     def __init__(
         self, results: Path, on_cluster: bool = False, snakemake: logging.Logger | None = None
     ) -> None:
-        self.files = RunFiles(results, on_cluster)
-        self.folder = self.files.folder(RUN)
+        self.results, self.on_cluster = results, on_cluster
+        self.reader = StatusReader(results)
+        self.folder = results / RUN[0] / "runs" / RUN[1]
         self.folder.mkdir(parents=True)
-        self.log = JobLog(self.files.last_start, now=lambda: 0.0)
+        self.clock = EPOCH - 1
+        self.log = JobLog(now=lambda: self.clock)
         self.snakemake = snakemake or logging.Logger("snakemake")
         self.snakemake.addHandler(self.log)
-        self.clock = EPOCH
+        self.slurm_id = ""
+        self.restarts = 0
 
-    def tell(self, event: str | None, message: str = "", **told: Any) -> None:
-        self.snakemake.info(message, extra={"event": event, **told})
+    def report(self, event: str | None, message: str = "", **fields: Any) -> None:
+        self.snakemake.info(message, extra={"event": event, **fields})
 
     def hand_over(self, job: int = 7, slurm: str = "") -> None:
+        self.clock += 1
         wildcards = {"experiment": RUN[0], "run": RUN[1]}
-        self.tell("job_info", jobid=job, rule_name="train", wildcards=wildcards)
+        self.report("job_info", jobid=job, rule_name="train", wildcards=wildcards)
+        self.slurm_id = slurm
         if slurm:
-            self.tell(None, f"Job {job} has been submitted with SLURM jobid {slurm} (log: x.log).")
+            self.report(None, f"Job {job} has been submitted with SLURM jobid {slurm} (log: x.log).")
 
     def starts(self, *ended: float, outcome: str = "failed", devices: int = 2) -> None:
         """Write that a start begins, after others that took so many seconds; None of one that was killed."""
-        self.write_history([*self._ended(ended, outcome), self._start(len(ended))], devices)
+        shutil.rmtree(self.folder / "attempt", ignore_errors=True)
+        began = self._start(len(ended)).model_copy(
+            update={"slurm_job_id": self.slurm_id or None, "restart_count": self.restarts}
+        )
+        self.write_history([*self._ended(ended, outcome), began], devices)
         self.clock = max(self.clock, EPOCH + 1000 * len(ended))
 
     def ends(self, *seconds: float, outcome: str = "completed") -> None:
         """Write that a start has ended, the last of these."""
-        self.write_history(self._ended(seconds, outcome))
+        *earlier, last = self._ended(seconds, outcome)
+        of_job = {"slurm_job_id": self.slurm_id or None, "restart_count": self.restarts}
+        self.write_history([*earlier, last.model_copy(update=of_job)])
         self.clock = EPOCH + 1000 * (len(seconds) - 1) + seconds[-1]
 
     def _ended(self, seconds: Sequence[float], outcome: str) -> list[Start]:
@@ -98,7 +114,22 @@ class Follower:
         record = {"outcome": outcome, "measurements": measured, "provenance": provenance}
         self.write("summary.json", json.dumps(record))
 
-    def look(self, in_session: bool = True, slurm: str = "", asked_later: float = 60.0) -> RunFacts:
-        """How it stands, Slurm asked so many seconds after the last thing that was written."""
-        told = QueuedJob(slurm, asked_at=self.clock + asked_later) if slurm else None
-        return self.files.look(RUN, self.log.jobs().get(RUN), in_session, told)
+    def status(self, in_session: bool = True, slurm: str = "", restarts: int = 0) -> RunStatus:
+        """Return the status of the run, by its files, Snakemake's log and Slurm's answer on its job."""
+        requested = {RUN[0]: {"d2": 1}}
+        budget = 4 if self.on_cluster else None
+        study = WatchedStudy(points=(point(2),), min_efficiency={RUN[0]: None}, device_budget=budget)
+        session = StudySession(
+            study=study,
+            rounds=Rounds(requested=requested),
+            first_requested=requested,
+            host="here",
+            pid=1,
+            began=EPOCH,
+            written_at=EPOCH,
+            runs=(RUN,) if in_session else (),
+            jobs=tuple(self.log.jobs().items()),
+            queue={self.slurm_id: QueuedJob(state=slurm, restarts=restarts)} if slurm else {},
+        )
+        reader = self.reader if in_session else StatusReader(self.results)
+        return reader.read(session, self.clock).runs.get(RUN, NOT_SHOWN)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.unit.watch.standings import (
+from tests.unit.watch.planted_status import (
     FAILED,
     NOW,
     QUEUED,
@@ -13,18 +13,18 @@ from tests.unit.watch.standings import (
     done,
     point,
     running,
-    standing_of,
+    status_of,
 )
 
 from scalewise.watch.forecast import forecast
-from scalewise.watch.points import Rounds
-from scalewise.watch.slurm_queue import QueuedJob
-from scalewise.watch.words import forecast_text
+from scalewise.watch.status import RunStatus
+from scalewise.watch.study import QueuedJob, Rounds
+from scalewise.watch.texts import forecast_text
 
 
 def test_on_one_machine_runs_follow_each_other_and_take_what_their_point_took() -> None:
     told = forecast(
-        standing_of({point(1): [done(100, 60), WAITING], point(2): [done(180, 40), WAITING, WAITING]})
+        status_of({point(1): [done(100, 60), WAITING], point(2): [done(180, 40), WAITING, WAITING]})
     )
 
     assert told.ends == NOW + 60 + 2 * 40
@@ -34,37 +34,40 @@ def test_on_one_machine_runs_follow_each_other_and_take_what_their_point_took() 
 
 
 def test_a_run_at_work_is_held_to_its_own_pace_once_it_has_come_some_way() -> None:
-    told = forecast(standing_of({point(1): [running(5, 10, elapsed=100)]}))
+    told = forecast(status_of({point(1): [running(5, 10, elapsed=100)]}))
     assert told.ends == NOW + 100
     assert told.spent == pytest.approx(100 / 3600)
 
-    assert forecast(standing_of({point(1): [running(0, 10, elapsed=100)]})).ends is None
+    assert forecast(status_of({point(1): [running(0, 10, elapsed=100)]})).ends is None
+
+
+def first_reported(run: RunStatus, step: int, seconds_ago: float) -> RunStatus:
+    """The run, with another first report of its job."""
+    assert run.progress is not None
+    first = {"first_step": step, "first_reported_at": NOW - seconds_ago}
+    return replace(run, progress=run.progress.model_copy(update=first), job_seconds=(50.0,) if step else ())
 
 
 def test_what_an_earlier_job_of_a_run_has_done_is_not_its_own_pace() -> None:
-    began = running(85, 100, elapsed=70)
-    resumed = replace(began, job_seconds=(50.0,), first_seen=(0.8, NOW - 60))
-    told = forecast(standing_of({point(1): [resumed]}))
+    resumed = first_reported(running(85, 100, elapsed=70), step=80, seconds_ago=60)
+    told = forecast(status_of({point(1): [resumed]}))
     # 5 % in 60 seconds: 15 % are to come
     assert told.ends == pytest.approx(NOW + 180)
-    barely = replace(began, job_seconds=(50.0,), first_seen=(0.849, NOW - 60))
-    assert forecast(standing_of({point(1): [barely]})).ends is None
+    barely = first_reported(running(85, 100, elapsed=70), step=84, seconds_ago=60)
+    assert forecast(status_of({point(1): [barely]})).ends is None
 
 
 def test_the_start_of_a_run_is_no_part_of_its_pace() -> None:
-    at_work = replace(running(2, 10, elapsed=80), first_seen=(0.0, NOW - 20))
+    at_work = first_reported(running(2, 10, elapsed=80), step=0, seconds_ago=20)
     # 20 % in 20 seconds after a start of 60; the other run has both before it
-    told = forecast(standing_of({point(1): [at_work, WAITING]}))
+    told = forecast(status_of({point(1): [at_work, WAITING]}))
     assert told.ends == pytest.approx(NOW + 80 + 160)
-    # whoever looks for the first time counts from the start
-    looked = replace(at_work, first_seen=(0.2, NOW))
-    assert forecast(standing_of({point(1): [looked]})).ends == pytest.approx(NOW + 320)
 
 
 def test_a_round_that_is_to_be_judged_may_add_to_cost_and_end() -> None:
-    standing = standing_of({point(1): [done(100, 60), WAITING]})
-    assert not forecast(standing).may_grow
-    open_rounds = replace(standing, rounds=Rounds(asked={}, may_ask_for_more=True))
+    status = status_of({point(1): [done(100, 60), WAITING]})
+    assert not forecast(status).may_grow
+    open_rounds = replace(status, rounds=Rounds(requested={}, may_grow=True))
     told = forecast(open_rounds)
     assert told.may_grow
     assert "at least 0.0167 to go, done " in forecast_text(open_rounds, told)
@@ -73,44 +76,44 @@ def test_a_round_that_is_to_be_judged_may_add_to_cost_and_end() -> None:
 
 def test_a_run_that_was_resumed_took_all_its_jobs_and_tells_only_where_no_other_does() -> None:
     resumed = replace(done(100), job_seconds=(50.0, 10.0))
-    assert forecast(standing_of({point(1): [resumed, WAITING]})).ends == NOW + 60
-    assert forecast(standing_of({point(1): [resumed, done(100, 40), WAITING]})).ends == NOW + 40
+    assert forecast(status_of({point(1): [resumed, WAITING]})).ends == NOW + 60
+    assert forecast(status_of({point(1): [resumed, done(100, 40), WAITING]})).ends == NOW + 40
 
 
 def test_a_study_that_was_cut_off_has_no_end_to_come() -> None:
-    told = forecast(standing_of({point(1): [running(5, 10, elapsed=100), WAITING]}, over=True))
+    told = forecast(status_of({point(1): [running(5, 10, elapsed=100), WAITING]}, over=True))
     assert (told.ends, told.to_go) == (None, None)
     assert told.spent == pytest.approx(100 / 3600)
 
 
 def test_before_a_point_is_known_it_takes_at_most_what_the_nearest_one_tells() -> None:
-    fewer = forecast(standing_of({point(2): [done(100, 60)], point(1): [WAITING]}))
-    more = forecast(standing_of({point(2): [done(100, 60)], point(8): [WAITING]}))
+    fewer = forecast(status_of({point(2): [done(100, 60)], point(1): [WAITING]}))
+    more = forecast(status_of({point(2): [done(100, 60)], point(8): [WAITING]}))
 
     assert fewer.ends == NOW + 120
     assert more.ends == NOW + 60
 
 
 def test_device_hours_are_counted_as_billed_and_those_of_failed_runs_too() -> None:
-    told = forecast(standing_of({point(1, billed=4): [done(100, 60), FAILED]}))
+    told = forecast(status_of({point(1, billed=4): [done(100, 60), FAILED]}))
     assert told.spent == pytest.approx(4 * 90 / 3600)
 
 
 def test_on_a_cluster_runs_wait_for_the_devices_that_the_budget_leaves() -> None:
     runs = {point(4): [running(5, 10, elapsed=50), WAITING, WAITING], point(1): [done(100, 10)]}
-    told = forecast(standing_of(runs, budget=4))
+    told = forecast(status_of(runs, budget=4))
     assert told.ends == NOW + 50 + 100 + 100
     assert told.waits
 
-    assert forecast(standing_of(runs, budget=8)).ends == NOW + 50 + 100
+    assert forecast(status_of(runs, budget=8)).ends == NOW + 50 + 100
 
 
 def test_slurms_own_estimate_of_a_start_is_believed() -> None:
-    queued = {("digits", "d1.r2"): QueuedJob("PENDING", starts=NOW + 1000, reason="Priority")}
-    told = forecast(standing_of({point(1): [done(100, 60), QUEUED]}, budget=4, queued=queued))
+    queued = RunStatus("queued", slurm=QueuedJob(state="PENDING", starts=NOW + 1000, reason="Priority"))
+    told = forecast(status_of({point(1): [done(100, 60), queued]}, budget=4))
     assert told.ends == NOW + 1060
     assert not told.waits
 
-    unknown = forecast(standing_of({point(1): [done(100, 60), QUEUED]}, budget=4))
+    unknown = forecast(status_of({point(1): [done(100, 60), QUEUED]}, budget=4))
     assert unknown.ends == NOW + 60
     assert unknown.waits

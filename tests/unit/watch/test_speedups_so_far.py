@@ -6,12 +6,12 @@ import math
 
 import pandas as pd
 import pytest
-from tests.unit.watch.standings import FAILED, WAITING, done, point, standing_of
+from tests.unit.watch.planted_status import FAILED, WAITING, done, point, status_of
 
 from scalewise.analysis.comparison import comparable_runs
 from scalewise.analysis.statistics.ratios import ratio_of
-from scalewise.watch.run_files import RunFacts
 from scalewise.watch.speedups import NEVER_MORE, baseline_of, ratio, speedups
+from scalewise.watch.status import RunStatus
 
 SAMPLES = [
     ([182.0, 171.0, 176.5], [100.0, 103.0, 98.0]),
@@ -46,7 +46,7 @@ def test_a_speedup_is_over_the_fewest_devices_of_its_own_series() -> None:
     found = {
         each.point: (each.baseline, round(each.ratio.estimate, 3), round(each.efficiency, 3))
         for each in speedups(
-            standing_of(
+            status_of(
                 {
                     point(2, series="a"): [done(200)],
                     point(8, series="a"): [done(600)],
@@ -59,8 +59,8 @@ def test_a_speedup_is_over_the_fewest_devices_of_its_own_series() -> None:
     assert found == {point(8, series="a"): (2, 3.0, 0.75)}
 
 
-OUT_OF_MEMORY = RunFacts("failed", "out-of-memory")
-DIVERGED = RunFacts("failed", "diverged")
+OUT_OF_MEMORY = RunStatus("failed", "out-of-memory")
+DIVERGED = RunStatus("failed", "diverged")
 
 
 @pytest.mark.parametrize(
@@ -72,16 +72,16 @@ DIVERGED = RunFacts("failed", "diverged")
         {1: [OUT_OF_MEMORY], 2: [DIVERGED]},
     ],
 )
-def test_the_baseline_is_that_of_the_tables(runs: dict[int, list[RunFacts]]) -> None:
+def test_the_baseline_is_that_of_the_tables(runs: dict[int, list[RunStatus]]) -> None:
     assert comparable_runs.NEVER_MORE == NEVER_MORE
     rows = [(devices, facts.outcome) for devices, mine in runs.items() for facts in mine]
     expected = comparable_runs.baseline_devices(pd.DataFrame(rows, columns=["devices", "outcome"]))
-    standing = standing_of({point(devices): mine for devices, mine in runs.items()})
-    assert baseline_of(standing.points).point.devices == expected
+    status = status_of({point(devices): repeats for devices, repeats in runs.items()})
+    assert baseline_of(status.points).point.devices == expected
 
 
 def test_devices_that_have_too_little_memory_keep_no_speedup_from_the_others() -> None:
     runs = {point(1): [OUT_OF_MEMORY] * 2, point(2): [done(200)], point(4): [done(380)]}
-    (found,) = speedups(standing_of(runs).points)
+    (found,) = speedups(status_of(runs).points)
     assert (found.point, found.baseline) == (point(4), 2)
     assert found.ratio.estimate == pytest.approx(1.9)

@@ -1,4 +1,4 @@
-"""How a study stands, asked by another process."""
+"""Status of a study in another process."""
 
 from __future__ import annotations
 
@@ -16,31 +16,29 @@ from pathlib import Path
 import pytest
 from tests.small_runs import definition
 from tests.unit.conftest import SCRIPTS
-from tests.unit.watch.standings import point
+from tests.unit.watch.planted_status import point
 
 from scalewise.analysis.decision.card import Card
 from scalewise.records import HISTORY, History, Start, write_json
-from scalewise.watch.jobs import Job
-from scalewise.watch.look import Looker
-from scalewise.watch.points import Criterion, Rounds, WatchedStudy
-from scalewise.watch.record import RECORD, WatchRecord, write_watch_record
-from scalewise.watch.status import SILENT_SECONDS, follow_status
+from scalewise.watch.follow import SILENT_SECONDS, follow_status
+from scalewise.watch.status import StatusReader
+from scalewise.watch.study import SESSION, Job, Rounds, StudySession, WatchedStudy
 
-STUDY = WatchedStudy(points=(point(1), point(2)), criteria={"digits": Criterion()})
+STUDY = WatchedStudy(points=(point(1), point(2)), min_efficiency={"digits": None})
 
 
-def record(**changes: object) -> WatchRecord:
+def session(**changes: object) -> StudySession:
     """A session of this process."""
     now = time.time()
-    known = WatchRecord(
+    known = StudySession(
         study=STUDY,
-        rounds=Rounds(asked={"digits": {"d1": 2, "d2": 1}}),
-        first_asked={"digits": {"d1": 2, "d2": 1}},
+        rounds=Rounds(requested={"digits": {"d1": 2, "d2": 1}}),
+        first_requested={"digits": {"d1": 2, "d2": 1}},
         host=socket.gethostname(),
         pid=os.getpid(),
         began=now,
-        told_at=now,
-        session=(("digits", "d1.r1"), ("digits", "d1.r2"), ("digits", "d2.r1")),
+        written_at=now,
+        runs=(("digits", "d1.r1"), ("digits", "d1.r2"), ("digits", "d2.r1")),
     )
     return known.model_copy(update=changes)
 
@@ -51,7 +49,7 @@ def status(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_it_says_how_a_study_stands_and_changes_nothing(tmp_path: Path) -> None:
-    write_watch_record(tmp_path, record())
+    session().write(tmp_path)
     before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*"))
     told = status(tmp_path)
 
@@ -76,7 +74,7 @@ def test_it_says_how_a_study_stands_and_changes_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_it_says_whether_the_study_goes_on(tmp_path: Path, changes: dict[str, object], said: str) -> None:
-    write_watch_record(tmp_path, record(**changes))
+    session(**changes).write(tmp_path)
     assert said in status(tmp_path).stdout.splitlines()[0]
 
 
@@ -86,9 +84,9 @@ def test_after_the_study_it_shows_the_answers(tmp_path: Path) -> None:
     (tmp_path / "results/decision.json").write_text(
         json.dumps([answer | {"other_trainings": [], "cautions": []}])
     )
-    write_watch_record(tmp_path, record())
+    session().write(tmp_path)
     assert "Use 2 GPUs." not in status(tmp_path).stdout, "the study may change it"
-    write_watch_record(tmp_path, record(ended=True))
+    session(ended=True).write(tmp_path)
     assert status(tmp_path).stdout.splitlines()[-1] == "digits: Use 2 GPUs. [clear]"
 
 
@@ -96,7 +94,7 @@ def test_after_the_study_it_shows_the_answers(tmp_path: Path) -> None:
 def test_one_that_is_silent_for_long_has_gone_also_where_its_process_id_is_in_use(
     tmp_path: Path, host: str
 ) -> None:
-    write_watch_record(tmp_path, record(host=host, told_at=time.time() - 52 * 3600))
+    session(host=host, written_at=time.time() - 52 * 3600).write(tmp_path)
     assert "which has reported nothing for 2 days 4 h" in status(tmp_path).stdout.splitlines()[0]
 
 
@@ -112,8 +110,8 @@ def test_what_was_at_work_at_the_end_has_cost_its_time_until_then(tmp_path: Path
     progress.parent.mkdir()
     progress.write_text(json.dumps({"epoch": 3, "epochs": 10, "reported_at": began + 60}))
     job = Job(state="handed over", handed_over=began)
-    cut = record(host="login9", began=began, told_at=began + 1800, jobs=((run, job),), ended=ended)
-    write_watch_record(tmp_path, cut)
+    cut = session(host="login9", began=began, written_at=began + 1800, jobs=((run, job),), ended=ended)
+    cut.write(tmp_path)
 
     last = status(tmp_path).stdout.splitlines()[-1]
     assert last == "0 of 3 runs done, 1.00 device-hours spent"
@@ -122,9 +120,9 @@ def test_what_was_at_work_at_the_end_has_cost_its_time_until_then(tmp_path: Path
 def test_following_a_study_says_who_runs_it_and_when_nobody_does_any_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scalewise.watch.status.POLL_SECONDS", 0.1)
+    monkeypatch.setattr("scalewise.watch.follow.POLL_SECONDS", 0.1)
     shown = io.StringIO()
-    write_watch_record(tmp_path, record(host="login9", told_at=time.time() - SILENT_SECONDS + 2))
+    session(host="login9", written_at=time.time() - SILENT_SECONDS + 2).write(tmp_path)
     assert follow_status(tmp_path, {}, shown) == 0
     lines = shown.getvalue().splitlines()
     assert lines[0].startswith("Running since ")
@@ -132,19 +130,19 @@ def test_following_a_study_says_who_runs_it_and_when_nobody_does_any_more(
 
 
 def test_a_record_that_cannot_be_read_is_not_taken_for_none(tmp_path: Path) -> None:
-    write_watch_record(tmp_path, record())
-    (tmp_path / RECORD).write_text("{}")
+    session().write(tmp_path)
+    (tmp_path / SESSION).write_text("{}")
     for arguments in ([], ["--follow"]):
         told = status(tmp_path, *arguments)
         assert told.returncode == 1
         assert "study.json is damaged. The next start of snakemake writes it again." in told.stderr
-    (tmp_path / RECORD).unlink()
-    (tmp_path / RECORD).mkdir()
+    (tmp_path / SESSION).unlink()
+    (tmp_path / SESSION).mkdir()
     assert "study.json cannot be read: Is a directory." in status(tmp_path).stderr
 
 
 def test_another_folder_can_be_named_and_one_without_a_study_says_what_to_do(tmp_path: Path) -> None:
-    write_watch_record(tmp_path / "mine", record(ended=True))
+    session(ended=True).write(tmp_path / "mine")
     assert "0 of 3 runs done" in status(tmp_path, "mine").stdout
     assert "0 of 3 runs done" in status(tmp_path, "--follow", "mine").stdout
 
@@ -161,8 +159,8 @@ def test_repeats_that_a_round_asks_for_and_that_are_there_already_are_done(tmp_p
         folder = tmp_path / "digits" / "runs" / f"d1.r{repeat}"
         folder.mkdir(parents=True)
         (folder / "summary.json").write_text(json.dumps(summary))
-    looker = Looker(STUDY, tmp_path, frozenset(), {"digits": {"d1": 3, "d2": 0}})
-    asked = Rounds(asked={"digits": {"d1": 5, "d2": 0}})
+    requested = Rounds(requested={"digits": {"d1": 5, "d2": 0}})
+    begun = session(first_requested={"digits": {"d1": 3, "d2": 0}}, runs=(), rounds=requested)
 
-    (seen,) = looker.look({}, {}, asked, time.time()).points
-    assert [facts.state for facts in seen.runs.values()] == ["done"] * 4 + ["waiting"]
+    (found,) = StatusReader(tmp_path).read(begun, time.time()).points
+    assert [run.state for run in found.runs.values()] == ["done"] * 4 + ["waiting"]

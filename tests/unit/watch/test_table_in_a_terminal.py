@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 from tests.terminal_screen import TerminalScreen
-from tests.unit.watch.standings import STARTING, WAITING, done, point, running, standing_of
+from tests.unit.watch.planted_status import STARTING, WAITING, done, point, running, status_of
 
-from scalewise.watch.standing import Standing
+from scalewise.watch.status import StudyStatus
 from scalewise.watch.terminal import Lines, Table, display_for
 
-FIRST = standing_of({point(1): [STARTING, WAITING], point(2): [WAITING, WAITING]})
-LATER = standing_of({point(1): [done(100), running(3, 4, 9, rate=99.0)], point(2): [WAITING, WAITING]})
-MORE = standing_of({point(count): [done(100.0 * count)] for count in (1, 2, 4, 8)})
+FIRST = status_of({point(1): [STARTING, WAITING], point(2): [WAITING, WAITING]})
+LATER = status_of({point(1): [done(100), running(3, 4, 9, rate=99.0)], point(2): [WAITING, WAITING]})
+MORE = status_of({point(count): [done(100.0 * count)] for count in (1, 2, 4, 8)})
 
 
 class Window(io.StringIO):
@@ -83,9 +83,7 @@ def test_it_is_drawn_in_one_write_and_only_where_it_has_changed(window: Window) 
     table.show(LATER)
     assert window.writes == writes
 
-    table.show(
-        standing_of({point(1): [done(100), running(4, 4, 9, rate=99.0)], point(2): [WAITING, WAITING]})
-    )
+    table.show(status_of({point(1): [done(100), running(4, 4, 9, rate=99.0)], point(2): [WAITING, WAITING]}))
     assert window.writes == writes + 1
     assert "epoch 4/4" in window.getvalue()[length:]
     assert "waiting" not in window.getvalue()[length:]
@@ -167,8 +165,8 @@ def test_without_a_terminal_a_study_that_is_cut_off_is_summed_up() -> None:
 
 
 def test_no_color_is_heeded_and_dumb_terminals_and_files_get_lines() -> None:
-    def shown(stream: io.StringIO, standing: Standing, **environ: str) -> str:
-        display_for(stream, environ).show(standing)
+    def shown(stream: io.StringIO, status: StudyStatus, **environ: str) -> str:
+        display_for(stream, environ).show(status)
         return stream.getvalue()
 
     assert "\x1b[1m" in shown(Window(), LATER, TERM="xterm")

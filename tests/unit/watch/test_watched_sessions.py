@@ -12,8 +12,8 @@ import yaml
 from scalewise.plan.config.experiment import Experiment, Target
 from scalewise.plan.study import Study, load_study
 from scalewise.snakemake_adapter import Snakemake
-from scalewise.watch.points import Criterion, WatchedStudy
 from scalewise.watch.session import RuleNames, forced_runs, watch_session
+from scalewise.watch.study import WatchedStudy, required_efficiency
 
 STUDY = """\
 experiments:
@@ -100,7 +100,7 @@ def test_the_points_of_a_study_are_watched_in_the_order_of_its_file(study: Study
     ]
     assert watched.points[1].run(2) == ("digits", "d2.bucket-view-off.r2")
     assert {watched.points[1].run(repeat) for repeat in (1, 2, 3)} <= set(study.runs)
-    assert watched.criteria["digits"].min_efficiency == 0.7
+    assert watched.min_efficiency["digits"] == 0.7
     assert WatchedStudy.model_validate_json(watched.model_dump_json()) == watched
 
 
@@ -110,7 +110,7 @@ def test_an_efficiency_that_is_asked_of_the_time_to_a_target_is_not_held_against
     spec = study.experiments["digits"].spec
     assert isinstance(spec, Experiment)
     with_target = spec.model_copy(update={"target": Target(accuracy=0.97)})
-    assert Criterion.of(with_target).min_efficiency is None
+    assert required_efficiency(with_target) is None
 
 
 ONE, TWO = ("digits", "d1.r1"), ("digits", "d2.r1")

@@ -12,20 +12,20 @@ from pathlib import Path
 import pytest
 from tests.small_runs import definition, leave_failure
 from tests.unit.watch.followed_run import Follower
-from tests.unit.watch.standings import point
+from tests.unit.watch.planted_status import point
 from tests.waiting import wait_until
 
 from scalewise.execution.supervisor import STUDY_IS_SHOWN
-from scalewise.watch.points import Criterion, WatchedStudy
-from scalewise.watch.record import RECORD, read_watch_record
-from scalewise.watch.slurm_queue import QueuedJob, SlurmQueue, parse_queue
-from scalewise.watch.standing import Standing
-from scalewise.watch.status import print_status
+from scalewise.records import later, utc_now
+from scalewise.watch.follow import print_status
+from scalewise.watch.jobs import SlurmQueue, parse_queue
+from scalewise.watch.status import StudyStatus
+from scalewise.watch.study import SESSION, QueuedJob, StudySession, WatchedStudy
 from scalewise.watch.terminal import Lines, Table
 from scalewise.watch.watcher import STILL_SECONDS, Watcher
 
-STUDY = WatchedStudy(points=(point(1), point(2)), criteria={"digits": Criterion()})
-SESSION = [("digits", "d1.r1"), ("digits", "d2.r1")]
+STUDY = WatchedStudy(points=(point(1), point(2)), min_efficiency={"digits": None})
+RUNS = [("digits", "d1.r1"), ("digits", "d2.r1")]
 
 
 class Drawn(Table):
@@ -38,7 +38,7 @@ class Drawn(Table):
 class Session:
     """A Snakemake whose log goes to a terminal, and a watcher beside it."""
 
-    def __init__(self, folder: Path, show: Callable[[Standing], None] | None = None) -> None:
+    def __init__(self, folder: Path, show: Callable[[StudyStatus], None] | None = None) -> None:
         self.folder = folder
         self.terminal, self.shown = io.StringIO(), threading.Event()
         self.logger = logging.Logger("snakemake", logging.INFO)
@@ -46,11 +46,11 @@ class Session:
         display = Lines(self.terminal)
         self._show = show or display.show
         display.show = self.show  # type: ignore[method-assign]
-        self.watcher = Watcher(STUDY, {}, folder, SESSION, self.logger, display)
+        self.watcher = Watcher(STUDY, {}, folder, RUNS, self.logger, display)
 
-    def show(self, standing: Standing) -> None:
+    def show(self, status: StudyStatus) -> None:
         self.shown.set()
-        self._show(standing)
+        self._show(status)
 
     def start(self) -> None:
         self.watcher.start()
@@ -64,7 +64,7 @@ class Session:
         )
 
 
-def fail(_standing: Standing) -> None:
+def fail(_status: StudyStatus) -> None:
     raise RuntimeError("no such luck")
 
 
@@ -106,12 +106,19 @@ def test_a_failed_run_is_shown_by_its_reason_and_output_once_and_by_snakemake_wi
     folder = tmp_path / "results" / "digits" / "runs" / "d1.r1"
     folder.mkdir(parents=True)
     session.start()
-    for number, (experiment, run) in enumerate(SESSION, start=1):
+    for number, (experiment, run) in enumerate(RUNS, start=1):
         job = {"event": "job_info", "rule_name": "train", "jobid": number}
         wildcards = {"experiment": experiment, "run": run}
         session.logger.info("rule train", extra=job | {"wildcards": wildcards})
     tail = ["step 1", "OSError: out of disk"]
-    leave_failure(folder, definition(), "failed", "rank 0 on a: Out of disk.", log_tail=tail)
+    leave_failure(
+        folder,
+        definition(),
+        "failed",
+        "rank 0 on a: Out of disk.",
+        log_tail=tail,
+        started_at=later(utc_now(), 1),
+    )
     failed_job(session, "d1.r1")
     failed_job(session, "d2.r1")
     session.watcher.end()
@@ -146,7 +153,7 @@ def test_a_file_system_that_hangs_does_not_keep_snakemake_from_its_end(
     monkeypatch.setattr("scalewise.watch.watcher.END_SECONDS", 0.1)
     back = threading.Event()
 
-    def hang(_standing: Standing) -> None:
+    def hang(_status: StudyStatus) -> None:
         back.wait(60)
 
     session = Session(tmp_path, hang)
@@ -165,10 +172,10 @@ def test_a_look_that_comes_late_is_not_shown_after_the_end(
     monkeypatch.setattr("scalewise.watch.watcher.END_SECONDS", 0.1)
     late, back, terminal = threading.Event(), threading.Event(), io.StringIO()
     logger = logging.Logger("snakemake", logging.INFO)
-    watcher = Watcher(STUDY, {}, tmp_path, SESSION, logger, kind(terminal))
+    watcher = Watcher(STUDY, {}, tmp_path, RUNS, logger, kind(terminal))
     look = watcher._look
 
-    def hang(over: bool = False) -> Standing:
+    def hang(over: bool = False) -> StudyStatus:
         late.set()
         back.wait(60)
         return look(over)
@@ -177,7 +184,7 @@ def test_a_look_that_comes_late_is_not_shown_after_the_end(
     watcher.start()
     assert late.wait(60)
     watcher.end()
-    record = read_watch_record(tmp_path)
+    record = StudySession.read(tmp_path)
     assert record is not None
     assert record.ended
     terminal.write("The decision\n")
@@ -192,7 +199,7 @@ def test_a_terminal_that_is_gone_is_no_error_at_the_end(
     monkeypatch.setattr("scalewise.watch.watcher.END_SECONDS", 0.1)
     back = threading.Event()
 
-    def hang(_standing: Standing) -> None:
+    def hang(_status: StudyStatus) -> None:
         back.wait(60)
 
     session = Session(tmp_path, hang)
@@ -212,7 +219,7 @@ def test_a_study_that_is_no_longer_shown_goes_on_for_others_until_its_end(tmp_pa
     run.hand_over()
     run.ends(60.0)
     run.summary()
-    run.tell("job_finished", job_id=7)
+    run.report("job_finished", job_id=7)
     session.watcher.end()
 
     told = io.StringIO()
@@ -245,12 +252,10 @@ def test_a_last_look_that_fails_gives_the_terminal_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     terminal, shown = io.StringIO(), threading.Event()
-    watcher = Watcher(
-        STUDY, {}, tmp_path, SESSION, logging.Logger("snakemake", logging.INFO), Drawn(terminal)
-    )
+    watcher = Watcher(STUDY, {}, tmp_path, RUNS, logging.Logger("snakemake", logging.INFO), Drawn(terminal))
     look = watcher._look
 
-    def fail_at_the_end(over: bool = False) -> Standing:
+    def fail_at_the_end(over: bool = False) -> StudyStatus:
         if over:
             raise RuntimeError("no such luck")
         shown.set()
@@ -272,20 +277,23 @@ def test_a_job_that_was_put_back_by_force_is_asked_about(tmp_path: Path) -> None
     class Queue(SlurmQueue):
         def jobs(self, wanted: frozenset[str]) -> dict[str, QueuedJob]:
             asked.append(wanted)
-            return {job: QueuedJob("PENDING", asked_at=run.clock + STILL_SECONDS + 9) for job in wanted}
+            return {job: QueuedJob(state="PENDING", restarts=1) for job in wanted}
 
     logger = logging.Logger("snakemake", logging.INFO)
     run = Follower(tmp_path / "results", snakemake=logger)
-    watcher = Watcher(study, {}, tmp_path, SESSION, logger, None, Queue(), now=lambda: run.clock + still[0])
+    watcher = Watcher(study, {}, tmp_path, RUNS, logger, None, Queue(), now=lambda: run.clock + still[0])
     logger.addHandler(watcher._log)
+    run.clock -= 100
     run.hand_over(slurm="41")
+    run.clock += 100
     run.starts()
     run.progress(1)
-    at_work = watcher._look().runs[SESSION[1]]
-    # its node was lost: what its ranks have told last stays
+    at_work = watcher._look().runs[RUNS[1]]
+    # its node was lost: the last report of its ranks stays
     still[0] = STILL_SECONDS + 10.0
-    put_back = watcher._look().runs[SESSION[1]]
-    assert asked == [frozenset(), frozenset({"41"})]
+    watcher._look()
+    put_back = watcher._look().runs[RUNS[1]]
+    assert asked == [frozenset(), frozenset(), frozenset({"41"})]
     assert (at_work.state, put_back.state) == ("running", "queued")
     assert put_back.job_seconds == (1.0,)
 
@@ -294,14 +302,14 @@ def test_other_processes_learn_what_it_knows_and_that_it_has_ended(tmp_path: Pat
     session = Session(tmp_path)
     session.start()
     session.watcher.end()
-    record = read_watch_record(tmp_path)
+    record = StudySession.read(tmp_path)
     assert record is not None
     assert (record.study, record.ended, record.pid) == (STUDY, True, os.getpid())
-    assert set(record.session) == set(SESSION)
+    assert set(record.runs) == set(RUNS)
 
 
 def test_a_folder_that_takes_no_record_is_watched_all_the_same(tmp_path: Path) -> None:
-    (tmp_path / RECORD.parts[0]).write_text("in the way")
+    (tmp_path / SESSION.parts[0]).write_text("in the way")
     session = Session(tmp_path)
     session.start()
     session.watcher.end()
@@ -313,13 +321,13 @@ def test_slurm_is_asked_only_about_jobs_in_the_queue_and_less_and_less_often() -
 
     def ask() -> dict[str, QueuedJob]:
         asked.append(clock[0])
-        return {"41": QueuedJob("PENDING"), "99": QueuedJob("PENDING")}
+        return {"41": QueuedJob(state="PENDING"), "99": QueuedJob(state="PENDING")}
 
     queue = SlurmQueue(ask, lambda: clock[0])
     for second in range(200):
         clock[0] = float(second)
         found = queue.jobs(frozenset({"41"}) if second else frozenset())
-    assert found == {"41": QueuedJob("PENDING")}
+    assert found == {"41": QueuedJob(state="PENDING")}
     assert asked == [20.0, 40.0, 70.0, 110.0, 160.0]
 
     for second in range(200, 400):
@@ -329,10 +337,15 @@ def test_slurm_is_asked_only_about_jobs_in_the_queue_and_less_and_less_often() -
 
 
 def test_slurms_answer_is_read_and_what_is_no_answer_left_out() -> None:
-    jobs = ["41|PENDING|2027-01-15T09:30:00|Priority", "42|PENDING|N/A|(null)", "43|RUNNING|N/A|None"]
+    jobs = [
+        "41                  PENDING             0           2027-01-15T09:30:00     Priority    ",
+        "42                  PENDING             2           N/A                     launch failed held",
+        "43                  RUNNING             0           N/A                     None",
+    ]
     found = parse_queue("\n".join([*jobs, "slurm_load_jobs error: Unable to contact", "|||", ""]))
     assert list(found) == ["41", "42", "43"]
     assert found["41"].reason == "Priority"
     assert found["41"].starts is not None
     assert found["42"].starts is None
-    assert (found["42"].reason, found["43"].reason) == ("", "")
+    assert (found["42"].reason, found["43"].reason) == ("launch failed held", "")
+    assert (found["41"].restarts, found["42"].restarts) == (0, 2)

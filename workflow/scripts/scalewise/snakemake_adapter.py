@@ -7,12 +7,13 @@ continuous integration against the oldest and the newest that pyproject.toml all
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 HANDLERS = ("onstart", "onsuccess", "onerror")
 BUDGET = "device_budget"
@@ -189,6 +190,13 @@ def snakemake_logger() -> logging.Logger:
     return logging.getLogger("snakemake.logging")
 
 
+_SUBMITTED = re.compile(r"Job (\d+) has been submitted with SLURM jobid (\d+)")
+"""The message of the executor plugin for Slurm, which has no event for it."""
+
+_AWAITED = ("Will exit", "Terminating", "Shutting down", "Nothing to be done")
+"""Beginnings of messages that Snakemake logs as information, and that a user waits for."""
+
+
 def terminal_handlers(logger: logging.Logger) -> Iterator[logging.Handler]:
     """Yield the handlers of a log that write to the terminal; a file's handler is a stream's, too."""
     for handler in logger.handlers:
@@ -196,11 +204,52 @@ def terminal_handlers(logger: logging.Logger) -> Iterator[logging.Handler]:
             yield handler
 
 
-def event_of(record: logging.LogRecord) -> str | None:
-    """Return the name of the event that a record reports, such as ``job_error``; None if it has none."""
-    event = record.__dict__.get("event")
-    name = getattr(event, "value", event)
-    return None if name is None else str(name)
+@dataclass(frozen=True)
+class JobEvent:
+    """A job's change of state, as the log reports it.
+
+    Args:
+        job: Snakemake's number of the job.
+        state: ``handed over`` to an executor, ``submitted`` to Slurm, ``finished`` or ``failed``.
+        rule: The job's rule; empty for a job that was submitted or has finished.
+        wildcards: The job's wildcards when it is handed over.
+        log: The job's log, when it has failed; None if it has none.
+        slurm_id: Slurm's number of a job that was submitted.
+    """
+
+    job: int
+    state: Literal["handed over", "submitted", "finished", "failed"]
+    rule: str = ""
+    wildcards: Mapping[str, str] = field(default_factory=dict)
+    log: Path | None = None
+    slurm_id: str = ""
+
+
+def job_event(record: logging.LogRecord) -> JobEvent | None:
+    """Return what a record reports of a job; None if it reports nothing of one."""
+    fields: dict[str, Any] = record.__dict__
+    event = getattr(fields.get("event"), "value", fields.get("event"))
+    rule = str(fields.get("rule_name") or "")
+    if event == "job_info":
+        return JobEvent(int(fields["jobid"]), "handed over", rule, dict(fields["wildcards"]))
+    if event == "job_finished":
+        return JobEvent(int(fields["job_id"] if "job_id" in fields else fields["jobid"]), "finished")
+    if event == "job_error":
+        log = fields.get("log")
+        return JobEvent(int(fields["jobid"]), "failed", rule, log=Path(log[0]) if log else None)
+    if event is None and (submitted := _SUBMITTED.search(str(record.msg))):
+        return JobEvent(int(submitted[1]), "submitted", slurm_id=submitted[2])
+    return None
+
+
+def is_for_user(record: logging.LogRecord) -> bool:
+    """Return whether a record is a warning, an error, or a message that a user waits for."""
+    return record.levelno >= logging.WARNING or str(record.msg).startswith(_AWAITED)
+
+
+def is_command_error(record: logging.LogRecord) -> bool:
+    """Return whether a record has only the command of a failed job: ``job_error`` follows, with its log."""
+    return record.__dict__.get("exception") == "RuleException" and "Command '" in str(record.msg)
 
 
 # ---- Snakemake's command line

@@ -51,6 +51,18 @@ class _Note(BaseModel):
     model_config = ConfigDict(frozen=True, defer_build=True)
 
 
+class Waiting(_Note):
+    """``waiting.json``: a job waits, before it starts its ranks.
+
+    Args:
+        reason: Thing that it waits for, such as ``another training on this machine``.
+        since: Seconds since the epoch.
+    """
+
+    reason: str
+    since: float
+
+
 class Progress(_Note):
     """The progress of a training, as rank 0 last told it: that may be seconds ago.
 
@@ -61,6 +73,8 @@ class Progress(_Note):
         steps: Optimizer steps of the whole training, where they end it; None where something else does.
         steps_per_epoch: Optimizer steps of an epoch; None where nobody knows.
         reported_at: Time of the report, seconds since the epoch by the clock of rank 0's host.
+        first_step: Steps that this start's first report had; the steps of earlier starts are among them.
+        first_reported_at: Time of that report.
         samples_per_second: Throughput by the clock of rank 0; None before there is any. Of a built-in model
             in the latest windows, warm-up left out; of a program, between the last two messages.
     """
@@ -71,16 +85,21 @@ class Progress(_Note):
     steps: int | None = None
     steps_per_epoch: int | None = None
     reported_at: float = 0.0
+    first_step: int = 0
+    first_reported_at: float = 0.0
     samples_per_second: float | None = None
+
+    @property
+    def total_steps(self) -> int | None:
+        """Optimizer steps of the whole training; None where its length is not known."""
+        if self.steps is not None:
+            return self.steps
+        return self.epochs * (self.steps_per_epoch or 0) or None
 
     @property
     def fraction(self) -> float | None:
         """Share of the training that is done; None where its length is not known."""
-        if self.steps is not None:
-            return self.step / self.steps
-        if self.epochs and self.steps_per_epoch:
-            return self.step / (self.epochs * self.steps_per_epoch)
-        return self.epoch / self.epochs if self.epochs else None
+        return self.step / self.total_steps if self.total_steps else None
 
     def __str__(self) -> str:
         if self.steps is not None:

@@ -12,6 +12,7 @@ import os
 import shutil
 import time
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from scalewise.execution.messages import (
     RankError,
     RankSetup,
     TrainSpec,
+    Waiting,
 )
 from scalewise.records import write_json, write_text
 
@@ -34,6 +36,9 @@ FAULT_BYTES = 200
 
 PROGRESS = "progress.json"
 """The file that says how far the training has come, for all who look at it from outside."""
+
+WAITING = "waiting.json"
+"""The file that states what a job waits for, until it begins to start its ranks."""
 
 
 @dataclass(frozen=True)
@@ -236,12 +241,21 @@ class RankFiles:
         except OSError:
             return None
 
+    def waits(self, reason: str) -> None:
+        """State what the job waits for; nothing fails if the disk does not take it."""
+        with suppress(OSError):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_json(self.folder / WAITING, Waiting(reason=reason, since=time.time()))
+
     def progress(self, progress: Progress) -> None:
-        """Write the progress of the training, for the supervisor."""
+        """Write the progress of the training, for the supervisor and the display."""
         # not flushed to disk: it is written while the clock runs
-        path = self._own(PROGRESS)
+        path, now = self._own(PROGRESS), time.time()
         draft = path.with_name(f".{path.name}")
-        reported = progress.model_copy(update={"reported_at": time.time()})
+        earlier = self.read_progress()
+        first = (progress.step, now) if earlier is None else (earlier.first_step, earlier.first_reported_at)
+        times = {"reported_at": now, "first_step": first[0], "first_reported_at": first[1]}
+        reported = progress.model_copy(update=times)
         draft.write_text(reported.model_dump_json(), encoding="utf-8")
         draft.replace(path)
 

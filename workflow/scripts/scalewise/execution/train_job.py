@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from scalewise.execution.finished_results import finished_result, publish_again
@@ -137,7 +138,7 @@ def train_or_reuse(options: TrainOptions, label: str, site: SiteLaunch) -> int:
     launch = launch_of(definition, options.dataset, options.weights, site, rank_files)
     wait_seconds = options.limits.limit_seconds if site.slurm else MACHINE_WAIT_SECONDS
     # a cluster has its own way to give a node to one job; here all trainings of a machine take turns
-    machine = nullcontext() if site.slurm else machine_lock(MACHINE_WAIT_SECONDS, say)
+    machine = nullcontext() if site.slurm else machine_lock(MACHINE_WAIT_SECONDS, partial(wait, folder))
     with lock_run(folder, wait_seconds, lambda text: say(f"{label}: {text}"), me) as lock, machine:
         inputs = hashes_of(options)
         earlier = load_history(folder, definition, inputs, rank_files)
@@ -195,6 +196,12 @@ def train_or_reuse(options: TrainOptions, label: str, site: SiteLaunch) -> int:
         history = HistoryWriter(folder, earlier, start_now)
         resume_or_begin(rank_group, rank_setup, spec, history, options.limits.keep_checkpoints)
     return 0
+
+
+def wait(folder: Path, message: str) -> None:
+    """State that the run waits for another training on this machine."""
+    say(message)
+    RankFiles(folder / "attempt").waits("another training on this machine")
 
 
 def keep_result(options: TrainOptions, label: str, record: Summary, earlier: History, lock: RunLock) -> None:

@@ -1,45 +1,30 @@
-"""The jobs of the runs, as Snakemake's log tells of them."""
+"""The jobs of the runs: what Snakemake's log reports of them, and Slurm's queue."""
 
 from __future__ import annotations
 
 import logging
-import re
+import os
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Literal
+from contextlib import suppress
+from datetime import datetime
 
-from pydantic import BaseModel, ConfigDict
+from scalewise.execution.slurm_job import squeue
+from scalewise.snakemake_adapter import job_event
+from scalewise.watch.study import Job, QueuedJob, RunKey
 
-from scalewise.snakemake_adapter import event_of
-from scalewise.watch.points import RunKey
+FIRST_SECONDS, MORE_SECONDS, MOST_SECONDS = 20.0, 10.0, 180.0
+"""Time to the next question to Slurm: it grows while nothing happens, as that of Snakemake's own does."""
 
-_SUBMITTED = re.compile(r"Job (\d+) has been submitted with SLURM jobid (\d+)")
-
-
-class Job(BaseModel):
-    """The last job of a run in this session.
-
-    Args:
-        handed_over: Seconds since the epoch.
-        earlier_start: Time at which the last start before it began; empty if there was none.
-        slurm_id: Empty on one machine, and until Slurm has taken it.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    state: Literal["handed over", "finished", "failed"]
-    handed_over: float
-    earlier_start: str = ""
-    slurm_id: str = ""
+_FIELDS = "JobID:20,State:20,RestartCnt:12,StartTime:24,Reason:80"
+_NO_REASON = {"None", "(null)"}
 
 
 class JobLog(logging.Handler):
     """Follows the trainings through Snakemake's log; safe to be read by another thread.
 
     Args:
-        last_start: Returns when the last start of a run began, which has just been handed over.
         changed: Called after each event that may change what is shown.
         now: Gives seconds since the epoch.
         train: Name of the rule that trains.
@@ -47,103 +32,102 @@ class JobLog(logging.Handler):
 
     def __init__(
         self,
-        last_start: Callable[[RunKey], str],
         changed: Callable[[], None] = lambda: None,
         now: Callable[[], float] = time.time,
         train: str = "train",
     ) -> None:
         super().__init__(logging.INFO)
-        self._train = train
-        self._last_start, self._changed, self._now = last_start, changed, now
+        self._changed, self._now, self._train = changed, now, train
         self._runs: dict[int, RunKey] = {}
         self._jobs: dict[RunKey, Job] = {}
         self._guard = threading.Lock()
 
     def jobs(self) -> dict[RunKey, Job]:
-        """The last job of each run that has had one."""
+        """Return the last job of each run that has had one."""
         with self._guard:
             return dict(self._jobs)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take in an event; one that is not understood is left out, and never an error of the study."""
-        try:
+        """Take in an event; one that is not understood is ignored, and never an error of the study."""
+        with suppress(Exception):
             if self._take(record):
                 self._changed()
-        except Exception:  # noqa: BLE001, S110 - whatever it is, the study goes on
-            pass
 
     def _take(self, record: logging.LogRecord) -> bool:
-        told: dict[str, Any] = record.__dict__
-        event = event_of(record)
-        if event == "job_info" and told.get("rule_name") == self._train:
-            run = (str(told["wildcards"]["experiment"]), str(told["wildcards"]["run"]))
-            earlier = self._last_start(run)
-            with self._guard:
-                self._runs[int(told["jobid"])] = run
-                self._jobs[run] = Job(state="handed over", handed_over=self._now(), earlier_start=earlier)
-            return True
-        if event == "job_finished":
-            return self._end(told.get("job_id", told.get("jobid")), "finished")
-        if event == "job_error":
-            return self._end(told.get("jobid"), "failed")
-        if event is None and (found := _SUBMITTED.search(str(record.msg))):
-            return self._update(int(found[1]), slurm_id=found[2])
-        return False
-
-    def _end(self, job: Any, state: str) -> bool:
-        return job is not None and self._update(int(job), state=state)
-
-    def _update(self, job: int, **changes: str) -> bool:
+        event = job_event(record)
+        if event is None:
+            return False
         with self._guard:
-            run = self._runs.get(job)
-            if run is None:
+            if event.state == "handed over" and event.rule == self._train:
+                run = event.wildcards["experiment"], event.wildcards["run"]
+                self._runs[event.job] = run
+                self._jobs[run] = Job(state="handed over", handed_over=self._now())
+            elif event.job in self._runs:
+                run = self._runs[event.job]
+                news = {"slurm_id": event.slurm_id} if event.slurm_id else {"state": event.state}
+                self._jobs[run] = self._jobs[run].model_copy(update=news)
+            else:
                 return False
-            self._jobs[run] = self._jobs[run].model_copy(update=changes)
         return True
 
 
-_OWN_COMMAND = '"$SCALEWISE_SCRIPTS/'
+def parse_queue(answer: str) -> dict[str, QueuedJob]:
+    """Return the jobs of an answer of squeue by their ids; lines that are something else are ignored."""
+    jobs = {}
+    for line in answer.splitlines():
+        with suppress(ValueError):
+            job, state, restarts, start, reason = line.split(maxsplit=4)
+            reason = reason.strip()
+            jobs[str(int(job))] = QueuedJob(
+                state=state,
+                restarts=int(restarts),
+                starts=_moment(start),
+                reason="" if reason in _NO_REASON else reason,
+            )
+    return jobs
 
-_PASSES = ("Will exit", "Terminating", "Shutting down", "Nothing to be done")
-"""Beginnings of messages that Snakemake logs as information, and that a user waits for."""
+
+def ask_slurm() -> dict[str, QueuedJob] | None:
+    """Return all jobs of this user; None if Slurm does not answer."""
+    answer = squeue(f"--user={os.getuid()}", f"--Format={_FIELDS}")
+    return None if answer is None else parse_queue(answer)
 
 
-class Silence(logging.Filter):
-    """Keeps Snakemake's information from the terminal.
-
-    Warnings and errors pass, and messages that a user waits for.
+class SlurmQueue:
+    """The latest answer of Slurm.
 
     Args:
-        condition: Whether anything is kept from the terminal while it is on.
-        is_shown_better: Whether an error was shown in another form, which is enough.
+        ask: The question.
+        now: Gives monotonic seconds.
     """
 
     def __init__(
         self,
-        condition: Callable[[], bool] = lambda: True,
-        is_shown_better: Callable[[logging.LogRecord], bool] = lambda _: False,
+        ask: Callable[[], dict[str, QueuedJob] | None] = ask_slurm,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__()
-        self._condition, self._is_shown_better, self.on = condition, is_shown_better, True
+        self._ask, self._now = ask, now
+        self._wait, self._due = FIRST_SECONDS, now() + FIRST_SECONDS
+        self._jobs: dict[str, QueuedJob] = {}
+        self._last_wanted: frozenset[str] = frozenset()
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a record is shown."""
-        if not self.on or not self._condition():
-            return True
-        if record.levelno >= logging.WARNING:
-            return not self._is_shown_better(record)
-        return str(record.msg).startswith(_PASSES)
+    def jobs(self, wanted: frozenset[str]) -> dict[str, QueuedJob]:
+        """Return the known states of these jobs; Slurm is asked about others than before earlier."""
+        if wanted != self._last_wanted:
+            self._last_wanted, self._wait = wanted, FIRST_SECONDS
+            self._due = min(self._due, self._now() + FIRST_SECONDS)
+        if wanted and self._now() >= self._due:
+            answer = self._ask()
+            self._due = self._now() + self._wait
+            self._wait = min(self._wait + MORE_SECONDS, MOST_SECONDS)
+            if answer is not None:
+                self._jobs = answer
+        return {job: self._jobs[job] for job in wanted if job in self._jobs}
 
 
-def failed_run(record: logging.LogRecord, train: str) -> Path | None:
-    """Return the folder of the run whose failure a record reports; None for any other record."""
-    fields: dict[str, Any] = record.__dict__
-    if event_of(record) != "job_error" or fields.get("rule_name") != train or not fields.get("log"):
+def _moment(text: str) -> float | None:
+    """Return the seconds since the epoch of a local time of Slurm; None for ``N/A`` and the like."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
         return None
-    return Path(fields["log"][0]).parent
-
-
-def repeats_failed_job(record: logging.LogRecord) -> bool:
-    """Return whether a record has only the command line of a failed job: its next record has that, too."""
-    fields: dict[str, Any] = record.__dict__
-    return fields.get("exception") == "RuleException" and _OWN_COMMAND in str(record.msg)

@@ -18,11 +18,10 @@ from scalewise.plan.terminal.final_message import EarlierFiles, decisions, end_w
 from scalewise.plan.terminal.plan_table import plan_table, predicted_plan
 from scalewise.records import RECORD, SUMMARY
 from scalewise.snakemake_adapter import Snakemake, snakemake_logger, terminal_handlers
-from scalewise.watch.jobs import Silence
-from scalewise.watch.points import RunKey, WatchedStudy
-from scalewise.watch.slurm_queue import SlurmQueue
+from scalewise.watch.jobs import SlurmQueue
+from scalewise.watch.study import RunKey, WatchedStudy
 from scalewise.watch.terminal import display_for
-from scalewise.watch.watcher import Watcher
+from scalewise.watch.watcher import Silence, Watcher
 
 PROGRESS = "SCALEWISE_PROGRESS"
 """Variable that has Snakemake's own log on the terminal instead, if it is ``off``."""
@@ -190,8 +189,7 @@ def _watcher(
     jobs = snakemake.jobs
     if not any(job.rule in {rules.train, rules.judge_round} for job in jobs):
         return None
-    trainings = [job.wildcards for job in jobs if job.rule == rules.train]
-    session = {(wildcards["experiment"], wildcards["run"]) for wildcards in trainings}
+    runs = {(job.wildcards["experiment"], job.wildcards["run"]) for job in jobs if job.rule == rules.train}
     budget = None
     if study.site.slurm is not None and snakemake.sends_jobs:
         # plenty if nothing limits them
@@ -200,7 +198,7 @@ def _watcher(
         WatchedStudy.of(study, budget),
         {name: planned.spec for name, planned in study.experiments.items()},
         Path.cwd(),
-        session,
+        runs,
         snakemake_logger(),
         display_for(sys.stderr, environ) if shows_study(snakemake, environ) else None,
         slurm=None if budget is None else SlurmQueue(),

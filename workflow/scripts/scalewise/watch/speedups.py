@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from scalewise.analysis.statistics.intervals import Interval
-from scalewise.watch.points import WatchedPoint
-from scalewise.watch.standing import PointStanding
+from scalewise.watch.status import PointStatus
+from scalewise.watch.study import WatchedPoint
 
 NEVER_MORE = {"out-of-memory", "diverged"}
-"""Outcomes that another try would repeat, as the tables have them: such a point is no baseline."""
+"""Outcomes that another try would repeat, as in the tables: such a point is no baseline."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Speedup:
     """A measured point against its baseline, the fewest devices of its series that can train it.
 
     Args:
-        ratio: Ratio of the throughputs; without bounds where neither has two runs.
+        ratio: Ratio of the throughputs; without bounds if neither has two runs.
     """
 
     point: WatchedPoint
@@ -33,16 +33,16 @@ class Speedup:
 
     @property
     def efficiency(self) -> float:
-        """The speedup over what as many devices could give at most."""
+        """The speedup as a share of what so many devices could give at most."""
         return self.ratio.estimate * self.baseline / self.point.devices
 
 
-def speedups(points: Sequence[PointStanding]) -> Iterator[Speedup]:
-    """The speedup of every point that has completed runs, as has its baseline; none of the baseline."""
-    series: dict[tuple[str, str], list[PointStanding]] = defaultdict(list)
+def speedups(points: Sequence[PointStatus]) -> Iterator[Speedup]:
+    """Yield the speedup of every point above its baseline, if runs of both have completed."""
+    series: dict[tuple[str, str], list[PointStatus]] = defaultdict(list)
     for each in points:
         series[_series(each)].append(each)
-    baselines = {name: baseline_of(mine) for name, mine in series.items()}
+    baselines = {name: baseline_of(members) for name, members in series.items()}
     for each in points:
         baseline = baselines[_series(each)]
         if each.point.devices <= baseline.point.devices:
@@ -52,19 +52,19 @@ def speedups(points: Sequence[PointStanding]) -> Iterator[Speedup]:
             yield Speedup(each.point, baseline.point.devices, ratio(above, below))
 
 
-def baseline_of(series: Sequence[PointStanding]) -> PointStanding:
-    """The fewest devices of a series; those on which its training is known to be impossible do not count."""
+def baseline_of(series: Sequence[PointStatus]) -> PointStatus:
+    """Return the fewest devices of a series on which its training is not known to be impossible."""
     possible = [each for each in series if not _is_impossible(each)]
     return min(possible or series, key=lambda each: each.point.devices)
 
 
-def _is_impossible(standing: PointStanding) -> bool:
-    """Whether all of its runs have ended and say so."""
-    return all(facts.outcome in NEVER_MORE for facts in standing.runs.values())
+def _is_impossible(point: PointStatus) -> bool:
+    """Return whether all runs of a point have ended so that another try would end alike."""
+    return all(run.outcome in NEVER_MORE for run in point.runs.values())
 
 
-def _series(standing: PointStanding) -> tuple[str, str]:
-    return standing.point.experiment, standing.point.series
+def _series(status: PointStatus) -> tuple[str, str]:
+    return status.point.experiment, status.point.series
 
 
 @lru_cache(maxsize=65536)

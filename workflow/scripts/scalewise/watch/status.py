@@ -1,158 +1,268 @@
-"""Status of a study that another process runs, or has run: only from files."""
+"""Status of a study: what the files of its runs state, point by point. The one way to every display."""
 
 from __future__ import annotations
 
-import shutil
-import sys
-import time
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TextIO
+from typing import Any, Literal, TypeVar
 
-from scalewise.plan.formatting import clock_text, duration_text
-from scalewise.plan.terminal.final_message import latest_answers
-from scalewise.watch.lines import table
-from scalewise.watch.look import Looker
-from scalewise.watch.record import RECORD, WatchRecord, WatchRecordError, read_watch_record
-from scalewise.watch.standing import Standing
-from scalewise.watch.terminal import Display, display_for
-from scalewise.watch.watcher import ALIVE_SECONDS, MOST_SHARE, POLL_SECONDS
+from pydantic import ValidationError
 
-NOT_STARTED = (
-    "No study has been started in {folder}: there is no {record}. Run this where snakemake runs, or name "
-    "that folder. `snakemake plan` shows the runs of a study."
-)
-MAX_LINES = 10_000
-SILENT_SECONDS = 3 * ALIVE_SECONDS
-"""A session that is silent for so long counts as ended, even if its process may exist: process ids are used
-again, and those of another host cannot be seen."""
+from scalewise.analysis.bottlenecks.disturbances import disturbance
+from scalewise.analysis.statistics.intervals import Interval, geometric_interval
+from scalewise.execution.messages import Progress, Waiting
+from scalewise.execution.rank_files import PROGRESS, WAITING
+from scalewise.records import HISTORY, SUMMARY, History, epoch_seconds, read_regular
+from scalewise.watch.study import Job, QueuedJob, Rounds, RunKey, StudySession, WatchedPoint, WatchedStudy
 
+Content = TypeVar("Content")
 
-def head_line(record: WatchRecord, now: float) -> str:
-    """Facts on the process that runs the study.
+RunState = Literal["later", "waiting", "queued", "blocked", "starting", "running", "done", "failed"]
+"""A run's state. Later: this session does not make it. Waiting: not handed to Slurm or to this machine.
+Blocked: its job waits for another training on this machine."""
 
-    Args:
-        record: The session.
-        now: Seconds since the epoch.
-    """
-    since = clock_text(record.began, now)
-    who = f"process {record.pid} on {record.host}"
-    if record.ended:
-        return f"Started {since}, ended {clock_text(record.told_at, now)}."
-    if is_over(record, now):
-        silent = duration_text(now - record.told_at)
-        gone = "has ended" if record.is_alive is False else f"has reported nothing for {silent}"
-        return (
-            f"Started {since} by {who}, which {gone}. Below is the last known status. Jobs in Slurm's queue "
-            "may still run. The same snakemake command makes the missing runs."
-        )
-    return f"Running since {since}: {who}."
+RunOutcome = Literal[
+    "", "completed", "diverged", "out-of-memory", "failed", "timed-out", "interrupted", "killed"
+]
 
 
-def is_over(record: WatchRecord, now: float) -> bool:
-    """Whether the study no longer runs: it has ended, or its process has ended or is silent.
+@dataclass(frozen=True)
+class RunStatus:
+    """Status of a run.
 
     Args:
-        record: The session.
-        now: Seconds since the epoch.
+        outcome: Outcome of a run that has ended; empty before, and if no file states it.
+        throughput: Samples per second of a run that has completed.
+        disturbed: Reason that disturbed a run that has completed; empty if there is none.
+        progress: Last report of the ranks; None before their first steps.
+        job_seconds: Length of each job that has ended.
+        began: Start of the job that is at work, seconds since the epoch.
+        waits_for: Reason that it is blocked.
+        slurm: Slurm's report on a run in its queue; None if unknown.
     """
-    return record.ended or record.is_alive is False or now - record.told_at > SILENT_SECONDS
+
+    state: RunState
+    outcome: RunOutcome = ""
+    throughput: float | None = None
+    disturbed: str = ""
+    progress: Progress | None = None
+    job_seconds: tuple[float, ...] = ()
+    began: float | None = None
+    waits_for: str = ""
+    slurm: QueuedJob | None = None
+
+    def elapsed(self, now: float) -> float:
+        """Seconds for which its job has been at work; clocks of two hosts may differ a little."""
+        return 0.0 if self.began is None else max(now - self.began, 0.0)
 
 
+@dataclass(frozen=True)
+class PointStatus:
+    """A point and its repeats.
+
+    Args:
+        runs: Repeats that are requested.
+    """
+
+    point: WatchedPoint
+    runs: Mapping[RunKey, RunStatus]
+
+    def in_state(self, *states: RunState) -> list[RunKey]:
+        """Runs of the point in any of these states."""
+        return [run for run, status in self.runs.items() if status.state in states]
+
+    @property
+    def rates(self) -> list[float]:
+        """Samples per second of the runs that have completed, of the undisturbed ones if there are any."""
+        rates = [(each.throughput, each.disturbed) for each in self.runs.values() if each.throughput]
+        return [rate for rate, disturbed in rates if not disturbed] or [rate for rate, _ in rates]
+
+    @property
+    def throughput(self) -> Interval | None:
+        """Geometric mean of the throughput with its 95 % interval; None before any run has completed."""
+        return geometric_interval(self.rates) if self.rates else None
+
+    @property
+    def failed(self) -> int:
+        """Runs that failed; the same command makes an interrupted one again."""
+        return sum(self.runs[run].outcome != "interrupted" for run in self.in_state("failed"))
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Changes when there is news of the point, and not with every step of a run."""
+        counted: tuple[RunState, ...] = ("done", "failed", "queued", "blocked")
+        counts = (len(self.in_state(state)) for state in counted)
+        return (*counts, *self.in_state("starting", "running"))
+
+
+@dataclass(frozen=True)
 class StudyStatus:
-    """The latest session of the study in a folder.
+    """Status of a study.
 
     Args:
-        folder: Folder in which Snakemake runs.
+        points: Those that have a run, in the order of the configuration.
+        not_requested: Points of which no run is requested, as a study has that chooses its device counts.
+        now: Seconds since the epoch.
+        over: Whether the session has ended, so that no more runs are made.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._looker: Looker | None = None
-        self._of: tuple[float, int] | None = None
-        self._record: WatchRecord | None = None
+    study: WatchedStudy
+    points: Sequence[PointStatus]
+    not_requested: int
+    rounds: Rounds
+    now: float
+    over: bool = False
 
-    def look(self, now: float) -> tuple[WatchRecord, Standing] | None:
-        """Status of the study; None if none has been started.
+    @property
+    def runs(self) -> dict[RunKey, RunStatus]:
+        """All runs that are requested."""
+        return {run: status for point in self.points for run, status in point.runs.items()}
+
+    def count(self, *states: RunState) -> int:
+        """Runs in any of these states."""
+        return sum(len(point.in_state(*states)) for point in self.points)
+
+
+class StatusReader:
+    """Reads the status of one session again and again; a run that has ended is not read again.
+
+    Args:
+        results: Folder of all experiments.
+    """
+
+    def __init__(self, results: Path) -> None:
+        self._results = results
+        self._readable: dict[Path, Any] = {}
+        self._settled: dict[RunKey, tuple[Job | None, RunStatus]] = {}
+
+    def read(self, session: StudySession, now: float, over: bool = False) -> StudyStatus:
+        """Return the status of the study.
 
         Args:
+            session: The session as it is now.
             now: Seconds since the epoch.
-
-        Raises:
-            WatchRecordError: The first look finds a record that cannot be read; later ones go by the last.
+            over: Whether the session has ended.
         """
+        jobs, in_session = dict(session.jobs), frozenset(session.runs)
+        on_cluster = session.study.device_budget is not None
+        points, not_requested = [], 0
+        for point in session.study.points:
+            requested = session.rounds.repeats(point)
+            first = session.first_requested.get(point.experiment, {}).get(point.name, requested)
+            runs = {}
+            for repeat in range(1, requested + 1):
+                run = point.run(repeat)
+                job = jobs.get(run)
+                if job is None:
+                    status = self._without_job(run, run in in_session)
+                else:
+                    status = self._with_job(run, job, session.queue.get(job.slurm_id), on_cluster)
+                if status.state == "later" and repeat > first:
+                    # a round has requested it since the session began, which therefore makes it
+                    status = replace(status, state="waiting")
+                if status.state != "later":
+                    runs[run] = status
+            if runs:
+                points.append(PointStatus(point, runs))
+            not_requested += not requested
+        return StudyStatus(session.study, points, not_requested, session.rounds, now, over)
+
+    def _without_job(self, run: RunKey, in_session: bool) -> RunStatus:
+        """Return the status of a run that has had no job in the session, which may make it again."""
+        if (settled := self._settled.get(run)) is not None and settled[0] is None:
+            return settled[1]
+        folder = self._folder(run)
+        seconds = _job_seconds(self._history(folder), None)
+        if in_session:
+            status = RunStatus("waiting", job_seconds=seconds)
+        else:
+            status = self._ended(folder, seconds) or RunStatus("later", job_seconds=seconds)
+        if status.state != "later":
+            self._settled[run] = None, status
+        return status
+
+    def _with_job(self, run: RunKey, job: Job, slurm: QueuedJob | None, on_cluster: bool) -> RunStatus:
+        settled = self._settled.get(run)
+        if settled is not None and settled[0] == job:
+            return settled[1]
+        status = self._of_job(self._folder(run), job, slurm, on_cluster)
+        # of a file that comes late the outcome is still missing
+        if job.state != "handed over" and status.outcome:
+            self._settled[run] = job, status
+        return status
+
+    def _of_job(self, folder: Path, job: Job, slurm: QueuedJob | None, on_cluster: bool) -> RunStatus:
+        """Return the status of a run by what its job and its ranks state."""
+        history = self._history(folder)
+        progress = None
+        if history is not None and history.starts[-1].outcome is None:
+            progress = self._parsed(folder / "attempt" / PROGRESS, Progress.model_validate_json)
+        seconds = _job_seconds(history, progress)
+        start = history.starts[-1] if history is not None and job.has_made(history.starts[-1]) else None
+        if job.state == "finished" or (start is not None and start.has_result):
+            return self._ended(folder, seconds) or RunStatus("done", job_seconds=seconds)
+        if job.state == "failed":
+            reason = start.outcome if start is not None and start.has_failed else None
+            return RunStatus("failed", reason or "failed", job_seconds=seconds)
+        if start is not None and slurm is not None and slurm.restarts > start.restart_count:
+            start = None  # Slurm has put the job back into its queue since
+        if start is None:
+            if on_cluster:
+                runs = slurm is not None and slurm.state == "RUNNING"
+                return RunStatus("starting" if runs else "queued", job_seconds=seconds, slurm=slurm)
+            waiting = self._parsed(folder / "attempt" / WAITING, Waiting.model_validate_json)
+            if waiting is not None and waiting.since >= job.handed_over:
+                return RunStatus("blocked", job_seconds=seconds, waits_for=waiting.reason)
+            return RunStatus("starting", job_seconds=seconds)
+        if start.has_failed:
+            return RunStatus("failed", start.outcome or "failed", job_seconds=seconds)
+        began = epoch_seconds(start.started_at)
+        state: RunState = "starting" if progress is None else "running"
+        return RunStatus(state, progress=progress, job_seconds=seconds[:-1], began=began)
+
+    def _folder(self, run: RunKey) -> Path:
+        return self._results / run[0] / "runs" / run[1]
+
+    def _history(self, folder: Path) -> History | None:
+        history = self._parsed(folder / HISTORY, History.model_validate_json)
+        return history if history is not None and history.starts else None
+
+    def _ended(self, folder: Path, seconds: tuple[float, ...]) -> RunStatus | None:
+        status = self._parsed(folder / SUMMARY, _result)
+        return None if status is None else replace(status, job_seconds=seconds)
+
+    def _parsed(self, path: Path, parse: Callable[[bytes], Content]) -> Content | None:
+        """Return what a file states; the last readable content if it cannot be read, None if it is gone."""
         try:
-            record = read_watch_record(self._folder)
-        except WatchRecordError:
-            if self._record is None:
-                raise
-            record = self._record
-        if record is None:
-            return None
-        self._record = record
-        if self._looker is None or self._of != (record.began, record.pid):
-            results = self._folder / "results"
-            self._looker = Looker(record.study, results, frozenset(record.session), record.first_asked)
-            self._of = record.began, record.pid
-        over = is_over(record, now)
-        # runs at work when the session ended have made no known progress since
-        until = min(now, record.told_at) if over else now
-        return record, self._looker.look(dict(record.jobs), record.queue, record.rounds, until, over)
+            self._readable[path] = parse(read_regular(path))
+        except FileNotFoundError:
+            self._readable.pop(path, None)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, ValidationError, RecursionError):
+            pass
+        content: Content | None = self._readable.get(path)
+        return content
 
 
-def print_status(folder: Path, stream: TextIO = sys.stdout) -> int:
-    """Print the status of the study of a folder; returns the exit code, 1 if there is none.
-
-    Args:
-        folder: Folder in which Snakemake runs.
-        stream: Stream to print to: to the width of a terminal, whole elsewhere.
-    """
-    now = time.time()
-    try:
-        seen = StudyStatus(folder).look(now)
-    except WatchRecordError as error:
-        print(error, file=sys.stderr)
-        return 1
-    if seen is None:
-        print(NOT_STARTED.format(folder=folder.absolute(), record=RECORD), file=sys.stderr)
-        return 1
-    record, standing = seen
-    width = shutil.get_terminal_size().columns if stream.isatty() else MAX_LINES
-    answers = latest_answers(folder / "results") if is_over(record, now) else []
-    print(head_line(record, now), *table(standing, width, MAX_LINES), *answers, sep="\n", file=stream)
-    return 0
+def _job_seconds(history: History | None, progress: Progress | None) -> tuple[float, ...]:
+    """Return the length of each start of a run; of one without an end, until its last report."""
+    if history is None:
+        return ()
+    *seconds, last = history.seconds
+    if history.starts[-1].outcome is None:
+        began = epoch_seconds(history.starts[-1].started_at)
+        last = min(last, progress.reported_at - began) if progress is not None else 0.0
+    return (*seconds, last)
 
 
-def follow_status(folder: Path, environ: dict[str, str], stream: TextIO = sys.stdout) -> int:
-    """Show the status until the study ends, or until Ctrl-C, which ends only the display.
-
-    Args:
-        folder: Folder in which Snakemake runs.
-        environ: The environment; TERM and NO_COLOR describe the terminal.
-        stream: Stream to print to.
-    """
-    status = StudyStatus(folder)
-    try:
-        seen = status.look(time.time())
-    except WatchRecordError:
-        seen = None
-    if seen is None or seen[1].over:
-        return print_status(folder, stream)
-    display: Display = display_for(stream, environ)
-    record, standing = seen
-    shown, began = "", time.process_time()
-    try:
-        while not standing.over:
-            if shown != (shown := head_line(record, time.time())):
-                display.say(shown)
-            display.show(standing)
-            # the measured runs may share this machine
-            time.sleep(max(POLL_SECONDS, (time.process_time() - began) / MOST_SHARE))
-            began = time.process_time()
-            record, standing = status.look(time.time()) or (record, standing)
-    except KeyboardInterrupt:
-        pass
-    finally:
-        display.end(standing)
-    if shown != (last := head_line(record, time.time())):
-        display.say(last)
-    return 0
+def _result(text: bytes) -> RunStatus:
+    """Return what is shown of a summary; the whole record would be checked ten times as long."""
+    record: Mapping[str, Any] = json.loads(text)
+    if record["outcome"] != "completed":
+        return RunStatus("failed", record["outcome"])
+    measured = record["measurements"] or {}
+    rate = measured.get("throughput_samples_per_second")
+    other_jobs = (record.get("provenance") or {}).get("other_jobs")
+    disturbed = disturbance({**measured, "other_jobs": other_jobs})
+    return RunStatus("done", "completed", float(rate) if rate else None, disturbed)
