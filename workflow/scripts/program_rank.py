@@ -20,7 +20,9 @@ from scalewise.training.program.rank import run_program_rank
 def main(arguments: list[str] | None = None) -> int:
     """Entry of every rank of a program."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("attempt", type=Path, help="the attempt's folder, with the ranks' rendezvous and work")
+    parser.add_argument(
+        "attempt", type=Path, help="the attempt's folder, with the ranks' rendezvous and work"
+    )
     options = parser.parse_args(arguments)
     return run_program_rank(RankFiles.join(options.attempt), PROCESS_STARTED)
 

@@ -45,7 +45,9 @@ def all_reduce(rank_files: RankFiles) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Entry of every rank."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("attempt", type=Path, help="the attempt's folder, with the ranks' rendezvous and work")
+    parser.add_argument(
+        "attempt", type=Path, help="the attempt's folder, with the ranks' rendezvous and work"
+    )
     options = parser.parse_args(arguments)
     rank_files = RankFiles.join(options.attempt)
     works = {"train": train, "hello": preflight, "all-reduce": all_reduce}

@@ -14,7 +14,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Entry of every node, for the launchers that start ranks themselves."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("script", type=Path, help="what a rank runs")
-    parser.add_argument("attempt", type=Path, help="the attempt's folder, with the ranks' rendezvous and work")
+    parser.add_argument(
+        "attempt", type=Path, help="the attempt's folder, with the ranks' rendezvous and work"
+    )
     options = parser.parse_args(arguments)
     rank_files = RankFiles.join(options.attempt)
     forward_sigusr1(rank_files.request_stop)

@@ -36,7 +36,7 @@ def machine_lock(
     Args:
         wait_seconds: The longest time to wait for another training to end.
         notify: Called once, with a sentence on the process that this one waits for.
-        name: Of the lock; by default from the environment, or the one for all users of the machine.
+        name: Name of the lock; by default from the environment, or the one for all users of the machine.
 
     Raises:
         MachineBusyError: The wait was not long enough.
