@@ -325,7 +325,7 @@ def test_what_slurm_refuses_is_shown_in_its_words_with_what_was_asked(programs: 
 
     assert those("bad", ask(programs, {"sbatch": refusing})) == [
         "NOT OK  Slurm refuses the largest job: Requested node configuration is not available sbatch: error: "
-        "Batch job submission failed. Asked was: sbatch --account=proj123 --partition=gpu --nodes=2 "
+        "Batch job submission failed. The request was: sbatch --account=proj123 --partition=gpu --nodes=2 "
         "--gres=gpu:4. Correct the site file."
     ]
 

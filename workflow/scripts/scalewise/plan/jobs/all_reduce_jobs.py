@@ -87,7 +87,7 @@ def site_id(site: Site, site_file: object = None) -> str:
     """
     # a machine's measurements are the same with its profile and without
     path = Path("machine") if site_file is None or site.slurm is None else Path(str(site_file))
-    # the folder of profiles/slurm/site.yaml tells sites apart, its name does not
+    # profiles/slurm/site.yaml: the folder differs between sites, the file's name does not
     word = path.parent.name if path.stem == "site" and path.parent.name else path.stem
     word = re.sub(r"[^A-Za-z0-9_-]+", "-", word).strip("-")[:40] or "site"
     digest = hashlib.sha256(canonical_json(_deciding_facts(site)).encode()).hexdigest()[:8]

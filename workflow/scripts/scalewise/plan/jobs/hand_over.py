@@ -84,7 +84,7 @@ def train_job(run: RunDefinition, allocation: Allocation, site: Site) -> TrainJo
 def site_environment(site: Site) -> dict[str, str]:
     """Return the variables for what is downloaded: by the rules of the login node, and by users' programs."""
     proxies = site.facts.proxies.model_dump(exclude_none=True) if site.facts.proxies else {}
-    # the source of a file changes nothing in it: its checksum says what it must be
+    # a mirror does not change a file: its checksum is given
     downloads = {MIRROR_VARIABLE: site.facts.data_mirror, CHECKSUMS_VARIABLE: site.facts.data_checksums}
     return {
         **{name: place for name, place in downloads.items() if place is not None},

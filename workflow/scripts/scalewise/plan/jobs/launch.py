@@ -270,8 +270,8 @@ def with_prelude(lines: Sequence[str], program: Sequence[str], key: str = "prelu
 
 def _first_word(line: str) -> str:
     """Return the command of a line of shell; what follows, such as an assigned value, may be a secret."""
-    found = re.match(r"\W*[\w./+-]*", line)
-    word = found[0] if found is not None else ""
+    match = re.match(r"\W*[\w./+-]*", line)
+    word = match[0] if match is not None else ""
     return word if word == line.rstrip() else f"{word} ..."
 
 

@@ -22,7 +22,7 @@ SUBMISSION_COMMANDS = ("sbatch", "squeue", "scancel")
 
 
 def check_site(preflight: Preflight) -> Iterator[Finding]:
-    """Every fact of the site that Slurm can confirm."""
+    """Check every fact of the site that Slurm knows."""
     slurm = preflight.slurm
     if slurm is None:
         yield ok("one machine, no scheduler to ask")
@@ -42,7 +42,7 @@ def check_site(preflight: Preflight) -> Iterator[Finding]:
 
 
 def missing_commands(*names: str) -> list[str]:
-    """The commands that are not on PATH."""
+    """Return the commands that are not on PATH."""
     return [name for name in names if shutil.which(name) is None]
 
 
@@ -54,7 +54,7 @@ class _Answer:
 
 
 def _run(*command: str) -> _Answer:
-    # what keeps sinfo from the executor plugin is not meant for these questions
+    # SINFO_PARTITION hides the partitions from the executor plugin, not from these checks
     environ = {name: value for name, value in os.environ.items() if name != "SINFO_PARTITION"}
     try:
         done = subprocess.run(
@@ -140,9 +140,9 @@ def _check_reservation(slurm: Slurm) -> Iterator[Finding]:
 
 
 def _check_nodes(slurm: Slurm, preflight: Preflight) -> Iterator[Finding]:
-    """Whether the partition has nodes as the site says; GPU types are read as Slurm spells them."""
-    where = [f"--partition={slurm.partition}"] if slurm.partition else []
-    answer = _run("sinfo", "--noheader", *where, "--format=%D|%c|%m|%G|%f")
+    """Check that the partition has nodes as the site file describes them; GPU types in Slurm's spelling."""
+    partition = [f"--partition={slurm.partition}"] if slurm.partition else []
+    answer = _run("sinfo", "--noheader", *partition, "--format=%D|%c|%m|%G|%f")
     rows = [line.split("|") for line in answer.text.splitlines() if line.count("|") == 4]
     if not rows:
         yield unknown(f"the partition's nodes could not be looked up ({answer.error})")
@@ -164,17 +164,17 @@ def _check_nodes(slurm: Slurm, preflight: Preflight) -> Iterator[Finding]:
     if fitting >= needed_nodes:
         yield ok(f"{fitting} nodes with {needs} or more; the largest run takes {needed_nodes}")
     else:
-        found = "; ".join(
+        present = "; ".join(
             f"{nodes} with {cpus} CPUs, {memory} MB, {gres}" for nodes, cpus, memory, gres, _ in rows
         )
         yield bad(
-            f"{fitting} nodes have {needs}, and the largest run takes {needed_nodes}. There are: {found}",
+            f"{fitting} nodes have {needs}, and the largest run takes {needed_nodes}. There are: {present}",
             "Correct devices_per_node, cpus_per_node, memory_gb_per_node or gpu_type in the site file.",
         )
 
 
 def _gpus(gres: str, kind: str | None) -> int:
-    """GPUs of a node from what sinfo prints, such as ``gpu:h100:4(S:0-1),nvme:1``."""
+    """Return the GPUs of a node in the form of sinfo, such as ``gpu:h100:4(S:0-1),nvme:1``."""
     total = 0
     for entry in re.sub(r"\([^)]*\)", "", gres).split(","):
         name, *rest = entry.split(":")
@@ -186,7 +186,7 @@ def _gpus(gres: str, kind: str | None) -> int:
 
 
 def _check_memory_of_jobs() -> Iterator[Finding]:
-    """Compare how long the controller remembers jobs with how often snakemake asks it for their ends."""
+    """Check that the controller remembers ended jobs until snakemake asks for their status."""
     age = job_memory_seconds()
     if age is None:
         yield unknown("MinJobAge could not be looked up")
@@ -199,21 +199,20 @@ def _check_memory_of_jobs() -> Iterator[Finding]:
 
 
 def job_memory_seconds() -> int | None:
-    """Seconds for which the controller remembers a job that has ended; None where it does not say."""
+    """Return the seconds for which the controller remembers an ended job; None if unknown."""
     match = re.search(r"MinJobAge\s*=\s*(\d+)", _run("scontrol", "show", "config").text)
     return int(match[1]) if match else None
 
 
 def _check_acceptance(preflight: Preflight) -> Finding:
-    """Whether Slurm would take the largest job, and when it would start."""
+    """Check that Slurm takes the largest job, and ask when it would start."""
     answer = _run("sbatch", "--test-only", *preflight.options, "--wrap=true")
     if answer.ok:
         start = re.search(r"to start at (\S+)", answer.error)
         when = f"; it would start at {start[1]}" if start else ""
         return ok(f"Slurm takes the largest job ({preflight.shape}){when}")
-    said = answer.error.removeprefix("allocation failure: ")
-    shown = shlex.join(preflight.options)
+    reason = answer.error.removeprefix("allocation failure: ")
     return bad(
-        f"Slurm refuses the largest job: {said}",
-        f"Asked was: sbatch {shown}. Correct the site file.",
+        f"Slurm refuses the largest job: {reason}",
+        f"The request was: sbatch {shlex.join(preflight.options)}. Correct the site file.",
     )

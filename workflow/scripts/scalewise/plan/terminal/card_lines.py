@@ -17,7 +17,7 @@ Answer = Mapping[str, Any]
 
 
 def answer_lines(answers: Sequence[Answer]) -> Iterator[str]:
-    """Yield the card of each experiment; of several, a table with a row for each before them."""
+    """Yield the card of each experiment; if there are several, first a table with a row for each."""
     if len(answers) > 1:
         yield from _overview(answers)
         yield ""
@@ -64,7 +64,7 @@ def card_lines(answer: Answer) -> Iterator[str]:
 
 
 def certainty_text(card: Mapping[str, Any]) -> str:
-    """Return ``[clear]``; nothing for an answer that is open, as its verdict says so."""
+    """Return ``[clear]``; nothing for an open answer, as its verdict says that it is open."""
     return "" if card["certainty"] == "Open" else f"[{card['certainty'].lower()}]"
 
 
@@ -83,10 +83,10 @@ def _overview(answers: Sequence[Answer]) -> Iterator[str]:
 
 
 def _wrapped(label: str, text: str, indent: int = 2) -> list[str]:
-    """Return a text, whose further lines stand below its first word.
+    """Return the lines of a text, indented as far as its first word.
 
     Args:
-        label: Stands in a column before the text; may be empty.
+        label: A column before the text; may be empty.
         text: One line; empty for none.
         indent: Columns before both.
     """
@@ -105,16 +105,13 @@ def _wrapped(label: str, text: str, indent: int = 2) -> list[str]:
 
 
 def _spent(choice: Mapping[str, Any] | None) -> str:
-    """Return what a study that chose its device counts has cost; empty for another study."""
+    """Return the cost of a study that chose its device counts; empty for another study."""
     if choice is None or not choice["measured"] or not choice["full_grid_device_hours"]:
         return ""
     spent, whole = choice["spent_device_hours"], choice["full_grid_device_hours"]
     counts = sum(len(choice[key]) for key in ("measured", "unmeasured", "no_result"))
-    said = (
-        f"{format_3sig(spent)} of about {format_3sig(whole)} device-hours, "
-        f"{percent_in_digits(spent / whole)}: "
-        f"{len(choice['measured'])} of {counts} device counts were measured"
-    )
-    if not choice["unmeasured"]:
-        return f"{said}."
-    return f"{said}, another has a chance of {chance_text(choice['other_answer'])}."
+    share = percent_in_digits(spent / whole)
+    cost = f"{format_3sig(spent)} of about {format_3sig(whole)} device-hours, {share}"
+    measured = f"{len(choice['measured'])} of {counts} device counts were measured"
+    other = f", another has a chance of {chance_text(choice['other_answer'])}" if choice["unmeasured"] else ""
+    return f"{cost}: {measured}{other}."

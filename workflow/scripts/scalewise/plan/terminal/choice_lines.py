@@ -163,7 +163,7 @@ def choice_lines(
     settled = is_settled(planned.spec, rounds)
     billed = planned.terms.get("billed_devices", {})
     spending = Spending.of(folder / "runs", billed)
-    mine = sorted(
+    candidates = sorted(
         (point for point in points if point.run.experiment == planned.name),
         key=lambda point: point.run.shape.world_size,
     )
@@ -173,16 +173,16 @@ def choice_lines(
     names = [series_name(options) for options in points_by_series(planned.spec)]
     for name in names[:MAX_SERIES]:
         prefix = "" if name == NO_OPTIONS else f"{name}: "
-        series = [point for point in mine if point.run.series == name]
-        found = _findings(rounds[-1], name) if rounds else []
+        series = [point for point in candidates if point.run.series == name]
+        texts = _findings(rounds[-1], name) if rounds else []
         if not settled:
-            found.append(_further(series, spending, planned.spec.repeats, left))
+            texts.append(_further(series, spending, planned.spec.repeats, left))
         if not rounds and planned.is_predicted:
-            found += _predicted(series)
-        lines += [f"{prefix}{line}" for line in found]
+            texts += _predicted(series)
+        lines += [f"{prefix}{text}" for text in texts]
     if len(names) > MAX_SERIES:
         lines.append(f"... and {len(names) - MAX_SERIES} more series")
-    lines += _cost(planned, rounds, mine, spending, billed)
+    lines += _cost(planned, rounds, candidates, spending, billed)
     return [_candidates(planned, site), *(f"  {line}" for line in [*_excluded(planned, site), *lines])]
 
 

@@ -1,4 +1,4 @@
-"""The end of a study, for the terminal: its decisions, or why runs have failed."""
+"""The end of a study for the terminal: its answers, and the reasons of failed runs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from scalewise.plan.terminal.predictions import PREDICTION
 from scalewise.records import HISTORY, SUMMARY, History, RecordError, read_history
 
 REPORT = "report.html"
-
-
 DECISION = "decision.json"
-
 HISTORIES = f"*/runs/*/{HISTORY}"
 
 ON_FAILURE = (
@@ -25,23 +22,23 @@ ON_FAILURE = (
 
 
 class EarlierFiles:
-    """Files of the results as they were before this session, to tell from those that it has written.
+    """Result files as they were before this session, to recognize those that it has written.
 
-    A file is compared with itself: its time comes from a file server or another node, whose clock may not be
-    this machine's.
+    A file is compared with its earlier state and not with the time: the clock of a file server or of another
+    node may differ from this machine's.
     """
 
     def __init__(self) -> None:
         self._states: dict[Path, tuple[int, ...]] = {}
 
     def look(self, results: Path) -> None:
-        """Note the files by which the functions here and ``predicted_plan`` find what is new."""
+        """Note the files in which this session may leave answers, failures and predictions."""
         patterns = (REPORT, f"*/{PREDICTION}", f"*/{DECISION}", HISTORIES)
         paths = [path for pattern in patterns for path in results.glob(pattern)]
         self._states = {path: state for path in paths if (state := _state(path)) is not None}
 
     def has_new(self, path: Path) -> bool:
-        """Whether the file is there and was not, or was another, when the session began."""
+        """Return whether the file is new or differs from its state when the session began."""
         state = _state(path)
         return state is not None and state != self._states.get(path)
 
