@@ -7,18 +7,17 @@ import pytest
 from scalewise.plan.catalog.models import (
     MODELS,
     ModelFacts,
-    ModelNameError,
     known_models,
     model_facts,
     takes_pretrained,
     transformer_parameters,
     wide_resnet_shape,
 )
-from scalewise.plan.config.errors import did_you_mean
+from scalewise.plan.config.errors import RefusedValueError, did_you_mean
 
 
-def refusal(model: str) -> ModelNameError:
-    with pytest.raises(ModelNameError) as caught:
+def refusal(model: str) -> RefusedValueError:
+    with pytest.raises(RefusedValueError) as caught:
         model_facts(model)
     assert caught.value.text.startswith(f"is {model!r}, ")
     assert caught.value.fix.endswith(".")

@@ -271,10 +271,6 @@ def test_a_value_that_no_file_may_hold_is_refused_once_without_one(
         ("accelerator: gpu", ("accelerator is 'gpu', which is not known here.", "cuda")),
         ("- 4", ("is not a mapping of keys to values at its top.",)),
         ("# none", ("is empty. Write one fact a line, such as `accelerator: auto`.",)),
-        (
-            f"prelude: ['export A={'a' * 20_000}']",
-            ("prelude makes 20,", "bytes of facts, but the commands of jobs take 16,000. Put a long prelude"),
-        ),
     ],
 )
 def test_a_mistake_in_the_site_file_names_that_file_and_its_cure(

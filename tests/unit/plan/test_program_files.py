@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.plan.catalog.own_programs import program_files
+from scalewise.plan.catalog.program_files import program_files
 from scalewise.plan.config.program import ProgramSettings
 
 

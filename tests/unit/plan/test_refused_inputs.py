@@ -248,8 +248,7 @@ TYPES_AND_KEYS = [
         (
             "experiments.digits.dataset is 'imagenet'",
             "not known",
-            "Known: digits",
-            "such as synthetic-3x32x32.",
+            "Known: cifar10, cifar100, digits, mnist, synthetic-3x32x32.",
         ),
         id="unknown dataset",
         marks=refuses("types: unknown dataset"),

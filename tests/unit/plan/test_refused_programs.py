@@ -139,14 +139,9 @@ def test_the_folder_that_it_runs_in_is_part_of_what_defines_a_run(load: Load) ->
     assert not plain & changed
 
 
-def test_another_python_says_what_it_takes_for_its_syntax(load: Load, refuse: Refuse, tmp_path: Path) -> None:
-    """Of a newer Python this one does not know the syntax; here one that takes everything stands in."""
-    newer = tmp_path / "newer"
-    newer.write_text("#!/bin/sh\nexit 0\n", encoding="utf-8")
-    newer.chmod(0o755)
-    assert load(own(f"python: {newer}", "program: broken.py")).runs
-    (line,) = refuse(own(f"python: {sys.executable}", "program: broken.py"))
-    assert "is not Python (line 3: " in line
+def test_the_syntax_of_another_python_is_left_to_it(load: Load) -> None:
+    """A newer one may have a syntax that this one does not know."""
+    assert load(own(f"python: {sys.executable}", "program: broken.py")).runs
 
 
 def test_modules_of_another_python_are_not_looked_for_in_this_one(load: Load) -> None:
@@ -159,7 +154,6 @@ CPU = "accelerator: cpu\ndevices_per_node: 4\ncpus_per_node: 8\n"
 def test_nothing_is_looked_for_here_that_is_in_a_container(load: Load, site_file: Path) -> None:
     site_file.write_text(f"{CPU}container: {{image: torch.sif}}\n", encoding="utf-8")
     assert load(own("python: /opt/conda/bin/python", "program: -m mine.train")).runs
-    # nor is its Python asked
     assert load(own("program: broken.py")).runs
 
 
@@ -248,7 +242,6 @@ ARGUMENTS = [
         words('"{512 // (devices - 2)}"'),
         ("divides by zero on 2 devices", "Correct the divisor, or measure other device counts."),
     ),
-    pytest.param(words('"{8 // (seed - 3)}"'), ("divides by zero on 1 device",)),
 ]
 
 
@@ -360,7 +353,7 @@ BATCHES = [
             "project: {devices: [12]}",
             without="batch_size_per_device",
         ),
-        ("own.project.devices[0] is 12, but global_batch_size (32) is not divisible", "Use 8 or 16,"),
+        ("own.project.devices[0] is 12, but global_batch_size (32) is not divisible", "Remove it, or"),
         id="not divisible where it is predicted",
     ),
     pytest.param(
@@ -531,9 +524,9 @@ RULES = [
     ),
     pytest.param(own("environment: {A=B: 3}"), ("environment.A=B is no name of a variable",), id="no name"),
     pytest.param(
-        own('environment: {A: "{8 // (rank - 1)}"}'),
-        ("own.environment.A is '{8 // (rank - 1)}', which divides by zero on 2 devices",),
-        id="a division on one rank",
+        own('environment: {A: "{8 // rank}"}'),
+        ("own.environment.A is '{8 // rank}', which divides by zero on 1 device",),
+        id="a division by the first rank",
     ),
     pytest.param(
         own("starts: itself", 'environment: {MINE: "{rank}"}'),

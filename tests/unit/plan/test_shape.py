@@ -6,11 +6,12 @@ import re
 
 import pytest
 
-from scalewise.plan.config.shape import Shape, TopologyError, shape_for
+from scalewise.plan.config.errors import RefusedValueError
+from scalewise.plan.config.shape import Shape, shape_for
 
 
-def refused(devices: int | str, devices_per_node: int = 4, max_nodes: int = 4) -> TopologyError:
-    with pytest.raises(TopologyError) as error:
+def refused(devices: int | str, devices_per_node: int = 4, max_nodes: int = 4) -> RefusedValueError:
+    with pytest.raises(RefusedValueError) as error:
         shape_for(devices, devices_per_node=devices_per_node, max_nodes=max_nodes)
     return error.value
 

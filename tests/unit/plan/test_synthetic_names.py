@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scalewise.plan.catalog.datasets import DatasetFacts, DatasetNameError, dataset_facts
+from scalewise.plan.catalog.datasets import DatasetFacts, dataset_facts
+from scalewise.plan.config.errors import RefusedValueError
 
 
 @pytest.mark.parametrize(
@@ -34,6 +35,6 @@ def test_a_synthetic_dataset_says_its_sizes_itself(name: str, facts: DatasetFact
     ],
 )
 def test_a_synthetic_dataset_that_cannot_be_is_refused_with_its_value(name: str, what: str) -> None:
-    with pytest.raises(DatasetNameError) as error:
+    with pytest.raises(RefusedValueError) as error:
         dataset_facts(name)
     assert what in error.value.text

@@ -15,7 +15,7 @@ from scalewise.analysis.comparison.fingerprint import (
     can_change_speed,
 )
 from scalewise.analysis.tables import Tables
-from scalewise.plan.catalog.own_programs import program_words
+from scalewise.plan.catalog.program_files import program_words
 from scalewise.plan.config.experiment import AnyExperiment, ProgramExperiment
 from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.settings import Settings

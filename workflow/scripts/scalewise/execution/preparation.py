@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scalewise.plan.catalog.own_programs import for_folder
+from scalewise.plan.catalog.program_files import for_folder
 from scalewise.plan.jobs.launch import SiteLaunch, on_site
 from scalewise.records import utc_now, write_text
 

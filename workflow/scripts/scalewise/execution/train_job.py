@@ -33,7 +33,7 @@ from scalewise.execution.run_log import append_log, say, shorten_log, write_log_
 from scalewise.execution.slurm_job import other_jobs, restart_count, seconds_left
 from scalewise.execution.supervisor import GRACE_SECONDS, STUDY_IS_SHOWN, RankGroup
 from scalewise.execution.watchdog import STOP_SECONDS, Kept
-from scalewise.plan.catalog.own_programs import program_files
+from scalewise.plan.catalog.program_files import program_files
 from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.jobs.launch import Launch, RankLaunch, SiteLaunch
 from scalewise.plan.plan_file import Limits, TrainJob

@@ -27,10 +27,6 @@ _SYNTHETIC = re.compile(
 )
 
 
-class DatasetNameError(RefusedValueError):
-    """A name that no dataset can be made from."""
-
-
 @dataclass(frozen=True, slots=True)
 class DatasetFacts:
     """Sizes of an image classification dataset.
@@ -76,7 +72,7 @@ def dataset_facts(dataset: str, image_size: int | None = None) -> DatasetFacts:
 
     Raises:
         KeyError: unknown name.
-        DatasetNameError: the name of a synthetic dataset says no shape, or an absurd one.
+        RefusedValueError: the name of a synthetic dataset says no shape, or an absurd one.
     """
     facts = synthetic_facts(dataset)[0] if is_synthetic(dataset) else DATASETS[dataset]
     if image_size is None:
@@ -88,11 +84,11 @@ def synthetic_facts(dataset: str) -> tuple[DatasetFacts, int]:
     """Sizes of a synthetic dataset and its number of classes, all of which its name says.
 
     Raises:
-        DatasetNameError: the name does not say them, or they are absurd.
+        RefusedValueError: the name does not say them, or they are absurd.
     """
     match = _SYNTHETIC.fullmatch(dataset)
     if match is None:
-        raise DatasetNameError(
+        raise RefusedValueError(
             f"is {dataset!r}, which does not say a shape",
             "Write channels, height and width, and the rest if you like: "
             "synthetic-3x32x32-100classes-50000samples.",
@@ -100,16 +96,16 @@ def synthetic_facts(dataset: str) -> tuple[DatasetFacts, int]:
     channels, height, width = (int(match[part]) for part in ("channels", "height", "width"))
     classes, samples = int(match["classes"] or 10), int(match["samples"] or 10_000)
     if not channels * height * width:
-        raise DatasetNameError(f"is {dataset!r}, whose images have no pixels", "Write sizes of 1 and more.")
+        raise RefusedValueError(f"is {dataset!r}, whose images have no pixels", "Write sizes of 1 and more.")
     if not 2 <= classes <= samples:
-        raise DatasetNameError(
+        raise RefusedValueError(
             f"is {dataset!r}, with {classes} classes for {samples} samples",
             "Have two classes or more, and a sample of each.",
         )
     tested = max(classes, samples // 10)
     size = (samples + tested) * channels * height * width
     if size > MAX_BYTES:
-        raise DatasetNameError(
+        raise RefusedValueError(
             f"is {dataset!r}, which would take {size / 1e9:,.0f} GB",
             f"At most {MAX_BYTES / 1e9:.0f} GB are made: write fewer samples or smaller images.",
         )

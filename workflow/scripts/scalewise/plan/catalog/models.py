@@ -44,10 +44,6 @@ MODELS = {
 """Models of one size. The others carry their size in their names."""
 
 
-class ModelNameError(RefusedValueError):
-    """A name that no model can be built from."""
-
-
 def model_facts(model: str) -> ModelFacts:
     """Look up a model's demands on its batches.
 
@@ -56,7 +52,7 @@ def model_facts(model: str) -> ModelFacts:
 
     Raises:
         KeyError: unknown name.
-        ModelNameError: a size that no such model has.
+        RefusedValueError: a size that no such model has.
     """
     if is_wide_resnet(model):
         wide_resnet_shape(model)
@@ -91,11 +87,11 @@ def wide_resnet_shape(model: str) -> tuple[int, int]:
     """``wrn-28-10`` -> (28, 10): layers, and how many times wider than a thin one.
 
     Raises:
-        ModelNameError: there is no such network.
+        RefusedValueError: there is no such network.
     """
     match = _WIDE_RESNET.fullmatch(model)
     if match is None:
-        raise ModelNameError(
+        raise RefusedValueError(
             f"is {model!r}, but a wide ResNet is named by its depth and its widening factor",
             "Write for instance wrn-28-10.",
         )
@@ -105,7 +101,7 @@ def wide_resnet_shape(model: str) -> tuple[int, int]:
         nearest = f"wrn-{below}-{widening}"
         if depth > below:
             nearest += f" or wrn-{below + 6}-{widening}"
-        raise ModelNameError(
+        raise RefusedValueError(
             f"is {model!r}, but the depth of a wide ResNet is 6n + 4 and {depth} is not", f"Use {nearest}."
         )
     return depth, widening
@@ -115,17 +111,17 @@ def transformer_parameters(model: str) -> int:
     """``transformer-25M`` -> 25,000,000 parameters; ``transformer-1.5G`` -> 1,500,000,000.
 
     Raises:
-        ModelNameError: no number, or one outside what is built.
+        RefusedValueError: no number, or one outside what is built.
     """
     match = _TRANSFORMER.fullmatch(model)
     if match is None:
-        raise ModelNameError(
+        raise RefusedValueError(
             f"is {model!r}, but a transformer is named by its number of parameters",
             "Write for instance transformer-25M or transformer-1.5G.",
         )
     parameters = round(float(match[1]) * _MILLIONTHS[match[2]] * 1_000_000)
     if not SMALLEST_TRANSFORMER <= parameters <= LARGEST_TRANSFORMER:
-        raise ModelNameError(
+        raise RefusedValueError(
             f"is {model!r}, {parameters:,} parameters, but transformers are built from "
             f"{SMALLEST_TRANSFORMER:,} to {LARGEST_TRANSFORMER:,}",
             "Use a number between transformer-1M and transformer-100G.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from scalewise.plan.config.errors import Place, Problem
@@ -12,21 +11,11 @@ from scalewise.plan.config.shape import Shape, count_devices
 from scalewise.plan.config.site import LOOKED_UP, Site, SiteFile
 from scalewise.plan.runs.allocation import LEAST_SECONDS, trained_seconds
 
-MAX_FACTS_BYTES = 16_000
-"""Linux takes 128 kB an argument or variable; a line of prelude, quoted for a shell, is in it many times."""
-
 _NOT_POPEN = "Use srun, torchrun or spawn."
 
 
 def check_facts(facts: SiteFile) -> Iterator[Problem]:
     """Mistakes that join facts of a site."""
-    sizes = {key: len(json.dumps(value)) for key, value in facts.model_dump(mode="json").items()}
-    if (size := sum(sizes.values())) > MAX_FACTS_BYTES:
-        yield Problem(
-            (max(sizes, key=sizes.__getitem__),),
-            f"makes {size:,} bytes of facts, but the commands of jobs take {MAX_FACTS_BYTES:,}",
-            "Put a long prelude into a separate file, and `source` it.",
-        )
     if facts.slurm is None:
         if facts.launcher == "srun":
             yield Problem(

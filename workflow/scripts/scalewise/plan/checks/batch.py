@@ -23,10 +23,6 @@ MAX_STEPS = 10_000_000
 """Most steps of an epoch; ImageNet image by image has 1.3 million."""
 
 
-MOST_SAMPLES = 10**12
-"""Largest batch of a program for which nearest device counts are looked for: its data's size is unknown."""
-
-
 def check_batch(
     where: Where, settings: Settings, facts: DatasetFacts, model: ModelFacts, world_sizes: list[int]
 ) -> Iterator[Problem]:
@@ -94,7 +90,7 @@ def check_batch_divides(
 
 
 def check_projected_batch(
-    where: Where, experiment: AnyExperiment, settings: AnySettings, train_samples: int, devices_per_node: int
+    where: Where, experiment: AnyExperiment, settings: AnySettings, train_samples: float = math.inf
 ) -> Iterator[Problem]:
     """Device counts on which a series could not be trained as it is, so that a prediction means nothing.
 
@@ -103,24 +99,19 @@ def check_projected_batch(
         experiment: The device counts stand in ``project``.
         settings: The series, of which every device count is a run.
         train_samples: Images in the training split; of a program's data that is unknown.
-        devices_per_node: Devices of one node of the site.
     """
     key = BATCH_KEY[settings.scaling]
     batch: int | None = getattr(settings, key)
-    # a batch over the dataset is refused by itself, and could have divisors without end
+    # a batch over the dataset is refused by itself
     if experiment.project is None or batch is None or batch > train_samples:
         return
-    passes = settings.accumulation_steps
     for index, devices in enumerate(experiment.project.devices):
         here = (*where("project"), "devices", index)
-        if why := _not_divisible(settings, devices):
-            near = _nearest_counts(batch, passes, devices, devices_per_node)
-            fix = f"Use {near}, or change {key}." if near else f"Change {key}."
-            yield Problem(here, f"is {devices}, but {key} ({batch}) {why}", fix)
-        elif isinstance(settings, Settings) and (why := _over_the_data(settings, devices, train_samples)):
-            most = train_samples // (batch * passes)
-            fix = f"Use at most {most}, or a smaller batch." if most else "Use a smaller batch."
-            yield Problem(here, f"is {devices}, and {key} ({batch}) {why}", fix)
+        why = _not_divisible(settings, devices)
+        if not why and isinstance(settings, Settings):
+            why = _over_the_data(settings, devices, train_samples)
+        if why:
+            yield Problem(here, f"is {devices}, but {key} ({batch}) {why}", f"Remove it, or change {key}.")
 
 
 def _not_divisible(settings: AnySettings, world_size: int) -> str:
@@ -134,7 +125,7 @@ def _not_divisible(settings: AnySettings, world_size: int) -> str:
     return f"is not divisible by {parts}"
 
 
-def _over_the_data(settings: Settings, world_size: int, train_samples: int) -> str:
+def _over_the_data(settings: Settings, world_size: int, train_samples: float) -> str:
     """Say how the global batch exceeds the training data; empty where it does not."""
     total, passes = global_batch(settings, world_size), settings.accumulation_steps
     if total <= train_samples:
@@ -144,17 +135,3 @@ def _over_the_data(settings: Settings, world_size: int, train_samples: int) -> s
         f"makes a global batch of {total} on {count_devices(world_size)}{accumulated}, but "
         f"{settings.dataset} has {train_samples} training samples"
     )
-
-
-def _nearest_counts(batch: int, passes: int, devices: int, devices_per_node: int) -> str:
-    """Name the device counts below and above that divide the batch and fill their nodes."""
-    counts = [] if batch % passes else _divisors(batch // passes)
-    possible = [count for count in counts if count <= devices_per_node or count % devices_per_node == 0]
-    below = max((count for count in possible if count < devices), default=None)
-    above = min((count for count in possible if count > devices), default=None)
-    return " or ".join(str(count) for count in (below, above) if count is not None)
-
-
-def _divisors(number: int) -> list[int]:
-    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
-    return [*small, *(number // divisor for divisor in small)]

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from scalewise.plan.catalog.datasets import (
-    DATASETS,
-    DatasetFacts,
-    DatasetNameError,
-    dataset_facts,
-)
-from scalewise.plan.catalog.models import ModelFacts, ModelNameError, known_models, model_facts
+from scalewise.plan.catalog.datasets import DATASETS, DatasetFacts, dataset_facts
+from scalewise.plan.catalog.models import ModelFacts, known_models, model_facts
 from scalewise.plan.checks.allocation import check_allocations, check_launch
 from scalewise.plan.checks.batch import BATCH_KEY, check_batch, check_projected_batch
 from scalewise.plan.checks.options import Where, check_images, check_options
 from scalewise.plan.checks.program import check_program_series
 from scalewise.plan.checks.projection import check_projection
-from scalewise.plan.config.errors import Place, Problem, did_you_mean
+from scalewise.plan.config.errors import Place, Problem, RefusedValueError, did_you_mean
 from scalewise.plan.config.experiment import (
     EXPERIMENT_NAME,
     MAX_EXPERIMENT_NAME,
@@ -30,7 +24,7 @@ from scalewise.plan.config.experiment import (
 )
 from scalewise.plan.config.program import ARGUMENT, ProgramSettings
 from scalewise.plan.config.settings import Settings
-from scalewise.plan.config.shape import Shape, TopologyError, shape_for
+from scalewise.plan.config.shape import Shape, shape_for
 from scalewise.plan.config.site import Site
 from scalewise.plan.runs.runs import (
     Options,
@@ -48,8 +42,6 @@ MAX_NAME_BYTES = 255
 
 MAX_RUNS = 100_000
 """Most runs of an experiment. Each is looked at when a study is planned, and more are a sweep too wide."""
-
-AS_PROGRAM = "Train {} with a program (`program:`), as docs/own-training.md shows."
 
 RESERVED_NAMES = {"partial": "the partial report's tables", "preflight": "what a preflight has found"}
 """Folders of the workflow's own below results/, where every experiment has a folder of its name."""
@@ -136,7 +128,7 @@ def check_devices(
         here = (*place, "devices", index)
         try:
             shape = shape_for(devices, devices_per_node=site.devices_per_node, max_nodes=site.max_nodes)
-        except TopologyError as error:
+        except RefusedValueError as error:
             problems.append(Problem(here, error.text, error.fix))
             continue
         twin = next((o for o, taken in shapes.items() if taken.world_size == shape.world_size), None)
@@ -302,9 +294,7 @@ def _check_series(
             yield from _check_fit(where, settings, facts, model)
             yield from check_images(where, settings, facts)
         yield from check_batch(where, settings, facts, model, [shape.world_size for shape in used.values()])
-        yield from check_projected_batch(
-            where, experiment, settings, facts.train_samples, site.devices_per_node
-        )
+        yield from check_projected_batch(where, experiment, settings, facts.train_samples)
 
 
 def check_model_names(place: Place, values: Mapping[str, Any]) -> Iterator[Problem]:
@@ -322,22 +312,12 @@ def check_model_names(place: Place, values: Mapping[str, Any]) -> Iterator[Probl
                 yield found
 
 
-def _is_path(name: str) -> bool:
-    """Whether a name looks like a path, where a name of the catalog is expected."""
-    return bool(re.search(r"[/\\~$]|\.(npz|npy|safetensors|pt|py)\b", name))
-
-
 def _dataset(here: Place, name: str, image_size: int | None) -> DatasetFacts | Problem:
     try:
         return dataset_facts(name, image_size)
     except KeyError:
-        if _is_path(name):
-            return Problem(here, f"is {name!r}, a path", AS_PROGRAM.format("on your own data"))
-        near = difflib.get_close_matches(name, DATASETS, n=1)
-        known = f"Known: {', '.join(DATASETS)}; such as synthetic-3x32x32."
-        fix = f"Did you mean {near[0]!r}?" if near else known
-        return Problem(here, f"is {name!r}, which is not known", fix)
-    except DatasetNameError as error:
+        return _unknown_name(here, name, [*DATASETS, "synthetic-3x32x32"], "on your own data")
+    except RefusedValueError as error:
         return Problem(here, error.text, error.fix)
 
 
@@ -345,11 +325,16 @@ def _model(here: Place, name: str) -> ModelFacts | Problem:
     try:
         return model_facts(name)
     except KeyError:
-        if _is_path(name):
-            return Problem(here, f"is {name!r}, a path", AS_PROGRAM.format("your own model"))
-        return Problem(here, f"is {name!r}, which is not known", did_you_mean(name, known_models()))
-    except ModelNameError as error:
+        return _unknown_name(here, name, known_models(), "your own model")
+    except RefusedValueError as error:
         return Problem(here, error.text, error.fix)
+
+
+def _unknown_name(here: Place, name: str, known: Iterable[str], own: str) -> Problem:
+    if re.search(r"[/\\~$]|\.(npz|npy|safetensors|pt|py)\b", name):
+        fix = f"Train {own} with a program (`program:`), as docs/own-training.md shows."
+        return Problem(here, f"is {name!r}, a path", fix)
+    return Problem(here, f"is {name!r}, which is not known", did_you_mean(name, known))
 
 
 def _check_names_of_runs(place: Place, experiment: AnyExperiment, options: Options) -> Iterator[Problem]:

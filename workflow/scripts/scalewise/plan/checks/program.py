@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scalewise.plan.catalog.own_programs import check_program, module_of, writes
-from scalewise.plan.checks.batch import MOST_SAMPLES, check_batch_divides, check_projected_batch
+from scalewise.plan.catalog.program_files import module_of
+from scalewise.plan.checks.batch import check_batch_divides, check_projected_batch
 from scalewise.plan.checks.options import Where, as_yaml, check_most_steps, check_seed
+from scalewise.plan.checks.program_file import refused_program, writes
 from scalewise.plan.checks.program_words import check_words, known_names, meant_names, word_cautions
-from scalewise.plan.config.errors import Place, Problem, RefusedValueError
+from scalewise.plan.config.errors import Place, Problem
 from scalewise.plan.config.experiment import Experiment, ProgramExperiment
 from scalewise.plan.config.paths import invalid_command, kind_of
 from scalewise.plan.config.program import BATCH_NAMES, FOLDER, OWN_NAME, PLANNED, ProgramSettings
@@ -107,7 +108,7 @@ def check_program_series(
     yield from _check_environment(where, settings)
     yield from _check_effect_of_sweep(where, experiment, settings)
     yield from _check_batch(where, settings, [shape.world_size for shape in shapes])
-    yield from check_projected_batch(where, experiment, settings, MOST_SAMPLES, site.devices_per_node)
+    yield from check_projected_batch(where, experiment, settings)
     yield from _check_start(where, settings, site)
     yield from _check_files(where, settings)
     if settings.metric is not None and settings.steps is not None:
@@ -128,11 +129,9 @@ def check_program_series(
 
 def _check_program(where: Where, settings: ProgramSettings, site: Site) -> Iterator[Problem]:
     contained = site.facts.container is not None
-    interpreter = "" if contained else settings.python or site.facts.python
-    try:
-        check_program(settings, interpreter)
-    except RefusedValueError as error:
-        yield Problem(where("program"), error.text, error.fix)
+    by_this_python = not (contained or settings.python or site.facts.python)
+    if refusal := refused_program(settings, by_this_python=by_this_python):
+        yield Problem(where("program"), *refusal)
     runs_in = settings.working_directory
     if runs_in is not None:
         yield from _check_working_directory(where("working_directory"), runs_in)

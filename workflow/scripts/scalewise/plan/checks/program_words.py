@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import difflib
-import itertools
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from scalewise.plan.checks.options import Where
 from scalewise.plan.config.errors import Place, Problem, key_path, name_all
@@ -46,9 +45,6 @@ POSSIBLE = "Use names, whole numbers, + - * // and parentheses, as in {global_ba
 _OF_TORCH = {"world_size": "devices", "local_world_size": "devices_per_node"}
 """Names that torch has for some of ours."""
 
-MOST_LOOKED_AT = 10_000
-"""Most repeats and ranks for which a division is tried."""
-
 
 def check_words(
     where: Where, experiment: ProgramExperiment, settings: ProgramSettings, shapes: Sequence[Shape]
@@ -72,7 +68,7 @@ def check_words(
     used: set[str] = set()
     for here, word, names in texts:
         found = list(_check_word(here, str(word), names, settings))
-        yield from found or _check_division(here, str(word), experiment, settings, shapes)
+        yield from found or _check_division(here, str(word), settings, shapes)
         # one that is only misspelt is not called unused as well
         used |= {near for name in known_names([str(word)]) for near in _nearest(name, names) or [name]}
     for name, value in settings.argument.items():
@@ -169,7 +165,7 @@ def _check_word(here: Place, word: str, known: Sequence[str], settings: ProgramS
 def _check_numbers(
     here: Place, inner: str, names: Sequence[str], settings: ProgramSettings
 ) -> Iterator[Problem]:
-    values = {f"{ARGUMENT}{name}": value for name, value in settings.argument.items()}
+    values = _argument_values(settings)
     for name in names:
         if name in NO_NUMBERS or not isinstance(values.get(name, 0), int):
             value = f" ({values[name]!r})" if name in values else ""
@@ -182,18 +178,26 @@ def _check_numbers(
 
 
 def _check_division(
-    here: Place,
-    word: str,
-    experiment: ProgramExperiment,
-    settings: ProgramSettings,
-    shapes: Sequence[Shape],
+    here: Place, word: str, settings: ProgramSettings, shapes: Sequence[Shape]
 ) -> Iterator[Problem]:
-    """Refuse a division by zero on any rank of any run."""
-    names = set(names_in(word))
+    """Refuse a division by zero in the first repeat, on the first rank of a run."""
     kept = settings.global_batch_size if settings.scaling == "strong" else settings.batch_size_per_device
     if "//" not in word or kept is None:
         return
-    for shape, values in itertools.islice(_values(names, experiment, settings, shapes), MOST_LOOKED_AT):
+    for shape in shapes:
+        values: dict[str, object] = {
+            "devices": shape.world_size,
+            "devices_per_node": shape.devices_per_node,
+            "nodes": shape.nodes,
+            "batch_size_per_device": batch_per_device(settings, shape.world_size),
+            "global_batch_size": global_batch(settings, shape.world_size),
+            "accumulation_steps": settings.accumulation_steps,
+            "seed": settings.seed,
+            "master_port": 1,
+            **dict.fromkeys((FOLDER, "master_address"), ""),
+            **dict.fromkeys(("rank", "local_rank", "node_rank"), 0),
+            **_argument_values(settings),
+        }
         try:
             fill_in(word, values)
         except ZeroDivisionError:
@@ -205,37 +209,8 @@ def _check_division(
             return
 
 
-def _values(
-    names: Collection[str],
-    experiment: ProgramExperiment,
-    settings: ProgramSettings,
-    shapes: Sequence[Shape],
-) -> Iterator[tuple[Shape, Mapping[str, object]]]:
-    """Yield values of the names in braces, for each shape, and for each repeat and rank if they matter."""
-    own = {f"{ARGUMENT}{name}": value for name, value in settings.argument.items()}
-    repeats = experiment.max_repeats if "seed" in names else 1
-    for shape, repeat in itertools.product(shapes, range(repeats)):
-        for rank in range(shape.world_size if {*RANK_NAMES, *NODE_NAMES} & set(names) else 1):
-            node_rank, local_rank = divmod(rank, shape.devices_per_node)
-            yield (
-                shape,
-                {
-                    "devices": shape.world_size,
-                    "devices_per_node": shape.devices_per_node,
-                    "nodes": shape.nodes,
-                    "batch_size_per_device": batch_per_device(settings, shape.world_size),
-                    "global_batch_size": global_batch(settings, shape.world_size),
-                    "accumulation_steps": settings.accumulation_steps,
-                    "seed": settings.seed + repeat,
-                    FOLDER: "",
-                    "rank": rank,
-                    "local_rank": local_rank,
-                    "node_rank": node_rank,
-                    "master_address": "",
-                    "master_port": 1,
-                    **own,
-                },
-            )
+def _argument_values(settings: ProgramSettings) -> dict[str, object]:
+    return {f"{ARGUMENT}{name}": value for name, value in settings.argument.items()}
 
 
 def _nearest(name: str, known: Sequence[str]) -> list[str]:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from scalewise.plan.checks.allocation import check_whole_nodes
-from scalewise.plan.config.errors import Place, Problem
+from scalewise.plan.config.errors import Place, Problem, RefusedValueError
 from scalewise.plan.config.experiment import AnyExperiment
-from scalewise.plan.config.shape import Shape, TopologyError, fill
+from scalewise.plan.config.shape import Shape, fill
 from scalewise.plan.config.site import Site
 
 
@@ -54,7 +54,7 @@ def check_projection(
             yield Problem(here, f"is {devices}, which is in the list twice", "Keep one of the two.")
         try:
             shape = fill(devices, site.devices_per_node, may_force=False)
-        except TopologyError as error:
+        except RefusedValueError as error:
             yield Problem(here, error.text, error.fix)
         else:
             yield from check_whole_nodes(here, devices, shape, site)

@@ -51,10 +51,6 @@ ShapeText = Annotated[
 """A shape that files hold as ``2x4``."""
 
 
-class TopologyError(RefusedValueError):
-    """A device count that cannot be laid out."""
-
-
 def shape_for(devices: int | str, *, devices_per_node: int, max_nodes: int) -> Shape:
     """The shape of a device count on a site.
 
@@ -64,17 +60,17 @@ def shape_for(devices: int | str, *, devices_per_node: int, max_nodes: int) -> S
         max_nodes: Nodes a run may take.
 
     Raises:
-        TopologyError: the count does not fill its nodes, or exceeds the site.
+        RefusedValueError: the count does not fill its nodes, or exceeds the site.
     """
     if isinstance(devices, str):
         shape = _parse(devices)
         if shape.devices_per_node > devices_per_node:
-            raise TopologyError(
+            raise RefusedValueError(
                 f"is {devices!r}, but a node of this site has {count_devices(devices_per_node)}",
                 f"Use at most {devices_per_node} after the x.",
             )
         if shape.nodes > 1 and shape.devices_per_node == 1 and devices_per_node > 1:
-            raise TopologyError(
+            raise RefusedValueError(
                 f"is {devices!r}: one device on each of {shape.nodes} nodes that have "
                 f"{devices_per_node} each",
                 f"Use {shape.world_size}; a node is filled before a second one is taken.",
@@ -83,13 +79,13 @@ def shape_for(devices: int | str, *, devices_per_node: int, max_nodes: int) -> S
         most = max_nodes * devices_per_node
         if devices > most:
             nodes = count_devices(max_nodes, "node")
-            raise TopologyError(
+            raise RefusedValueError(
                 f"is {devices}, but a run may take {nodes} of {count_devices(devices_per_node)} here",
                 f"Use at most {most}.",
             )
         shape = fill(devices, devices_per_node)
     if shape.nodes > max_nodes:
-        raise TopologyError(
+        raise RefusedValueError(
             f"is {devices!r}, but a run may take {count_devices(max_nodes, 'node')} here",
             f"Use at most {max_nodes} before the x.",
         )
@@ -100,7 +96,7 @@ def _parse(text: str) -> Shape:
     match = _SHAPE.fullmatch(text)
     if match is None or not int(match[1]) or not int(match[2]):
         fix = f"Write {text} without quotes." if re.fullmatch("[0-9]{1,9}", text) else 'Write 4 or "2x2".'
-        raise TopologyError(f"is {text!r}, neither a number of devices nor nodes x devices per node", fix)
+        raise RefusedValueError(f"is {text!r}, neither a number of devices nor nodes x devices per node", fix)
     return Shape.parse(text)
 
 
@@ -113,10 +109,10 @@ def fill(devices: int, devices_per_node: int, *, may_force: bool = True) -> Shap
         may_force: The fix of a count that leaves a node partly empty may be a forced shape.
 
     Raises:
-        TopologyError: The count does not fill its nodes.
+        RefusedValueError: The count does not fill its nodes.
     """
     if devices < 1:
-        raise TopologyError(f"is {devices}, but a run needs at least 1 device", "Use 1 or more.")
+        raise RefusedValueError(f"is {devices}, but a run needs at least 1 device", "Use 1 or more.")
     if devices <= devices_per_node:
         return Shape(1, devices)
     nodes, rest = divmod(devices, devices_per_node)
@@ -124,7 +120,7 @@ def fill(devices: int, devices_per_node: int, *, may_force: bool = True) -> Shap
         below, above = nodes * devices_per_node, (nodes + 1) * devices_per_node
         spread, odd = divmod(devices, nodes + 1)
         force = f', or force the shape "{nodes + 1}x{spread}"' if may_force and spread > 1 and not odd else ""
-        raise TopologyError(
+        raise RefusedValueError(
             f"is {devices}, which leaves a node partly empty at {devices_per_node} devices per node",
             f"Use {below} or {above}{force}.",
         )

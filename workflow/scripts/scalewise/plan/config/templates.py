@@ -47,7 +47,12 @@ def fill_in(template: str, values: Mapping[str, object]) -> str:
         KeyError: A name has no value.
         ZeroDivisionError: As ``//`` does.
     """
-    return "".join(text if inner is None else str(_value(inner, values)) for text, inner in _parts(template))
+    try:
+        return "".join(
+            text if inner is None else str(_value(inner, values)) for text, inner in _parts(template)
+        )
+    except ZeroDivisionError as error:
+        raise ZeroDivisionError(f"{template!r} divides by zero with {dict(values)}") from error
 
 
 def _parts(template: str) -> Iterator[tuple[str, str | None]]:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from scalewise.plan.catalog.datasets import prepared_path
-from scalewise.plan.catalog.own_programs import program_files
+from scalewise.plan.catalog.program_files import program_files
 from scalewise.plan.config.experiment import MAX_REPEATS, AnyExperiment
 from scalewise.plan.config.program import ARGUMENT, AnySettings, ProgramSettings
 from scalewise.plan.config.settings import DEFAULT, SWEEPABLE_WITH_DEFAULT, LauncherName, Settings

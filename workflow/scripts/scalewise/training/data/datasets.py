@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from scalewise.plan.catalog.datasets import DATASETS, DatasetFacts, DatasetNameError
+from scalewise.plan.catalog.datasets import DATASETS, DatasetFacts
+from scalewise.plan.config.errors import RefusedValueError
 from scalewise.training.data import storage
 from scalewise.training.data.storage import DatasetError
 
@@ -82,7 +83,7 @@ def prepare(
                     "The library that ships it has changed: pin the version in constraints.txt."
                 )
             storage.write(_plain(arrays), destination)
-    except DatasetNameError as error:
+    except RefusedValueError as error:
         raise DatasetError(f"dataset {error.text}. {error.fix}") from error
     except OSError as error:
         raise DatasetError(

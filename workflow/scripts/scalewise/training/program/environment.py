@@ -12,7 +12,7 @@ from pathlib import Path
 
 from scalewise.execution.messages import RankSetup
 from scalewise.execution.rank_files import RankFiles
-from scalewise.plan.catalog.own_programs import for_folder, program_words
+from scalewise.plan.catalog.program_files import for_folder, program_words
 from scalewise.plan.config.program import ARGUMENT, FOLDER, ProgramSettings
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.templates import fill_in

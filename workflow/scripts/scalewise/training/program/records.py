@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from scalewise import __version__
 from scalewise.execution.messages import RankSetup, TrainSpec
-from scalewise.plan.catalog.own_programs import program_files
+from scalewise.plan.catalog.program_files import program_files
 from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.site import cpu_model
 from scalewise.records import (

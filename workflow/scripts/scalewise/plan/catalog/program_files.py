@@ -1,4 +1,4 @@
-"""The files beside a file of Python that it imports, found by reading, without running the user's code.
+"""Files that a user's program consists of, found by reading, without running any of it.
 
 Imports made in another way than by an ``import`` are not seen.
 """
@@ -11,9 +11,60 @@ from functools import lru_cache
 from pathlib import Path
 
 from scalewise.plan.config.paths import kind_of
+from scalewise.plan.config.program import ProgramSettings
+
+NOT_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
+"""Errors of Python's parser on a file that is not Python."""
 
 
-def with_imports(first: Iterable[Path], folders: Sequence[Path]) -> list[Path]:
+def module_of(program: str) -> str | None:
+    """``-m package.train`` -> ``package.train``; None for the path of a file."""
+    words = program.split()
+    return words[1] if words[:1] == ["-m"] and len(words) == 2 else None
+
+
+def program_words(program: str) -> list[str]:
+    """The program as Python's command line takes it: a path, or ``-m`` and a module."""
+    module = module_of(program)
+    return [program] if module is None else ["-m", module]
+
+
+def for_folder(command: str, folder: str | None) -> str:
+    """A command's path as it is seen from the folder that it runs in; a name on PATH stays.
+
+    Args:
+        command: A path from this folder, or a name on PATH.
+        folder: None for this folder.
+    """
+    is_path = "/" in command or command.endswith(".py")
+    return str(Path(command).absolute()) if folder is not None and is_path else command
+
+
+def program_files(settings: ProgramSettings) -> list[Path]:
+    """The program's own file first, then every file outside the installed packages that it imports.
+
+    Imports are found by reading; what is imported in another way is not seen. Empty for a module that is
+    installed.
+
+    Args:
+        settings: The program's. Modules, and a relative PYTHONPATH, are seen from the folder that it runs in.
+    """
+    runs_in = Path(settings.working_directory or "")
+    added = str(settings.environment.get("PYTHONPATH", "")).split(":")
+    folders = [runs_in / folder for folder in added if folder]
+    module = module_of(settings.program)
+    if module is not None:
+        folders = [runs_in, *folders]
+        own = module_files(folders, module)
+        # the module itself comes last of the files that running it runs
+        return _with_imports(own[::-1], folders)
+    path = Path(settings.program)
+    # where the file itself lies, which is what Python looks through first
+    folder = path.resolve().parent if path.is_symlink() else path.parent
+    return _with_imports([path], [folder, *folders])
+
+
+def _with_imports(first: Iterable[Path], folders: Sequence[Path]) -> list[Path]:
     """These files, then what they import, directly or not, from the folders that Python would look in.
 
     Args:
@@ -72,10 +123,9 @@ def _imported(path: Path, package: tuple[str, ...]) -> Iterator[tuple[str, ...]]
         package: Parts of the name of the package that the file is in; a relative import starts there.
     """
     try:
-        stat = path.stat()
-        statements = _import_statements(path, stat.st_mtime_ns, stat.st_size)
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return  # of the first file this is told elsewhere; another one may never be reached
+        statements = import_statements(path)
+    except (OSError, *NOT_PYTHON):
+        return  # a mistake in the program's own file is refused; another file may never be reached
     for node in statements:
         if isinstance(node, ast.Import):
             yield from (tuple(alias.name.split(".")) for alias in node.names)
@@ -87,8 +137,18 @@ def _imported(path: Path, package: tuple[str, ...]) -> Iterator[tuple[str, ...]]
         yield module
 
 
+def import_statements(path: Path) -> tuple[ast.Import | ast.ImportFrom, ...]:
+    """Return all imports of a file, wherever they stand in it.
+
+    Raises:
+        OSError: It cannot be read.
+        SyntaxError: It is not Python, as for the other ``NOT_PYTHON``.
+    """
+    stat = path.stat()
+    return _import_statements(path, stat.st_mtime_ns, stat.st_size)
+
+
 @lru_cache(maxsize=256)
 def _import_statements(path: Path, _changed: int, _size: int) -> tuple[ast.Import | ast.ImportFrom, ...]:
-    """All of a file, wherever they stand in it; read anew once it has changed."""
     tree = ast.parse(path.read_bytes(), filename=str(path))
     return tuple(node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom))
