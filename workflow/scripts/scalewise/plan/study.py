@@ -14,7 +14,7 @@ import yaml
 from pydantic import ValidationError
 
 from scalewise.plan.checks.allocation import check_facts
-from scalewise.plan.checks.chosen_devices import check_budget, check_choice, resolve_choice
+from scalewise.plan.checks.chosen_devices import check_budget, check_choice
 from scalewise.plan.checks.experiment import check_devices, check_experiment, check_model_names, check_names
 from scalewise.plan.checks.options import option_warnings
 from scalewise.plan.checks.packages import check_packages
@@ -24,7 +24,6 @@ from scalewise.plan.checks.program import (
     check_program_is_named,
     program_warnings,
 )
-from scalewise.plan.checks.projection import projected_shapes
 from scalewise.plan.config.errors import (
     Place,
     Problem,
@@ -49,6 +48,7 @@ from scalewise.plan.config.site import Site, SiteFile, resolve_site
 from scalewise.plan.config.yaml_source import Source, no_value, read_source, to_plain
 from scalewise.plan.runs.all_reduce_shapes import most_device_hours
 from scalewise.plan.runs.allocation import Allocation, allocate
+from scalewise.plan.runs.device_counts import projected_shapes, resolve_choice
 from scalewise.plan.runs.rounds import Round, first_repeats, known_rounds, requested_runs
 from scalewise.plan.runs.run_definition import RunDefinition, canonical_json
 from scalewise.plan.runs.runs import Preparation, expand, preparation

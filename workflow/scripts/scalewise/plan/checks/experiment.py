@@ -280,21 +280,29 @@ def _check_series(
         if isinstance(experiment, ProgramExperiment):
             assert isinstance(settings, ProgramSettings)
             yield from check_program_series(where, experiment, settings, list(used.values()), site)
-            continue
-        assert isinstance(settings, Settings)
-        yield from check_options(where, experiment, settings, site, given)
-        facts = _dataset(where("dataset"), settings.dataset, settings.image_size)
-        model = _model(where("model"), settings.model)
-        yield from (fact for fact in (facts, model) if isinstance(fact, Problem))
-        if isinstance(facts, Problem):
-            continue
-        if isinstance(model, Problem):
-            model = ModelFacts(batch_norm=False, min_pixels=1)  # of an unknown model nothing is asked
         else:
-            yield from _check_fit(where, settings, facts, model)
-            yield from check_images(where, settings, facts)
-        yield from check_batch(where, settings, facts, model, [shape.world_size for shape in used.values()])
-        yield from check_projected_batch(where, experiment, settings, facts.train_samples)
+            assert isinstance(settings, Settings)
+            yield from check_options(where, experiment, settings, site, given)
+            world_sizes = [shape.world_size for shape in used.values()]
+            yield from _check_workload(where, experiment, settings, world_sizes)
+
+
+def _check_workload(
+    where: Where, experiment: Experiment, settings: Settings, world_sizes: list[int]
+) -> Iterator[Problem]:
+    """Refuse an unknown dataset or model, and what does not fit the dataset's images."""
+    facts = _dataset(where("dataset"), settings.dataset, settings.image_size)
+    model = _model(where("model"), settings.model)
+    yield from (fact for fact in (facts, model) if isinstance(fact, Problem))
+    if isinstance(facts, Problem):
+        return
+    if isinstance(model, Problem):
+        model = ModelFacts(batch_norm=False, min_pixels=1)  # nothing is required of an unknown model
+    else:
+        yield from _check_fit(where, settings, facts, model)
+        yield from check_images(where, settings, facts)
+    yield from check_batch(where, settings, facts, model, world_sizes)
+    yield from check_projected_batch(where, experiment, settings, facts.train_samples)
 
 
 def check_model_names(place: Place, values: Mapping[str, Any]) -> Iterator[Problem]:

@@ -1,32 +1,15 @@
-"""Device counts that are predicted beyond those that are measured: their shapes, and what cannot be one."""
+"""Rules of device counts that are predicted beyond those that are measured."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from scalewise.plan.checks.allocation import check_whole_nodes
 from scalewise.plan.config.errors import Place, Problem, RefusedValueError
 from scalewise.plan.config.experiment import AnyExperiment
-from scalewise.plan.config.shape import Shape, fill
+from scalewise.plan.config.shape import fill
 from scalewise.plan.config.site import Site
-
-
-def projected_shapes(experiment: AnyExperiment, planned: Iterable[Shape], site: Site) -> list[Shape]:
-    """The shapes of ``project.devices``, fewest devices first; counts that runs have are left out.
-
-    A projection may take more nodes than a run.
-
-    Args:
-        experiment: Checked.
-        planned: Shapes of its runs.
-        site: Facts of the machine or cluster.
-    """
-    if experiment.project is None:
-        return []
-    taken = {shape.world_size for shape in planned}
-    counts = sorted({devices for devices in experiment.project.devices if devices not in taken})
-    return [fill(devices, site.devices_per_node) for devices in counts]
 
 
 def check_projection(

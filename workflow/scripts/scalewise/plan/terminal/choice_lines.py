@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 
-from scalewise.plan.checks.chosen_devices import counts_that_fill_nodes
 from scalewise.plan.config.experiment import Repeats
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.config.site import Site
 from scalewise.plan.formatting import format_3sig, listed, percent_in_digits
+from scalewise.plan.runs.device_counts import counts_that_fill_nodes
 from scalewise.plan.runs.rounds import (
     OTHER_ANSWER,
     JudgedPoint,

@@ -1,0 +1,67 @@
+"""Device counts that follow from a study and its site: those of ``up_to``, and those that are predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from scalewise.plan.config.experiment import AnyExperiment, Devices
+from scalewise.plan.config.shape import Shape, fill
+from scalewise.plan.config.site import Site
+from scalewise.plan.runs.runs import combinations, settings_of
+
+MOST_CANDIDATES = 1000
+"""Counts of whole nodes: the chances of all are looked at in every round."""
+
+
+def resolve_choice(experiment: AnyExperiment, site: Site) -> AnyExperiment:
+    """Return the experiment with the device counts that ``up_to`` means on a site."""
+    up_to = experiment.devices.up_to
+    if up_to is None or experiment.devices.among is not None:
+        return experiment
+    filled = counts_that_fill_nodes(up_to, site)
+    # fewer than two are refused
+    counts = counts_that_divide_batches(filled, experiment) or filled or [1]
+    return experiment.model_copy(update={"devices": Devices.model_construct(up_to=up_to, among=[*counts])})
+
+
+def counts_that_fill_nodes(most: int, site: Site) -> list[int]:
+    """Device counts that leave no device of a node over: those that divide a node evenly, and whole nodes.
+
+    Args:
+        most: The largest of them.
+        site: Says how many devices a node and a run have, and whether a part of a node is given.
+    """
+    node, largest = site.devices_per_node, min(most, site.most_devices)
+    only_whole = site.slurm is not None and site.slurm.partial_nodes == "refused"
+    parts = [] if only_whole else [part for part in range(1, node) if node % part == 0]
+    whole = range(node, largest + 1, node)[:MOST_CANDIDATES]
+    return [count for count in (*parts, *whole) if count <= largest]
+
+
+def counts_that_divide_batches(counts: Sequence[int], experiment: AnyExperiment) -> list[int]:
+    """Return the counts among which the batch that strong scaling keeps can be divided, in every series."""
+    if experiment.scaling != "strong":
+        return list(counts)
+    series = [settings_of(experiment, options) for options in combinations(experiment)]
+    return [
+        count
+        for count in counts
+        if all((each.global_batch_size or 0) % (count * each.accumulation_steps) == 0 for each in series)
+    ]
+
+
+def projected_shapes(experiment: AnyExperiment, planned: Iterable[Shape], site: Site) -> list[Shape]:
+    """The shapes of ``project.devices``, fewest devices first; counts that runs have are left out.
+
+    A projection may take more nodes than a run.
+
+    Args:
+        experiment: Checked.
+        planned: Shapes of its runs.
+        site: Facts of the machine or cluster.
+    """
+    if experiment.project is None:
+        return []
+    taken = {shape.world_size for shape in planned}
+    counts = sorted({devices for devices in experiment.project.devices if devices not in taken})
+    return [fill(devices, site.devices_per_node) for devices in counts]
