@@ -7,25 +7,29 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from scalewise.plan.config.errors import Place, Problem
 from scalewise.plan.config.experiment import AnyExperiment
 from scalewise.plan.config.program import AnySettings
+from scalewise.plan.config.settings import LauncherName
 from scalewise.plan.config.shape import Shape, count_devices
 from scalewise.plan.config.site import LOOKED_UP, Site, SiteFile
+from scalewise.plan.config.slurm import Slurm
 from scalewise.plan.runs.allocation import LEAST_SECONDS, trained_seconds
 
-_NOT_POPEN = "Use srun, torchrun or spawn."
+
+def _refused_launcher(launcher: LauncherName | None, slurm: Slurm | None) -> tuple[str, str] | None:
+    """Say why a launcher cannot be used, and the fix; None for one that can."""
+    if launcher == "srun" and slurm is None:
+        return "is srun, which needs Slurm, and the site has no `slurm:`", "Use popen, torchrun or spawn."
+    if launcher == "popen" and slurm is not None:
+        text = "is popen, which starts ranks on one machine only, and the site has `slurm:`"
+        return text, "Use srun, torchrun or spawn."
+    return None
 
 
 def check_facts(facts: SiteFile) -> Iterator[Problem]:
     """Mistakes that join facts of a site."""
+    if refusal := _refused_launcher(facts.launcher, facts.slurm):
+        yield Problem(("launcher",), *refusal)
     if facts.slurm is None:
-        if facts.launcher == "srun":
-            yield Problem(
-                ("launcher",),
-                "is srun, which needs Slurm, and there is no `slurm:`",
-                "Use popen, torchrun or spawn.",
-            )
         return
-    if facts.launcher == "popen":
-        yield Problem(("launcher",), "is popen, which starts ranks on one machine only", _NOT_POPEN)
     for key in LOOKED_UP:
         if getattr(facts, key) == "auto":
             yield Problem(
@@ -61,18 +65,8 @@ def check_launch(
         shapes: One for each of its device counts.
         site: The nodes' facts.
     """
-    if settings.launcher == "srun" and site.slurm is None:
-        yield Problem(
-            where("launcher"),
-            "is srun, which needs Slurm, and the site has no `slurm:`",
-            "Use popen, torchrun or spawn.",
-        )
-    if settings.launcher == "popen" and site.slurm is not None:
-        yield Problem(
-            where("launcher"),
-            "is popen, which starts ranks on one machine only, and the site has `slurm:`",
-            _NOT_POPEN,
-        )
+    if refusal := _refused_launcher(settings.launcher, site.slurm):
+        yield Problem(where("launcher"), *refusal)
     limit = site.facts.max_cpus_per_device
     if limit is not None and settings.cpus_per_device > limit:
         yield Problem(
