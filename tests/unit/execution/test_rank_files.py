@@ -201,12 +201,21 @@ def test_ranks_are_told_exactly_what_was_asked(
     assert rank_files.train_spec() == spec
 
 
-def test_progress_is_the_last_epoch_that_was_reported(rank_files: RankFiles) -> None:
+def test_progress_is_the_last_report_with_the_step_and_the_time_of_the_first(
+    rank_files: RankFiles, rank_setup: RankSetup
+) -> None:
     for epoch in (1, 2):
-        rank_files.progress(Progress(epoch=epoch, epochs=5))
+        rank_files.progress(Progress(epoch=epoch, epochs=5, step=10 * epoch))
     progress = rank_files.read_progress()
     assert progress is not None
-    assert progress.epoch == 2
+    assert (progress.epoch, progress.first_step) == (2, 10)
+    assert 0 < progress.first_reported_at <= progress.reported_at
+
+    rank_files.begin(rank_setup)
+    rank_files.progress(Progress(epoch=4, epochs=5, step=40))
+    resumed = rank_files.read_progress()
+    assert resumed is not None
+    assert resumed.first_step == 40
 
 
 def test_a_run_that_ended_well_leaves_no_attempt_behind(rank_files: RankFiles, rank_setup: RankSetup) -> None:

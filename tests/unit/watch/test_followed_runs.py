@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.unit.watch.followed_run import EPOCH, LIMIT_SECONDS, RUN, Follower, time_of
 
-from scalewise.execution.rank_files import RankFiles
+from scalewise.execution.train_job import wait
 from scalewise.records import Start
 from scalewise.watch.study import Job, RunKey
 from scalewise.watch.watcher import Silence
@@ -90,11 +90,12 @@ def test_on_this_machine_a_run_starts_as_soon_as_it_is_handed_over(run: Follower
 
 
 def test_a_run_that_waits_for_another_training_on_this_machine_says_so_until_it_starts(
-    run: Follower, monkeypatch: pytest.MonkeyPatch
+    run: Follower, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run.hand_over()
     monkeypatch.setattr("scalewise.execution.rank_files.time.time", lambda: run.clock + 1)
-    RankFiles(run.folder / "attempt").waits("another training on this machine")
+    wait(run.folder, "waiting: another Scalewise run is using this machine (process 7)")
+    assert "process 7" in capfd.readouterr().err
     blocked = run.status()
     assert (blocked.state, blocked.waits_for) == ("blocked", "another training on this machine")
     # its job was killed, and the next one does not wait
