@@ -13,8 +13,9 @@ from tests.unit.planted_rounds import FIRST, LAST, SECOND, THIRD, leave, planted
 from scalewise.analysis.decision.card import Card
 from scalewise.analysis.rounds.sentences import round_lines
 from scalewise.plan.config.experiment import Repeats
+from scalewise.plan.formatting import chance_text, counts_text
 from scalewise.plan.runs.run_definition import parse_point_name
-from scalewise.plan.terminal.choice_lines import chance_text, counts_text, most_of_a_round
+from scalewise.plan.terminal.choice_lines import most_of_a_round
 from scalewise.plan.terminal.final_message import decisions
 from scalewise.plan.terminal.plan_table import plan_table
 

@@ -16,6 +16,11 @@ Goal = float | str
 MAX_PLACES = 6
 """Points named in one sentence; scaling.csv has all."""
 
+NEGLIGIBLE = 0.001
+"""Chances below it are not resolved: they are shares of a limited number of draws."""
+MAX_COUNTS = 12
+"""Device counts that one line names; of more the first and the last."""
+
 MINUTE, HOUR, DAY = 60, 3600, 86400
 
 _DEVICE = re.compile(r"(?<![\w`-])devices?(?![\w`-]|: ?[\[{])")
@@ -72,6 +77,13 @@ def percent_in_digits(fraction: float, digits: int = 2) -> str:
     """A share in significant digits, without zeros at the end: ``6.1 %``, ``3 %``, ``104 %``."""
     text = significant(100 * fraction, digits)
     return f"{text.rstrip('0').rstrip('.') if '.' in text else text} %"
+
+
+def chance_text(chance: float) -> str:
+    """``12 %``, ``3.1 %``, ``less than 0.1 %``."""
+    if chance < NEGLIGIBLE:
+        return "less than 0.1 %"
+    return "more than 99 %" if chance > 0.99 else percent_in_digits(chance)
 
 
 def points_text(points: float) -> str:
@@ -143,6 +155,14 @@ def counts_listed(counts: Iterable[int], noun: str) -> str:
     """``1, 2 and 4 GPUs``, in order."""
     *fewer, last = sorted(counts)
     return listed([*map(str, fewer), count_devices(last, noun)])
+
+
+def counts_text(counts: Sequence[int]) -> str:
+    """``1, 2, 4, 8``; of many the first and the last: ``1, 2, 4, 8, 12, 16, ..., 60, 64``."""
+    shown = [str(count) for count in counts]
+    if len(shown) > MAX_COUNTS:
+        shown = [*shown[: MAX_COUNTS - 3], "...", *shown[-2:]]
+    return ", ".join(shown)
 
 
 def as_in_yaml(value: object) -> str:

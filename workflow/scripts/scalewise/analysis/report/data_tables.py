@@ -14,8 +14,7 @@ from scalewise.analysis.analysis_spec import THROUGHPUT
 from scalewise.analysis.bottlenecks.resumption import resumed_text
 from scalewise.analysis.bottlenecks.time_parts import START_PARTS, STEP_PARTS, Part, known_start_parts
 from scalewise.analysis.bottlenecks.utilization import cause_at
-from scalewise.plan.formatting import as_in_yaml, format_3sig, percent, significant
-from scalewise.plan.terminal.choice_lines import chance_text
+from scalewise.plan.formatting import as_in_yaml, chance_text, format_3sig, percent, significant
 
 UNKNOWN = "–"
 NOT_MEASURED = "not measured"

@@ -16,9 +16,8 @@ from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.rounds.choice_summary import ChoiceSummary
 from scalewise.analysis.scaling import OF_WALLS
 from scalewise.plan.config.shape import count_devices
-from scalewise.plan.formatting import format_3sig, format_ratio, name_devices
+from scalewise.plan.formatting import chance_text, counts_text, format_3sig, format_ratio, name_devices
 from scalewise.plan.runs.run_definition import NO_OPTIONS
-from scalewise.plan.terminal.choice_lines import chance_text, counts_text
 from scalewise.records import write_text
 
 PROPOSAL = "proposal"

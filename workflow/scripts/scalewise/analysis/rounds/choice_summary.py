@@ -9,12 +9,19 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
-from scalewise.plan.formatting import format_3sig, percent_in_digits, pluralize
+from scalewise.plan.formatting import (
+    NEGLIGIBLE,
+    chance_text,
+    counts_text,
+    format_3sig,
+    percent_in_digits,
+    pluralize,
+)
 from scalewise.plan.runs.rounds import OTHER_ANSWER, Round, SeriesChoice, UnmeasuredPoint
 from scalewise.plan.runs.run_definition import parse_point_name
 from scalewise.plan.runs.runs import points
 from scalewise.plan.runs.spending import Spending
-from scalewise.plan.terminal.choice_lines import NEGLIGIBLE, chance_text, counts_text, next_text
+from scalewise.plan.terminal.choice_lines import next_text
 
 if TYPE_CHECKING:
     # the page needs no statistics

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from scalewise.plan.config.experiment import Repeats
 from scalewise.plan.config.shape import count_devices
-from scalewise.plan.formatting import percent_in_digits
+from scalewise.plan.formatting import counts_listed, percent_in_digits
 from scalewise.plan.runs.rounds import JudgedPoint, Round, Verdict
 from scalewise.plan.runs.run_definition import NO_OPTIONS, parse_point_name
-from scalewise.plan.terminal.choice_lines import REASONS, on_devices, round_story
+from scalewise.plan.terminal.choice_lines import REASONS, round_story
 
 ASKS_FOR_MORE = {"too wide", "undecided", "other session", "disturbed"}
 """Verdicts after which more repeats follow."""
@@ -93,7 +93,7 @@ def _chosen_sentences(rounds: Sequence[Round]) -> Iterator[str]:
         one = len(counts) == 1
         of = "" if series == NO_OPTIONS else f" of {series}"
         reason = why.format(them="it" if one else "them")
-        yield f"{on_devices(sorted(counts))}{of}: {runs}{'' if one else ' each'} ({reason})."
+        yield f"{counts_listed(counts, 'device')}{of}: {runs}{'' if one else ' each'} ({reason})."
     asked = set().union(*reasons.values()) if reasons else set()
     if "undecided" in asked:
         yield STOPPING_AT_DECISION

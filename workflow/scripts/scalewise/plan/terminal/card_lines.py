@@ -6,8 +6,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from scalewise.plan.formatting import format_3sig, percent_in_digits
-from scalewise.plan.terminal.choice_lines import chance_text
+from scalewise.plan.formatting import chance_text, format_3sig, percent_in_digits
 
 WIDTH = 80
 MAX_CAUTIONS = 3

@@ -11,7 +11,14 @@ from pathlib import Path
 from scalewise.plan.config.experiment import Repeats
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.config.site import Site
-from scalewise.plan.formatting import format_3sig, listed, percent_in_digits
+from scalewise.plan.formatting import (
+    chance_text,
+    counts_listed,
+    counts_text,
+    format_3sig,
+    listed,
+    percent_in_digits,
+)
 from scalewise.plan.runs.device_counts import counts_that_fill_nodes
 from scalewise.plan.runs.rounds import (
     OTHER_ANSWER,
@@ -28,14 +35,10 @@ from scalewise.plan.runs.spending import Spending
 from scalewise.plan.study import PlannedExperiment
 from scalewise.plan.terminal.planned_points import PlannedPoint
 
-MAX_COUNTS = 12
-"""Device counts that one line names; of more the first and the last."""
 MAX_PREDICTED = 6
 """Predicted speedups that one line shows."""
 MAX_SERIES = 8
 """Series with a line of their own in the plan."""
-NEGLIGIBLE = 0.001
-"""Chances below it are not resolved: they are shares of a limited number of draws."""
 
 REASONS: dict[Verdict, str] = {
     "undecided": "the decision is open there",
@@ -47,21 +50,6 @@ REASONS: dict[Verdict, str] = {
     "may be the answer": "may be the answer",
 }
 """Reasons for further runs of a point; if it has several, the first of these is shown."""
-
-
-def chance_text(chance: float) -> str:
-    """``12 %``, ``3.1 %``, ``less than 0.1 %``."""
-    if chance < NEGLIGIBLE:
-        return "less than 0.1 %"
-    return "more than 99 %" if chance > 0.99 else percent_in_digits(chance)
-
-
-def counts_text(counts: Sequence[int]) -> str:
-    """``1, 2, 4, 8``; of many the first and the last: ``1, 2, 4, 8, 12, 16, ..., 60, 64``."""
-    shown = [str(count) for count in counts]
-    if len(shown) > MAX_COUNTS:
-        shown = [*shown[: MAX_COUNTS - 3], "...", *shown[-2:]]
-    return ", ".join(shown)
 
 
 def round_story(judged: Round) -> Iterator[str]:
@@ -110,7 +98,7 @@ def next_text(judged: Round, choice: SeriesChoice) -> str:
     if more:
         return f"next: {'; '.join(_next_runs(more, choice))}"
     if over := [devices for devices, point in points.items() if point.verdict == "over the budget"]:
-        return f"the budget ends the study, which needs more runs on {on_devices(over)}"
+        return f"the budget ends the study, which needs more runs on {counts_listed(over, 'device')}"
     if judged.budget_device_hours is not None and choice.unmeasured and choice.other_answer > OTHER_ANSWER:
         likely = max(choice.unmeasured, key=lambda each: each.chance)
         return (
@@ -130,7 +118,8 @@ def _next_runs(points: Mapping[int, JudgedPoint], choice: SeriesChoice) -> Itera
         for devices, point in alike.items():
             by_runs.setdefault(point.next_asked - point.asked, []).append(devices)
         runs = [
-            f"{count_devices(more, 'run')}{' each' if len(counts) > 1 else ''} on {on_devices(counts)}"
+            f"{count_devices(more, 'run')}{' each' if len(counts) > 1 else ''} on "
+            f"{counts_listed(counts, 'device')}"
             for more, counts in by_runs.items()
         ]
         reason = REASONS[verdict].format(them="it" if len(alike) == 1 else "them")
@@ -138,11 +127,6 @@ def _next_runs(points: Mapping[int, JudgedPoint], choice: SeriesChoice) -> Itera
             chance = sum(point.chance for point in choice.unmeasured if point.devices in alike)
             reason += f", with a chance of {chance_text(chance)}"
         yield f"{listed(runs)} ({reason})"
-
-
-def on_devices(counts: Sequence[int]) -> str:
-    """``1 device``, ``2, 4 and 8 devices``."""
-    return f"{listed(list(map(str, counts)))} {'device' if list(counts) == [1] else 'devices'}"
 
 
 def choice_lines(
