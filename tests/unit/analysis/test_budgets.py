@@ -8,6 +8,7 @@ import pytest
 from tests.small_runs import definition
 from tests.unit.chosen_study import STUDY, PlayedStudy, overhead
 
+from scalewise.plan.config.shape import Shape
 from scalewise.plan.runs.rounds import Round
 from scalewise.plan.runs.spending import Spending
 from scalewise.records import HISTORY, SUMMARY, AllReduceMeasurement, History, Start, later, write_json
@@ -51,7 +52,7 @@ def leave_starts(folder: Path, shape: str, *seconds: float | None) -> None:
         began = later("2026-03-01T00:00:00+00:00", 1000 * number)
         ended_at = None if taken is KILLED else later(began, taken)
         starts.append(Start(started_at=began, limit_seconds=60, ended_at=ended_at))
-    run = definition().model_copy(update={"shape": shape})
+    run = definition().model_copy(update={"shape": Shape.parse(shape)})
     write_json(folder / HISTORY, History(definition=run, inputs={}, starts=starts))
 
 

@@ -25,8 +25,8 @@ def _nothing_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def variables_of(shape: str, rank: int = 0, accelerator: str = "cuda", **settings: Any) -> dict[str, str]:
     """The variables of one rank of a run."""
-    setup = rank_setup(accelerator=accelerator, shape=shape)
     there = Shape.parse(shape)
+    setup = rank_setup(accelerator=accelerator, shape=there)
     local, size = rank % there.devices_per_node, there.world_size
     identity = Identity(rank, local, size, there.devices_per_node, "node-a", None, 0)
     values = rank_values({}, identity, Meeting("127.0.0.1", 29500), there)
