@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import torch
 
-from scalewise.execution.rank_command import rank_setup_for
 from scalewise.execution.rank_files import RankFiles
+from scalewise.execution.rank_processes import rank_setup_for
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.jobs.launch import RankLaunch, SiteLaunch
 from scalewise.training.data.datasets import Dataset

@@ -15,8 +15,8 @@ from tests.distributed.trainings import start_ranks
 from tests.reliability.thoroughness import times
 from tests.small_runs import definition_of, rank_launch
 
-from scalewise.execution.rank_command import rank_setup_for
 from scalewise.execution.rank_files import RankFiles
+from scalewise.execution.rank_processes import rank_setup_for
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.runs.run_definition import RunDefinition

@@ -26,8 +26,8 @@ from tests.slurm.study import (
 )
 from tests.small_runs import rank_launch
 
-from scalewise.execution.rank_command import rank_setup_for
 from scalewise.execution.rank_files import ENDPOINT, RankFiles
+from scalewise.execution.rank_processes import rank_setup_for
 from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.study import load_study
 

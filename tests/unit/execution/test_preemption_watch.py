@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.stand_ins import stand_ins
 
-from scalewise.execution.preemption_watch import ATTEMPTS, PreemptionWatch
+from scalewise.execution.slurm import REQUEUE_ATTEMPTS, PreemptionWatch
 
 
 class Queue:
@@ -25,7 +25,7 @@ class Queue:
         stand_ins(
             programs,
             {
-                "squeue": f'[ "$1 $3" = "--user={os.getuid()} --states=PREEMPTED,NODE_FAIL" ] || exit 1\n'
+                "squeue": f'[ "$2 $3" = "--user={os.getuid()} --states=PREEMPTED,NODE_FAIL" ] || exit 1\n'
                 f"while read -r line; do echo \"$line\"; done < '{self._jobs}'",
             },
         )
@@ -125,11 +125,11 @@ def test_a_job_that_slurm_does_not_take_back_ends_the_study_with_the_reason(queu
     watch = queue.watch()
     queue.preempted("7")
     queue.scontrol_refuses()
-    look(watch, ATTEMPTS)
+    look(watch, REQUEUE_ATTEMPTS)
     assert queue.given_up == 0
     watch.look()
 
-    assert queue.asked == ["requeue 7"] * ATTEMPTS
+    assert queue.asked == ["requeue 7"] * REQUEUE_ATTEMPTS
     assert queue.given_up == 1
     assert queue.said == [
         "Slurm job 7 was preempted or lost its node, and Slurm does not take it back "
@@ -141,7 +141,7 @@ def test_a_refusal_that_passes_ends_nothing(queue: Queue) -> None:
     watch = queue.watch()
     queue.preempted("7")
     queue.scontrol_refuses()
-    look(watch, ATTEMPTS)
+    look(watch, REQUEUE_ATTEMPTS)
     queue.scontrol_takes_back()
     watch.look()
 

@@ -10,10 +10,10 @@ import pytest
 
 from scalewise.execution import train_job
 from scalewise.execution.messages import GracefulStop
-from scalewise.execution.requeue import Requeue, requeue, requeue_after, requeue_job
+from scalewise.execution.requeue import Requeue, requeue_after, requeue_job
 from scalewise.execution.run import RunFailedError
 from scalewise.execution.run_lock import LockTimeoutError
-from scalewise.execution.slurm_job import seconds_left
+from scalewise.execution.slurm import requeue, seconds_left
 from scalewise.execution.supervisor import ExitStatus
 from scalewise.execution.watchdog import JOB_END
 

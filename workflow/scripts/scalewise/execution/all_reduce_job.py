@@ -8,8 +8,8 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from scalewise.execution.machine_lock import MACHINE_WAIT_SECONDS, MachineBusyError, machine_lock
-from scalewise.execution.rank_command import command_for, rank_setup_for
 from scalewise.execution.rank_files import RankFiles
+from scalewise.execution.rank_processes import command_for, rank_setup_for
 from scalewise.execution.run_log import say
 from scalewise.execution.supervisor import ExitStatus, RankGroup, failure_reason, supervise
 from scalewise.plan.jobs.all_reduce_jobs import RANKS_RESULT

@@ -1,17 +1,62 @@
-"""The hello job: its ranks are started where a training's would be, and say what they found."""
+"""Run the hello job: start ranks where a training's would be, and compare what they find with the plan.
+
+Needs no torch.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from scalewise.execution.preflight_report import DATASETS, RANK_REPORT, PreflightReport, check_report, sizes
-from scalewise.execution.rank_command import command_for, rank_setup_for
+from pydantic import BaseModel, ConfigDict
+
 from scalewise.execution.rank_files import RankFiles
+from scalewise.execution.rank_processes import command_for, rank_setup_for
 from scalewise.execution.supervisor import RankGroup, failure_reason, supervise
+from scalewise.plan.config.shape import Shape
 from scalewise.plan.jobs.launch import SiteLaunch
-from scalewise.plan.jobs.preflight import Findings, Preflight, bad, ok
+from scalewise.plan.jobs.preflight import Finding, Findings, Preflight, bad, ok
 from scalewise.plan.plan_file import Plan
 from scalewise.records import write_json, write_text
+
+RANK_REPORT = "rank_report.json"
+"""The file of all findings, which rank 0 leaves in the attempt's folder."""
+
+DATASETS = "datasets.txt"
+"""The file of that folder that names the files to look for, one a line."""
+
+
+class RankPreflight(BaseModel):
+    """Findings of one rank.
+
+    Args:
+        cpus: CPUs that the rank may run on.
+        total: Sum of rank + 1 over all ranks, by all-reduce on the rank's device.
+        datasets: Bytes of each prepared file as the rank sees it; None for a file that it does not see.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    rank: int
+    local_rank: int
+    host: str
+    device: str
+    visible_devices: str
+    cpus: str
+    threads: int
+    python: str
+    torch: str
+    total: float
+    datasets: dict[str, int | None]
+
+
+class PreflightReport(BaseModel):
+    """Findings of all ranks, in rank order."""
+
+    model_config = ConfigDict(frozen=True)
+
+    ranks: list[RankPreflight]
 
 
 def run_hello_job(plan: Plan, log: Path, output: Path) -> None:
@@ -51,3 +96,68 @@ def run_hello_job(plan: Plan, log: Path, output: Path) -> None:
         findings.append(ok(f"container {start.container.image}"))
     rank_files.end()
     write_json(output, Findings(findings=findings))
+
+
+def sizes(paths: list[str]) -> dict[str, int | None]:
+    """Bytes of each file, None where it cannot be seen from here."""
+    return {path: Path(path).stat().st_size if Path(path).exists() else None for path in paths}
+
+
+def check_report(
+    report: PreflightReport, preflight: Preflight, here: Mapping[str, int | None]
+) -> Iterator[Finding]:
+    """Compare what the ranks found with what was planned, and with the files' sizes on the starting node."""
+    ranks, shape = report.ranks, preflight.shape
+    for reported in ranks:
+        gpus = f" of CUDA_VISIBLE_DEVICES={reported.visible_devices}" if reported.visible_devices else ""
+        yield ok(
+            f"rank {reported.rank} on {reported.host}: local rank {reported.local_rank}, "
+            f"{reported.device}{gpus}, CPUs {reported.cpus}, {reported.threads} threads",
+        )
+    yield from _check_places(ranks, shape)
+    expected = shape.world_size * (shape.world_size + 1) / 2
+    wrong = [reported.rank for reported in ranks if reported.total != expected]
+    if wrong:
+        fix = "Set network_interface in the site file, and ask the site which one is right."
+        yield bad(f"the all-reduce gave ranks {wrong} another sum than {expected:g}", fix=fix)
+    else:
+        yield ok(f"all-reduce over {shape.world_size} ranks")
+    environments = {f"{reported.python} with torch {reported.torch}" for reported in ranks}
+    if len(environments) == 1:
+        yield ok(f"every rank runs {environments.pop()}")
+    else:
+        fix = "Set python in the site file, or correct prelude."
+        yield bad(f"ranks run different programs: {'; '.join(sorted(environments))}", fix=fix)
+    yield from _check_datasets(ranks, here)
+
+
+def _check_places(ranks: list[RankPreflight], shape: Shape) -> Iterator[Finding]:
+    locals_of = defaultdict(list)
+    for reported in ranks:
+        locals_of[reported.host].append(reported.local_rank)
+    found = {host: sorted(places) for host, places in locals_of.items()}
+    planned = list(range(shape.devices_per_node))
+    if (
+        len(ranks) == shape.world_size
+        and len(found) == shape.nodes
+        and all(p == planned for p in found.values())
+    ):
+        yield ok(f"{shape.devices_per_node} ranks on each of {', '.join(found)}")
+    else:
+        shown = "; ".join(f"{host}: local ranks {places}" for host, places in found.items())
+        yield bad(
+            f"planned were {shape} ranks, found {shown}",
+            "Look for options in the site's extra and srun_extra that place tasks.",
+        )
+
+
+def _check_datasets(ranks: list[RankPreflight], here: Mapping[str, int | None]) -> Iterator[Finding]:
+    for path, size in here.items():
+        blind = sorted({reported.host for reported in ranks if reported.datasets.get(path) != size})
+        if size is None:
+            yield bad(f"{path} is missing", fix="Run snakemake once more.")
+        elif blind:
+            fix = "Work in a folder that all nodes share, and bind it if there is a container."
+            yield bad(f"{path} is not the same seen from {', '.join(blind)}", fix)
+        else:
+            yield ok(f"{path}: {size:,} bytes on every node")

@@ -1,29 +1,81 @@
-"""The processes that a launch starts: one that starts the ranks, or the ranks themselves. Needs no torch."""
+"""Start the ranks of a job: their command, how they meet, and the processes. Needs no torch."""
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
+import sys
 import time
+from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import IO
 
 import psutil
 
-from scalewise.plan.jobs.launch import Launch
+from scalewise.execution.messages import RankSetup, Work
+from scalewise.execution.rank_files import RankFiles
+from scalewise.plan.config.program import ProgramSettings
+from scalewise.plan.jobs.launch import Launch, Programs, RankLaunch, SiteLaunch, build_launch
+
+SCRIPTS = Path(__file__).parents[2]
+
+
+def command_for(
+    ranks: RankLaunch,
+    start: SiteLaunch,
+    rank_files: RankFiles,
+    visible: Iterable[Path] = (),
+    program: ProgramSettings | None = None,
+) -> Launch:
+    """Return the command that starts ``rank.py``, or ``program_rank.py`` for a program, once for each device.
+
+    A container shows the ranks the visible folders, the working folder, the scripts, and the folder that
+    holds the attempt, where ranks also write. Each may be behind a link.
+
+    Raises:
+        ValueError: The launcher cannot start these ranks on this site.
+    """
+    return build_launch(
+        ranks.launcher,
+        ranks.shape,
+        ranks.cpus_per_device,
+        start,
+        Programs.for_rank_script(
+            SCRIPTS, "rank.py" if program is None else "program_rank.py", rank_files.folder
+        ),
+        sys.executable,
+        visible=[SCRIPTS, rank_files.folder.parent.resolve(), *visible],
+        once_a_node=program is not None and program.starts == "itself",
+    )
+
+
+def rank_setup_for(
+    ranks: RankLaunch, start: SiteLaunch, timeout_seconds: int, work: Work = "train"
+) -> RankSetup:
+    """Describe the rendezvous and the work of ranks that this process starts."""
+    return RankSetup(
+        **ranks.model_dump(include=set(RankLaunch.model_fields)),
+        network_interface=start.network_interface,
+        timeout_seconds=timeout_seconds,
+        supervisor_host=socket.gethostname(),
+        supervisor_pid=None if start.slurm else os.getpid(),
+        work=work,
+    )
 
 
 class RankProcesses:
-    """Starts the processes of a launch, each in a session of its own, and ends them all.
+    """Starts the processes of a launch, a launcher or the ranks themselves, and ends them all.
 
-    A session of their own keeps a Ctrl-C from them: it reaches the ranks through ``end`` alone.
+    Each has a session of its own, so that a Ctrl-C reaches the ranks only through ``end``.
 
     Args:
-        log: receives what they print.
+        log: Receives their output.
 
     Raises:
-        OSError: one cannot be started; none of the others is left.
+        OSError: One cannot be started; none of the others is left.
     """
 
     def __init__(self, launch: Launch, log: IO[str]) -> None:
@@ -46,7 +98,7 @@ class RankProcesses:
             raise
 
     def wait(self, timeout_seconds: float) -> int | None:
-        """The exit code of the first that failed, else 0, once all have ended; None while any is at work."""
+        """Wait; returns the exit code of the first that failed, else 0, and None while any is at work."""
         deadline = time.monotonic() + timeout_seconds
         for process in self._processes:
             with suppress(subprocess.TimeoutExpired):
@@ -59,11 +111,11 @@ class RankProcesses:
         return self._failure[0] if self._failure is not None else 0
 
     def failed_for(self, seconds: float) -> bool:
-        """Whether one has failed at least so long ago, by what ``wait`` has seen."""
+        """Whether ``wait`` noticed at least this long ago that one has failed."""
         return self._failure is not None and time.monotonic() - self._failure[1] >= seconds
 
     def end(self, grace_seconds: float) -> int:
-        """Ask all to end, then make them."""
+        """Request all to end, then kill them; returns the exit code as ``wait`` does."""
         for process in self._processes:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
@@ -75,10 +127,10 @@ class RankProcesses:
         return code
 
     def kill(self) -> None:
-        """Leave nothing of them.
+        """Kill all of them and their children.
 
-        torchrun's ranks have sessions of their own. They end with their parent (see parent_death.py), but
-        not before they have begun to look for it.
+        torchrun's ranks have sessions of their own. They end with their parent (``exit_when_parent_dies``),
+        but not before they have begun to watch it.
         """
         for process in self._processes:
             left: list[psutil.Process] = []

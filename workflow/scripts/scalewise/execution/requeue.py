@@ -1,17 +1,15 @@
-"""Whether a job goes back into Slurm's queue when its time is over, and the way there."""
+"""Put a job back into Slurm's queue when its time is over and its run is not."""
 
 from __future__ import annotations
 
 import os
-import subprocess
 import time
-from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 
 from scalewise.execution.run import RunFailedError
 from scalewise.execution.run_log import append_log, say
-from scalewise.execution.slurm_job import squeue
+from scalewise.execution.slurm import requeue
 from scalewise.execution.watchdog import JOB_END
 
 REQUEUE_SECONDS = 120.0
@@ -29,10 +27,10 @@ class Requeue(Enum):
 
 
 def requeue_after(error: RunFailedError, in_slurm_job: bool) -> Requeue:
-    """Decide whether the job goes back into the queue: only if the end of its time alone ended the ranks.
+    """Decide whether the job goes back into the queue: only if the end of its time ended the ranks.
 
-    That is so where Slurm's signal has told the ranks alone, or where this process saw the end come. What a
-    signal to this process has ended, somebody wants to end. What has failed is for snakemake's retries.
+    That is so if only the ranks got Slurm's signal, or if this process saw the end come. A signal to this
+    process means that somebody wants the run to end. Snakemake retries a run that failed.
     """
     stopped = error.ended.stopped if error.ended is not None else None
     if not in_slurm_job or error.given_up or error.ended is None or stopped is None:
@@ -48,9 +46,9 @@ def requeue_job(log: Path, label: str, saved: bool) -> None:
     """Put a job whose time is nearly over back into the queue, and wait for Slurm to end it here.
 
     Args:
-        log: The run's log, which also tells why Slurm refuses.
+        log: The run's log, which also gets the reason if Slurm refuses.
         label: Names the run in messages.
-        saved: Whether what was trained is saved.
+        saved: Whether a checkpoint has what was trained.
     """
     # a job that is cancelled gets its signals one after the other, and must not come back
     time.sleep(SIGNAL_SPREAD_SECONDS)
@@ -65,25 +63,3 @@ def requeue_job(log: Path, label: str, saved: bool) -> None:
         say(f"{label}: {text}")
         return
     time.sleep(REQUEUE_SECONDS)
-
-
-def requeue(environ: Mapping[str, str]) -> str:
-    """Put this job back into the queue, which ends it here; why not, or nothing.
-
-    A job that is being cancelled is not put back: somebody wants it to end.
-    """
-    job = environ.get("SLURM_JOB_ID")
-    if job is None:
-        return "this is no Slurm job"
-    state = squeue(f"--jobs={job}", "--format=%T")
-    if state not in (None, "RUNNING"):
-        return f"Slurm job {job} is {state or 'unknown to squeue'}"
-    try:
-        answer = subprocess.run(
-            ["scontrol", "requeue", job], capture_output=True, text=True, timeout=60, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    return (
-        "" if answer.returncode == 0 else answer.stderr.strip() or f"scontrol ended with {answer.returncode}"
-    )

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from scalewise.execution.slurm_job import is_active
+from scalewise.execution.slurm import is_active
 
 LOCK = "lock"
 

@@ -1,29 +1,37 @@
-"""Signals that a scheduler or a launcher sends to a rank, or to a process above it.
+"""Handle signals of the scheduler and the launcher in a rank, and the end of the rank's parent.
 
-Handled before torch is loaded, which takes seconds.
+Imported before torch, which takes seconds to load.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
+
+POLL_SECONDS = 1.0
+PR_SET_PDEATHSIG = 1
+"""The option, from linux/prctl.h, for the signal that this process gets when its parent ends."""
 
 
 class Signals:
-    """SIGUSR1 and SIGTERM as something to look at, instead of an end at any line.
+    """Notes SIGUSR1 and SIGTERM, which would otherwise end the process at any line.
 
-    Slurm sends SIGUSR1 ahead of a job's time limit because the job asks for that, and SIGTERM when it
-    preempts or cancels it. The handlers set a flag and nothing else.
+    Slurm sends SIGUSR1 before a job's time limit because the job requests it, and SIGTERM when it preempts
+    or cancels the job. The handlers only set a flag.
     """
 
     def __init__(self) -> None:
         self._received: str | None = None
         self._is_terminated = False
         self._terminated = threading.Event()
-        # from the first line on: left to itself, SIGUSR1 ends a process
+        # from the first line on: the default action of SIGUSR1 ends the process
         signal.signal(signal.SIGUSR1, self._note)
 
     @property
@@ -33,7 +41,7 @@ class Signals:
 
     @contextmanager
     def instead_of_an_end(self, terminated: Callable[[], None]) -> Iterator[None]:
-        """SIGTERM, too, is only noted in here.
+        """Note SIGTERM, too, in this block.
 
         Args:
             terminated: Called once after a SIGTERM, in a thread of its own: launchers send one to the peers
@@ -55,13 +63,13 @@ class Signals:
 
 
 def forward_sigusr1(request_stop: Callable[[str], None]) -> None:
-    """Hand SIGUSR1 on from a process between the launcher and the ranks, which must not end of it.
+    """Turn a SIGUSR1 to this process, which runs between the launcher and the ranks, into a request to stop.
 
-    Slurm sends it ahead of the end of a job's time. Only a flag is set in the handler. What this process
-    starts does not inherit it.
+    Slurm sends it before the end of a job's time, and this process must not end of it. The handler only sets
+    a flag. Processes that this one starts do not inherit it.
 
     Args:
-        request_stop: Asks the ranks to stop; called with the signal's name, in a thread of its own.
+        request_stop: Requests the ranks to stop; called with the signal's name, in another thread.
     """
     received = threading.Event()
 
@@ -75,7 +83,7 @@ def forward_sigusr1(request_stop: Callable[[str], None]) -> None:
 
 
 def _call_once(event: threading.Event, action: Callable[[], None], name: str) -> None:
-    """Call this after the event, outside of any handler: a handler may come between any two lines."""
+    """Call a function after an event, in a thread: a signal's handler may run between any two lines."""
 
     def wait() -> None:
         event.wait()
@@ -83,3 +91,26 @@ def _call_once(event: threading.Event, action: Callable[[], None], name: str) ->
             action()
 
     threading.Thread(target=wait, name=name, daemon=True).start()
+
+
+def exit_when_parent_dies(supervisor: int | None, supervisor_is_here: bool) -> None:
+    """End this process once its parent or its supervisor has ended, however that ended.
+
+    A supervisor that was killed cannot end its ranks. They would continue to train next to the following
+    run, and disturb its figures.
+
+    Args:
+        supervisor: The process id of the job that started it; None if another process ends its ranks.
+        supervisor_is_here: Whether that job runs on this host, so that its id means something here.
+    """
+    parent = os.getppid()
+    # by the kernel: also when this process is stopped, or waits inside a collective
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    watched = Path(f"/proc/{supervisor}") if supervisor is not None and supervisor_is_here else None
+
+    def watch() -> None:
+        while os.getppid() == parent and (watched is None or watched.exists()):
+            time.sleep(POLL_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="orphan", daemon=True).start()

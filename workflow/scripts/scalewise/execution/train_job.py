@@ -24,13 +24,13 @@ from scalewise.execution.input_hashes import input_hashes, program_hashes
 from scalewise.execution.machine_lock import MACHINE_WAIT_SECONDS, MachineBusyError, machine_lock
 from scalewise.execution.messages import PROGRAM_FOLDER, TrainSpec
 from scalewise.execution.os_errors import explain_os_error
-from scalewise.execution.rank_command import command_for, rank_setup_for
 from scalewise.execution.rank_files import RankFiles
+from scalewise.execution.rank_processes import command_for, rank_setup_for
 from scalewise.execution.requeue import Requeue, requeue_after, requeue_job
 from scalewise.execution.run import RunFailedError, end_training, resume_or_begin
 from scalewise.execution.run_lock import LockLostError, LockOwner, LockTimeoutError, RunLock, lock_run
 from scalewise.execution.run_log import append_log, say, shorten_log, write_log_if_missing
-from scalewise.execution.slurm_job import other_jobs, restart_count, seconds_left
+from scalewise.execution.slurm import other_jobs, restart_count, seconds_left
 from scalewise.execution.supervisor import GRACE_SECONDS, STUDY_IS_SHOWN, RankGroup
 from scalewise.execution.watchdog import STOP_SECONDS, Kept
 from scalewise.plan.catalog.program_files import program_files

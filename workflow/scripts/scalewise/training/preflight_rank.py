@@ -8,7 +8,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-from scalewise.execution.preflight_report import DATASETS, RANK_REPORT, PreflightReport, RankPreflight, sizes
+from scalewise.execution.preflight_job import DATASETS, RANK_REPORT, PreflightReport, RankPreflight, sizes
 from scalewise.execution.rank_files import RankFiles
 from scalewise.records import write_json
 from scalewise.training.distributed.process_group import gather, process_group

@@ -16,10 +16,9 @@ from types import FrameType
 import torch
 
 from scalewise.execution.messages import RankSetup, TrainSpec, is_out_of_memory
-from scalewise.execution.parent_death import exit_when_parent_dies
 from scalewise.execution.progress_reporter import say
 from scalewise.execution.rank_files import RankFiles
-from scalewise.execution.signals import Signals
+from scalewise.execution.signals import Signals, exit_when_parent_dies
 from scalewise.plan.config.settings import Settings
 from scalewise.records import EpochRecord, Measurements, OwnInterval, Resumption, Startup, later
 from scalewise.training.checkpoints.checkpointer import Checkpointer

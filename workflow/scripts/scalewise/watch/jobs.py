@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 
-from scalewise.execution.slurm_job import squeue
+from scalewise.execution.slurm import squeue
 from scalewise.snakemake_adapter import job_event
 from scalewise.watch.study import Job, QueuedJob, RunKey
 

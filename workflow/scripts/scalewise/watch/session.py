@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalewise.execution.preemption_watch import PreemptionWatch
+from scalewise.execution.slurm import PreemptionWatch
 from scalewise.plan.jobs.hand_over import write_plan
 from scalewise.plan.jobs.opening import prepare_submission
 from scalewise.plan.plan_file import PLAN, Plan

@@ -25,9 +25,9 @@ from scalewise.execution.messages import (
     TrainSpec,
     is_out_of_memory,
 )
-from scalewise.execution.parent_death import exit_when_parent_dies
 from scalewise.execution.progress_reporter import say
 from scalewise.execution.rank_files import RankFiles
+from scalewise.execution.signals import exit_when_parent_dies
 from scalewise.plan.config.program import SEEN as SEEN_SAMPLES
 from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.templates import names_in

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.small_runs import preflight
 
-from scalewise.execution.preflight_report import PreflightReport, RankPreflight, check_report, sizes
+from scalewise.execution.preflight_job import PreflightReport, RankPreflight, check_report, sizes
 from scalewise.plan.jobs.preflight import Preflight
 
 DATASET = "resources/datasets/digits/dataset.safetensors"

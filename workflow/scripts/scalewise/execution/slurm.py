@@ -1,0 +1,167 @@
+"""Ask Slurm about jobs, and put preempted jobs back into its queue."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from scalewise.plan.config.slurm import duration_seconds
+
+ENDED = frozenset(
+    {
+        *("", "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "DEADLINE", "OUT_OF_MEMORY"),
+        *("BOOT_FAIL", "PREEMPTED"),
+    }
+)
+"""States of a job that has ended; the empty one is of a job that the controller has forgotten.
+
+NODE_FAIL is not among them: a node does not answer, and its processes may live.
+"""
+
+COMMAND_SECONDS, REQUEUE_SECONDS = 30.0, 60.0
+"""The longest that a query, or the request to requeue a job, may take."""
+POLL_SECONDS = 20.0
+REQUEUE_ATTEMPTS = 4
+
+
+def run_slurm(*command: str, seconds: float = COMMAND_SECONDS) -> subprocess.CompletedProcess[str]:
+    """Run a command of Slurm's; one that hangs or is missing has failed."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return subprocess.CompletedProcess(command, 1, "", str(error))
+
+
+def squeue(*options: str) -> str | None:
+    """Return the output of squeue without its heading; None if it fails."""
+    answer = run_slurm("squeue", "--noheader", *options)
+    return answer.stdout.strip() if answer.returncode == 0 else None
+
+
+def restart_count(environ: Mapping[str, str]) -> str:
+    """Return how often Slurm has requeued this job; the executor hides the variable from a job step."""
+    job, count = environ.get("SLURM_JOB_ID"), environ.get("SLURM_RESTART_COUNT")
+    if job is None or count is not None:
+        return count or "0"
+    return squeue(f"--jobs={job}", "--Format=RestartCnt") or "0"
+
+
+def seconds_left(environ: Mapping[str, str]) -> float | None:
+    """Return the time until Slurm ends this job, infinite without a limit; None if unknown."""
+    job = environ.get("SLURM_JOB_ID")
+    duration = squeue(f"--jobs={job}", "--format=%L") if job is not None else None
+    return math.inf if duration == "UNLIMITED" else duration_seconds(duration or "")
+
+
+def other_jobs(environ: Mapping[str, str]) -> int | None:
+    """Count all users' other jobs on the nodes of this one, which disturb its figures; None if unknown."""
+    job = environ.get("SLURM_JOB_ID")
+    nodes = squeue(f"--jobs={job}", "--format=%N") if job is not None else None
+    if not nodes:
+        return None
+    running = squeue("--states=running", f"--nodelist={nodes}", "--format=%A")
+    return None if running is None else len(set(running.split()) - {job})
+
+
+def is_active(job: str) -> bool | None:
+    """Whether a job still runs or waits; None if Slurm does not answer, or a node of the job does not."""
+    answer = run_slurm("squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={job}")
+    if answer.returncode != 0:
+        # the controller has forgotten the job, or does not answer for a moment
+        return False if "Invalid job id" in answer.stderr else None
+    state = answer.stdout.strip()
+    return None if state == "NODE_FAIL" else state not in ENDED
+
+
+def requeue(environ: Mapping[str, str]) -> str:
+    """Put this job back into the queue, which ends it here; returns why not, or nothing.
+
+    A job that is being cancelled is not put back: somebody wants it to end.
+    """
+    job = environ.get("SLURM_JOB_ID")
+    if job is None:
+        return "this is no Slurm job"
+    state = squeue(f"--jobs={job}", "--format=%T")
+    if state not in (None, "RUNNING"):
+        return f"Slurm job {job} is {state or 'unknown to squeue'}"
+    answer = run_slurm("scontrol", "requeue", job, seconds=REQUEUE_SECONDS)
+    if answer.returncode == 0:
+        return ""
+    return answer.stderr.strip() or f"scontrol ended with {answer.returncode}"
+
+
+class PreemptionWatch:
+    """Puts preempted jobs of a study back into the queue, from a thread of Snakemake's process.
+
+    If a partition preempts by requeueing, Slurm does so itself. If it preempts by cancelling, the job stays
+    PREEMPTED. The executor plugin takes such a job for one that continues, and would wait for ever.
+
+    Args:
+        folder: The jobs' working folder; jobs of other folders are ignored.
+        say: Shows the user a message.
+        give_up: Called if Slurm does not take a job back; by default, ends snakemake as Ctrl-C does.
+        poll_seconds: Time between two looks.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        say: Callable[[str], None] | None = None,
+        give_up: Callable[[], None] | None = None,
+        poll_seconds: float = POLL_SECONDS,
+    ) -> None:
+        self._folder = folder
+        self._say = say or (lambda text: print(text, file=sys.stderr, flush=True))
+        self._give_up = give_up or (lambda: os.kill(os.getpid(), signal.SIGINT))
+        self._poll_seconds = poll_seconds
+        self._earlier = self._preempted()
+        self._looks: Counter[str] = Counter()
+        self._done = threading.Event()
+
+    def start(self) -> None:
+        """Watch until this process ends."""
+        threading.Thread(target=self._watch, name="preemption", daemon=True).start()
+
+    def stop(self) -> None:
+        """End the watch."""
+        self._done.set()
+
+    def _watch(self) -> None:
+        while not self._done.wait(self._poll_seconds):
+            self.look()
+
+    def look(self) -> None:
+        """Look once."""
+        preempted = self._preempted() - self._earlier
+        self._looks = Counter({job: self._looks[job] + 1 for job in preempted})
+        for job in sorted(preempted):
+            # one that Slurm requeues by itself may be seen here for a moment
+            if self._looks[job] > 1:
+                self._requeue(job)
+
+    def _requeue(self, job: str) -> None:
+        answer = run_slurm("scontrol", "requeue", job, seconds=REQUEUE_SECONDS)
+        if answer.returncode == 0:
+            self._say(
+                f"Slurm job {job} was preempted or lost its node and had ended; it is back in the queue."
+            )
+            del self._looks[job]
+        elif self._looks[job] > REQUEUE_ATTEMPTS:
+            self._say(
+                f"Slurm job {job} was preempted or lost its node, and Slurm does not take it back "
+                f"({answer.stderr.strip()}). Ending. The same command makes what is missing."
+            )
+            self._done.set()
+            self._give_up()
+
+    def _preempted(self) -> set[str]:
+        jobs = squeue(f"--user={os.getuid()}", "--states=PREEMPTED,NODE_FAIL", "--format=%A|%Z") or ""
+        lines = (line.split("|", 1) for line in jobs.splitlines() if "|" in line)
+        return {job for job, folder in lines if Path(folder) == self._folder}
