@@ -120,13 +120,14 @@ def faults(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fault
     [
         pytest.param(
             "killed",
-            r"rank 1 on {host} \(pid \d+\) ended without an error message: killed from outside",
+            r"rank 1 on {host} \(pid \d+\) ended without an error message\. Slurm or",
             marks=pytest.mark.fault(1),
         ),
         pytest.param(
             "stopped",
             # woken to be ended, it may itself find that it has waited too long
-            r"(?:rank 1 on {host} \(pid \d+\) (?:ended without an error .* or hung|did not answer .* in time)"
+            r"(?:rank 1 on {host} \(pid \d+\) "
+            r"(?:ended without an error .* or the rank hung|did not answer .* in time)"
             r"|rank 0 on \S+: RuntimeError: .*Timed out)",
             marks=pytest.mark.fault(2),
         ),

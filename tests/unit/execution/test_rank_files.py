@@ -245,7 +245,7 @@ def test_a_rank_of_an_attempt_whose_folder_another_has_leaves_no_word_in_it(
         stale.heartbeat,
     ]
     for say in words:
-        with pytest.raises(OSError, match="another attempt's by now"):
+        with pytest.raises(OSError, match="another attempt has it by now"):
             say()
     stale.end()
     assert sorted(path.name for path in second.folder.iterdir()) == before

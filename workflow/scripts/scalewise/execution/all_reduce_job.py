@@ -1,4 +1,4 @@
-"""The job that measures all-reduce over one shape; it leaves what was found, or why nothing was."""
+"""Run the job that measures all-reduce over one shape, and write the result or why there is none."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run_all_reduce_job(planned: AllReduceJob, start: SiteLaunch, log: Path, outp
             limit_seconds=limits["limit_seconds"],
             fix="Look for what is slow in the log: imports, the container, the network.",
         )
-        # trainings of a machine take turns, and this is measured beside none of them either
+        # trainings of a machine take turns, with this measurement, too
         machine = nullcontext() if start.slurm else machine_lock(MACHINE_WAIT_SECONDS, say)
         with machine:
             began = time.monotonic()
@@ -78,7 +78,7 @@ def run_all_reduce_job(planned: AllReduceJob, start: SiteLaunch, log: Path, outp
 
 
 def was_interrupted(rank_group: RankGroup, ended: ExitStatus) -> bool:
-    """Whether a signal ended the measurement: its ranks may have seen it before this process did."""
+    """Whether a signal ended the measurement; its ranks may have got it before this process did."""
     if ended.outcome != "failed":
         return ended.outcome == "interrupted"
     rank_files, ranks = rank_group.rank_files, rank_group.world_size
@@ -87,7 +87,7 @@ def was_interrupted(rank_group: RankGroup, ended: ExitStatus) -> bool:
 
 
 def failed(job: RankLaunch, error: str) -> AllReduceMeasurement:
-    """A measurement that is none: a study that trains well must not go without its report for this."""
+    """Return a measurement without figures: a study that trains well must not lose its report for this."""
     return AllReduceMeasurement(
         shape=job.shape,
         backend="nccl" if job.accelerator == "cuda" else "gloo",
@@ -102,7 +102,7 @@ def failed(job: RankLaunch, error: str) -> AllReduceMeasurement:
 
 
 def describe(record: AllReduceMeasurement) -> str:
-    """One line of the job's log."""
+    """Return a measurement as one line of the job's log."""
     first, last = record.reductions[0], record.reductions[-1]
     return (
         f"all-reduce over {record.shape} ({record.backend}): {first.bytes} bytes in "

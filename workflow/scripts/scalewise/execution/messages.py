@@ -1,4 +1,4 @@
-"""The notes that the ranks of an attempt and its supervisor leave each other, as files of JSON."""
+"""Types of the JSON files that the ranks of an attempt and its supervisor write for each other."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CONSEQUENCES = (
     "recvvalue failed",
     *_TIMEOUTS,
 )
-"""Phrases of gloo, nccl and the store on ranks that outlive another: never the cause."""
+"""Phrases of gloo, nccl and the store on ranks that have lost another one: never the cause."""
 
 _WITHOUT_MEMORY = (
     "OutOfMemoryError",
@@ -35,11 +35,11 @@ _WITHOUT_MEMORY = (
     "CUDNN_STATUS_ALLOC_FAILED",
     "'out of memory'",
 )
-"""Words of torch's allocator, of CUDA itself, of its libraries and of NCCL where a GPU has no memory left."""
+"""Phrases of torch's allocator, CUDA, its libraries and NCCL if a GPU has no memory left."""
 
 
 def is_out_of_memory(error: str) -> bool:
-    """Whether an error tells that a device had no memory left.
+    """Whether an error means that a device had no memory left.
 
     Args:
         error: The exception's type and message.
@@ -64,7 +64,7 @@ class Waiting(_Note):
 
 
 class Progress(_Note):
-    """The progress of a training, as rank 0 last told it: that may be seconds ago.
+    """The progress of a training, as rank 0 reported it last.
 
     Args:
         epoch: Epochs done.
@@ -108,7 +108,7 @@ class Progress(_Note):
 
 
 class GracefulStop(_Note):
-    """The ranks have ended together at a step edge, as they were asked to.
+    """The end of all ranks together at a step edge, as requested.
 
     Args:
         step: Optimizer steps done.
@@ -130,7 +130,7 @@ class RankError(_Note):
         time: Seconds since the epoch by the host's clock; orders the ranks of one host.
         message: The exception's type and text.
         out_of_memory: Whether the device had no memory left.
-        permanent: Whether another try would end alike.
+        permanent: Whether another try would end the same way.
     """
 
     rank: int
@@ -148,12 +148,12 @@ class RankError(_Note):
 
     @property
     def is_secondary(self) -> bool:
-        """Whether it only says that another rank has gone."""
+        """Whether it is only the consequence of another rank's end."""
         return self._says(_CONSEQUENCES)
 
     @property
     def is_timeout(self) -> bool:
-        """Whether it says that another rank has not answered."""
+        """Whether another rank has not answered in time."""
         return self._says(_TIMEOUTS)
 
     def _says(self, phrases: tuple[str, ...]) -> bool:
@@ -178,14 +178,14 @@ class Rank(_Note):
 
 
 Work = Literal["train", "hello", "all-reduce"]
-"""The work of ranks once they have met."""
+"""The work of ranks after their rendezvous."""
 
 
 class RankSetup(RankLaunch):
-    """The start of an attempt's ranks, their meeting, and their work once they have met.
+    """The start of an attempt's ranks, their rendezvous and their work.
 
     Args:
-        network_interface: Carries what goes between nodes; None for the one of the node's own address.
+        network_interface: The interface for traffic between nodes; None for that of the node's address.
         timeout_seconds: A rank waits this long for another.
         supervisor_host: The host of the process that started the ranks.
         supervisor_pid: The id of that process; None under Slurm, which ends ranks by itself.

@@ -1,6 +1,6 @@
-"""Rank 0 and its supervisor talk during the training by files, in a thread beside it.
+"""Report rank 0's progress and look for requests to stop, in a thread next to the training.
 
-A file system that is slow, full or away for a while then costs no step.
+A file system that is slow, full or away for a while then delays no step.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ LOOK_SECONDS = 1.0
 """Time between two looks for a request to end."""
 
 END_SECONDS = 1.0
-"""Time that the last message may take."""
+"""Time that the last report may take."""
 
-TELL_SECONDS = 5.0
-"""Time between two messages on the progress of the training."""
+REPORT_SECONDS = 5.0
+"""Time between two reports of the progress."""
 
 
 class ProgressReporter:
-    """Looks for requests, tells of progress and prints lines, from entry to exit, in a thread.
+    """Reports progress, looks for requests and prints lines, from entry to exit, in a thread.
 
     Args:
-        rank_files: The folder that both see; None for a rank that has nothing to say, which does nothing.
-        throughput: Gives samples per second so far; asked in the thread, and only when progress is told.
+        rank_files: The files that the supervisor reads; None for a rank that reports nothing.
+        throughput: Returns samples per second so far; called in the thread, before each report.
     """
 
     def __init__(
@@ -39,17 +39,17 @@ class ProgressReporter:
         self._rank_files = rank_files
         self._throughput = throughput
         self.progress: Progress | None = None
-        """Set by the training, and told from time to time."""
+        """Set by the training, and reported every few seconds."""
         self.stop_request: str | None = None
-        """The reason that the ranks are asked to end; None while nobody asks."""
-        self._told: Progress | None = None
+        """The reason of a request to stop; None without a request."""
+        self._reported: Progress | None = None
         self._lines: SimpleQueue[str] = SimpleQueue()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> ProgressReporter:
         if self._rank_files is not None:
-            # a daemon: what a file system that hangs keeps must not keep the rank from its end
+            # a daemon: a file system that hangs must not keep the rank from ending
             self._thread = threading.Thread(
                 target=self._run, args=(self._rank_files,), name="messenger", daemon=True
             )
@@ -79,10 +79,10 @@ class ProgressReporter:
             self._print()
             with suppress(OSError):
                 self.stop_request = self.stop_request or rank_files.stop_request()
-            if self.progress != self._told and (last or time.monotonic() >= due):
+            if self.progress != self._reported and (last or time.monotonic() >= due):
                 with suppress(OSError):
-                    self._tell(rank_files)
-                    due = time.monotonic() + TELL_SECONDS
+                    self._report(rank_files)
+                    due = time.monotonic() + REPORT_SECONDS
             if last:
                 return
             self._ended.wait(LOOK_SECONDS)
@@ -92,11 +92,11 @@ class ProgressReporter:
             while True:
                 say(self._lines.get_nowait())
 
-    def _tell(self, rank_files: RankFiles) -> None:
+    def _report(self, rank_files: RankFiles) -> None:
         progress = self.progress
-        assert progress is not None, "only what was set differs from what was told"
+        assert progress is not None, "only progress that was set differs from the last report"
         rank_files.progress(progress.model_copy(update={"samples_per_second": self._throughput()}))
-        self._told = progress
+        self._reported = progress
 
 
 def say(text: str) -> None:

@@ -1,7 +1,6 @@
-"""The folder of small files by which the ranks of one attempt talk to the supervisor.
+"""Small files by which the ranks of one attempt and the supervisor exchange what they do.
 
-Files work for every launcher and across nodes, and a rank that is killed cannot write the one that
-says it finished.
+Files work for every launcher and across nodes, and a rank that is killed cannot state that it has finished.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from scalewise.execution.messages import (
 from scalewise.records import write_json, write_text
 
 RANK_SETUP, SPEC, ENDPOINT = "rank_setup.json", "spec.json", "endpoint.json"
-"""Files that the supervisor lays out for ranks before they start, and the one that says where rank 0 is."""
+"""Files that the supervisor writes before the ranks start, and the one with the address of rank 0."""
 
 FAULT_BYTES = 200
-"""Begin of the note of a fatal signal, which names it."""
+"""The beginning of a rank's fault file, which names the fatal signal."""
 
 PROGRESS = "progress.json"
-"""The file that says how far the training has come, for all who look at it from outside."""
+"""The file with the progress of the training, for the supervisor and the display."""
 
 WAITING = "waiting.json"
 """The file that states what a job waits for, until it begins to start its ranks."""
@@ -47,8 +46,8 @@ class RankFiles:
 
     Args:
         folder: Used again by the next attempt.
-        token: Names the process that began this attempt; empty where nobody else begins one here. Processes
-            that were stopped for long may find the folder another's: they leave no notes in it.
+        token: Names the process that began this attempt; empty if no other process begins one here. After a
+            long suspension, processes of an earlier attempt may find another token: they write nothing.
     """
 
     folder: Path
@@ -56,39 +55,39 @@ class RankFiles:
 
     @classmethod
     def join(cls, folder: Path) -> RankFiles:
-        """The attempt that a process belongs to, which was started for it just now."""
+        """Return the current attempt in a folder, for a process that was started for it."""
         return cls(folder, cls(folder).rank_setup().token)
 
     def begin(self, rank_setup: RankSetup) -> None:
-        """Forget an earlier attempt and lay out for the ranks how they meet."""
+        """Delete an earlier attempt and write how the ranks meet."""
         self.clear()
         self.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.folder / RANK_SETUP, rank_setup.model_copy(update={"token": self.token}))
 
     @property
     def is_current(self) -> bool:
-        """Whether no other attempt has the folder, as far as anybody can say: it may also be gone."""
+        """Whether no other attempt has the folder; true also if the folder is gone."""
         try:
             return not self.token or self.rank_setup().token == self.token
         except OSError:
             return True
 
     def check_current(self) -> None:
-        """Refuse to go on before something is written that another attempt may write, too.
+        """Check that this attempt may still write the run's files.
 
         Raises:
-            OSError: The folder is another attempt's by now.
+            OSError: Another attempt has the folder by now.
         """
         if not self.is_current:
-            raise OSError(errno.ESTALE, "another attempt's by now", str(self.folder))
+            raise OSError(errno.ESTALE, "another attempt has it by now", str(self.folder))
 
     def _own(self, name: str) -> Path:
-        """The path of a note that is to be written; raises as ``check_current`` does."""
+        """Return the path of a file to write; raises as ``check_current`` does."""
         self.check_current()
         return self.folder / name
 
     def clear(self) -> None:
-        """Take the folder from whichever attempt has it."""
+        """Delete the folder, whichever attempt has it."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def rank_setup(self) -> RankSetup:
@@ -96,33 +95,33 @@ class RankFiles:
         return RankSetup.model_validate_json((self.folder / RANK_SETUP).read_text(encoding="utf-8"))
 
     def write_spec(self, spec: TrainSpec) -> None:
-        """Lay out what the ranks are to do, before they are started."""
+        """Write what the ranks train, before they are started."""
         write_json(self._own(SPEC), spec)
 
     def end(self) -> None:
-        """Leave nothing behind; a rank on another node may still close a file."""
+        """Delete the folder, unless another attempt has it."""
         if self.is_current:
             self.clear()
 
     def train_spec(self) -> TrainSpec:
-        """Read what the ranks are to do."""
+        """Read what the ranks train."""
         text = (self.folder / SPEC).read_text(encoding="utf-8")
         return TrainSpec.model_validate_json(text)
 
     @property
     def rendezvous_file(self) -> Path:
-        """The file by which ranks meet without a port."""
+        """Return the path of the file by which ranks meet without a port."""
         return self.folder.absolute() / "rendezvous"
 
     def publish_endpoint(self, host: str, port: int) -> None:
-        """Tell the others where to connect."""
+        """Write the address to which the other ranks connect."""
         write_json(self._own(ENDPOINT), Endpoint(host=host, port=port))
 
     def wait_for_endpoint(self, timeout_seconds: float) -> Endpoint:
         """Wait for the address to connect to.
 
         Raises:
-            TimeoutError: Nobody told it in time.
+            TimeoutError: There was none in time.
         """
         deadline = time.monotonic() + timeout_seconds
         # listed, not looked up: a network file system may remember for a minute that a file was missing
@@ -155,9 +154,9 @@ class RankFiles:
             self._write_rank(known.model_copy(update={"state": "terminated"}))
 
     def failed(self, rank: int, host: str, error: BaseException, out_of_memory: bool) -> None:
-        """Note the exception that ends a rank."""
-        message, told = f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
-        self.failed_with(rank, host, message, told, out_of_memory=out_of_memory)
+        """State the exception that ends a rank."""
+        message, lines = f"{type(error).__name__}: {error}", traceback.format_exception(error)
+        self.failed_with(rank, host, message, "".join(lines), out_of_memory=out_of_memory)
 
     def failed_with(
         self,
@@ -169,7 +168,7 @@ class RankFiles:
         out_of_memory: bool = False,
         permanent: bool = False,
     ) -> None:
-        """Note the reason that ends a rank, in the words of whoever saw it."""
+        """State the reason that ends a rank."""
         error = RankError(
             rank=rank,
             host=host,
@@ -198,33 +197,33 @@ class RankFiles:
         return Rank.model_validate_json(text)
 
     def keep_fault(self, rank: int) -> None:
-        """Have Python note a fatal signal that this process raises, such as SIGABRT by NCCL's watchdog."""
-        # open as long as the process lives
+        """Let Python write a fatal signal that this process raises, such as SIGABRT by NCCL's watchdog."""
+        # stays open as long as the process lives
         faulthandler.enable(self._own(f"rank{rank}.fault").open("wb"), all_threads=False)
 
     def aborted(self, rank: int) -> bool:
-        """Whether a rank has ended itself by SIGABRT: under NCCL those do that waited for another in vain."""
+        """Whether a rank ended itself by SIGABRT, as ranks do under NCCL that waited too long for another."""
         try:
             return b"Aborted" in (self.folder / f"rank{rank}.fault").read_bytes()[:FAULT_BYTES]
         except OSError:
             return False
 
     def request_stop(self, because: str) -> None:
-        """Ask the ranks to write a checkpoint at the next step edge and to end; from outside of them."""
+        """Request the ranks to write a checkpoint at the next step edge and to end."""
         write_text(self._own("stop"), because)
 
     def stop_request(self) -> str | None:
-        """The reason that the ranks are asked to end, if they are; listed, as in ``wait_for_endpoint``."""
+        """Return the reason of a request to stop, if there is one; listed, as in ``wait_for_endpoint``."""
         if not any(path.name == "stop" for path in self.folder.iterdir()):
             return None
         return (self.folder / "stop").read_text(encoding="utf-8")
 
     def stopped(self, note: GracefulStop) -> None:
-        """Note that all ranks end as asked; rank 0 does, before it leaves."""
+        """State that all ranks end as requested; rank 0 does so before it ends."""
         write_json(self._own("stopped.json"), note)
 
     def read_stopped(self) -> GracefulStop | None:
-        """Read the end of the ranks, if they ended as they were asked to."""
+        """Read how the ranks ended, if they ended as requested."""
         path = self.folder / "stopped.json"
         return GracefulStop.model_validate_json(path.read_text(encoding="utf-8")) if path.exists() else None
 
@@ -274,7 +273,7 @@ class RankFiles:
         return [rank for number in range(world_size) if (rank := self.read_rank(number)) is not None]
 
     def root_cause(self, world_size: int) -> RankError | None:
-        """The first exception that is not the consequence of another rank's end."""
+        """Return the first exception that is not the consequence of another rank's end."""
         errors = [rank.error for rank in self.ranks(world_size) if rank.error is not None]
         first_hand = [error for error in errors if not error.is_secondary]
         if not first_hand and self.died_without_note(world_size):
@@ -282,11 +281,11 @@ class RankFiles:
         return min(first_hand or errors, key=lambda error: error.time, default=None)
 
     def died_without_note(self, world_size: int) -> list[Rank]:
-        """Ranks that started and stated no end: killed from outside."""
+        """Return the ranks that started and stated no end: they were killed."""
         return [rank for rank in self.ranks(world_size) if rank.state == "running"]
 
     def unresponsive(self, world_size: int) -> list[Rank]:
-        """Ranks that started and stated neither success nor an error; a signal may have requested their end.
+        """Return the ranks that started and stated neither success nor an error, also if a signal ended them.
 
         If all left an error, the single rank whose error is not a timeout: to end a rank that was stopped,
         Slurm wakes it first, and then it finds the others gone.
@@ -299,6 +298,6 @@ class RankFiles:
         return quiet
 
     def never_started(self, world_size: int) -> list[int]:
-        """Ranks that never started."""
+        """Return the ranks that never started."""
         started = {rank.rank for rank in self.ranks(world_size)}
         return [rank for rank in range(world_size) if rank not in started]

@@ -30,12 +30,12 @@ from scalewise.records import utc_now, write_text
 
 GRACE_SECONDS = 10.0
 SHORT_GRACE_SECONDS = 1.5
-"""Grace after a rank has raised or hangs: launchers but srun would wait 30 s for one that cannot hear."""
+"""Grace after a rank has failed or hangs: launchers other than srun would wait 30 s for one that hangs."""
 POLL_SECONDS = 0.2
 SILENT_SECONDS = 30.0
 """Time without progress after which a run that reached its limit may hang."""
 STUDY_IS_SHOWN = "SCALEWISE_STUDY_IS_SHOWN"
-"""Variable that is set where the terminal shows the whole study: a single run's bar would tear it."""
+"""Variable that is set if the terminal shows the whole study: a single run's bar would break the display."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class RankGroup:
     Args:
         label: Names their work in messages.
         log: Receives what the ranks print.
-        limit_seconds: The ranks are ended after this long.
-        fix: A sentence on what to do about that.
+        limit_seconds: The ranks are ended after this time.
+        fix: A sentence on what to do if that happens.
         kept: The part of their work that remains if they are ended early.
         spent_seconds: Time of the limit that earlier starts have used.
         job_ends_at: The end of their job by the monotonic clock, where that comes first; no limit of theirs.
@@ -77,13 +77,12 @@ class ExitStatus:
 
     Args:
         code: The launcher's exit code.
-        outcome: ``failed`` also where the code is 0 and a result is missing.
+        outcome: ``failed`` also if the code is 0 and a result is missing.
         stopped: The step edge at which the ranks ended together, if they did.
-        stop_requested: Whether the end was asked for here, by a signal to this process or at the limit.
-        stop_source: Names what asked for it here.
-        unstarted_seconds: Time after which no rank had started; None where one had, or the launcher ended
-            before.
-        dead_before: Ranks of this host that were gone before the others were ended.
+        stop_requested: Whether this process requested the end, after a signal to it or at the limit.
+        stop_source: The reason for that request.
+        unstarted_seconds: Time in which no rank started; None if one did, or the launcher ended before.
+        dead_before: Ranks of this host whose processes had ended before the others were ended.
     """
 
     code: int
@@ -96,10 +95,10 @@ class ExitStatus:
 
 
 def supervise(rank_group: RankGroup) -> ExitStatus:
-    """Start the ranks and wait for them, for the limit, or for a signal; nothing of them stays.
+    """Start the ranks and wait for their end, the limit or a signal; no process of them remains.
 
     Raises:
-        LockLostError: another holds the run's folder by now; nothing in it is this one's to touch.
+        LockLostError: Another process holds the run's folder by now; this one leaves it as it is.
     """
     with rank_group.log.open("a+", encoding="utf-8", errors="replace") as log:
         log.write(f"{utc_now()} {shlex.join(rank_group.launch.shown)}\n")
@@ -116,9 +115,9 @@ def _is_taken(rank_group: RankGroup) -> bool:
 
 
 def _restore(log: IO[str], path: Path) -> None:
-    """Put the log back where it was taken away while it was written.
+    """Write the log again if it was removed meanwhile.
 
-    Another snakemake's job for this run, which waits for this one to end, begins by removing its log.
+    Another snakemake's job for this run, which waits for this one to end, first removes its log.
     """
     with suppress(OSError):
         if not path.exists() or not os.path.samestat(os.fstat(log.fileno()), path.stat()):
@@ -132,7 +131,7 @@ def _supervise(rank_group: RankGroup, log: IO[str]) -> ExitStatus:
             rank_group.rank_files,
             rank_group.seconds_left,
             received,
-            tell=lambda text: _tell(rank_group, log, text),
+            notify=lambda text: _notify(rank_group, log, text),
             kept=rank_group.kept,
             job_ends_at=rank_group.job_ends_at,
         )
@@ -144,13 +143,13 @@ def _supervise(rank_group: RankGroup, log: IO[str]) -> ExitStatus:
             while (code := ranks.wait(POLL_SECONDS)) is None:
                 bar.draw()
                 if _is_taken(rank_group):
-                    # no checkpoint: the other writes there
+                    # no checkpoint: the other process writes there
                     code = ranks.end(short)
                     break
-                # a launcher of its own ends the others where one failed; here, once they have told why
+                # without a launcher, nobody else ends the other ranks; they get time to write their errors
                 failed = ranks.failed_for(COLLECT_ERRORS_SECONDS)
                 if watchdog.should_terminate() or failed:
-                    # a rank that waits for another one inside NCCL heeds no signal, and leaves no word either
+                    # a rank that waits for another one inside NCCL handles no signal and leaves no error
                     dead_before = _dead_here(rank_group)
                     code = ranks.end(short if failed or watchdog.rank_failed else GRACE_SECONDS)
                     break
@@ -190,23 +189,23 @@ def _is_alive(pid: int) -> bool:
         return False
 
 
-def _tell(rank_group: RankGroup, log: IO[str], text: str) -> None:
-    """Tell the user and the log."""
-    with suppress(OSError):  # a full disk must not keep the ranks from being asked
+def _notify(rank_group: RankGroup, log: IO[str], text: str) -> None:
+    """Show the user a message, and add it to the log."""
+    with suppress(OSError):  # the ranks get their request also if the disk is full
         os.write(log.fileno(), f"{utc_now()} {text}\n".encode())
     print(f"{rank_group.label}: {text}", file=sys.stderr, flush=True)
 
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """SIGTERM, SIGINT and SIGUSR1 as a list to look at, instead of an exception at any line."""
+    """Collect SIGTERM, SIGINT and SIGUSR1 in a list, instead of an exception at any line."""
     received: list[int] = []
 
     def note(signum: int, _frame: FrameType | None) -> None:
         received.append(signum)
 
-    heeded = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-    before = {number: signal.signal(number, note) for number in heeded}
+    handled = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+    before = {number: signal.signal(number, note) for number in handled}
     try:
         yield received
     finally:
@@ -215,7 +214,7 @@ def _signals() -> Iterator[list[int]]:
 
 
 def failure_reason(group: RankGroup, ended: ExitStatus, cause: RankError | None) -> str:
-    """A sentence on why there is no result, naming rank and host where they are known."""
+    """Return why there is no result, with rank and host if they are known."""
     if ended.outcome == "timed-out":
         kept = _what_is_kept(group, ended, "with more time the same command resumes there")
         return f"stopped after {in_minutes(group.limit_seconds)}{_reached(group)}. {group.fix}{kept}"
@@ -256,8 +255,8 @@ def failure_reason(group: RankGroup, ended: ExitStatus, cause: RankError | None)
         silent = [note for note in silent if note not in waited]
         silent = [note for note in silent if note.rank in ended.dead_before] or silent
         return (
-            f"{_names(silent)} ended without an error message: killed from outside, often by the kernel's "
-            "out-of-memory killer, or hung."
+            f"{_names(silent)} ended without an error message. Slurm or the kernel's out-of-memory killer "
+            "sent SIGKILL, or the rank hung."
         )
     if cause is not None:
         quiet = group.rank_files.unresponsive(group.world_size)
@@ -293,7 +292,7 @@ def _reached(group: RankGroup) -> str:
     if progress is None:
         return ", before its first step"
     silent = group.rank_files.seconds_since_progress()
-    # ranks that may save have had time for that since
+    # ranks that can save have had time for that since
     most = SILENT_SECONDS if group.kept is Kept.NOTHING else SILENT_SECONDS + STOP_SECONDS
     hangs = f". It may hang: its last progress was {silent:.0f} s ago" if silent > most else ""
     return f", at {progress}{hangs}"
@@ -312,7 +311,7 @@ def _what_is_kept(group: RankGroup, ended: ExitStatus, then: str) -> str:
 
 
 class _Bar:
-    """Epochs or steps done, on one line of a terminal; silent elsewhere, and where the study is shown."""
+    """One line of a terminal with the epochs or steps done; nothing elsewhere, or if the study is shown."""
 
     WIDTH = 24
 
