@@ -508,10 +508,6 @@ RULES = [
         ("own.prepare[1] names {folder}", "prepare is done once for all", "Write a path"),
         id="a preparation of one run",
     ),
-    pytest.param(own("prepare: [fetch.py]"), ("own.prepare[0] is 'fetch.py'", "no such file"), id="no file"),
-    pytest.param(
-        own("prepare: [fetch-data-now, a]"), ("is 'fetch-data-now'", "no such program here"), id="no command"
-    ),
     pytest.param(
         own("prepare: fetch --out 'a b'"),
         ("own.prepare is", 'Write ["fetch", "--out", "a b"].'),

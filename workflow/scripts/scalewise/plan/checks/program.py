@@ -239,8 +239,6 @@ def _check_start(where: Where, settings: ProgramSettings, site: Site) -> Iterato
 
 
 def _check_files(where: Where, settings: ProgramSettings) -> Iterator[Problem]:
-    if settings.prepare:
-        yield from _check_preparation((*where("prepare"), 0), str(settings.prepare[0]))
     named = [
         (key, index, name) for key in ("files", "inputs") for index, name in enumerate(getattr(settings, key))
     ]
@@ -265,18 +263,6 @@ def _check_files(where: Where, settings: ProgramSettings) -> Iterator[Problem]:
             yield Problem(
                 here, f"is {name!r}, which is not there", "Give a path from the folder snakemake runs in."
             )
-
-
-def _check_preparation(here: Place, word: str) -> Iterator[Problem]:
-    if "{" in word:
-        return  # a custom value, which a sweep may change
-    if word.endswith(".py") or "/" in word:
-        if kind_of(Path(word)) != "file":
-            fix = "Give the path of a file, from the folder snakemake runs in."
-            yield Problem(here, f"is {word!r}, and there is no such file", fix)
-    elif shutil.which(word) is None:
-        fix = "Begin with a Python file, or with a program and its arguments, each a separate word."
-        yield Problem(here, f"is {word!r}, and there is no such program here", fix)
 
 
 def program_warnings(name: str, experiment: ProgramExperiment, checkout: Path | None = None) -> Iterator[str]:
