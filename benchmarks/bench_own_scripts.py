@@ -33,7 +33,7 @@ from pathlib import Path
 
 import yaml
 
-from scalewise.records import Summary, read_failure, read_summary
+from scalewise.records import RunRecord, read_failure, read_summary
 
 from .measure import Row
 from .public_scripts import SCRIPTS, PublicScript
@@ -176,7 +176,7 @@ class Measured:
         log: Its output.
     """
 
-    summary: Summary | None
+    summary: RunRecord | None
     refusal: str
     log: str
 
@@ -230,20 +230,20 @@ def measure(script: PublicScript, folder: Path, python: str) -> Measured:
     return Measured(None, refusal, printed)
 
 
-def measured_steps(summary: Summary) -> int:
+def measured_steps(summary: RunRecord) -> int:
     """Steps that count."""
     assert summary.measurements is not None
     return sum(window.steps for window in summary.measurements.windows if not window.warmup)
 
 
-def samples_per_step(summary: Summary) -> float:
+def samples_per_step(summary: RunRecord) -> float:
     """Samples of all devices in a step that counts."""
     assert summary.measurements is not None
     samples = sum(window.samples for window in summary.measurements.windows if not window.warmup)
     return samples / measured_steps(summary)
 
 
-def _told(summary: Summary) -> str:
+def _told(summary: RunRecord) -> str:
     measurements = summary.measurements
     assert measurements is not None
     wait = measurements.loader_wait_fraction
@@ -290,7 +290,7 @@ def _seconds(match: re.Match[str]) -> float:
     return float(known["ms"]) / 1e3 if "ms" in known else float(known["s"])
 
 
-def compare_times(script: PublicScript, summary: Summary, log: str) -> Times:
+def compare_times(script: PublicScript, summary: RunRecord, log: str) -> Times:
     """Sum up windows of which the script has printed every step."""
     assert summary.measurements is not None
     own = own_times(script, log)

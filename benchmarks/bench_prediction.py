@@ -24,7 +24,7 @@ from tests.slurm.lab import Lab
 from tests.slurm.study import SITE, ClusterStudy
 from tests.startup.sitecustomize import for_children
 
-from scalewise.records import Summary, read_summary
+from scalewise.records import RunRecord, read_summary
 
 from .measure import Row, spread
 
@@ -169,7 +169,7 @@ def step_seconds(folder: Path, devices: int, repeats: int) -> list[float]:
     return [mean_step(read_summary(folder / "runs" / f"d{devices}.r{repeat}")) for repeat in runs]
 
 
-def mean_step(summary: Summary) -> float:
+def mean_step(summary: RunRecord) -> float:
     """Seconds of a step after warm-up."""
     assert summary.measurements is not None, "a run that completed has measurements"
     windows = [window for window in summary.measurements.windows if not window.warmup]

@@ -17,7 +17,7 @@ from typing import Any
 
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.study import load_study
-from scalewise.records import EPOCHS, MODEL, RecordError, Resumption, Summary, read_summary
+from scalewise.records import EPOCHS, MODEL, RecordError, Resumption, RunRecord, read_summary
 
 TIMINGS = frozenset({"train_seconds", "evaluation_seconds", "samples_per_second"})
 """Columns of epochs.csv that no two runs share."""
@@ -137,7 +137,7 @@ def run_problems(folder: Path, definition: RunDefinition, likeness: Path) -> lis
     return problems
 
 
-def _summary_problems(folder: Path, summary: Summary, definition: RunDefinition) -> Iterator[str]:
+def _summary_problems(folder: Path, summary: RunRecord, definition: RunDefinition) -> Iterator[str]:
     if summary.definition != definition:
         yield f"{folder}: trained {summary.definition}, planned was {definition}"
     if summary.outcome != "completed":

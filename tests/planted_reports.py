@@ -13,7 +13,7 @@ import yaml
 from tests.small_runs import leave_failure, planted_provenance
 
 import cli
-from scalewise.plan.jobs.hand_over import make_plan, write_plan
+from scalewise.plan.jobs.make_plan import make_plan, write_plan
 from scalewise.plan.runs.rounds import Round, known_rounds
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.study import PlannedExperiment, Study, load_study
@@ -24,8 +24,8 @@ from scalewise.records import (
     EpochRecord,
     Measurements,
     RankRecord,
+    RunRecord,
     Startup,
-    Summary,
     Window,
     write_json,
     write_rows,
@@ -95,7 +95,7 @@ class PlantedReport:
         """Plant every run; where counts are chosen, those that the rounds ask for, until nothing is."""
         for planned in self.study.experiments.values():
             self._plant_asked(planned)
-            while planned.spec.chooses_devices and self._judge(planned).asks_for_more:
+            while planned.experiment.chooses_devices and self._judge(planned).asks_for_more:
                 self._plant_asked(planned)
 
     def analyse(self, change: Callable[[Path], None] = lambda _: None) -> None:
@@ -133,7 +133,7 @@ class PlantedReport:
         assert cli.main(["--plan", str(self._plan), step, *map(str, arguments)]) == 0
 
     def _rounds(self, planned: PlannedExperiment) -> list[Round]:
-        return known_rounds(planned.spec, self.results / planned.name)
+        return known_rounds(planned.experiment, self.results / planned.name)
 
     def _judge(self, planned: PlannedExperiment) -> Round:
         number, folder = len(self._rounds(planned)) + 1, self.results / planned.name
@@ -185,7 +185,7 @@ class PlantedReport:
         provenance = planted_provenance(run, self._started, ended)
         write_rows(folder / EPOCHS, EpochRecord, epochs)
         write_rows(folder / RANKS, RankRecord, ranks)
-        summary = Summary(
+        summary = RunRecord(
             definition=run,
             outcome="completed",
             reason="",

@@ -11,7 +11,7 @@ from scalewise.plan.config.settings import Settings
 from scalewise.plan.jobs.launch import RankLaunch
 from scalewise.plan.jobs.preflight import Preflight
 from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.records import HISTORY, Environment, History, Provenance, Start, Summary, write_json
+from scalewise.records import HISTORY, Environment, History, Provenance, RunRecord, Start, write_json
 
 
 def definition(devices: int = 1, **settings: Any) -> RunDefinition:
@@ -51,7 +51,7 @@ def leave_failure(folder: Path, run: RunDefinition, outcome: str, reason: str, *
     write_json(folder / HISTORY, History(definition=run, inputs={}, starts=[failed]))
 
 
-def completed(run: RunDefinition, inputs: dict[str, str], commit: str | None) -> Summary:
+def completed(run: RunDefinition, inputs: dict[str, str], commit: str | None) -> RunRecord:
     """Return the record of a run that has completed, without its figures.
 
     Args:
@@ -75,7 +75,7 @@ def completed(run: RunDefinition, inputs: dict[str, str], commit: str | None) ->
         environments=[],
         gpu_limits=[],
     )
-    return Summary(definition=run, outcome="completed", reason="", measurements=None, provenance=origin)
+    return RunRecord(definition=run, outcome="completed", reason="", measurements=None, provenance=origin)
 
 
 def definition_of(settings: Settings, devices: int = 1) -> RunDefinition:

@@ -11,7 +11,7 @@ from tests.cores import needs_two_cores
 from tests.distributed.interrupted_runs import SETTINGS as PERILOUS
 from tests.distributed.whole_runs import Start, finish
 
-from scalewise.records import Measurements, OwnInterval, Summary
+from scalewise.records import Measurements, OwnInterval, RunRecord
 
 pytestmark = [needs_two_cores, pytest.mark.starts_ranks]
 
@@ -28,7 +28,7 @@ OWN: dict[str, Any] = UNTIL | {
 }
 
 
-def known(summary: Summary) -> tuple[Measurements, OwnInterval]:
+def known(summary: RunRecord) -> tuple[Measurements, OwnInterval]:
     measured = summary.measurements
     assert measured is not None
     assert measured.own_interval is not None

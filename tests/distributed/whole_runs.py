@@ -20,7 +20,7 @@ from tests.waiting import Found, ended_output, wait_until
 
 from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.study import load_study
-from scalewise.records import EPOCHS, RANKS, Summary, read_summary
+from scalewise.records import EPOCHS, RANKS, RunRecord, read_summary
 
 SETTINGS = {
     "model": "linear",
@@ -194,7 +194,7 @@ class Finished:
 
     folder: Path
     stderr: str
-    summary: Summary
+    summary: RunRecord
     epochs: pd.DataFrame
     ranks: pd.DataFrame
 

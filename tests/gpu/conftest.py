@@ -18,7 +18,7 @@ from tests.shrunk_examples import shrunk_own
 from tests.stand_ins import stand_ins
 from tests.workflow.conftest import ROOT, Outcome, Workplace
 
-from scalewise.records import Measurements, Summary, read_summary
+from scalewise.records import Measurements, RunRecord, read_summary
 
 FULL_SPEED: dict[str, Any] = {"precision": "bf16", "channels_last": True, "loader": "resident"}
 IMAGES = "synthetic-3x32x32-10classes-2048samples"
@@ -127,7 +127,7 @@ class GpuStudy:
         """The folders of all runs."""
         return sorted(path.parent for path in self.results.glob("*/runs/*/summary.json"))
 
-    def summaries(self) -> dict[str, Summary]:
+    def summaries(self) -> dict[str, RunRecord]:
         """What each run left, by experiment/run."""
         return {f"{run.parents[1].name}/{run.name}": read_summary(run) for run in self.run_folders()}
 

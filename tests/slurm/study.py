@@ -24,7 +24,7 @@ from tests.slurm.records import Job
 from tests.waiting import wait_until
 
 from scalewise.execution.rank_files import RankFiles
-from scalewise.records import EPOCHS, MODEL, Start, Summary, read_failure, read_summary
+from scalewise.records import EPOCHS, MODEL, RunRecord, Start, read_failure, read_summary
 
 ROOT = Path(__file__).parents[2]
 PROMPT = Path(__file__).with_name("prompt_snakemake.py")
@@ -118,7 +118,7 @@ class ClusterStudy:
         """The folder of a run."""
         return self.folder / "results" / experiment / "runs" / name
 
-    def summary(self, experiment: str, name: str) -> Summary:
+    def summary(self, experiment: str, name: str) -> RunRecord:
         """What the run left."""
         return read_summary(self.run(experiment, name))
 

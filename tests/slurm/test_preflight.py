@@ -9,7 +9,7 @@ import pytest
 import yaml
 from tests.slurm.study import ROOT, ClusterStudy
 
-from scalewise.plan.jobs.hand_over import make_plan, write_plan
+from scalewise.plan.jobs.make_plan import make_plan, write_plan
 from scalewise.plan.plan_file import PLAN
 from scalewise.plan.study import load_study
 

@@ -20,7 +20,7 @@ from tests.slurm.late_files import LATE_SECONDS, late_folder
 from tests.slurm.study import LIMIT_SECONDS, ONE_RANK_A_NODE, ROOT, ClusterStudy
 
 from scalewise.execution.messages import GracefulStop
-from scalewise.records import SUMMARY, Resumption, Summary
+from scalewise.records import SUMMARY, Resumption, RunRecord
 
 Record = Callable[[str, object], None]
 
@@ -85,7 +85,7 @@ def result(experiment: str, run: str = "d2.r1") -> str:
     return f"results/{experiment}/runs/{run}/{SUMMARY}"
 
 
-def resumption(summary: Summary) -> Resumption:
+def resumption(summary: RunRecord) -> Resumption:
     """What a run says of its starts."""
     assert summary.measurements is not None
     return summary.measurements.resumption

@@ -22,8 +22,8 @@ from scalewise.records import (
     EpochRecord,
     Measurements,
     RankRecord,
+    RunRecord,
     Startup,
-    Summary,
     Window,
     write_json,
     write_rows,
@@ -96,7 +96,7 @@ class PlayedStudy:
         return self.results / self.planned.name
 
     def rounds(self) -> list[Round]:
-        return known_rounds(self.planned.spec, self.folder)
+        return known_rounds(self.planned.experiment, self.folder)
 
     def make_runs(self, most: int | None = None) -> list[str]:
         """Plant the runs that are asked for and not there, and name them."""
@@ -157,7 +157,7 @@ class PlayedStudy:
         )
         write_rows(folder / EPOCHS, EpochRecord, [])
         write_rows(folder / RANKS, RankRecord, [])
-        summary = Summary(
+        summary = RunRecord(
             definition=run,
             outcome="completed",
             reason="",

@@ -28,9 +28,9 @@ from scalewise.records import (
     RankRecord,
     RecordError,
     RowKind,
+    RunRecord,
     Start,
     Startup,
-    Summary,
     UtilizationRecord,
     Window,
     read_failure,
@@ -56,7 +56,7 @@ DEFINITION = RunDefinition(
     settings={"dataset": "digits", "model": "linear", "global_batch_size": 256, "learning_rate": 0.1},
 )
 
-SUMMARY_RECORD = Summary(
+SUMMARY_RECORD = RunRecord(
     definition=DEFINITION,
     outcome="completed",
     reason="",
@@ -315,7 +315,7 @@ def test_a_damaged_summary_is_named_with_the_cure(tmp_path: Path, damaged: bytes
     with pytest.raises(RecordError) as refused:
         read_summary(tmp_path)
     message = str(refused.value)
-    assert message.startswith(f"{tmp_path / SUMMARY}: not a summary of this version")
+    assert message.startswith(f"{tmp_path / SUMMARY}: not a record of this version")
     assert message.endswith("Delete the file and run snakemake again.")
 
 
@@ -328,5 +328,5 @@ def test_a_summary_that_is_not_there_is_named_with_the_cure(tmp_path: Path) -> N
 
 def test_a_damaged_failure_is_named_too(tmp_path: Path) -> None:
     (tmp_path / HISTORY).write_text("{}", encoding="utf-8")
-    with pytest.raises(RecordError, match=r"history\.json: not a history of this version"):
+    with pytest.raises(RecordError, match=r"history\.json: not a record of this version"):
         read_failure(tmp_path)

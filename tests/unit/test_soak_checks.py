@@ -16,8 +16,8 @@ from scalewise.records import (
     EpochRecord,
     Measurements,
     Resumption,
+    RunRecord,
     Startup,
-    Summary,
     read_summary,
     write_json,
     write_rows,
@@ -59,7 +59,7 @@ def measurements(epochs: int = 2) -> Measurements:
 
 def write_run(folder: Path, definition: RunDefinition) -> None:
     folder.mkdir(parents=True)
-    summary = Summary(
+    summary = RunRecord(
         definition=definition, outcome="completed", reason="", measurements=measurements(), provenance=None
     )
     write_json(folder / "summary.json", summary)

@@ -27,7 +27,7 @@ from tests.slurm.machines import missing
 from tests.workflow.conftest import ROOT, Workplace
 from tests.workflow.login_node import LoginNode
 
-from scalewise.records import Summary, read_summary
+from scalewise.records import RunRecord, read_summary
 
 
 @dataclass(frozen=True)
@@ -246,7 +246,7 @@ def _run_to_its_report(experiments: Experiments, workplace: Workplace, mirror: P
     return results
 
 
-def _check_run(summary: Summary, experiment: Mapping[str, Any]) -> None:
+def _check_run(summary: RunRecord, experiment: Mapping[str, Any]) -> None:
     """It is the training that the example describes."""
     assert summary.provenance is not None
     assert summary.measurements is not None

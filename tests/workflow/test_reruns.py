@@ -10,7 +10,7 @@ import pytest
 import yaml
 from tests.workflow.conftest import SNAKEFILE, TINY, Study, Workplace
 
-from scalewise.plan.jobs.hand_over import make_plan, write_plan
+from scalewise.plan.jobs.make_plan import make_plan, write_plan
 from scalewise.plan.plan_file import PLAN
 from scalewise.plan.study import load_study
 from scalewise.records import RUN_RECORDS, SUMMARY

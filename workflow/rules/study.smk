@@ -1,8 +1,8 @@
 # Contract: the main process turns `config` into STUDY and PLAN, or stops with every mistake in it.
 
 from scalewise.plan.config.errors import StudyError
-from scalewise.plan.jobs.hand_over import make_plan
-from scalewise.plan.jobs.opening import (
+from scalewise.plan.jobs.make_plan import make_plan
+from scalewise.plan.jobs.open_study import (
     DEFAULT_CONFIG,
     check_handlers,
     mistakes_end_the_command,

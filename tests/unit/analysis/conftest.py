@@ -20,8 +20,8 @@ from scalewise.records import (
     Measurements,
     Provenance,
     RankRecord,
+    RunRecord,
     Startup,
-    Summary,
     Window,
     write_json,
     write_rows,
@@ -223,7 +223,7 @@ def _write_run(
     if ranks is None:
         ranks = [_rank(rank) for rank in range(devices)] if trained else []
     write_rows(folder / RANKS, RankRecord, ranks)
-    summary = Summary.model_validate(
+    summary = RunRecord.model_validate(
         {
             "definition": definition,
             "outcome": outcome,

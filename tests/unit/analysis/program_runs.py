@@ -19,8 +19,8 @@ from scalewise.records import (
     ProgramMeasurements,
     Provenance,
     RankRecord,
+    RunRecord,
     Startup,
-    Summary,
     Window,
     write_json,
     write_rows,
@@ -199,7 +199,7 @@ def write_program_run(
     folder.mkdir(parents=True)
     write_rows(folder / EPOCHS, EpochRecord, [])
     write_rows(folder / RANKS, RankRecord, ranks)
-    summary = Summary(
+    summary = RunRecord(
         definition=definition,
         outcome="completed",
         reason="",

@@ -29,7 +29,7 @@ from scalewise.analysis.report.page import write_report
 from scalewise.analysis.report.series_lines import EXPECTED, MEASURED
 from scalewise.analysis.rounds.choice_summary import ChoiceSummary
 from scalewise.analysis.rounds.sentences import STOPPING_AT_DECISION, repeat_sentences
-from scalewise.plan.jobs.hand_over import make_plan
+from scalewise.plan.jobs.make_plan import make_plan
 from scalewise.plan.runs.rounds import SeriesChoice, UnmeasuredPoint
 
 UP_TO_16 = STUDY.replace("up_to: 64", "up_to: 16")

@@ -17,28 +17,28 @@ from scalewise.analysis.comparison.comparability import (
 )
 from scalewise.analysis.comparison.fingerprint import Fingerprint
 from scalewise.analysis.statistics.intervals import Interval, mean_interval
-from scalewise.records import Provenance, Summary, read_summary
+from scalewise.records import Provenance, RunRecord, read_summary
 
 WriteRun = Callable[..., Path]
 
 
 @pytest.fixture
-def summary_of(tmp_path: Path, write_run: WriteRun) -> Callable[..., Summary]:
+def summary_of(tmp_path: Path, write_run: WriteRun) -> Callable[..., RunRecord]:
     """The summary of a run that is written and read back."""
 
-    def read(run: str = "d2.r1", devices: int = 2, **changed: Any) -> Summary:
+    def read(run: str = "d2.r1", devices: int = 2, **changed: Any) -> RunRecord:
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         return read_summary(write_run(folder, run, devices, **changed))
 
     return read
 
 
-def fingerprint(summary: Summary) -> Fingerprint:
+def fingerprint(summary: RunRecord) -> Fingerprint:
     return Fingerprint.of(summary.definition, summary.provenance)
 
 
 def test_runs_that_differ_in_devices_repeat_host_and_commit_have_one_fingerprint(
-    summary_of: Callable[..., Summary],
+    summary_of: Callable[..., RunRecord],
 ) -> None:
     first = fingerprint(summary_of("d1.r1", 1))
     other = fingerprint(summary_of("d4.r3", 4, origin={"hosts": ["node-b"], "commit": "def456"}))
@@ -70,14 +70,14 @@ def test_runs_that_differ_in_devices_repeat_host_and_commit_have_one_fingerprint
     ],
 )
 def test_whatever_else_differs_is_named_with_both_values(
-    summary_of: Callable[..., Summary], changed: dict[str, Any], field: str, values: tuple[str, str]
+    summary_of: Callable[..., RunRecord], changed: dict[str, Any], field: str, values: tuple[str, str]
 ) -> None:
     first, other = fingerprint(summary_of()), fingerprint(summary_of(**changed))
     assert first.id != other.id
     assert differences(first.conditions, other.conditions) == [(field, *values)]
 
 
-def test_a_newer_snakemake_changes_no_throughput(summary_of: Callable[..., Summary]) -> None:
+def test_a_newer_snakemake_changes_no_throughput(summary_of: Callable[..., RunRecord]) -> None:
     newer = summary_of(origin={"versions": {"torch": "2.15.0", "snakemake": "9.9"}})
     assert fingerprint(summary_of()).id == fingerprint(newer).id
 
@@ -115,7 +115,7 @@ def test_a_sentence_names_three_differences_and_counts_the_others(
 
 
 def test_strong_scaling_keeps_the_global_batch_and_weak_the_one_per_device(
-    summary_of: Callable[..., Summary],
+    summary_of: Callable[..., RunRecord],
 ) -> None:
     small, large = summary_of("d1.r1", 1), summary_of("d2.r1", 2)
     assert small.definition.batch_size_per_device != large.definition.batch_size_per_device
@@ -202,7 +202,7 @@ def test_lost_accuracy_is_named_with_both_values() -> None:
 
 
 def test_another_commit_or_kernel_is_a_caution_and_no_refusal(
-    summary_of: Callable[..., Summary],
+    summary_of: Callable[..., RunRecord],
 ) -> None:
     origins: list[Provenance] = []
     for origin in ({}, {"commit": "def456"}, {"operating_system": "Linux 7", "commit": None}):

@@ -42,5 +42,5 @@ def test_runs_that_are_made_and_runs_that_are_missing_are_of_the_same_series(tmp
     judged = study.judge()
     assert sum(point.completed for point in judged.points) == 5
     assert len(judged.choices) == 4
-    runs = collect("gpt", study.planned.spec, study.folder / "runs").runs
+    runs = collect("gpt", study.planned.experiment, study.folder / "runs").runs
     assert runs["series"].nunique() == 4

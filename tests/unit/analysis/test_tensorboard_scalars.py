@@ -20,7 +20,7 @@ from scalewise.records import (
     SUMMARY,
     EpochRecord,
     RecordError,
-    Summary,
+    RunRecord,
     read_summary,
     write_json,
     write_rows,
@@ -97,7 +97,7 @@ def test_repeats_of_a_point_are_one_group_of_hyperparameters(tmp_path: Path) -> 
 def test_a_run_that_ended_before_its_first_step_shows_why(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "d1.r1"
     folder.mkdir(parents=True)
-    summary = Summary(
+    summary = RunRecord(
         definition=definition(),
         outcome="out-of-memory",
         reason="rank 0 on a had no room",

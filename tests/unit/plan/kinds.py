@@ -10,7 +10,7 @@ from scalewise.plan.study import Study
 
 def built_in(study: Study, name: str) -> Experiment:
     """An experiment of the built-in loop."""
-    spec = study.experiments[name].spec
+    spec = study.experiments[name].experiment
     assert isinstance(spec, Experiment)
     return spec
 

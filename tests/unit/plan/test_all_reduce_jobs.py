@@ -18,7 +18,7 @@ from scalewise.plan.jobs.all_reduce_jobs import (
     has_steps_to_project_from,
     site_id,
 )
-from scalewise.plan.jobs.hand_over import make_plan
+from scalewise.plan.jobs.make_plan import make_plan
 from scalewise.plan.study import Study, load_study
 from scalewise.plan.terminal.final_message import EarlierFiles
 from scalewise.plan.terminal.plan_table import plan_table, predicted_plan

@@ -14,7 +14,7 @@ from snakemake_executor_plugin_slurm.submit_string import get_submit_command
 from snakemake_executor_plugin_slurm.utils import set_gres_string
 from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
 
-from scalewise.plan.jobs.hand_over import make_plan
+from scalewise.plan.jobs.make_plan import make_plan
 from scalewise.plan.plan_file import TrainJob, requested
 from scalewise.plan.runs.allocation import (
     Allocation,

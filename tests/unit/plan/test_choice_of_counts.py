@@ -100,7 +100,7 @@ def test_up_to_names_the_counts_that_fill_nodes(
     site_file.write_text(site)
     planned = load(study(f"{{up_to: {up_to}}}")).experiments["chosen"]
 
-    assert list(planned.spec.device_counts) == counts
+    assert list(planned.experiment.device_counts) == counts
     assert {run.shape.world_size for run in planned.runs} == set(counts)
 
 
@@ -108,7 +108,7 @@ def test_up_to_leaves_out_counts_that_do_not_divide_the_batch_of_strong_scaling(
     text = study("{up_to: 16}", "global_batch_size: 256").replace("weak", "strong")
     text = text.replace("    batch_size_per_device: 32\n", "")
 
-    assert list(load(text).experiments["chosen"].spec.device_counts) == [1, 2, 4, 8, 16]
+    assert list(load(text).experiments["chosen"].experiment.device_counts) == [1, 2, 4, 8, 16]
 
 
 def test_at_first_two_runs_on_the_fewest_devices_are_asked_for_in_every_series(load: Load) -> None:
@@ -129,10 +129,10 @@ def test_rounds_ask_for_further_counts_and_later_ones_take_nothing_back(load: Lo
     first = judged(1, {"d1": (2, 2), "d2": (0, 0), "d4": (0, 0), "d8": (0, 1)})
     second = judged(2, {"d1": (2, 3), "d2": (0, 0), "d4": (0, 0), "d8": (1, 1)})
 
-    assert requested_repeats(planned.spec, [first]) == {"d1": 2, "d2": 0, "d4": 0, "d8": 1}
-    assert requested_repeats(planned.spec, [first, second]) == {"d1": 3, "d2": 0, "d4": 0, "d8": 1}
-    assert required_rounds(planned.spec, [first]) == [1, 2]
-    assert not is_settled(planned.spec, [first])
+    assert requested_repeats(planned.experiment, [first]) == {"d1": 2, "d2": 0, "d4": 0, "d8": 1}
+    assert requested_repeats(planned.experiment, [first, second]) == {"d1": 3, "d2": 0, "d4": 0, "d8": 1}
+    assert required_rounds(planned.experiment, [first]) == [1, 2]
+    assert not is_settled(planned.experiment, [first])
 
 
 def test_a_study_that_goes_over_to_a_choice_defines_the_same_runs(load: Load) -> None:
@@ -162,7 +162,7 @@ def test_rounds_hold_as_long_as_what_they_asked_for_does(
     write_json(path, judged(1, {"d1": (2, 2), "d8": (0, 1)}))
     planned = load(study(devices, *more)).experiments["chosen"]
 
-    assert len(known_rounds(planned.spec, tmp_path)) == known
+    assert len(known_rounds(planned.experiment, tmp_path)) == known
 
 
 def test_a_round_of_an_earlier_version_is_read(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from scalewise.plan.catalog.datasets import CHECKSUMS_VARIABLE, MIRROR_VARIABLE
 from scalewise.plan.config.site import SiteFile, resolve_site
-from scalewise.plan.jobs.hand_over import site_environment
+from scalewise.plan.jobs.make_plan import site_environment
 
 
 def variables(**keys: Any) -> dict[str, str]:

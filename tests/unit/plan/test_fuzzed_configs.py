@@ -40,8 +40,8 @@ from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.site import Site
 from scalewise.plan.config.slurm import MANAGED_BY_SBATCH, MANAGED_BY_SRUN
-from scalewise.plan.jobs.hand_over import make_plan
 from scalewise.plan.jobs.launch import Programs, SiteLaunch, build_launch
+from scalewise.plan.jobs.make_plan import make_plan
 from scalewise.plan.runs.allocation import Allocation, job_resources
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.study import Study, check_spelling, load_study

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scalewise.plan.config.site import Proxies, SiteFile, resolve_site
-from scalewise.plan.jobs.hand_over import site_environment
+from scalewise.plan.jobs.make_plan import site_environment
 from scalewise.training.measure.environments import source_version
 
 

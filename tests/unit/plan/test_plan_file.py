@@ -15,8 +15,8 @@ from tests.planned_job import LIMITS
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.site import Container, SiteFile, resolve_site
 from scalewise.plan.config.slurm import Slurm
-from scalewise.plan.jobs.hand_over import make_plan, write_plan
 from scalewise.plan.jobs.launch import SiteLaunch
+from scalewise.plan.jobs.make_plan import make_plan, write_plan
 from scalewise.plan.plan_file import PLAN, Job, Plan, read_plan, requested
 from scalewise.plan.study import Study
 

@@ -15,7 +15,7 @@ from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.study import Study, load_study
 from scalewise.plan.terminal.final_message import EarlierFiles, decisions
 from scalewise.plan.terminal.plan_table import plan_table
-from scalewise.records import Provenance, Summary, write_json
+from scalewise.records import Provenance, RunRecord, write_json
 
 Load = Callable[[str], Study]
 
@@ -45,7 +45,7 @@ def finish(run: RunDefinition, results: Path, seconds: int) -> Path:
         environments=[],
         gpu_limits=[],
     )
-    summary = Summary(
+    summary = RunRecord(
         definition=run,
         outcome="completed",
         reason="",

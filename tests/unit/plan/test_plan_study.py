@@ -11,7 +11,7 @@ from tests.unit.plan.kinds import built_in
 
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.yaml_source import read_source
-from scalewise.plan.jobs.hand_over import make_plan
+from scalewise.plan.jobs.make_plan import make_plan
 from scalewise.plan.study import Study, load_study
 
 Load = Callable[[str], Study]

@@ -107,7 +107,7 @@ def test_a_lowered_maximum_asks_for_no_run_beyond_it(load: Load) -> None:
     planned = load(study_of(MORE.replace("10", "4"))).experiments["digits"]
 
     assert planned.asked_run_names([FIRST]) == [*names("d1", 3), *names("d2", 4)]
-    assert requested_repeats(planned.spec, [FIRST]) == {"d1": 3, "d2": 4}
+    assert requested_repeats(planned.experiment, [FIRST]) == {"d1": 3, "d2": 4}
 
 
 def test_a_plain_number_makes_all_its_runs_and_looks_at_no_round(load: Load) -> None:
@@ -118,7 +118,7 @@ def test_a_plain_number_makes_all_its_runs_and_looks_at_no_round(load: Load) -> 
         yield
 
     assert planned.asked_run_names(never()) == [*names("d1", 4), *names("d2", 4)]
-    assert required_rounds(planned.spec, never()) == []
+    assert required_rounds(planned.experiment, never()) == []
 
 
 def test_going_on_from_a_plain_number_trains_nothing_again(load: Load) -> None:
@@ -133,7 +133,7 @@ def test_a_mapping_that_leaves_no_choice_is_a_plain_number(load: Load) -> None:
     plain, mapping = (load(study_of(repeats)).experiments["digits"] for repeats in ("3", "{min: 3, max: 3}"))
 
     assert plain.analysis_definition == mapping.analysis_definition
-    assert required_rounds(mapping.spec, []) == []
+    assert required_rounds(mapping.experiment, []) == []
 
 
 def test_the_rule_of_the_decision_does_not_have_the_points_judged_again(load: Load) -> None:
@@ -187,7 +187,7 @@ def test_a_damaged_round_is_named_with_its_cure_and_does_not_keep_a_plan_from_sh
     path = round_file(tmp_path, 1)
     path.write_text(path.read_text()[:50])
 
-    with pytest.raises(RecordError, match=r"(?s)round1\.json: not a round .* Delete the file"):
+    with pytest.raises(RecordError, match=r"(?s)round1\.json: not a record .* Delete the file"):
         read_round(path)
     assert known_rounds(experiment(RULE), tmp_path) == []
 
@@ -351,5 +351,5 @@ def test_a_mistake_in_repeats_is_refused_once_with_its_line_and_cure(
 def test_an_experiment_may_replace_the_defaults_repeats_by_another_kind(load: Load) -> None:
     text = STUDY.replace("defaults: {", f"defaults: {{repeats: {MORE}, ").replace("REPEATS", "2")
 
-    assert load(text + "  other: {}\n").experiments["digits"].spec.max_repeats == 2
-    assert load(text + "  other: {}\n").experiments["other"].spec.max_repeats == 10
+    assert load(text + "  other: {}\n").experiments["digits"].experiment.max_repeats == 2
+    assert load(text + "  other: {}\n").experiments["other"].experiment.max_repeats == 10

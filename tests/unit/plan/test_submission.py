@@ -10,7 +10,7 @@ from tests.stand_ins import stand_ins
 
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.site import Site, SiteFile
-from scalewise.plan.jobs.opening import (
+from scalewise.plan.jobs.open_study import (
     check_environment,
     check_operating_system,
     prepare_submission,

@@ -59,7 +59,7 @@ CHANGED: dict[str, Any] = {
 
 def products(planned: PlannedExperiment) -> dict[str, Any]:
     """The definitions of an experiment's products."""
-    runs = expand("digits", planned.spec, {1: Shape(1, 1), 2: Shape(1, 2), 4: Shape(1, 4)}, "cpu")
+    runs = expand("digits", planned.experiment, {1: Shape(1, 1), 2: Shape(1, 2), 4: Shape(1, 4)}, "cpu")
     return {
         "runs": {run.run: run.as_json() for run in runs},
         "tables": planned.analysis_definition,
@@ -75,7 +75,7 @@ def test_the_table_holds_every_key_and_no_other() -> None:
 @pytest.mark.parametrize("key", CHANGED)
 def test_a_changed_key_changes_what_the_table_says(key: str, load: Callable[[str], Study]) -> None:
     before = load(STUDY).experiments["digits"]
-    after = replace(before, spec=before.spec.model_copy(update={key: CHANGED[key]}))
+    after = replace(before, experiment=before.experiment.model_copy(update={key: CHANGED[key]}))
 
     old, new = products(before), products(after)
     if "runs" not in DECIDES[key]:

@@ -16,7 +16,7 @@ from scalewise.execution.messages import RankError, TrainSpec
 from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.settings import Steps
-from scalewise.records import RECORD, RankRecord, Summary, read_record, seconds_between
+from scalewise.records import RECORD, RankRecord, RunRecord, read_record, seconds_between
 from scalewise.training.distributed.identity import Identity
 from scalewise.training.measure.machine_load import CpuUse
 from scalewise.training.program.judgement import Planned
@@ -33,7 +33,7 @@ def spec_of(folder: Path) -> TrainSpec:
     return TrainSpec(definition=definition(), dataset=None, folder=folder, started_at=STARTED)
 
 
-def recorded(folder: Path, probe: ProbeRecord) -> tuple[Summary, str]:
+def recorded(folder: Path, probe: ProbeRecord) -> tuple[RunRecord, str]:
     """The summary and ranks.csv of a program on one device."""
     report = OuterReport(
         rank=0,
@@ -51,7 +51,7 @@ def recorded(folder: Path, probe: ProbeRecord) -> tuple[Summary, str]:
     )
     setup = rank_setup(shape="1x1")
     write_records(spec_of(folder), SETTINGS, setup, PLANNED, [probe], [report], ["python"], [])
-    return read_record(folder / RECORD, Summary), (folder / "ranks.csv").read_text()
+    return read_record(folder / RECORD, RunRecord), (folder / "ranks.csv").read_text()
 
 
 @pytest.fixture

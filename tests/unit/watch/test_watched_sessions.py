@@ -107,7 +107,7 @@ def test_the_points_of_a_study_are_watched_in_the_order_of_its_file(study: Study
 def test_an_efficiency_that_is_asked_of_the_time_to_a_target_is_not_held_against_throughput(
     study: Study,
 ) -> None:
-    spec = study.experiments["digits"].spec
+    spec = study.experiments["digits"].experiment
     assert isinstance(spec, Experiment)
     with_target = spec.model_copy(update={"target": Target(accuracy=0.97)})
     assert required_efficiency(with_target) is None

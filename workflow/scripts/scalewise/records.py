@@ -457,7 +457,7 @@ class Measurements(_Record):
     own_interval: OwnInterval | None = None
 
 
-class Summary(_Record):
+class RunRecord(_Record):
     """``summary.json``: one run, its outcome and its figures.
 
     Args:
@@ -735,7 +735,7 @@ def write_rows(path: Path, kind: RowKind, rows: Sequence[Any]) -> None:
     write_text(path, buffer.getvalue())
 
 
-def read_summary(run_folder: Path, run: str | None = None) -> Summary:
+def read_summary(run_folder: Path, run: str | None = None) -> RunRecord:
     """Read the summary of a run.
 
     Args:
@@ -746,7 +746,7 @@ def read_summary(run_folder: Path, run: str | None = None) -> Summary:
         RecordError: It is missing, damaged, of another run, or its times are not in order.
     """
     path = run_folder / SUMMARY
-    summary = read_record(path, Summary)
+    summary = read_record(path, RunRecord)
     if run is not None and summary.definition.run != run:
         raise damaged(path, f"is of the run {summary.definition.run}")
     if (origin := summary.provenance) is not None and not _in_order(origin.started_at, origin.ended_at):
@@ -823,7 +823,7 @@ def read_record(path: Path, kind: type[R]) -> R:
         place = ".".join(map(str, first["loc"])) or "it"
         value = "" if first["type"] in {"missing", "json_invalid"} else f" is {str(first['input'])[:60]!r}"
         raise RecordError(
-            f"{path}: not a {kind.__name__.lower()} of this version ({place}{value}: {first['msg']}). "
+            f"{path}: not a record of this version ({place}{value}: {first['msg']}). "
             "Delete the file and run snakemake again."
         ) from error
 

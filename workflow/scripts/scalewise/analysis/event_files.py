@@ -36,8 +36,8 @@ from scalewise.records import (
     SUMMARY,
     Measurements,
     RecordError,
+    RunRecord,
     Startup,
-    Summary,
     read_summary,
     replaced_whole,
 )
@@ -129,7 +129,7 @@ def events(records: Path) -> Iterator[Event]:
     yield Event(wall_time=ended, summary=EventSummary(value=[_session_end(summary, ended)]))
 
 
-def _points(records: Path, measured: Measurements, summary: Summary) -> Iterator[Point]:
+def _points(records: Path, measured: Measurements, summary: RunRecord) -> Iterator[Point]:
     epochs = _read_rows(records / EPOCHS)
     if epochs:
         samples = sum(int(rank["train_samples"]) for rank in _read_rows(records / RANKS))
@@ -177,7 +177,7 @@ def _startup_seconds(startup: Startup) -> float:
     return sum(seconds or 0.0 for seconds in parts.values())
 
 
-def _text(summary: Summary) -> EventSummary.Value:
+def _text(summary: RunRecord) -> EventSummary.Value:
     """The run's definition as TensorBoard's text tab shows it."""
     origin = summary.provenance
     shown: dict[str, Any] = {"outcome": summary.outcome, "reason": summary.reason}
@@ -197,7 +197,7 @@ def _text(summary: Summary) -> EventSummary.Value:
     )
 
 
-def _session_start(summary: Summary, started: float) -> EventSummary.Value:
+def _session_start(summary: RunRecord, started: float) -> EventSummary.Value:
     """The values in which runs differ, for the table of hyperparameters; repeats are one group there."""
     run = summary.definition
     shape = run.shape
@@ -219,7 +219,7 @@ def _session_start(summary: Summary, started: float) -> EventSummary.Value:
     return _hparams(hparams.SESSION_START_INFO_TAG, HParamsPluginData(session_start_info=start))
 
 
-def _session_end(summary: Summary, ended: float) -> EventSummary.Value:
+def _session_end(summary: RunRecord, ended: float) -> EventSummary.Value:
     status = STATUS_SUCCESS if summary.outcome == "completed" else STATUS_FAILURE
     end = SessionEndInfo(status=status, end_time_secs=ended)
     return _hparams(hparams.SESSION_END_INFO_TAG, HParamsPluginData(session_end_info=end))

@@ -35,8 +35,8 @@ from scalewise.records import (
     ProgramMeasurements,
     Provenance,
     RecordError,
+    RunRecord,
     Start,
-    Summary,
     damaged,
     read_failure,
     read_regular,
@@ -170,7 +170,7 @@ def _target(spec: AnyExperiment) -> float | Metric | None:
     return spec.target.accuracy if spec.target else None
 
 
-def _read_epochs(folder: Path, summary: Summary) -> pd.DataFrame:
+def _read_epochs(folder: Path, summary: RunRecord) -> pd.DataFrame:
     """The epochs of a run, which are those that its summary speaks of.
 
     Raises:
@@ -202,7 +202,7 @@ def _read_epochs(folder: Path, summary: Summary) -> pd.DataFrame:
     return rows
 
 
-def _read_ranks(folder: Path, summary: Summary) -> pd.DataFrame:
+def _read_ranks(folder: Path, summary: RunRecord) -> pd.DataFrame:
     """The ranks of a run, which are those that its summary speaks of.
 
     Raises:
@@ -276,7 +276,7 @@ def _identity(run: RunDefinition) -> dict[str, Any]:
 
 
 def _finished(
-    summary: Summary, epochs: pd.DataFrame, ranks: pd.DataFrame, target: float | Metric | None
+    summary: RunRecord, epochs: pd.DataFrame, ranks: pd.DataFrame, target: float | Metric | None
 ) -> dict[str, Any]:
     row = _identity(summary.definition)
     row |= {"outcome": summary.outcome, "reason": summary.reason}
@@ -325,7 +325,7 @@ def _finished(
     return row
 
 
-def ended_by_steps(summary: Summary) -> bool:
+def ended_by_steps(summary: RunRecord) -> bool:
     """Whether a run was ended after the steps to measure, so that it is no whole one."""
     program = summary.measurements.program if summary.measurements else None
     if program is not None:

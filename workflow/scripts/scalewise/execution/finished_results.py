@@ -21,7 +21,7 @@ from scalewise.records import (
     RUN_RECORDS,
     SUMMARY,
     RecordError,
-    Summary,
+    RunRecord,
     read_record,
     replaced_whole,
 )
@@ -52,7 +52,7 @@ def publish_again(folder: Path, log: Path) -> None:
 
 def finished_result(
     folder: Path, definition: RunDefinition, inputs: Mapping[str, str], commit: str | None
-) -> Summary | None:
+) -> RunRecord | None:
     """Return the record of a run if it is whole, and of just this definition, these inputs and this workflow.
 
     Args:
@@ -62,7 +62,7 @@ def finished_result(
         commit: The workflow's version now; None outside a checkout.
     """
     try:
-        record = read_record(folder / RECORD, Summary)
+        record = read_record(folder / RECORD, RunRecord)
     except RecordError:
         return None
     origin = record.provenance

@@ -33,8 +33,8 @@ from scalewise.records import (
     UTILIZATION,
     EpochRecord,
     RankRecord,
+    RunRecord,
     Start,
-    Summary,
     UtilizationRecord,
     read_record,
     read_summary,
@@ -169,7 +169,7 @@ def run_ranks(rank_group: RankGroup, rank_setup: RankSetup, spec: TrainSpec, his
             raise _fail(rank_group, spec, ended, cause, history)
         _record_out_of_memory(spec, cause)
     # the record was written last of all that the training leaves: what failed came after it
-    record = read_record(spec.folder / RECORD, Summary)
+    record = read_record(spec.folder / RECORD, RunRecord)
     with suppress(OSError):
         history.end(rank_files, outcome=record.outcome, reason=record.reason)
     rank_files.end()
@@ -188,7 +188,7 @@ def _record_out_of_memory(spec: TrainSpec, cause: RankError) -> None:
     write_rows(spec.folder / EPOCHS, EpochRecord, [])
     write_rows(spec.folder / RANKS, RankRecord, [])
     write_rows(spec.folder / UTILIZATION, UtilizationRecord, [])
-    summary = Summary(
+    summary = RunRecord(
         definition=spec.definition,
         outcome="out-of-memory",
         reason=printable(f"rank {cause.rank} on {cause.host}: {cause.first_line}"[:REASON_CHARACTERS]),

@@ -38,7 +38,7 @@ from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.jobs.launch import Launch, RankLaunch, SiteLaunch
 from scalewise.plan.plan_file import Limits, TrainJob
 from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.records import History, RecordError, Start, Summary, utc_now, write_text
+from scalewise.records import History, RecordError, RunRecord, Start, utc_now, write_text
 
 JOB_END_SECONDS = STOP_SECONDS + GRACE_SECONDS
 """Time of a job that has waited, kept for the last checkpoint and the end of the ranks."""
@@ -204,7 +204,9 @@ def wait(folder: Path, message: str) -> None:
     RankFiles(folder / "attempt").waits("another training on this machine")
 
 
-def keep_result(options: TrainOptions, label: str, record: Summary, earlier: History, lock: RunLock) -> None:
+def keep_result(
+    options: TrainOptions, label: str, record: RunRecord, earlier: History, lock: RunLock
+) -> None:
     """Give Snakemake a result that was there before.
 
     Raises:

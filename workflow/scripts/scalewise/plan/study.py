@@ -63,16 +63,16 @@ class PlannedExperiment:
 
     Args:
         name: The key in the YAML.
-        spec: The experiment's keys, defaults merged in.
-        shapes: The shape of each entry of ``spec.device_counts``.
+        experiment: The experiment's keys, defaults merged in.
+        shapes: The shape of each entry of ``experiment.device_counts``.
         runs: Every job, up to the most repeats.
-        projected: Shapes of ``spec.project`` that none of the runs has; they are predicted and not measured.
+        projected: Shapes of ``experiment.project`` that no run has; they are predicted, not measured.
         terms: Queue wait and billed devices, as ``Site.terms`` makes them.
         most_devices: Devices that one run may take at most.
     """
 
     name: str
-    spec: AnyExperiment
+    experiment: AnyExperiment
     shapes: Mapping[int | str, Shape]
     runs: Sequence[RunDefinition]
     projected: Sequence[Shape] = ()
@@ -87,7 +87,7 @@ class PlannedExperiment:
     @property
     def is_predicted(self) -> bool:
         """Whether there is anything to predict, and that is wanted."""
-        return self.spec.predict and (
+        return self.experiment.predict and (
             bool(self.projected) or any(run.shape.world_size > 1 for run in self.runs)
         )
 
@@ -102,21 +102,21 @@ class PlannedExperiment:
     @property
     def prediction_runs(self) -> list[str]:
         """The runs that a prediction starts from: those of one device, their later repeats left out."""
-        first = first_repeats(self.spec)
+        first = first_repeats(self.experiment)
         return [run.run for run in self.runs if run.shape.world_size == 1 and run.repeat <= first[run.point]]
 
     @property
     def rounds_definition(self) -> str:
         """All that defines which runs are requested, as canonical JSON."""
-        if self.spec.chooses_devices:
+        if self.experiment.chooses_devices:
             choice = {
                 "shapes": self._shapes_by_count,
                 "launchers": {run.point: run.launcher for run in self.runs if run.repeat == 1},
                 # a run of a limited study is made only if its whole time fits into the budget
-                "run_minutes": self.spec.runtime_minutes if self.spec.budget else None,
+                "run_minutes": self.experiment.runtime_minutes if self.experiment.budget else None,
             }
             return canonical_json(self._defining("rounds", "tables") | self._site_terms | {"choice": choice})
-        if self.spec.judges_rounds and self.spec.repeats.until_interval is None:
+        if self.experiment.judges_rounds and self.experiment.repeats.until_interval is None:
             return self.analysis_definition  # repeats are added until the decision is clear
         return canonical_json(self._defining("rounds"))
 
@@ -126,7 +126,7 @@ class PlannedExperiment:
         Args:
             rounds: Those judged; unused if the number of repeats is given.
         """
-        return [run.run for run in requested_runs(self.runs, self.spec, rounds)]
+        return [run.run for run in requested_runs(self.runs, self.experiment, rounds)]
 
     def missing_runs(self, folder: Path) -> list[str]:
         """Return the runs requested so far that have no summary.
@@ -136,12 +136,12 @@ class PlannedExperiment:
         """
         return [
             run
-            for run in self.asked_run_names(known_rounds(self.spec, folder))
+            for run in self.asked_run_names(known_rounds(self.experiment, folder))
             if not (folder / "runs" / run / SUMMARY).exists()
         ]
 
     def _defining(self, *products: Product) -> dict[str, Any]:
-        return {"name": self.name, "spec": deciding_values(self.spec, *products)}
+        return {"name": self.name, "spec": deciding_values(self.experiment, *products)}
 
     @property
     def _site_terms(self) -> dict[str, Any]:
@@ -258,7 +258,9 @@ def load_study(
     if lines:
         raise StudyError(lines)
     runs = {(name, run.run): run for name, planned in experiments.items() for run in planned.runs}
-    allocations = {key: allocate(run, experiments[run.experiment].spec, site) for key, run in runs.items()}
+    allocations = {
+        key: allocate(run, experiments[run.experiment].experiment, site) for key, run in runs.items()
+    }
     warnings = [*_mixed(files), *_site_warnings(site), *_warnings(experiments, checkout)]
     return Study(experiments, site, warnings, runs, allocations)
 
@@ -441,13 +443,13 @@ def _plan(
 
 def _check_budget(planned: PlannedExperiment, site: Site) -> Iterator[Problem]:
     """The first runs of a study, and what its prediction needs, must fit into its budget."""
-    if planned.spec.budget is None:
+    if planned.experiment.budget is None:
         return
-    first = requested_runs(planned.runs, planned.spec, [])
+    first = requested_runs(planned.runs, planned.experiment, [])
     predicting = 0.0
     if planned.is_predicted:
         predicting = most_device_hours(planned.runs, planned.projected, site)
-    yield from check_budget(("experiments", planned.name), planned.spec, first, predicting, site)
+    yield from check_budget(("experiments", planned.name), planned.experiment, first, predicting, site)
 
 
 def _sound_counts(devices: object) -> list[int | str]:
@@ -466,10 +468,12 @@ def _site_warnings(site: Site) -> Iterator[str]:
 
 def _warnings(experiments: Mapping[str, PlannedExperiment], checkout: Path | None) -> Iterator[str]:
     for name, planned in experiments.items():
-        if isinstance(planned.spec, ProgramExperiment):
-            yield from program_warnings(name, planned.spec, checkout)
+        if isinstance(planned.experiment, ProgramExperiment):
+            yield from program_warnings(name, planned.experiment, checkout)
         else:
-            yield from option_warnings(name, planned.spec, [run.shape.world_size for run in planned.runs])
+            yield from option_warnings(
+                name, planned.experiment, [run.shape.world_size for run in planned.runs]
+            )
         fewest: dict[str, int] = {}
         for run in planned.runs:
             fewest[run.series] = min(run.shape.world_size, fewest.get(run.series, run.shape.world_size))

@@ -38,7 +38,7 @@ from scalewise.training.run_records import (
     save_model,
     with_waiting,
     write_epochs_and_utilization,
-    write_summary_and_ranks,
+    write_ranks_and_record,
 )
 from scalewise.training.train_log import (
     StepLog,
@@ -262,7 +262,7 @@ def write_results(
     measurements = aggregate(
         trained.trainer, trained.state.records, reports, resumption, trained.own_interval
     )
-    write_summary_and_ranks(
+    write_ranks_and_record(
         spec.folder,
         spec.definition,
         reports,

@@ -30,8 +30,8 @@ from scalewise.records import (
     Provenance,
     RankRecord,
     Resumption,
+    RunRecord,
     Startup,
-    Summary,
     UtilizationRecord,
     Window,
     replaced_whole,
@@ -269,7 +269,7 @@ def write_epochs_and_utilization(
     write_rows(folder / UTILIZATION, UtilizationRecord, sorted(samples, key=lambda row: row.timestamp))
 
 
-def write_summary_and_ranks(
+def write_ranks_and_record(
     folder: Path,
     definition: RunDefinition,
     reports: Sequence[RankReport],
@@ -292,7 +292,7 @@ def write_summary_and_ranks(
         rate = f" ({settings.learning_rate})" if isinstance(settings, Settings) else ""
         reason = f"the loss is no longer finite {diverged}. Lower learning_rate{rate}."
     write_rows(folder / RANKS, RankRecord, [report.record for report in reports])
-    summary = Summary(
+    summary = RunRecord(
         definition=definition,
         outcome="diverged" if diverged else "completed",
         reason=reason,

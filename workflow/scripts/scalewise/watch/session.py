@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scalewise.execution.slurm import PreemptionWatch
-from scalewise.plan.jobs.hand_over import write_plan
-from scalewise.plan.jobs.opening import prepare_submission
+from scalewise.plan.jobs.make_plan import write_plan
+from scalewise.plan.jobs.open_study import prepare_submission
 from scalewise.plan.plan_file import PLAN, Plan
 from scalewise.plan.study import Study
 from scalewise.plan.terminal.final_message import EarlierFiles, decisions, end_with_errors
@@ -196,7 +196,7 @@ def _watcher(
         budget = snakemake.device_budget or 10**9
     return Watcher(
         WatchedStudy.of(study, budget),
-        {name: planned.spec for name, planned in study.experiments.items()},
+        {name: planned.experiment for name, planned in study.experiments.items()},
         Path.cwd(),
         runs,
         snakemake_logger(),

@@ -93,7 +93,7 @@ class WatchedStudy(BaseModel):
         """Return the points of a configuration."""
         points, min_efficiency = [], {}
         for name, planned in study.experiments.items():
-            most = planned.spec.max_repeats
+            most = planned.experiment.max_repeats
             for run in planned.runs[::most]:
                 points.append(
                     WatchedPoint(
@@ -106,7 +106,7 @@ class WatchedStudy(BaseModel):
                         noun=device_noun(run.accelerator),
                     )
                 )
-            min_efficiency[name] = required_efficiency(planned.spec)
+            min_efficiency[name] = required_efficiency(planned.experiment)
         return cls(points=tuple(points), min_efficiency=min_efficiency, device_budget=device_budget)
 
 

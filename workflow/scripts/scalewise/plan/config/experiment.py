@@ -202,7 +202,7 @@ else:
     Sweep = sweep_model("Sweep", Settings, SWEEPABLE, SWEEPABLE_WITH_DEFAULT)
 
 
-class StudyKeys(StrictModel):
+class ExperimentKeys(StrictModel):
     """Keys that every study has, whatever trains: device counts, repeats, the decision, limits of a run."""
 
     title: str = Field("", description="Shown in the report. Changing it reruns nothing.")
@@ -296,7 +296,7 @@ class StudyKeys(StrictModel):
         return self.repeats.max
 
 
-class Experiment(StudyKeys, Settings):
+class Experiment(ExperimentKeys, Settings):
     """One study: a training, the device counts to compare and the options to combine."""
 
     sweep: Sweep = Field(
@@ -313,7 +313,7 @@ class Experiment(StudyKeys, Settings):
         return self.sweep.model_dump(exclude_none=True)
 
 
-class ProgramExperiment(StudyKeys, ProgramSettings):
+class ProgramExperiment(ExperimentKeys, ProgramSettings):
     """One study of a user's program."""
 
     sweep: ProgramSweep = Field(

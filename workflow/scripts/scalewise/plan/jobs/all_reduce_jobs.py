@@ -58,7 +58,7 @@ class AllReducePlan:
                 if key not in jobs:
                     run = _run_of(planned, shape, study.site)
                     jobs[key] = RankLaunch.for_run(run)
-                    allocations[key] = _short(allocate(run, planned.spec, study.site), study.site)
+                    allocations[key] = _short(allocate(run, planned.experiment, study.site), study.site)
         return cls(site_id(study.site, site_file), jobs, allocations, shapes)
 
     def files(self, experiment: str) -> list[str]:

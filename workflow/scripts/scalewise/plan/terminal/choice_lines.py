@@ -140,27 +140,27 @@ def choice_lines(
         site: Facts of the machine or cluster.
         results: Folder of all experiments.
     """
-    if not planned.spec.chooses_devices:
+    if not planned.experiment.chooses_devices:
         return []
     folder = results / planned.name
-    rounds = known_rounds(planned.spec, folder)
-    settled = is_settled(planned.spec, rounds)
+    rounds = known_rounds(planned.experiment, folder)
+    settled = is_settled(planned.experiment, rounds)
     billed = planned.terms.get("billed_devices", {})
     spending = Spending.of(folder / "runs", billed)
     candidates = sorted(
         (point for point in points if point.run.experiment == planned.name),
         key=lambda point: point.run.shape.world_size,
     )
-    budget = planned.spec.budget
+    budget = planned.experiment.budget
     left = math.inf if budget is None else max(budget.device_hours - spending.device_hours, 0.0)
     lines = []
-    names = [series_name(options) for options in points_by_series(planned.spec)]
+    names = [series_name(options) for options in points_by_series(planned.experiment)]
     for name in names[:MAX_SERIES]:
         prefix = "" if name == NO_OPTIONS else f"{name}: "
         series = [point for point in candidates if point.run.series == name]
         texts = _findings(rounds[-1], name) if rounds else []
         if not settled:
-            texts.append(_further(series, spending, planned.spec.repeats, left))
+            texts.append(_further(series, spending, planned.experiment.repeats, left))
         if not rounds and planned.is_predicted:
             texts += _predicted(series)
         lines += [f"{prefix}{text}" for text in texts]
@@ -194,17 +194,19 @@ def _predicted(points: Sequence[PlannedPoint]) -> Iterator[str]:
 
 def _candidates(planned: PlannedExperiment, site: Site) -> str:
     counts = sorted({run.shape.world_size for run in planned.runs})
-    whole = planned.spec.devices.up_to is not None and counts[-1] > site.devices_per_node
+    whole = planned.experiment.devices.up_to is not None and counts[-1] > site.devices_per_node
     nodes = f" that fill nodes of {count_devices(site.devices_per_node)}" if whole else ""
     return f"{planned.name} chooses among {len(counts)} counts{nodes}: {counts_text(counts)}"
 
 
 def _excluded(planned: PlannedExperiment, site: Site) -> Iterator[str]:
     """Yield the counts of ``up_to`` for which the batch size does not allow a run."""
-    most = planned.spec.devices.up_to
+    most = planned.experiment.devices.up_to
     if most is None:
         return
-    left = [each for each in counts_that_fill_nodes(most, site) if each not in planned.spec.device_counts]
+    left = [
+        each for each in counts_that_fill_nodes(most, site) if each not in planned.experiment.device_counts
+    ]
     if left:
         them = "it" if len(left) == 1 else "them"
         yield f"left out, as global_batch_size is not divisible by {them}: {counts_text(left)}"
@@ -269,7 +271,7 @@ def _cost(
     billed: Mapping[int, float],
 ) -> Iterator[str]:
     """Yield the device-hours spent, those of all counts, and the most that the study may cost."""
-    spec, spent = planned.spec, spending.device_hours
+    spec, spent = planned.experiment, spending.device_hours
     whole = spending.full_grid(spec, rounds[-1].choices, billed) if rounds else 0.0
     if whole and all(choice.unmeasured or not choice.other_answer for choice in rounds[-1].choices):
         yield (

@@ -40,7 +40,7 @@ def plan_table(study: Study, results: Path = Path("results")) -> str:
     """
     points = list(planned_points(study, results))
     requested = [point for point in points if point.requested]
-    chosen = {name for name, planned in study.experiments.items() if planned.spec.chooses_devices}
+    chosen = {name for name, planned in study.experiments.items() if planned.experiment.chooses_devices}
     site = study.site
     kind = "GPUs" if site.accelerator == "cuda" else "CPU processes (no GPU in use)"
     lines = [
@@ -217,7 +217,7 @@ def _jobs(study: Study) -> Iterator[str]:
         if jobs > 1:
             yield (
                 f"A run of {name} takes up to {jobs} jobs one after the other, "
-                f"{planned.spec.runtime_minutes} minutes in jobs of at most {most}: "
+                f"{planned.experiment.runtime_minutes} minutes in jobs of at most {most}: "
                 "each resumes from the checkpoint of the one before."
             )
     if shutil.which("sbatch") is None:

@@ -100,7 +100,7 @@ def planned_points(study: Study, results: Path) -> Iterator[PlannedPoint]:
     """
     site = study.site
     for planned in study.experiments.values():
-        spec, most, folder = planned.spec, planned.spec.max_repeats, results / planned.name
+        spec, most, folder = planned.experiment, planned.experiment.max_repeats, results / planned.name
         rounds = known_rounds(spec, folder)
         requested, settled = requested_repeats(spec, rounds), is_settled(spec, rounds)
         expected = read_predictions(folder) if planned.is_predicted else {}

@@ -27,8 +27,8 @@ from scalewise.records import (
     Provenance,
     RankRecord,
     Resumption,
+    RunRecord,
     Startup,
-    Summary,
     UtilizationRecord,
     write_json,
     write_rows,
@@ -204,7 +204,7 @@ def write_records(
     write_rows(spec.folder / UTILIZATION, UtilizationRecord, sorted(samples, key=lambda row: row.timestamp))
     write_rows(spec.folder / RANKS, RankRecord, rows)
     diverged = divergence(records)
-    summary = Summary(
+    summary = RunRecord(
         definition=spec.definition,
         outcome="diverged" if diverged else "completed",
         reason=f"{diverged}. Lower the learning rate of {settings.program}." if diverged else "",

@@ -13,7 +13,7 @@ from typing import Any
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.paths import invalid_command
 from scalewise.plan.config.site import Site
-from scalewise.plan.jobs.hand_over import site_environment
+from scalewise.plan.jobs.make_plan import site_environment
 from scalewise.plan.jobs.slurm_checks import SUBMISSION_COMMANDS, missing_commands
 from scalewise.plan.study import Study, check_results_folder, check_spelling, load_study
 from scalewise.snakemake_adapter import Snakemake, array_jobs

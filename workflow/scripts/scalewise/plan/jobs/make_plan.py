@@ -46,11 +46,11 @@ def make_plan(study: Study, site_file: object = None) -> Plan:
         "preparations": {name: each.as_json for name, each in study.preparations.items()},
         "experiments": {
             name: {
-                "title": planned.spec.title or name,
-                "description": planned.spec.description,
+                "title": planned.experiment.title or name,
+                "description": planned.experiment.description,
                 "predicted": planned.is_predicted,
                 "projected": has_steps_to_project_from(planned),
-                "tensorboard": planned.spec.tensorboard,
+                "tensorboard": planned.experiment.tensorboard,
                 "definition": planned.analysis_definition,
                 "rounds": planned.rounds_definition,
                 "prediction": planned.prediction_definition,
