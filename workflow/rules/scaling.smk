@@ -23,12 +23,12 @@ checkpoint judge_round:
         ),
         prediction=branch(
             lambda wc: EXPERIMENTS[wc.experiment]["predicted"]
-            and STUDY.experiments[wc.experiment].spec.chooses_devices,
+            and STUDY.experiments[wc.experiment].experiment.chooses_devices,
             then="results/{experiment}/prediction.csv",
         ),
         # their cost counts in a budget
         all_reduces=branch(
-            lambda wc: STUDY.experiments[wc.experiment].spec.budget is not None,
+            lambda wc: STUDY.experiments[wc.experiment].experiment.budget is not None,
             then=lambda wc: EXPERIMENTS[wc.experiment]["all_reduces"],
         ),
     output:
@@ -53,7 +53,7 @@ rule compute_scaling:
             "results/{experiment}/repeats/round{round}.json",
             experiment=wc.experiment,
             round=required_rounds(
-                STUDY.experiments[wc.experiment].spec,
+                STUDY.experiments[wc.experiment].experiment,
                 judged_rounds(checkpoints.judge_round.get, wc.experiment),
             ),
         ),
