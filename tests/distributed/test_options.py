@@ -15,8 +15,6 @@ from torch.nn.functional import cross_entropy
 from scalewise.training.data.datasets import Dataset, load
 from scalewise.training.data.loaders import channel_statistics
 
-COMPRESSED_FROM_STEP = 10
-
 
 @pytest.fixture(scope="session")
 def dataset(trained: Trainings) -> Dataset:
@@ -243,19 +241,9 @@ def test_smaller_buckets_are_more_buckets(trained: Trainings) -> None:
     assert sum(buckets("small-buckets")) == sum(buckets("deep"))
 
 
-@pytest.mark.parametrize(
-    ("name", "hook"), [("fp16-hook", "fp16_compress_hook"), ("powersgd-1", "powerSGD_hook"), ("deep", "")]
-)
+@pytest.mark.parametrize(("name", "hook"), [("fp16-hook", "fp16_compress_hook"), ("deep", "")])
 def test_the_hook_is_what_ddp_compresses_with(trained: Trainings, name: str, hook: str) -> None:
     assert trained.of(name).seen.ddp.get("comm_hook", "") == hook
-
-
-@pytest.mark.parametrize("rank", [1, 2])
-def test_powersgd_sends_matrices_of_its_rank_after_the_first_steps(trained: Trainings, rank: int) -> None:
-    ranks = trained.of(f"powersgd-{rank}").seen.matrix_ranks
-    assert min(ranks[:COMPRESSED_FROM_STEP]) > 2
-    assert set(ranks[COMPRESSED_FROM_STEP:]) == {rank}
-    assert len(ranks) > COMPRESSED_FROM_STEP
 
 
 # --- models in parts ----------------------------------------------------------------------------------

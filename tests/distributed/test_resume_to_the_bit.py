@@ -46,7 +46,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "schedule": "onecycle",
         "learning_rate_warmup_epochs": 0.0,
     },
-    "powersgd": {"communication_hook": "powersgd"},
     "bf16, channels last and fp16 hook": {
         "precision": "bf16",
         "channels_last": True,

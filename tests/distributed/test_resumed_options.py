@@ -36,8 +36,8 @@ SHARED: dict[str, Any] = {
 }
 ADAMW = {"optimizer": "adamw", "learning_rate": 1e-3}
 STOPS = (1, 4, 11, 12)
-"""After the first step; at the end of an epoch; in the middle of one, after powersgd has begun; and after the
-last step of all, when only its evaluation is missing."""
+"""After the first step; at the end of an epoch; in the middle of one; and after the last step of all, when
+only its evaluation is missing."""
 
 FULL_SPEED = "as fast as it can"
 """Which algorithms of cuDNN are the fastest is found anew by each start."""
@@ -71,13 +71,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "static graph": {"static_graph": True},
     "static graph, accumulation": {"static_graph": True, "accumulation_steps": 2},
     "fp16 hook": {"communication_hook": "fp16"},
-    "powersgd": {"communication_hook": "powersgd", "powersgd_rank": 2},
     "zero1": ADAMW | {"parallelism": "zero1", "schedule": "step"},
     "zero1, momentum": {"parallelism": "zero1", "schedule": "cosine"},
     "fsdp": ADAMW | {"parallelism": "fsdp", "schedule": "step"},
     "fsdp, momentum, accumulation": {"parallelism": "fsdp", "accumulation_steps": 3},
 }
-OF_EACH_STATE = ("momentum", "powersgd", "zero1", "fsdp")
+OF_EACH_STATE = ("momentum", "zero1", "fsdp")
 """One for each kind of what is kept; the others are stopped twice, unless all is asked for."""
 
 ON_CPUS = (1, 2, 4) if times(0, 1) else (4,)
@@ -173,6 +172,6 @@ def test_steps_end_a_training_in_the_middle_of_an_epoch_without_an_evaluation_an
 
 def test_other_options_end_with_other_bits(of_world: Found) -> None:
     """Or the comparison would compare nothing."""
-    names = ("momentum", "flips", "adam, onecycle", "accumulation", "powersgd", "zero1")
+    names = ("momentum", "flips", "adam, onecycle", "accumulation", "zero1")
     weights = {json.dumps(of_world(4, "cpu")[name]["whole"]["weights"]) for name in names}
     assert len(weights) == len(names)

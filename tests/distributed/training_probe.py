@@ -46,7 +46,6 @@ class Seen:
         channels_last: of the images of the first pass, and of the convolutions' weights.
         gradients_at_pass: digest of this rank's gradients as each pass begins; None where there are none.
         gradients_at_step: the same as each update begins.
-        matrix_ranks: of the gradient of the second matrix, at each update; for powersgd.
         rates: learning rate of each update.
         gradient_storages: stretches of memory that the gradients lie in, at the last update.
         worker_processes: of the loader, in the last pass.
@@ -64,7 +63,6 @@ class Seen:
     channels_last: dict[str, bool] = field(default_factory=dict)
     gradients_at_pass: list[float | None] = field(default_factory=list)
     gradients_at_step: list[float | None] = field(default_factory=list)
-    matrix_ranks: list[int] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
     gradient_storages: int = 0
     worker_processes: int = 0
@@ -150,9 +148,6 @@ class Watcher:
         seen.gradients_at_step.append(self._digest())
         seen.rates.append(float(optimizer.param_groups[0]["lr"]))
         seen.gradient_storages = len({gradient.untyped_storage().data_ptr() for gradient in gradients})
-        if self._task.settings.communication_hook == "powersgd":
-            matrices = [gradient for gradient in gradients if gradient.dim() == 2]
-            seen.matrix_ranks.append(int(torch.linalg.matrix_rank(matrices[1])))
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:

@@ -77,8 +77,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "small-buckets": {"model": DEEP, "bucket_cap_mb": 1},
     "fp16-hook": {"model": DEEP, "communication_hook": "fp16"},
     "bf16-hook": {"model": DEEP, "communication_hook": "bf16"},
-    "powersgd-1": {"model": DEEP, "communication_hook": "powersgd"},
-    "powersgd-2": {"model": DEEP, "communication_hook": "powersgd", "powersgd_rank": 2},
     # models in parts
     "adamw": ADAMW,
     "zero1": ADAMW | {"parallelism": "zero1"},

@@ -108,7 +108,6 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
         "test_the_hook_is_what_ddp_compresses_with",
         "test_rounded_numbers_learn_nearly_but_not_exactly_the_same",
     ),
-    "powersgd_rank": ("test_powersgd_sends_matrices_of_its_rank_after_the_first_steps",),
     "cpus_per_device": (
         "test_each_rank_has_the_threads_and_the_cpus_it_was_given",
         "test_a_rank_of_two_cpus_has_two_threads_and_both_cpus",

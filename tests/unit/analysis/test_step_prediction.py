@@ -302,7 +302,6 @@ def test_failed_all_reduce_measurement_leaves_a_reason_in_place_of_a_row(
     [
         ({"parallelism": "fsdp"}, "gathers parameters"),
         ({"parallelism": "zero1"}, "sends parameters"),
-        ({"communication_hook": "powersgd"}, "powersgd"),
         ({"devices": ["2x1"]}, "add 1 to devices"),
         ({"accumulation_steps": 2}, "no completed run"),
     ],

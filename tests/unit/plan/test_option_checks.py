@@ -111,31 +111,6 @@ ANYWHERE = [
         id="fsdp met by a static graph in a sweep",
     ),
     pytest.param(
-        study("powersgd_rank: 2"),
-        (
-            "study.powersgd_rank is 2, but communication_hook is none",
-            "Remove it, or use communication_hook: powersgd.",
-        ),
-        id="a rank of powersgd without powersgd",
-    ),
-    pytest.param(
-        study("sweep: {communication_hook: [none, powersgd], powersgd_rank: [1, 2]}"),
-        (
-            "study.sweep.powersgd_rank is [1, 2]",
-            "runs of communication_hook none that differ in nothing",
-            "`exclude: [{communication_hook: none, powersgd_rank: 2}]`",
-        ),
-        id="runs that differ in an unused rank of powersgd",
-    ),
-    pytest.param(
-        study("communication_hook: powersgd", "warmup_steps: 9"),
-        (
-            "study.warmup_steps (9) is below the 10 steps in which powersgd still sends whole gradients",
-            "Use warmup_steps: 10 or more.",
-        ),
-        id="whole gradients measured as compressed ones",
-    ),
-    pytest.param(
         study("schedule: onecycle", "learning_rate_warmup_epochs: 1.5"),
         (
             "study.learning_rate_warmup_epochs is 1.5, but schedule is onecycle",
@@ -214,16 +189,6 @@ def test_options_that_do_not_fit_together_are_refused_on_all_devices(
     assert_refused(text, says, refuse(text), study_file)
 
 
-def test_powersgd_with_fp16_is_refused_for_one_overflow_would_end_its_updates(
-    refuse: Refuse, study_file: Path, site_file: Path
-) -> None:
-    site_file.write_text(GPU, encoding="utf-8")
-    text = study("precision: fp16", "communication_hook: powersgd")
-
-    says = ("study.communication_hook is 'powersgd', but precision is fp16", "Use precision bf16, or another")
-    assert_refused(text, says, refuse(text), study_file)
-
-
 def test_a_crop_is_checked_against_the_size_that_is_stored(
     refuse: Refuse, load: Load, study_file: Path
 ) -> None:
@@ -289,7 +254,7 @@ def test_where_all_steps_are_alike_compiling_asks_for_one_step_of_warm_up(
         pytest.param(("precision: bf16", "channels_last: true", "compile: true"), id="bf16, compiled"),
         pytest.param(("parallelism: zero1", "gradient_as_bucket_view: true"), id="zero1 with a bucket view"),
         pytest.param(("parallelism: zero1", "static_graph: true"), id="zero1 with a static graph"),
-        pytest.param(("parallelism: zero1", "communication_hook: powersgd"), id="zero1 with powersgd"),
+        pytest.param(("parallelism: zero1", "communication_hook: fp16"), id="zero1 with a hook"),
         pytest.param(("parallelism: zero1", "schedule: onecycle"), id="zero1 with a changing rate"),
         pytest.param(("parallelism: zero1", "accumulation_steps: 2"), id="zero1 with accumulation"),
         pytest.param(("static_graph: true", "accumulation_steps: 2"), id="a static graph with accumulation"),
@@ -303,20 +268,7 @@ def test_where_all_steps_are_alike_compiling_asks_for_one_step_of_warm_up(
             ),
             id="fsdp beside a static graph",
         ),
-        pytest.param(("communication_hook: powersgd", "static_graph: true"), id="powersgd, static graph"),
-        pytest.param(("communication_hook: powersgd", "powersgd_rank: 4"), id="powersgd of rank 4"),
-        pytest.param(
-            ("sweep: {communication_hook: [none, powersgd]}", "powersgd_rank: 4"),
-            id="a rank for one of two hooks",
-        ),
-        pytest.param(
-            (
-                "sweep: {communication_hook: [none, powersgd], powersgd_rank: [1, 2]}",
-                "exclude: [{communication_hook: none, powersgd_rank: 2}]",
-            ),
-            id="two ranks for one of two hooks",
-        ),
-        pytest.param(("communication_hook: powersgd", "warmup_steps: 10"), id="powersgd after 10 steps"),
+        pytest.param(("communication_hook: fp16", "static_graph: true"), id="a hook, static graph"),
         pytest.param(("compile: true", "warmup_steps: 6"), id="compiled within the first epoch"),
         pytest.param(("schedule: cosine", "learning_rate_warmup_epochs: 9.5"), id="a long warm-up"),
         pytest.param(("schedule: onecycle", "learning_rate_warmup_epochs: 0"), id="no warm-up, one cycle"),
@@ -344,11 +296,8 @@ def test_fp16_is_taken_with_every_parallelism_on_gpus(load: Load, site_file: Pat
     assert {settings_of_loop(run).parallelism for run in runs.values()} == {"ddp", "zero1", "fsdp"}
 
 
-@pytest.mark.parametrize("default", ["stop_patience_epochs: 3", "powersgd_rank: 4"])
-def test_a_default_for_other_experiments_is_no_mistake_in_one_that_has_no_use_for_it(
-    default: str, load: Load
-) -> None:
-    assert load(study("epochs: 5").replace("defaults:\n", f"defaults:\n  {default}\n")).runs
+def test_a_default_for_other_experiments_is_no_mistake_in_one_that_has_no_use_for_it(load: Load) -> None:
+    assert load(study("epochs: 5").replace("defaults:\n", "defaults:\n  stop_patience_epochs: 3\n")).runs
 
 
 def test_mistakes_of_options_dataset_and_model_are_all_found_in_one_go(refuse: Refuse) -> None:

@@ -281,7 +281,7 @@ def test_accumulation_divides_the_batch_that_strong_scaling_keeps_and_multiplies
     [
         ("accumulation_steps", 4, "accumulation-4"),
         ("bucket_cap_mb", 50, "bucket-mb-50"),
-        ("communication_hook", "powersgd", "hook-powersgd"),
+        ("communication_hook", "fp16", "hook-fp16"),
         ("crop_padding", 4, "crop-4"),
         ("horizontal_flip", True, "flip-on"),
         ("learning_rate_scaling", "linear", "rate-scaling-linear"),

@@ -67,8 +67,8 @@ REFUSED = [
     pytest.param(study("sweep: {steps: [1, 2]}"), ("study.sweep.steps is not a known key",), id="a sweep"),
     pytest.param(study("steps: 0"), ("study.steps is 0, but must be more than 0",), id="no steps"),
     pytest.param(
-        study("communication_hook: powersgd", "steps: 9", "warmup_steps: 3"),
-        ("(3) is below the 10 steps in which powersgd", "Use warmup_steps: 10 or more."),
+        study("compile: true", "epochs: 1", "steps: 9", "warmup_steps: 3"),
+        ("(3) would measure the last of the first epoch's 6 steps", "Use warmup_steps: 6 or more."),
         id="a warm-up that is too short",
     ),
     pytest.param(

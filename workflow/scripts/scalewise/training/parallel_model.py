@@ -6,18 +6,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import wraps
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from scalewise.plan.checks.options import COMPRESSED_FROM_STEP
 from scalewise.plan.config.settings import Settings
 
 SAMPLED_STEPS = {"cuda": 25, "cpu": 5}
@@ -30,6 +28,8 @@ KEPT_STEPS = 1000
 """Most sampled steps whose communication is kept by itself, the last ones: all ranks gather them."""
 
 NANOSECONDS = 1e9
+
+COMPRESSION_HOOKS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,6 @@ class ParallelModel:
         data_parallel: Exchanges the gradients.
         graph_traced: False until DDP has seen the first step of a static graph.
         warmup_steps: Number of first steps whose communication is not counted.
-        compression: State that powersgd keeps from step to step; None without it.
     """
 
     module: nn.Module
@@ -81,7 +80,6 @@ class ParallelModel:
     data_parallel: DistributedDataParallel | FSDPModule
     graph_traced: bool = True
     warmup_steps: int = 0
-    compression: powerSGD_hook.PowerSGDState | None = None
     _steps: int = field(default=0, init=False)
     _warm_up: CommTime = field(default=CommTime(), init=False)
     _earlier: CommTime | None = field(default=None, init=False)
@@ -98,7 +96,6 @@ class ParallelModel:
         """
         data_parallel: Any = _shard(network, blocks, device) if settings.parallelism == "fsdp" else None
         model = data_parallel
-        compression = None
         if data_parallel is None:
             # compiled inside: of a compiled DistributedDataParallel torch leaves most of the network as it is
             model = data_parallel = DistributedDataParallel(
@@ -108,13 +105,13 @@ class ParallelModel:
                 static_graph=settings.static_graph,
                 bucket_cap_mb=settings.bucket_cap_mb,
             )
-            compression = _compress(data_parallel, settings)
+            if settings.communication_hook != "none":
+                hook = COMPRESSION_HOOKS[settings.communication_hook]
+                data_parallel.register_comm_hook(dist.group.WORLD, hook)
             data_parallel._set_ddp_runtime_logging_sample_rate(SAMPLED_STEPS[device.type])
         elif settings.compile:
             model = _compile(data_parallel)
-        return cls(
-            network, model, data_parallel, not settings.static_graph, settings.warmup_steps, compression
-        )
+        return cls(network, model, data_parallel, not settings.static_graph, settings.warmup_steps)
 
     def train(self) -> None:
         """Switch to training."""
@@ -235,36 +232,3 @@ def _shard(network: nn.Module, blocks: Sequence[nn.Module], device: torch.device
     for block in blocks:
         fully_shard(block, mesh=mesh)
     return fully_shard(network, mesh=mesh)
-
-
-def _compress(
-    data_parallel: DistributedDataParallel, settings: Settings
-) -> powerSGD_hook.PowerSGDState | None:
-    """Register the hook that makes gradients smaller on their way; return the state that it keeps, if any."""
-    if settings.communication_hook == "powersgd":
-        state = powerSGD_hook.PowerSGDState(
-            dist.group.WORLD,
-            matrix_approximation_rank=settings.powersgd_rank,
-            start_powerSGD_iter=COMPRESSED_FROM_STEP,
-        )
-        on_cpus = dist.get_backend() == "gloo"
-        data_parallel.register_comm_hook(state, _bucket_by_bucket if on_cpus else powerSGD_hook.powerSGD_hook)
-        return state
-    if settings.communication_hook == "fp16":
-        data_parallel.register_comm_hook(dist.group.WORLD, default_hooks.fp16_compress_hook)
-    if settings.communication_hook == "bf16":
-        data_parallel.register_comm_hook(dist.group.WORLD, default_hooks.bf16_compress_hook)
-    return None
-
-
-# the signature, which DDP looks at, and the name, which it logs
-@wraps(powerSGD_hook.powerSGD_hook)
-def _bucket_by_bucket(
-    state: powerSGD_hook.PowerSGDState,
-    bucket: dist.GradBucket,  # type: ignore[name-defined]
-) -> torch.futures.Future[torch.Tensor]:
-    # its callbacks wait for further exchanges inside gloo's two threads: those of two buckets at once leave
-    # no thread for what they wait for, and the ranks hang
-    compressed = powerSGD_hook.powerSGD_hook(state, bucket)
-    compressed.wait()
-    return compressed

@@ -200,8 +200,6 @@ def smaller_passes(trainer: Trainer, own: int, deadline: float) -> Iterator[Pass
 def _time_buckets(trainer: Trainer, batch: Batch, count: int) -> list[Bucket]:
     """Time at which the gradients of each of DDP's buckets are ready, as a fraction of the backward pass."""
     settings = trainer.settings
-    if settings.communication_hook == "powersgd":
-        return []
     parameters = [weight for weight in trainer.parallel_model.module.parameters() if weight.requires_grad]
     timer: DeviceTimer[Any] = timer_for(trainer.device)
     begun: list[Any] = []

@@ -18,9 +18,6 @@ from scalewise.plan.config.shape import count_devices
 from scalewise.plan.config.site import Site
 from scalewise.plan.runs.runs import Options, seed_of
 
-COMPRESSED_FROM_STEP = 10
-"""First step of powersgd, counted from 0: the first gradients are large and change fast."""
-
 PRETRAINED_CHANNELS = 3
 
 SCHEDULES_WITH_AN_END = ("cosine", "onecycle")
@@ -68,7 +65,6 @@ def check_options(
     if site.accelerator == "cpu":
         yield from _check_cpu(where, settings, site)
     yield from _check_parallelism(where, settings)
-    yield from _check_exchange(where, experiment, settings, given)
     yield from _check_rate(where, settings)
     yield from check_seed(where, experiment, settings)
     yield from _check_stop(where, experiment, settings, given)
@@ -127,36 +123,6 @@ def _check_parallelism(where: Where, settings: Settings) -> Iterator[Problem]:
             "is true, but parallelism is fsdp, which cannot divide weights in that layout",
             where.part(otherwise, parallelism="fsdp", channels_last=True),
         )
-
-
-def _check_exchange(
-    where: Where, experiment: Experiment, settings: Settings, given: set[str]
-) -> Iterator[Problem]:
-    """Refuse options of the exchange of gradients that spoil it or do nothing."""
-    hook, rank = settings.communication_hook, settings.powersgd_rank
-    if hook == "powersgd" and settings.precision == "fp16":
-        # the gradients of such a step stay in its error feedback as NaN: no later step updates anything
-        yield Problem(
-            where("communication_hook"),
-            "is 'powersgd', but precision is fp16, and one step whose scaled gradients overflow would end "
-            "all updates after it",
-            where.part("Use precision bf16, or another hook.", communication_hook=hook, precision="fp16"),
-        )
-    if hook != "powersgd" and "powersgd_rank" in given:
-        ranks = experiment.swept.get("powersgd_rank", [])
-        if "powersgd" not in experiment.swept.get("communication_hook", [hook]):
-            if ranks or rank != Settings.model_fields["powersgd_rank"].default:
-                yield Problem(
-                    where("powersgd_rank"),
-                    f"is {ranks or rank}, but communication_hook is {hook}",
-                    "Remove it, or use communication_hook: powersgd.",
-                )
-        elif ranks and rank != ranks[0]:
-            yield Problem(
-                where("powersgd_rank"),
-                f"is {ranks}, which makes runs of communication_hook {hook} that differ in nothing",
-                where.part("Sweep one of the two.", communication_hook=hook, powersgd_rank=rank),
-            )
 
 
 def _check_rate(where: Where, settings: Settings) -> Iterator[Problem]:
@@ -354,29 +320,24 @@ def check_schedule(
 
 
 def _slow_steps(settings: Settings, step_sizes: Mapping[int, Sequence[int]]) -> tuple[int, str]:
-    """First steps that are unlike the others, and why."""
-    slow = [(0, "")]
-    if settings.communication_hook == "powersgd":
-        why = f"is below the {COMPRESSED_FROM_STEP} steps in which powersgd still sends whole gradients"
-        slow.append((COMPRESSED_FROM_STEP, why))
-    if settings.compile:
-        slow.append((1, "would measure the first step, in which the model is compiled"))
-        # the rest of an epoch's samples is compiled when it first comes: at the end of the first epoch
-        last_step = settings.last_step or math.inf
-        uneven = [
-            (len(sizes), size)
-            for size, sizes in step_sizes.items()
-            if len(set(sizes)) > 1 and len(sizes) <= last_step
-        ]
-        if uneven:
-            steps, world_size = max(uneven)
-            sizes = step_sizes[world_size]
-            why = (
-                f"would measure the last of the first epoch's {steps} steps on {count_devices(world_size)}, "
-                f"for whose {sizes[-1]} samples, not {sizes[0]}, the model is compiled again"
-            )
-            slow.append((steps, why))
-    return max(slow, key=lambda entry: entry[0])
+    """Count the first steps in which the model is compiled, and say what measuring them would do."""
+    if not settings.compile:
+        return 0, ""
+    # the rest of an epoch's samples is compiled when it first comes: at the end of the first epoch
+    last_step = settings.last_step or math.inf
+    uneven = [
+        (len(sizes), size)
+        for size, sizes in step_sizes.items()
+        if len(set(sizes)) > 1 and len(sizes) <= last_step
+    ]
+    if not uneven:
+        return 1, "would measure the first step, in which the model is compiled"
+    steps, world_size = max(uneven)
+    sizes = step_sizes[world_size]
+    return steps, (
+        f"would measure the last of the first epoch's {steps} steps on {count_devices(world_size)}, "
+        f"for whose {sizes[-1]} samples, not {sizes[0]}, the model is compiled again"
+    )
 
 
 def option_warnings(name: str, experiment: Experiment, world_sizes: Sequence[int]) -> Iterator[str]:

@@ -270,12 +270,9 @@ class Settings(StrictModel):
         None,
         description="Size in MiB of the buckets in which gradients are exchanged. Default: torch's, 25.",
     )
-    communication_hook: Literal["none", "fp16", "bf16", "powersgd"] = Field(
-        "none",
-        description="Compresses gradients on their way between devices: to 16 bits, or to matrices of rank "
-        "powersgd_rank from step 10 on.",
+    communication_hook: Literal["none", "fp16", "bf16"] = Field(
+        "none", description="Compresses gradients to 16 bits on their way between devices."
     )
-    powersgd_rank: Count = Field(1, description="Rank of the matrices that powersgd sends; more is nearer.")
     cpus_per_device: CpusPerDevice = 1
     launcher: Launcher = None
     rendezvous: Literal["tcp", "file"] = Field(

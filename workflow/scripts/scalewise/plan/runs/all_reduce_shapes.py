@@ -32,8 +32,7 @@ def shapes_to_measure(runs: Sequence[RunDefinition], projected: Iterable[Shape],
         run.shape
         for run in runs
         # what other runs send is not modelled: no prediction could use the measurement
-        if isinstance(run.settings, ProgramSettings)
-        or (run.settings.parallelism == "ddp" and run.settings.communication_hook != "powersgd")
+        if isinstance(run.settings, ProgramSettings) or run.settings.parallelism == "ddp"
     }
     if Shape(1, 1) not in own:
         return []

@@ -44,11 +44,8 @@ def expected_bytes(trainer: Trainer) -> tuple[int, int]:
     network = trainer.parallel_model.module
     model = sum(tensor.numel() * tensor.element_size() for tensor in network.state_dict().values())
     tensors = 1 + STATES_OF_A_WEIGHT[trainer.settings.optimizer]
-    world_size = trainer.identity.world_size
-    total = model * tensors + SMALL_BYTES * (world_size + 1)
-    if trainer.parallel_model.compression is not None:
-        total += model * world_size
-    return model * tensors + SMALL_BYTES, total
+    files = trainer.identity.world_size + 1
+    return model * tensors + SMALL_BYTES, model * tensors + SMALL_BYTES * files
 
 
 # --- written ------------------------------------------------------------------------------------------
@@ -100,8 +97,6 @@ def own_state(trainer: Trainer, state: TrainingState) -> dict[str, Any]:
     elif isinstance(trainer.optimizer, ZeroRedundancyOptimizer):
         own["optimizer"] = trainer.optimizer.optim.state_dict()
         own["groups"] = [_without_weights(group) for group in trainer.optimizer.param_groups]
-    if trainer.parallel_model.compression is not None:
-        own["compression"] = _compression_state(trainer.parallel_model.compression)
     return own
 
 
@@ -156,8 +151,6 @@ def resume(trainer: Trainer, shared: Mapping[str, Any], own: Mapping[str, Any]) 
             trainer.optimizer.load_state_dict(shared["optimizer"])
     trainer.schedule.load_state_dict(shared["schedule"])
     trainer.precision.resume(shared["scaler"])
-    if trainer.parallel_model.compression is not None:
-        _resume_compression(trainer.parallel_model.compression, own["compression"], trainer.device)
     _resume_measurements(trainer, own, shared["progress"]["steps"])
     progress = dict(shared["progress"])
     records = [EpochRecord(**record) for record in progress.pop("records")]
@@ -274,26 +267,3 @@ def _with_parts(trainer: Trainer, state: Mapping[str, Any]) -> dict[str, Any]:
         for index, kept in state["state"].items()
     }
     return {"state": states, "param_groups": state["param_groups"]}
-
-
-# --- compressed gradients -----------------------------------------------------------------------------
-
-_BY_BUCKET = ("error_dict", "p_memory_dict", "q_memory_dict")
-_COUNTS = ("iter", "total_numel_before_compression", "total_numel_after_compression", "next_stats_report")
-
-
-def _compression_state(compression: Any) -> dict[str, Any]:
-    return {
-        **{name: dict(getattr(compression, name)) for name in _BY_BUCKET},
-        **{name: getattr(compression, name) for name in _COUNTS},
-        "rng": _plain_numpy_state(compression.rng.get_state()),
-    }
-
-
-def _resume_compression(compression: Any, state: Mapping[str, Any], device: torch.device) -> None:
-    for name in _BY_BUCKET:
-        setattr(compression, name, {bucket: kept.to(device) for bucket, kept in state[name].items()})
-    for name in _COUNTS:
-        setattr(compression, name, state[name])
-    name, keys, *rest = state["rng"]
-    compression.rng.set_state((name, keys.cpu().numpy().astype(np.uint32), *rest))
