@@ -86,7 +86,9 @@ def test_a_site_file_that_makes_no_values_is_refused(text: str, says: str, study
         ),
         pytest.param("memory_gb: 1.0e+308", "memory_gb is 1e+308, but must be at most", id="memory"),
         pytest.param(f'devices: ["{"1" * 5000}x4"]', 'Write 4 or "2x2".', id="nodes without end"),
-        pytest.param("dataset: synthetic-٣x٣x٣", "which does not say a shape", id="digits of another script"),
+        pytest.param(
+            "dataset: synthetic-٣x٣x٣", "which does not contain a shape", id="digits of another script"
+        ),
         pytest.param("model: transformer-٣M", "a transformer is named by its number", id="and of a model"),
         pytest.param(
             "dataset: synthetic-1x1x1-2classes-50000000000samples, global_batch_size: 2",
@@ -101,7 +103,7 @@ def test_a_site_file_that_makes_no_values_is_refused(text: str, says: str, study
         pytest.param(
             f"sweep: {{seed: {list(range(200))}, epochs: {list(range(1, 101))}}}",
             "experiments.digits.sweep makes 120,000 runs: 20,000 series on 2 device counts, 3 repeats; at "
-            "most 100,000 are planned. Sweep fewer values together, or have more experiments.",
+            "most 100,000 are planned. Sweep fewer values together, or write several experiments.",
             id="runs without end",
         ),
         pytest.param(
@@ -146,6 +148,8 @@ def test_a_site_whose_memory_is_beyond_all_measure_is_refused(study_file: Path) 
 def test_device_counts_whose_common_batch_is_over_the_data_get_advice_that_helps(refuse: Refuse) -> None:
     data = "dataset: synthetic-1x6x6-2classes-100samples"
     (line,) = refuse(experiment(f'{data}, devices: ["3x3", 16], global_batch_size: 90'))
-    assert line.endswith("Have fewer device counts: what all of these divide is more than the data.")
+    assert line.endswith(
+        "Use fewer device counts: the smallest batch that all of these divide exceeds the dataset."
+    )
     (line,) = refuse(experiment(f"{data}, devices: [3, 4], global_batch_size: 90"))
     assert line.endswith("Use 84 or 96.")

@@ -106,7 +106,7 @@ ANYWHERE = [
         study("sweep: {parallelism: [ddp, fsdp], static_graph: [false, true]}"),
         (
             "study.sweep.static_graph is true, but parallelism is fsdp",
-            "Leave the two out together: `exclude: [{parallelism: fsdp, static_graph: true}]`.",
+            "Exclude the two together: `exclude: [{parallelism: fsdp, static_graph: true}]`.",
         ),
         id="fsdp met by a static graph in a sweep",
     ),

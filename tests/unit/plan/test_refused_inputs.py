@@ -328,7 +328,7 @@ BATCH = [
     pytest.param(
         digits("devices: [4]", "accumulation_steps: 3", "scaling: weak", "batch_size_per_device: 120"),
         (
-            "batch_size_per_device (120) makes a global batch of 1440 on 4 devices over 3 passes",
+            "batch_size_per_device (120) makes a global batch of 1440 on 4 devices over 3 micro-batches",
             "1437 training samples",
         ),
         id="accumulated batches over the dataset",
@@ -337,8 +337,8 @@ BATCH = [
     pytest.param(
         digits("devices: [1, 4]", "accumulation_steps: 4", "global_batch_size: 16"),
         (
-            "(16) leaves 1 sample per device and pass on 4 devices, and digits_cnn normalises",
-            "Use at least 2 per device and pass.",
+            "(16) leaves 1 sample per device and micro-batch on 4 devices, and digits_cnn normalises",
+            "Use at least 2 per device and micro-batch.",
         ),
         id="passes of 1 sample with batch norm",
         marks=refuses("batch: 1 with batch norm"),

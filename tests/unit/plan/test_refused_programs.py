@@ -203,7 +203,7 @@ ARGUMENTS = [
     pytest.param(words("'{\"a\": 1}'"), ("is neither a name nor arithmetic", "Write {{ and }}")),
     pytest.param(words(r'"a\nb"'), ("with a line break in it", "Write it on one line")),
     pytest.param(words(r'"a\0b"'), ("with a NUL in it",)),
-    pytest.param(words("'\"a b\"'"), ("with quotes that a shell would take off", "Write 'a b'")),
+    pytest.param(words("'\"a b\"'"), ("with quotes that a shell would remove", "Write 'a b'")),
     pytest.param(words('"--lr 0.1"'), ("is '--lr 0.1', two words in one", 'Write "--lr", "0.1".')),
     pytest.param(words("true"), ("arguments[0] is true", 'such as "true"')),
     pytest.param(words(".nan"), ("arguments[0] is nan, not a finite number", 'such as "nan"')),
@@ -232,7 +232,7 @@ ARGUMENTS = [
     ),
     pytest.param(
         words('"{folder + 1}"'),
-        ("computes {folder + 1}, but folder is no whole number", "{folder} in braces of its own"),
+        ("computes {folder + 1}, but folder is no whole number", "{folder} in separate braces"),
     ),
     pytest.param(
         own("argument: {lr: 0.1}", 'arguments: ["{2 * argument.lr}"]'),
@@ -474,7 +474,7 @@ RULES = [
             'arguments: ["{batch_size_per_device}", "{argument.a}", "{argument.b}"]',
             'sweep: {argument.a: ["q", "q.b-z"], argument.b: ["z.b-m", "m"]}',
         ),
-        ("own.sweep makes two series of the same name", "Rename a file, or have an experiment for each."),
+        ("own.sweep makes two series of the same name", "Rename a file, or write an experiment for each."),
         id="two series of one name",
     ),
     pytest.param(

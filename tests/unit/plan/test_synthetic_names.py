@@ -24,14 +24,14 @@ def test_a_synthetic_dataset_says_its_sizes_itself(name: str, facts: DatasetFact
 @pytest.mark.parametrize(
     ("name", "what"),
     [
-        ("synthetic-3x32", "does not say a shape"),
-        ("synthetic-3x32x32-50000samples-10classes", "does not say a shape"),
-        ("synthetic-3x32x32-1e4samples", "does not say a shape"),
+        ("synthetic-3x32", "does not contain a shape"),
+        ("synthetic-3x32x32-50000samples-10classes", "does not contain a shape"),
+        ("synthetic-3x32x32-1e4samples", "does not contain a shape"),
         ("synthetic-3x0x32", "whose images have no pixels"),
         ("synthetic-3x32x32-1classes", "with 1 classes for 10000 samples"),
         ("synthetic-3x32x32-100classes-50samples", "with 100 classes for 50 samples"),
         ("synthetic-3x224x224-1281167samples", "which would take 212 GB"),
-        ("synthetic-" + "9" * 5000, "does not say a shape"),
+        ("synthetic-" + "9" * 5000, "does not contain a shape"),
     ],
 )
 def test_a_synthetic_dataset_that_cannot_be_is_refused_with_its_value(name: str, what: str) -> None:

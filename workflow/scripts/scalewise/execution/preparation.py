@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scalewise.plan.catalog.program_files import for_folder
+from scalewise.plan.catalog.program_files import command_for_folder
 from scalewise.plan.jobs.launch import SiteLaunch, on_site
 from scalewise.records import utc_now, write_text
 
@@ -26,8 +26,8 @@ def prepare_program(preparation: Mapping[str, Any], start: SiteLaunch, output: P
     words: list[str] = preparation["words"]
     runs_in: str | None = preparation.get("working_directory")
     of_ranks = start.python or (sys.executable if start.container is None else "python3")
-    python = for_folder(preparation["python"] or of_ranks, runs_in)
-    words = [for_folder(words[0], runs_in), *words[1:]]
+    python = command_for_folder(preparation["python"] or of_ranks, runs_in)
+    words = [command_for_folder(words[0], runs_in), *words[1:]]
     argv = [python, *words] if words[0].endswith(".py") or words[0] == "-m" else words
     visible = []
     if runs_in is not None:

@@ -19,8 +19,8 @@ from scalewise.plan.checks.experiment import check_devices, check_experiment, ch
 from scalewise.plan.checks.options import option_warnings
 from scalewise.plan.checks.packages import check_packages
 from scalewise.plan.checks.program import (
-    OF_THE_LOOP,
-    check_keys_of_the_loop,
+    BUILTIN_KEYS,
+    check_builtin_keys,
     check_program_is_named,
     program_warnings,
 )
@@ -413,11 +413,9 @@ def _plan(
             problems += nameless
             continue
         merged = {key: value for key, value in defaults.items() if key in kind.model_fields} | own
-        if kind is ProgramExperiment and (
-            foreign := list(check_keys_of_the_loop(place, merged["program"], own))
-        ):
+        if kind is ProgramExperiment and (foreign := list(check_builtin_keys(place, merged["program"], own))):
             problems += foreign
-            merged = {key: value for key, value in merged.items() if key not in OF_THE_LOOP}
+            merged = {key: value for key, value in merged.items() if key not in BUILTIN_KEYS}
         try:
             spec: AnyExperiment = kind.model_validate(merged)
         except ValidationError as error:

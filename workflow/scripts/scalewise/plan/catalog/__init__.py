@@ -1,1 +1,1 @@
-"""Datasets and models, as far as they are known without loading them."""
+"""Facts of datasets, models and programs that the planner needs without loading them."""

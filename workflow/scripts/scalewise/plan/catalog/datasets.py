@@ -9,13 +9,13 @@ from pathlib import Path
 from scalewise.plan.config.errors import RefusedValueError
 
 MIRROR_VARIABLE = "SCALEWISE_DATA_MIRROR"
-"""Carries ``data_mirror`` of the site to what downloads."""
+"""Environment variable that carries ``data_mirror`` of the site to the download."""
 
 CHECKSUMS_VARIABLE = "SCALEWISE_DATA_CHECKSUMS"
-"""Carries ``data_checksums`` of the site to what downloads."""
+"""Environment variable that carries ``data_checksums`` of the site to the download."""
 
 MAX_BYTES = 64 * 10**9
-"""Most that a synthetic dataset may take: beyond it a digit too many is likelier than intent."""
+"""Largest synthetic dataset: a larger one is more likely a digit too many than intended."""
 
 PREPARED_DATASET = "resources/datasets/{dataset}/dataset.safetensors"
 """The file of a dataset that every rank maps, as the rules name it."""
@@ -23,7 +23,7 @@ PREPARED_DATASET = "resources/datasets/{dataset}/dataset.safetensors"
 _SYNTHETIC = re.compile(
     r"synthetic-(?P<channels>\d{1,9})x(?P<height>\d{1,9})x(?P<width>\d{1,9})"
     r"(?:-(?P<classes>\d{1,9})classes)?(?:-(?P<samples>\d{1,12})samples)?",
-    re.ASCII,  # other scripts have digits too, which no folder here is named by
+    re.ASCII,  # the digits of other scripts would make other folder names
 )
 
 
@@ -54,12 +54,12 @@ DATASETS = {
 
 
 def is_synthetic(dataset: str) -> bool:
-    """Whether random images are to be made."""
+    """Whether the dataset consists of random images."""
     return dataset.startswith("synthetic-")
 
 
 def prepared_path(dataset: str) -> Path:
-    """The file that every rank maps."""
+    """Return the prepared file, which every rank maps into memory."""
     return Path(PREPARED_DATASET.format(dataset=dataset))
 
 
@@ -68,11 +68,11 @@ def dataset_facts(dataset: str, image_size: int | None = None) -> DatasetFacts:
 
     Args:
         dataset: A name of the configuration.
-        image_size: Height and width that images are brought to; None leaves them as they are.
+        image_size: Height and width after resizing; None keeps those of the dataset.
 
     Raises:
         KeyError: unknown name.
-        RefusedValueError: the name of a synthetic dataset says no shape, or an absurd one.
+        RefusedValueError: the name of a synthetic dataset has no shape, or an impossible one.
     """
     facts = synthetic_facts(dataset)[0] if is_synthetic(dataset) else DATASETS[dataset]
     if image_size is None:
@@ -81,15 +81,15 @@ def dataset_facts(dataset: str, image_size: int | None = None) -> DatasetFacts:
 
 
 def synthetic_facts(dataset: str) -> tuple[DatasetFacts, int]:
-    """Sizes of a synthetic dataset and its number of classes, all of which its name says.
+    """Read the sizes of a synthetic dataset and its number of classes from its name.
 
     Raises:
-        RefusedValueError: the name does not say them, or they are absurd.
+        RefusedValueError: the name does not contain them, or they are impossible.
     """
     match = _SYNTHETIC.fullmatch(dataset)
     if match is None:
         raise RefusedValueError(
-            f"is {dataset!r}, which does not say a shape",
+            f"is {dataset!r}, which does not contain a shape",
             "Write channels, height and width, and the rest if you like: "
             "synthetic-3x32x32-100classes-50000samples.",
         )
@@ -100,13 +100,13 @@ def synthetic_facts(dataset: str) -> tuple[DatasetFacts, int]:
     if not 2 <= classes <= samples:
         raise RefusedValueError(
             f"is {dataset!r}, with {classes} classes for {samples} samples",
-            "Have two classes or more, and a sample of each.",
+            "Use two classes or more, and at least one sample of each.",
         )
-    tested = max(classes, samples // 10)
-    size = (samples + tested) * channels * height * width
+    test_samples = max(classes, samples // 10)
+    size = (samples + test_samples) * channels * height * width
     if size > MAX_BYTES:
         raise RefusedValueError(
             f"is {dataset!r}, which would take {size / 1e9:,.0f} GB",
             f"At most {MAX_BYTES / 1e9:.0f} GB are made: write fewer samples or smaller images.",
         )
-    return DatasetFacts(samples, tested, channels, height, width), classes
+    return DatasetFacts(samples, test_samples, channels, height, width), classes

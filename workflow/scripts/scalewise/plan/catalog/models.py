@@ -1,6 +1,6 @@
-"""Needs of models, which the planner must know without building them.
+"""Requirements of models, which the planner must know without building them.
 
-The training room builds them; a test holds the two together.
+The training package builds them; a test compares the two.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def model_facts(model: str) -> ModelFacts:
 
 
 def known_models() -> list[str]:
-    """Every name, for a hint to one who mistyped; models of many sizes by an example."""
+    """List the names for the hint on an unknown one; an example stands for models of many sizes."""
     return [*MODELS, "wrn-28-10", "transformer-25M"]
 
 
@@ -84,7 +84,7 @@ def is_transformer(model: str) -> bool:
 
 
 def wide_resnet_shape(model: str) -> tuple[int, int]:
-    """``wrn-28-10`` -> (28, 10): layers, and how many times wider than a thin one.
+    """``wrn-28-10`` -> (28, 10): depth and widening factor.
 
     Raises:
         RefusedValueError: there is no such network.
@@ -111,7 +111,7 @@ def transformer_parameters(model: str) -> int:
     """``transformer-25M`` -> 25,000,000 parameters; ``transformer-1.5G`` -> 1,500,000,000.
 
     Raises:
-        RefusedValueError: no number, or one outside what is built.
+        RefusedValueError: no number, or one outside the supported range.
     """
     match = _TRANSFORMER.fullmatch(model)
     if match is None:

@@ -1,6 +1,6 @@
-"""Files that a user's program consists of, found by reading, without running any of it.
+"""Find the files of a user's program by reading it, without running any of it.
 
-Imports made in another way than by an ``import`` are not seen.
+Only ``import`` statements are found.
 """
 
 from __future__ import annotations
@@ -29,25 +29,24 @@ def program_words(program: str) -> list[str]:
     return [program] if module is None else ["-m", module]
 
 
-def for_folder(command: str, folder: str | None) -> str:
-    """A command's path as it is seen from the folder that it runs in; a name on PATH stays.
+def command_for_folder(command: str, folder: str | None) -> str:
+    """Return a command's path so that it works in another folder; a name on PATH stays.
 
     Args:
         command: A path from this folder, or a name on PATH.
-        folder: None for this folder.
+        folder: The folder that it runs in; None for this one.
     """
     is_path = "/" in command or command.endswith(".py")
     return str(Path(command).absolute()) if folder is not None and is_path else command
 
 
 def program_files(settings: ProgramSettings) -> list[Path]:
-    """The program's own file first, then every file outside the installed packages that it imports.
+    """Find the program's file, then every file outside the installed packages that it imports.
 
-    Imports are found by reading; what is imported in another way is not seen. Empty for a module that is
-    installed.
+    Empty for a module that is installed.
 
     Args:
-        settings: The program's. Modules, and a relative PYTHONPATH, are seen from the folder that it runs in.
+        settings: The program's. Modules, and a relative PYTHONPATH, are relative to its working folder.
     """
     runs_in = Path(settings.working_directory or "")
     added = str(settings.environment.get("PYTHONPATH", "")).split(":")
@@ -55,49 +54,48 @@ def program_files(settings: ProgramSettings) -> list[Path]:
     module = module_of(settings.program)
     if module is not None:
         folders = [runs_in, *folders]
-        own = module_files(folders, module)
-        # the module itself comes last of the files that running it runs
-        return _with_imports(own[::-1], folders)
+        # Python runs the packages first and the module last
+        return _with_imports(module_files(folders, module)[::-1], folders)
     path = Path(settings.program)
-    # where the file itself lies, which is what Python looks through first
+    # Python searches the folder of the real file first
     folder = path.resolve().parent if path.is_symlink() else path.parent
     return _with_imports([path], [folder, *folders])
 
 
 def _with_imports(first: Iterable[Path], folders: Sequence[Path]) -> list[Path]:
-    """These files, then what they import, directly or not, from the folders that Python would look in.
+    """Find what files import, directly or not, from the folders that Python searches.
 
     Args:
         first: Files to begin with.
-        folders: Python's path, as far as the user's own modules may lie there.
+        folders: The part of Python's path that may hold the user's modules.
 
     Returns:
-        Paths that begin as the folders do; beside the first ones only of files that are there.
+        The first files, then those that exist of the imported ones, below the folders.
     """
-    found = dict.fromkeys(first)
-    left = list(found)
-    while left:
-        path = left.pop()
+    files = dict.fromkeys(first)
+    unread = list(files)
+    while unread:
+        path = unread.pop()
         for module in _imported(path, _package(path, folders)):
-            for imported in _files(folders, module):
-                if imported not in found:
-                    found[imported] = None
-                    left.append(imported)
-    return list(found)
+            for file in _files(folders, module):
+                if file not in files:
+                    files[file] = None
+                    unread.append(file)
+    return list(files)
 
 
 def module_files(folders: Sequence[Path], module: str) -> list[Path]:
-    """Files that ``python -m module`` runs, its packages first; empty where the module is not there."""
+    """Find the files that ``python -m module`` runs, its packages first; empty if there is no such module."""
     parts = tuple(module.split("."))
-    found = list(_files(folders, parts))
-    if not found or found[-1].name != "__init__.py":
-        return found if found and found[-1].stem == parts[-1] else []
-    main = found[-1].with_name("__main__.py")
-    return [*found, main] if found[-1].parent.name == parts[-1] and main.is_file() else []
+    files = list(_files(folders, parts))
+    if not files or files[-1].name != "__init__.py":
+        return files if files and files[-1].stem == parts[-1] else []
+    main = files[-1].with_name("__main__.py")
+    return [*files, main] if files[-1].parent.name == parts[-1] and main.is_file() else []
 
 
 def _package(path: Path, folders: Sequence[Path]) -> tuple[str, ...]:
-    """Parts of the name of the package that a file is in; empty for a module by itself, or a script."""
+    """Parts of the name of the package that a file is in; empty for a top-level module or a script."""
     for folder in folders:
         if path.is_relative_to(folder):
             return path.parent.relative_to(folder).parts
@@ -105,18 +103,18 @@ def _package(path: Path, folders: Sequence[Path]) -> tuple[str, ...]:
 
 
 def _files(folders: Sequence[Path], module: tuple[str, ...]) -> Iterator[Path]:
-    """Files that importing a module runs: its packages, and itself, as far as they lie in a folder."""
+    """Find the files that importing a module runs: its packages' and its own, if they are in a folder."""
     for length in range(1, len(module) + 1):
         for folder in folders:
             place = folder.joinpath(*module[:length])
             candidates = (place / "__init__.py", place.with_name(f"{place.name}.py"))
-            if here := [path for path in candidates if kind_of(path) == "file"]:
-                yield from here
+            if files := [path for path in candidates if kind_of(path) == "file"]:
+                yield from files
                 break
 
 
 def _imported(path: Path, package: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Modules that a file imports, as the parts of their names.
+    """List the modules that a file imports, as the parts of their names.
 
     Args:
         path: The importing file.
@@ -132,13 +130,13 @@ def _imported(path: Path, package: tuple[str, ...]) -> Iterator[tuple[str, ...]]
             continue
         base = package[: len(package) + 1 - node.level] if node.level else ()
         module = (*base, *(node.module.split(".") if node.module else ()))
-        # what is imported from a package may be a module of it
+        # a name imported from a package may be a module
         yield from ((*module, alias.name) for alias in node.names if alias.name != "*")
         yield module
 
 
 def import_statements(path: Path) -> tuple[ast.Import | ast.ImportFrom, ...]:
-    """Return all imports of a file, wherever they stand in it.
+    """Return all imports of a file, also those inside functions.
 
     Raises:
         OSError: It cannot be read.

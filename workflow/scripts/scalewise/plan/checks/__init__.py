@@ -1,1 +1,1 @@
-"""Rules on what an experiment may not have, or not together: a file for each subject."""
+"""Checks of an experiment's values, each and together: a file for each subject."""

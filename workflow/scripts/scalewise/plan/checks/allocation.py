@@ -1,4 +1,4 @@
-"""Rules that join a run and the machine or cluster: what it could not have there, said beforehand."""
+"""Check that the machine or cluster can give a run what it requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scalewise.plan.runs.allocation import LEAST_SECONDS, trained_seconds
 
 
 def _refused_launcher(launcher: LauncherName | None, slurm: Slurm | None) -> tuple[str, str] | None:
-    """Say why a launcher cannot be used, and the fix; None for one that can."""
+    """Return why a launcher cannot be used, and the fix; None if it can."""
     if launcher == "srun" and slurm is None:
         return "is srun, which needs Slurm, and the site has no `slurm:`", "Use popen, torchrun or spawn."
     if launcher == "popen" and slurm is not None:
@@ -25,7 +25,7 @@ def _refused_launcher(launcher: LauncherName | None, slurm: Slurm | None) -> tup
 
 
 def check_facts(facts: SiteFile) -> Iterator[Problem]:
-    """Mistakes that join facts of a site."""
+    """Refuse facts of a site that contradict each other."""
     if refusal := _refused_launcher(facts.launcher, facts.slurm):
         yield Problem(("launcher",), *refusal)
     if facts.slurm is None:
@@ -98,12 +98,12 @@ def check_allocations(
 
 
 def check_whole_nodes(here: Place, devices: int | str, shape: Shape, site: Site) -> Iterator[Problem]:
-    """A part of a node where the site gives whole nodes only.
+    """Refuse a part of a node if the site gives whole nodes only.
 
     Args:
         here: Place of the device count.
         devices: The count as the configuration gives it.
-        shape: Nodes and devices per node that the count comes to.
+        shape: Nodes and devices per node of the count.
         site: Facts of the machine or cluster.
     """
     if site.slurm is None or site.slurm.partial_nodes != "refused":
@@ -118,7 +118,7 @@ def check_whole_nodes(here: Place, devices: int | str, shape: Shape, site: Site)
 
 
 def _check_time(place: Place, experiment: AnyExperiment, site: Site) -> Iterator[Problem]:
-    """A run may take several jobs, but each of them must leave it something to train in."""
+    """Refuse a runtime of several jobs if none of them leaves time to train."""
     longest, slurm = site.longest_minutes, site.slurm
     if longest is None or slurm is None or experiment.runtime_minutes <= longest:
         return
@@ -143,15 +143,16 @@ def _check_time(place: Place, experiment: AnyExperiment, site: Site) -> Iterator
 
 
 def _check_memory(place: Place, experiment: AnyExperiment, site: Site) -> Iterator[Problem]:
-    asked, whole = experiment.memory_gb, site.facts.memory_gb_per_node
-    if asked is None:
+    requested, node_memory = experiment.memory_gb, site.facts.memory_gb_per_node
+    if requested is None:
         return
     here = (*place, "memory_gb")
     if site.slurm is not None and site.slurm.memory == "none":
         yield Problem(
             here,
-            f"is {asked:g}, but jobs may not request memory at this site (slurm.memory: none)",
+            f"is {requested:g}, but jobs may not request memory at this site (slurm.memory: none)",
             "Remove it.",
         )
-    elif whole is not None and asked > whole:
-        yield Problem(here, f"({asked:g}) is over the {whole:g} GB of a node", f"Use at most {whole:g}.")
+    elif node_memory is not None and requested > node_memory:
+        text = f"({requested:g}) is over the {node_memory:g} GB of a node"
+        yield Problem(here, text, f"Use at most {node_memory:g}.")

@@ -1,4 +1,4 @@
-"""Rules of a study that chooses its device counts: what leaves no choice, and what its budget must hold."""
+"""Check a study that chooses its device counts: there is a choice, and the budget covers the first runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check_choice(place: Place, experiment: AnyExperiment, site: Site) -> Iterato
 
     Args:
         place: The experiment's place.
-        experiment: Values that are each valid alone, as the user wrote them.
+        experiment: The experiment as the user wrote it, with valid values.
         site: Facts of the machine or cluster.
     """
     if not experiment.chooses_devices:
@@ -69,35 +69,39 @@ def check_choice(place: Place, experiment: AnyExperiment, site: Site) -> Iterato
 
 
 def check_budget(
-    place: Place, experiment: AnyExperiment, first: Sequence[RunDefinition], predicting: float, site: Site
+    place: Place,
+    experiment: AnyExperiment,
+    first: Sequence[RunDefinition],
+    prediction_hours: float,
+    site: Site,
 ) -> Iterator[Problem]:
-    """Refuse a budget into which the first runs do not fit, with all the time that they may take.
+    """Refuse a budget that does not cover the first runs at their full runtime.
 
     Args:
         place: The experiment's place.
-        experiment: An experiment whose device counts are named.
-        first: Runs that are made before anything is judged.
-        predicting: Device-hours that the measurements for its prediction may take.
+        experiment: An experiment with a list of device counts.
+        first: Runs of the first round.
+        prediction_hours: Device-hours that the measurements for its prediction may take.
         site: Facts of the machine or cluster.
     """
     budget = experiment.budget
     if budget is None:
         return
-    a_minute = sum(site.billed_devices(run.shape) for run in first) / 60
-    least = a_minute * experiment.runtime_minutes + predicting
-    if budget.device_hours >= least:
+    hours_per_minute = sum(site.billed_devices(run.shape) for run in first) / 60
+    needed_hours = hours_per_minute * experiment.runtime_minutes + prediction_hours
+    if budget.device_hours >= needed_hours:
         return
     text = (
         f"is {budget.device_hours:g}, but the first {len(first)} runs, on "
         f"{count_devices(min(run.shape.world_size for run in first))}, may take "
-        f"{a_minute * experiment.runtime_minutes:.3g} device-hours by runtime_minutes "
+        f"{hours_per_minute * experiment.runtime_minutes:.3g} device-hours by runtime_minutes "
         f"({experiment.runtime_minutes})"
     )
-    fixes = [f"Use {least:.3g} or more"]
-    minutes = math.floor((budget.device_hours - predicting) / a_minute)
+    fixes = [f"Use {needed_hours:.3g} or more"]
+    minutes = math.floor((budget.device_hours - prediction_hours) / hours_per_minute)
     if minutes > 0:
         fixes.append(f"a runtime_minutes of {minutes} or less")
-    if predicting:
-        text += f", and the all-reduces that its prediction needs {predicting:.3g}"
+    if prediction_hours:
+        text += f", and the all-reduces that its prediction needs {prediction_hours:.3g}"
         fixes.append("predict: false")
     yield Problem((*place, "budget", "device_hours"), text, f"{', or '.join(fixes)}.")

@@ -1,4 +1,4 @@
-"""Rules that join two values of an experiment, or a value and the site: a single key cannot show them."""
+"""Check the values of an experiment against each other and against the site."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ MAX_NAME_BYTES = 255
 """Longest file name on the file systems in use."""
 
 MAX_RUNS = 100_000
-"""Most runs of an experiment. Each is looked at when a study is planned, and more are a sweep too wide."""
+"""Most runs of an experiment: planning visits each, and more are likely a mistake in the sweep."""
 
-RESERVED_NAMES = {"partial": "the partial report's tables", "preflight": "what a preflight has found"}
-"""Folders of the workflow's own below results/, where every experiment has a folder of its name."""
+RESERVED_NAMES = {"partial": "the partial report's tables", "preflight": "the results of preflights"}
+"""Folders that the workflow uses below results/, and their content."""
 
 
 def check_names(names: Iterable[str]) -> Iterator[Problem]:
-    """Experiment names become folders: they must be plain and differ by more than case."""
-    seen: dict[str, str] = {}
+    """Refuse experiment names that cannot be folder names, or that differ by case only."""
+    spellings: dict[str, str] = {}
     for name in names:
         place: Place = ("experiments", name)
         if not name:
@@ -76,24 +76,24 @@ def check_names(names: Iterable[str]) -> Iterator[Problem]:
                 f"{RESERVED_NAMES[name.lower()]}",
                 f"Rename it, such as {name}-study.",
             )
-        elif name.lower() in seen:
+        elif name.lower() in spellings:
             yield Problem(
                 place,
-                f"differs from {seen[name.lower()]} only by case, and some file systems ignore case",
+                f"differs from {spellings[name.lower()]} only by case, and some file systems ignore case",
                 "Rename one of the two.",
             )
-        seen.setdefault(name.lower(), name)
+        spellings.setdefault(name.lower(), name)
 
 
 def check_experiment(
     name: str, experiment: AnyExperiment, own: Mapping[str, Any], site: Site
 ) -> tuple[dict[int | str, Shape], list[Problem]]:
-    """Shapes of the device counts, and every mistake that joins two values.
+    """Return the shapes of the device counts, and the mistakes between values.
 
     Args:
         name: The experiment's name.
-        experiment: Values that are each valid alone.
-        own: The keys it has itself, apart from those of ``defaults``.
+        experiment: The experiment, with valid values.
+        own: The experiment's entry in the file, without ``defaults``.
         site: Facts of the machine.
     """
     place: Place = ("experiments", name)
@@ -115,7 +115,7 @@ def check_experiment(
 def check_devices(
     place: Place, counts: Iterable[int | str], site: Site
 ) -> tuple[dict[int | str, Shape], list[Problem]]:
-    """The shape of each device count, and what cannot be laid out or stands twice.
+    """Return the shape of each device count, and the problems of impossible and repeated ones.
 
     Args:
         place: The experiment's place.
@@ -131,7 +131,7 @@ def check_devices(
         except RefusedValueError as error:
             problems.append(Problem(here, error.text, error.fix))
             continue
-        twin = next((o for o, taken in shapes.items() if taken.world_size == shape.world_size), None)
+        twin = next((other for other, it in shapes.items() if it.world_size == shape.world_size), None)
         if twin is not None:
             same, fix = f"is {devices!r}, the same {shape} as {twin!r}", "Keep one of the two."
             if shapes[twin] != shape:
@@ -144,8 +144,8 @@ def check_devices(
 
 def _check_sweep(place: Place, experiment: AnyExperiment, own: Mapping[str, Any]) -> Iterator[Problem]:
     swept = experiment.swept
-    values_of_own = own.get("argument", {}) if isinstance(experiment, ProgramExperiment) else {}
-    given = {**own, **{f"{ARGUMENT}{name}": value for name, value in values_of_own.items()}}
+    arguments = own.get("argument", {}) if isinstance(experiment, ProgramExperiment) else {}
+    fixed_values = {**own, **{f"{ARGUMENT}{name}": value for name, value in arguments.items()}}
     for key, values in swept.items():
         if _has_twins(key, values):
             yield Problem(
@@ -153,10 +153,10 @@ def _check_sweep(place: Place, experiment: AnyExperiment, own: Mapping[str, Any]
                 f"is {values}, in which two values have the same name in a run",
                 "Remove the repeated one.",
             )
-        if key in given:
+        if key in fixed_values:
             yield Problem(
                 (*place, *key.split(".")),
-                f"is {given[key]!r}, but sweep.{key} gives it the values {values}",
+                f"is {fixed_values[key]!r}, but sweep.{key} gives it the values {values}",
                 "Keep one of the two.",
             )
     kept = BATCH_KEY[experiment.scaling]
@@ -178,12 +178,12 @@ def _check_sweep(place: Place, experiment: AnyExperiment, own: Mapping[str, Any]
 
 
 def _has_twins(key: str, values: Sequence[Any]) -> bool:
-    """Whether two values of a swept key have the same name in a run, where case is ignored."""
+    """Whether two values of a swept key have the same name in a run, ignoring case."""
     return len({option_label(key, value).lower() for value in values}) < len(values)
 
 
 def _check_whole_run(place: Place, experiment: AnyExperiment) -> Iterator[Problem]:
-    """Refuse rules on whole runs, or on accuracy, where steps end every run before."""
+    """Refuse limits of whole runs, and a target accuracy, if steps ends each run early."""
     steps = experiment.steps
     if steps is None:
         return
@@ -213,7 +213,7 @@ def _check_runs(place: Place, experiment: AnyExperiment) -> Iterator[Problem]:
             (*place, "sweep" if series > 1 else "devices"),
             f"makes {runs:,} runs: {series:,} series on {len(experiment.device_counts)} device counts, "
             f"{experiment.max_repeats} repeats; at most {MAX_RUNS:,} are planned",
-            "Sweep fewer values together, or have more experiments.",
+            "Sweep fewer values together, or write several experiments.",
         )
 
 
@@ -257,40 +257,40 @@ def _check_series(
     shapes: Mapping[int | str, Shape],
     site: Site,
 ) -> Iterator[Problem]:
-    given = {*own, *experiment.swept}
+    stated_keys = {*own, *experiment.swept}
     has_twins = any(_has_twins(*entry) for entry in experiment.swept.items())
-    named: dict[str, Options] = {}
+    options_by_label: dict[str, Options] = {}
     for options in combinations(experiment):
-        used = {
-            devices: shape for devices, shape in shapes.items() if not excluded(experiment, options, devices)
-        }
-        if not used:
+        series_shapes = [
+            shape for devices, shape in shapes.items() if not excluded(experiment, options, devices)
+        ]
+        if not series_shapes:
             continue
         settings = settings_of(experiment, options)
         where = Where(place, options)
         yield from _check_names_of_runs(place, experiment, options)
-        twin = named.setdefault(series_label(options).lower(), options)
+        twin = options_by_label.setdefault(series_label(options).lower(), options)
         if twin != options and not has_twins:
             yield Problem(
                 (*place, "sweep"),
                 f"makes two series of the same name, {dict(twin)} and {dict(options)}",
-                "Rename a file, or have an experiment for each.",
+                "Rename a file, or write an experiment for each.",
             )
-        yield from check_launch(where, settings, used.values(), site)
+        yield from check_launch(where, settings, series_shapes, site)
         if isinstance(experiment, ProgramExperiment):
             assert isinstance(settings, ProgramSettings)
-            yield from check_program_series(where, experiment, settings, list(used.values()), site)
+            yield from check_program_series(where, experiment, settings, series_shapes, site)
         else:
             assert isinstance(settings, Settings)
-            yield from check_options(where, experiment, settings, site, given)
-            world_sizes = [shape.world_size for shape in used.values()]
+            yield from check_options(where, experiment, settings, site, stated_keys)
+            world_sizes = [shape.world_size for shape in series_shapes]
             yield from _check_workload(where, experiment, settings, world_sizes)
 
 
 def _check_workload(
     where: Where, experiment: Experiment, settings: Settings, world_sizes: list[int]
 ) -> Iterator[Problem]:
-    """Refuse an unknown dataset or model, and what does not fit the dataset's images."""
+    """Refuse an unknown dataset or model, and options that do not fit the dataset's images."""
     facts = _dataset(where("dataset"), settings.dataset, settings.image_size)
     model = _model(where("model"), settings.model)
     yield from (fact for fact in (facts, model) if isinstance(fact, Problem))
@@ -306,7 +306,7 @@ def _check_workload(
 
 
 def check_model_names(place: Place, values: Mapping[str, Any]) -> Iterator[Problem]:
-    """Unknown models of an experiment in which other keys are so wrong that nothing else can be checked.
+    """Refuse unknown models of an experiment with other keys so wrong that nothing else can be checked.
 
     Args:
         place: The experiment's place.
@@ -338,9 +338,9 @@ def _model(here: Place, name: str) -> ModelFacts | Problem:
         return Problem(here, error.text, error.fix)
 
 
-def _unknown_name(here: Place, name: str, known: Iterable[str], own: str) -> Problem:
+def _unknown_name(here: Place, name: str, known: Iterable[str], subject: str) -> Problem:
     if re.search(r"[/\\~$]|\.(npz|npy|safetensors|pt|py)\b", name):
-        fix = f"Train {own} with a program (`program:`), as docs/own-training.md shows."
+        fix = f"Train {subject} with a program (`program:`), as docs/own-training.md shows."
         return Problem(here, f"is {name!r}, a path", fix)
     return Problem(here, f"is {name!r}, which is not known", did_you_mean(name, known))
 

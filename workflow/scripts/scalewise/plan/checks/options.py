@@ -1,6 +1,6 @@
-"""Rules that join the options of one training: what torch refuses, ignores or does other than was meant.
+"""Check the options of one training together: torch refuses or ignores some combinations.
 
-What torch does was tried with small trainings of two ranks; a rule says what came out of it.
+The rules come from small trainings of two ranks.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from scalewise.plan.runs.runs import Options, seed_of
 PRETRAINED_CHANNELS = 3
 
 SCHEDULES_WITH_AN_END = ("cosine", "onecycle")
-"""Schedules of the whole run; the others go on for as long as the training does."""
+"""Schedules of the length of the run; the others have no end."""
 
-_OF_BUCKETS = ("gradient_as_bucket_view", "static_graph", "bucket_cap_mb", "communication_hook")
-"""Options that DistributedDataParallel alone knows."""
+_DDP_OPTIONS = ("gradient_as_bucket_view", "static_graph", "bucket_cap_mb", "communication_hook")
+"""Options of DistributedDataParallel only."""
 
 
 class Where:
@@ -39,19 +39,19 @@ class Where:
         self._swept = {key for key, _ in options}
 
     def __call__(self, key: str) -> Place:
-        """The place of a key."""
+        """Return the place of a key."""
         return (*self._place, "sweep", key) if key in self._swept else (*self._place, key)
 
     def part(self, otherwise: str, **pair: object) -> str:
-        """Fix that keeps two options from meeting: an exclude where both are swept, else ``otherwise``."""
+        """Return the fix for two options that do not work together: an exclude if both are swept."""
         if not self._swept >= pair.keys():
             return otherwise
         entry = ", ".join(f"{key}: {as_yaml(value)}" for key, value in pair.items())
-        return f"Leave the two out together: `exclude: [{{{entry}}}]`."
+        return f"Exclude the two together: `exclude: [{{{entry}}}]`."
 
 
 def check_options(
-    where: Where, experiment: Experiment, settings: Settings, site: Site, given: set[str]
+    where: Where, experiment: Experiment, settings: Settings, site: Site, stated_keys: set[str]
 ) -> Iterator[Problem]:
     """Refuse options of a series that cannot work together, or not on the devices of the site.
 
@@ -60,19 +60,19 @@ def check_options(
         experiment: The experiment that the series is part of.
         settings: One series' training.
         site: Facts of the machine or cluster.
-        given: The keys that the experiment has itself, swept ones too, apart from those of ``defaults``.
+        stated_keys: Keys of the experiment's entry, swept ones too, without those of ``defaults``.
     """
     if site.accelerator == "cpu":
         yield from _check_cpu(where, settings, site)
     yield from _check_parallelism(where, settings)
     yield from _check_rate(where, settings)
     yield from check_seed(where, experiment, settings)
-    yield from _check_stop(where, experiment, settings, given)
+    yield from _check_stop(where, experiment, settings, stated_keys)
     yield from _check_steps(where, experiment, settings)
 
 
 def check_seed(where: Where, experiment: AnyExperiment, settings: AnySettings) -> Iterator[Problem]:
-    """Refuse a seed from which the repeats would count too far."""
+    """Refuse a seed if that of the last repeat is too large."""
     most, last = MAX_SEED, seed_of(settings, experiment.max_repeats)
     if last > most:
         yield Problem(
@@ -108,7 +108,7 @@ def _check_parallelism(where: Where, settings: Settings) -> Iterator[Problem]:
     if settings.parallelism != "fsdp":
         return
     otherwise = "Remove it, or use parallelism ddp or zero1."
-    for key in _OF_BUCKETS:
+    for key in _DDP_OPTIONS:
         value = getattr(settings, key)
         if value != Settings.model_fields[key].default:
             yield Problem(
@@ -131,7 +131,7 @@ def _check_rate(where: Where, settings: Settings) -> Iterator[Problem]:
     if warmup and settings.schedule == "onecycle":
         yield Problem(
             here,
-            f"is {warmup:g}, but schedule is onecycle, which begins with a rise of its own",
+            f"is {warmup:g}, but schedule is onecycle, which begins with its own warm-up",
             where.part(
                 "Remove it, or use another schedule.",
                 learning_rate_warmup_epochs=warmup,
@@ -147,11 +147,11 @@ def _check_rate(where: Where, settings: Settings) -> Iterator[Problem]:
 
 
 def _check_stop(
-    where: Where, experiment: Experiment, settings: Settings, given: set[str]
+    where: Where, experiment: Experiment, settings: Settings, stated_keys: set[str]
 ) -> Iterator[Problem]:
     stop, patience = settings.stop_at_accuracy, settings.stop_patience_epochs
     if stop is None:
-        if "stop_patience_epochs" in given:
+        if "stop_patience_epochs" in stated_keys:
             yield Problem(
                 where("stop_patience_epochs"),
                 f"is {patience}, but there is no stop_at_accuracy to hold for so many epochs",
@@ -174,7 +174,7 @@ def _check_stop(
 
 
 def _check_steps(where: Where, experiment: Experiment, settings: Settings) -> Iterator[Problem]:
-    """Refuse what a training that ends after some steps would ignore."""
+    """Refuse options that a training ignores if it ends after some steps."""
     yield from check_most_steps(where, settings)
     if settings.steps is None:
         return
@@ -195,7 +195,7 @@ def _check_steps(where: Where, experiment: Experiment, settings: Settings) -> It
 
 
 def check_most_steps(where: Where, settings: AnySettings) -> Iterator[Problem]:
-    """Refuse too few steps to measure: less than warm up, or than an interval needs."""
+    """Refuse fewer measured steps than the warm-up has or an interval needs."""
     if settings.steps is None:
         return
     most, warmup = settings.steps.most, settings.warmup_steps
@@ -212,7 +212,7 @@ def check_most_steps(where: Where, settings: AnySettings) -> Iterator[Problem]:
         fewer = " or fewer warmup_steps" if warmup > Settings.model_fields["warmup_steps"].default else ""
         yield Problem(
             here,
-            f"({most}) is below warmup_steps ({warmup}): less would be measured than is left out",
+            f"({most}) is below warmup_steps ({warmup}): fewer steps would be measured than excluded",
             f"Use {warmup} or more{',' if fewer else ''}{fewer}.",
         )
 
@@ -226,7 +226,7 @@ def check_images(where: Where, settings: Settings, facts: DatasetFacts) -> Itera
         facts: The dataset's, in the size that the model gets.
     """
     if settings.crop_padding:
-        # images are cropped in their own size, not in that of image_size
+        # images are cropped before they are resized to image_size
         stored = dataset_facts(settings.dataset)
         pixels = min(stored.height, stored.width)
         if settings.crop_padding >= pixels:
@@ -320,10 +320,10 @@ def check_schedule(
 
 
 def _slow_steps(settings: Settings, step_sizes: Mapping[int, Sequence[int]]) -> tuple[int, str]:
-    """Count the first steps in which the model is compiled, and say what measuring them would do."""
+    """Count the first steps in which the model is compiled, and return why not to measure them."""
     if not settings.compile:
         return 0, ""
-    # the rest of an epoch's samples is compiled when it first comes: at the end of the first epoch
+    # a smaller last batch is compiled when it first occurs, at the end of the first epoch
     last_step = settings.last_step or math.inf
     uneven = [
         (len(sizes), size)
@@ -341,7 +341,7 @@ def _slow_steps(settings: Settings, step_sizes: Mapping[int, Sequence[int]]) -> 
 
 
 def option_warnings(name: str, experiment: Experiment, world_sizes: Sequence[int]) -> Iterator[str]:
-    """Warn of options that are possible but seldom meant.
+    """Warn of options that are possible but rarely intended.
 
     Args:
         name: The experiment's name.
@@ -363,5 +363,5 @@ def option_warnings(name: str, experiment: Experiment, world_sizes: Sequence[int
 
 
 def as_yaml(value: object) -> str:
-    """Write a value as YAML does."""
+    """Format a value as YAML does."""
     return value if isinstance(value, str) else spelled(value)

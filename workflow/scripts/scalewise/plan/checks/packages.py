@@ -1,4 +1,4 @@
-"""Packages that only some keys need, and that are installed only where a user asks for them."""
+"""Check that the packages are installed that only some keys need."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from scalewise.plan.config.errors import Place, Problem
 from scalewise.plan.config.experiment import AnyExperiment
 
 TENSORBOARD = "tensorboard"
-"""The package that writes and shows event files, and the key that asks for them."""
+"""The package that writes and shows event files, and the key that requires it."""
 
 
 def check_packages(place: Place, experiment: AnyExperiment) -> Iterator[Problem]:
-    """Refuse a key whose package is not there, before a study has trained for hours.
+    """Refuse a key whose package is not installed, before a study has trained for hours.
 
     Args:
         place: The experiment's place.
-        experiment: Values that are each valid alone.
+        experiment: The experiment, with valid values.
     """
     if experiment.tensorboard and find_spec(TENSORBOARD) is None:
         yield Problem(

@@ -1,4 +1,4 @@
-"""Rules of a user's program: refuse beforehand what it could not be run with, or measured by."""
+"""Check a user's program, its keys and its environment before anything runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from scalewise.plan.catalog.program_files import module_of
 from scalewise.plan.checks.batch import check_batch_divides, check_projected_batch
 from scalewise.plan.checks.options import Where, as_yaml, check_most_steps, check_seed
-from scalewise.plan.checks.program_file import refused_program, writes
+from scalewise.plan.checks.program_file import find_writes, refused_program
 from scalewise.plan.checks.program_words import check_words, known_names, meant_names, word_cautions
 from scalewise.plan.config.errors import Place, Problem
 from scalewise.plan.config.experiment import Experiment, ProgramExperiment
@@ -22,14 +22,14 @@ from scalewise.plan.config.shape import Shape, count_devices
 from scalewise.plan.config.site import Site
 from scalewise.plan.runs.runs import global_batch
 
-OF_THE_LOOP = frozenset(Experiment.model_fields) - frozenset(ProgramExperiment.model_fields)
-"""Keys of the built-in loop, which no program hears of."""
+BUILTIN_KEYS = frozenset(Experiment.model_fields) - frozenset(ProgramExperiment.model_fields)
+"""Keys of the built-in training, which do not concern a program."""
 
-OF_PROGRAMS = frozenset(ProgramExperiment.model_fields) - frozenset(Experiment.model_fields)
+PROGRAM_KEYS = frozenset(ProgramExperiment.model_fields) - frozenset(Experiment.model_fields)
 
-OF_CHECKPOINTS = frozenset({"checkpoint_minutes", "keep_checkpoints"})
+CHECKPOINT_KEYS = frozenset({"checkpoint_minutes", "keep_checkpoints"})
 
-GIVEN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Variables by which ranks find each other."""
 
 LAUNCHERS = frozenset(
@@ -46,20 +46,20 @@ _FIXES = {
     "target": "Use `metric: {pattern: ..., at_most: ...}`, which reads the program's own output.",
     "rendezvous": "Remove it: a program's ranks find each other by MASTER_ADDR and MASTER_PORT.",
     "epochs": "Remove it, or give it to the program in `arguments`; `steps` ends the measurement.",
-    **dict.fromkeys(OF_CHECKPOINTS, "Remove it: a program writes its own checkpoints."),
+    **dict.fromkeys(CHECKPOINT_KEYS, "Remove it: a program writes its own checkpoints."),
 }
 
 
-def check_keys_of_the_loop(place: Place, program: object, own: Mapping[str, Any]) -> Iterator[Problem]:
-    """Refuse options of the built-in loop beside a program.
+def check_builtin_keys(place: Place, program: object, own: Mapping[str, Any]) -> Iterator[Problem]:
+    """Refuse options of the built-in training in an experiment with a program.
 
     Args:
         place: The experiment's place.
         program: The program, which may stand in ``defaults``.
-        own: The keys that the experiment has itself; those of ``defaults`` concern other experiments, too.
+        own: The experiment's entry in the file; keys of ``defaults`` concern other experiments, too.
     """
     for key in own:
-        if key in OF_THE_LOOP | OF_CHECKPOINTS:
+        if key in BUILTIN_KEYS | CHECKPOINT_KEYS:
             yield Problem(
                 (*place, key),
                 f"is {as_yaml(own[key])}, an option of the built-in training, but {program!r} trains here",
@@ -68,16 +68,16 @@ def check_keys_of_the_loop(place: Place, program: object, own: Mapping[str, Any]
 
 
 def check_program_is_named(place: Place, own: Mapping[str, Any]) -> Iterator[Problem]:
-    """Refuse keys of a program where none is named: all else would be said of a built-in training.
+    """Refuse keys of a program if none is named, before its experiment is checked as a built-in training.
 
     Args:
         place: The experiment's place.
-        own: The keys that it has itself.
+        own: The experiment's entry in the file, without ``defaults``.
     """
     unknown = [key for key in own if key not in Experiment.model_fields]
     if near := difflib.get_close_matches("program", unknown, n=1, cutoff=0.8):
         yield Problem((*place, near[0]), "is not a known key", "Did you mean 'program'?")
-    elif keys := [key for key in unknown if key in OF_PROGRAMS]:
+    elif keys := [key for key in unknown if key in PROGRAM_KEYS]:
         yield Problem(
             (*place, keys[0]),
             f"is {own[keys[0]]!r}, a key of a program, but none is named here",
@@ -92,7 +92,7 @@ def check_program_series(
     shapes: Sequence[Shape],
     site: Site,
 ) -> Iterator[Problem]:
-    """Refuse what a series of a program could not be run with.
+    """Refuse values with which a series of a program cannot run.
 
     Args:
         where: Gives the place of a key of the series.
@@ -161,8 +161,8 @@ def _check_environment(where: Where, settings: ProgramSettings) -> Iterator[Prob
         here = (*where("environment"), name)
         if not re.fullmatch(OWN_NAME, name):
             yield Problem(here, "is no name of a variable", "Use letters, digits and _.")
-        elif name.startswith("SCALEWISE_") or (settings.starts == "ranks" and name in GIVEN):
-            itself = ", or use `starts: itself`" if name in GIVEN else ""
+        elif name.startswith("SCALEWISE_") or (settings.starts == "ranks" and name in RANK_VARIABLES):
+            itself = ", or use `starts: itself`" if name in RANK_VARIABLES else ""
             yield Problem(
                 here,
                 f"is {value!r}, but Scalewise gives each rank this variable",
@@ -173,10 +173,10 @@ def _check_environment(where: Where, settings: ProgramSettings) -> Iterator[Prob
 def _check_effect_of_sweep(
     where: Where, experiment: ProgramExperiment, settings: ProgramSettings
 ) -> Iterator[Problem]:
-    """Refuse a sweep of what the program never hears of: its runs would differ in nothing."""
-    given = meant_names(settings)
+    """Refuse a sweep over values that the program does not get: its runs would not differ."""
+    names = meant_names(settings)
     for key in (*BATCH_NAMES, "accumulation_steps", "seed"):
-        if key in experiment.swept and not given & (set(BATCH_NAMES) if key in BATCH_NAMES else {key}):
+        if key in experiment.swept and not names & (set(BATCH_NAMES) if key in BATCH_NAMES else {key}):
             yield Problem(
                 where(key),
                 f"is {experiment.swept[key]}, but {settings.program} does not get it: neither arguments "
@@ -186,8 +186,8 @@ def _check_effect_of_sweep(
 
 
 def _check_batch(where: Where, settings: ProgramSettings, world_sizes: Sequence[int]) -> Iterator[Problem]:
-    hears = bool(meant_names(settings) & set(BATCH_NAMES))
-    if settings.scaling == "strong" and not hears and not settings.batch_is_own:
+    gets_batch_size = bool(meant_names(settings) & set(BATCH_NAMES))
+    if settings.scaling == "strong" and not gets_batch_size and not settings.batch_is_own:
         yield Problem(
             where("scaling"),
             f"is strong, but {settings.program} does not get the batch size: neither arguments nor "
@@ -200,15 +200,15 @@ def _check_batch(where: Where, settings: ProgramSettings, world_sizes: Sequence[
     if indivisible := list(check_batch_divides(where, settings, world_sizes)):
         yield from indivisible
         return
-    given = settings.stated_samples
-    if given is None or (settings.scaling == "weak" and settings.global_batch_size is not None):
+    stated = settings.stated_samples
+    if stated is None or (settings.scaling == "weak" and settings.global_batch_size is not None):
         return
     for world_size in world_sizes:
         planned = global_batch(settings, world_size)
-        if planned != given:
+        if planned != stated:
             yield Problem(
                 where("samples_per_step"),
-                f"is {given}, but the batch sizes make {planned} samples of a step on "
+                f"is {stated}, but the batch sizes make {planned} samples of a step on "
                 f"{count_devices(world_size)}",
                 f"Write {planned} or `samples_per_step: {PLANNED}`, or correct the batch size."
                 if len(world_sizes) == 1
@@ -259,23 +259,23 @@ def _check_files(where: Where, settings: ProgramSettings) -> Iterator[Problem]:
                 "Name only the folders of the data.",
             )
         elif not settings.prepare and kind is None:
-            # what is not there may be made by prepare
+            # prepare may create a missing path
             yield Problem(
                 here, f"is {name!r}, which is not there", "Give a path from the folder snakemake runs in."
             )
 
 
 def program_warnings(name: str, experiment: ProgramExperiment, checkout: Path | None = None) -> Iterator[str]:
-    """Warn of what is possible and seldom meant.
+    """Warn of values that are possible but rarely intended.
 
     Args:
         name: The experiment's name.
-        experiment: Checked.
+        experiment: The experiment, checked.
         checkout: Scalewise's folder; None if unknown.
     """
     yield from word_cautions(name, experiment)
     if FOLDER not in known_names(experiment.templates):
-        calls = list(dict.fromkeys(writes(experiment)))
+        calls = list(dict.fromkeys(find_writes(experiment)))
         if Path(experiment.working_directory or "").resolve() == checkout:
             known = f" ({', '.join(calls[:3])})" if calls else ""
             yield (

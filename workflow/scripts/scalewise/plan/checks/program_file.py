@@ -1,4 +1,4 @@
-"""Rules of the program itself: refuse what cannot be run, and see what it writes, without running it."""
+"""Check that the program's file can be run, and find what it writes, without running it."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _WRITERS = re.compile(
 
 
 def refused_program(settings: ProgramSettings, *, by_this_python: bool) -> Refusal:
-    """Say why something cannot be run as a program; None for what can.
+    """Return why the program cannot be run; None if it can.
 
     Args:
         settings: The program's.
-        by_this_python: The program gets the Python that runs this: its modules and its syntax are known.
+        by_this_python: The program runs with this Python, so its modules and its syntax can be checked.
     """
     program = settings.program
     if refusal := _refused_name(settings, by_this_python):
@@ -72,7 +72,7 @@ def _refused_module(settings: ProgramSettings, by_this_python: bool) -> Refusal:
 
 
 def _is_installed(module: str) -> bool:
-    """Whether an installed package holds the module, found by the names of files; nothing is imported."""
+    """Whether an installed package has the module, by the names of files; nothing is imported."""
     try:
         spec = find_spec(module.partition(".")[0])
     except (ImportError, ValueError):
@@ -101,8 +101,8 @@ def _refused_path(program: str) -> Refusal:
         script = next((word for word in words if word.endswith(".py")), "train.py")
         fix = f"Write `program: {script}` only, and its arguments under `arguments`. Scalewise starts it."
         return problem, fix
-    there = path.parent.glob("*.py") if kind_of(path.parent) == "folder" else ()
-    near = difflib.get_close_matches(path.name, [file.name for file in there if file.is_file()], n=1)
+    scripts = path.parent.glob("*.py") if kind_of(path.parent) == "folder" else ()
+    near = difflib.get_close_matches(path.name, [file.name for file in scripts if file.is_file()], n=1)
     if near:
         return problem, f"Did you mean {str(path.with_name(near[0]))!r}?"
     return problem, "Give the path of a Python file, from the folder snakemake runs in."
@@ -126,8 +126,8 @@ def _refused_syntax(program: str, path: Path) -> Refusal:
     return None
 
 
-def writes(settings: ProgramSettings) -> Iterator[str]:
-    """Calls in the program's files that look as if they wrote a file, such as ``torch.save``."""
+def find_writes(settings: ProgramSettings) -> Iterator[str]:
+    """Find calls in the program's files that appear to write a file, such as ``torch.save``."""
     for path in program_files(settings):
         try:
             text = path.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Rules of the words that a program is given: names and arithmetic in braces, and the signs of a shell."""
+"""Check the words that a program gets: names and arithmetic in braces, and characters of a shell."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from scalewise.plan.config.templates import fill_in, in_braces, names_in
 from scalewise.plan.runs.runs import batch_per_device, global_batch
 
 QUOTED = re.compile(r"^(['\"]).*\1$", re.DOTALL)
-"""A word in quotes beyond those of YAML: a shell would take them off."""
+"""A word in quotes beyond those of YAML: a shell would remove them."""
 
 BREAKS = re.compile(r"[\n\r\x00]")
-"""Characters that no word holds: most often a block of YAML that was meant as one line."""
+"""Characters that no word may hold: most often from a YAML block that was meant as one line."""
 
 OPTION_WITH_VALUE = re.compile(r"--?[A-Za-z][\w-]*\s+\S")
 """Two words in one, such as ``--lr 0.1``: a shell would divide them."""
@@ -38,18 +38,17 @@ VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 NO_NUMBERS = (FOLDER, "master_address")
 """Names in braces whose values are no whole numbers."""
 
-POSSIBLE = "Use names, whole numbers, + - * // and parentheses, as in {global_batch_size * 1024}."
-"""The forms that braces may enclose."""
+BRACES_FIX = "Use names, whole numbers, + - * // and parentheses, as in {global_batch_size * 1024}."
+"""Forms that braces may enclose, as the fix of a word with others."""
 
-
-_OF_TORCH = {"world_size": "devices", "local_world_size": "devices_per_node"}
-"""Names that torch has for some of ours."""
+_TORCH_NAMES = {"world_size": "devices", "local_world_size": "devices_per_node"}
+"""Torch's names of some of Scalewise's."""
 
 
 def check_words(
     where: Where, experiment: ProgramExperiment, settings: ProgramSettings, shapes: Sequence[Shape]
 ) -> Iterator[Problem]:
-    """Refuse words that the program would get in another form than is meant.
+    """Refuse words that the program would get in another form than intended.
 
     Args:
         where: Gives the place of a key of the series.
@@ -57,19 +56,19 @@ def check_words(
         settings: One series' training.
         shapes: Shapes of its device counts.
     """
-    own = [f"{ARGUMENT}{name}" for name in settings.argument]
-    of_node = [*RUN_NAMES, *NODE_NAMES, *own]
-    of_rank = [*of_node, *RANK_NAMES] if settings.starts == "ranks" else of_node
+    argument_names = [f"{ARGUMENT}{name}" for name in settings.argument]
+    node_names = [*RUN_NAMES, *NODE_NAMES, *argument_names]
+    rank_names = [*node_names, *RANK_NAMES] if settings.starts == "ranks" else node_names
     texts: list[tuple[Place, object, Sequence[str]]] = [
-        *(((*where("arguments"), index), word, of_node) for index, word in enumerate(settings.arguments)),
-        *(((*where("environment"), name), word, of_rank) for name, word in settings.environment.items()),
-        *(((*where("prepare"), index), word, own) for index, word in enumerate(settings.prepare)),
+        *(((*where("arguments"), index), word, node_names) for index, word in enumerate(settings.arguments)),
+        *(((*where("environment"), name), word, rank_names) for name, word in settings.environment.items()),
+        *(((*where("prepare"), index), word, argument_names) for index, word in enumerate(settings.prepare)),
     ]
     used: set[str] = set()
     for here, word, names in texts:
         found = list(_check_word(here, str(word), names, settings))
         yield from found or _check_division(here, str(word), settings, shapes)
-        # one that is only misspelt is not called unused as well
+        # a misspelled name is not reported as unused, too
         used |= {near for name in known_names([str(word)]) for near in _nearest(name, names) or [name]}
     for name, value in settings.argument.items():
         here = where(f"{ARGUMENT}{name}")
@@ -98,7 +97,7 @@ def known_names(words: Iterable[str]) -> set[str]:
 
 
 def meant_names(settings: ProgramSettings) -> set[str]:
-    """Return the names that the program gets; misspelt ones as they are meant, for each has its own error."""
+    """Return the names that the program gets; misspelled ones corrected, as each has an error already."""
     return {near for name in known_names(settings.templates) for near in _nearest(name, RUN_NAMES) or [name]}
 
 
@@ -107,7 +106,7 @@ def word_cautions(name: str, experiment: ProgramExperiment) -> Iterator[str]:
 
     Args:
         name: The experiment's name.
-        experiment: Checked.
+        experiment: The experiment, checked.
     """
     words: list[tuple[Place, object]] = [
         *((("arguments", index), word) for index, word in enumerate(experiment.arguments)),
@@ -117,15 +116,15 @@ def word_cautions(name: str, experiment: ProgramExperiment) -> Iterator[str]:
         *(((f"sweep.{key}",), word) for key in experiment.swept for word in experiment.swept[key]),
     ]
     for place, word in words:
-        if found := _of_a_shell(str(word)):
+        if found := _shell_part(str(word)):
             subject = key_path(("experiments", name, *place))
             inner = found.removeprefix("${").removesuffix("}")
             meant = f" Write {{{inner}}} for the value." if inner in (*RUN_NAMES, *RANK_NAMES) else ""
             yield f"{subject} has {found}, which no shell replaces: the program gets it as it is.{meant}"
 
 
-def _of_a_shell(word: str) -> str:
-    """The part of a word that looks as if a shell should replace it; empty for none."""
+def _shell_part(word: str) -> str:
+    """Return the part of a word that a shell would replace; empty if there is none."""
     if word.startswith("~/"):
         return "~/"
     for found in VARIABLE.finditer(word):
@@ -150,7 +149,7 @@ def _check_word(here: Place, word: str, known: Sequence[str], settings: ProgramS
         yield Problem(
             here,
             f"is {word!r}, in which {error} is neither a name nor arithmetic of whole numbers",
-            f"{POSSIBLE} Write {{{{ and }}}} for braces that the program is to get.",
+            f"{BRACES_FIX} Write {{{{ and }}}} for braces that the program is to get.",
         )
         return
     for inner, names in braces:
@@ -172,7 +171,7 @@ def _check_numbers(
             yield Problem(
                 here,
                 f"computes {{{inner}}}, but {name}{value} is no whole number",
-                f"Take {name} out of the arithmetic, as {{{name}}} in braces of its own.",
+                f"Take {name} out of the arithmetic, as {{{name}}} in separate braces.",
             )
             return
 
@@ -214,11 +213,11 @@ def _argument_values(settings: ProgramSettings) -> dict[str, object]:
 
 
 def _nearest(name: str, known: Sequence[str]) -> list[str]:
-    """Return the names that may be meant, both batch sizes for ``batchsize``; empty for none."""
-    if (own := f"{ARGUMENT}{name}") in known:
-        return [own]
-    if _OF_TORCH.get(name) in known:
-        return [_OF_TORCH[name]]
+    """Return the names that may be meant, both batch sizes for ``batchsize``; empty if there are none."""
+    if (argument := f"{ARGUMENT}{name}") in known:
+        return [argument]
+    if _TORCH_NAMES.get(name) in known:
+        return [_TORCH_NAMES[name]]
     letters = re.sub("[_-]", "", name).lower()
     holding = [each for each in known if len(letters) > 3 and letters in each.replace("_", "")]
     return holding if len(holding) in (1, 2) else difflib.get_close_matches(name, known, n=1)
@@ -229,11 +228,11 @@ def _unknown_name(here: Place, name: str, known: Sequence[str]) -> Problem:
         text = f"names {{{name}}}, which differs between runs, but prepare is done once for all"
         return Problem(here, text, "Write a path or a value of your own.")
     if "environment" in here[2:] and name in RANK_NAMES:
-        text = f"names {{{name}}}, which is not known where `starts: itself` has the program start its ranks"
+        text = f"names {{{name}}}, which is not known if `starts: itself` has the program start its ranks"
         return Problem(here, text, "Remove it, or use `starts: ranks`.")
     if name in RANK_NAMES:
         text = f"names {{{name}}}, but arguments are the same on all ranks"
-        added = f'environment: {{MINE: "{{{name}}}"}}'
+        added = f'environment: {{MY_NAME: "{{{name}}}"}}'
         fix = f"Ranks have it in the variable {name.upper()}; `{added}` adds another."
         return Problem(here, text, fix)
     text = f"names {{{name}}}, which is not known"
@@ -249,5 +248,5 @@ def _check_characters(here: Place, word: str) -> Iterator[Problem]:
         name = "a NUL" if found[0] == "\0" else "a line break"
         yield Problem(here, f"is {word!r}, with {name} in it", "Write it on one line, in quotes.")
     elif QUOTED.match(word):
-        text = f"is {word!r}, with quotes that a shell would take off, but the program would get"
+        text = f"is {word!r}, with quotes that a shell would remove, but the program would get"
         yield Problem(here, text, f"Write {word[1:-1]!r}, which YAML reads as one word.")

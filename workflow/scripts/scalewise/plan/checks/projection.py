@@ -1,4 +1,4 @@
-"""Rules of device counts that are predicted beyond those that are measured."""
+"""Check device counts that are predicted beyond those that are measured."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from scalewise.plan.config.site import Site
 def check_projection(
     place: Place, experiment: AnyExperiment, own: Mapping[str, Any], site: Site
 ) -> Iterator[Problem]:
-    """Refuse projected device counts that the site could not lay out, or that another key contradicts.
+    """Refuse projected device counts that the site cannot allocate, or that another key contradicts.
 
     Args:
         place: The experiment's place.
-        experiment: Values that are each valid alone.
-        own: The keys it has itself, apart from those of ``defaults``.
+        experiment: The experiment, with valid values.
+        own: The experiment's entry in the file, without ``defaults``.
         site: Facts of the machine or cluster.
     """
     if experiment.project is None:

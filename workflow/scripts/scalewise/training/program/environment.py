@@ -12,7 +12,7 @@ from pathlib import Path
 
 from scalewise.execution.messages import RankSetup
 from scalewise.execution.rank_files import RankFiles
-from scalewise.plan.catalog.program_files import for_folder, program_words
+from scalewise.plan.catalog.program_files import command_for_folder, program_words
 from scalewise.plan.config.program import ARGUMENT, FOLDER, ProgramSettings
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.templates import fill_in
@@ -116,7 +116,7 @@ def command(settings: ProgramSettings, values: Mapping[str, object], python: str
     *module, program = program_words(settings.program)
     if runs_in is not None and not module:
         program = str(Path(program).absolute())
-    return [for_folder(settings.python or python, runs_in), *module, program, *words]
+    return [command_for_folder(settings.python or python, runs_in), *module, program, *words]
 
 
 def variables(
