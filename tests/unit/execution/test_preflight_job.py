@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.small_runs import preflight
 
-from scalewise.execution.preflight_job import PreflightReport, RankPreflight, check_report, sizes
+from scalewise.execution.preflight_job import PreflightReport, RankPreflight, check_report, file_sizes
 from scalewise.plan.jobs.preflight import Preflight
 
 DATASET = "resources/datasets/digits/dataset.safetensors"
@@ -159,4 +159,4 @@ def test_sizes_are_those_of_the_files_that_can_be_seen(tmp_path: Path) -> None:
     there, absent = tmp_path / "there", tmp_path / "absent"
     there.write_bytes(b"12345")
 
-    assert sizes([str(there), str(absent)]) == {str(there): 5, str(absent): None}
+    assert file_sizes([str(there), str(absent)]) == {str(there): 5, str(absent): None}

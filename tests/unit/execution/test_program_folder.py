@@ -13,7 +13,7 @@ from scalewise.execution.history import load_history, would_fail_again
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.run import RunFailedError
 from scalewise.execution.run_log import SHOWN_BYTES, whole_log
-from scalewise.execution.train_job import TrainOptions, lay_out_folder, run_train_job
+from scalewise.execution.train_job import TrainOptions, prepare_program_folder, run_train_job
 from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.plan_file import Limits
@@ -38,10 +38,10 @@ def test_a_run_begins_in_an_emptied_folder_unless_its_program_goes_on_by_itself(
     tmp_path: Path, resumes: bool
 ) -> None:
     folder = tmp_path / "program"
-    lay_out_folder(folder, keep=resumes)
+    prepare_program_folder(folder, keep=resumes)
     (folder / "last.pt").write_text("of a run that was cut off")
 
-    lay_out_folder(folder, keep=resumes)
+    prepare_program_folder(folder, keep=resumes)
 
     assert folder.is_dir()
     assert (folder / "last.pt").exists() == resumes

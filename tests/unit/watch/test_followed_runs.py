@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.unit.watch.followed_run import EPOCH, LIMIT_SECONDS, RUN, Follower, time_of
 
-from scalewise.execution.train_job import wait
+from scalewise.execution.train_job import report_wait
 from scalewise.records import Start
 from scalewise.watch.study import Job, RunKey
 from scalewise.watch.watcher import Silence
@@ -94,7 +94,7 @@ def test_a_run_that_waits_for_another_training_on_this_machine_says_so_until_it_
 ) -> None:
     run.hand_over()
     monkeypatch.setattr("scalewise.execution.rank_files.time.time", lambda: run.clock + 1)
-    wait(run.folder, "waiting: another Scalewise run is using this machine (process 7)")
+    report_wait(run.folder, "waiting: another Scalewise run is using this machine (process 7)")
     assert "process 7" in capfd.readouterr().err
     blocked = run.status()
     assert (blocked.state, blocked.waits_for) == ("blocked", "another training on this machine")

@@ -18,41 +18,41 @@ from scalewise.plan.plan_file import AllReduceJob
 from scalewise.records import AllReduceMeasurement, utc_now, write_json
 
 
-def run_all_reduce_job(planned: AllReduceJob, start: SiteLaunch, log: Path, output: Path) -> int:
-    """Measure where a training would run; returns the exit code of the process.
+def run_all_reduce_job(planned: AllReduceJob, site: SiteLaunch, log: Path, output: Path) -> int:
+    """Measure all-reduce on the devices of a training; returns the exit code of the process.
 
     Args:
         planned: The job of one shape.
-        start: The site's way to start programs.
+        site: The commands and the container by which programs start on the site.
         log: Receives what the ranks print.
         output: Receives ``AllReduceMeasurement``, also if nothing could be measured.
     """
     job, limits = RankLaunch.model_validate(planned["ranks"]), planned["limits"]
-    # a folder of this job's own: one whose snakemake was killed may still measure for the same file
-    mine = os.environ.get("SLURM_JOB_ID") if start.slurm else None
-    rank_files = RankFiles(log.parent / f"{job.shape}.attempt-{mine or os.getpid()}")
+    # one folder per job: another job, whose snakemake was killed, may still measure the same shape
+    slurm_job_id = os.environ.get("SLURM_JOB_ID") if site.slurm else None
+    rank_files = RankFiles(log.parent / f"{job.shape}.attempt-{slurm_job_id or os.getpid()}")
     try:
         rank_group = RankGroup(
             label=f"all-reduce over {job.shape}",
             rank_files=rank_files,
-            launch=command_for(job, start, rank_files),
+            launch=command_for(job, site, rank_files),
             world_size=job.shape.world_size,
             log=log,
             limit_seconds=limits["limit_seconds"],
             fix="Look for what is slow in the log: imports, the container, the network.",
         )
-        # trainings of a machine take turns, with this measurement, too
-        machine = nullcontext() if start.slurm else machine_lock(MACHINE_WAIT_SECONDS, say)
+        # trainings and measurements of a machine take turns
+        machine = nullcontext() if site.slurm else machine_lock(MACHINE_WAIT_SECONDS, say)
         with machine:
             began = time.monotonic()
-            rank_files.begin(rank_setup_for(job, start, limits["timeout_seconds"], "all-reduce"))
+            rank_files.begin(rank_setup_for(job, site, limits["timeout_seconds"], "all-reduce"))
             ended = supervise(rank_group)
     except (MachineBusyError, OSError) as error:
         say(f"scalewise: the all-reduce over {job.shape}: {error}")
         return 1
-    found = rank_files.folder / RANKS_RESULT
-    if ended.code == 0 and found.exists():
-        record = AllReduceMeasurement.model_validate_json(found.read_text(encoding="utf-8"))
+    result = rank_files.folder / RANKS_RESULT
+    if ended.code == 0 and result.exists():
+        record = AllReduceMeasurement.model_validate_json(result.read_text(encoding="utf-8"))
         say(describe(record))
     elif was_interrupted(rank_group, ended):
         say(
@@ -62,12 +62,12 @@ def run_all_reduce_job(planned: AllReduceJob, start: SiteLaunch, log: Path, outp
         rank_files.end()
         return 1
     else:
-        # the record has no room for them, and the log is named
+        # the record names the log, and does not contain the output
         why = failure_reason(rank_group, ended, rank_files.root_cause(rank_group.world_size)).removesuffix(
             " Its output is below."
         )
         fix = f"The ranks' output is in {log}. To measure again, delete {output}."
-        record = failed(job, f"{why} {fix}")
+        record = failed_measurement(job, f"{why} {fix}")
         say(
             f"scalewise: no {rank_group.label}, so no prediction from it: {record.error} The study continues."
         )
@@ -78,16 +78,20 @@ def run_all_reduce_job(planned: AllReduceJob, start: SiteLaunch, log: Path, outp
 
 
 def was_interrupted(rank_group: RankGroup, ended: ExitStatus) -> bool:
-    """Whether a signal ended the measurement; its ranks may have got it before this process did."""
+    """Whether a signal ended the measurement; its ranks may have received it before this process."""
     if ended.outcome != "failed":
         return ended.outcome == "interrupted"
     rank_files, ranks = rank_group.rank_files, rank_group.world_size
-    words = rank_files.root_cause(ranks), rank_files.died_without_note(ranks), rank_files.never_started(ranks)
-    return not any(words) and bool(rank_files.unresponsive(ranks))
+    others = (
+        rank_files.root_cause(ranks),
+        rank_files.died_without_note(ranks),
+        rank_files.never_started(ranks),
+    )
+    return not any(others) and bool(rank_files.unresponsive(ranks))
 
 
-def failed(job: RankLaunch, error: str) -> AllReduceMeasurement:
-    """Return a measurement without figures: a study that trains well must not lose its report for this."""
+def failed_measurement(job: RankLaunch, error: str) -> AllReduceMeasurement:
+    """Return a measurement without figures: a failed one must not prevent the report of the study."""
     return AllReduceMeasurement(
         shape=job.shape,
         backend="nccl" if job.accelerator == "cuda" else "gloo",

@@ -1,8 +1,8 @@
-"""The checkpoints of a run as files, and which of them may be used. Needs no torch.
+"""Write, check and delete the checkpoints of a run. Needs no torch.
 
-A checkpoint is a folder, ``step-000000120``: one file a rank with something of its own to keep, one that
-all ranks read, and the manifest. It is written under a name that begins with a dot, flushed to disk, and
-renamed; the one before stays until the next but one is there.
+A checkpoint is a folder, ``step-000000120``: the manifest, a file that all ranks read, and a file for each
+rank whose state differs from that of the others. It is written under a name that begins with a dot, flushed
+to disk, and renamed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import utc_now, write_json
 
 KEPT = 2
-"""Checkpoints: the newest, and the one before it for when the newest is damaged."""
+"""Number of checkpoints that are kept: the newest, and the one before in case the newest is damaged."""
 
 VERSION = 1
 """The layout of a checkpoint's files; a checkpoint of another version is not used."""
@@ -30,7 +30,7 @@ MANIFEST = "manifest.json"
 
 
 MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
-"""Errors that say a checkpoint is damaged; one that cannot be read for another reason may be whole."""
+"""Errors that mean a damaged checkpoint; after another error it may be complete."""
 
 
 class CheckpointError(Exception):
@@ -38,7 +38,7 @@ class CheckpointError(Exception):
 
 
 class FileSum(BaseModel):
-    """A file as it was written."""
+    """Size and checksum of a file when it was written."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -52,9 +52,9 @@ class Manifest(BaseModel):
     Args:
         version: The layout of the files.
         definition: The run, with every setting written out.
-        inputs: Hashes of what else defines the run, by name.
+        inputs: Hashes of the input files that define the run, by name.
         step: Optimizer steps done since the training began.
-        elapsed_seconds: Time that all starts together took for what this checkpoint holds.
+        elapsed_seconds: Time that all starts together took to reach this checkpoint.
         written_at: UTC, ISO 8601.
         sha256: Checksum of all other fields.
     """
@@ -71,11 +71,11 @@ class Manifest(BaseModel):
     sha256: str = ""
 
     def checksum(self) -> str:
-        """The checksum of all fields but ``sha256``."""
+        """Return the checksum of all fields but ``sha256``."""
         return hashlib.sha256(self.model_dump_json(exclude={"sha256"}).encode()).hexdigest()
 
     def with_checksum(self) -> Manifest:
-        """A copy that carries its checksum."""
+        """Return a copy with its checksum."""
         return self.model_copy(update={"sha256": self.checksum()})
 
 
@@ -87,11 +87,11 @@ class Checkpoint:
     manifest: Manifest
 
     def check(self, name: str) -> Path:
-        """The path of one file, whose bytes were found to be those that were written.
+        """Return the path of a file after a check that its bytes are those that were written.
 
         Raises:
             CheckpointError: The bytes differ, or the file is missing.
-            OSError: The file cannot be read, and may be whole.
+            OSError: The file cannot be read, and may be complete.
         """
         path, expected = self.folder / name, self.manifest.files.get(name)
         if expected is None:
@@ -101,11 +101,11 @@ class Checkpoint:
             if size != expected.bytes:
                 raise CheckpointError(f"{path} has {size} bytes, not the {expected.bytes} that were written")
             with path.open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
+                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         except MISSING as error:
             raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-        if found != expected.sha256:
-            raise CheckpointError(f"{path} has sha256 {found[:12]}, not {expected.sha256[:12]} as written")
+        if sha256 != expected.sha256:
+            raise CheckpointError(f"{path} has sha256 {sha256[:12]}, not {expected.sha256[:12]} as written")
         return path
 
 
@@ -116,7 +116,7 @@ class CheckpointFolder:
     Args:
         folder: Holds the checkpoints and nothing else.
         definition: The run; checkpoints of another are not used.
-        inputs: Hashes of what else defines the run, by name.
+        inputs: Hashes of the input files that define the run, by name.
     """
 
     folder: Path
@@ -124,13 +124,13 @@ class CheckpointFolder:
     inputs: Mapping[str, str]
 
     def valid(self, refused: list[str]) -> Iterator[Checkpoint]:
-        """Checkpoints of this run, the newest first, judged by their manifests alone.
+        """Yield the checkpoints of this run, the newest first; only their manifests are checked.
 
         Args:
             refused: Receives a sentence for each checkpoint that may not be used.
 
         Raises:
-            OSError: A manifest cannot be read, and its checkpoint may be whole.
+            OSError: A manifest cannot be read, and its checkpoint may be complete.
         """
         for folder in sorted(self.folder.glob("step-*"), reverse=True):
             try:
@@ -149,7 +149,7 @@ class CheckpointFolder:
         if manifest.version != VERSION:
             raise CheckpointError(f"{path} is of version {manifest.version}, not {VERSION}")
         if manifest.sha256 != manifest.checksum():
-            raise CheckpointError(f"{path} is damaged: its sum is not that of what it says")
+            raise CheckpointError(f"{path} is damaged: its checksum does not match its contents")
         if manifest.definition != self.definition:
             raise CheckpointError(f"{path} is of other settings: {_differences(manifest, self.definition)}")
         if manifest.inputs != dict(self.inputs):
@@ -162,10 +162,10 @@ class CheckpointFolder:
         return Checkpoint(folder, manifest)
 
     def begin(self, step: int) -> Path:
-        """Make an empty folder to write files into; what earlier writers left half-way goes.
+        """Create an empty folder for a checkpoint, and delete incomplete ones of earlier writers.
 
         Raises:
-            OSError: The folder cannot be made.
+            OSError: The folder cannot be created.
         """
         self._tidy()
         part = self.folder / f".step-{step:09d}"
@@ -175,10 +175,10 @@ class CheckpointFolder:
     def commit(
         self, part: Path, step: int, elapsed_seconds: float, files: Mapping[str, FileSum]
     ) -> Checkpoint:
-        """Give what was written its name, and take away all but the last two.
+        """Write the manifest, rename the folder, and delete all checkpoints but the last two.
 
         Raises:
-            OSError: The manifest cannot be written; the checkpoints before are whole.
+            OSError: The manifest cannot be written; the earlier checkpoints are complete.
         """
         manifest = Manifest(
             definition=self.definition,
@@ -191,7 +191,7 @@ class CheckpointFolder:
         write_json(part / MANIFEST, manifest)
         _flush(part)
         folder = self.folder / part.name.removeprefix(".")
-        # one of the same step was refused, or it would have been gone on from
+        # one of the same step was refused, or the training would have resumed from it
         self._delete(folder)
         part.rename(folder)
         _flush(self.folder)
@@ -199,7 +199,7 @@ class CheckpointFolder:
         return Checkpoint(folder, manifest)
 
     def _delete_old(self, newest: Path) -> None:
-        """Keep this one and the last before it; those of later steps are damaged, or another training's."""
+        """Delete all but the newest and the one before; later steps are damaged or of another training."""
         earlier = sorted(path for path in self.folder.glob("step-*") if path.name < newest.name)
         kept = {newest, *earlier[-(KEPT - 1) :]}
         for path in self.folder.glob("step-*"):
@@ -207,14 +207,14 @@ class CheckpointFolder:
                 self._delete(path)
 
     def delete_newer_than(self, chosen: Checkpoint | None) -> None:
-        """Take away those that came after the one that is used, or all: they would count among the kept."""
+        """Delete the checkpoints after the one that is used, or all: they would count as kept."""
         for folder in self.folder.glob("step-*"):
             if chosen is None or folder.name > chosen.folder.name:
                 self._delete(folder)
         self._tidy()
 
     def _delete(self, folder: Path) -> None:
-        """Hidden first: half of a checkpoint must not be found as one when this is cut off."""
+        """Rename a checkpoint, then delete it: an interrupted deletion must not leave half a checkpoint."""
         hidden = self.folder / f".gone-{folder.name}"
         shutil.rmtree(hidden, ignore_errors=True)
         with suppress(OSError):
@@ -222,32 +222,32 @@ class CheckpointFolder:
         shutil.rmtree(hidden, ignore_errors=True)
 
     def _tidy(self) -> None:
-        """Take away what was written or deleted half-way."""
+        """Delete checkpoints that were written or deleted in part."""
         for pattern in (".step-*", ".gone-*"):
             for left in self.folder.glob(pattern):
                 shutil.rmtree(left, ignore_errors=True)
 
     def abandon(self, part: Path) -> None:
-        """Take away what was half written."""
+        """Delete an incomplete checkpoint."""
         shutil.rmtree(part, ignore_errors=True)
 
     def clear(self) -> None:
-        """Take all of them away."""
+        """Delete all checkpoints."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _differences(manifest: Manifest, definition: RunDefinition) -> str:
-    """The fields in which two definitions differ, with both values."""
-    found, wanted = manifest.definition.values, definition.values
+    """Return the fields in which two definitions differ, with both values."""
+    saved, current = manifest.definition.values, definition.values
     return ", ".join(
-        f"{name} is {found.get(name)!r}, not {wanted.get(name)!r}"
-        for name in sorted({*found, *wanted})
-        if found.get(name) != wanted.get(name)
+        f"{name} is {saved.get(name)!r}, not {current.get(name)!r}"
+        for name in sorted({*saved, *current})
+        if saved.get(name) != current.get(name)
     )
 
 
 def _flush(folder: Path) -> None:
-    """A name survives a crash of the machine once its folder is on disk."""
+    """Flush a folder to disk, so that the names in it survive a crash of the machine."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

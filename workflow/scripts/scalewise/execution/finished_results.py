@@ -1,7 +1,7 @@
 """Give Snakemake the result of a run: summary.json, a link to the record.
 
-Snakemake deletes the outputs and the log of a job before it starts it, however whole they are: those of a run
-that it has not seen end, for example. It knows nothing of the record.
+Snakemake deletes the outputs and the log of a job before it starts the job, even complete ones: for example
+if an earlier Snakemake was killed while the run trained. It does not track the record.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from scalewise.records import (
 
 
 def publish(folder: Path, log: Path) -> None:
-    """Link the record of a run to ``summary.json``, the last of all that it leaves, and keep its log.
+    """Link the log of a run to its copy, then the record to ``summary.json``, the last file of a run.
 
     Raises:
         OSError: The link cannot be made, nor a copy.
@@ -39,7 +39,7 @@ def publish(folder: Path, log: Path) -> None:
 
 
 def publish_again(folder: Path, log: Path) -> None:
-    """Link a record that was there before, as new as its job: Snakemake compares times with those of inputs.
+    """Link the record of an earlier job, with the present time: Snakemake compares it with that of inputs.
 
     Raises:
         OSError: The link cannot be made, nor a copy.
@@ -53,12 +53,12 @@ def publish_again(folder: Path, log: Path) -> None:
 def finished_result(
     folder: Path, definition: RunDefinition, inputs: Mapping[str, str], commit: str | None
 ) -> RunRecord | None:
-    """Return the record of a run if it is whole, and of just this definition, these inputs and this workflow.
+    """Return the record of a run if it is complete, and has this definition, these inputs and this commit.
 
     Args:
         folder: The folder of the run's records.
         definition: The run, with every setting written out.
-        inputs: Hashes of what else defines the run, by name.
+        inputs: Hashes of the input files that define the run, by name.
         commit: The workflow's version now; None outside a checkout.
     """
     try:
@@ -79,7 +79,7 @@ def finished_result(
 
 
 def _link(source: Path, target: Path) -> None:
-    """Give a file another name, which stays when the first is deleted; copy it if names cannot be added."""
+    """Link a file to another name, which stays when the first is deleted; copy it if links are refused."""
     target.unlink(missing_ok=True)
     try:
         os.link(source, target)

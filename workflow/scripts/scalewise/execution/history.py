@@ -15,40 +15,40 @@ from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import HISTORY, History, RecordError, Start, later, read_history, write_json
 
 MAX_STARTS_WITHOUT_PROGRESS = 3
-"""Starts in a row without progress after which Scalewise gives the run up: the next one would end alike."""
+"""Starts in a row without progress after which Scalewise gives the run up."""
 
 
 def load_history(
     folder: Path, definition: RunDefinition, inputs: Mapping[str, str], rank_files: RankFiles
 ) -> History:
-    """Return the starts that were made before, all of them ended; none if they cannot be read.
+    """Return the earlier starts, each with its end; none if they cannot be read.
 
-    Starts on other devices are forgotten: their time costs something else.
+    Starts over another shape are dropped: their time has another cost.
 
     Args:
         folder: Holds the run's records.
         definition: The run; starts of another belong to another training.
-        inputs: Hashes of what else defines the run, by name.
+        inputs: Hashes of the input files that define the run, by name.
         rank_files: The folder of the last start, which has its progress if it was killed.
     """
     try:
-        found = read_history(folder)
+        earlier = read_history(folder)
     except RecordError:
-        found = None
-    if found is None or found.definition.shape != definition.shape:
+        earlier = None
+    if earlier is None or earlier.definition.shape != definition.shape:
         return History(definition=definition, inputs=dict(inputs), starts=[])
-    starts, first = list(found.starts), found.first
+    starts, first = list(earlier.starts), earlier.first
     if starts and starts[-1].outcome is None:
         killed = {"outcome": "killed", "no_progress": True, "steps": steps_done(rank_files)}
         starts[-1] = starts[-1].model_copy(update=killed)
-    is_other = found.definition != definition or found.inputs != dict(inputs)
+    is_other = earlier.definition != definition or earlier.inputs != dict(inputs)
     if is_other or (starts and starts[-1].has_result):
         first = len(starts)
     return History(definition=definition, inputs=dict(inputs), first=first, starts=starts)
 
 
 def in_training(history: History) -> list[Start]:
-    """Return the starts of the present training; those that were refused are not among them."""
+    """Return the starts of the present training, without those that were refused."""
     return [start for start in history.starts[history.first :] if start.from_step is not None]
 
 
@@ -64,17 +64,17 @@ def lost_steps(history: History, next_step: int) -> int:
 def starts_without_progress(history: History, next_step: int) -> list[Start]:
     """Return the last starts in a row that failed and began at the step of the next one, the newest first.
 
-    A start that a signal ended neither counts nor breaks the row. A start by the user forgives earlier ones.
+    A start that a signal ended neither counts nor breaks the row. A start by the user resets the count.
     """
-    row: list[Start] = []
+    failures: list[Start] = []
     for start in reversed(in_training(history)):
         if start.from_step != next_step:
             break
         if start.no_progress:
-            row.append(start)
+            failures.append(start)
         if start.is_requested_by_user:
             break
-    return row
+    return failures
 
 
 def seconds_of_earlier_tries(history: History, attempt: int) -> float:
@@ -104,7 +104,7 @@ def steps_done(rank_files: RankFiles) -> int | None:
 
 
 def has_open_training(folder: Path) -> bool:
-    """True if a training was begun in the folder and has not ended; so, too, if its history is damaged.
+    """Whether a training in the folder has begun and has no result; true also if its history is damaged.
 
     The folder is listed, as a network file system may remember that a file was missing.
     """
@@ -122,7 +122,7 @@ class HistoryWriter:
 
     Args:
         folder: Holds the run's records.
-        earlier: Starts that were made before.
+        earlier: Starts before this one.
         start: The start that this process makes.
     """
 
@@ -131,7 +131,7 @@ class HistoryWriter:
         self.history, self.start = earlier, start
 
     def begin(self, from_step: int) -> None:
-        """Write that the start is made, at a step; one by the user, from nothing, begins another training.
+        """Write that the start begins at a step; one by the user at step 0 begins another training.
 
         Raises:
             OSError: The file cannot be written.
@@ -170,7 +170,7 @@ class HistoryWriter:
 
 
 def would_fail_again(history: History, limit_seconds: float) -> Start | None:
-    """Return the failure that makes another try a waste: it would end alike, or used as much time."""
+    """Return the failure that another try would repeat, or that used the whole limit; else None."""
     failure = history.failure
     if failure is None or history.first == len(history.starts):
         return None

@@ -1,4 +1,4 @@
-"""Hashes of the files that define a run beside its settings: a checkpoint of other data is not resumed."""
+"""Hash the input files that define a run, in addition to its settings: others need another training."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 LONGEST_HEADER = 64 << 20
-"""Bytes of the longest header that is read; a longer one is none of a prepared file."""
+"""Most bytes of a header that are read; no prepared file has a longer one."""
 
 
 def input_hashes(dataset: Path, weights: Path | None) -> dict[str, str]:
-    """Hashes by the name that a user knows each input by: ``dataset``, ``weights``.
+    """Return the hashes of a built-in training's inputs, by name: ``dataset``, ``weights``.
 
     Args:
         dataset: The prepared file; its header holds the checksums of all of its pieces.
@@ -20,40 +20,40 @@ def input_hashes(dataset: Path, weights: Path | None) -> dict[str, str]:
     Raises:
         OSError: A file cannot be read.
     """
-    found = {"dataset": _of_prepared(dataset)}
+    hashes = {"dataset": _hash_prepared(dataset)}
     if weights is not None:
-        found["weights"] = _of_prepared(weights)
-    return found
+        hashes["weights"] = _hash_prepared(weights)
+    return hashes
 
 
 def program_hashes(program: Sequence[Path], files: Sequence[Path], inputs: Sequence[Path]) -> dict[str, str]:
-    """Hashes of what defines a user's program beside its settings: ``program``, ``files``, ``inputs``.
+    """Return the hashes of the files of a user's program, by name: ``program``, ``files``, ``inputs``.
 
     Args:
-        program: The program's own file and all that it imports, as far as they can be found by reading.
-        files: Files that it reads as its configuration.
-        inputs: Data that it trains on; of a folder the names, sizes and times of its files count.
+        program: The program's file and the files that it imports, as far as its source shows them.
+        files: Configuration files of the program.
+        inputs: Data that it trains on; only the names, sizes and times of the files are hashed.
 
     Raises:
         OSError: A file cannot be read.
     """
-    found = {}
+    hashes = {}
     if program:
-        found["program"] = _of_files(program)
+        hashes["program"] = _hash_contents(program)
     if files:
-        found["files"] = _of_files(files)
+        hashes["files"] = _hash_contents(files)
     if inputs:
-        found["inputs"] = _of_stats(inputs)
-    return found
+        hashes["inputs"] = _hash_stats(inputs)
+    return hashes
 
 
-def _of_files(paths: Sequence[Path]) -> str:
+def _hash_contents(paths: Sequence[Path]) -> str:
     sums = (hashlib.sha256(path.read_bytes()).digest() for path in sorted(paths))
     return hashlib.sha256(b"".join(sums)).hexdigest()
 
 
-def _of_stats(paths: Sequence[Path]) -> str:
-    """Names, sizes and times, for data may be too much to be read before each run."""
+def _hash_stats(paths: Sequence[Path]) -> str:
+    """Hash names, sizes and times: data may be too large to read before each run."""
     digest = hashlib.sha256()
     for path in paths:
         for each in sorted(path.rglob("*")) if path.is_dir() else [path]:
@@ -63,8 +63,8 @@ def _of_stats(paths: Sequence[Path]) -> str:
     return digest.hexdigest()
 
 
-def _of_prepared(path: Path) -> str:
-    """Size and hash of a safetensors file; of its header if that holds checksums, else of the whole file."""
+def _hash_prepared(path: Path) -> str:
+    """Return size and hash of a safetensors file; only its header is hashed if that holds checksums."""
     size = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(8)

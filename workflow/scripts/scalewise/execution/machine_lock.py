@@ -1,7 +1,7 @@
-"""Let one training at a time run on a machine: each has the machine to itself.
+"""Let one training at a time run on a machine.
 
 The lock is an abstract Unix socket. All users of the machine see its name, and the kernel frees the name
-when the process ends, however it ends. A container with a network namespace of its own does not see it.
+when the process ends, even if it is killed. Processes in another network namespace do not see it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _try_to_lock(address: str) -> socket.socket | None:
 
 
 def _holder(address: str) -> str:
-    """Name the process that holds the lock, as the kernel knows it."""
+    """Return the name of the process that holds the lock, from the kernel."""
     with socket.socket(socket.AF_UNIX) as waiting:
         waiting.setblocking(False)
         try:

@@ -25,7 +25,7 @@ _CONSEQUENCES = (
     "recvvalue failed",
     *_TIMEOUTS,
 )
-"""Phrases of gloo, nccl and the store on ranks that have lost another one: never the cause."""
+"""Phrases of gloo, nccl and the store in errors of ranks that have lost another rank: never the cause."""
 
 _WITHOUT_MEMORY = (
     "OutOfMemoryError",
@@ -68,15 +68,15 @@ class Progress(_Note):
 
     Args:
         epoch: Epochs done.
-        epochs: Epochs of the whole training, where they end it; 0 for a program, whose epochs nobody knows.
+        epochs: Epochs of the whole training, if they end it; 0 for a program, whose epochs are unknown.
         step: Optimizer steps done since the training began.
-        steps: Optimizer steps of the whole training, where they end it; None where something else does.
-        steps_per_epoch: Optimizer steps of an epoch; None where nobody knows.
+        steps: Optimizer steps of the whole training, if they end it; None otherwise.
+        steps_per_epoch: Optimizer steps of an epoch; None if unknown.
         reported_at: Time of the report, seconds since the epoch by the clock of rank 0's host.
         first_step: Steps that this start's first report had; the steps of earlier starts are among them.
         first_reported_at: Time of that report.
-        samples_per_second: Throughput by the clock of rank 0; None before there is any. Of a built-in model
-            in the latest windows, warm-up left out; of a program, between the last two messages.
+        samples_per_second: Throughput by the clock of rank 0; None before the first. Of the built-in training
+            in the latest windows without warm-up; of a program between its last two messages.
     """
 
     epoch: int
@@ -91,14 +91,14 @@ class Progress(_Note):
 
     @property
     def total_steps(self) -> int | None:
-        """Optimizer steps of the whole training; None where its length is not known."""
+        """Optimizer steps of the whole training; None if unknown."""
         if self.steps is not None:
             return self.steps
         return self.epochs * (self.steps_per_epoch or 0) or None
 
     @property
     def fraction(self) -> float | None:
-        """Share of the training that is done; None where its length is not known."""
+        """Share of the training that is done; None if its length is unknown."""
         return self.step / self.total_steps if self.total_steps else None
 
     def __str__(self) -> str:
@@ -112,9 +112,9 @@ class GracefulStop(_Note):
 
     Args:
         step: Optimizer steps done.
-        saved: Whether a checkpoint holds just these steps.
-        problem: The reason that none does; empty where one does.
-        stop_source: The name of the signal that a rank got, or the words of ``request_stop``.
+        saved: Whether a checkpoint holds these steps.
+        problem: The reason if none does; else empty.
+        stop_source: The name of the signal that a rank received, or the reason in ``request_stop``.
     """
 
     step: int
@@ -149,20 +149,20 @@ class RankError(_Note):
     @property
     def is_secondary(self) -> bool:
         """Whether it is only the consequence of another rank's end."""
-        return self._says(_CONSEQUENCES)
+        return self._has_phrase(_CONSEQUENCES)
 
     @property
     def is_timeout(self) -> bool:
-        """Whether another rank has not answered in time."""
-        return self._says(_TIMEOUTS)
+        """Whether another rank did not answer in time."""
+        return self._has_phrase(_TIMEOUTS)
 
-    def _says(self, phrases: tuple[str, ...]) -> bool:
+    def _has_phrase(self, phrases: tuple[str, ...]) -> bool:
         text = self.message.lower()
         return any(phrase in text for phrase in phrases)
 
 
 class Rank(_Note):
-    """``rank{n}.json``: the state of a rank, as it states it itself.
+    """``rank{n}.json``: the state of a rank, which the rank writes.
 
     Args:
         pid: Number of its process; for a user's program, of the program's process.
@@ -188,7 +188,7 @@ class RankSetup(RankLaunch):
         network_interface: The interface for traffic between nodes; None for that of the node's address.
         timeout_seconds: A rank waits this long for another.
         supervisor_host: The host of the process that started the ranks.
-        supervisor_pid: The id of that process; None under Slurm, which ends ranks by itself.
+        supervisor_pid: The id of that process; None under Slurm, which ends the ranks.
         token: Names the attempt among those that use its folder.
     """
 
@@ -204,17 +204,17 @@ class TrainSpec(_Note):
     """The run that the ranks of a training train.
 
     Args:
-        dataset: The prepared file; None where a program of the user's own trains.
+        dataset: The prepared file; None if a user's program trains.
         folder: Receives the run's records.
         started_at: UTC, ISO 8601; before the ranks were started.
-        other_jobs: Jobs of anybody on the run's nodes when it began; None where nobody can say.
+        other_jobs: Other jobs of all users on the run's nodes when it began; None if unknown.
         weights: The file that the training begins from; None for random weights.
         checkpoint_seconds: Time between two checkpoints.
-        inputs: Hashes of what defines the run beside its definition, by name; a checkpoint of other inputs is
-            not resumed.
-        starts: The number of starts of this training, this one included.
-        lost_steps: Steps that earlier starts did and no checkpoint has.
-        elapsed_seconds: Time that earlier starts took for what the newest checkpoint holds.
+        input_hashes: Hashes of the input files that define the run, by name; a checkpoint of others is not
+            used.
+        start_number: Number of this start of the training, from 1.
+        lost_steps: Steps of earlier starts that no checkpoint holds.
+        elapsed_seconds: Time that earlier starts took to reach the newest checkpoint.
     """
 
     definition: RunDefinition
@@ -224,8 +224,8 @@ class TrainSpec(_Note):
     other_jobs: int | None = None
     weights: Path | None = None
     checkpoint_seconds: float = 600.0
-    inputs: dict[str, str] = {}
-    starts: int = 1
+    input_hashes: dict[str, str] = {}
+    start_number: int = 1
     lost_steps: int = 0
     elapsed_seconds: float = 0.0
 

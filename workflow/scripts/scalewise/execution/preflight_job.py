@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from scalewise.execution.rank_files import RankFiles
+from scalewise.execution.rank_files import ATTEMPT, RankFiles
 from scalewise.execution.rank_processes import command_for, rank_setup_for
 from scalewise.execution.supervisor import RankGroup, failure_reason, supervise
 from scalewise.plan.config.shape import Shape
@@ -33,7 +33,7 @@ class RankPreflight(BaseModel):
     Args:
         cpus: CPUs that the rank may run on.
         total: Sum of rank + 1 over all ranks, by all-reduce on the rank's device.
-        datasets: Bytes of each prepared file as the rank sees it; None for a file that it does not see.
+        datasets: Bytes of each prepared file on the rank's node; None if it is missing there.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -68,11 +68,11 @@ def run_hello_job(plan: Plan, log: Path, output: Path) -> None:
         output: Receives ``Findings``, also if the ranks ended without a result.
     """
     preflight, limits = Preflight.model_validate(plan["preflight"]), plan["hello"]["limits"]
-    shape, start = preflight.shape, SiteLaunch.model_validate(plan["launch"])
-    rank_files = RankFiles(output.parent / "attempt")
+    shape, site = preflight.shape, SiteLaunch.model_validate(plan["launch"])
+    rank_files = RankFiles(output.parent / ATTEMPT)
     visible = [Path(path).resolve().parent for path in preflight.datasets]
-    launch = command_for(preflight, start, rank_files, visible)
-    rank_files.begin(rank_setup_for(preflight, start, limits["timeout_seconds"], "hello"))
+    launch = command_for(preflight, site, rank_files, visible)
+    rank_files.begin(rank_setup_for(preflight, site, limits["timeout_seconds"], "hello"))
     write_text(rank_files.folder / DATASETS, "\n".join(preflight.datasets))
     rank_group = RankGroup(
         label="hello",
@@ -86,20 +86,20 @@ def run_hello_job(plan: Plan, log: Path, output: Path) -> None:
     ended = supervise(rank_group)
     report = rank_files.folder / RANK_REPORT
     if ended.code == 0 and report.exists():
-        met = PreflightReport.model_validate_json(report.read_text(encoding="utf-8"))
-        findings = list(check_report(met, preflight, sizes(preflight.datasets)))
+        rank_reports = PreflightReport.model_validate_json(report.read_text(encoding="utf-8"))
+        findings = list(check_report(rank_reports, preflight, file_sizes(preflight.datasets)))
     else:
         why = failure_reason(rank_group, ended, rank_files.root_cause(shape.world_size))
         fix = f"The ranks' output is in {log}."
         findings = [bad(f"the hello job over {shape} ended without a result: {why}", fix)]
-    if start.container is not None and ended.code == 0:
-        findings.append(ok(f"container {start.container.image}"))
+    if site.container is not None and ended.code == 0:
+        findings.append(ok(f"container {site.container.image}"))
     rank_files.end()
     write_json(output, Findings(findings=findings))
 
 
-def sizes(paths: list[str]) -> dict[str, int | None]:
-    """Bytes of each file, None where it cannot be seen from here."""
+def file_sizes(paths: list[str]) -> dict[str, int | None]:
+    """Return the bytes of each file; None if it is missing on this node."""
     return {path: Path(path).stat().st_size if Path(path).exists() else None for path in paths}
 
 
@@ -153,11 +153,11 @@ def _check_places(ranks: list[RankPreflight], shape: Shape) -> Iterator[Finding]
 
 def _check_datasets(ranks: list[RankPreflight], here: Mapping[str, int | None]) -> Iterator[Finding]:
     for path, size in here.items():
-        blind = sorted({reported.host for reported in ranks if reported.datasets.get(path) != size})
+        hosts = sorted({reported.host for reported in ranks if reported.datasets.get(path) != size})
         if size is None:
             yield bad(f"{path} is missing", fix="Run snakemake once more.")
-        elif blind:
+        elif hosts:
             fix = "Work in a folder that all nodes share, and bind it if there is a container."
-            yield bad(f"{path} is not the same seen from {', '.join(blind)}", fix)
+            yield bad(f"{path} is not the same seen from {', '.join(hosts)}", fix)
         else:
             yield ok(f"{path}: {size:,} bytes on every node")

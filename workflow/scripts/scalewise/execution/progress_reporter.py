@@ -1,6 +1,6 @@
-"""Report rank 0's progress and look for requests to stop, in a thread next to the training.
+"""Report rank 0's progress and look for requests to stop, in a thread.
 
-A file system that is slow, full or away for a while then delays no step.
+So a file system that is slow, full or unavailable delays no step of the training.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REPORT_SECONDS = 5.0
 
 
 class ProgressReporter:
-    """Reports progress, looks for requests and prints lines, from entry to exit, in a thread.
+    """Reports progress, looks for requests to stop and prints lines in a thread, from entry to exit.
 
     Args:
         rank_files: The files that the supervisor reads; None for a rank that reports nothing.
@@ -66,7 +66,7 @@ class ProgressReporter:
             self._print()
 
     def say(self, text: str) -> None:
-        """Print a line of train.log from the thread, in the order of the calls; here while there is none."""
+        """Print a line of train.log, in the order of the calls: in the thread while it runs."""
         if self._thread is None:
             say(text)
         else:
@@ -100,6 +100,6 @@ class ProgressReporter:
 
 
 def say(text: str) -> None:
-    """Print a line of train.log, if the disk takes it."""
+    """Print a line of train.log, unless the disk is full."""
     with suppress(OSError):
         print(text, flush=True)

@@ -1,6 +1,23 @@
-"""Small files by which the ranks of one attempt and the supervisor exchange what they do.
+"""Read and write the files of ``attempt/``: messages between the ranks of one attempt and their supervisor.
 
 Files work for every launcher and across nodes, and a rank that is killed cannot state that it has finished.
+
+=================  ====================================  =====================================
+file               written by                            read by
+=================  ====================================  =====================================
+waiting.json       job, while another one trains         display
+rank_setup.json    supervisor, before the ranks start    ranks, supervisor
+spec.json          supervisor, before the ranks start    ranks of a training
+endpoint.json      rank 0, or a program's first rank     the other ranks
+rendezvous         torch's file store                    torch's file store
+rank{n}.json       rank n; its time is the heartbeat     supervisor
+rank{n}.fault      Python, on a fatal signal in rank n   supervisor
+progress.json      rank 0                                supervisor, display, next start
+stop               supervisor, or a node's launcher      ranks
+stopped.json       rank 0                                supervisor, next start
+=================  ====================================  =====================================
+
+The hello job, the measurement of all-reduce and programs add files, which their modules name.
 """
 
 from __future__ import annotations
@@ -27,17 +44,14 @@ from scalewise.execution.messages import (
 )
 from scalewise.records import write_json, write_text
 
-RANK_SETUP, SPEC, ENDPOINT = "rank_setup.json", "spec.json", "endpoint.json"
-"""Files that the supervisor writes before the ranks start, and the one with the address of rank 0."""
+ATTEMPT = "attempt"
+"""The folder of the last attempt, below that of the run's records."""
+
+WAITING, RANK_SETUP, SPEC, ENDPOINT = "waiting.json", "rank_setup.json", "spec.json", "endpoint.json"
+PROGRESS, STOP, STOPPED = "progress.json", "stop", "stopped.json"
 
 FAULT_BYTES = 200
 """The beginning of a rank's fault file, which names the fatal signal."""
-
-PROGRESS = "progress.json"
-"""The file with the progress of the training, for the supervisor and the display."""
-
-WAITING = "waiting.json"
-"""The file that states what a job waits for, until it begins to start its ranks."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +95,7 @@ class RankFiles:
         if not self.is_current:
             raise OSError(errno.ESTALE, "another attempt has it by now", str(self.folder))
 
-    def _own(self, name: str) -> Path:
+    def _to_write(self, name: str) -> Path:
         """Return the path of a file to write; raises as ``check_current`` does."""
         self.check_current()
         return self.folder / name
@@ -96,7 +110,7 @@ class RankFiles:
 
     def write_spec(self, spec: TrainSpec) -> None:
         """Write what the ranks train, before they are started."""
-        write_json(self._own(SPEC), spec)
+        write_json(self._to_write(SPEC), spec)
 
     def end(self) -> None:
         """Delete the folder, unless another attempt has it."""
@@ -115,7 +129,7 @@ class RankFiles:
 
     def publish_endpoint(self, host: str, port: int) -> None:
         """Write the address to which the other ranks connect."""
-        write_json(self._own(ENDPOINT), Endpoint(host=host, port=port))
+        write_json(self._to_write(ENDPOINT), Endpoint(host=host, port=port))
 
     def wait_for_endpoint(self, timeout_seconds: float) -> Endpoint:
         """Wait for the address to connect to.
@@ -144,14 +158,14 @@ class RankFiles:
     def finished(self, rank: int) -> None:
         """State that a rank has ended in order."""
         self.check_current()
-        if (known := self.read_rank(rank)) is not None:
-            self._write_rank(known.model_copy(update={"state": "finished"}))
+        if (earlier := self.read_rank(rank)) is not None:
+            self._write_rank(earlier.model_copy(update={"state": "finished"}))
 
     def terminated(self, rank: int) -> None:
         """State that a rank was requested to end, unless it has ended: a signal comes at any time."""
         self.check_current()
-        if (known := self.read_rank(rank)) is not None and known.state == "running":
-            self._write_rank(known.model_copy(update={"state": "terminated"}))
+        if (earlier := self.read_rank(rank)) is not None and earlier.state == "running":
+            self._write_rank(earlier.model_copy(update={"state": "terminated"}))
 
     def failed(self, rank: int, host: str, error: BaseException, out_of_memory: bool) -> None:
         """State the exception that ends a rank."""
@@ -178,12 +192,12 @@ class RankFiles:
             out_of_memory=out_of_memory,
             permanent=permanent,
         )
-        known = self.read_rank(rank) or Rank(rank=rank, host=host, pid=os.getpid())
-        self._write_rank(known.model_copy(update={"state": "failed", "error": error}))
+        earlier = self.read_rank(rank) or Rank(rank=rank, host=host, pid=os.getpid())
+        self._write_rank(earlier.model_copy(update={"state": "failed", "error": error}))
 
     def _write_rank(self, rank: Rank) -> None:
-        # not by one draft for all states: a signal's handler may write while another state is written
-        path = self._own(f"rank{rank.rank}.json")
+        # one draft per state: a signal's handler may write while another state is written
+        path = self._to_write(f"rank{rank.rank}.json")
         draft = path.with_name(f".{path.name}.{rank.state}")
         draft.write_text(rank.model_dump_json(), encoding="utf-8")
         draft.replace(path)
@@ -199,10 +213,10 @@ class RankFiles:
     def keep_fault(self, rank: int) -> None:
         """Let Python write a fatal signal that this process raises, such as SIGABRT by NCCL's watchdog."""
         # stays open as long as the process lives
-        faulthandler.enable(self._own(f"rank{rank}.fault").open("wb"), all_threads=False)
+        faulthandler.enable(self._to_write(f"rank{rank}.fault").open("wb"), all_threads=False)
 
     def aborted(self, rank: int) -> bool:
-        """Whether a rank ended itself by SIGABRT, as ranks do under NCCL that waited too long for another."""
+        """Whether a rank ended itself by SIGABRT, as NCCL does if another rank does not answer."""
         try:
             return b"Aborted" in (self.folder / f"rank{rank}.fault").read_bytes()[:FAULT_BYTES]
         except OSError:
@@ -210,26 +224,26 @@ class RankFiles:
 
     def request_stop(self, because: str) -> None:
         """Request the ranks to write a checkpoint at the next step edge and to end."""
-        write_text(self._own("stop"), because)
+        write_text(self._to_write(STOP), because)
 
     def stop_request(self) -> str | None:
         """Return the reason of a request to stop, if there is one; listed, as in ``wait_for_endpoint``."""
-        if not any(path.name == "stop" for path in self.folder.iterdir()):
+        if not any(path.name == STOP for path in self.folder.iterdir()):
             return None
-        return (self.folder / "stop").read_text(encoding="utf-8")
+        return (self.folder / STOP).read_text(encoding="utf-8")
 
     def stopped(self, note: GracefulStop) -> None:
         """State that all ranks end as requested; rank 0 does so before it ends."""
-        write_json(self._own("stopped.json"), note)
+        write_json(self._to_write(STOPPED), note)
 
     def read_stopped(self) -> GracefulStop | None:
         """Read how the ranks ended, if they ended as requested."""
-        path = self.folder / "stopped.json"
+        path = self.folder / STOPPED
         return GracefulStop.model_validate_json(path.read_text(encoding="utf-8")) if path.exists() else None
 
     def heartbeat(self) -> None:
         """Show that rank 0 is alive: set the time of its file."""
-        os.utime(self._own("rank0.json"))
+        os.utime(self._to_write("rank0.json"))
 
     def last_heartbeat(self) -> float | None:
         """Return the time of the last ``heartbeat`` by the file's server; None before rank 0 has started."""
@@ -241,7 +255,7 @@ class RankFiles:
             return None
 
     def waits(self, reason: str) -> None:
-        """State what the job waits for; nothing fails if the disk does not take it."""
+        """State what the job waits for, unless the disk is full."""
         with suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
             write_json(self.folder / WAITING, Waiting(reason=reason, since=time.time()))
@@ -249,7 +263,7 @@ class RankFiles:
     def progress(self, progress: Progress) -> None:
         """Write the progress of the training, for the supervisor and the display."""
         # not flushed to disk: it is written while the clock runs
-        path, now = self._own(PROGRESS), time.time()
+        path, now = self._to_write(PROGRESS), time.time()
         draft = path.with_name(f".{path.name}")
         earlier = self.read_progress()
         first = (progress.step, now) if earlier is None else (earlier.first_step, earlier.first_reported_at)
@@ -275,10 +289,10 @@ class RankFiles:
     def root_cause(self, world_size: int) -> RankError | None:
         """Return the first exception that is not the consequence of another rank's end."""
         errors = [rank.error for rank in self.ranks(world_size) if rank.error is not None]
-        first_hand = [error for error in errors if not error.is_secondary]
-        if not first_hand and self.died_without_note(world_size):
+        primary = [error for error in errors if not error.is_secondary]
+        if not primary and self.died_without_note(world_size):
             return None
-        return min(first_hand or errors, key=lambda error: error.time, default=None)
+        return min(primary or errors, key=lambda error: error.time, default=None)
 
     def died_without_note(self, world_size: int) -> list[Rank]:
         """Return the ranks that started and stated no end: they were killed."""
@@ -287,15 +301,15 @@ class RankFiles:
     def unresponsive(self, world_size: int) -> list[Rank]:
         """Return the ranks that started and stated neither success nor an error, also if a signal ended them.
 
-        If all left an error, the single rank whose error is not a timeout: to end a rank that was stopped,
-        Slurm wakes it first, and then it finds the others gone.
+        If all have an error, the single rank whose error is not a timeout: to end a rank that was stopped,
+        Slurm continues it first, and then its connections to the others fail.
         """
         ranks = self.ranks(world_size)
-        quiet = [rank for rank in ranks if rank.state in {"running", "terminated"}]
-        if not quiet and all(rank.error is not None for rank in ranks) and len(ranks) == world_size:
-            quiet = [rank for rank in ranks if rank.error is not None and not rank.error.is_timeout]
-            quiet = quiet if len(quiet) == 1 < world_size else []
-        return quiet
+        silent = [rank for rank in ranks if rank.state in {"running", "terminated"}]
+        if not silent and all(rank.error is not None for rank in ranks) and len(ranks) == world_size:
+            silent = [rank for rank in ranks if rank.error is not None and not rank.error.is_timeout]
+            silent = silent if len(silent) == 1 < world_size else []
+        return silent
 
     def never_started(self, world_size: int) -> list[int]:
         """Return the ranks that never started."""

@@ -25,7 +25,7 @@ SCRIPTS = Path(__file__).parents[2]
 
 def command_for(
     ranks: RankLaunch,
-    start: SiteLaunch,
+    site: SiteLaunch,
     rank_files: RankFiles,
     visible: Iterable[Path] = (),
     program: ProgramSettings | None = None,
@@ -42,7 +42,7 @@ def command_for(
         ranks.launcher,
         ranks.shape,
         ranks.cpus_per_device,
-        start,
+        site,
         Programs.for_rank_script(
             SCRIPTS, "rank.py" if program is None else "program_rank.py", rank_files.folder
         ),
@@ -53,29 +53,29 @@ def command_for(
 
 
 def rank_setup_for(
-    ranks: RankLaunch, start: SiteLaunch, timeout_seconds: int, work: Work = "train"
+    ranks: RankLaunch, site: SiteLaunch, timeout_seconds: int, work: Work = "train"
 ) -> RankSetup:
     """Describe the rendezvous and the work of ranks that this process starts."""
     return RankSetup(
         **ranks.model_dump(include=set(RankLaunch.model_fields)),
-        network_interface=start.network_interface,
+        network_interface=site.network_interface,
         timeout_seconds=timeout_seconds,
         supervisor_host=socket.gethostname(),
-        supervisor_pid=None if start.slurm else os.getpid(),
+        supervisor_pid=None if site.slurm else os.getpid(),
         work=work,
     )
 
 
 class RankProcesses:
-    """Starts the processes of a launch, a launcher or the ranks themselves, and ends them all.
+    """Starts the processes of a launch, a launcher or the ranks, and ends all of its processes.
 
-    Each has a session of its own, so that a Ctrl-C reaches the ranks only through ``end``.
+    Each process has a new session, so that a Ctrl-C reaches the ranks only through ``end``.
 
     Args:
-        log: Receives their output.
+        log: Receives the output of the processes.
 
     Raises:
-        OSError: One cannot be started; none of the others is left.
+        OSError: One cannot be started; the others are killed.
     """
 
     def __init__(self, launch: Launch, log: IO[str]) -> None:
@@ -98,7 +98,7 @@ class RankProcesses:
             raise
 
     def wait(self, timeout_seconds: float) -> int | None:
-        """Wait; returns the exit code of the first that failed, else 0, and None while any is at work."""
+        """Wait; returns the exit code of the first that failed, else 0, and None while any runs."""
         deadline = time.monotonic() + timeout_seconds
         for process in self._processes:
             with suppress(subprocess.TimeoutExpired):
@@ -111,11 +111,11 @@ class RankProcesses:
         return self._failure[0] if self._failure is not None else 0
 
     def failed_for(self, seconds: float) -> bool:
-        """Whether ``wait`` noticed at least this long ago that one has failed."""
+        """Whether ``wait`` noticed at least so many seconds ago that a process has failed."""
         return self._failure is not None and time.monotonic() - self._failure[1] >= seconds
 
     def end(self, grace_seconds: float) -> int:
-        """Request all to end, then kill them; returns the exit code as ``wait`` does."""
+        """Request the processes to end, then kill the rest; returns the exit code as ``wait`` does."""
         for process in self._processes:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
@@ -127,18 +127,18 @@ class RankProcesses:
         return code
 
     def kill(self) -> None:
-        """Kill all of them and their children.
+        """Kill all processes and their children.
 
-        torchrun's ranks have sessions of their own. They end with their parent (``exit_when_parent_dies``),
-        but not before they have begun to watch it.
+        torchrun starts each rank in a new session. A rank ends with its parent (``exit_when_parent_dies``),
+        but only once it has begun to watch the parent.
         """
         for process in self._processes:
-            left: list[psutil.Process] = []
+            children: list[psutil.Process] = []
             if process.poll() is None:
                 with suppress(psutil.Error):
-                    left = psutil.Process(process.pid).children(recursive=True)
+                    children = psutil.Process(process.pid).children(recursive=True)
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            for rank in left:
+            for child in children:
                 with suppress(psutil.Error):
-                    rank.kill()
+                    child.kill()

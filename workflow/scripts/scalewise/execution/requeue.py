@@ -29,8 +29,8 @@ class Requeue(Enum):
 def requeue_after(error: RunFailedError, in_slurm_job: bool) -> Requeue:
     """Decide whether the job goes back into the queue: only if the end of its time ended the ranks.
 
-    That is so if only the ranks got Slurm's signal, or if this process saw the end come. A signal to this
-    process means that somebody wants the run to end. Snakemake retries a run that failed.
+    That is so if only the ranks received Slurm's signal, or if this process ended them before the job's end.
+    A signal to this process means that a user wants the run to end. Snakemake retries a run that failed.
     """
     stopped = error.ended.stopped if error.ended is not None else None
     if not in_slurm_job or error.given_up or error.ended is None or stopped is None:
@@ -50,7 +50,7 @@ def requeue_job(log: Path, label: str, saved: bool) -> None:
         label: Names the run in messages.
         saved: Whether a checkpoint has what was trained.
     """
-    # a job that is cancelled gets its signals one after the other, and must not come back
+    # a job that is cancelled gets its signals one after the other, and must not be requeued
     time.sleep(SIGNAL_SPREAD_SECONDS)
     then = "to resume" if saved else "to start again from the beginning"
     text = f"Slurm job {os.environ['SLURM_JOB_ID']} goes back into the queue, {then}"

@@ -46,17 +46,17 @@ REASON_CHARACTERS = 4000
 """Most characters of a reason, which begins with what matters."""
 
 FULL_BYTES = 1 << 20
-"""A folder with less room than this has none: what ranks wrote there last may be missing."""
+"""Free bytes below which a disk counts as full: the last files of the ranks may be missing."""
 
 
 class RunFailedError(Exception):
     """The run has no result; the message is for the user.
 
     Args:
-        message: All that there is to say.
+        message: The reason with details.
         reason: The same in one sentence.
-        ended: The end of the ranks; None where none were started.
-        given_up: Whether starting the run again would end alike.
+        ended: The end of the ranks; None if none were started.
+        given_up: Whether another start would end the same way.
     """
 
     def __init__(
@@ -80,18 +80,18 @@ def resume_or_begin(
     Args:
         rank_group: The ranks, as if no earlier start had used any time.
         rank_setup: The way in which the ranks start.
-        spec: Facts that every start shares; the number of starts and the time that they took are added here.
+        spec: Facts that every start shares; the number of this start and the earlier time are added here.
         history: Has the earlier starts, and receives this one.
         keep_checkpoints: Whether a run that has completed keeps its checkpoints.
 
     Raises:
-        RunFailedError: There is no result; what was trained is kept in a checkpoint, as far as there is one.
-            The error says whether the run is given up.
+        RunFailedError: There is no result; a checkpoint may hold what was trained. The error states whether
+            the run is given up.
         LockLostError: Another process trains the run by now.
         RecordError: The record that the ranks left cannot be read.
         OSError: The run's folder cannot be used.
     """
-    checkpoints = CheckpointFolder(spec.checkpoints, spec.definition, spec.inputs)
+    checkpoints = CheckpointFolder(spec.checkpoints, spec.definition, spec.input_hashes)
     if checkpoints.folder.exists() and not has_open_training(spec.folder):
         note(rank_group.log, f"not used: {checkpoints.folder} is of a training that has ended")
         checkpoints.clear()
@@ -99,33 +99,39 @@ def resume_or_begin(
     step, spent = (newest.manifest.step, newest.manifest.elapsed_seconds) if newest is not None else (0, 0.0)
     rank_group = replace(rank_group, spent_seconds=spent)
     # the user may have fixed the reason of earlier failures
-    row = [] if history.start.is_requested_by_user else starts_without_progress(history.history, step)
-    if len(row) >= MAX_STARTS_WITHOUT_PROGRESS:
-        raise refuse_start(rank_group, history, "failed", _gave_up(row))
+    failures = [] if history.start.is_requested_by_user else starts_without_progress(history.history, step)
+    if len(failures) >= MAX_STARTS_WITHOUT_PROGRESS:
+        raise refuse_start(rank_group, history, "failed", _given_up_text(failures))
     if rank_group.seconds_left <= 0:
-        raise refuse_start(rank_group, history, "timed-out", _spent(rank_group, step))
-    # so that the next start cannot take for this one's what an earlier one has left
+        raise refuse_start(rank_group, history, "timed-out", _time_used_text(rank_group, step))
+    # the next start must not read files of an earlier start as those of this one
     rank_group.rank_files.clear()
     history.begin(step)
-    starts = {"starts": len(in_training(history.history)), "lost_steps": lost_steps(history.history, step)}
-    spec = spec.model_copy(update={**starts, "elapsed_seconds": spent})
+    spec = spec.model_copy(
+        update={
+            "start_number": len(in_training(history.history)),
+            "lost_steps": lost_steps(history.history, step),
+            "elapsed_seconds": spent,
+        }
+    )
     try:
         run_ranks(rank_group, rank_setup, spec, history)
     except RunFailedError as error:
-        row = []
-        with suppress(OSError):  # the error says more
-            reached = next(checkpoints.valid([]), None)
-            row = starts_without_progress(history.history, reached.manifest.step if reached else 0)
-        if error.ended is None or len(row) < MAX_STARTS_WITHOUT_PROGRESS:
+        failures = []
+        with suppress(OSError):  # the first error is more useful
+            newest = next(checkpoints.valid([]), None)
+            failures = starts_without_progress(history.history, newest.manifest.step if newest else 0)
+        if error.ended is None or len(failures) < MAX_STARTS_WITHOUT_PROGRESS:
             raise
+        text = _given_up_text(failures)
         with suppress(OSError):
-            note(rank_group.log, _gave_up(row))
-        raise RunFailedError(f"{error}\n{_gave_up(row)}", error.reason, error.ended, given_up=True) from error
+            note(rank_group.log, text)
+        raise RunFailedError(f"{error}\n{text}", error.reason, error.ended, given_up=True) from error
     end_training(spec.folder, keep_checkpoints)
 
 
 def end_training(folder: Path, keep_checkpoints: bool) -> None:
-    """Delete the checkpoints of a training that has left its result, unless the user keeps them.
+    """Delete the checkpoints of a training that has a result, unless the user keeps them.
 
     Raises:
         RecordError: The result cannot be read.
@@ -134,14 +140,14 @@ def end_training(folder: Path, keep_checkpoints: bool) -> None:
         shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
 
 
-def _gave_up(row: list[Start]) -> str:
-    last = row[0]
+def _given_up_text(failures: list[Start]) -> str:
+    last = failures[0]
     came = f"beyond the checkpoint at step {last.from_step}" if last.from_step else "to a checkpoint"
     why = "ended without an error message" if last.outcome == "killed" else last.reason
-    return f"{len(row)} tries without progress: none came {came}. The last one: {why}"
+    return f"{len(failures)} tries without progress: none came {came}. The last one: {why}"
 
 
-def _spent(rank_group: RankGroup, step: int) -> str:
+def _time_used_text(rank_group: RankGroup, step: int) -> str:
     return (
         f"all of its {in_minutes(rank_group.limit_seconds)} are used. {rank_group.fix} The checkpoint at "
         f"step {step} is kept: with more time the same command resumes there."
@@ -149,7 +155,7 @@ def _spent(rank_group: RankGroup, step: int) -> str:
 
 
 def run_ranks(rank_group: RankGroup, rank_setup: RankSetup, spec: TrainSpec, history: HistoryWriter) -> None:
-    """Run the ranks to their end, which the history then has.
+    """Run the ranks to their end, and write it into the history.
 
     Raises:
         RunFailedError: There is no result.
@@ -168,7 +174,7 @@ def run_ranks(rank_group: RankGroup, rank_setup: RankSetup, spec: TrainSpec, his
         if cause is None or not cause.out_of_memory or ended.outcome != "failed":
             raise _fail(rank_group, spec, ended, cause, history)
         _record_out_of_memory(spec, cause)
-    # the record was written last of all that the training leaves: what failed came after it
+    # the training writes its record last: what failed came after it
     record = read_record(spec.folder / RECORD, RunRecord)
     with suppress(OSError):
         history.end(rank_files, outcome=record.outcome, reason=record.reason)
@@ -184,7 +190,7 @@ def refuse_start(rank_group: RankGroup, history: HistoryWriter, outcome: Why, wh
 
 
 def _record_out_of_memory(spec: TrainSpec, cause: RankError) -> None:
-    """Write the records of a run without device memory, a result: another start would end the same way."""
+    """Write the records of a run that had too little device memory: another start would end the same way."""
     write_rows(spec.folder / EPOCHS, EpochRecord, [])
     write_rows(spec.folder / RANKS, RankRecord, [])
     write_rows(spec.folder / UTILIZATION, UtilizationRecord, [])
@@ -205,9 +211,9 @@ def _fail(
     cause: RankError | None,
     history: HistoryWriter,
 ) -> RunFailedError:
-    """Record the failure and say it: reason first, then the last lines of its output.
+    """Record the failure and return it as an error: the reason, then the last lines of output.
 
-    The reason also ends the log, which is what Snakemake shows of a job that failed elsewhere.
+    The reason also ends the log, which is what Snakemake shows of a job that failed on another machine.
     """
     why = printable(failure_reason(rank_group, ended, cause)[:REASON_CHARACTERS])
     if (free := free_bytes(spec.folder)) < FULL_BYTES:
@@ -224,12 +230,12 @@ def _fail(
         "log_tail": log_tail(rank_group.log),
     }
     details = ""
-    if stopped is None or not stopped.saved:  # else nothing to look for: it ended as requested
+    if stopped is None or not stopped.saved:  # else it ended as requested, and the output has no cause
         details = "\n".join(history.start.model_copy(update=failure).output)
     try:
         history.end(rank_group.rank_files, **failure)
         note(rank_group.log, f"{ended.outcome}: {why}")
-    except OSError as error:  # only this message has the reason, then
+    except OSError as error:  # the reason is then only in this message
         details += f"\n{explain_os_error(rank_group.label, spec.folder, error)}"
     message = f"{rank_group.label} {ended.outcome}: {why}\n{details}".rstrip()
     return RunFailedError(f"{message}\nWhole log: {rank_group.log}", why, ended)

@@ -4,10 +4,10 @@ A snakemake that was killed leaves its jobs in the queue, and the next one does 
 locks do not reach across every parallel file system. So the lock is a folder with one file, which names the
 process that holds the run. That process sets the file's time every few seconds.
 
-free to held: the holder writes a folder of its own and renames it to ``lock``. The file system refuses this
+free to held: the holder writes a draft of the folder and renames it to ``lock``. The file system refuses this
     unless ``lock`` is missing or empty.
 held to free: the holder deletes its file, or another process does once the holder is gone. The file has the
-    holder's token as its name, so nobody can delete the file of the next holder by mistake.
+    holder's token as its name, so no process can delete the file of the next holder by mistake.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ QUERY_SECONDS = 20.0
 
 
 class LockTimeoutError(Exception):
-    """Another process holds the run for longer than the wait allowed."""
+    """Another process held the run for longer than the wait allowed."""
 
 
 class LockLostError(Exception):
-    """Another process has taken the run, as this one gave no sign of life."""
+    """Another process has taken the run, as this one had not updated its lock."""
 
 
 class LockOwner(BaseModel):
@@ -89,10 +89,10 @@ class LockOwner(BaseModel):
         return f"Slurm job {self.job} on {self.host}" if self.job else f"process {self.pid} on {self.host}"
 
     def is_earlier_start_of(self, other: LockOwner) -> bool:
-        """Whether Slurm has requeued this one's job since, and started it again as the other.
+        """Whether Slurm has requeued this process's job since, and started it again as the other process.
 
-        Slurm does so when the last start has ended, or when a node of it did not answer. Then its processes
-        may live, and write.
+        Slurm does so when the last start has ended, or when one of its nodes did not answer. The processes
+        of that node may still run, and write.
         """
         return self.job is not None and self.job == other.job and self.restart < other.restart
 
@@ -138,8 +138,8 @@ def lock_run(
         wait_seconds: The longest time to wait for another holder to end.
         notify: Called once, with a sentence on the holder that this process waits for.
         owner: The process that takes the lock; by default this one.
-        silence_seconds: Time without a sign of life after which a holder counts as gone, if nothing else is
-            known of it.
+        silence_seconds: Time without a sign of life after which a holder counts as gone, if its state is
+            unknown otherwise.
 
     Raises:
         LockTimeoutError: The wait was not long enough.
@@ -169,7 +169,7 @@ def _give_signs_of_life(lock: RunLock, done: threading.Event) -> None:
 def _take(
     path: Path, owner: LockOwner, wait_seconds: float, notify: Callable[[str], None], silence_seconds: float
 ) -> bool:
-    """Wait until this process holds the lock; returns whether it had to wait for a holder that may live."""
+    """Wait until this process holds the lock; returns whether it had to wait for another process."""
     deadline = time.monotonic() + wait_seconds
     waited = False
     observer = _Observer(owner, silence_seconds)
@@ -193,7 +193,7 @@ def _take(
 
 
 def _enter(path: Path, owner: LockOwner) -> bool:
-    """Take a lock that nobody holds; false if another process was faster."""
+    """Take a free lock; returns False if another process was faster."""
     draft = path.with_name(f".{path.name}.{owner.token}")
     try:
         draft.mkdir()
@@ -225,7 +225,7 @@ class _Holder:
 
 
 def _read(path: Path) -> _Holder | None:
-    """Read who holds a lock; None if nobody does."""
+    """Read the holder of a lock; None if it is free."""
     try:
         for each in path.iterdir():
             # opened: a network file system may remember an old time

@@ -30,16 +30,16 @@ def note(log: Path, text: str) -> None:
 def printable(text: str) -> str:
     """Return the end of a program's output as a terminal can show it: bounded, control characters escaped."""
     lines = text[-SHOWN_BYTES:].replace("\r\n", "\n").replace("\r", "\n")
-    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), lines)
+    return CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), lines)
 
 
 def whole_log(log: Path) -> Path:
-    """The file that keeps the whole log of a failed run, next to the part that is shown."""
+    """Return the path of a failed run's whole log, in the folder of the part that is shown."""
     return log.with_name(f"{log.stem}.whole{log.suffix}")
 
 
 def shorten_log(log: Path) -> None:
-    """Leave the printable end of a failed run's log, and keep the whole log next to it.
+    """Reduce a failed run's log to its printable end, and keep the whole log in another file.
 
     Snakemake copies the log of a failed job to the terminal and to its own log, however long it is.
     """
@@ -62,14 +62,14 @@ def _end_of(log: Path) -> str:
 
 
 def write_log_if_missing(log: Path, text: str) -> None:
-    """Leave a text as the log, for snakemake to show, where nothing else was written."""
+    """Write a text as the log, which snakemake shows, if there is no log."""
     if not log.exists():
         with suppress(OSError):
             write_text(log, f"{text}\n")
 
 
 def append_log(log: Path, text: str) -> None:
-    """Add a line to the log, if the disk takes it: on a cluster, snakemake shows nothing else of a job."""
+    """Add a line to the log, unless the disk is full: on a cluster, snakemake shows only the log of a job."""
     with suppress(OSError):
         note(log, text)
 

@@ -44,8 +44,8 @@ class Signals:
         """Note SIGTERM, too, in this block.
 
         Args:
-            terminated: Called once after a SIGTERM, in a thread of its own: launchers send one to the peers
-                of a failed rank, and end them soon after.
+            terminated: Called once after a SIGTERM, in another thread: launchers send one to the peers of a
+                failed rank, and kill the peers soon after.
         """
         _call_once(self._terminated, terminated, "terminated")
         before = signal.signal(signal.SIGTERM, self._note)
@@ -65,8 +65,8 @@ class Signals:
 def forward_sigusr1(request_stop: Callable[[str], None]) -> None:
     """Turn a SIGUSR1 to this process, which runs between the launcher and the ranks, into a request to stop.
 
-    Slurm sends it before the end of a job's time, and this process must not end of it. The handler only sets
-    a flag. Processes that this one starts do not inherit it.
+    Slurm sends it before the end of a job's time, and it must not end this process. The handler only sets a
+    flag. Child processes do not inherit the handler.
 
     Args:
         request_stop: Requests the ranks to stop; called with the signal's name, in another thread.
@@ -94,14 +94,14 @@ def _call_once(event: threading.Event, action: Callable[[], None], name: str) ->
 
 
 def exit_when_parent_dies(supervisor: int | None, supervisor_is_here: bool) -> None:
-    """End this process once its parent or its supervisor has ended, however that ended.
+    """End this process once its parent or its supervisor has ended, even if that was killed.
 
-    A supervisor that was killed cannot end its ranks. They would continue to train next to the following
-    run, and disturb its figures.
+    A supervisor that was killed cannot end its ranks. They would continue to train during the next run, and
+    disturb its figures.
 
     Args:
-        supervisor: The process id of the job that started it; None if another process ends its ranks.
-        supervisor_is_here: Whether that job runs on this host, so that its id means something here.
+        supervisor: The process id of the supervisor; None if another process ends its ranks.
+        supervisor_is_here: Whether the supervisor runs on this host, where its id is valid.
     """
     parent = os.getppid()
     # by the kernel: also when this process is stopped, or waits inside a collective

@@ -1,4 +1,4 @@
-"""Ask Slurm about jobs, and put preempted jobs back into its queue."""
+"""Query Slurm about jobs, and put preempted jobs back into its queue."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENDED = frozenset(
 )
 """States of a job that has ended; the empty one is of a job that the controller has forgotten.
 
-NODE_FAIL is not among them: a node does not answer, and its processes may live.
+NODE_FAIL is missing: a node does not answer, and its processes may still run.
 """
 
 COMMAND_SECONDS, REQUEUE_SECONDS = 30.0, 60.0
@@ -32,7 +32,7 @@ REQUEUE_ATTEMPTS = 4
 
 
 def run_slurm(*command: str, seconds: float = COMMAND_SECONDS) -> subprocess.CompletedProcess[str]:
-    """Run a command of Slurm's; one that hangs or is missing has failed."""
+    """Run a command of Slurm; one that hangs or is missing counts as failed."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -83,7 +83,7 @@ def is_active(job: str) -> bool | None:
 def requeue(environ: Mapping[str, str]) -> str:
     """Put this job back into the queue, which ends it here; returns why not, or nothing.
 
-    A job that is being cancelled is not put back: somebody wants it to end.
+    A job that is being cancelled is not put back: a user wants it to end.
     """
     job = environ.get("SLURM_JOB_ID")
     if job is None:
@@ -100,8 +100,8 @@ def requeue(environ: Mapping[str, str]) -> str:
 class PreemptionWatch:
     """Puts preempted jobs of a study back into the queue, from a thread of Snakemake's process.
 
-    If a partition preempts by requeueing, Slurm does so itself. If it preempts by cancelling, the job stays
-    PREEMPTED. The executor plugin takes such a job for one that continues, and would wait for ever.
+    If a partition preempts by requeueing, Slurm does so. If it preempts by cancelling, the job stays
+    PREEMPTED. The executor plugin treats such a job as running, and would wait for ever.
 
     Args:
         folder: The jobs' working folder; jobs of other folders are ignored.
@@ -138,11 +138,11 @@ class PreemptionWatch:
             self.look()
 
     def look(self) -> None:
-        """Look once."""
+        """Query the preempted jobs once, and requeue those that were preempted in the last query too."""
         preempted = self._preempted() - self._earlier
         self._looks = Counter({job: self._looks[job] + 1 for job in preempted})
         for job in sorted(preempted):
-            # one that Slurm requeues by itself may be seen here for a moment
+            # Slurm may be about to requeue it
             if self._looks[job] > 1:
                 self._requeue(job)
 

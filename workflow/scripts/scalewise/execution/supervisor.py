@@ -49,8 +49,8 @@ class RankGroup:
         fix: A sentence on what to do if that happens.
         kept: The part of their work that remains if they are ended early.
         spent_seconds: Time of the limit that earlier starts have used.
-        job_ends_at: The end of their job by the monotonic clock, where that comes first; no limit of theirs.
-        lock: The lock on the folder they write to; None where no other process could take it.
+        job_ends_at: The end of their job by the monotonic clock, if it comes before their limit.
+        lock: The lock on the folder they write to; None if no other process can take it.
     """
 
     label: str
@@ -115,10 +115,7 @@ def _is_taken(rank_group: RankGroup) -> bool:
 
 
 def _restore(log: IO[str], path: Path) -> None:
-    """Write the log again if it was removed meanwhile.
-
-    Another snakemake's job for this run, which waits for this one to end, first removes its log.
-    """
+    """Write the log again if another snakemake's job for this run, which waits, has removed it."""
     with suppress(OSError):
         if not path.exists() or not os.path.samestat(os.fstat(log.fileno()), path.stat()):
             log.seek(0)
@@ -146,7 +143,7 @@ def _supervise(rank_group: RankGroup, log: IO[str]) -> ExitStatus:
                     # no checkpoint: the other process writes there
                     code = ranks.end(short)
                     break
-                # without a launcher, nobody else ends the other ranks; they get time to write their errors
+                # without a launcher, only this process ends the other ranks, after time for their errors
                 failed = ranks.failed_for(COLLECT_ERRORS_SECONDS)
                 if watchdog.should_terminate() or failed:
                     # a rank that waits for another one inside NCCL handles no signal and leaves no error
@@ -179,7 +176,7 @@ def _supervise(rank_group: RankGroup, log: IO[str]) -> ExitStatus:
 def _dead_here(rank_group: RankGroup) -> tuple[int, ...]:
     here = socket.gethostname()
     silent = rank_group.rank_files.died_without_note(rank_group.world_size)
-    return tuple(note.rank for note in silent if note.host == here and not _is_alive(note.pid))
+    return tuple(rank.rank for rank in silent if rank.host == here and not _is_alive(rank.pid))
 
 
 def _is_alive(pid: int) -> bool:
@@ -191,7 +188,7 @@ def _is_alive(pid: int) -> bool:
 
 def _notify(rank_group: RankGroup, log: IO[str], text: str) -> None:
     """Show the user a message, and add it to the log."""
-    with suppress(OSError):  # the ranks get their request also if the disk is full
+    with suppress(OSError):  # the request must reach the ranks even if the disk is full
         os.write(log.fileno(), f"{utc_now()} {text}\n".encode())
     print(f"{rank_group.label}: {text}", file=sys.stderr, flush=True)
 
@@ -243,34 +240,33 @@ def failure_reason(group: RankGroup, ended: ExitStatus, cause: RankError | None)
         return f"no rank started, and {_started(group)} exited with code {ended.code}. Its output is below."
     silent = group.rank_files.died_without_note(group.world_size)
     if silent:
-        waited = [note for note in silent if group.rank_files.aborted(note.rank)]
-        if len(waited) == len(silent):
-            quiet = [note for note in group.rank_files.unresponsive(group.world_size) if note not in waited]
-            if quiet:
-                return _unresponsive(quiet)
+        aborted = [rank for rank in silent if group.rank_files.aborted(rank.rank)]
+        if len(aborted) == len(silent):
+            unresponsive = group.rank_files.unresponsive(group.world_size)
+            if others := [rank for rank in unresponsive if rank not in aborted]:
+                return _unresponsive_text(others)
             return (
-                f"{_names(waited)} ended by SIGABRT: NCCL gave up waiting for another rank, or a library "
+                f"{_names(aborted)} ended by SIGABRT: NCCL gave up waiting for another rank, or a library "
                 "failed. The log has its output."
             )
-        silent = [note for note in silent if note not in waited]
-        silent = [note for note in silent if note.rank in ended.dead_before] or silent
+        silent = [rank for rank in silent if rank not in aborted]
+        silent = [rank for rank in silent if rank.rank in ended.dead_before] or silent
         return (
             f"{_names(silent)} ended without an error message. Slurm or the kernel's out-of-memory killer "
             "sent SIGKILL, or the rank hung."
         )
     if cause is not None:
-        quiet = group.rank_files.unresponsive(group.world_size)
-        if quiet:
-            return _unresponsive(quiet)
+        if unresponsive := group.rank_files.unresponsive(group.world_size):
+            return _unresponsive_text(unresponsive)
         return f"rank {cause.rank} on {cause.host}: {cause.first_line}"
     return f"{_started(group)} exited with code {ended.code}."
 
 
 def _names(ranks: Sequence[Rank]) -> str:
-    return ", ".join(f"rank {note.rank} on {note.host} (pid {note.pid})" for note in ranks)
+    return ", ".join(f"rank {rank.rank} on {rank.host} (pid {rank.pid})" for rank in ranks)
 
 
-def _unresponsive(ranks: Sequence[Rank]) -> str:
+def _unresponsive_text(ranks: Sequence[Rank]) -> str:
     why = "it hangs, or its network connection is lost"
     return f"{_names(ranks)} did not answer the other ranks in time: {why}."
 
@@ -311,7 +307,7 @@ def _what_is_kept(group: RankGroup, ended: ExitStatus, then: str) -> str:
 
 
 class _Bar:
-    """One line of a terminal with the epochs or steps done; nothing elsewhere, or if the study is shown."""
+    """One line of a terminal with the epochs or steps done; empty elsewhere, or if the study is shown."""
 
     WIDTH = 24
 

@@ -24,7 +24,7 @@ from scalewise.execution.input_hashes import input_hashes, program_hashes
 from scalewise.execution.machine_lock import MACHINE_WAIT_SECONDS, MachineBusyError, machine_lock
 from scalewise.execution.messages import PROGRAM_FOLDER, TrainSpec
 from scalewise.execution.os_errors import explain_os_error
-from scalewise.execution.rank_files import RankFiles
+from scalewise.execution.rank_files import ATTEMPT, RankFiles
 from scalewise.execution.rank_processes import command_for, rank_setup_for
 from scalewise.execution.requeue import Requeue, requeue_after, requeue_job
 from scalewise.execution.run import RunFailedError, end_training, resume_or_begin
@@ -43,20 +43,20 @@ from scalewise.records import History, RecordError, RunRecord, Start, utc_now, w
 JOB_END_SECONDS = STOP_SECONDS + GRACE_SECONDS
 """Time of a job that has waited, kept for the last checkpoint and the end of the ranks."""
 LEAST_SECONDS = 60.0
-"""Least time of a job that has waited to train in; with less, another job is better begun with."""
+"""Least time left for training in a job that has waited; with less, a new job is better."""
 
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """One run as its job gets it from the plan, and where it goes.
+    """One run from the plan, and the paths of its files.
 
     Args:
         definition: The run.
-        dataset: The prepared file; None where a program of the user's own trains.
+        dataset: The prepared file; None if a user's program trains.
         weights: The file to begin from; None for random weights.
         log: Receives what the ranks print.
         attempt: Snakemake's count of its tries at this run, from 1.
-        summary: ``summary.json``; the other records lie beside it.
+        summary: ``summary.json``, in the folder of all records.
     """
 
     definition: RunDefinition
@@ -69,7 +69,7 @@ class TrainOptions:
 
     @classmethod
     def of(cls, job: TrainJob, log: Path, summary: Path, attempt: int) -> TrainOptions:
-        """Take them from the plan of a study."""
+        """Return the options of a job of the plan."""
         dataset, weights = (job["inputs"].get(name) for name in ("dataset", "weights"))
         return cls(
             definition=RunDefinition.model_validate_json(job["definition"]),
@@ -83,8 +83,8 @@ class TrainOptions:
 
 
 def run_train_job(options: TrainOptions, site: SiteLaunch) -> int:
-    """Train one run, or find that another job has; returns the exit code of the process."""
-    # Slurm's word that the job's time is nearly over is for the ranks; left to itself it ends a process
+    """Train one run, unless another job has; returns the exit code of the process."""
+    # Slurm sends SIGUSR1 before the time limit. The ranks handle it; the default would end this process
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     label = options.definition.label
     try:
@@ -97,7 +97,7 @@ def run_train_job(options: TrainOptions, site: SiteLaunch) -> int:
         if (requeued := requeue_after(error, site.slurm)) is not Requeue.NO:
             requeue_job(options.log, label, saved=requeued is Requeue.FROM_CHECKPOINT)
     except LockLostError as error:
-        say(f"scalewise: {error}")  # the log is the other's
+        say(f"scalewise: {error}")  # the other process writes the log
     except (ValueError, MachineBusyError, LockTimeoutError) as error:
         say(f"scalewise: {error}")
         write_log_if_missing(options.log, str(error))
@@ -116,30 +116,32 @@ def run_train_job(options: TrainOptions, site: SiteLaunch) -> int:
 
 
 def train_or_reuse(options: TrainOptions, label: str, site: SiteLaunch) -> int:
-    """Train the run, or find that another has.
+    """Train the run, or reuse the result of another job.
 
     Raises:
         RunFailedError: There is no result.
         ValueError: The ranks cannot be started on this site.
         LockTimeoutError: Another process trains the run for too long.
         LockLostError: Another process trains the run by now.
-        MachineBusyError: Others use this machine for too long.
-        RecordError: What the ranks left cannot be read.
+        MachineBusyError: Another training uses this machine for too long.
+        RecordError: The ranks' record cannot be read.
         OSError: The run's folder cannot be used.
     """
     definition, folder = options.definition, options.summary.parent
     began = time.monotonic()
     if site.slurm:
-        # for the ranks too, which inherit it
+        # the ranks inherit it
         os.environ["SLURM_RESTART_COUNT"] = restart_count(os.environ)
-    me = LockOwner.this_process(in_job=site.slurm)
-    rank_files = RankFiles(folder / "attempt", me.token)
+    owner = LockOwner.this_process(in_job=site.slurm)
+    rank_files = RankFiles(folder / ATTEMPT, owner.token)
     program = definition.settings if isinstance(definition.settings, ProgramSettings) else None
     launch = launch_of(definition, options.dataset, options.weights, site, rank_files)
     wait_seconds = options.limits.limit_seconds if site.slurm else MACHINE_WAIT_SECONDS
-    # a cluster has its own way to give a node to one job; here all trainings of a machine take turns
-    machine = nullcontext() if site.slurm else machine_lock(MACHINE_WAIT_SECONDS, partial(wait, folder))
-    with lock_run(folder, wait_seconds, lambda text: say(f"{label}: {text}"), me) as lock, machine:
+    # Slurm assigns devices to jobs; without it, all trainings of a machine take turns
+    machine = (
+        nullcontext() if site.slurm else machine_lock(MACHINE_WAIT_SECONDS, partial(report_wait, folder))
+    )
+    with lock_run(folder, wait_seconds, lambda text: say(f"{label}: {text}"), owner) as lock, machine:
         inputs = hashes_of(options)
         earlier = load_history(folder, definition, inputs, rank_files)
         commit = os.environ.get("SCALEWISE_COMMIT") or None
@@ -148,7 +150,7 @@ def train_or_reuse(options: TrainOptions, label: str, site: SiteLaunch) -> int:
             return 0
         job_ends_at = math.inf
         if site.slurm and lock.waited:
-            # of a job that has not waited, the run's own limit or Slurm's signal comes first
+            # in a job that has not waited, the run's limit or Slurm's signal comes first
             job_ends_at = end_of_job(os.environ, options.limits.limit_seconds, began)
         if options.attempt > 1 and (failure := would_fail_again(earlier, options.limits.limit_seconds)):
             # snakemake has removed the log for this try
@@ -173,7 +175,7 @@ def train_or_reuse(options: TrainOptions, label: str, site: SiteLaunch) -> int:
                 fix="Raise runtime_minutes, or measure fewer steps.",
                 kept=Kept.BY_PROGRAM if program.resumes else Kept.NOTHING,
             )
-            lay_out_folder(folder / PROGRAM_FOLDER, keep=program.resumes)
+            prepare_program_folder(folder / PROGRAM_FOLDER, keep=program.resumes)
         spec = TrainSpec(
             definition=definition,
             dataset=options.dataset,
@@ -182,32 +184,32 @@ def train_or_reuse(options: TrainOptions, label: str, site: SiteLaunch) -> int:
             weights=options.weights,
             other_jobs=other_jobs(os.environ) if site.slurm else None,
             checkpoint_seconds=options.limits.checkpoint_seconds,
-            inputs=inputs,
+            input_hashes=inputs,
         )
         rank_setup = rank_setup_for(RankLaunch.for_run(definition), site, options.limits.timeout_seconds)
         start_now = Start(
             started_at=spec.started_at,
-            host=me.host,
+            host=owner.host,
             limit_seconds=limit_seconds,
             attempt=options.attempt,
-            slurm_job_id=me.job,
-            restart_count=me.restart,
+            slurm_job_id=owner.job,
+            restart_count=owner.restart,
         )
         history = HistoryWriter(folder, earlier, start_now)
         resume_or_begin(rank_group, rank_setup, spec, history, options.limits.keep_checkpoints)
     return 0
 
 
-def wait(folder: Path, message: str) -> None:
+def report_wait(folder: Path, message: str) -> None:
     """State that the run waits for another training on this machine."""
     say(message)
-    RankFiles(folder / "attempt").waits("another training on this machine")
+    RankFiles(folder / ATTEMPT).waits("another training on this machine")
 
 
 def keep_result(
     options: TrainOptions, label: str, record: RunRecord, earlier: History, lock: RunLock
 ) -> None:
-    """Give Snakemake a result that was there before.
+    """Publish the result of an earlier job to Snakemake.
 
     Raises:
         OSError: The run's folder cannot be used.
@@ -217,9 +219,9 @@ def keep_result(
     if lock.waited and options.summary.exists():
         say(f"{label}: the other training has left its result")
         return
-    rank_files = RankFiles(folder / "attempt")
+    rank_files = RankFiles(folder / ATTEMPT)
     if record.provenance is not None and earlier.starts and earlier.starts[-1].outcome == "killed":
-        # only the process was that watched it; the record was there
+        # only the supervisor was killed: the ranks had written the record
         end = {"outcome": record.outcome, "reason": record.reason, "ended_at": record.provenance.ended_at}
         HistoryWriter(folder, earlier, earlier.starts[-1]).end(rank_files, no_progress=False, **end)
     rank_files.clear()
@@ -243,34 +245,34 @@ def launch_of(
         ValueError: The ranks cannot be started on this site.
     """
     program = definition.settings if isinstance(definition.settings, ProgramSettings) else None
-    read = [path for path in (dataset, weights) if path is not None]
+    files = [path for path in (dataset, weights) if path is not None]
     if program is not None:
-        read += [*program_files(program), *map(Path, program.files), *map(Path, program.inputs)]
-    visible = [path.resolve().parent for path in read]
+        files += [*program_files(program), *map(Path, program.files), *map(Path, program.inputs)]
+    visible = [path.resolve().parent for path in files]
     if program is not None and program.working_directory is not None:
         visible.append(Path(program.working_directory).absolute())
     return command_for(RankLaunch.for_run(definition), site, rank_files, visible, program)
 
 
 def hashes_of(options: TrainOptions) -> dict[str, str]:
-    """Hashes of what defines the run beside its definition, by the name that a user knows each by.
+    """Return the hashes of the input files that define the run, by name.
 
     Raises:
         OSError: A file cannot be read.
     """
     program = options.definition.settings
     if isinstance(program, ProgramSettings):
-        own = program_files(program)
-        return program_hashes(own, [Path(name) for name in program.files], [Path(n) for n in program.inputs])
+        files, inputs = map(Path, program.files), map(Path, program.inputs)
+        return program_hashes(program_files(program), list(files), list(inputs))
     assert options.dataset is not None, "the rule names the prepared file of a built-in training"
     return input_hashes(options.dataset, options.weights)
 
 
-def lay_out_folder(folder: Path, keep: bool) -> None:
-    """Make the folder that a program writes to, empty unless it goes on from what it has left there.
+def prepare_program_folder(folder: Path, keep: bool) -> None:
+    """Create the folder that a program writes to; empty it unless the program resumes from its files.
 
     Raises:
-        OSError: It cannot be made or emptied.
+        OSError: It cannot be created or emptied.
     """
     if not keep and folder.exists():
         shutil.rmtree(folder)
@@ -297,21 +299,21 @@ def limit_of_this_try(options: TrainOptions, earlier: History) -> float:
 
 
 def end_of_job(environ: Mapping[str, str], limit_seconds: float, began: float) -> float:
-    """The time by the monotonic clock at which ranks must have stopped, in a job that has waited to train.
+    """Return the monotonic time at which ranks must have stopped, in a job that has waited to train.
 
-    The run's own limit is not touched by the wait: it is of all its jobs, and of training alone.
+    The wait does not change the run's limit, which counts the training of all jobs.
 
     Args:
         environ: The environment of the job, which names it.
-        limit_seconds: The run's limit; where Slurm does not say when the job ends, it has this long.
+        limit_seconds: The run's limit; also the length of the job if Slurm does not answer.
         began: The start of the job, by the monotonic clock.
 
     Raises:
-        LockTimeoutError: Too little is left of the job; another job has all of its time.
+        LockTimeoutError: Too little is left of the job; a new job has all of its time.
     """
     now = time.monotonic()
-    told = seconds_left(environ)
-    left = told - JOB_END_SECONDS if told is not None else began + limit_seconds - now
+    job_seconds = seconds_left(environ)
+    left = job_seconds - JOB_END_SECONDS if job_seconds is not None else began + limit_seconds - now
     if left < LEAST_SECONDS:
         raise LockTimeoutError(
             f"another training of this run ended without a result after {now - began:.0f} s of waiting, and "

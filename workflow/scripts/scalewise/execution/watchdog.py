@@ -17,7 +17,7 @@ from enum import Enum
 from typing import Literal
 
 from scalewise.execution.messages import GracefulStop
-from scalewise.execution.rank_files import RankFiles
+from scalewise.execution.rank_files import PROGRESS, STOP, RankFiles
 from scalewise.records import RECORD
 
 STOP_SECONDS = 60.0
@@ -89,7 +89,7 @@ class Watchdog:
         patience = 2 * rank_files.rank_setup().timeout_seconds + IMPORT_SECONDS
         self._start_seconds, self._unstarted_at = patience, began + patience
         self._silence = max(rank_files.rank_setup().timeout_seconds, LEAST_SILENCE_SECONDS)
-        self._beat: tuple[float, float] | None = None
+        self._heartbeat: tuple[float, float] | None = None
         self._looked: float | None = None
         self._files: dict[str, int] = {}
         self._end: Why | None = None
@@ -121,13 +121,13 @@ class Watchdog:
         return "interrupted" if self.stop_requested or stopped is not None else "failed"
 
     def should_terminate(self) -> bool:
-        """Look, request the ranks to stop if that is due; returns whether to end them."""
+        """Read the ranks' files, and request a stop if it is due; returns whether to end the ranks."""
         self._poll()
         now = self._clock()
         if self._stop_requested_at is None and (cause := self._cause(now)) is not None:
             self._end, self._stop_source = cause
-            if "progress.json" not in self._files or (self._rank_files.folder.parent / RECORD).exists():
-                return True  # there is nothing to keep, or it is kept
+            if PROGRESS not in self._files or (self._rank_files.folder.parent / RECORD).exists():
+                return True  # there is nothing to save, or it is saved
             if self._kept is Kept.NOTHING:
                 self._notify(f"{self._stop_source}: {self._kept.value}")
                 return True
@@ -140,7 +140,7 @@ class Watchdog:
                 self._stop_requested_at = (since, len(self._stop_signals))
                 return False
             return len(self._stop_signals) > signals or now - since >= STOP_SECONDS
-        if self._beat is not None and now - self._beat[1] > self._silence:
+        if self._heartbeat is not None and now - self._heartbeat[1] > self._silence:
             return True
         if now >= self._unstarted_at and not any(map(RANK_FILE.fullmatch, self._files)):
             self.unstarted_seconds = self._start_seconds
@@ -178,20 +178,20 @@ class Watchdog:
         before = self._files
         with suppress(OSError):  # a user may delete the folder of a run at work
             self._files = {entry.name: entry.inode() for entry in os.scandir(self._rank_files.folder)}
-        beat = self._rank_files.last_heartbeat()
+        heartbeat = self._rank_files.last_heartbeat()
         # read after the look, which a file system that stalls may delay for minutes
         now = self._looked = self._clock()
-        away = now - last if last is not None and now - last > STALL_SECONDS else 0.0
-        self._unstarted_at += away
-        if beat is None:
-            self._beat = None  # its folder is gone or cannot be read; the rank may be alive
-        elif self._beat is None or beat != self._beat[0] or away:
+        stall = now - last if last is not None and now - last > STALL_SECONDS else 0.0
+        self._unstarted_at += stall
+        if heartbeat is None:
+            self._heartbeat = None  # its folder is gone or cannot be read; the rank may be alive
+        elif self._heartbeat is None or heartbeat != self._heartbeat[0] or stall:
             # times of one file are compared with each other only: clocks may differ
-            self._beat = (beat, now)
+            self._heartbeat = (heartbeat, now)
         if self._rank_failed_at is None and self._has_new_failure(before):
             self._rank_failed_at = now
-        # as the signal that Slurm sends to the ranks themselves; before there is progress, nothing to save
-        if signal.SIGUSR1 in self._received and "progress.json" in self._files and "stop" not in self._files:
+        # like Slurm's signal to the ranks; before the first progress there is nothing to save
+        if signal.SIGUSR1 in self._received and PROGRESS in self._files and STOP not in self._files:
             with suppress(OSError):
                 self._rank_files.request_stop(signal.SIGUSR1.name)
 
@@ -199,8 +199,8 @@ class Watchdog:
         """Whether a rank has failed, by the files that were replaced since: many ranks may share a disk."""
         with suppress(OSError):
             for name, inode in self._files.items():
-                found = RANK_FILE.fullmatch(name) if before.get(name) != inode else None
-                rank = self._rank_files.read_rank(int(found[1])) if found is not None else None
+                match = RANK_FILE.fullmatch(name) if before.get(name) != inode else None
+                rank = self._rank_files.read_rank(int(match[1])) if match is not None else None
                 if rank is not None and rank.state == "failed":
                     return True
         return False

@@ -8,7 +8,13 @@ import sys
 import torch
 import torch.distributed as dist
 
-from scalewise.execution.preflight_job import DATASETS, RANK_REPORT, PreflightReport, RankPreflight, sizes
+from scalewise.execution.preflight_job import (
+    DATASETS,
+    RANK_REPORT,
+    PreflightReport,
+    RankPreflight,
+    file_sizes,
+)
 from scalewise.execution.rank_files import RankFiles
 from scalewise.records import write_json
 from scalewise.training.distributed.process_group import gather, process_group
@@ -35,7 +41,7 @@ def run_preflight_rank(rank_files: RankFiles) -> None:
             python=sys.executable,
             torch=torch.__version__,
             total=number.item(),
-            datasets=sizes(paths),
+            datasets=file_sizes(paths),
         )
         report = gather(reported, identity.world_size)
         if identity.rank == 0:

@@ -249,7 +249,7 @@ def collect_provenance(
         slurm_job_id=identity.slurm_job_id,
         restart_count=identity.restart_count,
         other_jobs=max_known(resumption.earlier_other_jobs, spec.other_jobs),
-        inputs=spec.inputs,
+        inputs=spec.input_hashes,
         environments=merge_environments([report.environment for report in reports]),
         gpu_limits=[report.gpu_limits for report in reports],
     )

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from scalewise.analysis.bottlenecks.disturbances import disturbance
 from scalewise.analysis.statistics.intervals import Interval, geometric_interval
 from scalewise.execution.messages import Progress, Waiting
-from scalewise.execution.rank_files import PROGRESS, WAITING
+from scalewise.execution.rank_files import ATTEMPT, PROGRESS, WAITING
 from scalewise.records import HISTORY, SUMMARY, History, epoch_seconds, read_regular
 from scalewise.watch.study import Job, QueuedJob, Rounds, RunKey, StudySession, WatchedPoint, WatchedStudy
 
@@ -198,7 +198,7 @@ class StatusReader:
         history = self._history(folder)
         progress = None
         if history is not None and history.starts[-1].outcome is None:
-            progress = self._parsed(folder / "attempt" / PROGRESS, Progress.model_validate_json)
+            progress = self._parsed(folder / ATTEMPT / PROGRESS, Progress.model_validate_json)
         seconds = _job_seconds(history, progress)
         start = history.starts[-1] if history is not None and job.has_made(history.starts[-1]) else None
         if job.state == "finished" or (start is not None and start.has_result):
@@ -212,7 +212,7 @@ class StatusReader:
             if on_cluster:
                 runs = slurm is not None and slurm.state == "RUNNING"
                 return RunStatus("starting" if runs else "queued", job_seconds=seconds, slurm=slurm)
-            waiting = self._parsed(folder / "attempt" / WAITING, Waiting.model_validate_json)
+            waiting = self._parsed(folder / ATTEMPT / WAITING, Waiting.model_validate_json)
             if waiting is not None and waiting.since >= job.handed_over:
                 return RunStatus("blocked", job_seconds=seconds, waits_for=waiting.reason)
             return RunStatus("starting", job_seconds=seconds)

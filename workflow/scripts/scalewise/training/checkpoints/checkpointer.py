@@ -62,7 +62,7 @@ class Checkpointer:
         self._spec = spec
         self._signalled = signalled
         self._rank = trainer.identity.rank
-        self._files = CheckpointFolder(spec.checkpoints, spec.definition, spec.inputs)
+        self._files = CheckpointFolder(spec.checkpoints, spec.definition, spec.input_hashes)
         self._consensus = StepConsensus(timeout_seconds, spec.checkpoint_seconds, self._asked)
         self._began = began
         self._kept_step: int | None = None
@@ -75,7 +75,7 @@ class Checkpointer:
             rank_files if self._rank == 0 else None, lambda: latest_rate(trainer.clock.windows)
         )
         """Must be entered while the ranks train."""
-        self.resumption = Resumption(starts=spec.starts, lost_steps=spec.lost_steps)
+        self.resumption = Resumption(starts=spec.start_number, lost_steps=spec.lost_steps)
 
     # --- before the first step
 
@@ -137,7 +137,7 @@ class Checkpointer:
             }
         )
         self._kept_step = state.steps
-        self._say(f"resumed at step {state.steps} from {folder} (start {spec.starts})")
+        self._say(f"resumed at step {state.steps} from {folder} (start {spec.start_number})")
         return state
 
     # --- at step edges

@@ -198,7 +198,7 @@ def write_records(
         cautions=steps.cautions,
         throughput_with_no_grad=steps.throughput_with_no_grad,
     )
-    measurements = _measurements(records, reports, steps, rows, found, spec.starts)
+    measurements = _measurements(records, reports, steps, rows, found, spec.start_number)
     write_rows(spec.folder / EPOCHS, EpochRecord, [])
     samples = [row for report in reports for monitor in report.monitors for row in monitor.samples]
     write_rows(spec.folder / UTILIZATION, UtilizationRecord, sorted(samples, key=lambda row: row.timestamp))
@@ -419,7 +419,7 @@ def _provenance(
         slurm_job_id=reports[0].slurm_job_id,
         restart_count=reports[0].restart_count,
         other_jobs=spec.other_jobs,
-        inputs=spec.inputs,
+        inputs=spec.input_hashes,
         environments=merge_environments(environments),
         gpu_limits=[limit for report in reports for limit in report.gpu_limits],
     )
