@@ -1,1 +1,1 @@
-"""A study while it runs: how every point stands, what that says so far, and when it should be done."""
+"""A study while it runs: the status of every point, the answer so far, and the expected end."""

@@ -27,7 +27,7 @@ again, and those of another host cannot be seen."""
 
 
 def head_line(session: StudySession, now: float) -> str:
-    """Facts on the process that runs the study.
+    """Return the line on the process that runs the study, or that ran it.
 
     Args:
         session: Session of the study.

@@ -1,4 +1,4 @@
-"""Cost and end of a running study, from what its own runs have taken."""
+"""Predict the cost and the end of a running study from the times of its runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scalewise.watch.status import PointStatus, RunState, RunStatus, StudyStatus
 from scalewise.watch.study import RunKey, WatchedPoint
 
 ENOUGH_DONE = 0.1
-"""Least share of a run by which its own pace predicts its time: before, its start weighs too much."""
+"""Least share of a run from which its pace predicts its time: before, the start-up weighs too much."""
 
 _TO_GO: tuple[RunState, ...] = ("waiting", "queued", "blocked", "starting", "running")
 
@@ -24,8 +24,8 @@ class Forecast:
         spent: Device-hours of all jobs, as billed, with those of runs that failed.
         to_go: Device-hours of the runs that are to come; None if unknown.
         ends: The end of the last run, seconds since the epoch; None if unknown.
-        waits: Whether the end rests on jobs in the queue whose start is unknown.
-        may_grow: Whether a round that is still to be judged may request more runs.
+        waits: Whether the end depends on jobs in the queue whose start is unknown.
+        may_grow: Whether a later round may request more runs.
     """
 
     spent: float
@@ -42,7 +42,7 @@ def forecast(study: StudyStatus) -> Forecast:
         for point in study.points
         for run in point.runs.values()
     )
-    # nobody makes the rest of a study that was cut off
+    # no process makes the rest of a study that was interrupted
     left = None if study.over else seconds_left(study)
     if left is None:
         return Forecast(spent / 3600, None, None, False)
@@ -75,7 +75,7 @@ def seconds_left(study: StudyStatus) -> dict[RunKey, float] | None:
 def _point_seconds(point: PointStatus, now: float) -> float | None:
     """Return the seconds of a job of a point: of those that have completed, else of those at work."""
     done = [run.job_seconds for run in point.runs.values() if run.state == "done" and run.job_seconds]
-    # the last job of a run that had several may have made only the end of it
+    # the last of several jobs may have trained only the end of its run
     whole = [jobs for jobs in done if len(jobs) == 1]
     seconds = [sum(jobs) for jobs in whole or done]
     paces = [_pace(run, now) for run in point.runs.values()]
@@ -120,7 +120,7 @@ def _fraction(run: RunStatus) -> float:
 def _like_another(point: WatchedPoint, point_seconds: Mapping[WatchedPoint, float | None]) -> float | None:
     """Return the most that a point should take by the nearest known one, in its experiment if possible.
 
-    More devices are taken to be no faster, fewer to be slower by as much as they are fewer.
+    More devices are assumed to be no faster, fewer to be slower in proportion.
     """
     known = {other: seconds for other, seconds in point_seconds.items() if seconds is not None}
     near = {other: each for other, each in known.items() if other.experiment == point.experiment} or known
@@ -131,7 +131,7 @@ def _like_another(point: WatchedPoint, point_seconds: Mapping[WatchedPoint, floa
 
 
 def _end(study: StudyStatus, left: Mapping[RunKey, float]) -> tuple[float, bool]:
-    """Return the end of the last run, and whether it rests on an unknown start."""
+    """Return the end of the last run, and whether it depends on an unknown start."""
     budget = study.study.device_budget
     if budget is None:
         return study.now + sum(left.values()), False

@@ -1,4 +1,4 @@
-"""The jobs of the runs: what Snakemake's log reports of them, and Slurm's queue."""
+"""Follow the jobs of the runs in Snakemake's log and in Slurm's queue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scalewise.snakemake_adapter import job_event
 from scalewise.watch.study import Job, QueuedJob, RunKey
 
 FIRST_SECONDS, MORE_SECONDS, MOST_SECONDS = 20.0, 10.0, 180.0
-"""Time to the next question to Slurm: it grows while nothing happens, as that of Snakemake's own does."""
+"""Time to the next query to Slurm: it grows while nothing happens, as it does in Snakemake's plugin."""
 
 _FIELDS = "JobID:20,State:20,RestartCnt:12,StartTime:24,Reason:80"
 _NO_REASON = {"None", "(null)"}
@@ -48,7 +48,7 @@ class JobLog(logging.Handler):
             return dict(self._jobs)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take in an event; one that is not understood is ignored, and never an error of the study."""
+        """Handle an event; one that cannot be read is ignored, and never an error of the study."""
         with suppress(Exception):
             if self._take(record):
                 self._changed()
@@ -72,7 +72,7 @@ class JobLog(logging.Handler):
 
 
 def parse_queue(answer: str) -> dict[str, QueuedJob]:
-    """Return the jobs of an answer of squeue by their ids; lines that are something else are ignored."""
+    """Return the jobs in the output of squeue by their ids; other lines are ignored."""
     jobs = {}
     for line in answer.splitlines():
         with suppress(ValueError):
@@ -87,37 +87,37 @@ def parse_queue(answer: str) -> dict[str, QueuedJob]:
     return jobs
 
 
-def ask_slurm() -> dict[str, QueuedJob] | None:
+def query_slurm() -> dict[str, QueuedJob] | None:
     """Return all jobs of this user; None if Slurm does not answer."""
     answer = squeue(f"--user={os.getuid()}", f"--Format={_FIELDS}")
     return None if answer is None else parse_queue(answer)
 
 
 class SlurmQueue:
-    """The latest answer of Slurm.
+    """The jobs in Slurm's latest answer.
 
     Args:
-        ask: The question.
+        query: Returns the jobs; None if Slurm does not answer.
         now: Gives monotonic seconds.
     """
 
     def __init__(
         self,
-        ask: Callable[[], dict[str, QueuedJob] | None] = ask_slurm,
+        query: Callable[[], dict[str, QueuedJob] | None] = query_slurm,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._ask, self._now = ask, now
+        self._query, self._now = query, now
         self._wait, self._due = FIRST_SECONDS, now() + FIRST_SECONDS
         self._jobs: dict[str, QueuedJob] = {}
         self._last_wanted: frozenset[str] = frozenset()
 
     def jobs(self, wanted: frozenset[str]) -> dict[str, QueuedJob]:
-        """Return the known states of these jobs; Slurm is asked about others than before earlier."""
+        """Return the known states of these jobs; the next query is earlier if they have changed."""
         if wanted != self._last_wanted:
             self._last_wanted, self._wait = wanted, FIRST_SECONDS
             self._due = min(self._due, self._now() + FIRST_SECONDS)
         if wanted and self._now() >= self._due:
-            answer = self._ask()
+            answer = self._query()
             self._due = self._now() + self._wait
             self._wait = min(self._wait + MORE_SECONDS, MOST_SECONDS)
             if answer is not None:

@@ -1,4 +1,4 @@
-"""A session: what the user sees and finds around the jobs of one command of Snakemake."""
+"""Show the plan, the runs and the answer of one Snakemake command."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from scalewise.watch.terminal import display_for
 from scalewise.watch.watcher import Silence, Watcher
 
 PROGRESS = "SCALEWISE_PROGRESS"
-"""Variable that has Snakemake's own log on the terminal instead, if it is ``off``."""
+"""Variable that keeps Snakemake's log on the terminal, if it is ``off``."""
 
 
 @dataclass(frozen=True)
@@ -133,9 +133,9 @@ def watch_session(
 ) -> Watcher | None:
     """Return a watcher for what Snakemake is about to run; None if that has no trainings, or watching fails.
 
-    The profiles have the study shown by ``show-failed-logs``: the terminal then shows the log of what fails
-    in addition, and nothing else. A user who wants more of Snakemake's log, less or another form of it gets
-    that; other processes still learn the status of the study.
+    The profiles set ``show-failed-logs``, which also shows the study: the terminal then has the study and the
+    logs of failed jobs. If the user changes Snakemake's log by options, the terminal shows that log; other
+    processes can still read the status of the study.
 
     Args:
         study: Checked.
@@ -145,7 +145,7 @@ def watch_session(
     """
     try:
         return _watcher(study, snakemake, rules, environ)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the study goes on
+    except Exception as error:  # noqa: BLE001 - no error of the display may end the study
         snakemake_logger().warning(
             f"The study is not shown ({type(error).__name__}: {error}); Snakemake's log follows."
         )
@@ -165,7 +165,7 @@ def shows_study(snakemake: Snakemake, environ: Mapping[str, str] = os.environ) -
 def silence_opening(snakemake: Snakemake) -> Silence | None:
     """Keep Snakemake's banner and job statistics from the terminal, until the silence is switched off.
 
-    A dry run prints its log as ever.
+    A dry run prints its whole log.
 
     Args:
         snakemake: The main process, while it reads the rules.
@@ -192,7 +192,7 @@ def _watcher(
     runs = {(job.wildcards["experiment"], job.wildcards["run"]) for job in jobs if job.rule == rules.train}
     budget = None
     if study.site.slurm is not None and snakemake.sends_jobs:
-        # plenty if nothing limits them
+        # more than any cluster has, if nothing limits them
         budget = snakemake.device_budget or 10**9
     return Watcher(
         WatchedStudy.of(study, budget),

@@ -1,7 +1,7 @@
-"""Speedups so far, by the rule of the tables.
+"""Compute the speedups so far by the rule of the tables.
 
-All runs that have completed count. The tables leave out those that were not made under the baseline's
-conditions, such as other software or another kind of device.
+All runs that have completed count. The tables exclude those under other conditions than the baseline's,
+such as other software or another kind of device.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NEVER_MORE = {"out-of-memory", "diverged"}
 
 @dataclass(frozen=True)
 class Speedup:
-    """A measured point against its baseline, the fewest devices of its series that can train it.
+    """A measured point compared with its baseline, the fewest devices of its series that can train it.
 
     Args:
         ratio: Ratio of the throughputs; without bounds if neither has two runs.
@@ -33,7 +33,7 @@ class Speedup:
 
     @property
     def efficiency(self) -> float:
-        """The speedup as a share of what so many devices could give at most."""
+        """The speedup over the ratio of the device counts."""
         return self.ratio.estimate * self.baseline / self.point.devices
 
 
@@ -59,7 +59,7 @@ def baseline_of(series: Sequence[PointStatus]) -> PointStatus:
 
 
 def _is_impossible(point: PointStatus) -> bool:
-    """Return whether all runs of a point have ended so that another try would end alike."""
+    """Return whether all runs of a point ended in a way that another try would repeat."""
     return all(run.outcome in NEVER_MORE for run in point.runs.values())
 
 
@@ -69,7 +69,7 @@ def _series(status: PointStatus) -> tuple[str, str]:
 
 @lru_cache(maxsize=65536)
 def ratio(above: tuple[float, ...], below: tuple[float, ...]) -> Interval:
-    """Return the ratio of two samples of rates, as the tables have it.
+    """Return the ratio of two samples of rates, computed as in the tables.
 
     Args:
         above: Positive rates, one for each run.

@@ -1,4 +1,4 @@
-"""Status of a study: what the files of its runs state, point by point. The one way to every display."""
+"""Read the status of a study, point by point, from the files of its runs; every display uses it."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class PointStatus:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Changes when there is news of the point, and not with every step of a run."""
+        """A value that changes with the states of the runs, and not with every step."""
         counted: tuple[RunState, ...] = ("done", "failed", "queued", "blocked")
         counts = (len(self.in_state(state)) for state in counted)
         return (*counts, *self.in_state("starting", "running"))
@@ -103,7 +103,7 @@ class StudyStatus:
 
     Args:
         points: Those that have a run, in the order of the configuration.
-        not_requested: Points of which no run is requested, as a study has that chooses its device counts.
+        not_requested: Number of points without a requested run, in a study that chooses its device counts.
         now: Seconds since the epoch.
         over: Whether the session has ended, so that no more runs are made.
     """
@@ -188,7 +188,7 @@ class StatusReader:
         if settled is not None and settled[0] == job:
             return settled[1]
         status = self._of_job(self._folder(run), job, slurm, on_cluster)
-        # of a file that comes late the outcome is still missing
+        # the outcome is missing until the file system shows the file
         if job.state != "handed over" and status.outcome:
             self._settled[run] = job, status
         return status
@@ -257,7 +257,7 @@ def _job_seconds(history: History | None, progress: Progress | None) -> tuple[fl
 
 
 def _result(text: bytes) -> RunStatus:
-    """Return what is shown of a summary; the whole record would be checked ten times as long."""
+    """Return the values of a summary that are shown; to validate the whole record takes ten times as long."""
     record: Mapping[str, Any] = json.loads(text)
     if record["outcome"] != "completed":
         return RunStatus("failed", record["outcome"])

@@ -1,4 +1,4 @@
-"""A study as far as watching needs it, and its session: small enough for a file that other processes read."""
+"""Types of a watched study and its session, which one file holds for other processes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class WatchedPoint(BaseModel):
         series: Empty if the experiment has only one.
         name: ``d2.bucket-view-on``; runs are called ``d2.bucket-view-on.r1``.
         most: Repeats that may ever be requested.
-        billed_devices: Devices that one run is paid for.
+        billed_devices: Devices that the site bills for one run.
         noun: ``GPU`` or ``CPU process``.
     """
 
@@ -51,7 +51,7 @@ class WatchedPoint(BaseModel):
     noun: str = "device"
 
     def run(self, repeat: int) -> RunKey:
-        """Return a repeat of it, counted from 1."""
+        """Return a run of the point by its repeat, from 1."""
         return self.experiment, f"{self.name}.r{repeat}"
 
     @property
@@ -60,14 +60,14 @@ class WatchedPoint(BaseModel):
         return ", ".join(filter(None, (self.experiment, self.count(self.devices), self.series)))
 
     def count(self, devices: int) -> str:
-        """Return a number of devices with what they are, such as ``4 GPUs``."""
+        """Return a number of devices with their noun, such as ``4 GPUs``."""
         return count_devices(devices, self.noun)
 
 
 def required_efficiency(spec: AnyExperiment) -> float | None:
     """Return the least parallel efficiency of throughput; None if something else decides.
 
-    With a goal the efficiency of the criterion is that of the time to it.
+    With a goal, the criterion is the efficiency of the time to that goal.
     """
     goal = spec.target if isinstance(spec, Experiment) else spec.metric
     return None if goal else spec.decision.min_efficiency
@@ -131,7 +131,7 @@ class Rounds(BaseModel):
 
 
 def read_rounds(specs: Mapping[str, AnyExperiment], results: Path) -> Rounds:
-    """Read the rounds as far as they have been judged.
+    """Read the rounds that have been judged.
 
     Args:
         specs: Every experiment's keys, by name.
@@ -234,7 +234,7 @@ class StudySession(BaseModel):
         return True
 
     def write(self, folder: Path) -> None:
-        """Write it whole or not at all; it is not flushed to disk, as nothing rests on it.
+        """Write the session whole or not at all, and not flushed to disk: only displays depend on it.
 
         Args:
             folder: Folder in which Snakemake runs.

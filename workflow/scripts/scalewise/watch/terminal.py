@@ -1,4 +1,4 @@
-"""Display of a study: a table at the foot of a terminal, or lines one after the other."""
+"""Display a study: as a table at the foot of a terminal, or as lines one after the other."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Display(Protocol):
         """Leave the last status on the screen, and the terminal as it was before."""
 
     def say(self, text: str) -> None:
-        """Print a line that is no part of the status."""
+        """Print a line in addition to the status."""
 
 
 def display_for(stream: TextIO, environ: Mapping[str, str]) -> Display:
@@ -70,7 +70,7 @@ class _Writing:
 
 
 class Lines:
-    """A line when there is news of a point: for files, mail, CI and terminals that only print."""
+    """Prints a line when the status of a point changes: for files, mail, CI and terminals that only print."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

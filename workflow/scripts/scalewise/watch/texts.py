@@ -1,4 +1,4 @@
-"""Texts of a study: a table for a terminal, and lines for a stream that is none. Plain ASCII."""
+"""Texts of a study: a table for a terminal, and lines for other streams. Plain ASCII."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _GROUPS: dict[str, tuple[RunState, ...]] = {
     "waiting": ("waiting",),
     "done": (),
 }
-"""States of points in the order in which they are shown if not all have room."""
+"""States of points, in the order in which points get room if not all fit."""
 
 
 # ---- the table
@@ -294,7 +294,7 @@ def forecast_text(study: StudyStatus, forecast: Forecast) -> str:
         return ", ".join([*parts, "time left: not known yet"])
     parts.append(f"{'at least' if forecast.may_grow else 'about'} {format_3sig(forecast.to_go)} to go")
     last, wait = clock_text(forecast.ends, study.now), duration_text(forecast.ends - study.now)
-    # what is known of the queue and of the rounds is in it; what is not can only add to it
+    # unknown starts in the queue and later rounds can only add to it
     earliest = forecast.waits or forecast.may_grow
     parts.append(f"done {last} at the earliest (in {wait})" if earliest else f"done about {last} (in {wait})")
     return ", ".join(parts)

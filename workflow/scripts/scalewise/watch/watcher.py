@@ -1,4 +1,4 @@
-"""Watch a study in a thread next to Snakemake: read its files now and then, show them, write its session."""
+"""Watch a study in a thread of Snakemake's process: read its files, show its status, write its session."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from scalewise.watch.terminal import Display
 POLL_SECONDS = 3.0
 """Time between two looks: they share the machine with what is measured on it."""
 MOST_SHARE = 0.005
-"""Share of one CPU that looking may take: a study of many runs is looked at less often."""
+"""Most of one CPU, as a share, that looks may take: a study of many runs is looked at less often."""
 EVENT_SECONDS = 0.3
-"""Least time from an event of Snakemake to the look at what it has changed."""
+"""Least time from an event of Snakemake to the next look."""
 END_SECONDS = 2.0
-"""Time that the last look may take; a file system that hangs must not keep Snakemake from its end."""
+"""Time that the last look may take: a file system that hangs must not keep Snakemake from ending."""
 STILL_SECONDS = 180.0
 """Time without a report after which a job may be back in Slurm's queue."""
 ALIVE_SECONDS = 60.0
@@ -37,10 +37,10 @@ ALIVE_SECONDS = 60.0
 
 
 class Silence(logging.Filter):
-    """Keeps Snakemake's information from the terminal; what is for the user passes.
+    """Keeps Snakemake's information from the terminal; records for the user pass.
 
     Args:
-        condition: Whether anything is kept from the terminal while it is on.
+        condition: Whether the filter has an effect while it is on.
         is_shown_better: Whether an error was shown in another form, which is enough.
     """
 
@@ -60,7 +60,7 @@ class Silence(logging.Filter):
 
 
 class Watcher:
-    """Shows the status of a study from ``start`` to ``end``, in place of Snakemake's own log.
+    """Shows the status of a study from ``start`` to ``end``, instead of Snakemake's log.
 
     That log continues in its file. Warnings and errors are still shown. An error while watching only ends the
     display: other processes can still read the status of the study.
@@ -71,7 +71,7 @@ class Watcher:
         folder: Folder in which Snakemake runs.
         runs: Runs that this session makes, as far as is known now.
         logger: Snakemake's.
-        display: Display to use; None for Snakemake's own log.
+        display: Display to use; None for Snakemake's log.
         slurm: Slurm's queue; None on one machine.
         now: Gives seconds since the epoch.
         train: Name of the rule that trains.
@@ -115,11 +115,11 @@ class Watcher:
 
     @property
     def is_shown(self) -> bool:
-        """Whether the terminal shows the study, and not Snakemake's own log."""
+        """Whether the terminal shows the study, and not Snakemake's log."""
         return self._display is not None
 
     def start(self) -> None:
-        """Begin; Snakemake's own log then only goes to its file."""
+        """Begin; Snakemake's log then only goes to its file."""
         try:
             self._logger.addHandler(self._log)
             if self._display is not None:
@@ -129,11 +129,11 @@ class Watcher:
                 os.environ[STUDY_IS_SHOWN] = "1"
             atexit.register(self.end)
             self._thread.start()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the study goes on
+        except Exception as error:  # noqa: BLE001 - no error of the display may end the study
             self._hide(error)
 
     def end(self) -> None:
-        """Show the last state and give Snakemake its log back; does nothing the second time."""
+        """Show the last status and give Snakemake its log back; do nothing the second time."""
         with self._guard:
             if self._ended.is_set():
                 return
@@ -145,7 +145,7 @@ class Watcher:
         finally:
             # after Ctrl-C during the wait, too
             if self._thread.is_alive():
-                # its files are late: the terminal is given back all the same, if it is still there
+                # the file system hangs: release the terminal, if it is still there
                 self._draw(lambda display: display.end(None))
             self._give_log_back()
             self._logger.removeHandler(self._log)
@@ -164,7 +164,7 @@ class Watcher:
         if display is None:
             return
         self._give_log_back()
-        # the terminal may be gone: then there is nobody to tell
+        # the terminal may be gone
         with suppress(Exception):
             display.end(None)
             display.say(
@@ -172,19 +172,19 @@ class Watcher:
             )
 
     def _draw(self, draw: Callable[[Display], None]) -> None:
-        """Draw on the display if there is one, and give it up if that fails."""
+        """Draw on the display if there is one; end it if that fails."""
         if (display := self._display) is None:
             return
         try:
             draw(display)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the study goes on
+        except Exception as error:  # noqa: BLE001 - no error of the display may end the study
             self._hide(error)
 
     def _show_failure(self, record: logging.LogRecord) -> bool:
-        """Show why a run failed, in place of Snakemake's record with the same and its command line.
+        """Show why a run failed, instead of Snakemake's record of the same error.
 
         Returns:
-            Whether the record need not be shown: False if the run's job has left no reason.
+            Whether the record need not be shown: False if the run's history has no reason.
         """
         if is_command_error(record):
             return True
@@ -213,7 +213,7 @@ class Watcher:
             pause = (time.thread_time() - began) / MOST_SHARE
             since = time.monotonic()
             if self._wake.wait(max(POLL_SECONDS, pause)):
-                # several events come together; and a run's files are written around its own
+                # several events come together, and a run's files may be written after its event
                 self._ended.wait(max(EVENT_SECONDS, since + pause - time.monotonic()))
             self._wake.clear()
         self._look_and_draw(over=True)
@@ -221,7 +221,7 @@ class Watcher:
     def _look_and_draw(self, over: bool = False) -> None:
         try:
             status = self._look(over)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the study goes on
+        except Exception as error:  # noqa: BLE001 - no error of the display may end the study
             self._hide(error)
             return
         if over:
@@ -256,7 +256,7 @@ class Watcher:
         )
 
     def _write(self, session: StudySession) -> None:
-        """Write the session if there is news, or if readers may ask whether this process lives."""
+        """Write the session if it has changed, or if readers may soon take this process for ended."""
         now = self._now()
         session = session.model_copy(
             update={"written_at": self._written.written_at, "ended": self._ended.is_set()}
