@@ -1,4 +1,4 @@
-"""Records of a run: types, writers and readers. All that training and analysis share.
+"""Records of a run: types, writers and readers, which training and analysis share.
 
 Every file is written under a temporary name, flushed to disk and renamed, so a reader sees it whole
 or not at all. Units stand in the names; times are seconds, memory is bytes.
@@ -36,21 +36,21 @@ MemoryKind = Literal[
 
 Of the allocator it is what tensors hold, data on the GPU included. RSS is the resident memory of the
 process without pages of files, less as much before the model was built. The last two hold evaluation too,
-unless a peak of evaluation stands beside them: a program's peak cannot be reset, and without /proc only that
+unless the record also has a peak of evaluation: a program's peak cannot be reset, and without /proc only that
 of the whole process is known, with interpreter, libraries and data.
 """
 
 KINDS_OF_THE_WHOLE_RUN: tuple[MemoryKind, ...] = ("CUDA allocator peak", "process peak RSS")
-"""Kinds of a peak that holds evaluation too, unless a peak of evaluation stands beside it."""
+"""Kinds of a peak that holds evaluation too, unless the record also has a peak of evaluation."""
 
 R = TypeVar("R", bound=BaseModel)
 
 SUMMARY, EPOCHS, RANKS, HISTORY = "summary.json", "epochs.csv", "ranks.csv", "history.json"
 UTILIZATION, MODEL = "utilization.csv", "model.safetensors"
 RECORD, RECORD_LOG = "record.json", "record.log"
-"""The names of ``summary.json`` and ``train.log`` that Snakemake, which deletes these two, does not know."""
+"""Links to the files of ``summary.json`` and ``train.log``, which Snakemake does not delete."""
 RUN_RECORDS = (RECORD, EPOCHS, RANKS, UTILIZATION)
-"""The files that every run that is a result leaves; a link to the first is its summary."""
+"""The files of every run that has a result; the summary is a link to the first."""
 
 
 MOST_BYTES = 2**28
@@ -78,7 +78,7 @@ class Window(_Record):
         steps: Optimizer steps.
         samples: Training samples of all ranks.
         seconds: Time of the slowest rank.
-        warmup: True for a window that is left out of the throughput.
+        warmup: True for a window that is excluded from the throughput.
     """
 
     first_step: int
@@ -89,7 +89,7 @@ class Window(_Record):
 
 
 class Pass(_Record):
-    """One forward and backward pass of a device by itself, nothing exchanged; medians over some passes.
+    """One forward and backward pass of a device, without communication; medians over some passes.
 
     Args:
         batch_size: Samples of the pass.
@@ -103,7 +103,7 @@ class Pass(_Record):
 
 
 class Bucket(_Record):
-    """Gradients that travel together, in the order in which they do.
+    """Gradients that are exchanged in one message, in the order of the messages.
 
     Args:
         bytes: Size on the wire.
@@ -137,7 +137,7 @@ class AllReduceMeasurement(_Record):
         devices: Device name of each rank.
         versions: Versions of Python and of the libraries that matter, by name.
         measured_at: UTC, ISO 8601.
-        reductions: One for each message size, smallest first; empty where there was an error.
+        reductions: One for each message size, smallest first; empty after an error.
         error: Reason that there is no measurement.
         job_seconds: Length of the job that measured; None until it has ended.
     """
@@ -158,9 +158,9 @@ class AllReduceMeasurement(_Record):
 class Startup(_Record):
     """Seconds before the first result, of the slowest rank for each part.
 
-    The launch goes from the start of the run to that of the rank's process. A program of the user's own
-    does not tell its parts: process group, data and model are then None, and the preparation is all of its
-    time from the import of torch to its first batch or forward pass.
+    The launch is the time from the start of the run to that of the rank's process. The parts of a user's
+    program are unknown: process group, data and model are then None, and the preparation is all of its time
+    from the import of torch to its first batch or forward pass.
     """
 
     imports_seconds: float | None
@@ -177,11 +177,11 @@ class Resumption(_Record):
 
     Args:
         starts: Starts of the training.
-        resumed_at_steps: Steps done by each checkpoint that a start went on from.
-        lost_steps: Steps done again because no checkpoint had them, as far as their first time was seen.
-        unmeasured_steps: Steps after a resume that are left out of the throughput, as the first warm-up is.
+        resumed_at_steps: Steps in each checkpoint that a start resumed from.
+        lost_steps: Steps done again because no checkpoint had them, as far as they were reported.
+        unmeasured_steps: Steps after a resume that are excluded from the throughput, like the first warm-up.
         checkpoints: Checkpoints written by all starts.
-        checkpoint_seconds: Time that the training stood still for checkpoints.
+        checkpoint_seconds: Time that the training waited for checkpoints.
         problems: Reasons that a checkpoint could not be written or used, or that its measurements were lost.
         earlier_hosts: Hosts of the starts before the last one.
         earlier_other_jobs: Most jobs of others on the nodes of an earlier start when it began.
@@ -218,14 +218,14 @@ OUTSIDE_THE_STEPS = frozenset(
 )
 """Packages that change no measured time: they compute nothing of a step, and read, decode or move no data.
 
-Normalized names (PEP 503). The list names what does not matter, not what does: a package that nobody thought
-of stays a condition, and then costs a comparison instead of making a wrong one. That is why pillow, which
-decodes images, and fsspec, through which data is read, are not in it.
+Normalized names (PEP 503). The list names what does not matter, not what does: an unlisted package stays a
+condition, which costs a comparison and makes none wrong. Pillow, which decodes images, and fsspec, which
+reads data, are therefore not in it.
 """
 
 
 class GpuLimits(_Record):
-    """Limits that an administrator or the board sets to a GPU's speed; None for what NVML does not tell.
+    """Limits that an administrator or the board sets to a GPU's speed; None if NVML does not report them.
 
     Args:
         power_watts: Enforced power limit: the least of all that are in force.
@@ -240,17 +240,17 @@ class GpuLimits(_Record):
     memory_bytes: int | None = None
 
     def named(self) -> dict[str, str]:
-        """The known limits with their units, by the words that a user knows them by."""
-        found = {
+        """Return the known limits with their units, by their names in messages."""
+        limits = {
             "GPU power limit": (self.power_watts, "W"),
             "GPU maximum clock": (self.sm_clock_mhz, "MHz"),
             "GPU memory's maximum clock": (self.memory_clock_mhz, "MHz"),
         }
-        return {name: f"{value:.0f} {unit}" for name, (value, unit) in found.items() if value is not None}
+        return {name: f"{value:.0f} {unit}" for name, (value, unit) in limits.items() if value is not None}
 
 
 class Environment(_Record):
-    """The CPU and the software that some hosts of a run have alike.
+    """The CPU and the software that some hosts of a run have in common.
 
     Args:
         hosts: Names of these hosts, in the order of their ranks.
@@ -269,7 +269,7 @@ class Provenance(_Record):
     """The origin of a run's numbers.
 
     Args:
-        commit: Commit of the workflow, with ``-dirty`` where files were changed; None outside a checkout.
+        commit: Commit of the workflow, with ``-dirty`` if files were changed; None outside a checkout.
         versions: Versions of Python and of the libraries that matter on the first host, by name.
         hosts: One for each node, of all starts.
         devices: Device name of each rank.
@@ -278,9 +278,9 @@ class Provenance(_Record):
         started_at: UTC, ISO 8601.
         ended_at: UTC, ISO 8601.
         slurm_job_id: None outside Slurm.
-        restart_count: Number of times that the batch system started this job anew.
-        other_jobs: Most jobs of others on the run's nodes when a start began; None where that is unknown.
-        inputs: Hashes of what defines the run beside its definition, by name.
+        restart_count: Number of times that the batch system started this job again.
+        other_jobs: Most other jobs on the run's nodes when a start began; None if unknown.
+        inputs: Hashes of the input files that define the run, by name.
         environments: Every different environment of the last start's hosts.
         gpu_limits: Limits of each rank's GPU, None for a CPU process, or without NVML.
     """
@@ -306,7 +306,7 @@ class MetricReading(_Record):
     """A number that a program has printed.
 
     Args:
-        seconds: Training time until then, evaluation and saving left out.
+        seconds: Training time until then, without evaluation and saving.
         step: Optimizer steps until then.
     """
 
@@ -316,31 +316,31 @@ class MetricReading(_Record):
 
 
 class ProgramMeasurements(_Record):
-    """Findings on a program of the user's own, which knows nothing of Scalewise.
+    """Findings on a user's program, which is not written for Scalewise.
 
     Args:
         command: Program and arguments.
-        ended: ``steps`` where it was ended after the steps to measure, ``itself`` where it came to its end.
+        ended: ``steps`` if it was ended after the steps to measure, ``itself`` if it came to its end.
         samples_from: Source of the samples of a step: a DataLoader's batches, the inputs of forward passes,
             or the configuration.
-        samples_seen: Samples of a step over all ranks as they were seen; None where they were not.
-        left_out: Steps of the measurement that are in no window, by the reason.
+        samples_seen: Samples of a step over all ranks as they were measured; None if they were not.
+        left_out: Excluded steps: number of steps of the measurement in no window, by the reason.
         optimizers: Optimizers that made steps, by name.
         skipped_steps: Steps in which a gradient scaler refused the update.
-        parallelism: Wrappers that exchange gradients, by name; empty where none was seen.
+        parallelism: Wrappers that exchange gradients, by name; empty if none was found.
         precision: Formats of autocast and of the parameters.
-        compiled: Whether torch.compile was at work.
+        compiled: Whether torch.compile was used.
         gradient_bytes: Bytes of all gradients of the model.
         losses: Step and loss as it was given to ``backward``, on rank 0: scaled, or divided by the passes;
             None if it is not finite.
         metric: Readings of the metric that the configuration names.
-        seconds_to_metric: Training time until it was reached; None where it was not, or none is named.
+        seconds_to_metric: Training time until it was reached; None if it was not, or none is named.
         imported_files: Hash of every file outside installed packages that was imported, by path.
-        unknown: Reason for each quantity that cannot be known.
+        unknown: Reason for each quantity that is unknown.
         notes: Sentences for the user.
         throughput_with_no_grad: Samples per second with the time of forward passes without gradients counted,
-            where it is not known whether they belong to the training; None where that is known.
-        cautions: Sentences about the run that belong next to the answer.
+            if it is unknown whether they belong to the training; else None.
+        cautions: Sentences about the run to show with the answer.
     """
 
     command: list[str]
@@ -365,21 +365,21 @@ class ProgramMeasurements(_Record):
 
 
 class OwnInterval(_Record):
-    """The interval of one run's own throughput, by which it was to be ended.
+    """The interval of a single run's throughput, which was to end the run once narrow enough.
 
-    It tells how well the throughput of this run is known, not how far another run may lie from it.
+    It is the uncertainty of the throughput of this run, and does not cover differences between runs.
 
     Args:
         until_interval: Half width at which the run was to end, a share of the throughput.
-        half_width_fraction: Half the width of the interval when the run ended, the same share; None where
-            there were too few windows.
-        confidence: Confidence of the interval, looking at it again and again included.
-        windows: Windows that it rests on, of a few steps each.
-        effective_windows: Number of independent windows that would tell as much.
-        warmup_steps: First steps that are not measured, those among them that were not steady yet.
+        half_width_fraction: Half the width of the interval when the run ended, the same share; None if there
+            were too few windows.
+        confidence: Confidence of the interval, repeated checks included.
+        windows: Number of windows in the interval, of a few steps each.
+        effective_windows: Number of independent windows with the same information.
+        warmup_steps: First steps that are not measured, including those before the windows were steady.
         steady: Whether windows were steady before the middle of them; otherwise the warm-up was cut off.
-        ended: ``interval`` where the run was ended because the interval was narrow, ``steps`` where the most
-            steps were done before, ``itself`` where a program came to its own end.
+        ended: ``interval`` if the run was ended because the interval was narrow, ``steps`` if it reached the
+            most steps before, ``itself`` if a program came to its end.
     """
 
     until_interval: float
@@ -397,35 +397,34 @@ class Measurements(_Record):
 
     Args:
         parameters: Trainable parameters of the model.
-        epochs_completed: Epochs trained and evaluated; 0 where steps were asked for, or a program trained.
+        epochs_completed: Epochs trained and evaluated; 0 if the run has a number of steps, or of a program.
         throughput_samples_per_second: Samples over seconds of all windows after warm-up.
         windows: All windows, warm-up included.
         train_seconds: Time of all windows, warm-up included.
-        evaluation_seconds: Time of all evaluations, which ``train_seconds`` does not hold; None where it is
-            not known.
+        evaluation_seconds: Time of all evaluations, which ``train_seconds`` excludes; None if unknown.
         final_accuracy: Test accuracy of the last epoch, a fraction.
         best_accuracy: Test accuracy of the best epoch, a fraction.
         peak_memory_bytes: Peak while training, of the rank that used most.
-        evaluation_peak_memory_bytes: The same while evaluating; None where a peak cannot be reset, for which
+        evaluation_peak_memory_bytes: The same while evaluating; None if a peak cannot be reset, for which
             ``monitor_note`` has the reason.
         peak_memory_kind: The memory that both peaks count.
-        loader_wait_fraction: Share of the measured step time spent waiting for data, slowest rank; None where
-            nobody could say.
+        loader_wait_fraction: Share of the measured step time spent waiting for data, slowest rank; None if
+            unknown.
         mean_utilization: Share of the training that the devices were busy, a fraction, mean over ranks;
-            this and the next five are None where they could not be measured.
+            this and the next five are None if they could not be measured.
         least_utilization: Utilization of the least busy device.
         energy_joules: Energy of all devices, from the first step to the last evaluation.
-        monitor_cpu_fraction: CPU time of the monitor over wall time, on the rank where it cost most.
-        throttled: True if a device lowered its clock, against heat or for want of power.
+        monitor_cpu_fraction: CPU time of the monitor over wall time, on the rank with the most.
+        throttled: True if a device lowered its clock, because of heat or its power limit.
         communication_fraction: Share of the step time that waited for gradients of other ranks.
         other_cpu_fraction: Share of a machine's CPU time that processes outside the run took while its last
-            start trained, of the machine where it was most; None where it is not known.
-        loader: ``resident`` or ``workers``; ``program`` where a program brings its own.
+            start trained, of the machine with the most; None if unknown.
+        loader: ``resident`` or ``workers``; ``program`` if a program loads its data.
         monitor_note: Measurements that failed, or devices that were throttled, and why.
-        passes: One for each batch size that was tried after the training, the run's own first.
-        buckets: Buckets of the model's gradients; empty where they do not travel in DDP's buckets.
-        program: Findings on a program of the user's own; None for the built-in loop.
-        own_interval: Interval of the run's own throughput; None where none was to end it.
+        passes: One for each batch size that was tried after the training, that of the training first.
+        buckets: Buckets of the model's gradients; empty if they are not exchanged in DDP's buckets.
+        program: Findings on a user's program; None for the built-in loop.
+        own_interval: Interval of this run's throughput; None if none was to end it.
     """
 
     parameters: int
@@ -461,9 +460,9 @@ class RunRecord(_Record):
     """``summary.json``: one run, its outcome and its figures.
 
     Args:
-        reason: A sentence where the outcome is not ``completed``.
-        measurements: None where the run ended before its first epoch did.
-        provenance: None where the run ended before the ranks had met.
+        reason: A sentence if the outcome is not ``completed``.
+        measurements: None if the run ended before its first epoch did.
+        provenance: None if the run ended before the rendezvous of its ranks.
     """
 
     record_version: Literal[1] = 1
@@ -494,7 +493,7 @@ class Start(_Record):
         reason: A sentence that names rank and host if they are known; empty for a run that completed.
         steps: Optimizer steps done at the end; None if unknown.
         no_progress: Whether it counts as a try without progress if the next start begins at the same step.
-        permanent: Whether another try would end alike.
+        permanent: Whether another try would end the same way.
         traceback: Traceback of the first rank that raised; empty if none did.
         log_tail: Last lines of train.log; empty for a run that has a result.
     """
@@ -517,7 +516,7 @@ class Start(_Record):
 
     @property
     def has_failed(self) -> bool:
-        """Whether it ended without a result, and said why."""
+        """Whether it ended without a result, and with a reason."""
         return self.outcome in {"failed", "timed-out", "interrupted"}
 
     @property
@@ -527,7 +526,7 @@ class Start(_Record):
 
     @property
     def is_requested_by_user(self) -> bool:
-        """Whether the user began to train, rather than Snakemake or Slurm again."""
+        """Whether a command of the user made this start, and not another try by Snakemake or Slurm."""
         return self.attempt == 1 and self.restart_count == 0
 
     @property
@@ -559,10 +558,9 @@ class History(_Record):
 
     Args:
         definition: The run of the last start, with every setting written out.
-        inputs: Hashes of what else defines it, by name.
-        first: Index of the first start of the last training; earlier ones trained something else, or left
-            nothing to resume from.
-        starts: All starts on as many nodes and devices, in their order.
+        inputs: Hashes of the input files that define it, by name.
+        first: Index of the first start of the last training; that training cannot resume from earlier ones.
+        starts: All starts over the same shape, in their order.
     """
 
     definition: RunDefinition
@@ -572,7 +570,7 @@ class History(_Record):
 
     @property
     def label(self) -> str:
-        """The run as messages name it."""
+        """The run's name in messages."""
         return self.definition.label
 
     @property
@@ -608,12 +606,10 @@ class EpochRecord:
 class RankRecord:
     """One row of ``ranks.csv``; step times are of the measured steps, on the device's clock.
 
-    Utilization is of the training, a fraction; it and the communication are None where nobody could say,
-    and so are the two passes, forward and backward over one batch after the training: by the rank itself,
-    and with gradients exchanged. The waiting is the part of the communication in which the rank waited for
-    whichever rank was the last in that step; None where it is not known. Peak memory is that of
-    training; that of evaluation is None where it is not known by itself. Of a program of the
-    user's own None stands for all that it does not tell.
+    Utilization is of the training, a fraction. The two passes are forward and backward over one batch after
+    the training: without communication, and with gradients exchanged. The waiting is the part of the
+    communication in which the rank waited for the last rank of that step. Peak memory is that of training.
+    None is a value that is unknown.
     """
 
     rank: int
@@ -648,7 +644,7 @@ class RankRecord:
 
 @dataclass(frozen=True)
 class UtilizationRecord:
-    """One row of ``utilization.csv``: one device at one time; None for what it does not tell.
+    """One row of ``utilization.csv``: one device at one time; None for a value that it does not report.
 
     Args:
         timestamp: UTC, ISO 8601.
@@ -658,11 +654,11 @@ class UtilizationRecord:
         utilization: A fraction. Of a GPU: the time with a kernel on it, in the driver's last sample period.
             Of a CPU process: its CPU time and its children's since the row before, over wall time and its
             CPUs.
-        memory_bytes: Memory used on the GPU, by whomever; resident memory of a CPU process.
+        memory_bytes: Memory used on the GPU by all processes; resident memory of a CPU process.
         power_watts: Power of the GPU.
-        memory_total_bytes: Memory of the GPU, used or not. None of a CPU process, which has none to itself.
+        memory_total_bytes: Memory of the GPU, used or not; None for a CPU process, which shares its memory.
         memory_utilization: Fraction of the driver's last sample period in which the GPU's memory was read or
-            written: ``utilization.memory`` of nvidia-smi. None of a CPU process: Linux does not count it.
+            written: ``utilization.memory`` of nvidia-smi. None for a CPU process: Linux does not count it.
     """
 
     timestamp: str
@@ -682,28 +678,28 @@ RowKind = type[EpochRecord] | type[RankRecord] | type[UtilizationRecord]
 
 
 def utc_now() -> str:
-    """ISO 8601, to the millisecond."""
+    """Return the time in ISO 8601, to the millisecond."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def later(time: str, seconds: float) -> str:
-    """Return the time so many seconds after another, both as ``utc_now`` gives them."""
+    """Return the time some seconds after another, both as ``utc_now`` returns them."""
     return (datetime.fromisoformat(time) + timedelta(seconds=seconds)).isoformat(timespec="milliseconds")
 
 
 def seconds_between(started_at: str, ended_at: str) -> float:
-    """Seconds from one time to a later one, both as ``utc_now`` gives them."""
+    """Return the seconds from one time to a later one, both as ``utc_now`` returns them."""
     return (datetime.fromisoformat(ended_at) - datetime.fromisoformat(started_at)).total_seconds()
 
 
 def epoch_seconds(time: str) -> float:
-    """Return the seconds since the epoch of a time as ``utc_now`` gives it."""
+    """Return the seconds since the epoch of a time as ``utc_now`` returns it."""
     return datetime.fromisoformat(time).timestamp()
 
 
 @contextmanager
 def replaced_whole(path: Path) -> Iterator[Path]:
-    """A temporary file to write, which then becomes ``path``, whole or not at all, surviving a crash."""
+    """Yield a temporary file to write, which then replaces ``path`` whole or not at all, even in a crash."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield temporary
@@ -727,7 +723,7 @@ def write_json(path: Path, record: BaseModel) -> None:
 
 
 def write_rows(path: Path, kind: RowKind, rows: Sequence[Any]) -> None:
-    """Write rows of one kind as CSV; an empty sequence leaves the header alone, None an empty value."""
+    """Write rows of one kind as CSV; an empty sequence gives only the header, None an empty value."""
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, [field.name for field in fields(kind)], lineterminator="\n")
     writer.writeheader()
@@ -768,7 +764,7 @@ def _in_order(started_at: str, ended_at: str) -> bool:
 
 
 def damaged(path: Path, problem: str) -> RecordError:
-    """The error of a run's record that is damaged.
+    """Return the error of a run's record that is damaged.
 
     Args:
         path: The record, in the run's folder.
@@ -808,7 +804,7 @@ def read_all_reduce(path: Path) -> AllReduceMeasurement:
 
 
 def read_record(path: Path, kind: type[R]) -> R:
-    """A record of this kind.
+    """Read a record of this kind.
 
     Raises:
         RecordError: It is missing or damaged.
@@ -829,10 +825,10 @@ def read_record(path: Path, kind: type[R]) -> R:
 
 
 def read_regular(path: Path) -> bytes:
-    """The content of a regular file of bounded size: a named pipe is not waited for.
+    """Read a regular file of bounded size; never wait for a named pipe.
 
     Raises:
-        OSError: It is something else, too large, or cannot be read.
+        OSError: It is not a regular file, too large, or cannot be read.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
