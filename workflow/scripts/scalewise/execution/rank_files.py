@@ -50,6 +50,9 @@ ATTEMPT = "attempt"
 WAITING, RANK_SETUP, SPEC, ENDPOINT = "waiting.json", "rank_setup.json", "spec.json", "endpoint.json"
 PROGRESS, STOP, STOPPED = "progress.json", "stop", "stopped.json"
 
+RANK_HEARTBEAT_SECONDS = 2.0
+"""Time between two heartbeats of rank 0."""
+
 FAULT_BYTES = 200
 """The beginning of a rank's fault file, which names the fatal signal."""
 

@@ -17,7 +17,7 @@ import torch
 
 from scalewise.execution.messages import RankSetup, TrainSpec, is_out_of_memory
 from scalewise.execution.progress_reporter import say
-from scalewise.execution.rank_files import RankFiles
+from scalewise.execution.rank_files import RANK_HEARTBEAT_SECONDS, RankFiles
 from scalewise.execution.signals import Signals, exit_when_parent_dies
 from scalewise.plan.config.settings import Settings
 from scalewise.records import EpochRecord, Measurements, OwnInterval, Resumption, Startup, later
@@ -49,8 +49,6 @@ from scalewise.training.train_log import (
     describe_steps,
 )
 from scalewise.training.trainer import Loaders, Trainer, build_loaders, build_trainer
-
-BEAT_SECONDS = 2.0
 
 
 class Stopwatch:
@@ -295,7 +293,7 @@ def initialize_rank(rank_files: RankFiles, rank_setup: RankSetup) -> tuple[Ident
     rank_files.keep_fault(identity.rank)
     exit_when_parent_dies(rank_setup.supervisor_pid, rank_setup.supervisor_host == identity.host)
     if identity.rank == 0:
-        threading.Thread(target=_beat, args=(rank_files,), name="beat", daemon=True).start()
+        threading.Thread(target=_beat, args=(rank_files,), name="heartbeat", daemon=True).start()
     check_place(identity, rank_setup.shape)
     affinity = claim_cpus(rank_setup.accelerator, identity, rank_setup.cpus_per_device)
     in_slurm = identity.slurm_job_id is not None
@@ -308,7 +306,7 @@ def _beat(rank_files: RankFiles) -> None:
     while True:
         with suppress(OSError):
             rank_files.heartbeat()
-        time.sleep(BEAT_SECONDS)
+        time.sleep(RANK_HEARTBEAT_SECONDS)
 
 
 def install_sigterm_handler(rank_files: RankFiles, rank: int) -> None:

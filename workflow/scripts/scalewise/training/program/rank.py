@@ -26,7 +26,7 @@ from scalewise.execution.messages import (
     is_out_of_memory,
 )
 from scalewise.execution.progress_reporter import say
-from scalewise.execution.rank_files import RankFiles
+from scalewise.execution.rank_files import RANK_HEARTBEAT_SECONDS, RankFiles
 from scalewise.execution.signals import exit_when_parent_dies
 from scalewise.plan.config.program import SEEN as SEEN_SAMPLES
 from scalewise.plan.config.program import ProgramSettings
@@ -67,7 +67,6 @@ GAVE_UP = "Watchdog caught collective operation timeout"
 """Words of NCCL's watchdog before it aborts a rank that has waited for another one in vain."""
 
 WARM_UP = "warm-up"
-BEAT_SECONDS = 2.0
 END_SECONDS = 30.0
 """Time that the program has to end once it has been measured; then it is ended."""
 
@@ -399,9 +398,9 @@ class ProgramRank:
                     # a program must not be taken for hung because its progress cannot be told
                     with suppress(Exception):
                         progress.tell(time.monotonic())
-                time.sleep(BEAT_SECONDS)
+                time.sleep(RANK_HEARTBEAT_SECONDS)
 
-        threading.Thread(target=beat, name="beat", daemon=True).start()
+        threading.Thread(target=beat, name="heartbeat", daemon=True).start()
 
 
 def run_program_rank(rank_files: RankFiles, began: float) -> int:
