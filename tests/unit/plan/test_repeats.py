@@ -289,7 +289,7 @@ def test_the_plan_shows_what_the_rounds_have_asked_for(load: Load, tmp_path: Pat
             "{min: 12, until_interval: 0.03}",
             (
                 "at least 12 (min) and at most 10 (max)",
-                "(max is left to its default)",
+                "(max is the default)",
                 "Use a max of 12 or more",
             ),
             id="min over the default of max",

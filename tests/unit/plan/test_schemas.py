@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 import write_generated
 from scalewise.analysis.report.figures import FIGURES
 from scalewise.plan.config.errors import StudyError
-from scalewise.plan.config.program import SWEEPABLE_OF_PROGRAMS
+from scalewise.plan.config.program import SWEEPABLE_PROGRAM_KEYS
 from scalewise.plan.config.schema import study_schema
 from scalewise.plan.config.settings import SWEEPABLE
 from scalewise.plan.config.site import SiteFile
@@ -196,6 +196,6 @@ def test_every_option_is_sweepable_but_the_scaling_and_the_steps() -> None:
     definitions = study_schema()["$defs"]
 
     assert set(definitions["Sweep"]["properties"]) == set(SWEEPABLE)
-    assert set(definitions["ProgramSweep"]["properties"]) == set(SWEEPABLE_OF_PROGRAMS)
-    assert not {"scaling", "steps"} & {*SWEEPABLE, *SWEEPABLE_OF_PROGRAMS}
+    assert set(definitions["ProgramSweep"]["properties"]) == set(SWEEPABLE_PROGRAM_KEYS)
+    assert not {"scaling", "steps"} & {*SWEEPABLE, *SWEEPABLE_PROGRAM_KEYS}
     assert "learning_rate" in SWEEPABLE

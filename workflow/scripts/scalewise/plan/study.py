@@ -116,7 +116,7 @@ class PlannedExperiment:
                 "run_minutes": self.experiment.runtime_minutes if self.experiment.budget else None,
             }
             return canonical_json(self._defining("rounds", "tables") | self._site_terms | {"choice": choice})
-        if self.experiment.judges_rounds and self.experiment.repeats.until_interval is None:
+        if self.experiment.has_rounds and self.experiment.repeats.until_interval is None:
             return self.analysis_definition  # repeats are added until the decision is clear
         return canonical_json(self._defining("rounds"))
 

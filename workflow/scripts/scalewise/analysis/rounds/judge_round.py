@@ -58,7 +58,7 @@ def judge_round(
     """
     experiment = AnalysisSpec.from_json(definition)
     name, spec = experiment.name, experiment.spec
-    if not spec.judges_rounds:
+    if not spec.has_rounds:
         raise RecordError(f"{name} has {spec.repeats.max} repeats of every point: there is nothing to judge.")
     rule = spec.repeats
     asked = requested_repeats(spec, known_rounds(spec, folder)[: number - 1])

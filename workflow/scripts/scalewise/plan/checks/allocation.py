@@ -9,7 +9,7 @@ from scalewise.plan.config.experiment import AnyExperiment
 from scalewise.plan.config.program import AnySettings
 from scalewise.plan.config.settings import LauncherName
 from scalewise.plan.config.shape import Shape, count_devices
-from scalewise.plan.config.site import LOOKED_UP, Site, SiteFile
+from scalewise.plan.config.site import AUTO_KEYS, Site, SiteFile
 from scalewise.plan.config.slurm import Slurm
 from scalewise.plan.runs.allocation import LEAST_SECONDS, trained_seconds
 
@@ -30,7 +30,7 @@ def check_facts(facts: SiteFile) -> Iterator[Problem]:
         yield Problem(("launcher",), *refusal)
     if facts.slurm is None:
         return
-    for key in LOOKED_UP:
+    for key in AUTO_KEYS:
         if getattr(facts, key) == "auto":
             yield Problem(
                 (key,),

@@ -17,7 +17,7 @@ from scalewise.plan.checks.program_words import check_words, known_names, meant_
 from scalewise.plan.config.errors import Place, Problem
 from scalewise.plan.config.experiment import Experiment, ProgramExperiment
 from scalewise.plan.config.paths import invalid_command, kind_of
-from scalewise.plan.config.program import BATCH_NAMES, FOLDER, OWN_NAME, PLANNED, ProgramSettings
+from scalewise.plan.config.program import BATCH_NAMES, CUSTOM_NAME, FOLDER, PLANNED, ProgramSettings
 from scalewise.plan.config.shape import Shape, count_devices
 from scalewise.plan.config.site import Site
 from scalewise.plan.runs.runs import global_batch
@@ -159,7 +159,7 @@ def _check_working_directory(here: Place, folder: str) -> Iterator[Problem]:
 def _check_environment(where: Where, settings: ProgramSettings) -> Iterator[Problem]:
     for name, value in settings.environment.items():
         here = (*where("environment"), name)
-        if not re.fullmatch(OWN_NAME, name):
+        if not re.fullmatch(CUSTOM_NAME, name):
             yield Problem(here, "is no name of a variable", "Use letters, digits and _.")
         elif name.startswith("SCALEWISE_") or (settings.starts == "ranks" and name in RANK_VARIABLES):
             itself = ", or use `starts: itself`" if name in RANK_VARIABLES else ""

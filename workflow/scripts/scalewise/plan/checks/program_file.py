@@ -15,7 +15,7 @@ from scalewise.plan.catalog.program_files import (
     module_of,
     program_files,
 )
-from scalewise.plan.config.paths import invalid_command, kind_of, missing
+from scalewise.plan.config.paths import explain_missing, invalid_command, kind_of
 from scalewise.plan.config.program import ProgramSettings
 
 Refusal = tuple[str, str] | None
@@ -96,7 +96,7 @@ def _refused_path(program: str) -> Refusal:
         )
     if kind is not None:
         return f"is {program!r}, which is no file", "Give the path of a Python file."
-    problem = f"is {program!r}, {missing(program)}"
+    problem = f"is {program!r}, {explain_missing(program)}"
     if len(words) > 1:
         script = next((word for word in words if word.endswith(".py")), "train.py")
         fix = f"Write `program: {script}` only, and its arguments under `arguments`. Scalewise starts it."

@@ -12,9 +12,9 @@ from scalewise.plan.config.errors import Place, Problem, key_path, name_all
 from scalewise.plan.config.experiment import ProgramExperiment
 from scalewise.plan.config.program import (
     ARGUMENT,
+    CUSTOM_NAME,
     FOLDER,
     NODE_NAMES,
-    OWN_NAME,
     RANK_NAMES,
     RUN_NAMES,
     ProgramSettings,
@@ -73,7 +73,7 @@ def check_words(
     for name, value in settings.argument.items():
         here = where(f"{ARGUMENT}{name}")
         here = here if "sweep" in here[2:] else (*where("argument"), name)
-        if not re.fullmatch(OWN_NAME, name):
+        if not re.fullmatch(CUSTOM_NAME, name):
             yield Problem(here, "is not a name", "Use letters, digits and _, as in {argument.lr}.")
         elif f"{ARGUMENT}{name}" not in used:
             values = experiment.swept.get(f"{ARGUMENT}{name}", value)

@@ -21,10 +21,10 @@ Place = tuple[str | int, ...]
 """Keys from the top of the YAML to a value: ``("experiments", "digits", "devices", 0)``."""
 
 MOST_LINES = 40
-"""Mistakes that are shown at once; the first ones are enough to begin with."""
+"""Most mistakes in one message."""
 
 _BREAKS = {"Cc", "Cf", "Cs", "Zl", "Zp"}
-"""Kinds of characters that end a line, steer a terminal or cannot be written to one."""
+"""Unicode categories of characters that end a line, control a terminal or cannot be printed."""
 
 _KINDS = {
     "int": ("a whole number", "Write a whole number, such as 4."),
@@ -35,7 +35,7 @@ _KINDS = {
     "dict": ("a mapping of keys to values", "Indent its keys on the lines below it."),
     "model": ("a mapping of keys to values", "Indent its keys on the lines below it."),
 }
-"""Names of types by pydantic's, and how to write a value of each."""
+"""Name of each of pydantic's types, and how to write a value of it."""
 
 _RELATIONS = {
     "greater_than": "more than",
@@ -58,7 +58,7 @@ def key_path(place: Place) -> str:
 
 @dataclass(frozen=True)
 class Problem:
-    """One mistake: where it is, what it is, how to fix it.
+    """One mistake: its place, its text and its fix.
 
     Args:
         place: Keys from the top of the configuration to the value.
@@ -73,7 +73,7 @@ class Problem:
     subject: str | None = None
 
     def render(self, origin: str) -> str:
-        """One line: ``config/experiments.yaml:12: experiments.digits.epochs is ... . Write ...``."""
+        """Write one line: ``config/experiments.yaml:12: experiments.digits.epochs is ... . Write ...``."""
         subject = key_path(self.place) if self.subject is None else self.subject
         message = f"{f'{_cut(subject)} ' if subject else ''}{_cut(self.text)}. {_cut(self.fix)}"
         return one_line(f"{origin}: {message}")
@@ -90,7 +90,7 @@ def _cut(text: str) -> str:
 
 
 def spelled(value: object) -> str:
-    """Spell a value for a message: text in quotes as in Python, booleans and dates as in YAML."""
+    """Format a value for a message: text in quotes as in Python, booleans and dates as in YAML."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, date):
@@ -104,7 +104,7 @@ def spelled(value: object) -> str:
 
 
 class StudyError(Exception):
-    """Every mistake of a configuration at once, one line each."""
+    """All mistakes of a configuration, one line each."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         self.lines = list(lines)
@@ -117,7 +117,7 @@ class StudyError(Exception):
 
 
 class RefusedValueError(ValueError):
-    """A value that cannot be used; its place in the configuration is added later.
+    """A value that cannot be used; the caller adds its place in the configuration.
 
     Args:
         text: A clause that names the value and the limit it breaks.
@@ -152,16 +152,16 @@ def name_all(known: Iterable[str]) -> str:
 def problems_of(
     error: ValidationError, place: Place, model: type[BaseModel], values: Mapping[str, Any]
 ) -> Iterator[Problem]:
-    """One problem for each value that pydantic refuses.
+    """Yield a problem for each value that pydantic refuses.
 
     Args:
         error: Raised by ``model``.
         place: The validated mapping's place in the YAML.
-        model: Says which keys are known where.
+        model: The model, with the known keys at each place.
         values: The mapping that was validated.
     """
     details = [(_keys(detail, values), detail) for detail in error.errors(include_url=False)]
-    misspelt = {
+    misspelled = {
         (*keys[:-1], near)
         for keys, detail in details
         if detail["type"] == "extra_forbidden"
@@ -169,7 +169,7 @@ def problems_of(
     }
     for keys, same in groupby(details, key=lambda each: each[0]):
         findings = [detail for _, detail in same]
-        if findings[0]["type"] != "missing" or keys not in misspelt:
+        if findings[0]["type"] != "missing" or keys not in misspelled:
             yield Problem((*place, *keys), *_text_and_fix(findings, keys, model))
 
 
@@ -186,8 +186,8 @@ def _keys(detail: ErrorDetails, value: Any) -> Place:
 
 
 def _text_and_fix(details: list[ErrorDetails], keys: Place, model: type[BaseModel]) -> tuple[str, str]:
-    """Say what is wrong with a value, by the finding of each type that it may have."""
-    # a limit says more than that another type does not fit either
+    """Return what is wrong with a value and the fix, from one finding for each type that it may have."""
+    # a broken limit is more precise than a type that does not match
     details = [each for each in details if not _is_of_type(each)] or details
     kind, value, context = details[0]["type"], details[0]["input"], details[0].get("ctx", {})
     if kind == "extra_forbidden":
@@ -204,17 +204,17 @@ def _text_and_fix(details: list[ErrorDetails], keys: Place, model: type[BaseMode
     if kind == "too_short":
         return f"is an empty {'list' if isinstance(value, list) else 'mapping'}", "Give at least one value."
     if not _is_of_type(details[0]):
-        return f"is {spelled(value)}: {details[0]['msg']}", "See config/README.md for what it takes."
+        return f"is {spelled(value)}: {details[0]['msg']}", "See config/README.md for possible values."
     words = [word for each in details for word in _words(each)]
     types = [_KINDS[_stem(each)] for each in details if _stem(each) in _KINDS]
-    # they are few: rather list all than suggest another one
+    # a few words: a list of all helps more than a distant suggestion
     fix = did_you_mean(value if isinstance(value, str) else spelled(value), words, cutoff=0.8)
     if not types:
         return f"is {spelled(value)}, which is not known here", fix
     *others, last = [name for name, _ in types] + words
     text = f"is {spelled(value)}, not {', '.join(others)}{' or ' if others else ''}{last}"
-    is_misspelt = bool(difflib.get_close_matches(str(value), words, n=1))
-    return text, fix if is_misspelt else _how_to_write(_stem(details[0]), value, types[0][1])
+    is_misspelled = bool(difflib.get_close_matches(str(value), words, n=1))
+    return text, fix if is_misspelled else _how_to_write(_stem(details[0]), value, types[0][1])
 
 
 def _stem(detail: ErrorDetails) -> str:
@@ -222,7 +222,7 @@ def _stem(detail: ErrorDetails) -> str:
 
 
 def _words(detail: ErrorDetails) -> list[str]:
-    """Return the words that a value may be, in a finding on such a value."""
+    """Return the possible words from a finding on a value that must be one of them."""
     return re.findall("'(.*?)'", detail["ctx"]["expected"]) if detail["type"] == "literal_error" else []
 
 
@@ -241,14 +241,14 @@ def _out_of_bounds(kind: str, value: Any, limit: float) -> tuple[str, str]:
 
 
 def _how_to_write(kind: str, value: object, otherwise: str) -> str:
-    """Name what to write instead of a value of another type, if the value shows it."""
+    """Return what to write instead of a value of another type, if the value shows it."""
     short = value if isinstance(value, str) else spelled(value)
     if len(short) > 200 or not short.isprintable() or isinstance(value, dict):
         return otherwise
     if kind == "list" and isinstance(value, str):
         try:
             words = shlex.split(value)
-        except ValueError:  # a quote is left open
+        except ValueError:  # a quote is not closed
             words = value.split()
         return f"Write {json.dumps(words, ensure_ascii=False)}."
     if kind == "list":

@@ -37,17 +37,17 @@ RepeatCount = Annotated[int, Field(gt=0, le=MAX_REPEATS)]
 
 
 class Target(StrictModel):
-    """The accuracy that counts as trained."""
+    """Accuracy at which a training counts as done."""
 
     accuracy: Fraction = Field(description="Test accuracy to reach, 0.97 for 97 %.")
 
 
 ACCEPTED_LOSS = 0.005
-"""Final accuracy that an accepted option may cost, as a fraction: what 10,000 test images leave open."""
+"""Final accuracy that an accepted option may cost, as a fraction: the uncertainty with 10,000 test images."""
 
 
 class DecisionRule(StrictModel):
-    """The rule for the number of devices. Without a key: the knee, where speedup x efficiency is largest."""
+    """Rule for the number of devices. Without a key: the knee, where speedup x efficiency is largest."""
 
     min_efficiency: Fraction | None = Field(
         None, description="Recommend the most devices whose parallel efficiency is at least this."
@@ -59,7 +59,7 @@ class DecisionRule(StrictModel):
     )
     max_device_hours: Rate | None = Field(
         None,
-        description="Recommend the fastest device count with at most so many device-hours for a whole run.",
+        description="Recommend the fastest device count with at most this many device-hours for a whole run.",
     )
     min_gain: Annotated[float, Field(ge=0, le=1)] = Field(
         0.05,
@@ -81,18 +81,18 @@ class DecisionRule(StrictModel):
 
 
 class Repeats(ShortForm):
-    """Jobs of every point: so many, or more until the decision is clear, or every interval narrow."""
+    """Jobs of every point: a fixed number, or more until the decision is clear or every interval narrow."""
 
     min: Annotated[int, Field(ge=2, le=MAX_REPEATS)] = Field(
         6,
-        description="Jobs of every point. Looking at their 95 % interval again and again costs 1 point with "
+        description="Jobs of every point. Checking their 95 % interval after each round costs 1 point with "
         "6 of them, and up to 5 points with 3.",
     )
     max: RepeatCount = Field(10, description="Most jobs of a point.")
     until_interval: Fraction | None = Field(
         None,
         description="Make more of every point until half the width of its throughput's interval is at "
-        "most this share of the throughput, 0.03 for 3 %. Left out: only of points between which the "
+        "most this share of the throughput, 0.03 for 3 %. Default: only of points between which the "
         "decision is not clear, until it is.",
     )
 
@@ -100,7 +100,7 @@ class Repeats(ShortForm):
     def _check_order(self) -> Repeats:
         if self.min > self.max:
             by_default = [name for name in ("min", "max") if name not in self.model_fields_set]
-            also = f" ({by_default[0]} is left to its default)" if by_default else ""
+            also = f" ({by_default[0]} is the default)" if by_default else ""
             raise reject(
                 f"requests at least {self.min} (min) and at most {self.max} (max) jobs of a point{also}",
                 f"Use a max of {self.min} or more, or a min of {self.max} or less."
@@ -111,17 +111,17 @@ class Repeats(ShortForm):
 
     @classmethod
     def exactly(cls, repeats: int) -> Repeats:
-        """So many jobs of every point; a single one, too, which a mapping does not have."""
+        """Make the form with a fixed number of jobs; a single job is possible, unlike in a mapping."""
         return cls.model_construct(min=repeats, max=repeats)
 
     @property
     def are_fixed(self) -> bool:
-        """Whether every point has equally many jobs, whatever they show."""
+        """Whether every point has the same number of jobs, whatever their results."""
         return self.min == self.max
 
     @property
     def short(self) -> int | None:
-        """The number of jobs; None if it follows from what they show."""
+        """The number of jobs; None if it depends on their results."""
         return self.max if self.are_fixed and self.until_interval is None else None
 
 
@@ -146,13 +146,13 @@ DeviceCount = Annotated[int | str, BeforeValidator(_device_count)]
 
 
 class Devices(ShortForm):
-    """Device counts: a list that is measured whole, or those among which the answer needs some."""
+    """Device counts: a list that is measured whole, or candidates from which the study chooses."""
 
     every: SkipJsonSchema[list[DeviceCount] | None] = Field(None, description="The list.")
     up_to: Count | None = Field(
         None,
-        description="Choose among all counts up to this one that fill nodes: what divides a node evenly, and "
-        "whole nodes. Of strong scaling, those that divide the batch.",
+        description="Choose among all counts up to this one that fill nodes: even parts of one, and "
+        "whole nodes. With strong scaling, those that divide the batch.",
     )
     among: Annotated[list[DeviceCount], Field(min_length=2)] | None = Field(
         None, description="Choose among these counts."
@@ -168,7 +168,7 @@ class Devices(ShortForm):
 
     @property
     def counts(self) -> list[DeviceCount]:
-        """The device counts that may be measured; of ``up_to`` those that a site has made of it."""
+        """The device counts that may be measured; for ``up_to``, once a site has replaced it."""
         counts = self.every or self.among
         assert counts is not None, "a site says which counts fill its nodes"
         return counts
@@ -203,7 +203,7 @@ else:
 
 
 class ExperimentKeys(StrictModel):
-    """Keys that every study has, whatever trains: device counts, repeats, the decision, limits of a run."""
+    """Keys of every experiment: device counts, repeats, the decision, limits of a run."""
 
     title: str = Field("", description="Shown in the report. Changing it reruns nothing.")
     description: str = Field("", description="Shown below the title.")
@@ -225,7 +225,7 @@ class ExperimentKeys(StrictModel):
     )
     exclude: list[dict[str, Any]] = Field(
         default_factory=list,
-        description="Combinations to leave out: a run that matches all keys of an entry (swept keys or "
+        description="Combinations to exclude: a run that matches all keys of an entry (swept keys or "
         "devices) is not made.",
     )
     predict: bool = Field(
@@ -241,7 +241,7 @@ class ExperimentKeys(StrictModel):
         description="The rule by which the report recommends a number of devices.",
     )
     runtime_minutes: Count = Field(
-        10, description="A run is ended after this many minutes. Changing it reruns nothing."
+        10, description="Scalewise ends a run after this many minutes. Changing it reruns nothing."
     )
     memory_gb: Memory | None = Field(
         None, description="Memory to request, per node, in GB. Changing it reruns nothing."
@@ -253,8 +253,8 @@ class ExperimentKeys(StrictModel):
     )
     keep_checkpoints: bool = Field(
         False,
-        description="Leave the last two checkpoints in the run's folder; by default they go when the run has "
-        "completed. Changing it reruns nothing.",
+        description="Keep the last two checkpoints in the run's folder; they are deleted by "
+        "default, once the run has completed. Changing it reruns nothing.",
     )
     timeout_seconds: Annotated[int, Field(ge=5)] = Field(
         120,
@@ -272,17 +272,17 @@ class ExperimentKeys(StrictModel):
 
     @property
     def device_counts(self) -> Sequence[int | str]:
-        """The device counts that may be measured; of ``up_to`` those that a site has made of it."""
+        """The device counts that may be measured; for ``up_to``, once a site has replaced it."""
         return self.devices.counts
 
     @property
     def chooses_devices(self) -> bool:
-        """Whether the study measures only the counts that its answer needs."""
+        """Whether the study measures only the device counts that its answer needs."""
         return self.devices.every is None
 
     @property
-    def judges_rounds(self) -> bool:
-        """Whether what is measured next is judged after each round of runs."""
+    def has_rounds(self) -> bool:
+        """Whether each round of runs decides which runs come next."""
         return self.chooses_devices or not self.repeats.are_fixed
 
     @property
@@ -297,7 +297,7 @@ class ExperimentKeys(StrictModel):
 
 
 class Experiment(ExperimentKeys, Settings):
-    """One study: a training, the device counts to compare and the options to combine."""
+    """One question about one training: the device counts to compare and the options to combine."""
 
     sweep: Sweep = Field(
         default_factory=Sweep,
@@ -314,7 +314,7 @@ class Experiment(ExperimentKeys, Settings):
 
 
 class ProgramExperiment(ExperimentKeys, ProgramSettings):
-    """One study of a user's program."""
+    """One question about a user's program."""
 
     sweep: ProgramSweep = Field(
         default_factory=ProgramSweep,
@@ -325,21 +325,20 @@ class ProgramExperiment(ExperimentKeys, ProgramSettings):
     @property
     def swept(self) -> dict[str, list[Any]]:
         """The swept keys with their values: custom values first, in their order in the file."""
-        given = self.sweep.model_dump(exclude_none=True)
-        own = {key: values for key, values in given.items() if key.startswith(ARGUMENT)}
-        return own | given
+        swept = self.sweep.model_dump(exclude_none=True)
+        return {key: values for key, values in swept.items() if key.startswith(ARGUMENT)} | swept
 
 
 AnyExperiment = Experiment | ProgramExperiment
 
 
 def experiment_kind(values: Mapping[str, Any]) -> type[Experiment] | type[ProgramExperiment]:
-    """The model of an experiment's keys, by whether a user's program trains."""
+    """Return the model of an experiment: the key ``program`` decides."""
     return ProgramExperiment if "program" in values else Experiment
 
 
 def read_experiment(values: Mapping[str, Any]) -> AnyExperiment:
-    """The experiment that a plan has checked, from its keys and values."""
+    """Read an experiment that the planner has checked, from its keys and values."""
     return experiment_kind(values).model_validate(values)
 
 

@@ -1,4 +1,4 @@
-"""Paths that a configuration may name: those that reach every program here as they were written."""
+"""Check paths of a configuration: every program here must get them unchanged."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import Literal
 
 from scalewise.plan.config.errors import Problem
 
-# braces and angle brackets: Snakemake puts wildcards and folders of its own in their place
-_TAKEN = re.compile(r"[{}<>]")
-_OBEYED = re.compile(r"[$`\\'\"]")
+# Snakemake fills in braces and angle brackets
+_FILLED_IN = re.compile(r"[{}<>]")
+_SHELL_SIGN = re.compile(r"[$`\\'\"]")
 _VARIABLE = re.compile(r"\$(\w+|\{\w+\})(/|$)")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x80-\x9f\u2028\u2029]")
 
 
 def invalid_path(path: str) -> tuple[str, str] | None:
-    """Say what is wrong with the text of a path; None for one that can be used.
+    """Return what is wrong with the text of a path; None if it can be used.
 
-    Spaces, quotes and other signs of a shell are fine: no shell sees a path unquoted.
+    Spaces, quotes and other shell characters are possible: no shell gets a path unquoted.
 
     Returns:
         A clause that names the value, and the fix.
     """
     if not path:
         return f"is {path!r}, which names nothing", "Write a path."
-    if found := _TAKEN.search(path):
+    if found := _FILLED_IN.search(path):
         return (
             f"is {path!r}, and Snakemake reads {found[0]} in a path as a place to fill in",
             "Rename the file or folder without { } < and >.",
@@ -48,20 +48,20 @@ def invalid_path(path: str) -> tuple[str, str] | None:
 
 
 def invalid_command(path: str) -> tuple[str, str] | None:
-    """Say what is wrong with a path in the command line of a job; None for one that can be used.
+    """Return what is wrong with a path in the command line of a job; None if it can be used.
 
-    Snakemake quotes it there as Python would, and the executor plugin for Slurm puts the line between double
-    quotes for a shell of the login node: that shell obeys ``$`` and backquotes, and the job's is confused by
+    Snakemake quotes it as Python does, and the executor plugin for Slurm puts the line between double quotes
+    for a shell on the login node: that shell expands ``$`` and backquotes, and the job's shell misreads
     quotes and backslashes.
 
     Returns:
         A clause that names the value, and the fix.
     """
-    if found := _OBEYED.search(path):
+    if found := _SHELL_SIGN.search(path):
         if _VARIABLE.match(path):
             full = os.path.expandvars(path)
-            written = f", such as {full!r}" if full != path else ""
-            return f"is {path!r}, and $ is not expanded here", f"Write the full path{written}."
+            example = f", such as {full!r}" if full != path else ""
+            return f"is {path!r}, and $ is not expanded here", f"Write the full path{example}."
         return (
             f"is {path!r}, and the shell that sends jobs to Slurm may act on the {found[0]}",
             "Rename the file or folder without $ ` \\ and quotes.",
@@ -69,8 +69,8 @@ def invalid_command(path: str) -> tuple[str, str] | None:
     return invalid_path(path)
 
 
-def missing(path: str) -> str:
-    """Say why there is nothing at a path: a clause for a message."""
+def explain_missing(path: str) -> str:
+    """Return why there is no file at a path, as a clause for a message."""
     place = Path(path)
     try:
         if not place.is_symlink():
@@ -98,7 +98,7 @@ def kind_of(path: Path) -> Literal["file", "folder", "other"] | None:
 
 
 def find_site_file(site_file: str | Path, checkout: Path | None) -> Path:
-    """The site's file, seen from this folder, or else from Scalewise's: its profiles name theirs from there.
+    """Find the site's file below this folder, or else below Scalewise's, which its profiles refer to.
 
     Args:
         site_file: The key's value.
@@ -111,10 +111,10 @@ def find_site_file(site_file: str | Path, checkout: Path | None) -> Path:
 
 
 def site_file_problem(site_file: object) -> Problem | None:
-    """Check the key ``site`` before the file is opened; None where nothing is wrong or no file is named.
+    """Check the key ``site`` before the file is opened; None if it is right or there is none.
 
     Args:
-        site_file: The key's value, of whatever type it was read as.
+        site_file: The key's value, of any type.
     """
     if site_file is None or isinstance(site_file, Path):
         return None

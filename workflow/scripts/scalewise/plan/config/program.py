@@ -38,16 +38,16 @@ from scalewise.plan.config.settings import (
 from scalewise.plan.config.templates import names_in
 
 ARGUMENT = "argument."
-"""Begins the name of a custom value in templates and under ``sweep``."""
+"""Prefix of the name of a custom value in templates and under ``sweep``."""
 
-OWN_NAME = "[A-Za-z_][A-Za-z0-9_]*"
+CUSTOM_NAME = "[A-Za-z_][A-Za-z0-9_]*"
 """Pattern of the name of a custom value."""
 
 FOLDER = "folder"
-"""Name in a template of the run's own folder for what the program writes."""
+"""Name in a template of the run's folder for the program's output."""
 
 BATCH_NAMES = ("batch_size_per_device", "global_batch_size")
-"""Names in a template by which a program learns its batch size."""
+"""Names of the batch size in a template."""
 
 RUN_NAMES = ("devices", "devices_per_node", "nodes", *BATCH_NAMES, "accumulation_steps", "seed", FOLDER)
 """Names in a template that are the same on every rank of a run."""
@@ -57,13 +57,13 @@ RANK_NAMES = ("rank", "local_rank")
 """Names whose values differ between ranks."""
 
 PLANNED = "planned"
-"""Word of ``samples_per_step`` that takes the planned global batch."""
+"""Value of ``samples_per_step`` for the planned global batch."""
 
-OWN = "own"
-"""Word of ``global_batch_size`` for the program's own batch, whose number is in samples_per_step."""
+OWN_BATCH = "own"
+"""Value of ``global_batch_size`` for a batch that the program fixes; samples_per_step has the number."""
 
-SEEN = "seen"
-"""Word of ``samples_per_step`` that takes the samples counted in the measured steps."""
+SEEN_SAMPLES = "seen"
+"""Value of ``samples_per_step`` for the samples counted in the measured steps."""
 
 
 def _scalar(value: object) -> object:
@@ -81,23 +81,23 @@ def _scalar(value: object) -> object:
 
 
 def _in_home(path: str) -> str:
-    return os.path.expanduser(path)  # noqa: PTH111  # a Path would drop the ./ that an option-like name needs
+    return os.path.expanduser(path)  # noqa: PTH111  # Path removes the ./ that an option-like name needs
 
 
 HomePath = Annotated[str, AfterValidator(_in_home)]
 """A path; a leading ``~`` or ``~user`` is a home folder."""
 
 Word = Annotated[str | int | float, BeforeValidator(_scalar)]
-"""Text or a number: what a command line can hold."""
+"""Text or a number, as a command line can hold it."""
 
 Reading = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Metric(StrictModel):
-    """A number in what rank 0 prints, by which a training counts as trained."""
+    """A number in the output of rank 0 that decides when a training counts as done."""
 
     pattern: str = Field(
-        description="Regular expression with one group, the number, such as `val_loss=([0-9.]+)`; looked for "
+        description="Regular expression with one group, the number, such as `val_loss=([0-9.]+)`; searched "
         "in each line that rank 0 prints.",
     )
     at_most: Reading | None = Field(None, description="Trained once the number is this or less.")
@@ -138,12 +138,12 @@ class Metric(StrictModel):
 
 
 def _command_in_home(words: list[Word]) -> list[Word]:
-    """The words of a command, the first of which may begin with a home folder."""
+    """Expand a home folder at the beginning of a command."""
     return [_in_home(word) if isinstance(word, str) else word for word in words[:1]] + words[1:]
 
 
 def _known_batch(value: object) -> object:
-    if value == OWN:
+    if value == OWN_BATCH:
         raise reject(
             "is own, but samples_per_step does not give the number of the program's own batch",
             "Add `samples_per_step: 512`, the samples of one optimizer step over all devices.",
@@ -158,14 +158,14 @@ OwnGlobalBatchSize = Annotated[
         description="Samples of one optimizer step over all devices. For strong scaling. own: the program "
         "has a fixed one, whatever its arguments; samples_per_step gives the number.",
         json_schema_extra={
-            "anyOf": [{"exclusiveMinimum": 0, "type": "integer"}, {"const": OWN, "type": "string"}]
+            "anyOf": [{"exclusiveMinimum": 0, "type": "integer"}, {"const": OWN_BATCH, "type": "string"}]
         },
     ),
 ]
 
 
 class ProgramSettings(StrictModel):
-    """Settings of one training by a program that knows nothing of Scalewise."""
+    """Settings of one training by a user's program."""
 
     program: HomePath = Field(
         description="Your training: the path of a Python file, or `-m package.train` for a module. It is "
@@ -266,13 +266,13 @@ class ProgramSettings(StrictModel):
     seed: Seed = 1
 
     rendezvous: ClassVar[Literal["tcp"]] = "tcp"
-    """A program meets its ranks by MASTER_ADDR and MASTER_PORT."""
+    """A program's ranks find each other by MASTER_ADDR and MASTER_PORT."""
 
     @model_validator(mode="before")
     @classmethod
     def _fill_in_own_batch(cls, values: Any) -> Any:
-        """Put the number of the program's own batch in place of the word."""
-        if isinstance(values, dict) and values.get("global_batch_size") == OWN:
+        """Replace the word ``own`` by the number of the program's batch."""
+        if isinstance(values, dict) and values.get("global_batch_size") == OWN_BATCH:
             number = values.get("samples_per_step")
             if type(number) is int:
                 return values | {"global_batch_size": number}
@@ -280,13 +280,13 @@ class ProgramSettings(StrictModel):
 
     @property
     def batch_is_own(self) -> bool:
-        """Whether the global batch is the program's own: stated, and named by none of its words."""
+        """Whether the program fixes its global batch: it is stated, and the program does not get it."""
         if self.scaling != "strong" or self.stated_samples is None:
             return False
         try:
             named = {name for text in self.templates for name in names_in(text)}
         except ValueError:
-            return False  # a brace without its other half is refused as such
+            return False  # check_words refuses unpaired braces
         return self.stated_samples == self.global_batch_size and not named & set(BATCH_NAMES)
 
     @property
@@ -296,17 +296,17 @@ class ProgramSettings(StrictModel):
 
     @property
     def stated_samples(self) -> int | None:
-        """Samples of a step as the configuration gives them; None for a word or nothing."""
+        """Samples of a step in the configuration; None for a word or no value."""
         return self.samples_per_step if isinstance(self.samples_per_step, int) else None
 
     @property
     def samples_given(self) -> bool:
-        """Whether the samples of a step are taken as the configuration states them, and not counted."""
-        return self.samples_per_step not in {None, SEEN} and not self.batch_is_own
+        """Whether the samples of a step come from the configuration, and are not counted."""
+        return self.samples_per_step not in {None, SEEN_SAMPLES} and not self.batch_is_own
 
     @property
     def templates(self) -> list[str]:
-        """Every text in which names stand in braces."""
+        """Texts that may have names in braces."""
         return [str(word) for word in (*self.arguments, *self.environment.values())]
 
 
@@ -319,23 +319,23 @@ AnySettings = Annotated[
     Annotated[Settings, Tag("builtin")] | Annotated[ProgramSettings, Tag("program")],
     Discriminator(_kind_of_settings),
 ]
-"""The settings of a training, whoever wrote it."""
+"""Settings of a training: the built-in one or a user's program."""
 
-SWEEPABLE_OF_PROGRAMS = (
+SWEEPABLE_PROGRAM_KEYS = (
     *("python", "global_batch_size", "batch_size_per_device", "accumulation_steps", "warmup_steps"),
     *("cpus_per_device", "launcher", "seed"),
 )
 
 
-def _name_of_own_value(key: str) -> str:
+def _custom_value_name(key: str) -> str:
     if not key.startswith(ARGUMENT):
-        near = difflib.get_close_matches(key, SWEEPABLE_OF_PROGRAMS, n=1)
-        known = f"Did you mean {near[0]!r}?" if near else name_all(SWEEPABLE_OF_PROGRAMS)
+        near = difflib.get_close_matches(key, SWEEPABLE_PROGRAM_KEYS, n=1)
+        known = f"Did you mean {near[0]!r}?" if near else name_all(SWEEPABLE_PROGRAM_KEYS)
         raise reject(
             "is not a key of a program's training that can be swept",
             f"{known} A custom value is swept as `{ARGUMENT}NAME`, with {{{ARGUMENT}NAME}} in the arguments.",
         )
-    if not re.fullmatch(OWN_NAME, key.removeprefix(ARGUMENT)):
+    if not re.fullmatch(CUSTOM_NAME, key.removeprefix(ARGUMENT)):
         raise reject("is not a name", f"Use letters, digits and _, as in `{ARGUMENT}lr`.")
     return key
 
@@ -345,11 +345,11 @@ class _CustomValues(StrictModel):
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[
-        Annotated[str, AfterValidator(_name_of_own_value)], Annotated[list[Word], Field(min_length=1)]
+        Annotated[str, AfterValidator(_custom_value_name)], Annotated[list[Word], Field(min_length=1)]
     ]
 
 
 if TYPE_CHECKING:
     ProgramSweep = _CustomValues
 else:
-    ProgramSweep = sweep_model("ProgramSweep", ProgramSettings, SWEEPABLE_OF_PROGRAMS, base=_CustomValues)
+    ProgramSweep = sweep_model("ProgramSweep", ProgramSettings, SWEEPABLE_PROGRAM_KEYS, base=_CustomValues)

@@ -1,28 +1,31 @@
-"""The tables of keys of the configuration and of site files, from the models."""
+"""Tables of the keys of the configuration and of site files, from the models."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from typing import Any
 
-from scalewise.plan.config.program import SWEEPABLE_OF_PROGRAMS
+from scalewise.plan.config.program import SWEEPABLE_PROGRAM_KEYS
 from scalewise.plan.config.schema import site_schema, study_schema
 from scalewise.plan.config.settings import SWEEPABLE
 
-MADE = "made by `make generated` from workflow/scripts/scalewise/plan/config"
-STUDY_KEYS = (f"<!-- keys: {MADE}/settings.py and experiment.py -->", "<!-- end of keys -->")
-PROGRAM_KEYS = (f"<!-- program keys: {MADE}/program.py and experiment.py -->", "<!-- end of program keys -->")
-SITE_KEYS = (f"<!-- site keys: {MADE}/site.py and slurm.py -->", "<!-- end of site keys -->")
+ORIGIN = "made by `make generated` from workflow/scripts/scalewise/plan/config"
+STUDY_MARKERS = (f"<!-- keys: {ORIGIN}/settings.py and experiment.py -->", "<!-- end of keys -->")
+PROGRAM_MARKERS = (
+    f"<!-- program keys: {ORIGIN}/program.py and experiment.py -->",
+    "<!-- end of program keys -->",
+)
+SITE_MARKERS = (f"<!-- site keys: {ORIGIN}/site.py and slurm.py -->", "<!-- end of site keys -->")
 
 
 def configuration_reference(text: str) -> str:
-    """Return the text with the tables between its markers made again."""
+    """Replace the tables between the markers of a text."""
     experiment = study_schema()["$defs"]
-    text = _between(text, STUDY_KEYS, _study_table(experiment, "Experiment", SWEEPABLE))
-    own = _study_table(experiment, "ProgramExperiment", SWEEPABLE_OF_PROGRAMS, besides="Experiment")
-    text = _between(text, PROGRAM_KEYS, own)
+    text = _between(text, STUDY_MARKERS, _study_table(experiment, "Experiment", SWEEPABLE))
+    table = _study_table(experiment, "ProgramExperiment", SWEEPABLE_PROGRAM_KEYS, other="Experiment")
+    text = _between(text, PROGRAM_MARKERS, table)
     site = site_schema()
-    return _between(text, SITE_KEYS, _site_table(site["properties"], site["$defs"]))
+    return _between(text, SITE_MARKERS, _site_table(site["properties"], site["$defs"]))
 
 
 def _between(text: str, markers: tuple[str, str], table: str) -> str:
@@ -33,10 +36,10 @@ def _between(text: str, markers: tuple[str, str], table: str) -> str:
 
 
 def _study_table(
-    definitions: dict[str, Any], model: str, sweepable: Collection[str], besides: str | None = None
+    definitions: dict[str, Any], model: str, sweepable: Collection[str], other: str | None = None
 ) -> str:
-    """A row for each key of a model, but those that another model's table has alike."""
-    elsewhere = definitions[besides]["properties"] if besides is not None else {}
+    """Make a row for each key of a model, without those that are the same in another model."""
+    elsewhere = definitions[other]["properties"] if other is not None else {}
     rows = ["| key | type | default | sweep | meaning |", "|---|---|---|---|---|"]
     for key, schema in definitions[model]["properties"].items():
         if elsewhere.get(key) == schema:

@@ -1,4 +1,4 @@
-"""A table of what each key decides: the products that are made again when its value changes."""
+"""A table of the products that are made again when a key changes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DECIDES: Mapping[str, frozenset[Product]] = {
     **dict.fromkeys((*Settings.model_fields, *ProgramSettings.model_fields), _ALL),
     "sweep": _ALL,
     "devices": _ALL,
-    # whether a run is made, but nothing of the run
+    # these decide whether a run is made, not its result
     "repeats": _ALL - {"runs"},
     "exclude": _ALL - {"runs"},
     "target": frozenset({"tables", "prediction"}),
@@ -39,11 +39,11 @@ DECIDES: Mapping[str, frozenset[Product]] = {
 }
 """The products that are made again when a key changes.
 
-Rounds that request runs until the decision is clear follow from what decides the tables, too.
+Rounds that request runs until the decision is clear depend on the keys of the tables, too.
 """
 
 
 def deciding_values(spec: AnyExperiment, *products: Product) -> dict[str, Any]:
-    """Return the keys, with their values, that decide any of these products of an experiment."""
-    keys = {key for key, decided in DECIDES.items() if decided.intersection(products)}
+    """Return the keys and values that decide any of these products of an experiment."""
+    keys = {key for key, affected in DECIDES.items() if affected.intersection(products)}
     return spec.model_dump(include=keys, exclude_none=True)

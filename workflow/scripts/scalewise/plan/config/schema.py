@@ -1,4 +1,4 @@
-"""JSON Schemas of the study's and the site's file, by which editors complete and check them."""
+"""JSON Schemas of the study's and the site's file, for editors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scalewise.plan.config.experiment import (
     Experiment,
     ProgramExperiment,
 )
-from scalewise.plan.config.program import OWN_NAME, ProgramSweep
+from scalewise.plan.config.program import CUSTOM_NAME, ProgramSweep
 from scalewise.plan.config.settings import StrictModel
 from scalewise.plan.config.site import SiteFile
 
@@ -28,20 +28,20 @@ class StudyFile(StrictModel):
 
 
 def study_schema() -> dict[str, Any]:
-    """JSON Schema of the YAML. Nothing is required in it, because ``defaults`` may give any key."""
+    """Make the JSON Schema of the YAML. No key is required, because ``defaults`` may give any."""
     schema = _schema_of(StudyFile)
     definitions = schema["$defs"]
     for name in (Experiment.__name__, ProgramExperiment.__name__):
         definitions[name].pop("required", None)
-    own = definitions[ProgramSweep.__name__]
-    own["patternProperties"] = {rf"^argument\.{OWN_NAME}$": own["additionalProperties"]}
-    own["additionalProperties"] = False
-    programs, loops = (definitions[kind.__name__]["properties"] for kind in (ProgramExperiment, Experiment))
-    programs["argument"]["propertyNames"] = {"pattern": f"^{OWN_NAME}$"}
+    sweep = definitions[ProgramSweep.__name__]
+    sweep["patternProperties"] = {rf"^argument\.{CUSTOM_NAME}$": sweep["additionalProperties"]}
+    sweep["additionalProperties"] = False
+    programs, builtin = (definitions[kind.__name__]["properties"] for kind in (ProgramExperiment, Experiment))
+    programs["argument"]["propertyNames"] = {"pattern": f"^{CUSTOM_NAME}$"}
     # defaults may give keys that only some of the experiments take
     both = {
-        key: _either(loops[key], programs[key]) if key in loops and key in programs else value
-        for key, value in (programs | loops).items()
+        key: _either(builtin[key], programs[key]) if key in builtin and key in programs else value
+        for key, value in (programs | builtin).items()
     }
     schema["properties"] = {
         "defaults": {
@@ -52,25 +52,25 @@ def study_schema() -> dict[str, Any]:
         },
         "experiments": schema["properties"]["experiments"]
         | {"propertyNames": {"pattern": EXPERIMENT_NAME, "maxLength": MAX_EXPERIMENT_NAME}},
-        # --profile, --config and other tools put keys of their own beside ours in the same file
+        # further keys are possible: --config and other tools may add some
         "site": {"type": "string", "description": "Path of the site file; the profile sets it."},
     }
     return schema
 
 
 def site_schema() -> dict[str, Any]:
-    """JSON Schema of a site file, for editors."""
+    """Make the JSON Schema of a site file."""
     return _schema_of(SiteFile)
 
 
 def _either(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a key that may be what either of two kinds of experiments takes."""
+    """Make the schema of a key that has another type in each of two kinds of experiments."""
     kinds = [{key: value for key, value in each.items() if key != "description"} for each in (one, other)]
     return one if kinds[0] == kinds[1] else {"description": one["description"], "anyOf": kinds}
 
 
 def _schema_of(model: type[BaseModel]) -> dict[str, Any]:
-    """JSON Schema of a model for editors: a key is left out, never null."""
+    """Make the JSON Schema of a model."""
     schema = model.model_json_schema()
     _drop_nulls(schema)
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
@@ -78,7 +78,7 @@ def _schema_of(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _drop_nulls(node: Any) -> None:
-    """A key is left out, never null: strip the null branch that Optional brings."""
+    """Remove the null branches of optional keys: a key without a value is an error."""
     if isinstance(node, dict):
         if "anyOf" in node:
             branches = [branch for branch in node["anyOf"] if branch != {"type": "null"}]

@@ -25,23 +25,23 @@ Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 
 Memory = Annotated[float, Field(ge=0.001, le=1e6, allow_inf_nan=False)]
-"""GB of one node, from the megabyte that Slurm counts in to a petabyte, which is more than any has."""
+"""GB of one node, from a megabyte, Slurm's unit, to a petabyte, more than any node has."""
 
 MAX_SEED = 2**31 - 1
 
 
 class StrictModel(BaseModel):
-    """Unknown keys are errors and nothing is converted: ``"4"`` is not 4."""
+    """Model that refuses unknown keys and converts nothing: ``"4"`` is not 4."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
 
 class ShortForm(StrictModel):
-    """A mapping that may be written as one value; files hold it as briefly as a user may write it."""
+    """A mapping that may be written as one value; files hold the shortest form."""
 
     @property
     def short(self) -> object:
-        """The one value; None if only the mapping says all."""
+        """The one value; None if only the mapping is complete."""
         raise NotImplementedError
 
     @model_serializer(mode="wrap")
@@ -54,8 +54,8 @@ def short_form(kind: Any, model: type[ShortForm], read: Callable[[Any], ShortFor
 
     Args:
         kind: Type of the value.
-        model: The model, which the annotation names too.
-        read: Makes the model of the value.
+        model: The annotated model.
+        read: Makes the model from the value.
     """
     of_kind: TypeAdapter[Any] = TypeAdapter(kind, config=ConfigDict(strict=True, defer_build=True))
 
@@ -113,18 +113,18 @@ Seed = Annotated[
 
 
 FEWEST_STEPS = 100
-"""Measured steps that the interval of a run's own throughput needs: 20 windows of 5."""
+"""Fewest measured steps for the interval of a run's throughput: 20 windows of 5."""
 
 
 class Steps(ShortForm):
-    """Steps to measure: so many, or fewer once a run's own throughput is known well enough."""
+    """Steps to measure: a fixed number, or fewer if a run's throughput has a narrow interval before."""
 
     most: Count = Field(
         description=f"Most optimizer steps beyond warmup_steps; at least the {FEWEST_STEPS} that an interval "
         "needs."
     )
     until_interval: Annotated[float, Field(gt=0, le=0.2, allow_inf_nan=False)] | None = Field(
-        description="End the run once half the width of the 95 % interval of its own throughput, over "
+        description="End the run once half the width of the 95 % interval of its throughput, over "
         "windows of 5 steps, is at most this share of the throughput, 0.01 for 1 %. Steps beyond "
         "warmup_steps that are not steady yet are excluded, at most half of `most`. The interval shows how "
         "well one run is known, not how much runs differ; repeats show that.",
@@ -132,7 +132,7 @@ class Steps(ShortForm):
 
     @classmethod
     def exactly(cls, steps: int) -> Steps:
-        """So many steps, however well the throughput is known before."""
+        """Make the form with a fixed number of steps."""
         return cls(most=steps, until_interval=None)
 
     @property
@@ -148,7 +148,7 @@ StepsKey = Annotated[Steps, short_form(Count, Steps, Steps.exactly)]
 
 
 class Settings(StrictModel):
-    """Settings of one training by the built-in loop.
+    """Settings of one built-in training.
 
     Every key may stand under ``sweep`` as a list, except ``scaling`` and ``steps``.
     """
@@ -160,8 +160,8 @@ class Settings(StrictModel):
     )
     image_size: Count | None = Field(
         None,
-        description="Height and width in pixels that images are brought to, on the device, batch by batch. "
-        "Default: as they are.",
+        description="Height and width in pixels to which images are resized, on the device, batch by batch. "
+        "Default: those of the dataset.",
     )
     model: str = Field(
         description="The network to train: linear, digits_cnn, mnist_cnn, resnet18, wide_resnet, wrn-28-10 "
@@ -184,8 +184,8 @@ class Settings(StrictModel):
     )
     steps: StepsKey | None = Field(
         None,
-        description="End the training after so many optimizer steps beyond warmup_steps: throughput needs no "
-        "whole epoch. Nothing is evaluated then, the schedule is that of all epochs, and the data starts "
+        description="End the training after this many optimizer steps beyond warmup_steps: throughput needs "
+        "no whole epoch. Nothing is evaluated then, the schedule is that of all epochs, and the data starts "
         "again if it ends before the steps do. A mapping ends it earlier, once its throughput is "
         "known well enough: `{most: 500, until_interval: 0.01}`. Default: train all epochs. Not together "
         "with a target.",
@@ -229,8 +229,8 @@ class Settings(StrictModel):
     schedule_step_epochs: Count = Field(1, description="Epochs between two steps of the step schedule.")
     crop_padding: Annotated[int, Field(ge=0)] = Field(
         0,
-        description="Training images are padded by so many black pixels on each side and cropped back at a "
-        "random place, each at its own.",
+        description="Training images are padded by this many black pixels on each side and cropped back at a "
+        "random place, another one for each image.",
     )
     horizontal_flip: bool = Field(
         False, description="Training images are mirrored at random, every second one."
@@ -242,8 +242,8 @@ class Settings(StrictModel):
     )
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = Field(
         "fp32",
-        description="Of matrix products and convolutions. tf32: only inside the GPU. bf16, fp16: by "
-        "autocast, fp16 with a gradient scaler.",
+        description="Number format of matrix products and convolutions. tf32: only inside the GPU. bf16, "
+        "fp16: by autocast, fp16 with a gradient scaler.",
     )
     channels_last: bool = Field(
         False, description="Keep images and weights in the layout that tensor cores take, channels last."
@@ -297,17 +297,14 @@ class Settings(StrictModel):
 
     @property
     def last_step(self) -> int | None:
-        """Optimizer steps, warm-up included, after which the training ends; None where its epochs end it.
-
-        Where it ends as soon as its throughput is known well enough, these are the most.
-        """
+        """Most optimizer steps of the training, warm-up included; None if epochs end it."""
         return None if self.most_steps is None else self.warmup_steps + self.most_steps
 
 
 SWEEPABLE = tuple(key for key in Settings.model_fields if key not in {"scaling", "steps"})
 
 DEFAULT = "default"
-"""The value of a swept key that means the key left out. As a word, it reads well in a run's name."""
+"""Value of a swept key that means no value; as a word, it reads well in a run's name."""
 
 SWEEPABLE_WITH_DEFAULT = ("image_size", "stop_at_accuracy", "bucket_cap_mb", "launcher")
 """Keys whose default cannot be written as a value."""
@@ -325,14 +322,14 @@ def sweep_model(
     Args:
         name: Name of the new model.
         settings: The model that has the keys.
-        keys: Those that may be swept.
-        with_default: Those of which a value may be the word default.
+        keys: Keys that may be swept.
+        with_default: Keys that may have the word default as a value.
         base: A model with further keys.
     """
     fields: dict[str, Any] = {}
     for key in keys:
         info = settings.model_fields[key]
-        # a list names every value: the absence of one is the word default
+        # in a list, the word default stands for None
         element: Any = info.annotation
         if NoneType in get_args(element):
             (element,) = (kind for kind in get_args(element) if kind is not NoneType)

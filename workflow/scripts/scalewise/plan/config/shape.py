@@ -1,4 +1,4 @@
-"""Places of a run's ranks: nodes and devices per node.
+"""Shapes of runs: nodes and devices per node.
 
 A node is filled before a second one is taken, so that a device count has one shape and two runs with
 equal counts are comparable. ``"2x2"`` forces a shape.
@@ -35,7 +35,7 @@ class Shape:
 
     @classmethod
     def parse(cls, text: str) -> Shape:
-        """Read what ``str`` makes of a shape."""
+        """Read a shape from the text that ``str`` makes."""
         nodes, devices_per_node = map(int, text.split("x"))
         return cls(nodes, devices_per_node)
 
@@ -52,12 +52,12 @@ ShapeText = Annotated[
 
 
 def shape_for(devices: int | str, *, devices_per_node: int, max_nodes: int) -> Shape:
-    """The shape of a device count on a site.
+    """Return the shape of a device count on a site.
 
     Args:
         devices: A total (``4``) or a forced shape (``"2x2"``).
-        devices_per_node: Devices a node of the site has.
-        max_nodes: Nodes a run may take.
+        devices_per_node: Devices of each of the site's nodes.
+        max_nodes: Most nodes of a run.
 
     Raises:
         RefusedValueError: the count does not fill its nodes, or exceeds the site.
@@ -101,11 +101,11 @@ def _parse(text: str) -> Shape:
 
 
 def fill(devices: int, devices_per_node: int, *, may_force: bool = True) -> Shape:
-    """The shape of a device count that fills its nodes.
+    """Return the shape of a device count that fills its nodes.
 
     Args:
         devices: Number of devices over all nodes.
-        devices_per_node: Devices that a node of the site has.
+        devices_per_node: Devices of each of the site's nodes.
         may_force: The fix of a count that leaves a node partly empty may be a forced shape.
 
     Raises:
@@ -128,7 +128,7 @@ def fill(devices: int, devices_per_node: int, *, may_force: bool = True) -> Shap
 
 
 def device_noun(accelerator: str) -> str:
-    """Return what a device is, for a reader.
+    """Return the reader's word for a device.
 
     Args:
         accelerator: ``cuda`` or ``cpu`` for a known device.
@@ -137,6 +137,6 @@ def device_noun(accelerator: str) -> str:
 
 
 def count_devices(number: int, noun: str = "device") -> str:
-    """``1 device``, ``4 GPUs``, ``2 CPU processes``."""
+    """Write a number of devices: ``1 device``, ``4 GPUs``, ``2 CPU processes``."""
     plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
     return f"{number} {noun if number == 1 else plural}"

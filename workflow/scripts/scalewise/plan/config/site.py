@@ -16,7 +16,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 from scalewise.plan.config.errors import reject
 from scalewise.plan.config.settings import Count, LauncherName, Memory, StrictModel
 from scalewise.plan.config.shape import Shape
-from scalewise.plan.config.slurm import Slurm, duration_seconds, like
+from scalewise.plan.config.slurm import Slurm, duration_seconds, matches
 
 Accelerator = Literal["cpu", "cuda"]
 
@@ -24,13 +24,13 @@ Accelerator = Literal["cpu", "cuda"]
 _GPU_ENTRY = re.compile(r"\d+|(GPU|MIG)-.+")
 
 
-Argument = Annotated[str, like(r"(?!-)[^\n\0]+", "which no command takes for a path", "Write a path.")]
+Argument = Annotated[str, matches(r"(?!-)[^\n\0]+", "which no command takes for a path", "Write a path.")]
 Option = Annotated[
-    str, like(r"[^\0]+", "which is no argument of a command", "Write an option, or its value.")
+    str, matches(r"[^\0]+", "which is no argument of a command", "Write an option, or its value.")
 ]
 Interface = Annotated[
     str,
-    like(
+    matches(
         r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,14}",
         "which is no network interface",
         "Name one that `ip address` shows.",
@@ -88,7 +88,7 @@ class Container(StrictModel):
 
 
 class Proxies(StrictModel):
-    """Proxies for what is downloaded, on the login node."""
+    """Proxies for downloads on the login node."""
 
     http: Proxy | None = Field(None, description="Sets http_proxy.")
     https: Proxy | None = Field(None, description="Sets https_proxy.")
@@ -136,13 +136,13 @@ class SiteFile(StrictModel):
     )
     container: Container | None = Field(None, description="Run the ranks in a container.")
     network_interface: Interface | None = Field(
-        None, description="Between nodes. Default: the one that has the address of the node's name."
+        None, description="Interface between nodes. Default: the one that has the address of the node's name."
     )
     proxies: Proxies | None = Field(None, description="For downloads on the login node.")
     data_mirror: Mirror | None = Field(
         None,
         description="A folder, or an http(s):// or file:// address, that holds the files of public datasets "
-        "and weights under their own names. Tried before the places they are published at.",
+        "and weights under their own names. Tried before the published addresses.",
     )
     data_checksums: Argument | None = Field(
         None,
@@ -154,13 +154,13 @@ class SiteFile(StrictModel):
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The facts with every ``auto`` resolved.
+    """Facts of a site with every ``auto`` resolved.
 
     Args:
         devices_per_node: Devices of one node.
         cpus_per_node: CPUs of one node.
-        facts: All that the file says.
-        unused_gpus: GPUs of this machine that ``auto`` leaves alone.
+        facts: The content of the site file.
+        unused_gpus: GPUs of this machine that ``auto`` does not use.
     """
 
     accelerator: Accelerator
@@ -177,28 +177,24 @@ class Site:
 
     @property
     def launcher(self) -> LauncherName:
-        """The program that starts the ranks where an experiment names none."""
+        """The program that starts the ranks if an experiment names none."""
         if self.facts.launcher is not None:
             return self.facts.launcher
         return "srun" if self.slurm else "popen"
 
     @property
     def most_devices(self) -> int:
-        """Devices that one run may take at most."""
+        """Most devices of one run."""
         return self.devices_per_node * self.max_nodes
 
     def billed_devices(self, shape: Shape) -> int:
-        """Devices that a run of this shape is billed for: all of its nodes where it gets whole ones."""
+        """Count the devices that a run of this shape pays for: all of its nodes' if it gets whole nodes."""
         slurm = self.slurm
         whole = slurm is not None and (slurm.exclusive or slurm.partial_nodes == "billed-whole")
         return shape.nodes * self.devices_per_node if whole else shape.world_size
 
     def queue_and_billing(self, shapes: Iterable[Shape]) -> dict[str, dict[int, float]]:
-        """Queue wait in minutes and billed devices, by device count; only entries that differ from the usual.
-
-        Returns:
-            ``queue_minutes``, usual wait; ``billed_devices``, where those are more than the run's own.
-        """
+        """Return ``queue_minutes`` and ``billed_devices`` by device count; only entries that matter."""
         waits, billed = {}, {}
         for shape in shapes:
             minutes = self.slurm.wait_minutes(shape.world_size) if self.slurm else None
@@ -206,8 +202,8 @@ class Site:
                 waits[shape.world_size] = minutes
             if (paid := self.billed_devices(shape)) != shape.world_size:
                 billed[shape.world_size] = float(paid)
-        found = {"queue_minutes": waits, "billed_devices": billed}
-        return {name: values for name, values in found.items() if values}
+        terms = {"queue_minutes": waits, "billed_devices": billed}
+        return {name: values for name, values in terms.items() if values}
 
     @property
     def longest_minutes(self) -> int | None:
@@ -219,12 +215,12 @@ class Site:
 
 
 def resolve_site(facts: SiteFile) -> Site:
-    """Look up on this machine what the site leaves to ``auto``."""
+    """Replace each ``auto`` of a site by the facts of this machine."""
     cpus = available_cpus() if facts.cpus_per_node == "auto" else facts.cpus_per_node
     gpus = visible_gpus()
-    # one GPU has nothing to scale to, and the shipped study must run beside it
-    looked_up: Accelerator = "cuda" if gpus > 1 else "cpu"
-    accelerator = looked_up if facts.accelerator == "auto" else facts.accelerator
+    # a single GPU leaves nothing to scale to, and the shipped study must run on such a machine, too
+    default: Accelerator = "cuda" if gpus > 1 else "cpu"
+    accelerator = default if facts.accelerator == "auto" else facts.accelerator
     if facts.devices_per_node != "auto":
         devices = facts.devices_per_node
     elif accelerator == "cuda":
@@ -235,12 +231,12 @@ def resolve_site(facts: SiteFile) -> Site:
     return Site(accelerator, devices, cpus, facts.max_nodes, facts, unused)
 
 
-LOOKED_UP = ("accelerator", "devices_per_node", "cpus_per_node")
-"""Keys that ``auto`` looks up where snakemake runs, which on a cluster is not a compute node."""
+AUTO_KEYS = ("accelerator", "devices_per_node", "cpus_per_node")
+"""Keys that ``auto`` reads from the machine of snakemake, which on a cluster is no compute node."""
 
 
 def available_cpus() -> int:
-    """CPUs this process may use, which a container or a batch system may have limited."""
+    """Count the CPUs that this process may use; a container or a batch system may limit them."""
     allowed = len(os.sched_getaffinity(0))
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
@@ -250,7 +246,7 @@ def available_cpus() -> int:
 
 
 def cpu_model() -> str:
-    """The model name that the kernel gives; else the kind of processor."""
+    """Return the processor's model name from the kernel, or else its architecture."""
     try:
         with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
             named = next(line for line in lines if line.startswith(("model name", "Model")))
@@ -260,7 +256,7 @@ def cpu_model() -> str:
 
 
 def visible_gpus() -> int:
-    """NVIDIA GPUs of this machine, by their device files: no driver is loaded to plan a study."""
+    """Count the NVIDIA GPUs of this machine by their device files, without loading a driver."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
         entries = itertools.takewhile(_GPU_ENTRY.fullmatch, chosen.replace(" ", "").split(","))

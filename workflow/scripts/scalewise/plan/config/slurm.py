@@ -1,4 +1,4 @@
-"""Facts of a Slurm cluster: what jobs must say there, and what may not be said."""
+"""Facts of a Slurm cluster: options of its jobs, and those that a user may not set."""
 
 from __future__ import annotations
 
@@ -46,30 +46,30 @@ MANAGED_BY_SRUN = frozenset(
         *("kill-on-bad-exit", "mpi", "input", "output", "error", "export", "jobid"),
     }
 )
-"""Options of the srun that starts the ranks, likewise."""
+"""Options of the srun that starts the ranks, with the same origins."""
 
 _KEYS_OF_OPTIONS = {
     **dict.fromkeys(("gres", "gpus-per-node"), "gpu_request"),
     **dict.fromkeys(("mem", "mem-per-cpu"), "memory"),
     "signal": "signal_seconds",
 }
-"""Keys for options of another name."""
+"""Keys of the site file for options of another name."""
 
 
 def check_placeholder(value: str) -> str:
-    """Refuse what a template left to fill in."""
+    """Refuse a placeholder of a template."""
     if _PLACEHOLDER.search(value):
         raise reject(f"is {value!r}, a placeholder", "Write your own, or leave the key out.")
     return value
 
 
-def like(pattern: str, problem: str, fix: str) -> AfterValidator:
-    """Accept text that a pattern matches whole.
+def matches(pattern: str, problem: str, fix: str) -> AfterValidator:
+    """Accept text if a pattern matches all of it.
 
     Args:
         pattern: A regular expression.
-        problem: Says of another text what it is not.
-        fix: Says what to write.
+        problem: A clause on other text.
+        fix: A sentence on what to write.
     """
 
     def check(value: str) -> str:
@@ -93,7 +93,7 @@ def _walltime(value: str) -> str:
 
 
 def duration_seconds(text: str) -> int | None:
-    """Seconds of ``D-HH:MM:SS``, ``HH:MM:SS`` or ``MM:SS`` as Slurm writes them; None for a word."""
+    """Return the seconds of Slurm's ``D-HH:MM:SS``, ``HH:MM:SS`` or ``MM:SS``; None for a word."""
     parts = _DURATION.fullmatch(text)
     if parts is None:
         return None
@@ -102,7 +102,7 @@ def duration_seconds(text: str) -> int | None:
 
 
 def _plain_to_plugin(value: str) -> str:
-    """Refuse what the executor plugin, which looks anywhere in the text, takes for an option of its own."""
+    """Refuse text in which the executor plugin would find one of its options: it searches all of the text."""
     if "-J" in value or re.search(r"-[DAopencCtN](\s|$)", value) or re.search(r"[=\s]--", value):
         raise reject(
             f"is {value!r}, which the executor plugin takes for one of its options", "Use other words."
@@ -120,7 +120,7 @@ def _option_of(command: str, managed: frozenset[str]) -> AfterValidator:
             fix = f'Write each option of {command} as "--name=value".'
             raise reject(f"is {value!r}, not one long option", fix)
         name = match[1]
-        # Slurm takes any beginning of an option's name for the option
+        # Slurm accepts abbreviated options
         if any(known.startswith(name) for known in managed):
             key = _KEYS_OF_OPTIONS.get(name, name.replace("-", "_"))
             instead = f", and use the key {key}" if key in Slurm.model_fields else ""
@@ -132,10 +132,10 @@ def _option_of(command: str, managed: frozenset[str]) -> AfterValidator:
 
 
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*"
-Name = Annotated[str, like(_NAME, "which is no name Slurm uses", "Use letters, digits and _ . @ + -.")]
+Name = Annotated[str, matches(_NAME, "which is no name Slurm uses", "Use letters, digits and _ . @ + -.")]
 Names = Annotated[
     str,
-    like(
+    matches(
         f"{_NAME}(,{_NAME})*",
         "which is no name Slurm uses",
         "Use letters, digits and _ . @ + -, and commas between.",
@@ -143,7 +143,7 @@ Names = Annotated[
 ]
 Features = Annotated[
     str,
-    like(
+    matches(
         r"(?!-)[A-Za-z0-9_.:@*&|,()\[\]-]+",
         "which is no expression of features",
         'Write such as "a100&hbm80g".',
@@ -151,7 +151,9 @@ Features = Annotated[
 ]
 Mail = Annotated[
     str,
-    like(r"[A-Za-z0-9_.+%-]+@[A-Za-z0-9.-]+", "which is no mail address", "Write one, or leave the key out."),
+    matches(
+        r"[A-Za-z0-9_.+%-]+@[A-Za-z0-9.-]+", "which is no mail address", "Write one, or leave the key out."
+    ),
 ]
 SbatchOption = Annotated[str, _option_of("sbatch", MANAGED_BY_SBATCH), AfterValidator(_plain_to_plugin)]
 SrunOption = Annotated[str, _option_of("srun", MANAGED_BY_SRUN)]
@@ -159,13 +161,11 @@ Minutes = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Slurm(StrictModel):
-    """Options and limits of a cluster's jobs; the key's presence says that there is Slurm."""
+    """Options and limits of a cluster's jobs; a site without this key has no Slurm."""
 
-    account: Name | None = Field(
-        None, description="The account that pays. Left out: Slurm's default for you."
-    )
+    account: Name | None = Field(None, description="The account that pays. Default: Slurm's for you.")
     partition: Names | None = Field(
-        None, description="The partition with the devices. Left out: the cluster's default."
+        None, description="The partition with the devices. Default: the cluster's."
     )
     qos: Name | None = Field(None, description="Quality of service.")
     constraint: Features | None = Field(None, description="Features that nodes must have.")
@@ -211,7 +211,7 @@ class Slurm(StrictModel):
     mail_user: Annotated[Mail, AfterValidator(_plain_to_plugin)] | None = Field(
         None, description="Address to which Slurm sends mail."
     )
-    mail_type: list[MailEvent] = Field(default_factory=list, description="Events for which it does.")
+    mail_type: list[MailEvent] = Field(default_factory=list, description="Events for which Slurm sends mail.")
     extra: list[SbatchOption] = Field(
         default_factory=list, description='Further options of sbatch, each as "--name=value".'
     )
@@ -220,7 +220,7 @@ class Slurm(StrictModel):
     )
 
     def wait_minutes(self, devices: int) -> float | None:
-        """Usual wait in the queue of a run on so many devices; None where the site does not say."""
+        """Return the usual wait in the queue for a number of devices; None if unknown."""
         if not self.queue_minutes:
             return None
         counts = sorted(self.queue_minutes)

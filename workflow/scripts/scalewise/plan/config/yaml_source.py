@@ -1,7 +1,7 @@
-"""The configuration as the user typed it: line numbers, and the traps of YAML 1.1.
+"""Read the line numbers of a configuration and its YAML 1.1 mistakes.
 
-Snakemake hands over a parsed dictionary. By then a repeated key has silently won, ``yes`` has become
-true and ``1e-3`` has become text, so the file itself is read once more.
+Snakemake passes a parsed dictionary. In it the last of two equal keys has replaced the first, ``yes`` is
+true and ``1e-3`` is text, so the file is read again.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _SCIENTIFIC = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 @dataclass
 class Source:
-    """One configuration file with the line of every key and the mistakes of its spelling.
+    """One configuration file with the line of every key and the mistakes of its text.
 
     Args:
         name: The file as the user named it.
         lines: 1-based line of every place in the file.
-        problems: Mistakes that only the text shows.
-        fatal: The problems that keep the file from being read at all.
+        problems: Mistakes that the parsed values do not show.
+        fatal: Problems with which the file cannot be read.
     """
 
     name: str
@@ -67,7 +67,7 @@ _SYNTAX = (
      "Indent keys of one level equally."),
     ("(.*)", "is not valid YAML: {0}", "Correct the line named here or the one above."),
 )  # fmt: skip
-"""YAML's own report on a text, as a pattern; the problem in plain words; its fix."""
+"""Pattern of an error of PyYAML; the problem in plain words; its fix."""
 
 STUDY_HINT = "Begin with `experiments:` and indent the experiments below it."
 
@@ -89,7 +89,7 @@ def read_source(path: Path, hint: str = STUDY_HINT) -> Source:
             source.fatal.append(Problem((), "is not a mapping of keys to values at its top", hint))
         else:
             _collect(source, root, ())
-            # the nodes may still make no values
+            # well-formed nodes may still have invalid values
             yaml.SafeLoader("").construct_document(root)
     except OSError as error:
         source.fatal.append(Problem((), f"cannot be read ({error.strerror})", "Name a readable file."))
@@ -132,7 +132,7 @@ def _undecodable(error: UnicodeDecodeError, source: Source) -> Problem:
 
 
 def _collect(source: Source, node: yaml.Node, place: Place) -> None:
-    """Record the lines and the mistakes of a node and of all below it."""
+    """Record the lines and the mistakes of a node and all nodes below it."""
     source.lines.setdefault(place, node.start_mark.line + 1)
     if isinstance(node, yaml.ScalarNode):
         source.problems += _scalar_problems(node, place)
@@ -149,7 +149,7 @@ def _collect(source: Source, node: yaml.Node, place: Place) -> None:
 
 def _collect_keys(source: Source, node: yaml.MappingNode, place: Place) -> None:
     problems, lines = source.problems, source.lines
-    seen: dict[str, int] = {}
+    first_lines: dict[str, int] = {}
     for key, value in node.value:
         line = key.start_mark.line + 1
         if not isinstance(key, yaml.ScalarNode):
@@ -159,15 +159,15 @@ def _collect_keys(source: Source, node: yaml.MappingNode, place: Place) -> None:
             mark = key.start_mark
             raise yaml.MarkedYAMLError(None, None, "a no-break space in the indentation", mark)
         here = (*place, name)
-        if name in seen:
+        if name in first_lines:
             problems.append(
                 Problem(
                     here,
-                    f"is written twice, in lines {seen[name]} and {line}",
+                    f"is written twice, in lines {first_lines[name]} and {line}",
                     "Keep one of the two; YAML would silently use the last.",
                 )
             )
-        seen[name] = line
+        first_lines[name] = line
         lines[here] = line
         if key.tag not in {_STR, _MERGE} and not (place == _COUNT_KEYS and key.tag == _INT):
             kind = key.tag.rsplit(":", 1)[-1]
@@ -178,7 +178,7 @@ def _collect_keys(source: Source, node: yaml.MappingNode, place: Place) -> None:
 
 
 def _unreadable(node: yaml.ScalarNode, place: Place) -> Problem | None:
-    """A value that is not what YAML takes it for: 2001-99-99 for a date, !!int for a word."""
+    """Find a value that cannot be read as its YAML type, such as 2001-99-99 as a date."""
     if node.tag == _STR:
         return None
     try:
@@ -219,8 +219,8 @@ def _scalar_problems(node: yaml.ScalarNode, place: Place) -> Iterator[Problem]:
         )
 
 
-MOST = 2**63 - 1
-"""Largest whole number that every program and file here holds."""
+MAX_INTEGER = 2**63 - 1
+"""Largest whole number that every program and file here can hold."""
 
 
 def no_value(place: Place) -> Problem:
@@ -237,13 +237,13 @@ def no_value(place: Place) -> Problem:
 
 
 def to_plain(value: Any, place: Place, problems: list[Problem], *, keys_as_text: bool) -> Any:
-    """Ordinary dicts and lists in place of the loader's own types.
+    """Replace the loader's types by ordinary dicts and lists.
 
     Args:
         value: Values as Snakemake or YAML reads them.
         place: The place of the value.
         problems: Receives keys without a value, and whole numbers that no record can hold.
-        keys_as_text: Write keys that are no text as text; else leave them out, as mistakes of their file.
+        keys_as_text: Convert keys that are no text; otherwise omit them, as mistakes of their file.
     """
     if isinstance(value, Mapping):
         return {
@@ -258,8 +258,8 @@ def to_plain(value: Any, place: Place, problems: list[Problem], *, keys_as_text:
         ]
     if value is None:
         problems.append(no_value(place))
-    elif isinstance(value, int) and abs(value) > MOST:
-        text = f"is {spelled(value)}, a whole number beyond {MOST}"
+    elif isinstance(value, int) and abs(value) > MAX_INTEGER:
+        text = f"is {spelled(value)}, a whole number beyond {MAX_INTEGER}"
         problems.append(Problem(place, text, "Write a smaller number."))
         return None
     return value

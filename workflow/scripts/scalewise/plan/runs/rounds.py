@@ -203,7 +203,7 @@ def required_rounds(spec: AnyExperiment, rounds: Iterable[Round]) -> list[int]:
         spec: The experiment; one whose runs are all given needs no round.
         rounds: Those that have been judged.
     """
-    if not spec.judges_rounds:
+    if not spec.has_rounds:
         return []
     judged = list(rounds)
     more = not judged or judged[-1].asks_for_more
@@ -222,7 +222,7 @@ def known_rounds(spec: AnyExperiment, folder: Path) -> list[Round]:
         folder: The experiment's results.
     """
     found: list[Round] = []
-    if not spec.judges_rounds:
+    if not spec.has_rounds:
         return found
     rule = spec.repeats
     try:
@@ -242,7 +242,7 @@ def _existing(path: Path) -> Path | None:
 
 def is_settled(spec: AnyExperiment, rounds: Sequence[Round]) -> bool:
     """Whether no more runs than those asked for can follow."""
-    if not spec.judges_rounds:
+    if not spec.has_rounds:
         return True
     return bool(rounds) and rounds[-1].rule == spec.repeats and not rounds[-1].asks_for_more
 
@@ -255,7 +255,7 @@ def requested_repeats(spec: AnyExperiment, rounds: Iterable[Round]) -> dict[str,
         rounds: Those that have been judged; not looked at where all runs are given.
     """
     asked = first_repeats(spec)
-    if not spec.judges_rounds:
+    if not spec.has_rounds:
         return asked
     most = spec.repeats.max
     for judged in rounds:
@@ -286,7 +286,7 @@ def requested_runs(
         spec: The experiment.
         rounds: Those that have been judged; not looked at where all runs are given.
     """
-    if not spec.judges_rounds:
+    if not spec.has_rounds:
         return list(runs)
     asked = requested_repeats(spec, rounds)
     return [run for run in runs if run.repeat <= asked[run.point]]

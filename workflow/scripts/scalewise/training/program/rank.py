@@ -28,8 +28,7 @@ from scalewise.execution.messages import (
 from scalewise.execution.progress_reporter import say
 from scalewise.execution.rank_files import RANK_HEARTBEAT_SECONDS, RankFiles
 from scalewise.execution.signals import exit_when_parent_dies
-from scalewise.plan.config.program import SEEN as SEEN_SAMPLES
-from scalewise.plan.config.program import ProgramSettings
+from scalewise.plan.config.program import SEEN_SAMPLES, ProgramSettings
 from scalewise.plan.config.templates import names_in
 from scalewise.records import later, seconds_between, utc_now, write_text
 from scalewise.training.distributed.cpus import take_cpus
