@@ -154,7 +154,7 @@ def adaptive_runs(
     while True:
         runs = every[every["repeat"] <= every["devices"].map(asked)]
         judged = judge_repeats("study", 1, runs, ADAPTIVE, answer(planted, runs))
-        if not judged.asks_for_more:
+        if not judged.requests_more:
             return runs
         devices = runs["run"].map(lambda name: name.rpartition(".")[0])
         of_point = dict(zip(devices, runs["devices"], strict=True))

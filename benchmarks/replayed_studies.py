@@ -296,7 +296,7 @@ def _walk(
         repeats = {devices: asked[point.name] for devices, point in _points(experiment.spec)}
         found = conclude(experiment, replay.tables(repeats))
         following = judged(number, found, asked)
-        if not following.asks_for_more:
+        if not following.requests_more:
             return _answer(replay, found.decision, repeats, number)
         asked = {point.point: point.next_asked for point in following.points}
         number += 1

@@ -95,7 +95,7 @@ class PlantedReport:
         """Plant every run; where counts are chosen, those that the rounds ask for, until nothing is."""
         for planned in self.study.experiments.values():
             self._plant_asked(planned)
-            while planned.experiment.chooses_devices and self._judge(planned).asks_for_more:
+            while planned.experiment.chooses_devices and self._judge(planned).requests_more:
                 self._plant_asked(planned)
 
     def analyse(self, change: Callable[[Path], None] = lambda _: None) -> None:

@@ -118,7 +118,7 @@ class PlayedStudy:
         """Make runs and judge them until nothing more is asked for, or so many rounds have been judged."""
         for _ in range(rounds):
             self.make_runs()
-            if not self.judge().asks_for_more:
+            if not self.judge().requests_more:
                 break
         return self.rounds()
 

@@ -153,7 +153,7 @@ def test_a_study_interrupted_in_each_round_goes_on_and_measures_nothing_twice(st
     assert study.last.code == 0
     assert NOTHING in study.last.text
     rounds = study.rounds()
-    assert [each.asks_for_more for each in rounds] == [True] * (len(rounds) - 1) + [False]
+    assert [each.requests_more for each in rounds] == [True] * (len(rounds) - 1) + [False]
 
 
 def test_a_raised_criterion_uses_the_runs_that_are_there(copied: Chosen) -> None:

@@ -46,7 +46,7 @@ def test_only_points_whose_interval_is_wider_than_asked_for_get_more_repeats(mak
     assert points(judged) == {"d1.a": ("narrow enough", 3), "d2.a": ("too wide", 6)}
     wide = judged.points[1]
     assert wide.half_width_fraction == pytest.approx(4.302653 * 0.0527 / math.sqrt(3), rel=0.01)
-    assert judged.asks_for_more
+    assert judged.requests_more
 
 
 def test_the_interval_is_the_one_that_the_report_shows(make_runs: MakeRuns) -> None:
@@ -81,7 +81,7 @@ def test_no_point_gets_more_than_its_most_repeats(make_runs: MakeRuns) -> None:
     assert points(judge("study", 1, make_runs({("a", 1): rates[:8]}), RULE)) == {"d1.a": ("too wide", 10)}
     judged = judge("study", 2, make_runs({("a", 1): rates}), RULE)
     assert points(judged) == {"d1.a": ("most repeats", 10)}
-    assert not judged.asks_for_more
+    assert not judged.requests_more
 
 
 @pytest.mark.parametrize("outcome", ["failed", "timed-out", "diverged", "out-of-memory"])
@@ -226,7 +226,7 @@ def test_repeats_end_where_the_decision_is_clear_and_the_report_says_what_they_w
     second = judge("study", 2, more, DECIDED, decision)
 
     assert decision.clear
-    assert not second.asks_for_more
+    assert not second.requests_more
     assert repeat_sentences([first, second]) == [
         "d2.a: 3 more repeats because 3 repeats leave the decision open; now the decision is clear.",
         "d4.a: 3 more repeats because 3 repeats leave the decision open; now the decision is clear.",
@@ -258,7 +258,7 @@ def test_a_baseline_is_measured_again_beside_a_count_that_was_added_later(
     )
     both = pd.concat([runs, later], ignore_index=True)
     after = judge("study", 2, both, rule, decision_on(both, DecisionRule(min_efficiency=0.1)))
-    assert not after.asks_for_more
+    assert not after.requests_more
 
 
 def test_equal_runs_make_an_equal_round_and_it_is_read_as_it_was_written(

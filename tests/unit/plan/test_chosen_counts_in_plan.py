@@ -221,9 +221,9 @@ def test_no_round_asks_for_more_than_the_plan_said(share: float, tmp_path: Path)
         said.append((sum(more.values()), runs))
         assert sum(more.values()) <= runs
         assert sum(count * each * hours for each, count in more.items()) <= most + 1e-9
-        if not judged.asks_for_more:
+        if not judged.requests_more:
             break
-    assert not study.rounds()[-1].asks_for_more
+    assert not study.rounds()[-1].requests_more
     assert len(said) > 2
 
 

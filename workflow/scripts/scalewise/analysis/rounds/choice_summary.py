@@ -111,7 +111,7 @@ class ChoiceSummary:
             budget_device_hours=last.budget_device_hours,
             over_budget=over,
             is_open=bool(over) or choice.other_answer > OTHER_ANSWER,
-            next_runs=following if last.asks_for_more else "",
+            next_runs=following if last.requests_more else "",
             no_result=sorted(tried - {*measured, *(each.devices for each in choice.unmeasured)}),
             others=[each for each in last.choices if each.series != choice.series],
         )

@@ -1,1 +1,1 @@
-"""The runs of an experiment, and what each of them is given."""
+"""The runs of an experiment: definitions, allocations and rounds."""

@@ -1,4 +1,4 @@
-"""Allocations of runs, in Slurm's and in Snakemake's terms. None of it defines a result."""
+"""Allocations of runs, in the terms of Slurm and of Snakemake. They do not define a result."""
 
 from __future__ import annotations
 
@@ -13,36 +13,35 @@ from scalewise.plan.runs.run_definition import RunDefinition
 
 MB_PER_GB = 1000
 START_UP_MINUTES = 2
-"""Added to a job's time, so that a run has all of its own, writes its last checkpoint and leaves a reason."""
+"""Added to a run's time, so that its job can write the last checkpoint and the reason of its end."""
 
 EARLY_SECONDS = 60
-"""Slurm may send a signal so long before the time it was asked for."""
+"""Slurm may send a signal this long before the requested time."""
 
 LEAST_SECONDS = 30
-"""Least time that a job must leave for training, beside its start and the signal."""
+"""Least time for training in a job, without its start and the signal."""
 
 ALL_CORES = 1024
-"""Cut by Snakemake to the cores that there are."""
-
+"""Snakemake reduces it to the cores of the machine."""
 
 ON_ONE_MACHINE = ("runtime", "mem_mb")
-"""Resources that mean something without a scheduler."""
+"""Resources that have a meaning without a scheduler."""
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """The resources of a run, alike on every one of its nodes.
+    """Resources of a run, the same on each of its nodes.
 
     Args:
         nodes: Nodes of each job.
-        tasks_per_node: Devices of a node, whichever launcher starts the ranks: one rule serves every size.
+        tasks_per_node: Devices of a node, for every launcher: one rule serves all sizes.
         cpus_per_task: CPUs of one rank.
-        minutes: The scheduler ends a job after so long.
-        memory_mb: Per node; 0 asks for none.
-        memory_mb_per_cpu: Per CPU, where a site wants that; 0 asks for none.
-        gres: GPUs per node as ``gpu:h100:4``; empty where they are asked for in another way.
+        minutes: The scheduler ends a job after this time.
+        memory_mb: Per node; 0 requests none.
+        memory_mb_per_cpu: Per CPU, if a site requires that; 0 requests none.
+        gres: GPUs per node as ``gpu:h100:4``; empty if they are requested in another way.
         extra: Further options of sbatch.
-        signal_seconds: A job's ranks get SIGUSR1 so long before the end of its time; 0 asks for none.
+        signal_seconds: A job's ranks get SIGUSR1 this long before the end of its time; 0 requests none.
         jobs: Most jobs that the run takes, one after the other.
     """
 
@@ -60,15 +59,15 @@ class Allocation:
 
     @property
     def extra_args(self) -> tuple[str, ...]:
-        """Options of sbatch that the executor plugin has no resource for.
+        """Options of sbatch without a resource of the executor plugin.
 
-        ``USR1@`` and not ``B:USR1@``: the ranks get the signal; the job's shell would die of it.
+        ``USR1@`` and not ``B:USR1@``: the ranks get the signal; it would kill the job's shell.
         """
         signal = (f"--signal=USR1@{self.signal_seconds}",) if self.signal_seconds else ()
         return (*self.extra, *signal)
 
     def sbatch_args(self) -> str:
-        """The allocation as sbatch gets it."""
+        """Return the allocation as options of sbatch."""
         words = [f"--nodes={self.nodes}", *self.extra_args, f"--cpus-per-task={self.cpus_per_task}"]
         if self.gres:
             words.append(f"--gres={self.gres}")
@@ -79,13 +78,12 @@ class Allocation:
         return shlex.join([*words, f"--time={self.minutes}"])
 
     def resources(self) -> dict[str, Value]:
-        """The allocation as the executor plugin reads it from the resources of a job.
+        """Return the allocation as the executor plugin reads it from the resources of a job.
 
-        ``mpi`` with an empty value: the key keeps the plugin's job step from wrapping the run in a srun
-        of one task, the empty value keeps its submit side from refusing runs of one device. ``gpu`` and
-        ``gpus`` must not stand here: they would place GPUs unevenly over nodes. Without ``gres`` the
-        plugin adds ``--ntasks=1`` unless told the number; with it, that number would become
-        ``--ntasks-per-gpu``.
+        ``mpi`` with an empty value: with the key, the plugin does not wrap the run in a srun of one task;
+        with an empty value, it does not refuse runs of one device. ``gpu`` and ``gpus`` must not be used:
+        they would place GPUs unevenly over nodes. Without ``gres`` the plugin needs ``tasks``, or it adds
+        ``--ntasks=1``; with it, ``tasks`` would become ``--ntasks-per-gpu``.
         """
         values: dict[str, Value] = {
             "mpi": "",
@@ -94,7 +92,7 @@ class Allocation:
             "slurm_extra": shlex.join(self.extra_args),
             "runtime": self.minutes,
             "mem_mb": self.memory_mb,
-            # what the profile's budget counts; a name that neither Slurm nor the plugin reads
+            # the profile's budget counts it; neither Slurm nor the plugin reads this name
             "device_budget": self.nodes * self.tasks_per_node,
         }
         if self.memory_mb_per_cpu:
@@ -112,7 +110,7 @@ def allocate(run: RunDefinition, experiment: AnyExperiment, site: Site) -> Alloc
     cpus = run.settings.cpus_per_device
     memory = node_memory_mb(devices, experiment, site)
     slurm = site.slurm
-    alone = Allocation(
+    allocation = Allocation(
         nodes=run.shape.nodes,
         tasks_per_node=devices,
         cpus_per_task=cpus,
@@ -127,11 +125,11 @@ def allocate(run: RunDefinition, experiment: AnyExperiment, site: Site) -> Alloc
         memory_mb=memory,
     )
     if slurm is None:
-        return alone
+        return allocation
     share = split_walltime(experiment.runtime_minutes, site.longest_minutes, slurm.signal_seconds)
     gpu_request = slurm.gpu_request or ("gres" if site.accelerator == "cuda" else "none")
     kind = f"{slurm.gpu_type}:" if slurm.gpu_type else ""
-    # the plugin's own gres takes no type with a hyphen; then sbatch gets the option as it is
+    # the plugin's gres accepts no type with a hyphen; then sbatch gets the option itself
     gpus_per_node = gpu_request == "gpus-per-node" or "-" in kind or "+" in kind or "@" in kind
     extra = [f"--ntasks-per-node={devices}"]
     if gpu_request != "none" and gpus_per_node:
@@ -146,9 +144,9 @@ def allocate(run: RunDefinition, experiment: AnyExperiment, site: Site) -> Alloc
         extra.append(f"--mail-type={','.join(slurm.mail_type)}")
     per_cpu = slurm.memory == "per-cpu"
     return replace(
-        alone,
+        allocation,
         minutes=share.minutes,
-        limits=replace(alone.limits, limit_seconds=share.limit_seconds),
+        limits=replace(allocation.limits, limit_seconds=share.limit_seconds),
         signal_seconds=share.signal_seconds,
         jobs=share.jobs,
         memory_mb=memory if slurm.memory == "per-node" else 0,
@@ -160,12 +158,12 @@ def allocate(run: RunDefinition, experiment: AnyExperiment, site: Site) -> Alloc
 
 @dataclass(frozen=True)
 class Walltime:
-    """A run's time, laid out over jobs.
+    """A run's time, divided among jobs.
 
     Args:
-        minutes: Time that each job asks for.
+        minutes: Requested time of each job.
         limit_seconds: Limit of the run, over all its jobs.
-        signal_seconds: A job's ranks get SIGUSR1 so long before its end; 0 for none.
+        signal_seconds: A job's ranks get SIGUSR1 this long before its end; 0 for none.
         jobs: Most jobs that the run takes, one after the other.
     """
 
@@ -176,19 +174,19 @@ class Walltime:
 
 
 def split_walltime(runtime_minutes: int, longest_minutes: int | None, signal_seconds: int) -> Walltime:
-    """Lay out a run's time: in one job with time to spare for its end, or in several of the longest.
+    """Divide a run's time: one job with additional time for its end, or several of the longest.
 
     Args:
         runtime_minutes: Training time that the run has, over all its jobs.
-        longest_minutes: The longest job that the site allows; None where nobody says.
-        signal_seconds: Time ahead of a job's end at which the site wants a signal; 0 for none, and then there
-            is one job. A run that one job holds gets it at most 30 s ahead: it ends by its own limit before.
+        longest_minutes: The longest job that the site allows; None if unknown.
+        signal_seconds: The site's time of a signal before a job's end; 0 for none, and then there is one job.
+            A run of one job gets it at most 30 s before the end: the run's limit ends it earlier.
     """
-    limit, wanted = runtime_minutes * 60, runtime_minutes + START_UP_MINUTES
-    if longest_minutes is None or wanted <= longest_minutes:
-        # not before the run's own limit, at which it stops by itself, nor while it starts
-        spare = wanted * 60 - limit - EARLY_SECONDS
-        return Walltime(wanted, limit, min(signal_seconds, spare // 2))
+    limit, job_minutes = runtime_minutes * 60, runtime_minutes + START_UP_MINUTES
+    if longest_minutes is None or job_minutes <= longest_minutes:
+        # after the run's limit, at which it stops itself, and not while it starts
+        spare = job_minutes * 60 - limit - EARLY_SECONDS
+        return Walltime(job_minutes, limit, min(signal_seconds, spare // 2))
     seconds = trained_seconds(longest_minutes, signal_seconds)
     if signal_seconds and seconds >= LEAST_SECONDS:
         return Walltime(longest_minutes, limit, signal_seconds, math.ceil(limit / seconds))
@@ -196,12 +194,12 @@ def split_walltime(runtime_minutes: int, longest_minutes: int | None, signal_sec
 
 
 def trained_seconds(longest_minutes: int, signal_seconds: int) -> int:
-    """Least seconds for training in one job of several: the start and an early signal are taken off."""
+    """Return the least seconds for training in one job of several, without its start and an early signal."""
     return longest_minutes * 60 - START_UP_MINUTES * 30 - EARLY_SECONDS - signal_seconds
 
 
 def node_memory_mb(devices: int, experiment: AnyExperiment, site: Site) -> int:
-    """Megabytes on each node: what the experiment says, else its devices' share of the node; 0 for none."""
+    """Return the MB on each node: the experiment's, or else its devices' share of the node; 0 for none."""
     if experiment.memory_gb is not None:
         return round(experiment.memory_gb * MB_PER_GB)
     whole = site.facts.memory_gb_per_node
@@ -224,7 +222,7 @@ def job_threads(allocation: Allocation, site: Site) -> int:
 
 
 def _constants(site: Site) -> dict[str, Value]:
-    """Resources that every job of a cluster states alike."""
+    """Return the resources that are the same for every job of a cluster."""
     if site.slurm is None:
         return {}
     stated = {

@@ -7,7 +7,7 @@ MIN_SAMPLES_PER_RANK = 2
 
 
 def step_sizes(samples: int, global_batch_size: int, parts: int) -> list[int]:
-    """Samples of each step of an epoch; together they are ``samples``, none dropped or repeated.
+    """Return the samples of each step of an epoch: all samples, each once.
 
     All steps have ``global_batch_size`` samples but the last, which has the rest. A rest too small to
     give each part two samples is added to the step before it.

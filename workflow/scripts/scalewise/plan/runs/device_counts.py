@@ -10,7 +10,7 @@ from scalewise.plan.config.site import Site
 from scalewise.plan.runs.runs import combinations, settings_of
 
 MOST_CANDIDATES = 1000
-"""Counts of whole nodes: the chances of all are looked at in every round."""
+"""Most counts of whole nodes: every round computes the chances of all."""
 
 
 def resolve_choice(experiment: AnyExperiment, site: Site) -> AnyExperiment:
@@ -19,17 +19,17 @@ def resolve_choice(experiment: AnyExperiment, site: Site) -> AnyExperiment:
     if up_to is None or experiment.devices.among is not None:
         return experiment
     filled = counts_that_fill_nodes(up_to, site)
-    # fewer than two are refused
+    # check_choice refuses fewer than two
     counts = counts_that_divide_batches(filled, experiment) or filled or [1]
     return experiment.model_copy(update={"devices": Devices.model_construct(up_to=up_to, among=[*counts])})
 
 
 def counts_that_fill_nodes(most: int, site: Site) -> list[int]:
-    """Device counts that leave no device of a node over: those that divide a node evenly, and whole nodes.
+    """Return the device counts that leave no device of a node unused: even parts of a node, and whole nodes.
 
     Args:
         most: The largest of them.
-        site: Says how many devices a node and a run have, and whether a part of a node is given.
+        site: Facts of the machine or cluster.
     """
     node, largest = site.devices_per_node, min(most, site.most_devices)
     only_whole = site.slurm is not None and site.slurm.partial_nodes == "refused"
@@ -39,7 +39,7 @@ def counts_that_fill_nodes(most: int, site: Site) -> list[int]:
 
 
 def counts_that_divide_batches(counts: Sequence[int], experiment: AnyExperiment) -> list[int]:
-    """Return the counts among which the batch that strong scaling keeps can be divided, in every series."""
+    """Return the counts that divide the batch size of strong scaling in every series."""
     if experiment.scaling != "strong":
         return list(counts)
     series = [settings_of(experiment, options) for options in combinations(experiment)]
@@ -51,12 +51,12 @@ def counts_that_divide_batches(counts: Sequence[int], experiment: AnyExperiment)
 
 
 def projected_shapes(experiment: AnyExperiment, planned: Iterable[Shape], site: Site) -> list[Shape]:
-    """The shapes of ``project.devices``, fewest devices first; counts that runs have are left out.
+    """Return the shapes of ``project.devices`` that no run has, fewest devices first.
 
     A projection may take more nodes than a run.
 
     Args:
-        experiment: Checked.
+        experiment: The experiment, checked.
         planned: Shapes of its runs.
         site: Facts of the machine or cluster.
     """

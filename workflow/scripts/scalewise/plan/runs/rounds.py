@@ -1,9 +1,9 @@
-"""The runs of an experiment that are asked for: a first few, and more where the rounds say so.
+"""Requested runs of an experiment: a first few, and more if a round requests them.
 
 An experiment with ``repeats: {min: …, max: …}`` first makes ``min`` runs of every point. One that chooses
-its device counts first makes two runs on the fewest devices. A round then judges what is known, and may ask
-for more repeats, or for counts that were not measured; the next round follows when those runs have finished,
-until one asks for none. The rounds stand in ``results/{experiment}/repeats``.
+its device counts first makes two runs on the fewest devices. A round then checks the results, and may request
+more repeats or other device counts; the next round follows when those runs have finished, until one requests
+none. The rounds are in ``results/{experiment}/repeats``.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ FOLDER = "repeats"
 """Folder of the rounds, in the results of an experiment."""
 
 FIRST_OF_BASELINE = 2
-"""Runs on the fewest devices with which a study that chooses its counts begins: one tells no scatter."""
+"""First runs, on the fewest devices, of a study that chooses its counts: a single run shows no scatter."""
 
 OTHER_ANSWER = 0.05
-"""Probability that a count which was not measured is the answer, at which the others are left unmeasured."""
+"""Probability that an unmeasured count is the answer, at or below which no more counts are measured."""
 
 Verdict = Literal[
     "too wide",
@@ -47,8 +47,8 @@ Verdict = Literal[
 """A finding on a point.
 
 "too wide", "undecided", "other session", "disturbed", "baseline", "may be the answer" and "answer rests on
-it" alone ask for more runs. "over the budget": more were needed, and could not be paid. "not needed": the
-answer does not rest on it.
+it" request more runs, the others do not. "over the budget": more are needed, but exceed it. "not needed": the
+answer does not depend on it.
 """
 
 
@@ -61,12 +61,12 @@ class JudgedPoint(_Record):
 
     Args:
         point: ``d2.bucket-view-on``.
-        asked: Repeats asked for before this round.
+        asked: Repeats requested before this round.
         completed: Those of them that have a throughput.
         half_width_fraction: Half the width of the throughput's interval over the throughput; None with
             fewer than two completed.
         verdict: Whether and why more are needed.
-        next_asked: Repeats asked for from now on.
+        next_asked: Repeats requested from now on.
     """
 
     point: str
@@ -78,14 +78,14 @@ class JudgedPoint(_Record):
 
 
 class UnmeasuredPoint(_Record):
-    """A device count that was not measured, as those that were make it expect.
+    """A device count that was not measured, with its expected values.
 
     Args:
         chance: Probability that it is, or makes, another answer.
-        speedup: Over the series' fewest devices; the median of the possibilities.
-        speedup_low: Lower end of a band that holds 95 % of them.
+        speedup: Over the series' fewest devices; the median of the draws.
+        speedup_low: Lower end of a band with 95 % of the draws.
         speedup_high: Upper end of that band.
-        device_hours: Expected of one run, as billed.
+        device_hours: Expected cost of one run, as billed.
     """
 
     devices: int
@@ -97,11 +97,11 @@ class UnmeasuredPoint(_Record):
 
 
 class SeriesChoice(_Record):
-    """The answer of a series so far, and what was not measured of it.
+    """The answer of a series so far, and its unmeasured device counts.
 
     Args:
-        devices: The answer; None where no point meets the criteria, or nothing is known.
-        other_answer: Probability that a count which was not measured gives another answer.
+        devices: The answer; None if no point meets the criteria, or none is measured.
+        other_answer: Probability that an unmeasured count gives another answer.
         unmeasured: Counts that have no run, fewest devices first.
     """
 
@@ -112,11 +112,11 @@ class SeriesChoice(_Record):
 
 
 class Round(_Record):
-    """``round{number}.json``: every point of an experiment, judged.
+    """Content of ``round{number}.json``: every point of an experiment with its verdict.
 
     Args:
         number: Rounds are counted from 1.
-        rule: The rule that the points were judged by.
+        rule: The rule of the verdicts.
         points: Every point, in the order of the configuration.
         choices: One for each series of a study that chooses its device counts; else none.
         spent_device_hours: Cost of all runs before this round, as billed, in a study that chooses.
@@ -133,18 +133,18 @@ class Round(_Record):
     budget_device_hours: float | None = None
 
     @property
-    def asks_for_more(self) -> bool:
+    def requests_more(self) -> bool:
         """Whether another round follows."""
         return any(point.next_asked > point.asked for point in self.points)
 
 
 def round_file(folder: Path, number: int) -> Path:
-    """Path of a round's file below the experiment's folder; rounds are counted from 1."""
+    """Return the path of a round's file below the experiment's folder; rounds are counted from 1."""
     return folder / FOLDER / f"round{number}.json"
 
 
 def read_round(path: Path) -> Round:
-    """A round that has been judged.
+    """Read a round.
 
     Raises:
         RecordError: the file is missing or damaged.
@@ -153,10 +153,10 @@ def read_round(path: Path) -> Round:
 
 
 def iter_rounds(file_of: Callable[[int], str | Path | None]) -> Iterator[Round]:
-    """The rounds one after the other, the last of which asks for nothing more.
+    """Yield the rounds in order, up to one that requests no more runs.
 
     Args:
-        file_of: The file of a round; None ends the walk.
+        file_of: Returns the file of a round; None ends the iteration.
 
     Raises:
         RecordError: a file is damaged.
@@ -167,21 +167,21 @@ def iter_rounds(file_of: Callable[[int], str | Path | None]) -> Iterator[Round]:
             return
         judged = read_round(Path(path))
         yield judged
-        if not judged.asks_for_more:
+        if not judged.requests_more:
             return
 
 
 def judged_rounds(get: Callable[..., Any], experiment: str, before: int | None = None) -> Iterator[Round]:
-    """The rounds of an experiment as far as Snakemake holds them for made.
+    """Yield the rounds of an experiment that are up to date for Snakemake.
 
-    Where a file is there that it does not hold for made, ``get`` raises, and Snakemake comes back when it
-    is. Where there is none the walk ends, for ``required_rounds`` to ask for it: left to ``get``, Snakemake
-    would not look whether the tables that come after are out of date, and would leave them as they are.
+    If the file of a round exists and is out of date, ``get`` raises, and Snakemake calls again when it is
+    made. If there is none, the iteration ends, and ``required_rounds`` requests it: after ``get``, Snakemake
+    would not check whether the later tables are out of date.
 
     Args:
         get: The ``get`` of the checkpoint ``judge_round``.
         experiment: The experiment's name.
-        before: A round that is not looked at any more.
+        before: The first round to leave out.
 
     Raises:
         RecordError: a file is damaged.
@@ -197,43 +197,37 @@ def judged_rounds(get: Callable[..., Any], experiment: str, before: int | None =
 
 
 def required_rounds(spec: AnyExperiment, rounds: Iterable[Round]) -> list[int]:
-    """The numbers of the rounds that have been made, and of the one to make next.
-
-    Args:
-        spec: The experiment; one whose runs are all given needs no round.
-        rounds: Those that have been judged.
-    """
+    """Return the numbers of the rounds so far, and of the next one; none for an experiment without rounds."""
     if not spec.has_rounds:
         return []
     judged = list(rounds)
-    more = not judged or judged[-1].asks_for_more
+    more = not judged or judged[-1].requests_more
     return list(range(1, len(judged) + 1 + more))
 
 
 def known_rounds(spec: AnyExperiment, folder: Path) -> list[Round]:
-    """The rounds on disk as far as they hold for this experiment; a damaged one ends them.
+    """Read the rounds on disk that are valid for this experiment, up to a damaged one.
 
-    A larger ``max``, more device counts to choose among and another budget leave what was asked for
-    standing. Another ``min`` or ``until_interval`` does not, nor counts that are chosen in place of all: the
-    points are to be judged again from the beginning.
+    They stay valid with a larger ``max``, more device counts to choose among and another budget. With another
+    ``min`` or ``until_interval``, or with counts that are chosen instead of all, the rounds start again.
 
     Args:
         spec: The experiment.
         folder: The experiment's results.
     """
-    found: list[Round] = []
+    valid: list[Round] = []
     if not spec.has_rounds:
-        return found
+        return valid
     rule = spec.repeats
     try:
         for judged in iter_rounds(lambda number: _existing(round_file(folder, number))):
             same_rule = (judged.rule.min, judged.rule.until_interval) == (rule.min, rule.until_interval)
             if not same_rule or bool(judged.choices) != spec.chooses_devices:
                 break
-            found.append(judged)
+            valid.append(judged)
     except RecordError:
         pass
-    return found
+    return valid
 
 
 def _existing(path: Path) -> Path | None:
@@ -241,52 +235,52 @@ def _existing(path: Path) -> Path | None:
 
 
 def is_settled(spec: AnyExperiment, rounds: Sequence[Round]) -> bool:
-    """Whether no more runs than those asked for can follow."""
+    """Whether no round can request further runs."""
     if not spec.has_rounds:
         return True
-    return bool(rounds) and rounds[-1].rule == spec.repeats and not rounds[-1].asks_for_more
+    return bool(rounds) and rounds[-1].rule == spec.repeats and not rounds[-1].requests_more
 
 
 def requested_repeats(spec: AnyExperiment, rounds: Iterable[Round]) -> dict[str, int]:
-    """Number of repeats that are asked for, by the name of each point.
+    """Return the number of requested repeats, by the name of each point.
 
     Args:
         spec: The experiment.
-        rounds: Those that have been judged; not looked at where all runs are given.
+        rounds: The rounds so far; not read if the experiment has none.
     """
-    asked = first_repeats(spec)
+    repeats = first_repeats(spec)
     if not spec.has_rounds:
-        return asked
+        return repeats
     most = spec.repeats.max
     for judged in rounds:
         for point in judged.points:
-            if point.next_asked > asked.get(point.point, most):
-                asked[point.point] = min(point.next_asked, most)
-    return asked
+            if point.next_asked > repeats.get(point.point, most):
+                repeats[point.point] = min(point.next_asked, most)
+    return repeats
 
 
 def first_repeats(spec: AnyExperiment) -> dict[str, int]:
-    """Repeats that are asked for before anything is judged, by the name of each point."""
+    """Return the number of repeats before any round, by the name of each point."""
     if not spec.chooses_devices:
         return {point.name: spec.min_repeats for point in points(spec)}
-    asked: dict[str, int] = {}
-    for mine in points_by_series(spec).values():
-        fewest = min(mine, key=lambda point: point.world_size)
-        asked |= {point.name: FIRST_OF_BASELINE if point is fewest else 0 for point in mine}
-    return asked
+    repeats: dict[str, int] = {}
+    for series in points_by_series(spec).values():
+        fewest = min(series, key=lambda point: point.world_size)
+        repeats |= {point.name: FIRST_OF_BASELINE if point is fewest else 0 for point in series}
+    return repeats
 
 
 def requested_runs(
     runs: Sequence[RunDefinition], spec: AnyExperiment, rounds: Iterable[Round]
 ) -> list[RunDefinition]:
-    """The runs to make: the first ones, and what the rounds have asked for.
+    """Return the runs to make: the first ones, and those that rounds have requested.
 
     Args:
         runs: All of an experiment, up to the most repeats.
         spec: The experiment.
-        rounds: Those that have been judged; not looked at where all runs are given.
+        rounds: The rounds so far; not read if the experiment has none.
     """
     if not spec.has_rounds:
         return list(runs)
-    asked = requested_repeats(spec, rounds)
-    return [run for run in runs if run.repeat <= asked[run.point]]
+    repeats = requested_repeats(spec, rounds)
+    return [run for run in runs if run.repeat <= repeats[run.point]]

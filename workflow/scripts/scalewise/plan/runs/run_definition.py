@@ -57,14 +57,13 @@ class RunDefinition(BaseModel):
 
     @property
     def values(self) -> dict[str, Any]:
-        """All values by key: the settings, then batch sizes and place, which replace theirs."""
+        """All values by key: the settings, some of them replaced by the run's batch sizes and place."""
         return self.settings.model_dump() | self.model_dump(exclude={"settings"})
 
     def as_json(self) -> str:
         """Return canonical JSON, which changes if and only if the run has to be made again.
 
-        Settings equal to their default are left out, so that a later version with more keys makes nothing
-        again.
+        Settings equal to their default are omitted, so that a later version with more keys reruns nothing.
         """
         return canonical_json(self.model_dump(exclude_defaults=True))
 

@@ -1,4 +1,4 @@
-"""Experiments become runs: one job each, with a short, readable and stable name."""
+"""Make the runs of an experiment: one job each, with a short, readable and stable name."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SHORT = {
     "learning_rate_warmup_epochs": "rate-warmup",
     "stop_patience_epochs": "patience",
 }
-"""Keys that a run's name has in fewer letters. A changed entry would rename, and so repeat, runs."""
+"""Short forms of keys in a run's name. A changed entry would rename, and so repeat, runs."""
 
 
 def input_files(run: RunDefinition) -> dict[str, str | list[str]]:
@@ -48,7 +48,7 @@ def input_files(run: RunDefinition) -> dict[str, str | list[str]]:
             "dataset": [],
             "weights": [],
             "program": [str(path) for path in files],
-            # what prepare makes is not there yet; the run's own records hold its hashes
+            # prepare may not have made them yet; the run's records hold their hashes
             "files": [] if settings.prepare else list(settings.files),
             "data": [] if settings.prepare else list(settings.inputs),
             "prepared": preparation(settings).marker if settings.prepare else [],
@@ -70,7 +70,7 @@ def repeat_settings(settings: AnySettings, repeat: int) -> AnySettings:
 
 
 def batch_per_device(settings: AnySettings, world_size: int) -> int:
-    """Samples of one forward pass on one device, from whichever batch size the scaling keeps."""
+    """Return the samples of one forward pass on one device, from the batch size that the scaling keeps."""
     if settings.scaling == "weak":
         assert settings.batch_size_per_device is not None
         return settings.batch_size_per_device
@@ -79,7 +79,7 @@ def batch_per_device(settings: AnySettings, world_size: int) -> int:
 
 
 def global_batch(settings: AnySettings, world_size: int) -> int:
-    """Samples of one optimizer step over all devices."""
+    """Return the samples of one optimizer step over all devices."""
     return batch_per_device(settings, world_size) * world_size * settings.accumulation_steps
 
 
@@ -88,8 +88,8 @@ class Preparation:
     """A command for the login node, done once for all runs that need it.
 
     Args:
-        name: Names its command and environment.
-        marker: The file that says that it is done.
+        name: A hash of its command and environment.
+        marker: The file that exists once it is done.
         words: Program and arguments.
         python: The interpreter of a Python file; None for that of the ranks.
         environment: Variables that the configuration adds.
@@ -105,29 +105,29 @@ class Preparation:
 
     @property
     def as_json(self) -> str:
-        """All of it, for the command that does it; a later key's default is left out, as in definitions."""
-        left_out = {"working_directory"} if self.working_directory is None else set()
-        return canonical_json({key: value for key, value in asdict(self).items() if key not in left_out})
+        """Canonical JSON for the command that does it, without the default of a later key."""
+        omitted = {"working_directory"} if self.working_directory is None else set()
+        return canonical_json({key: value for key, value in asdict(self).items() if key not in omitted})
 
 
 def preparation(settings: ProgramSettings) -> Preparation:
-    """The preparation of a program that has one, its own values filled in."""
-    own = {f"{ARGUMENT}{name}": value for name, value in settings.argument.items()}
-    words = tuple(fill_in(str(word), own) for word in settings.prepare)
+    """Return the preparation of a program that has one, with its custom values filled in."""
+    values = {f"{ARGUMENT}{name}": value for name, value in settings.argument.items()}
+    words = tuple(fill_in(str(word), values) for word in settings.prepare)
     environment = {
         name: fill_in(str(value), {})
         for name, value in settings.environment.items()
         if not names_in(str(value))
     }
     runs_in = settings.working_directory
-    defined = canonical_json([words, settings.python, environment, *filter(None, [runs_in])])
-    digest = hashlib.sha256(defined.encode()).hexdigest()[:12]
+    definition = canonical_json([words, settings.python, environment, *filter(None, [runs_in])])
+    digest = hashlib.sha256(definition.encode()).hexdigest()[:12]
     marker = f"resources/prepared/{digest}.json"
     return Preparation(digest, marker, words, settings.python, environment, runs_in)
 
 
 def option_label(key: str, value: object) -> str:
-    """``gradient_as_bucket_view: true`` -> ``bucket-view-on``; ``epochs: 5`` -> ``epochs-5``."""
+    """Name an option: ``epochs: 5`` -> ``epochs-5``, ``gradient_as_bucket_view: true`` -> ``bucket-view-on``."""
     short = _SHORT.get(key, key.removeprefix(ARGUMENT).replace("_", "-"))
     if isinstance(value, bool):
         text = "on" if value else "off"
@@ -152,17 +152,17 @@ def shown_names(names: Sequence[str]) -> list[str]:
 
 
 def series_label(options: Options) -> str:
-    """The options of a series as one word; empty without a sweep."""
+    """Return the options of a series as one word; empty without a sweep."""
     return ".".join(option_label(*option) for option in options)
 
 
 def series_name(options: Options) -> str:
-    """A series as tables and predictions name it."""
+    """Return the name of a series in tables and predictions."""
     return series_label(options) or NO_OPTIONS
 
 
 def combinations(experiment: AnyExperiment) -> Iterator[Options]:
-    """Every combination of the swept values, in the order of the model's keys."""
+    """Yield every combination of the swept values, in the order of the model's keys."""
     swept = experiment.swept
     for values in itertools.product(*swept.values()):
         yield tuple(zip(swept, values, strict=True))
@@ -183,13 +183,13 @@ def is_same_value(one: object, other: object) -> bool:
 
 
 def settings_of(experiment: AnyExperiment, options: Options) -> AnySettings:
-    """The experiment's training with the options of one series put in."""
+    """Return the settings of one series: the experiment's with the options of the series."""
     if isinstance(experiment, ProgramSettings):
         fixed = {key: getattr(experiment, key) for key in ProgramSettings.model_fields}
-        own = {key.removeprefix(ARGUMENT): value for key, value in options if key.startswith(ARGUMENT)}
+        custom = {key.removeprefix(ARGUMENT): value for key, value in options if key.startswith(ARGUMENT)}
         keys = {key: value for key, value in options if not key.startswith(ARGUMENT)}
         return ProgramSettings.model_construct(
-            **(fixed | keys | {"argument": dict(experiment.argument) | own})
+            **(fixed | keys | {"argument": dict(experiment.argument) | custom})
         )
     values = {key: getattr(experiment, key) for key in Settings.model_fields}
     for key, value in options:
@@ -200,7 +200,7 @@ def settings_of(experiment: AnyExperiment, options: Options) -> AnySettings:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One device count of one series: its repeats differ in nothing but the seed.
+    """One device count of one series; its repeats differ only in the seed.
 
     Args:
         devices: The device count as the configuration gives it, ``4`` or ``"2x2"``.
@@ -217,16 +217,16 @@ class Point:
 
     @property
     def name(self) -> str:
-        """``d2.bucket-view-on``."""
+        """The name, such as ``d2.bucket-view-on``."""
         return ".".join(filter(None, (f"d{self.devices}", series_label(self.options))))
 
     def run_name(self, repeat: int) -> str:
-        """``d2.bucket-view-on.r1``."""
+        """Return the name of a repeat, such as ``d2.bucket-view-on.r1``."""
         return f"{self.name}.r{repeat}"
 
 
 def points(experiment: AnyExperiment) -> Iterator[Point]:
-    """Every device count of every series that is not excluded."""
+    """Yield every device count of every series that is not excluded."""
     for options in combinations(experiment):
         for devices in experiment.device_counts:
             if not excluded(experiment, options, devices):
@@ -234,11 +234,11 @@ def points(experiment: AnyExperiment) -> Iterator[Point]:
 
 
 def points_by_series(experiment: AnyExperiment) -> dict[Options, list[Point]]:
-    """The points of each series that has any, by its options."""
-    found: dict[Options, list[Point]] = {}
+    """Return the points of each series that has any, by its options."""
+    series: dict[Options, list[Point]] = {}
     for point in points(experiment):
-        found.setdefault(point.options, []).append(point)
-    return found
+        series.setdefault(point.options, []).append(point)
+    return series
 
 
 def expand(
@@ -248,7 +248,7 @@ def expand(
     accelerator: Literal["cpu", "cuda"],
     launcher: LauncherName = "torchrun",
 ) -> list[RunDefinition]:
-    """All runs of an experiment, up to the most repeats.
+    """Make all runs of an experiment, up to the most repeats.
 
     Args:
         name: The experiment's name.
@@ -281,11 +281,11 @@ def expand(
 
 
 def priority(run: RunDefinition) -> int:
-    """Snakemake starts the highest priority first: repeats as blocks, shuffled within each.
+    """Return the priority of a run, the highest first: repeats as blocks, shuffled within each.
 
-    A machine that drifts during a study then touches all device counts alike, and a study that is
-    cut short has every point once before any point twice. The shuffle is a hash of the run's name,
-    so that it does not change when runs are added.
+    A drift of the machine during a study then affects all device counts equally, and an interrupted study
+    has every point once before any point twice. The shuffle is a hash of the run's name, so further runs
+    do not change it.
     """
     digest = hashlib.sha256(f"{run.label}".encode()).digest()
     return (MAX_REPEATS - run.repeat) * 1_000_000 + int.from_bytes(digest[:4], "big") % 1_000_000 + 1

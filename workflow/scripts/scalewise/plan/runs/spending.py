@@ -1,4 +1,4 @@
-"""The device-hours that a study has spent, from the records of its runs, and those of all its counts."""
+"""Count the device-hours that a study has spent, and those of all its device counts."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from scalewise.records import (
 
 
 def device_hours(seconds: float, devices: int, billed: Mapping[int, float]) -> float:
-    """Device-hours, as billed, of a job.
+    """Return the device-hours, as billed, of a job.
 
     Args:
         seconds: Length of the job.
         devices: Devices that it uses.
-        billed: Devices that are paid, by device count, where they are more than that.
+        billed: Devices that are paid, by device count, if they are more than that.
     """
     return billed.get(devices, float(devices)) * seconds / 3600
 
 
 @dataclass(frozen=True)
 class Spending:
-    """Cost of the runs in a folder, those that failed among them.
+    """Cost of the runs in a folder, failed ones included.
 
     Args:
         seconds: Length of all jobs of each run together, by the run's name.
@@ -51,7 +51,7 @@ class Spending:
         billed: Mapping[int, float],
         all_reduces: Sequence[AllReduceMeasurement] = (),
     ) -> Spending:
-        """The cost of the runs in a folder.
+        """Read the cost of the runs in a folder.
 
         Args:
             runs_folder: Holds a folder for each run.
@@ -62,21 +62,21 @@ class Spending:
         for measured in all_reduces:
             hours += device_hours(measured.job_seconds or 0.0, measured.shape.world_size, billed)
         for folder in sorted(runs_folder.iterdir()) if runs_folder.exists() else ():
-            found = _seconds_and_devices(folder)
-            if found is None:
+            cost = _seconds_and_devices(folder)
+            if cost is None:
                 continue
-            seconds[folder.name], devices = found
+            seconds[folder.name], devices = cost
             hours += device_hours(seconds[folder.name], devices, billed)
         return cls(seconds, hours)
 
     def full_grid(
         self, experiment: AnyExperiment, choices: Sequence[SeriesChoice], billed: Mapping[int, float]
     ) -> float:
-        """Device-hours of the fewest repeats of every count: as measured where there are runs, else expected.
+        """Return the device-hours of the fewest repeats of every count, measured or else expected.
 
         Args:
             experiment: The experiment, one that chooses its device counts.
-            choices: Those of its last round, one for each series.
+            choices: The choices of its last round, one for each series.
             billed: Devices that are paid, by device count, where they are more than a run uses.
         """
         of_point: dict[str, list[float]] = {}

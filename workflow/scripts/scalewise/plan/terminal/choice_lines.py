@@ -83,7 +83,7 @@ def answer_text(judged: Round, choice: SeriesChoice) -> str:
         return ""
     chance = chance_text(choice.other_answer)
     if choice.devices is not None:
-        so_far = " so far" if judged.asks_for_more or choice.other_answer > OTHER_ANSWER else ""
+        so_far = " so far" if judged.requests_more or choice.other_answer > OTHER_ANSWER else ""
         other = f", the chance of another is {chance}" if choice.unmeasured else ""
         return f"answer{so_far}: {count_devices(choice.devices)}{other}"
     if measured == 1:
