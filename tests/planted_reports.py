@@ -141,7 +141,7 @@ class PlantedReport:
         return self._rounds(planned)[-1]
 
     def _plant_asked(self, planned: PlannedExperiment) -> None:
-        asked = set(planned.asked_run_names(self._rounds(planned)))
+        asked = set(planned.requested_run_names(self._rounds(planned)))
         for run in planned.runs:
             folder = self.results / planned.name / "runs" / run.run
             if run.run in asked and not folder.exists():

@@ -65,7 +65,7 @@ def test_fact_that_is_wrong_ends_the_preflight_before_anything_is_sent(study: Cl
         ),
         pytest.param(
             {"slurm": {"partition": "brief"}},
-            "partition brief ends jobs after 01:00:00, and the longest asks for 102",
+            "partition brief ends jobs after 01:00:00, and the longest requests 102",
             marks=pytest.mark.refuses("slurm: walltime over the limit"),
         ),
         pytest.param(

@@ -100,7 +100,7 @@ class PlayedStudy:
 
     def make_runs(self, most: int | None = None) -> list[str]:
         """Plant the runs that are asked for and not there, and name them."""
-        asked = set(self.planned.asked_run_names(self.rounds()))
+        asked = set(self.planned.requested_run_names(self.rounds()))
         missing = [
             run
             for run in self.planned.runs

@@ -15,7 +15,7 @@ checkpoint judge_round:
         runs=lambda wc: expand(
             "results/{experiment}/runs/{run}/summary.json",
             experiment=wc.experiment,
-            run=STUDY.experiments[wc.experiment].asked_run_names(
+            run=STUDY.experiments[wc.experiment].requested_run_names(
                 judged_rounds(
                     checkpoints.judge_round.get, wc.experiment, before=int(wc.round)
                 )
@@ -60,7 +60,7 @@ rule compute_scaling:
         runs=lambda wc: expand(
             "results/{experiment}/runs/{run}/summary.json",
             experiment=wc.experiment,
-            run=STUDY.experiments[wc.experiment].asked_run_names(
+            run=STUDY.experiments[wc.experiment].requested_run_names(
                 judged_rounds(checkpoints.judge_round.get, wc.experiment)
             ),
         ),

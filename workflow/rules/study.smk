@@ -5,7 +5,7 @@ from scalewise.plan.jobs.make_plan import make_plan
 from scalewise.plan.jobs.open_study import (
     DEFAULT_CONFIG,
     check_handlers,
-    mistakes_end_the_command,
+    exit_on_mistakes,
     open_study,
     reads_shipped_study,
 )
@@ -14,14 +14,14 @@ from scalewise.snakemake_adapter import Snakemake
 from scalewise.watch.session import RuleNames, Session
 
 SNAKEMAKE = Snakemake.reading(workflow)
-with mistakes_end_the_command():
+with exit_on_mistakes():
     SHIPPED = reads_shipped_study(SNAKEMAKE, config)
 if SHIPPED:
 
     configfile: DEFAULT_CONFIG
 
 
-with mistakes_end_the_command():
+with exit_on_mistakes():
     STUDY = open_study(SNAKEMAKE, config, SCRIPTS.resolve().parents[1])
 PLAN = make_plan(STUDY, config.get("site"))
 SESSION = Session(STUDY, PLAN, SNAKEMAKE)

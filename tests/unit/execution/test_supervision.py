@@ -181,7 +181,7 @@ time.sleep(1000)
 def test_of_ranks_without_a_launcher_between_one_that_exits_takes_the_others_along(tmp_path: Path) -> None:
     started = rank_group(tmp_path, RANK_1_EXITS)
     both = tuple(rank_environment(local_rank, Shape(1, 2)) for local_rank in range(2))
-    launch = replace(started.launch, name="popen", own_environments=both)
+    launch = replace(started.launch, name="popen", process_environments=both)
     alone = rf"failed: rank 1 on {socket.gethostname()} \(pid \d+\) ended without an error message"
     with pytest.raises(RunFailedError, match=alone) as failed:
         supervise(replace(started, launch=launch))

@@ -119,7 +119,7 @@ def test_at_first_two_runs_on_the_fewest_devices_are_asked_for_in_every_series(l
         for cpus in (1, 2)
         for repeat in range(1, FIRST_OF_BASELINE + 1)
     ]
-    assert planned.asked_run_names([]) == first
+    assert planned.requested_run_names([]) == first
     # a prediction waits for these alone
     assert planned.prediction_runs == first
 

@@ -33,7 +33,7 @@ def test_event_files_that_nobody_could_write_are_refused(
 def test_an_environment_that_conda_makes_for_the_rule_needs_no_package_beside_snakemake(
     site_file: Path,
 ) -> None:
-    assert load_study(yaml.safe_load(BOARD), (), site_file, own_environments=True).runs
+    assert load_study(yaml.safe_load(BOARD), (), site_file, conda_environments=True).runs
 
 
 def test_event_files_are_no_part_of_any_definition(load: Callable[[str], Study]) -> None:

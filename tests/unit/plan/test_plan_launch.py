@@ -94,14 +94,14 @@ def test_popen_starts_every_rank_and_tells_it_who_it_is() -> None:
 
     assert started.argv == ("/usr/bin/python3", "-u", *PROGRAMS.rank)
     assert started.environment["OMP_NUM_THREADS"] == "3"
-    assert started.own_environments == (
+    assert started.process_environments == (
         {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"},
         {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"},
     )
 
 
 def test_a_rank_is_told_who_it_is_also_in_a_container_that_gets_a_clean_environment() -> None:
-    _, second = launch("popen", 1, 2, container=Container(image="a.sif")).own_environments
+    _, second = launch("popen", 1, 2, container=Container(image="a.sif")).process_environments
 
     assert second["RANK"] == second["APPTAINERENV_RANK"] == second["SINGULARITYENV_RANK"] == "1"
     assert len(second) == 3 * 4
@@ -114,7 +114,7 @@ def test_on_slurm_nothing_is_started_beside_its_steps() -> None:
 
 @pytest.mark.parametrize("launcher", ["torchrun", "spawn"])
 def test_launchers_that_start_the_ranks_are_one_process(launcher: LauncherName) -> None:
-    assert launch(launcher, 1, 2).own_environments == ({},)
+    assert launch(launcher, 1, 2).process_environments == ({},)
 
 
 def test_on_one_machine_spawn_starts_one_process_that_starts_the_ranks() -> None:

@@ -92,21 +92,21 @@ def test_every_run_that_may_be_asked_for_is_known_and_the_fewest_are_asked_for(l
     study = load(study_of(MORE))
 
     assert [name for _, name in study.runs] == [*names("d1", 10), *names("d2", 10)]
-    assert study.experiments["digits"].asked_run_names([]) == [*names("d1", 3), *names("d2", 3)]
+    assert study.experiments["digits"].requested_run_names([]) == [*names("d1", 3), *names("d2", 3)]
 
 
 def test_a_round_asks_for_more_repeats_of_its_wide_points_alone(load: Load) -> None:
     planned = load(study_of(MORE)).experiments["digits"]
 
-    assert planned.asked_run_names([FIRST]) == [*names("d1", 3), *names("d2", 6)]
+    assert planned.requested_run_names([FIRST]) == [*names("d1", 3), *names("d2", 6)]
     later = judged(2, {"d1": (3, 3), "d2": (6, 9)})
-    assert planned.asked_run_names([FIRST, later]) == [*names("d1", 3), *names("d2", 9)]
+    assert planned.requested_run_names([FIRST, later]) == [*names("d1", 3), *names("d2", 9)]
 
 
 def test_a_lowered_maximum_asks_for_no_run_beyond_it(load: Load) -> None:
     planned = load(study_of(MORE.replace("10", "4"))).experiments["digits"]
 
-    assert planned.asked_run_names([FIRST]) == [*names("d1", 3), *names("d2", 4)]
+    assert planned.requested_run_names([FIRST]) == [*names("d1", 3), *names("d2", 4)]
     assert requested_repeats(planned.experiment, [FIRST]) == {"d1": 3, "d2": 4}
 
 
@@ -117,7 +117,7 @@ def test_a_plain_number_makes_all_its_runs_and_looks_at_no_round(load: Load) -> 
         raise AssertionError("a round was looked at")
         yield
 
-    assert planned.asked_run_names(never()) == [*names("d1", 4), *names("d2", 4)]
+    assert planned.requested_run_names(never()) == [*names("d1", 4), *names("d2", 4)]
     assert required_rounds(planned.experiment, never()) == []
 
 

@@ -103,7 +103,7 @@ def test_a_site_that_is_right_is_ok_in_every_line(programs: Path) -> None:
 
 
 def test_one_machine_has_no_scheduler_to_ask(programs: Path) -> None:
-    assert list(map(str, check_site(preflight()))) == ["ok      one machine, no scheduler to ask"]
+    assert list(map(str, check_site(preflight()))) == ["ok      one machine without a scheduler"]
 
 
 def test_commands_that_are_missing_are_named_and_nothing_else_is_asked(programs: Path) -> None:
@@ -232,7 +232,7 @@ def test_the_longest_job_is_compared_with_the_partitions_limit(
     lines = ask(programs, {"scontrol": answer}, longest_minutes=minutes)
 
     expected = [
-        f"NOT OK  partition gpu ends jobs after {limit}, and the longest asks for {minutes} minutes. "
+        f"NOT OK  partition gpu ends jobs after {limit}, and the longest requests {minutes} minutes. "
         f'Set slurm.longest_walltime to "{limit}": longer runs then take several jobs.'
     ]
     assert those("bad", lines) == ([] if fits else expected)

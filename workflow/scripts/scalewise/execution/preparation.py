@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewise.plan.catalog.program_files import command_for_folder
-from scalewise.plan.jobs.launch import SiteLaunch, on_site
+from scalewise.plan.jobs.launch import SiteLaunch, site_command
 from scalewise.records import utc_now, write_text
 
 
@@ -38,7 +38,7 @@ def prepare_program(preparation: Mapping[str, Any], site: SiteLaunch, output: Pa
     environment |= preparation["environment"]
     try:
         ended = subprocess.run(
-            on_site(site, visible, argv), env=environment, stdin=subprocess.DEVNULL, check=False
+            site_command(site, visible, argv), env=environment, stdin=subprocess.DEVNULL, check=False
         )
     except OSError as error:
         print(f"scalewise: prepare: {argv[0]} cannot be started ({error.strerror})", file=sys.stderr)

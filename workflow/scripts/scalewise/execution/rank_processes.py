@@ -82,7 +82,7 @@ class RankProcesses:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._failure: tuple[int, float] | None = None
         try:
-            for own_environment in launch.own_environments:
+            for own_environment in launch.process_environments:
                 self._processes.append(
                     subprocess.Popen(
                         launch.argv,

@@ -1,1 +1,1 @@
-"""The user's YAML becomes runs: everything that is known before a device is touched."""
+"""The plan of a study: from the user's YAML to runs, jobs and command lines, before any of them starts."""

@@ -1,4 +1,4 @@
-"""Numbers, lists and places as texts, with their units: one function for each kind."""
+"""Format numbers with their units, lists and points for a reader: one function for each kind."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from scalewise.plan.config.shape import count_devices
 from scalewise.plan.runs.run_definition import NO_OPTIONS
 
 Goal = float | str
-"""The goal that counts as trained: a test accuracy, a fraction; or a program's metric and limit, as text."""
+"""Goal of a training: a test accuracy, as a fraction, or a program's metric and limit, as text."""
 
 MAX_PLACES = 6
-"""Points named in one sentence; scaling.csv has all."""
+"""Most points in one sentence; scaling.csv has all."""
 
 NEGLIGIBLE = 0.001
-"""Chances below it are not resolved: they are shares of a limited number of draws."""
+"""Smallest chance that is shown: chances are shares of a limited number of draws."""
 MAX_COUNTS = 12
-"""Device counts that one line names; of more the first and the last."""
+"""Most device counts in one line; of more, the first and the last are shown."""
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 
@@ -30,9 +30,9 @@ _DEVICE = re.compile(r"(?<![\w`-])devices?(?![\w`-]|: ?[\[{])")
 
 
 def significant(value: float, digits: int) -> str:
-    """Return a number with as many significant digits, never with an exponent.
+    """Format a number with a number of significant digits, never with an exponent.
 
-    Digits before the point are all kept: ``0.0120``, ``4.20``, ``1,234``.
+    All digits before the point are kept: ``0.0120``, ``4.20``, ``1,234``.
     """
     if value == 0 or not math.isfinite(value) or abs(value) >= 10 ** (digits - 1) - 0.05:
         return f"{value:,.0f}"
@@ -40,24 +40,24 @@ def significant(value: float, digits: int) -> str:
 
 
 def format_3sig(value: float) -> str:
-    """A measured value in three significant digits, without an exponent: ``0.0123``, ``4.20``, ``1,230``."""
+    """Format a measured value in three significant digits: ``0.0123``, ``4.20``, ``1,230``."""
     return "unknown" if math.isnan(value) else significant(value, 3)
 
 
 def format_ratio(value: float) -> str:
-    """A ratio in three digits, two of them after the point below 10: ``3.60``, ``12.3``, ``123``."""
+    """Format a ratio in three digits, at most two of them after the point: ``3.60``, ``12.3``, ``123``."""
     if value < 10:
         return f"{value:.2f}"
     return f"{value:.1f}" if value < 100 else f"{value:,.0f}"
 
 
 def format_exact(value: float) -> str:
-    """A number the way the user wrote it: ``60``, ``0.5``."""
+    """Format a number as in the configuration: ``60``, ``0.5``."""
     return f"{value:,.10g}"
 
 
 def format_distinct(value: float, limit: float) -> tuple[str, str]:
-    """A measured value and its limit, to two places or as many as show the difference: ``0.698``, ``0.700``.
+    """Format a value and its limit, to two places or as many as show the difference: ``0.698``, ``0.700``.
 
     The limit is never rounded.
     """
@@ -69,35 +69,35 @@ def format_distinct(value: float, limit: float) -> tuple[str, str]:
 
 
 def percent(fraction: float, places: int = 1) -> str:
-    """A share with as many places after the point: ``6.1 %``."""
+    """Format a share with a number of places after the point: ``6.1 %``."""
     return f"{100 * fraction:.{places}f} %"
 
 
 def percent_in_digits(fraction: float, digits: int = 2) -> str:
-    """A share in significant digits, without zeros at the end: ``6.1 %``, ``3 %``, ``104 %``."""
+    """Format a share in significant digits, without zeros at the end: ``6.1 %``, ``3 %``, ``104 %``."""
     text = significant(100 * fraction, digits)
     return f"{text.rstrip('0').rstrip('.') if '.' in text else text} %"
 
 
 def chance_text(chance: float) -> str:
-    """``12 %``, ``3.1 %``, ``less than 0.1 %``."""
+    """Format a probability: ``12 %``, ``3.1 %``, ``less than 0.1 %``."""
     if chance < NEGLIGIBLE:
         return "less than 0.1 %"
     return "more than 99 %" if chance > 0.99 else percent_in_digits(chance)
 
 
 def points_text(points: float) -> str:
-    """Percentage points, in as many digits as matter: ``0.06 points``, ``0.3 points``, ``5.0 points``."""
+    """Format percentage points in one or two digits: ``0.06 points``, ``0.3 points``, ``5.0 points``."""
     return f"{points:.1f} points" if points >= 1 else f"{points:.2g} points"
 
 
 def milliseconds(seconds: float) -> str:
-    """A time of the length of a step: ``12.3 ms``."""
+    """Format the time of a step: ``12.3 ms``."""
     return f"{format_3sig(seconds * 1e3)} ms"
 
 
 def duration_text(seconds: float) -> str:
-    """``40 s``, ``12 min``, ``3 h 20 min``, ``2 days 4 h``."""
+    """Format a duration: ``40 s``, ``12 min``, ``3 h 20 min``, ``2 days 4 h``."""
     if seconds < 90:
         return f"{max(round(seconds), 0)} s"
     if seconds < 2 * HOUR:
@@ -110,7 +110,7 @@ def duration_text(seconds: float) -> str:
 
 
 def clock_text(moment: float, now: float) -> str:
-    """``14:32``, with the day if it is another one: ``Tue 14:32``, ``3 Mar 14:32``."""
+    """Format a time of day, with the day if it is another one: ``14:32``, ``Tue 14:32``, ``3 Mar 14:32``."""
     local, today = time.localtime(moment), time.localtime(now)
     if (local.tm_year, local.tm_yday) == (today.tm_year, today.tm_yday):
         return time.strftime("%H:%M", local)
@@ -123,14 +123,14 @@ def clock_text(moment: float, now: float) -> str:
 
 
 def pluralize(number: str, unit: str) -> str:
-    """``1 minute``, ``42.3 minutes``."""
+    """Write a number with its unit: ``1 minute``, ``42.3 minutes``."""
     return f"{number} {unit}" if number == "1" else f"{number} {unit}s"
 
 
 def name_devices(text: str, noun: str) -> str:
-    """Return a sentence with its devices by what they are: ``4 GPUs`` for ``4 devices``.
+    """Replace "device" in a sentence by its kind: ``4 GPUs`` for ``4 devices``.
 
-    The unit device-hours and keys of the configuration, in backticks, stay.
+    The unit device-hours and keys of the configuration, in backticks, are kept.
 
     Args:
         text: A sentence of this package.
@@ -141,24 +141,24 @@ def name_devices(text: str, noun: str) -> str:
 
 
 def goal_text(goal: Goal) -> str:
-    """``97.0 % accuracy``, ``val_loss=([0-9.]+) at most 2.9``."""
+    """Write a goal: ``97.0 % accuracy``, ``val_loss=([0-9.]+) at most 2.9``."""
     return goal if isinstance(goal, str) else f"{percent(goal)} accuracy"
 
 
 def point_text(devices: float, series: str) -> str:
-    """``8 devices``, ``8 devices of bucket-view-on``."""
-    where = count_devices(int(devices))
-    return where if series == NO_OPTIONS else f"{where} of {series}"
+    """Name a point: ``8 devices``, ``8 devices of bucket-view-on``."""
+    count = count_devices(int(devices))
+    return count if series == NO_OPTIONS else f"{count} of {series}"
 
 
 def counts_listed(counts: Iterable[int], noun: str) -> str:
-    """``1, 2 and 4 GPUs``, in order."""
+    """List device counts in a sentence, in order: ``1, 2 and 4 GPUs``."""
     *fewer, last = sorted(counts)
     return listed([*map(str, fewer), count_devices(last, noun)])
 
 
 def counts_text(counts: Sequence[int]) -> str:
-    """``1, 2, 4, 8``; of many the first and the last: ``1, 2, 4, 8, 12, 16, ..., 60, 64``."""
+    """List device counts: ``1, 2, 4, 8``; if many, the first and the last: ``1, 2, 4, 8, ..., 60, 64``."""
     shown = [str(count) for count in counts]
     if len(shown) > MAX_COUNTS:
         shown = [*shown[: MAX_COUNTS - 3], "...", *shown[-2:]]
@@ -166,7 +166,7 @@ def counts_text(counts: Sequence[int]) -> str:
 
 
 def as_in_yaml(value: object) -> str:
-    """An option's value the way the user wrote it: ``true``, ``bf16``; ``default`` for null or NaN."""
+    """Format an option's value as in the configuration: ``true``, ``bf16``; ``default`` for null or NaN."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "default"
     text = str(value)
@@ -174,7 +174,7 @@ def as_in_yaml(value: object) -> str:
 
 
 def listed(words: Sequence[str]) -> str:
-    """``1``, ``1 and 4``, ``1, 4 and 8``; empty without any."""
+    """Join words: ``1``, ``1 and 4``, ``1, 4 and 8``; empty without any."""
     return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
@@ -182,8 +182,8 @@ def shortened(lines: Sequence[str], most: int, rest: str) -> list[str]:
     """Return the first lines, and the number of the others.
 
     Args:
-        lines: Any number.
-        most: Lines that are shown.
-        rest: The others, after ``... and 3``.
+        lines: All lines.
+        most: Number of lines to return.
+        rest: Noun for the others, after ``... and 3``.
     """
     return [*lines[:most], *([f"... and {len(lines) - most} {rest}"] if len(lines) > most else [])]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
 PLAN = "SCALEWISE_PLAN"
-"""Variable with the path of the file, in the main process and in all that it starts."""
+"""Variable with the path of the file, in the main process and its child processes."""
 
 Value = int | str
 Key = TypeVar("Key", bound=Hashable)
@@ -24,12 +24,12 @@ class Limits:
     """Limits of a run that its job observes; Snakemake and Slurm do not get them.
 
     Args:
-        limit_seconds: All starts of a run together take this long at most, less than their jobs: a run that
-            the scheduler ends leaves no reason.
+        limit_seconds: Most time of all starts of a run together, less than that of their jobs: a run that the
+            scheduler ends leaves no reason.
         timeout_seconds: A rank waits this long for another.
         checkpoint_seconds: Training time between two checkpoints.
         keep_checkpoints: Whether a run that has completed keeps its checkpoints.
-        limit_over_tries: Whether the limit is of all tries at the run together, as a budget counts it.
+        limit_over_tries: Whether the limit is for all of Snakemake's tries together, as in a budget.
     """
 
     limit_seconds: float
@@ -52,7 +52,7 @@ class TrainJob(Job):
 
     Args:
         definition: All that defines the run, as canonical JSON.
-        inputs: The files that it needs.
+        inputs: Its input files.
         priority: Snakemake starts the highest first.
     """
 
@@ -72,16 +72,16 @@ class AllReduceJob(Job):
 
 
 class ExperimentFacts(TypedDict):
-    """Facts of an experiment for the analysis, and what its rules depend on.
+    """Facts of an experiment for its rules and the analysis.
 
     Args:
         predicted: Whether predictions are made and shown.
-        projected: Whether its own steps on a few nodes are projected to more.
+        projected: Whether its steps on a few nodes are projected to more.
         tensorboard: Whether its runs become event files.
-        definition: All that defines its tables and its decision, as canonical JSON.
-        rounds: All that defines which runs are requested.
-        prediction: All that defines its prediction but the measurements.
-        all_reduces: The measurements that its prediction is made from.
+        definition: Definition of its tables and its decision, as canonical JSON.
+        rounds: Definition of its requested runs.
+        prediction: Definition of its prediction, without the measurements.
+        all_reduces: Files of the measurements for its prediction.
     """
 
     title: str
@@ -118,10 +118,10 @@ class Plan(TypedDict):
 
 
 def read_plan(environ: Mapping[str, str]) -> Plan:
-    """Read the plan of the process that has started this one; without it this process ends.
+    """Read the plan of the main process; end this process if there is none.
 
     Args:
-        environ: The environment, which has the file's path.
+        environ: Variables, with the path of the file.
     """
     path = environ.get(PLAN)
     if not path:

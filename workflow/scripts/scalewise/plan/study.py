@@ -1,4 +1,4 @@
-"""The whole configuration, checked: experiments, their runs, and every mistake in one go."""
+"""Check the whole configuration and make its experiments and runs; report all mistakes at once."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from scalewise.plan.config.errors import (
     Problem,
     StudyError,
     did_you_mean,
+    format_value,
     key_path,
     problems_of,
-    spelled,
 )
 from scalewise.plan.config.experiment import (
     AnyExperiment,
@@ -59,7 +59,7 @@ _TOP_KEYS = ("defaults", "experiments", "site")
 
 @dataclass(frozen=True)
 class PlannedExperiment:
-    """An experiment with the runs that it makes.
+    """An experiment with its runs.
 
     Args:
         name: The key in the YAML.
@@ -67,8 +67,8 @@ class PlannedExperiment:
         shapes: The shape of each entry of ``experiment.device_counts``.
         runs: Every job, up to the most repeats.
         projected: Shapes of ``experiment.project`` that no run has; they are predicted, not measured.
-        terms: Queue wait and billed devices, as ``Site.terms`` makes them.
-        most_devices: Devices that one run may take at most.
+        terms: Queue wait and billed devices, from ``Site.queue_and_billing``.
+        most_devices: Most devices of one run.
     """
 
     name: str
@@ -86,7 +86,7 @@ class PlannedExperiment:
 
     @property
     def is_predicted(self) -> bool:
-        """Whether there is anything to predict, and that is wanted."""
+        """Whether a prediction is requested, and there is anything to predict."""
         return self.experiment.predict and (
             bool(self.projected) or any(run.shape.world_size > 1 for run in self.runs)
         )
@@ -101,7 +101,7 @@ class PlannedExperiment:
 
     @property
     def prediction_runs(self) -> list[str]:
-        """The runs that a prediction starts from: those of one device, their later repeats left out."""
+        """The runs that a prediction starts from: the first repeats on one device."""
         first = first_repeats(self.experiment)
         return [run.run for run in self.runs if run.shape.world_size == 1 and run.repeat <= first[run.point]]
 
@@ -112,7 +112,7 @@ class PlannedExperiment:
             choice = {
                 "shapes": self._shapes_by_count,
                 "launchers": {run.point: run.launcher for run in self.runs if run.repeat == 1},
-                # a run of a limited study is made only if its whole time fits into the budget
+                # with a budget, a run is made only if its whole time is left
                 "run_minutes": self.experiment.runtime_minutes if self.experiment.budget else None,
             }
             return canonical_json(self._defining("rounds", "tables") | self._site_terms | {"choice": choice})
@@ -120,23 +120,23 @@ class PlannedExperiment:
             return self.analysis_definition  # repeats are added until the decision is clear
         return canonical_json(self._defining("rounds"))
 
-    def asked_run_names(self, rounds: Iterable[Round]) -> list[str]:
-        """Return the runs that are requested from the first, and those that rounds have requested.
+    def requested_run_names(self, rounds: Iterable[Round]) -> list[str]:
+        """Return the names of the first runs, and of those that rounds have requested.
 
         Args:
-            rounds: Those judged; unused if the number of repeats is given.
+            rounds: The rounds so far; not read if the experiment has none.
         """
         return [run.run for run in requested_runs(self.runs, self.experiment, rounds)]
 
     def missing_runs(self, folder: Path) -> list[str]:
-        """Return the runs requested so far that have no summary.
+        """Return the names of the runs requested so far that have no summary.
 
         Args:
             folder: Results of the experiment.
         """
         return [
             run
-            for run in self.asked_run_names(known_rounds(self.experiment, folder))
+            for run in self.requested_run_names(known_rounds(self.experiment, folder))
             if not (folder / "runs" / run / SUMMARY).exists()
         ]
 
@@ -162,7 +162,7 @@ class Study:
 
     Args:
         experiments: Name and experiment, in the order of the file.
-        warnings: Sentences about choices that are allowed but seldom meant.
+        warnings: Sentences about choices that are allowed but rarely intended.
         runs: Every job of every experiment, by (experiment, run).
         allocations: The resources of every run, by the same keys.
     """
@@ -174,13 +174,10 @@ class Study:
     allocations: Mapping[tuple[str, str], Allocation] = field(repr=False)
 
     def deleted_runs(self, results: Path) -> list[tuple[str, str]]:
-        """Runs without a summary in experiments that have been analysed: the user has deleted them.
+        """Return the runs that the user has deleted: requested, without a summary, in analysed experiments.
 
-        Repeats that no round has requested have not been there.
-
-        Snakemake makes a missing file again only where something asks for it, and the tables that
-        were made from it are there. Asking for every run of every experiment would cost seconds at
-        10,000 runs.
+        Snakemake makes a missing file again only if a job needs it, and the tables made from it exist. To
+        request every run of every experiment would take seconds at 10,000 runs.
         """
         return [
             (name, run)
@@ -214,18 +211,18 @@ def load_study(
     files: Sequence[str | Path] = (),
     site_file: str | Path | None = None,
     *,
-    own_environments: bool = False,
+    conda_environments: bool = False,
     checkout: Path | None = None,
 ) -> Study:
     """Check a configuration and make its runs.
 
-    The site's mistakes come first: they decide what an experiment may be.
+    The site's mistakes come first: an experiment is checked against the site.
 
     Args:
         config: Keys and values that Snakemake merged from files and command line.
-        files: The files it was read from, for line numbers and spelling.
-        site_file: The profile's facts; None takes this machine as it is.
-        own_environments: Snakemake gives rules environments with all that they need, by conda.
+        files: The files of the configuration, for line numbers and mistakes of YAML.
+        site_file: The profile's facts; None for this machine as it is.
+        conda_environments: Snakemake makes conda environments with all packages for the rules.
         checkout: Scalewise's folder; None if unknown.
 
     Raises:
@@ -238,22 +235,22 @@ def load_study(
     lines = [
         problem.render(source.origin(problem.place)) for source in sources for problem in source.problems
     ]
-    spelled = {problem.place for source in sources for problem in source.problems}
+    reported = {problem.place for source in sources for problem in source.problems}
 
     unusable: list[Problem] = []
     raw = to_plain(config, (), unusable, keys_as_text=not files)
-    problems = [problem for problem in unusable if problem.place not in spelled]
+    problems = [problem for problem in unusable if problem.place not in reported]
     lines += [problem.render(_origin(problem.place, sources)) for problem in problems]
-    spelled |= {problem.place for problem in unusable}
+    reported |= {problem.place for problem in unusable}
     problems = list(_check_top(raw, config))
     experiments: dict[str, PlannedExperiment] = {}
     if isinstance(raw.get("experiments"), dict) and isinstance(raw.get("defaults", {}), dict):
-        experiments, found = _plan(raw, site, own_environments)
+        experiments, found = _plan(raw, site, conda_environments)
         problems += _once(found, raw)
     lines += [
         problem.render(_origin(problem.place, sources))
         for problem in problems
-        if not any(problem.place[: len(place)] == place for place in spelled)
+        if not any(problem.place[: len(place)] == place for place in reported)
     ]
     if lines:
         raise StudyError(lines)
@@ -266,16 +263,16 @@ def load_study(
 
 
 def _mixed(files: Sequence[str | Path]) -> Iterator[str]:
-    """Say that Snakemake merges several configuration files into one study."""
+    """Warn that Snakemake merges several configuration files into one study."""
     if len(files) > 1:
         yield (
-            f"{', '.join(map(str, files))} are merged into one study: `defaults` and `sweep` of one hold for "
+            f"{', '.join(map(str, files))} are merged into one study: `defaults` and `sweep` of one apply to "
             "the experiments of the others. Name one file to run only its study."
         )
 
 
 def check_spelling(file: str | Path) -> None:
-    """Stop on what would keep Snakemake from reading the file, with the line it does not name.
+    """Stop if Snakemake cannot read the file; unlike Snakemake, name the line.
 
     Raises:
         StudyError: the file is missing, empty or not YAML.
@@ -286,7 +283,7 @@ def check_spelling(file: str | Path) -> None:
 
 
 def check_results_folder(folder: Path) -> None:
-    """Stop before anything is trained whose results could not be kept.
+    """Stop before the first run if results cannot be written.
 
     Raises:
         StudyError: the folder cannot be written to.
@@ -302,19 +299,19 @@ def check_results_folder(folder: Path) -> None:
         )
 
 
-def _load_site(named: str | Path | None, checkout: Path | None) -> Site:
+def _load_site(site_file: str | Path | None, checkout: Path | None) -> Site:
     """Read and check the site file.
 
     Raises:
         StudyError: names every mistake in it.
     """
-    if named is None:
+    if site_file is None:
         return resolve_site(SiteFile())
-    path = find_site_file(named, checkout)
+    path = find_site_file(site_file, checkout)
     if not path.exists():
         where = f"{Path.cwd()}, nor in {checkout}" if checkout else f"{Path.cwd()}"
         fix = "Give the path of a site file: --config site=PATH."
-        raise StudyError([f"{named}: there is no such file in {where}. {fix}"])
+        raise StudyError([f"{site_file}: there is no such file in {where}. {fix}"])
     source = read_source(path, "Write one fact a line, such as `accelerator: auto`.")
     problems = list(source.problems)
     if not problems:
@@ -339,8 +336,8 @@ def _once(problems: Iterable[Problem], raw: Mapping[str, Any]) -> list[Problem]:
     kept: list[Problem] = []
     for problem in problems:
         name, key = (*problem.place, "", "", "")[1:3]
-        own = experiments.get(name) if problem.place[:1] == ("experiments",) else None
-        if isinstance(own, dict) and key in defaults and key not in own:
+        entry = experiments.get(name) if problem.place[:1] == ("experiments",) else None
+        if isinstance(entry, dict) and key in defaults and key not in entry:
             shared = replace(problem, place=("defaults", *problem.place[2:]))
             by_default[shared].append(str(name))
             kept.append(shared)
@@ -350,7 +347,7 @@ def _once(problems: Iterable[Problem], raw: Mapping[str, Any]) -> list[Problem]:
 
 
 def _of_experiments(problem: Problem, names: Sequence[str], raw: Mapping[str, Any]) -> Problem:
-    """Name the experiments that a mistake in ``defaults`` concerns, unless it concerns all of several."""
+    """Add the experiments that a mistake in ``defaults`` concerns, unless it concerns all of several."""
     if len(names) == 1:
         return replace(problem, place=("experiments", names[0], *problem.place[1:]))
     if not names or len(names) == len(raw["experiments"]):
@@ -362,8 +359,8 @@ def _check_top(raw: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[Pr
     """Check the keys at the top of the file, and that there are experiments.
 
     Args:
-        raw: Keys and values without those that no record can hold.
-        config: All of them.
+        raw: The configuration without keys and values that no record can hold.
+        config: The whole configuration.
     """
     unknown = [key for key in raw if key not in _TOP_KEYS]
     for key in unknown:
@@ -376,23 +373,23 @@ def _check_top(raw: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[Pr
         yield Problem(place, "is a list", "Give each experiment a name, such as `my-training:`.")
     elif "experiments" in raw and not isinstance(experiments, dict):
         yield Problem(
-            place, f"is {spelled(experiments)}, not a mapping", f"Write experiments below it; {example}"
+            place, f"is {format_value(experiments)}, not a mapping", f"Write experiments below it; {example}"
         )
     elif "experiments" in raw:
-        if not config["experiments"]:  # names that are no text are reported by themselves
+        if not config["experiments"]:  # names that are no text are reported already
             yield no_value(place)
     elif not difflib.get_close_matches("experiments", [key.lower() for key in unknown], n=1):
         yield Problem(place, "is missing", f"Write `experiments:` with one experiment below it; {example}")
     if not isinstance(raw.get("defaults", {}), dict):
         yield Problem(
             ("defaults",),
-            f"is {spelled(raw['defaults'])}, not a mapping of keys to values",
+            f"is {format_value(raw['defaults'])}, not a mapping of keys to values",
             "Indent its keys on the lines below it.",
         )
 
 
 def _plan(
-    raw: Mapping[str, Any], site: Site, own_environments: bool
+    raw: Mapping[str, Any], site: Site, conda_environments: bool
 ) -> tuple[dict[str, PlannedExperiment], list[Problem]]:
     defaults: dict[str, Any] = raw.get("defaults", {})
     keys = Experiment.model_fields.keys() | ProgramExperiment.model_fields.keys()
@@ -402,33 +399,35 @@ def _plan(
         if key not in keys
     ]
     planned = {}
-    for name, own in raw["experiments"].items():
+    for name, entry in raw["experiments"].items():
         place: Place = ("experiments", name)
-        if not isinstance(own, dict):
+        if not isinstance(entry, dict):
             fix = "Indent its keys on the lines below it."
-            problems.append(Problem(place, f"is {spelled(own)}, not a mapping of keys to values", fix))
+            problems.append(Problem(place, f"is {format_value(entry)}, not a mapping of keys to values", fix))
             continue
-        kind = experiment_kind(defaults | own)
-        if kind is Experiment and (nameless := list(check_program_is_named(place, own))):
+        kind = experiment_kind(defaults | entry)
+        if kind is Experiment and (nameless := list(check_program_is_named(place, entry))):
             problems += nameless
             continue
-        merged = {key: value for key, value in defaults.items() if key in kind.model_fields} | own
-        if kind is ProgramExperiment and (foreign := list(check_builtin_keys(place, merged["program"], own))):
+        merged = {key: value for key, value in defaults.items() if key in kind.model_fields} | entry
+        if kind is ProgramExperiment and (
+            foreign := list(check_builtin_keys(place, merged["program"], entry))
+        ):
             problems += foreign
             merged = {key: value for key, value in merged.items() if key not in BUILTIN_KEYS}
         try:
             spec: AnyExperiment = kind.model_validate(merged)
         except ValidationError as error:
             problems += problems_of(error, place, kind, merged)
-            # the other checks need an experiment
+            # the other checks need a valid experiment
             problems += check_model_names(place, merged)
             problems += check_devices(place, _sound_counts(merged.get("devices")), site)[1]
             continue
-        problems += () if own_environments else check_packages(place, spec)
+        problems += () if conda_environments else check_packages(place, spec)
         unresolved = list(check_choice(place, spec, site))
         problems += unresolved
         spec = resolve_choice(spec, site)
-        shapes, found = check_experiment(name, spec, own, site)
+        shapes, found = check_experiment(name, spec, entry, site)
         problems += found
         if not found and not unresolved:
             runs = expand(name, spec, shapes, site.accelerator, site.launcher)
@@ -440,18 +439,16 @@ def _plan(
 
 
 def _check_budget(planned: PlannedExperiment, site: Site) -> Iterator[Problem]:
-    """The first runs of a study, and what its prediction needs, must fit into its budget."""
+    """Refuse a budget that does not cover the first runs of a study and its prediction."""
     if planned.experiment.budget is None:
         return
     first = requested_runs(planned.runs, planned.experiment, [])
-    predicting = 0.0
-    if planned.is_predicted:
-        predicting = most_device_hours(planned.runs, planned.projected, site)
-    yield from check_budget(("experiments", planned.name), planned.experiment, first, predicting, site)
+    hours = most_device_hours(planned.runs, planned.projected, site) if planned.is_predicted else 0.0
+    yield from check_budget(("experiments", planned.name), planned.experiment, first, hours, site)
 
 
 def _sound_counts(devices: object) -> list[int | str]:
-    """The entries of ``devices`` that are device counts; the others have been reported."""
+    """Return the entries of ``devices`` that are device counts; the others are reported already."""
     entries = devices if isinstance(devices, list) else []
     return [entry for entry in entries if isinstance(entry, (int, str)) and not isinstance(entry, bool)]
 
@@ -485,12 +482,12 @@ def _warnings(experiments: Mapping[str, PlannedExperiment], checkout: Path | Non
 
 
 def _origin(place: Place, sources: Sequence[Source]) -> str:
-    """File and line of the place in the file that holds the longest part of it."""
+    """Return file and line of a place, from the file with the longest part of it."""
     if not sources:
         return "config"
     candidates = [place[:length] for length in range(len(place), 2, -1)]
     if place[:1] == ("experiments",):
-        # a key that an experiment has not itself comes from the defaults
+        # a key that is not in the experiment's entry comes from defaults
         candidates += [("defaults", *place[2:length]) for length in range(len(place), 2, -1)]
     candidates += [place[:length] for length in range(min(len(place), 2), 0, -1)]
     for candidate in candidates:

@@ -86,18 +86,18 @@ def check_names(names: Iterable[str]) -> Iterator[Problem]:
 
 
 def check_experiment(
-    name: str, experiment: AnyExperiment, own: Mapping[str, Any], site: Site
+    name: str, experiment: AnyExperiment, entry: Mapping[str, Any], site: Site
 ) -> tuple[dict[int | str, Shape], list[Problem]]:
     """Return the shapes of the device counts, and the mistakes between values.
 
     Args:
         name: The experiment's name.
         experiment: The experiment, with valid values.
-        own: The experiment's entry in the file, without ``defaults``.
+        entry: The keys and values of the experiment in the file, without ``defaults``.
         site: Facts of the machine.
     """
     place: Place = ("experiments", name)
-    problems = list(_check_sweep(place, experiment, own))
+    problems = list(_check_sweep(place, experiment, entry))
     shapes, topology_problems = check_devices(place, experiment.device_counts, site)
     problems += topology_problems
     problems += _check_whole_run(place, experiment)
@@ -105,9 +105,9 @@ def check_experiment(
         return shapes, problems + too_many
     problems += _check_exclude(place, experiment)
     problems += _check_accept(place, experiment)
-    problems += _check_series(place, experiment, own, shapes, site)
+    problems += _check_series(place, experiment, entry, shapes, site)
     problems += check_allocations(place, experiment, shapes, site)
-    problems += check_projection(place, experiment, own, site)
+    problems += check_projection(place, experiment, entry, site)
     # options multiply runs, and one mistake then shows in many of them
     return shapes, list(dict.fromkeys(problems))
 
@@ -142,10 +142,10 @@ def check_devices(
     return shapes, problems
 
 
-def _check_sweep(place: Place, experiment: AnyExperiment, own: Mapping[str, Any]) -> Iterator[Problem]:
+def _check_sweep(place: Place, experiment: AnyExperiment, entry: Mapping[str, Any]) -> Iterator[Problem]:
     swept = experiment.swept
-    arguments = own.get("argument", {}) if isinstance(experiment, ProgramExperiment) else {}
-    fixed_values = {**own, **{f"{ARGUMENT}{name}": value for name, value in arguments.items()}}
+    arguments = entry.get("argument", {}) if isinstance(experiment, ProgramExperiment) else {}
+    fixed_values = {**entry, **{f"{ARGUMENT}{name}": value for name, value in arguments.items()}}
     for key, values in swept.items():
         if _has_twins(key, values):
             yield Problem(
@@ -167,9 +167,9 @@ def _check_sweep(place: Place, experiment: AnyExperiment, own: Mapping[str, Any]
             f"is missing, and scaling is {experiment.scaling}",
             f"Add `{kept}: 256`.",
         )
-    if other in own or other in swept:
+    if other in entry or other in swept:
         where = (*place, "sweep", other) if other in swept else (*place, other)
-        value = swept.get(other, own.get(other))
+        value = swept.get(other, entry.get(other))
         yield Problem(
             where,
             f"is {value!r}, but {experiment.scaling} scaling keeps {kept}",
@@ -253,12 +253,12 @@ def _check_accept(place: Place, experiment: AnyExperiment) -> Iterator[Problem]:
 def _check_series(
     place: Place,
     experiment: AnyExperiment,
-    own: Mapping[str, Any],
+    entry: Mapping[str, Any],
     shapes: Mapping[int | str, Shape],
     site: Site,
 ) -> Iterator[Problem]:
-    stated_keys = {*own, *experiment.swept}
-    has_twins = any(_has_twins(*entry) for entry in experiment.swept.items())
+    stated_keys = {*entry, *experiment.swept}
+    has_twins = any(_has_twins(*swept) for swept in experiment.swept.items())
     options_by_label: dict[str, Options] = {}
     for options in combinations(experiment):
         series_shapes = [

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from scalewise.plan.catalog.datasets import DatasetFacts, dataset_facts
 from scalewise.plan.catalog.models import IMAGENET_STEM_PIXELS, MODELS, takes_pretrained
-from scalewise.plan.config.errors import Place, Problem, spelled
+from scalewise.plan.config.errors import Place, Problem, format_value
 from scalewise.plan.config.experiment import AnyExperiment, Experiment
 from scalewise.plan.config.program import AnySettings
 from scalewise.plan.config.settings import FEWEST_STEPS, MAX_SEED, Settings
@@ -364,4 +364,4 @@ def option_warnings(name: str, experiment: Experiment, world_sizes: Sequence[int
 
 def as_yaml(value: object) -> str:
     """Format a value as YAML does."""
-    return value if isinstance(value, str) else spelled(value)
+    return value if isinstance(value, str) else format_value(value)

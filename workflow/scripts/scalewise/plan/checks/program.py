@@ -50,37 +50,37 @@ _FIXES = {
 }
 
 
-def check_builtin_keys(place: Place, program: object, own: Mapping[str, Any]) -> Iterator[Problem]:
+def check_builtin_keys(place: Place, program: object, entry: Mapping[str, Any]) -> Iterator[Problem]:
     """Refuse options of the built-in training in an experiment with a program.
 
     Args:
         place: The experiment's place.
         program: The program, which may stand in ``defaults``.
-        own: The experiment's entry in the file; keys of ``defaults`` concern other experiments, too.
+        entry: Its keys and values in the file; those of ``defaults`` concern other experiments, too.
     """
-    for key in own:
+    for key in entry:
         if key in BUILTIN_KEYS | CHECKPOINT_KEYS:
             yield Problem(
                 (*place, key),
-                f"is {as_yaml(own[key])}, an option of the built-in training, but {program!r} trains here",
+                f"is {as_yaml(entry[key])}, an option of the built-in training, but {program!r} trains here",
                 _FIXES.get(key, "Remove it, or give it to the program in `arguments`."),
             )
 
 
-def check_program_is_named(place: Place, own: Mapping[str, Any]) -> Iterator[Problem]:
+def check_program_is_named(place: Place, entry: Mapping[str, Any]) -> Iterator[Problem]:
     """Refuse keys of a program if none is named, before its experiment is checked as a built-in training.
 
     Args:
         place: The experiment's place.
-        own: The experiment's entry in the file, without ``defaults``.
+        entry: The keys and values of the experiment in the file, without ``defaults``.
     """
-    unknown = [key for key in own if key not in Experiment.model_fields]
+    unknown = [key for key in entry if key not in Experiment.model_fields]
     if near := difflib.get_close_matches("program", unknown, n=1, cutoff=0.8):
         yield Problem((*place, near[0]), "is not a known key", "Did you mean 'program'?")
     elif keys := [key for key in unknown if key in PROGRAM_KEYS]:
         yield Problem(
             (*place, keys[0]),
-            f"is {own[keys[0]]!r}, a key of a program, but none is named here",
+            f"is {entry[keys[0]]!r}, a key of a program, but none is named here",
             "Add `program: train.py`, the path of your script.",
         )
 

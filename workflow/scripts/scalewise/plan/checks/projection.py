@@ -13,19 +13,19 @@ from scalewise.plan.config.site import Site
 
 
 def check_projection(
-    place: Place, experiment: AnyExperiment, own: Mapping[str, Any], site: Site
+    place: Place, experiment: AnyExperiment, entry: Mapping[str, Any], site: Site
 ) -> Iterator[Problem]:
     """Refuse projected device counts that the site cannot allocate, or that another key contradicts.
 
     Args:
         place: The experiment's place.
         experiment: The experiment, with valid values.
-        own: The experiment's entry in the file, without ``defaults``.
+        entry: The keys and values of the experiment in the file, without ``defaults``.
         site: Facts of the machine or cluster.
     """
     if experiment.project is None:
         return
-    if not experiment.predict and ("project" in own or "predict" not in own):
+    if not experiment.predict and ("project" in entry or "predict" not in entry):
         yield Problem(
             (*place, "project"),
             f"requests a prediction on {experiment.project.devices} devices, but predict is false",

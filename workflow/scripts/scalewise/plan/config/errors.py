@@ -89,14 +89,14 @@ def _cut(text: str) -> str:
     return text if len(text) <= 1200 else f"{text[:800]} ... {text[-300:]}"
 
 
-def spelled(value: object) -> str:
+def format_value(value: object) -> str:
     """Format a value for a message: text in quotes as in Python, booleans and dates as in YAML."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, date):
         return str(value)
     if isinstance(value, list):
-        return f"[{', '.join(map(spelled, value))}]"
+        return f"[{', '.join(map(format_value, value))}]"
     try:
         return repr(value)
     except ValueError:
@@ -204,15 +204,15 @@ def _text_and_fix(details: list[ErrorDetails], keys: Place, model: type[BaseMode
     if kind == "too_short":
         return f"is an empty {'list' if isinstance(value, list) else 'mapping'}", "Give at least one value."
     if not _is_of_type(details[0]):
-        return f"is {spelled(value)}: {details[0]['msg']}", "See config/README.md for possible values."
+        return f"is {format_value(value)}: {details[0]['msg']}", "See config/README.md for possible values."
     words = [word for each in details for word in _words(each)]
     types = [_KINDS[_stem(each)] for each in details if _stem(each) in _KINDS]
     # a few words: a list of all helps more than a distant suggestion
-    fix = did_you_mean(value if isinstance(value, str) else spelled(value), words, cutoff=0.8)
+    fix = did_you_mean(value if isinstance(value, str) else format_value(value), words, cutoff=0.8)
     if not types:
-        return f"is {spelled(value)}, which is not known here", fix
+        return f"is {format_value(value)}, which is not known here", fix
     *others, last = [name for name, _ in types] + words
-    text = f"is {spelled(value)}, not {', '.join(others)}{' or ' if others else ''}{last}"
+    text = f"is {format_value(value)}, not {', '.join(others)}{' or ' if others else ''}{last}"
     is_misspelled = bool(difflib.get_close_matches(str(value), words, n=1))
     return text, fix if is_misspelled else _how_to_write(_stem(details[0]), value, types[0][1])
 
@@ -232,7 +232,7 @@ def _is_of_type(detail: ErrorDetails) -> bool:
 
 def _out_of_bounds(kind: str, value: Any, limit: float) -> tuple[str, str]:
     relation, number = _RELATIONS[kind], f"{limit:.15g}"
-    text = f"is {spelled(value)}, but must be {relation} {number}"
+    text = f"is {format_value(value)}, but must be {relation} {number}"
     if kind.startswith("less") and limit <= 1 < value <= 100:
         return text, "It is a fraction: 0.97 is 97 %."
     if kind == "greater_than" and isinstance(limit, int):
@@ -242,7 +242,7 @@ def _out_of_bounds(kind: str, value: Any, limit: float) -> tuple[str, str]:
 
 def _how_to_write(kind: str, value: object, otherwise: str) -> str:
     """Return what to write instead of a value of another type, if the value shows it."""
-    short = value if isinstance(value, str) else spelled(value)
+    short = value if isinstance(value, str) else format_value(value)
     if len(short) > 200 or not short.isprintable() or isinstance(value, dict):
         return otherwise
     if kind == "list" and isinstance(value, str):

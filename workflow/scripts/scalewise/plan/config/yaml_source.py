@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 from yaml.reader import ReaderError
 
-from scalewise.plan.config.errors import Place, Problem, spelled
+from scalewise.plan.config.errors import Place, Problem, format_value
 from scalewise.plan.config.settings import DEFAULT, SWEEPABLE_WITH_DEFAULT
 
 _TRUE_BOOLEANS = {"true", "false", "True", "False", "TRUE", "FALSE"}
@@ -259,7 +259,7 @@ def to_plain(value: Any, place: Place, problems: list[Problem], *, keys_as_text:
     if value is None:
         problems.append(no_value(place))
     elif isinstance(value, int) and abs(value) > MAX_INTEGER:
-        text = f"is {spelled(value)}, a whole number beyond {MAX_INTEGER}"
+        text = f"is {format_value(value)}, a whole number beyond {MAX_INTEGER}"
         problems.append(Problem(place, text, "Write a smaller number."))
         return None
     return value

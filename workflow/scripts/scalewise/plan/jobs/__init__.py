@@ -1,1 +1,1 @@
-"""Runs become jobs: command lines, environments, and what Slurm must agree to."""
+"""The jobs of runs: command lines, environments, and checks with Slurm."""

@@ -1,4 +1,4 @@
-"""The all-reduces that a study's predictions need, and the jobs that measure each once for a site."""
+"""Jobs that measure the all-reduces for a study's predictions, each once for a site."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scalewise.plan.runs.run_definition import RunDefinition, canonical_json
 from scalewise.plan.study import PlannedExperiment, Study
 
 RANKS_RESULT = "all_reduce.json"
-"""The measurement in the attempt's folder, by its ranks."""
+"""File of the measurement that ranks write into the attempt's folder."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def has_steps_to_project_from(planned: PlannedExperiment) -> bool:
 
 
 def site_id(site: Site, site_file: object = None) -> str:
-    """Return a short, stable name for a site's measurements: its file's name and a hash of deciding facts.
+    """Return a short, stable name for a site's measurements: its file's name and a hash of its facts.
 
     A cluster's name contains no host, as a study may move between login nodes. A machine's depends on its
     host name and processor, so that a copied folder does not bring measurements of another machine.
@@ -102,7 +102,7 @@ def _deciding_facts(site: Site) -> dict[str, object]:
         "network_interface": facts.network_interface,
         "container": facts.container.model_dump() if facts.container else None,
         "python": facts.python,
-        # loads modules, and sets variables that choose a network
+        # it may load modules, and choose a network
         "prelude": facts.prelude,
     }
     if slurm is None:

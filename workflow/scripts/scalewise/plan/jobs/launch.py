@@ -1,7 +1,7 @@
-"""The command with which a job starts the ranks of a run; nothing else builds one.
+"""Build the command with which a job starts the ranks of a run.
 
-Under Slurm, torchrun is started by a process on each node (training/distributed/node_launcher.py), and that
-one by this command.
+Under Slurm, this command starts a process on each node, which starts torchrun
+(training/distributed/node_launcher.py).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from scalewise.plan.runs.run_definition import RunDefinition
 
 
 class RankLaunch(BaseModel):
-    """The place and the launcher of ranks.
+    """The shape and the launcher of ranks.
 
     Args:
         cpus_per_device: Threads of each rank.
-        rendezvous: ``tcp``, or ``file`` where a cluster closes its ports.
+        rendezvous: ``tcp``, or ``file`` if a cluster closes its ports.
     """
 
     model_config = ConfigDict(frozen=True, defer_build=True)
@@ -39,7 +39,7 @@ class RankLaunch(BaseModel):
 
     @classmethod
     def for_run(cls, run: RunDefinition) -> RankLaunch:
-        """Take them from a run."""
+        """Take the facts from a run."""
         return cls(
             shape=run.shape,
             accelerator=run.accelerator,
@@ -50,16 +50,16 @@ class RankLaunch(BaseModel):
 
 
 class SiteLaunch(BaseModel):
-    """The facts of a site that decide how ranks are started there.
+    """Facts of a site that decide how ranks start there.
 
     Args:
-        slurm: True where a job's ranks are started by srun, inside its allocation.
+        slurm: Whether srun starts a job's ranks, inside its allocation.
         srun_extra: Further options of srun.
         python: Interpreter of the ranks; None for the one that runs now.
         prelude: Lines of shell before the program, on every node, outside of a container.
         container: Image, runtime and lines of shell inside; None without a container.
         container_arguments: Options of the container's program before the image.
-        network_interface: Carries what goes between nodes; None for the one of the node's own address.
+        network_interface: Interface between nodes; None for the one with the address of the node's name.
     """
 
     model_config = ConfigDict(frozen=True, defer_build=True)
@@ -104,29 +104,29 @@ class Programs:
 
     @classmethod
     def for_rank_script(cls, scripts: Path, rank_script: str, attempt: Path) -> Programs:
-        """Make them from a script that is one rank and takes the folder that ranks read as its argument."""
+        """Make them from the script of one rank, whose argument is the attempt's folder."""
         rank = (str(scripts / rank_script), str(attempt))
         return cls(rank, (str(scripts / "start_ranks.py"), *rank))
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A command and what it adds to the environment; never a line for a shell to split.
+    """A command with its additions to the environment; no shell splits it.
 
     Args:
         name: The launcher, for the records.
         argv: Program and arguments.
         environment: Variables of every rank.
-        own_environments: Further variables of each process to start: of every rank, or of the one process
-            that starts them.
-        shown: The command for logs, which others may read: without prelude and container, whose lines and
-            options may hold tokens.
+        process_environments: Further variables of each process to start: every rank, or the process that
+            starts them.
+        shown: The command for logs, which others may read: without prelude and container, which may hold
+            secrets.
     """
 
     name: str
     argv: tuple[str, ...]
     environment: dict[str, str]
-    own_environments: tuple[dict[str, str], ...] = ({},)
+    process_environments: tuple[dict[str, str], ...] = ({},)
     shown: tuple[str, ...] = ()
 
 
@@ -141,26 +141,26 @@ def build_launch(
     *,
     once_a_node: bool = False,
 ) -> Launch:
-    """Build the command that starts the ranks of a run, one device or many alike.
+    """Build the command that starts the ranks of a run.
 
     Args:
         launcher: srun (a task per device), popen (a process per device, on this machine), torchrun or spawn
             (a process per node).
         shape: Nodes and devices per node.
         cpus_per_device: Threads of each rank.
-        start: The site's way to start programs.
+        start: Facts of the site.
         programs: The scripts that the launcher starts.
-        python: Interpreter where neither site nor container name one.
+        python: Interpreter if neither site nor container name one.
         visible: Folders that the ranks read and write, for the container.
-        once_a_node: Start one process a node, which starts its ranks itself, whatever the launcher.
+        once_a_node: With any launcher, start one process a node, which starts its ranks itself.
 
     Raises:
-        ValueError: The launcher cannot do that here.
+        ValueError: The launcher does not work on this site.
     """
     interpreter = start.python or (python if start.container is None else "python3")
     if not start.slurm and shape.nodes != 1:
         raise ValueError(f"{shape.nodes} nodes need a cluster, and this site has no `slurm:`")
-    own_environments: tuple[dict[str, str], ...] = ({},)
+    process_environments: tuple[dict[str, str], ...] = ({},)
     tasks_per_node = 1
     if once_a_node:
         program: tuple[str, ...] = (interpreter, "-u", *programs.rank)
@@ -172,13 +172,15 @@ def build_launch(
     elif launcher == "popen":
         if start.slurm:
             raise ValueError("launcher popen starts ranks on one machine, and this site has `slurm:`")
-        # -u: what a rank has printed must be in the log when it is killed
+        # -u: the output of a killed rank must be in the log
         program = (interpreter, "-u", *programs.rank)
         tasks_per_node = shape.devices_per_node
-        own_environments = tuple(rank_environment(local, shape) for local in range(shape.devices_per_node))
+        process_environments = tuple(
+            rank_environment(local, shape) for local in range(shape.devices_per_node)
+        )
         if start.container is not None:
-            own_environments = tuple(map(kept_in_container, own_environments))
-    # under Slurm start_ranks.py starts torchrun, and handles the signal ahead of a job's end
+            process_environments = tuple(map(keep_in_container, process_environments))
+    # under Slurm, start_ranks.py starts torchrun and handles the signal before a job's end
     elif launcher == "torchrun" and shape.nodes == 1 and not start.slurm:
         program = torchrun_standalone(interpreter, shape.devices_per_node, programs.rank)
     else:
@@ -190,9 +192,9 @@ def build_launch(
     hidden = [f"[{key}]" for key in ("prelude", "container") if getattr(start, key)]
     return Launch(
         launcher,
-        (*step, *on_site(start, visible, program)),
+        (*step, *site_command(start, visible, program)),
         thread_environment(cpus_per_device),
-        own_environments,
+        process_environments,
         shown=(*step, *hidden, *program),
     )
 
@@ -200,14 +202,14 @@ def build_launch(
 def torchrun_standalone(python: str, processes: int, program: Sequence[str]) -> tuple[str, ...]:
     """Return the command that starts the ranks of one node by torchrun.
 
-    ``--standalone`` lets the store choose a free port. ``--local-addr`` keeps a host name that does
-    not resolve from hanging the rendezvous.
+    ``--standalone`` lets the store choose a free port. Without ``--local-addr`` the rendezvous hangs if the
+    host name does not resolve.
     """
     return (python, "-m", "torch.distributed.run", *standalone_options(processes), *program)
 
 
 def standalone_options(processes: int) -> tuple[str, ...]:
-    """Return options of torchrun for the ranks of one node."""
+    """Return the options of torchrun for the ranks of one node."""
     return ("--standalone", "--local-addr=127.0.0.1", "--nnodes=1", f"--nproc-per-node={processes}")
 
 
@@ -216,7 +218,7 @@ def srun_step(nodes: int, tasks_per_node: int, cpus_per_task: int, extra: Sequen
 
     All options are given: the executor removes Slurm's variables from the job's environment, and srun
     has not inherited ``--cpus-per-task`` since 22.05. Without ``--kill-on-bad-exit`` the peers of a
-    dead rank would run on. ``--mpi=none``: the ranks meet by themselves.
+    dead rank would continue. ``--mpi=none``: the ranks find each other.
     """
     return (
         *("srun", "--kill-on-bad-exit=1", "--mpi=none", "--input=none"),
@@ -225,12 +227,12 @@ def srun_step(nodes: int, tasks_per_node: int, cpus_per_task: int, extra: Sequen
     )
 
 
-def on_site(start: SiteLaunch, visible: Sequence[Path], program: Sequence[str]) -> tuple[str, ...]:
+def site_command(start: SiteLaunch, visible: Sequence[Path], program: Sequence[str]) -> tuple[str, ...]:
     """Build the site's command for a program: prelude, container, the container's prelude, the program.
 
     Args:
-        start: The site's way to start programs.
-        visible: Folders that the container shows the program, in addition to the working folder.
+        start: Facts of the site.
+        visible: Folders that are visible in the container, in addition to the working folder.
         program: The program and its arguments.
     """
     container = start.container
@@ -250,7 +252,7 @@ trap 'echo "scalewise: this line of {key} failed: $scalewise_command" >&2; exit 
 {steps}
 trap - EXIT
 exec "$@\""""
-"""``eval`` keeps an open quote or a comment within its line; the trap also meets ``exit`` and ``set -e``."""
+"""``eval`` limits an open quote or a comment to its line; the trap also handles ``exit`` and ``set -e``."""
 
 
 def with_prelude(lines: Sequence[str], program: Sequence[str], key: str = "prelude") -> tuple[str, ...]:
@@ -269,7 +271,7 @@ def with_prelude(lines: Sequence[str], program: Sequence[str], key: str = "prelu
 
 
 def _first_word(line: str) -> str:
-    """Return the command of a line of shell; what follows, such as an assigned value, may be a secret."""
+    """Return the command of a line of shell without the rest, which may hold a secret."""
     match = re.match(r"\W*[\w./+-]*", line)
     word = match[0] if match is not None else ""
     return word if word == line.rstrip() else f"{word} ..."
@@ -286,8 +288,8 @@ def rank_environment(local_rank: int, shape: Shape, node_rank: int = 0) -> dict[
     return {name: str(value) for name, value in zip(RANK_VARIABLES, place, strict=True)}
 
 
-def kept_in_container(variables: Mapping[str, str]) -> dict[str, str]:
-    """Add copies of variables that reach a container's program although ``--cleanenv`` removes all others.
+def keep_in_container(variables: Mapping[str, str]) -> dict[str, str]:
+    """Add copies of variables that a container's program gets although ``--cleanenv`` removes all others.
 
     Source: Apptainer's and Singularity's user guides, "Environment and Metadata".
     """
@@ -296,6 +298,6 @@ def kept_in_container(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def thread_environment(cpus_per_device: int) -> dict[str, str]:
-    """Return the variables of every rank for thread counts, which libraries read when they are loaded."""
+    """Return the variables for the thread count of each rank, which libraries read when they are loaded."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     return dict.fromkeys(names, str(cpus_per_device))

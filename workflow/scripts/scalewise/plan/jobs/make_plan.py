@@ -1,4 +1,4 @@
-"""Make the plan of a study and write it for its jobs; only the main process does."""
+"""Make the plan of a study and write it for its jobs, in the main process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from scalewise.plan.runs.runs import input_files, priority
 from scalewise.plan.study import Study
 from scalewise.records import replaced_whole
 
-HANDED_OVER = Path(".snakemake/scalewise")
+PLAN_FOLDER = Path(".snakemake/scalewise")
 
 
 def make_plan(study: Study, site_file: object = None) -> Plan:
@@ -38,9 +38,9 @@ def make_plan(study: Study, site_file: object = None) -> Plan:
     return {
         "launch": SiteLaunch.of(site).model_dump(mode="json"),
         "preflight": Preflight.of(study).model_dump(mode="json"),
-        "hello": job(hello_allocation(study), site),
+        "hello": make_job(hello_allocation(study), site),
         "all_reduces": {
-            shape: {**job(all_reduces.allocations[shape], site), "ranks": ranks.model_dump()}
+            shape: {**make_job(all_reduces.allocations[shape], site), "ranks": ranks.model_dump()}
             for shape, ranks in all_reduces.jobs.items()
         },
         "preparations": {name: each.as_json for name, each in study.preparations.items()},
@@ -62,7 +62,7 @@ def make_plan(study: Study, site_file: object = None) -> Plan:
     }
 
 
-def job(allocation: Allocation, site: Site) -> Job:
+def make_job(allocation: Allocation, site: Site) -> Job:
     """Make a job from its allocation."""
     return {
         "threads": job_threads(allocation, site),
@@ -74,7 +74,7 @@ def job(allocation: Allocation, site: Site) -> Job:
 def train_job(run: RunDefinition, allocation: Allocation, site: Site) -> TrainJob:
     """Make the job of a run."""
     return {
-        **job(allocation, site),
+        **make_job(allocation, site),
         "definition": run.as_json(),
         "inputs": input_files(run),
         "priority": priority(run),
@@ -82,9 +82,9 @@ def train_job(run: RunDefinition, allocation: Allocation, site: Site) -> TrainJo
 
 
 def site_environment(site: Site) -> dict[str, str]:
-    """Return the variables for what is downloaded: by the rules of the login node, and by users' programs."""
+    """Return the variables for downloads, by the rules on the login node and by users' programs."""
     proxies = site.facts.proxies.model_dump(exclude_none=True) if site.facts.proxies else {}
-    # a mirror does not change a file: its checksum is given
+    # a mirror cannot change a file: its checksum is checked
     downloads = {MIRROR_VARIABLE: site.facts.data_mirror, CHECKSUMS_VARIABLE: site.facts.data_checksums}
     return {
         **{name: place for name, place in downloads.items() if place is not None},
@@ -92,7 +92,7 @@ def site_environment(site: Site) -> dict[str, str]:
     }
 
 
-def write_plan(plan: Plan, folder: Path = HANDED_OVER) -> Path:
+def write_plan(plan: Plan, folder: Path = PLAN_FOLDER) -> Path:
     """Write a plan for its jobs and return its absolute path.
 
     Its name is a hash of its content, so two workflows at once in one folder each read their own. Only the

@@ -27,8 +27,8 @@ LOST_SITE = (
 
 
 @contextmanager
-def mistakes_end_the_command() -> Iterator[None]:
-    """End this process with the mistakes; from an exception, Snakemake would print further lines."""
+def exit_on_mistakes() -> Iterator[None]:
+    """End this process with the mistakes; for an exception, Snakemake would print further lines."""
     try:
         yield
     except StudyError as error:
@@ -36,7 +36,7 @@ def mistakes_end_the_command() -> Iterator[None]:
 
 
 def reads_shipped_study(snakemake: Snakemake, config: Mapping[str, Any]) -> bool:
-    """Return whether the study is that of ``DEFAULT_CONFIG``: no file and no other workflow replaces it.
+    """Return whether the study is that of ``DEFAULT_CONFIG``, which no file and no other workflow replaces.
 
     Raises:
         StudyError: The file is missing or Snakemake could not read it.
@@ -57,15 +57,15 @@ def open_study(snakemake: Snakemake, config: Mapping[str, Any], checkout: Path) 
         checkout: Scalewise's folder.
 
     Raises:
-        StudyError: Names every mistake that could be found.
+        StudyError: Names all mistakes.
     """
     site_file, files = config.get("site"), snakemake.config_files
     on_cluster = snakemake.device_budget is not None
     if on_cluster and site_file is None:
-        # this machine's facts would be taken for the cluster's
+        # the facts of this machine would stand for those of the cluster
         raise StudyError([LOST_SITE])
     study = load_study(
-        config, files, site_file, own_environments=snakemake.makes_environments, checkout=checkout
+        config, files, site_file, conda_environments=snakemake.makes_environments, checkout=checkout
     )
     check_results_folder(Path("results"))
     check_environment(study.site, on_cluster, os.environ, [*files, snakemake.snakefile, Path.cwd()])
@@ -93,15 +93,15 @@ def check_operating_system(system: str) -> None:
 
 
 def check_environment(
-    site: Site, cluster_profile: bool, environ: Mapping[str, str], named: Iterable[str | Path] = ()
+    site: Site, cluster_profile: bool, environ: Mapping[str, str], paths: Iterable[str | Path] = ()
 ) -> None:
     """Stop if the plan would be wrong in this environment.
 
     Args:
         site: Facts of the machine or cluster.
         cluster_profile: The command came with the profile of a cluster.
-        environ: Variables that snakemake runs with.
-        named: Files and folders in the command lines of jobs.
+        environ: Variables of snakemake.
+        paths: Files and folders in the command lines of jobs.
 
     Raises:
         StudyError: With the fix.
@@ -109,9 +109,9 @@ def check_environment(
     if cluster_profile and site.slurm is None:
         raise StudyError([LOST_SITE])
     if site.slurm is not None and (
-        odd := [refusal for path in named if (refusal := invalid_command(str(path)))]
+        refusals := [refusal for path in paths if (refusal := invalid_command(str(path)))]
     ):
-        raise StudyError([f"the name of a file or folder {what}. {fix}" for what, fix in odd])
+        raise StudyError([f"the name of a file or folder {text}. {fix}" for text, fix in refusals])
     if site.slurm is not None and "SLURM_JOB_ID" in environ:
         raise StudyError(
             [
@@ -122,21 +122,21 @@ def check_environment(
         )
 
 
-def prepare_submission(site: Site, elsewhere: bool) -> None:
-    """Stop before the first job if none could be sent; without a partition in the site file, Slurm chooses.
+def prepare_submission(site: Site, sends_jobs: bool) -> None:
+    """Stop before the first job if no job can be sent; without a partition in the site file, Slurm chooses.
 
     Args:
         site: Facts of the machine or cluster.
-        elsewhere: The executor does not run jobs on this machine.
+        sends_jobs: The executor does not run jobs on this machine.
 
     Raises:
         StudyError: With the fix.
     """
     if site.slurm is None:
-        if elsewhere:
+        if sends_jobs:
             raise StudyError([LOST_SITE])
         return
-    if not elsewhere:
+    if not sends_jobs:
         raise StudyError(
             [
                 "The site file describes a Slurm cluster, but the runs would start here, on the login node. "
@@ -151,19 +151,18 @@ def prepare_submission(site: Site, elsewhere: bool) -> None:
             ]
         )
     if site.slurm.partition is None:
-        # the executor plugin would ask sinfo for the cluster's default and name that one; sinfo now shows
-        # no partition, so that Slurm chooses
+        # the executor plugin would request sinfo's default; now sinfo shows none, and Slurm chooses
         os.environ["SINFO_PARTITION"] = "none"
 
 
 def check_job_arrays(arguments: Sequence[str]) -> None:
-    """Stop if the executor plugin would send job arrays, which give every job the resources of the first.
+    """Stop if the executor plugin would send job arrays: every job of one gets the resources of the first.
 
     Args:
         arguments: The command line of Snakemake, without the program.
 
     Raises:
-        StudyError: With the value, where it was set, and the fix.
+        StudyError: With the value, its source and the fix.
     """
     if (requested := array_jobs(arguments)) is not None:
         raise StudyError(

@@ -39,22 +39,22 @@ class Finding(BaseModel):
 
 
 def ok(text: str) -> Finding:
-    """Return a finding that needs nothing."""
+    """Make a finding that needs no fix."""
     return Finding(state="ok", text=text)
 
 
 def bad(text: str, fix: str) -> Finding:
-    """Return a finding that must be fixed before a study can run."""
+    """Make a finding that must be fixed before a study can run."""
     return Finding(state="bad", text=text, fix=fix)
 
 
 def unknown(text: str) -> Finding:
-    """Return the finding of a check that has no answer."""
+    """Make the finding of a check that has no answer."""
     return Finding(state="unknown", text=text)
 
 
 class Findings(BaseModel):
-    """Findings in order, as a step of the preflight leaves them for the last one."""
+    """Findings of a step of the preflight, for the last one."""
 
     model_config = ConfigDict(frozen=True, defer_build=True)
 
@@ -70,7 +70,7 @@ class Findings(BaseModel):
 
 
 class Preflight(RankLaunch):
-    """Everything that a preflight checks: the site's facts, and the largest run of the study.
+    """Facts that a preflight checks: the site's, and the largest run of the study.
 
     Args:
         slurm: Facts of the cluster; None for one machine.
@@ -115,7 +115,7 @@ def hello_allocation(study: Study) -> Allocation:
     """Return the allocation of the hello job: that of the largest run, for a few minutes."""
     _, allocation = largest(study)
     limit = HELLO_MINUTES * 60
-    # it has nothing to save before its end
+    # without a signal: it has nothing to save
     limits = replace(allocation.limits, limit_seconds=limit)
     return replace(allocation, minutes=HELLO_MINUTES + 1, limits=limits, signal_seconds=0)
 

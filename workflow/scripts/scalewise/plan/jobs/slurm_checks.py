@@ -1,4 +1,4 @@
-"""Questions to Slurm about a site's facts, put on the login node before the first job."""
+"""Check a site's facts with Slurm's commands, on the login node before the first job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scalewise.plan.config.slurm import Slurm, duration_seconds
 from scalewise.plan.jobs.preflight import Finding, Preflight, bad, ok, unknown
 
 LONGEST_POLL_SECONDS = 180
-"""Longest pause between two looks of the executor plugin at its jobs, while none of them ends."""
+"""Longest time between two status queries of the executor plugin, while no job ends."""
 SUBMISSION_COMMANDS = ("sbatch", "squeue", "scancel")
 """Slurm's commands without which no job can be sent and watched."""
 
@@ -25,7 +25,7 @@ def check_site(preflight: Preflight) -> Iterator[Finding]:
     """Check every fact of the site that Slurm knows."""
     slurm = preflight.slurm
     if slurm is None:
-        yield ok("one machine, no scheduler to ask")
+        yield ok("one machine without a scheduler")
         return
     if missing := missing_commands(*SUBMISSION_COMMANDS, "srun", "sinfo"):
         fix = "Go to a login node of the cluster, or load its Slurm module."
@@ -120,7 +120,7 @@ def _check_partition(slurm: Slurm, longest_minutes: int) -> Iterator[Finding]:
         limit = duration_seconds(facts.get("MaxTime", "UNLIMITED"))
         if limit is not None and longest_minutes * 60 > limit:
             yield bad(
-                f"partition {name} ends jobs after {facts['MaxTime']}, and the longest asks for "
+                f"partition {name} ends jobs after {facts['MaxTime']}, and the longest requests "
                 f"{longest_minutes} minutes",
                 f'Set slurm.longest_walltime to "{facts["MaxTime"]}": longer runs then take several jobs.',
             )
@@ -140,7 +140,7 @@ def _check_reservation(slurm: Slurm) -> Iterator[Finding]:
 
 
 def _check_nodes(slurm: Slurm, preflight: Preflight) -> Iterator[Finding]:
-    """Check that the partition has nodes as the site file describes them; GPU types in Slurm's spelling."""
+    """Check that the partition has nodes as in the site file, with GPU types in Slurm's spelling."""
     partition = [f"--partition={slurm.partition}"] if slurm.partition else []
     answer = _run("sinfo", "--noheader", *partition, "--format=%D|%c|%m|%G|%f")
     rows = [line.split("|") for line in answer.text.splitlines() if line.count("|") == 4]
@@ -148,18 +148,18 @@ def _check_nodes(slurm: Slurm, preflight: Preflight) -> Iterator[Finding]:
         yield unknown(f"the partition's nodes could not be looked up ({answer.error})")
         return
     needed_nodes, devices = preflight.shape.nodes, preflight.shape.devices_per_node
-    asks_for_gpus = slurm.gpu_request != "none" and (
+    requests_gpus = slurm.gpu_request != "none" and (
         slurm.gpu_request is not None or preflight.accelerator == "cuda"
     )
-    wanted = f"gpu:{slurm.gpu_type}" if slurm.gpu_type else "gpu"
+    gpu_type = f"gpu:{slurm.gpu_type}" if slurm.gpu_type else "gpu"
     fitting = 0
     for nodes, cpus, memory, gres, _ in rows:
         enough = int(re.sub(r"\D", "", cpus)) >= preflight.cpus_per_node
         enough &= int(re.sub(r"\D", "", memory)) >= preflight.memory_mb_per_node
-        enough &= not asks_for_gpus or _gpus(gres, slurm.gpu_type) >= devices
+        enough &= not requests_gpus or _gpus(gres, slurm.gpu_type) >= devices
         fitting += int(nodes) if enough else 0
     needs = f"{preflight.cpus_per_node} CPUs, {preflight.memory_mb_per_node} MB" + (
-        f" and {wanted}:{devices}" if asks_for_gpus else ""
+        f" and {gpu_type}:{devices}" if requests_gpus else ""
     )
     if fitting >= needed_nodes:
         yield ok(f"{fitting} nodes with {needs} or more; the largest run takes {needed_nodes}")
@@ -174,7 +174,7 @@ def _check_nodes(slurm: Slurm, preflight: Preflight) -> Iterator[Finding]:
 
 
 def _gpus(gres: str, kind: str | None) -> int:
-    """Return the GPUs of a node in the form of sinfo, such as ``gpu:h100:4(S:0-1),nvme:1``."""
+    """Count the GPUs of a node from the output of sinfo, such as ``gpu:h100:4(S:0-1),nvme:1``."""
     total = 0
     for entry in re.sub(r"\([^)]*\)", "", gres).split(","):
         name, *rest = entry.split(":")
@@ -186,7 +186,7 @@ def _gpus(gres: str, kind: str | None) -> int:
 
 
 def _check_memory_of_jobs() -> Iterator[Finding]:
-    """Check that the controller remembers ended jobs until snakemake asks for their status."""
+    """Check that the controller keeps ended jobs until snakemake queries their status."""
     age = job_memory_seconds()
     if age is None:
         yield unknown("MinJobAge could not be looked up")
@@ -199,13 +199,13 @@ def _check_memory_of_jobs() -> Iterator[Finding]:
 
 
 def job_memory_seconds() -> int | None:
-    """Return the seconds for which the controller remembers an ended job; None if unknown."""
+    """Return the seconds for which the controller keeps an ended job; None if unknown."""
     match = re.search(r"MinJobAge\s*=\s*(\d+)", _run("scontrol", "show", "config").text)
     return int(match[1]) if match else None
 
 
 def _check_acceptance(preflight: Preflight) -> Finding:
-    """Check that Slurm takes the largest job, and ask when it would start."""
+    """Check that Slurm accepts the largest job, and report when it would start."""
     answer = _run("sbatch", "--test-only", *preflight.options, "--wrap=true")
     if answer.ok:
         start = re.search(r"to start at (\S+)", answer.error)

@@ -127,7 +127,7 @@ def preparation(settings: ProgramSettings) -> Preparation:
 
 
 def option_label(key: str, value: object) -> str:
-    """Name an option: ``epochs: 5`` -> ``epochs-5``, ``gradient_as_bucket_view: true`` -> ``bucket-view-on``."""
+    """Name an option: ``epochs: 5`` -> ``epochs-5``, ``horizontal_flip: true`` -> ``flip-on``."""
     short = _SHORT.get(key, key.removeprefix(ARGUMENT).replace("_", "-"))
     if isinstance(value, bool):
         text = "on" if value else "off"
