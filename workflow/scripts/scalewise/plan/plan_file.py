@@ -52,7 +52,7 @@ class TrainJob(Job):
 
     Args:
         definition: All that defines the run, as canonical JSON.
-        inputs: Its input files.
+        inputs: Input files.
         priority: Snakemake starts the highest first.
     """
 

@@ -56,7 +56,7 @@ def check_builtin_keys(place: Place, program: object, entry: Mapping[str, Any]) 
     Args:
         place: The experiment's place.
         program: The program, which may stand in ``defaults``.
-        entry: Its keys and values in the file; those of ``defaults`` concern other experiments, too.
+        entry: The keys and values of the experiment in the file, without ``defaults``.
     """
     for key in entry:
         if key in BUILTIN_KEYS | CHECKPOINT_KEYS:

@@ -152,7 +152,7 @@ def build_launch(
         programs: The scripts that the launcher starts.
         python: Interpreter if neither site nor container name one.
         visible: Folders that the ranks read and write, for the container.
-        once_a_node: With any launcher, start one process a node, which starts its ranks itself.
+        once_a_node: Start one process a node, with any launcher; the process starts its ranks.
 
     Raises:
         ValueError: The launcher does not work on this site.
