@@ -1,6 +1,6 @@
 # Contract: the speed of every device count is predicted before any large job, from the computing of one device and
 # from the all-reduce over at most four nodes, which is measured once for each shape of a site. Once the study has
-# run, its own steps on a few nodes are projected to more.
+# run, its steps on a few nodes are projected to more.
 # in:  the 1-device runs; for the projection runs.csv and all runs
 # out: resources/collectives/{site}/{shape}.json, results/{experiment}/prediction.csv, prediction.json,
 #      projection.csv, projection.json

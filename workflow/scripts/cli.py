@@ -1,4 +1,4 @@
-"""Scalewise's commands: what the rules run, and what a user may run by hand.
+"""Scalewise's commands, for the rules and for users.
 
 python workflow/scripts/cli.py --help
 """
@@ -21,11 +21,11 @@ from scalewise.plan.plan_file import PLAN, ExperimentFacts, Plan, read_plan
 Command = Callable[[argparse.Namespace], int | None]
 
 
-# ---- what must be there before any job
+# ---- preparation
 
 
 def prepare_dataset(options: argparse.Namespace) -> int:
-    """Fetch a dataset and decode it once, on the machine that has the internet, into what every rank maps."""
+    """Fetch a dataset and decode it once into a file for all ranks, on a machine with internet access."""
     with imports_uncollected():
         from scalewise.training.data.datasets import DatasetError, prepare
         from scalewise.training.data.download import Mirror
@@ -41,7 +41,7 @@ def prepare_dataset(options: argparse.Namespace) -> int:
 
 
 def prepare_weights(options: argparse.Namespace) -> int:
-    """Fetch published weights, on the machine that has the internet, into what every rank reads."""
+    """Fetch published weights, on a machine with internet access, into a file that every rank reads."""
     with imports_uncollected():
         from scalewise.training.data import pretrained
         from scalewise.training.data.datasets import DatasetError
@@ -57,7 +57,7 @@ def prepare_weights(options: argparse.Namespace) -> int:
 
 
 def prepare_program(options: argparse.Namespace) -> int:
-    """Run the command that a user's program needs before any job, on the machine that has the internet."""
+    """Run the command that a user's program needs before any job, on a machine with internet access."""
     from scalewise.execution.preparation import prepare_program
     from scalewise.plan.jobs.launch import SiteLaunch
 
@@ -98,7 +98,7 @@ def all_reduce(options: argparse.Namespace) -> int:
 
 
 def check_site(options: argparse.Namespace) -> int:
-    """Ask the cluster whether the site's facts are right, before anything is sent to it."""
+    """Check the site's facts with the cluster before any job is sent."""
     from scalewise.plan.jobs import slurm_checks
     from scalewise.plan.jobs.preflight import Findings, Preflight
     from scalewise.records import write_json
@@ -116,14 +116,14 @@ def check_site(options: argparse.Namespace) -> int:
 
 
 def hello(options: argparse.Namespace) -> None:
-    """Start the ranks of the largest run where a training would start, and write what they find."""
+    """Start the ranks of the largest run where a training would start, and write their findings."""
     from scalewise.execution.preflight_job import run_hello_job
 
     run_hello_job(_plan(options), options.log, options.output)
 
 
 def conclude_preflight(options: argparse.Namespace) -> int:
-    """Print what the checks have found, and whether the study may start."""
+    """Print the findings of the checks, and whether the study may start."""
     from scalewise.plan.jobs.preflight import Findings
 
     checks = [Findings.model_validate_json(path.read_text(encoding="utf-8")) for path in options.found]
@@ -162,7 +162,7 @@ def prediction(options: argparse.Namespace) -> None:
 
 
 def judge(options: argparse.Namespace) -> None:
-    """Decide what an experiment measures next."""
+    """Decide which runs an experiment needs next."""
     with imports_uncollected():
         from scalewise.analysis.rounds.judge_round import judge_round
         from scalewise.analysis.rounds.sentences import round_lines
@@ -208,7 +208,7 @@ def report(options: argparse.Namespace) -> None:
 
 
 def partial_report(options: argparse.Namespace) -> None:
-    """Report on whatever has finished, and list the rest with reasons."""
+    """Report on the finished runs, and list the others with reasons."""
     with imports_uncollected():
         from scalewise.analysis.partial_report import write_partial_report
 
@@ -313,7 +313,7 @@ def _facts(options: argparse.Namespace) -> ExperimentFacts:
 
 
 _print_now = functools.partial(print, flush=True)
-"""Prints a line that is seen when it is printed, through the pipe to the log."""
+"""Print a line at once, through the pipe to the log."""
 
 
 def _fail(error: Exception) -> int:

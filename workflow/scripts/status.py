@@ -12,7 +12,7 @@ from scalewise.watch.follow import follow_status, print_status
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Entry for users."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "folder", nargs="?", type=Path, default=Path(), help="where snakemake runs; default: this folder"
@@ -20,7 +20,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--follow", action="store_true", help="show it until the study has ended")
     options = parser.parse_args(arguments)
     if options.follow:
-        # as after Ctrl-C: the terminal is given back
+        # end as after Ctrl-C, which restores the terminal
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         return follow_status(options.folder, dict(os.environ))
     return print_status(options.folder)

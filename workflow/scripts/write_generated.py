@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def generated() -> dict[Path, str]:
-    """Every generated file with what should stand in it."""
+    """Return the content of every generated file."""
     readme = ROOT / "config" / "README.md"
     return {
         ROOT / "workflow" / "schemas" / "experiments.schema.json": _json(study_schema()),
@@ -34,7 +34,7 @@ def _caption(figure: Figure) -> str:
 
 
 def main() -> int:
-    """Called by ``make generated``."""
+    """Write all generated files."""
     for path, text in generated().items():
         write_text(path, text)
         print(path.relative_to(ROOT))

@@ -1,4 +1,4 @@
-"""All that Scalewise uses of Snakemake beyond its documented interface.
+"""Scalewise's uses of Snakemake beyond its documented interface.
 
 tests/unit/test_snakemake_adapter.py checks each of them against the installed Snakemake, and the workflow's
 continuous integration against the oldest and the newest that pyproject.toml allows.
@@ -46,7 +46,7 @@ class Snakemake:
 
     @classmethod
     def reading(cls, workflow: Any) -> Snakemake:
-        """Make it while the rules are read."""
+        """Create it while Snakemake reads the rules."""
         return cls(workflow, workflow.modifier.base_snakefile is not None)
 
     # ---- known while the rules are read
@@ -75,7 +75,7 @@ class Snakemake:
 
     @property
     def makes_environments(self) -> bool:
-        """Whether Snakemake gives rules environments of their own, by conda."""
+        """Whether Snakemake makes conda environments for the rules."""
         from snakemake.settings.types import DeploymentMethod  # noqa: PLC0415 - loaded by Snakemake itself
 
         return DeploymentMethod.CONDA in self._workflow.deployment_settings.deployment_method
@@ -120,7 +120,7 @@ class Snakemake:
 
     @property
     def sends_jobs(self) -> bool:
-        """Whether jobs run elsewhere than in processes of this machine."""
+        """Whether jobs run outside of this machine's processes."""
         return bool(self._workflow.non_local_exec)
 
     @property
@@ -128,7 +128,7 @@ class Snakemake:
         """Whether Snakemake has come as far as to plan its jobs, without an error."""
         return bool(self._workflow.scheduler)
 
-    # ---- the user's wishes for the terminal
+    # ---- settings for the terminal
 
     @property
     def shows_failed_logs(self) -> bool:
@@ -145,7 +145,7 @@ class Snakemake:
     # ---- handlers
 
     def join_handlers(self, handlers: Mapping[str, Any]) -> None:
-        """Add a module's handlers to those of the top-level Snakefile, which alone Snakemake runs.
+        """Add a module's handlers to those of the top-level Snakefile, the only ones that Snakemake runs.
 
         Args:
             handlers: The module's handlers by name.
@@ -257,7 +257,7 @@ def is_command_error(record: logging.LogRecord) -> bool:
 
 @dataclass(frozen=True)
 class ArrayJobs:
-    """A wish for job arrays of the executor plugin.
+    """A request for job arrays of the executor plugin.
 
     Args:
         rules: The rules that the user names.
@@ -269,7 +269,7 @@ class ArrayJobs:
 
 
 def array_jobs(arguments: Sequence[str]) -> ArrayJobs | None:
-    """Return the wish for job arrays of Slurm; None if there is none.
+    """Return the request for job arrays of Slurm; None if there is none.
 
     Snakemake gives an executor its settings after the workflow is read, so its own parser reads them here.
 

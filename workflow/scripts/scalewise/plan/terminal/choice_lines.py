@@ -36,9 +36,9 @@ from scalewise.plan.study import PlannedExperiment
 from scalewise.plan.terminal.planned_points import PlannedPoint
 
 MAX_PREDICTED = 6
-"""Predicted speedups that one line shows."""
+"""Most predicted speedups in one line."""
 MAX_SERIES = 8
-"""Series with a line of their own in the plan."""
+"""Most series with a line in the plan."""
 
 REASONS: dict[Verdict, str] = {
     "undecided": "the decision is open there",

@@ -32,7 +32,7 @@ class EarlierFiles:
         self._states: dict[Path, tuple[int, ...]] = {}
 
     def look(self, results: Path) -> None:
-        """Note the files in which this session may leave answers, failures and predictions."""
+        """Record the state of the files for answers, failures and predictions."""
         patterns = (REPORT, f"*/{PREDICTION}", f"*/{DECISION}", HISTORIES)
         paths = [path for pattern in patterns for path in results.glob(pattern)]
         self._states = {path: state for path in paths if (state := _state(path)) is not None}

@@ -16,7 +16,7 @@ from scalewise.records import read_regular
 
 PREDICTION, REMARKS = "prediction.csv", "prediction.json"
 PROJECTION, REMARKS_ON_PROJECTION = "projection.csv", "projection.json"
-"""The same once the study has run, from its own steps on a few nodes."""
+"""The same files once the study has run, from its steps on a few nodes."""
 
 
 def latest_prediction(folder: Path) -> tuple[Path, Path]:
