@@ -355,7 +355,7 @@ def test_the_order_of_keys_changes_no_run(desk: Desk) -> None:
             compared += 1
 
     look()
-    assert compared > times(quick=50, thorough=1000) / 5
+    assert compared > times(quick=50, thorough=1000) / 10
 
 
 def reordered(content: Any, order: random.Random) -> Any:

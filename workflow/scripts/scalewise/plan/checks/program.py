@@ -29,7 +29,7 @@ PROGRAM_KEYS = frozenset(ProgramExperiment.model_fields) - frozenset(Experiment.
 
 CHECKPOINT_KEYS = frozenset({"checkpoint_minutes", "keep_checkpoints"})
 
-RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+RESERVED_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Variables by which ranks find each other."""
 
 LAUNCHERS = frozenset(
@@ -161,8 +161,8 @@ def _check_environment(where: Where, settings: ProgramSettings) -> Iterator[Prob
         here = (*where("environment"), name)
         if not re.fullmatch(CUSTOM_NAME, name):
             yield Problem(here, "is no name of a variable", "Use letters, digits and _.")
-        elif name.startswith("SCALEWISE_") or (settings.starts == "ranks" and name in RANK_VARIABLES):
-            itself = ", or use `starts: itself`" if name in RANK_VARIABLES else ""
+        elif name.startswith("SCALEWISE_") or (settings.starts == "ranks" and name in RESERVED_VARIABLES):
+            itself = ", or use `starts: itself`" if name in RESERVED_VARIABLES else ""
             yield Problem(
                 here,
                 f"is {value!r}, but Scalewise gives each rank this variable",
