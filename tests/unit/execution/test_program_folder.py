@@ -12,12 +12,13 @@ from scalewise.execution import train_job
 from scalewise.execution.history import load_history, would_fail_again
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.run import RunFailedError
-from scalewise.execution.run_log import SHOWN_BYTES, whole_log
+from scalewise.execution.run_log import SHOWN_BYTES
 from scalewise.execution.train_job import TrainOptions, prepare_program_folder, run_train_job
 from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.plan_file import Limits
 from scalewise.plan.runs.run_definition import RunDefinition
+from scalewise.records import RECORD_LOG
 
 DEFINITION = RunDefinition(
     experiment="own",
@@ -84,4 +85,4 @@ def test_what_a_failed_run_printed_is_bounded_before_snakemake_shows_it(
         signal.signal(signal.SIGUSR1, before)
 
     assert log.stat().st_size < 2 * SHOWN_BYTES
-    assert whole_log(log).stat().st_size == 1_800_000
+    assert (tmp_path / RECORD_LOG).stat().st_size == 1_800_000

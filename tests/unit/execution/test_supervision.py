@@ -231,12 +231,12 @@ def test_a_terminal_gets_a_bounded_and_printable_part_of_what_a_failed_run_print
     failure = read_failure(tmp_path)
     assert failure is not None
 
-    assert (tmp_path / "train.whole.log").read_bytes() == printed
+    assert (tmp_path / RECORD_LOG).read_bytes() == printed
     shown = [str(failed.value), failure.reason, failure.traceback, *failure.log_tail, log.read_text()]
     assert [text for text in shown if set(text) & {"\x1b", "\x07", "\r"}] == []
     assert max(map(len, shown)) < 4 * SHOWN_BYTES
     first, *lines = log.read_text().splitlines()
-    assert first == f"The printable end of {len(printed):,} bytes. The whole log: {tmp_path}/train.whole.log"
+    assert first == f"The printable end of {len(printed):,} bytes. The whole log: {tmp_path}/{RECORD_LOG}"
     assert "failed: rank 0 on node-a" in "".join(lines)
 
 

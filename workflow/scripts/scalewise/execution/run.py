@@ -19,7 +19,7 @@ from scalewise.execution.history import (
 )
 from scalewise.execution.messages import CHECKPOINTS, RankError, RankSetup, TrainSpec
 from scalewise.execution.os_errors import explain_os_error, free_bytes
-from scalewise.execution.run_log import log_tail, note, printable, whole_log
+from scalewise.execution.run_log import log_tail, note, printable
 from scalewise.execution.supervisor import ExitStatus, RankGroup, failure_reason, in_minutes, supervise
 from scalewise.execution.watchdog import Why
 from scalewise.records import (
@@ -164,7 +164,6 @@ def run_ranks(rank_group: RankGroup, rank_setup: RankSetup, spec: TrainSpec, his
     """
     for name in (SUMMARY, RECORD_LOG, *RUN_RECORDS, MODEL):
         (spec.folder / name).unlink(missing_ok=True)
-    whole_log(rank_group.log).unlink(missing_ok=True)
     rank_files = rank_group.rank_files
     rank_files.begin(rank_setup)
     rank_files.write_spec(spec)

@@ -7,7 +7,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from scalewise.records import LOG_TAIL_LINES, utc_now, write_text
+from scalewise.records import LOG_TAIL_LINES, RECORD_LOG, utc_now, write_text
 
 SHOWN_BYTES = 1 << 14
 """Most bytes of a failed run's output that reach the terminal."""
@@ -33,11 +33,6 @@ def printable(text: str) -> str:
     return CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), lines)
 
 
-def whole_log(log: Path) -> Path:
-    """Return the path of a failed run's whole log, in the folder of the part that is shown."""
-    return log.with_name(f"{log.stem}.whole{log.suffix}")
-
-
 def shorten_log(log: Path) -> None:
     """Reduce a failed run's log to its printable end, and keep the whole log in another file.
 
@@ -49,7 +44,7 @@ def shorten_log(log: Path) -> None:
         shown = printable(end)
         if size <= SHOWN_BYTES and shown == end:
             return
-        whole, draft = whole_log(log), log.with_name(f".{log.name}.shown")
+        whole, draft = log.with_name(RECORD_LOG), log.with_name(f".{log.name}.shown")
         write_text(draft, f"The printable end of {size:,} bytes. The whole log: {whole}\n{shown}")
         log.replace(whole)
         draft.replace(log)
