@@ -17,7 +17,7 @@ from tests.distributed.interrupted_runs import SETTINGS as PERILOUS
 from tests.distributed.whole_runs import END_SECONDS, ENDLESS, Start, Training, finish, heeds
 
 from scalewise.execution.history import in_training
-from scalewise.execution.rank_files import SPEC
+from scalewise.execution.rank_files import RANK_SETUP
 from scalewise.execution.supervisor import in_minutes
 from scalewise.records import RECORD, read_failure, read_history
 
@@ -106,7 +106,7 @@ def test_the_signal_ahead_of_a_jobs_end_stops_the_run_whoever_gets_it(
 
 def test_a_signal_that_comes_before_the_ranks_are_there_is_no_end(start: Start) -> None:
     training = start("early", 2, ENDLESS | {"launcher": "spawn"})
-    training.wait_for(SPEC)
+    training.wait_for(RANK_SETUP)
     (agent, *_) = training.wait_until(
         lambda: [pid for pid, line in training.processes().items() if "start_ranks.py" in line],
         "start_ranks.py does not run",

@@ -15,7 +15,7 @@ from tests.distributed.whole_runs import COMMIT, ENDLESS, Finished, Start, clean
 from tests.listening_ports import listening
 from tests.small_runs import definition, leave_failure
 
-from scalewise.execution.rank_files import ENDPOINT, PROGRESS, SPEC
+from scalewise.execution.rank_files import ENDPOINT, PROGRESS, RANK_SETUP
 from scalewise.records import HISTORY, RECORD_LOG, RUN_RECORDS, SUMMARY, UTILIZATION
 
 pytestmark = [needs_two_cores, pytest.mark.starts_ranks]
@@ -27,7 +27,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Fin
     begin, started = starter(tmp_path_factory.mktemp("finished"))
     halved = {"schedule": "step", "schedule_gamma": 0.5}
     first = begin("study", 1, halved)
-    first.wait_for(SPEC)
+    first.wait_for(RANK_SETUP)
     second = begin("study", 2, halved)
     leave_failure(second.folder, definition(2), "failed", "why an earlier start failed")
     yield {1: finish(first), 2: finish(second)}
@@ -342,7 +342,7 @@ def test_a_run_says_what_else_kept_its_machine_busy(other_way: tuple[str, Finish
 
 def test_of_two_trainings_of_one_run_the_second_adopts_what_the_first_has_left(start: Start) -> None:
     first = start("twice", 2)
-    first.wait_for(SPEC)
+    first.wait_for(RANK_SETUP)
     # held back until the second has come, however slow the machine is; its ranks go on
     first.process.send_signal(signal.SIGSTOP)
     second = start("twice", 2)
@@ -370,7 +370,7 @@ def test_of_two_trainings_of_one_run_the_second_adopts_what_the_first_has_left(s
 
 def test_a_training_that_finds_the_other_without_a_result_trains(start: Start) -> None:
     first = start("again", 2)
-    first.wait_for(SPEC)
+    first.wait_for(RANK_SETUP)
     first.wait_until(lambda: heeds(first.process.pid, signal.SIGTERM), "it does not handle SIGTERM", 0.005)
     first.process.send_signal(signal.SIGSTOP)
     second = start("again", 2)

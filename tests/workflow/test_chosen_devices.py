@@ -92,7 +92,7 @@ def ends(folder: Path) -> dict[str, str]:
 
 def under_way(folder: Path) -> bool:
     """Whether a run has begun and not ended."""
-    return any(not (path.parents[1] / SUMMARY).exists() for path in folder.glob("*/attempt/spec.json"))
+    return any(not (path.parents[1] / SUMMARY).exists() for path in folder.glob("*/attempt/rank_setup.json"))
 
 
 def interrupt(snakemake: Running, judged: Path, runs: Path) -> None:

@@ -129,7 +129,9 @@ def test_an_interrupted_study_leaves_nothing_running_and_goes_on_where_it_stoppe
 @pytest.mark.fault(14)
 def test_sigterm_to_snakemake_alone_ends_the_study_after_the_run_that_is_under_way(tmp_path: Path) -> None:
     with running(tmp_path, TINY.replace("epochs: 2", "epochs: 40")) as study:
-        study.wait_until(lambda: list(tmp_path.glob("results/*/runs/*/attempt/spec.json")), "no run begins")
+        study.wait_until(
+            lambda: list(tmp_path.glob("results/*/runs/*/attempt/rank_setup.json")), "no run begins"
+        )
         study.process.terminate()
         assert study.end() != 0
         assert "Will exit after finishing currently running jobs" in study.output

@@ -195,10 +195,9 @@ def test_an_attempt_forgets_the_one_before_it(rank_files: RankFiles, rank_setup:
 def test_ranks_are_told_exactly_what_was_asked(
     rank_files: RankFiles, rank_setup: RankSetup, spec: TrainSpec
 ) -> None:
-    rank_files.begin(rank_setup)
-    rank_files.write_spec(spec)
-    assert rank_files.rank_setup() == rank_setup
-    assert rank_files.train_spec() == spec
+    whole = rank_setup.model_copy(update={"training": spec})
+    rank_files.begin(whole)
+    assert rank_files.rank_setup() == whole
 
 
 def test_progress_is_the_last_report_with_the_step_and_the_time_of_the_first(

@@ -107,15 +107,13 @@ def test_loaders_are_built_before_the_process_group_begins_its_threads(
 ) -> None:
     settings = Settings(dataset="digits", model="linear", global_batch_size=8, loader="workers")
     files = RankFiles(tmp_path)
-    files.begin(rank_setup(shape="1x1"))
-    files.write_spec(
-        TrainSpec(
-            definition=definition_of(settings),
-            dataset=tmp_path / "digits",
-            folder=tmp_path,
-            started_at=utc_now(),
-        )
+    spec = TrainSpec(
+        definition=definition_of(settings),
+        dataset=tmp_path / "digits",
+        folder=tmp_path,
+        started_at=utc_now(),
     )
+    files.begin(rank_setup(shape="1x1", training=spec))
     begun: list[str] = []
     place = Identity(0, 0, 1, 1, "node-a", None, 0), "0", torch.device("cpu")
 

@@ -181,25 +181,6 @@ Work = Literal["train", "hello", "all-reduce"]
 """The work of ranks after their rendezvous."""
 
 
-class RankSetup(RankLaunch):
-    """The start of an attempt's ranks, their rendezvous and their work.
-
-    Args:
-        network_interface: The interface for traffic between nodes; None for that of the node's address.
-        timeout_seconds: A rank waits this long for another.
-        supervisor_host: The host of the process that started the ranks.
-        supervisor_pid: The id of that process; None under Slurm, which ends the ranks.
-        token: Names the attempt among those that use its folder.
-    """
-
-    network_interface: str | None
-    timeout_seconds: int
-    supervisor_host: str
-    supervisor_pid: int | None
-    token: str = ""
-    work: Work = "train"
-
-
 class TrainSpec(_Note):
     """The run that the ranks of a training train.
 
@@ -233,6 +214,27 @@ class TrainSpec(_Note):
     def checkpoints(self) -> Path:
         """The folder of the run's checkpoints."""
         return self.folder / CHECKPOINTS
+
+
+class RankSetup(RankLaunch):
+    """The start of an attempt's ranks, their rendezvous and their work.
+
+    Args:
+        network_interface: The interface for traffic between nodes; None for that of the node's address.
+        timeout_seconds: A rank waits this long for another.
+        supervisor_host: The host of the process that started the ranks.
+        supervisor_pid: The id of that process; None under Slurm, which ends the ranks.
+        token: Names the attempt among those that use its folder.
+        training: The run to train; None for other work.
+    """
+
+    network_interface: str | None
+    timeout_seconds: int
+    supervisor_host: str
+    supervisor_pid: int | None
+    token: str = ""
+    work: Work = "train"
+    training: TrainSpec | None = None
 
 
 class Endpoint(_Note):

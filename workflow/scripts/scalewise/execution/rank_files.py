@@ -7,7 +7,6 @@ file               written by                            read by
 =================  ====================================  =====================================
 waiting.json       job, while another one trains         display
 rank_setup.json    supervisor, before the ranks start    ranks, supervisor
-spec.json          supervisor, before the ranks start    ranks of a training
 endpoint.json      rank 0, or a program's first rank     the other ranks
 rendezvous         torch's file store                    torch's file store
 rank{n}.json       rank n; its time is the heartbeat     supervisor
@@ -24,6 +23,7 @@ from __future__ import annotations
 
 import errno
 import faulthandler
+import json
 import os
 import shutil
 import time
@@ -39,7 +39,6 @@ from scalewise.execution.messages import (
     Rank,
     RankError,
     RankSetup,
-    TrainSpec,
     Waiting,
 )
 from scalewise.records import write_json, write_text
@@ -47,7 +46,7 @@ from scalewise.records import write_json, write_text
 ATTEMPT = "attempt"
 """The folder of the last attempt, below that of the run's records."""
 
-WAITING, RANK_SETUP, SPEC, ENDPOINT = "waiting.json", "rank_setup.json", "spec.json", "endpoint.json"
+WAITING, RANK_SETUP, ENDPOINT = "waiting.json", "rank_setup.json", "endpoint.json"
 PROGRESS, STOP, STOPPED = "progress.json", "stop", "stopped.json"
 
 RANK_HEARTBEAT_SECONDS = 2.0
@@ -73,10 +72,10 @@ class RankFiles:
     @classmethod
     def join(cls, folder: Path) -> RankFiles:
         """Return the current attempt in a folder, for a process that was started for it."""
-        return cls(folder, cls(folder).rank_setup().token)
+        return cls(folder, cls(folder)._read_token())
 
     def begin(self, rank_setup: RankSetup) -> None:
-        """Delete an earlier attempt and write how the ranks meet."""
+        """Delete an earlier attempt and write how the ranks meet, and their work."""
         self.clear()
         self.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.folder / RANK_SETUP, rank_setup.model_copy(update={"token": self.token}))
@@ -85,7 +84,7 @@ class RankFiles:
     def is_current(self) -> bool:
         """Whether no other attempt has the folder; true also if the folder is gone."""
         try:
-            return not self.token or self.rank_setup().token == self.token
+            return not self.token or self._read_token() == self.token
         except OSError:
             return True
 
@@ -108,22 +107,17 @@ class RankFiles:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def rank_setup(self) -> RankSetup:
-        """Read how the ranks meet."""
+        """Read how the ranks meet, and their work."""
         return RankSetup.model_validate_json((self.folder / RANK_SETUP).read_text(encoding="utf-8"))
 
-    def write_spec(self, spec: TrainSpec) -> None:
-        """Write what the ranks train, before they are started."""
-        write_json(self._to_write(SPEC), spec)
+    def _read_token(self) -> str:
+        token: str = json.loads((self.folder / RANK_SETUP).read_bytes())["token"]
+        return token
 
     def end(self) -> None:
         """Delete the folder, unless another attempt has it."""
         if self.is_current:
             self.clear()
-
-    def train_spec(self) -> TrainSpec:
-        """Read what the ranks train."""
-        text = (self.folder / SPEC).read_text(encoding="utf-8")
-        return TrainSpec.model_validate_json(text)
 
     @property
     def rendezvous_file(self) -> Path:

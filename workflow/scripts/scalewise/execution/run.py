@@ -165,8 +165,7 @@ def run_ranks(rank_group: RankGroup, rank_setup: RankSetup, spec: TrainSpec, his
     for name in (SUMMARY, RECORD_LOG, *RUN_RECORDS, MODEL):
         (spec.folder / name).unlink(missing_ok=True)
     rank_files = rank_group.rank_files
-    rank_files.begin(rank_setup)
-    rank_files.write_spec(spec)
+    rank_files.begin(rank_setup.model_copy(update={"training": spec}))
     ended = supervise(rank_group)
     cause = rank_files.root_cause(rank_group.world_size)
     if not (spec.folder / RECORD).exists():

@@ -76,8 +76,9 @@ def run_rank(rank_files: RankFiles, process_started: float, signals: Signals) ->
     """
     watch = Stopwatch(process_started)
     seconds = {"imports_seconds": watch.lap()}
-    spec = rank_files.train_spec()
     rank_setup = rank_files.rank_setup()
+    spec = rank_setup.training
+    assert spec is not None, "the job has started a training"
     seconds["launch_seconds"] = 0.0
     if socket.gethostname() == rank_setup.supervisor_host:
         # the clocks of two nodes may differ by more than a launch takes

@@ -404,7 +404,9 @@ class ProgramRank:
 
 def run_program_rank(rank_files: RankFiles, began: float) -> int:
     """Run this rank's program, and leave the reason where there is nothing to record."""
-    rank_setup, spec = rank_files.rank_setup(), rank_files.train_spec()
+    rank_setup = rank_files.rank_setup()
+    spec = rank_setup.training
+    assert spec is not None, "the job has started a training"
     settings = spec.definition.settings
     assert isinstance(settings, ProgramSettings), "the job has started the entry point of a program"
     shape = rank_setup.shape
