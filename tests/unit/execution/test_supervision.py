@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.small_runs import definition, leave_failure, rank_setup
+from tests.small_runs import definition, leave_failure, rank_launch, rank_setup
 
 from scalewise.execution import run_lock
 from scalewise.execution.history import HistoryWriter, load_history
@@ -27,7 +27,7 @@ from scalewise.execution.supervisor import ExitStatus, RankGroup, failure_reason
 from scalewise.execution.watchdog import Kept
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.site import Container
-from scalewise.plan.jobs.launch import Launch, Programs, SiteLaunch, build_launch, rank_environment
+from scalewise.plan.jobs.launch import Launch, SiteLaunch, build_launch, rank_environment
 from scalewise.records import (
     EPOCHS,
     HISTORY,
@@ -332,8 +332,8 @@ def test_a_log_names_what_is_started_without_what_the_site_says_of_itself(tmp_pa
         container_arguments=("--env", f"KEY={secret}"),
     )
     started = rank_group(tmp_path, "")
-    programs = Programs.for_rank_script(SCRIPTS, "rank.py", started.rank_files.folder)
-    launch = build_launch("torchrun", Shape(1, 2), 1, start, programs, sys.executable, [])
+    words = (str(SCRIPTS / "rank.py"), str(started.rank_files.folder))
+    launch = build_launch(rank_launch(), start, words, sys.executable, [])
     with pytest.raises(RunFailedError) as failed:
         supervise(replace(started, launch=launch))
     log = (tmp_path / "train.log").read_text(encoding="utf-8")

@@ -40,7 +40,7 @@ from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.site import Site
 from scalewise.plan.config.slurm import MANAGED_BY_SBATCH, MANAGED_BY_SRUN
-from scalewise.plan.jobs.launch import Programs, SiteLaunch, build_launch
+from scalewise.plan.jobs.launch import RankLaunch, SiteLaunch, build_launch
 from scalewise.plan.jobs.make_plan import make_plan
 from scalewise.plan.runs.allocation import Allocation, job_resources
 from scalewise.plan.runs.run_definition import RunDefinition
@@ -196,11 +196,8 @@ def options_of(words: Sequence[str]) -> dict[str, str]:
 def launched(run: RunDefinition, site: Site) -> list[str]:
     """The command that starts the ranks, without the site's shell lines and container."""
     start = SiteLaunch.of(site).model_copy(update={"prelude": (), "container": None, "python": "PROGRAM"})
-    programs = Programs.for_rank_script(Path("scripts"), "rank.py", Path("attempt"))
-    launch = build_launch(
-        run.launcher, run.shape, run.settings.cpus_per_device, start, programs, "PROGRAM", ()
-    )
-    return list(launch.argv)
+    words = ("scripts/rank.py", "attempt")
+    return list(build_launch(RankLaunch.for_run(run), start, words, "PROGRAM", ()).argv)
 
 
 def check_command(run: RunDefinition, allocation: Allocation, site: Site) -> None:

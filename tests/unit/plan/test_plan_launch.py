@@ -13,12 +13,13 @@ import pytest
 from scalewise.plan.config.settings import LauncherName
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.site import Container, SiteFile, resolve_site
-from scalewise.plan.jobs.launch import Launch, Programs, SiteLaunch, build_launch, with_prelude
+from scalewise.plan.jobs.launch import Launch, RankLaunch, SiteLaunch, build_launch, with_prelude
 
 ATTEMPT = "an attempt; $(x)"
-PROGRAMS = Programs(("rank.py", ATTEMPT), ("start_ranks.py", "rank.py", ATTEMPT))
-RANK = ("/usr/bin/python3", *PROGRAMS.rank)
-NODE = ("/usr/bin/python3", *PROGRAMS.node)
+OF_RANK = ("rank.py", ATTEMPT)
+OF_NODE = ("start_ranks.py", *OF_RANK)
+RANK = ("/usr/bin/python3", *OF_RANK)
+NODE = ("/usr/bin/python3", *OF_NODE)
 
 
 def launch(
@@ -29,8 +30,14 @@ def launch(
     visible: tuple[Path, ...] = (),
     **start: Any,
 ) -> Launch:
-    shape = Shape(nodes, devices)
-    return build_launch(launcher, shape, cpus, SiteLaunch(**start), PROGRAMS, "/usr/bin/python3", visible)
+    ranks = RankLaunch(
+        shape=Shape(nodes, devices),
+        accelerator="cpu",
+        cpus_per_device=cpus,
+        launcher=launcher,
+        rendezvous="tcp",
+    )
+    return build_launch(ranks, SiteLaunch(**start), OF_RANK, "/usr/bin/python3", visible)
 
 
 def standalone(processes: int) -> tuple[str, ...]:
@@ -92,7 +99,7 @@ def test_on_slurm_every_launcher_is_a_step_with_the_same_tasks_on_each_node(
 def test_popen_starts_every_rank_and_tells_it_who_it_is() -> None:
     started = launch("popen", 1, 2)
 
-    assert started.argv == ("/usr/bin/python3", "-u", *PROGRAMS.rank)
+    assert started.argv == ("/usr/bin/python3", "-u", *OF_RANK)
     assert started.environment["OMP_NUM_THREADS"] == "3"
     assert started.process_environments == (
         {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"},
@@ -147,13 +154,6 @@ def test_further_options_of_srun_stand_before_the_program() -> None:
     assert argv == (*srun(2, 8, 4, 3), "--cpu-bind=cores", "--label", *RANK)
 
 
-def test_the_program_of_a_rank_and_of_a_node_are_those_beside_train_py() -> None:
-    programs = Programs.for_rank_script(Path("/cache/scripts"), "rank.py", Path("results/a b/attempt"))
-
-    assert programs.rank == ("/cache/scripts/rank.py", "results/a b/attempt")
-    assert programs.node == ("/cache/scripts/start_ranks.py", *programs.rank)
-
-
 IMAGE = Container(image="/images/py torch.sif")
 
 
@@ -188,7 +188,7 @@ def test_a_container_sees_the_working_folder_and_all_that_ranks_read() -> None:
         *srun(1, 2, 2, 3),
         *("singularity", "exec", "--nv", f"--bind={Path.cwd()}"),
         *("--bind=/cache/scripts", "--bind=/data sets", "--bind=/scratch", "--bind=/data:/mnt"),
-        *(f"--pwd={Path.cwd()}", "a.sif", "python3", *PROGRAMS.rank),
+        *(f"--pwd={Path.cwd()}", "a.sif", "python3", *OF_RANK),
     )
 
 
@@ -296,7 +296,7 @@ def test_a_log_shows_a_command_without_prelude_and_container_which_may_hold_secr
         return launch("srun", 2, 4, slurm=True, srun_extra=("--label",), **start).shown
 
     step = (*srun(2, 8, 4, 3), "--label")
-    inside = ("python3", *PROGRAMS.rank)
+    inside = ("python3", *OF_RANK)
     prelude = ("export HF_TOKEN=hf_secret",)
     options = ("--env", "KEY=hf_secret")
 
@@ -318,9 +318,9 @@ def test_on_slurm_the_lines_run_on_every_node_and_outside_of_the_container() -> 
 @pytest.mark.parametrize(
     ("launcher", "program"),
     [
-        pytest.param("srun", ("python3", *PROGRAMS.rank), id="srun"),
-        pytest.param("torchrun", ("python3", *PROGRAMS.node), id="torchrun"),
-        pytest.param("spawn", ("python3", *PROGRAMS.node), id="spawn"),
+        pytest.param("srun", ("python3", *OF_RANK), id="srun"),
+        pytest.param("torchrun", ("python3", *OF_NODE), id="torchrun"),
+        pytest.param("spawn", ("python3", *OF_NODE), id="spawn"),
     ],
 )
 def test_lines_of_the_container_run_inside_before_the_python_that_they_find(

@@ -18,7 +18,7 @@ import psutil
 from scalewise.execution.messages import RankSetup, Work
 from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.config.program import ProgramSettings
-from scalewise.plan.jobs.launch import Launch, Programs, RankLaunch, SiteLaunch, build_launch
+from scalewise.plan.jobs.launch import Launch, RankLaunch, SiteLaunch, build_launch
 
 SCRIPTS = Path(__file__).parents[2]
 
@@ -38,14 +38,11 @@ def command_for(
     Raises:
         ValueError: The launcher cannot start these ranks on this site.
     """
+    script = SCRIPTS / ("rank.py" if program is None else "program_rank.py")
     return build_launch(
-        ranks.launcher,
-        ranks.shape,
-        ranks.cpus_per_device,
+        ranks,
         site,
-        Programs.for_rank_script(
-            SCRIPTS, "rank.py" if program is None else "program_rank.py", rank_files.folder
-        ),
+        (str(script), str(rank_files.folder)),
         sys.executable,
         visible=[SCRIPTS, rank_files.folder.parent.resolve(), *visible],
         once_a_node=program is not None and program.starts == "itself",

@@ -91,25 +91,6 @@ class SiteLaunch(BaseModel):
 
 
 @dataclass(frozen=True)
-class Programs:
-    """The two programs that a launcher may start.
-
-    Args:
-        rank: Script and arguments of one rank.
-        node: Script and arguments of the process that starts the ranks of one node.
-    """
-
-    rank: tuple[str, ...]
-    node: tuple[str, ...]
-
-    @classmethod
-    def for_rank_script(cls, scripts: Path, rank_script: str, attempt: Path) -> Programs:
-        """Make them from the script of one rank, whose argument is the attempt's folder."""
-        rank = (str(scripts / rank_script), str(attempt))
-        return cls(rank, (str(scripts / "start_ranks.py"), *rank))
-
-
-@dataclass(frozen=True)
 class Launch:
     """A command with its additions to the environment; no shell splits it.
 
@@ -131,11 +112,9 @@ class Launch:
 
 
 def build_launch(
-    launcher: LauncherName,
-    shape: Shape,
-    cpus_per_device: int,
-    start: SiteLaunch,
-    programs: Programs,
+    ranks: RankLaunch,
+    site: SiteLaunch,
+    rank_words: Sequence[str],
     python: str,
     visible: Sequence[Path],
     *,
@@ -144,12 +123,11 @@ def build_launch(
     """Build the command that starts the ranks of a run.
 
     Args:
-        launcher: srun (a task per device), popen (a process per device, on this machine), torchrun or spawn
-            (a process per node).
-        shape: Nodes and devices per node.
-        cpus_per_device: Threads of each rank.
-        start: Facts of the site.
-        programs: The scripts that the launcher starts.
+        ranks: Their launcher is srun (a task per device), popen (a process per device, on this machine),
+            torchrun or spawn (a process per node).
+        site: Facts of the site.
+        rank_words: Script and arguments of one rank; ``start_ranks.py``, which starts the ranks of a node, is
+            in the same folder.
         python: Interpreter if neither site nor container name one.
         visible: Folders that the ranks read and write, for the container.
         once_a_node: Start one process a node, with any launcher; the process starts its ranks.
@@ -157,43 +135,44 @@ def build_launch(
     Raises:
         ValueError: The launcher does not work on this site.
     """
-    interpreter = start.python or (python if start.container is None else "python3")
-    if not start.slurm and shape.nodes != 1:
+    launcher, shape = ranks.launcher, ranks.shape
+    interpreter = site.python or (python if site.container is None else "python3")
+    if not site.slurm and shape.nodes != 1:
         raise ValueError(f"{shape.nodes} nodes need a cluster, and this site has no `slurm:`")
     process_environments: tuple[dict[str, str], ...] = ({},)
     tasks_per_node = 1
     if once_a_node:
-        program: tuple[str, ...] = (interpreter, "-u", *programs.rank)
+        program: tuple[str, ...] = (interpreter, "-u", *rank_words)
     elif launcher == "srun":
-        if not start.slurm:
+        if not site.slurm:
             raise ValueError("launcher srun needs Slurm, and this site has no `slurm:`")
-        program = (interpreter, *programs.rank)
+        program = (interpreter, *rank_words)
         tasks_per_node = shape.devices_per_node
     elif launcher == "popen":
-        if start.slurm:
+        if site.slurm:
             raise ValueError("launcher popen starts ranks on one machine, and this site has `slurm:`")
         # -u: the output of a killed rank must be in the log
-        program = (interpreter, "-u", *programs.rank)
+        program = (interpreter, "-u", *rank_words)
         tasks_per_node = shape.devices_per_node
         process_environments = tuple(
             rank_environment(local, shape) for local in range(shape.devices_per_node)
         )
-        if start.container is not None:
+        if site.container is not None:
             process_environments = tuple(map(keep_in_container, process_environments))
     # under Slurm, start_ranks.py starts torchrun and handles the signal before a job's end
-    elif launcher == "torchrun" and shape.nodes == 1 and not start.slurm:
-        program = torchrun_standalone(interpreter, shape.devices_per_node, programs.rank)
+    elif launcher == "torchrun" and shape.nodes == 1 and not site.slurm:
+        program = torchrun_standalone(interpreter, shape.devices_per_node, rank_words)
     else:
-        program = (interpreter, *programs.node)
+        program = (interpreter, str(Path(rank_words[0]).with_name("start_ranks.py")), *rank_words)
     step: tuple[str, ...] = ()
-    if start.slurm:
-        cpus_per_task = cpus_per_device * shape.devices_per_node // tasks_per_node
-        step = srun_step(shape.nodes, tasks_per_node, cpus_per_task, start.srun_extra)
-    hidden = [f"[{key}]" for key in ("prelude", "container") if getattr(start, key)]
+    if site.slurm:
+        cpus_per_task = ranks.cpus_per_device * shape.devices_per_node // tasks_per_node
+        step = srun_step(shape.nodes, tasks_per_node, cpus_per_task, site.srun_extra)
+    hidden = [f"[{key}]" for key in ("prelude", "container") if getattr(site, key)]
     return Launch(
         launcher,
-        (*step, *site_command(start, visible, program)),
-        thread_environment(cpus_per_device),
+        (*step, *site_command(site, visible, program)),
+        thread_environment(ranks.cpus_per_device),
         process_environments,
         shown=(*step, *hidden, *program),
     )
