@@ -16,9 +16,9 @@ from tests.cores import needs_two_cores
 from tests.distributed.interrupted_runs import SETTINGS as PERILOUS
 from tests.distributed.whole_runs import END_SECONDS, ENDLESS, Start, Training, finish, heeds
 
+from scalewise.execution.failure_reason import in_minutes
 from scalewise.execution.history import in_training
 from scalewise.execution.rank_files import RANK_SETUP
-from scalewise.execution.supervisor import in_minutes
 from scalewise.records import RECORD, read_failure, read_history
 
 pytestmark = needs_two_cores

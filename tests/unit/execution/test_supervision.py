@@ -17,13 +17,14 @@ import pytest
 from tests.small_runs import definition, leave_failure, rank_launch, rank_setup
 
 from scalewise.execution import run_lock
+from scalewise.execution.failure_reason import failure_reason, in_minutes
 from scalewise.execution.history import HistoryWriter, load_history
 from scalewise.execution.messages import Progress, TrainSpec
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.run import RunFailedError, run_ranks
 from scalewise.execution.run_lock import LOCK, LockLostError, RunLock, lock_run
 from scalewise.execution.run_log import SHOWN_BYTES, shorten_log
-from scalewise.execution.supervisor import ExitStatus, RankGroup, failure_reason, in_minutes
+from scalewise.execution.supervisor import ExitStatus, RankGroup
 from scalewise.execution.watchdog import Kept
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.site import Container

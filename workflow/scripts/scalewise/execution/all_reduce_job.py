@@ -7,11 +7,12 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 
+from scalewise.execution.failure_reason import failure_reason
 from scalewise.execution.machine_lock import MACHINE_WAIT_SECONDS, MachineBusyError, machine_lock
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.rank_processes import command_for, rank_setup_for
 from scalewise.execution.run_log import say
-from scalewise.execution.supervisor import ExitStatus, RankGroup, failure_reason, supervise
+from scalewise.execution.supervisor import ExitStatus, RankGroup, supervise
 from scalewise.plan.jobs.all_reduce_jobs import RANKS_RESULT
 from scalewise.plan.jobs.launch import RankLaunch, SiteLaunch
 from scalewise.plan.plan_file import AllReduceJob

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from scalewise.execution.failure_reason import failure_reason
 from scalewise.execution.rank_files import ATTEMPT, RankFiles
 from scalewise.execution.rank_processes import command_for, rank_setup_for
-from scalewise.execution.supervisor import RankGroup, failure_reason, supervise
+from scalewise.execution.supervisor import RankGroup, supervise
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.jobs.preflight import Finding, Findings, Preflight, bad, ok

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from scalewise.execution.checkpoint_files import CheckpointFolder
+from scalewise.execution.failure_reason import failure_reason, in_minutes
 from scalewise.execution.finished_results import publish
 from scalewise.execution.history import (
     MAX_STARTS_WITHOUT_PROGRESS,
@@ -20,7 +21,7 @@ from scalewise.execution.history import (
 from scalewise.execution.messages import CHECKPOINTS, RankError, RankSetup, TrainSpec
 from scalewise.execution.os_errors import explain_os_error, free_bytes
 from scalewise.execution.run_log import log_tail, note, printable
-from scalewise.execution.supervisor import ExitStatus, RankGroup, failure_reason, in_minutes, supervise
+from scalewise.execution.supervisor import ExitStatus, RankGroup, supervise
 from scalewise.execution.watchdog import Why
 from scalewise.records import (
     EPOCHS,

@@ -1,0 +1,108 @@
+"""State why ranks left no result, for the user."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scalewise.execution.messages import Rank, RankError
+from scalewise.execution.supervisor import ExitStatus, RankGroup
+from scalewise.execution.watchdog import STOP_SECONDS, Kept
+
+SILENT_SECONDS = 30.0
+"""Time without progress after which a run that reached its limit may hang."""
+
+
+def failure_reason(group: RankGroup, ended: ExitStatus, cause: RankError | None) -> str:
+    """Return why there is no result, with rank and host if they are known."""
+    if ended.outcome == "timed-out":
+        kept = _what_is_kept(group, ended, "with more time the same command resumes there")
+        return f"stopped after {in_minutes(group.limit_seconds)}{_reached(group)}. {group.fix}{kept}"
+    if ended.outcome == "interrupted":
+        by = ended.stopped.stop_source if ended.stopped is not None else ended.stop_source
+        return f"ended by {by}.{_what_is_kept(group, ended, 'the same command resumes there')}"
+    if ended.unstarted_seconds is not None:
+        return (
+            f"no rank started within {ended.unstarted_seconds:.0f} s. The launcher's output is below. "
+            "If nodes need longer to load PyTorch, raise timeout_seconds."
+        )
+    if cause is not None and not cause.is_secondary:
+        return f"rank {cause.rank} on {cause.host}: {cause.first_line}"
+    if not group.rank_files.folder.exists():
+        return (
+            f"{group.rank_files.folder} was removed while the run was at work. Give the same command to run "
+            "it again."
+        )
+    missing = group.rank_files.never_started(group.world_size)
+    if missing and len(missing) < group.world_size:
+        return (
+            f"{group.world_size - len(missing)} of {group.world_size} ranks started; "
+            f"missing: {', '.join(map(str, missing))}."
+        )
+    if missing:
+        return f"no rank started, and {_started(group)} exited with code {ended.code}. Its output is below."
+    silent = group.rank_files.died_without_note(group.world_size)
+    if silent:
+        aborted = [rank for rank in silent if group.rank_files.aborted(rank.rank)]
+        if len(aborted) == len(silent):
+            unresponsive = group.rank_files.unresponsive(group.world_size)
+            if others := [rank for rank in unresponsive if rank not in aborted]:
+                return _unresponsive_text(others)
+            return (
+                f"{_names(aborted)} ended by SIGABRT: NCCL gave up waiting for another rank, or a library "
+                "failed. The log has its output."
+            )
+        silent = [rank for rank in silent if rank not in aborted]
+        silent = [rank for rank in silent if rank.rank in ended.dead_before] or silent
+        return (
+            f"{_names(silent)} ended without an error message. Slurm or the kernel's out-of-memory killer "
+            "sent SIGKILL, or the rank hung."
+        )
+    if cause is not None:
+        if unresponsive := group.rank_files.unresponsive(group.world_size):
+            return _unresponsive_text(unresponsive)
+        return f"rank {cause.rank} on {cause.host}: {cause.first_line}"
+    return f"{_started(group)} exited with code {ended.code}."
+
+
+def _names(ranks: Sequence[Rank]) -> str:
+    return ", ".join(f"rank {rank.rank} on {rank.host} (pid {rank.pid})" for rank in ranks)
+
+
+def _unresponsive_text(ranks: Sequence[Rank]) -> str:
+    why = "it hangs, or its network connection is lost"
+    return f"{_names(ranks)} did not answer the other ranks in time: {why}."
+
+
+def _started(rank_group: RankGroup) -> str:
+    return "the process of a rank" if rank_group.launch.name == "popen" else "the launcher"
+
+
+def in_minutes(seconds: float) -> str:
+    """Write seconds as minutes in plain digits, with a fraction if they are few: ``1 minute``."""
+    minutes = seconds / 60
+    number = f"{minutes:.0f}" if minutes >= 100 else f"{minutes:.3g}"
+    return f"{number} minute{'' if number == '1' else 's'}"
+
+
+def _reached(group: RankGroup) -> str:
+    """Return the progress at the end, and that the ranks may hang if the last steps are long ago."""
+    progress = group.rank_files.read_progress()
+    if progress is None:
+        return ", before its first step"
+    silent = group.rank_files.seconds_since_progress()
+    # ranks that can save have had time for that since
+    most = SILENT_SECONDS if group.kept is Kept.NOTHING else SILENT_SECONDS + STOP_SECONDS
+    hangs = f". It may hang: its last progress was {silent:.0f} s ago" if silent > most else ""
+    return f", at {progress}{hangs}"
+
+
+def _what_is_kept(group: RankGroup, ended: ExitStatus, then: str) -> str:
+    if group.kept is Kept.NOTHING:
+        return " The program starts again from the beginning next time."
+    if ended.stopped is None:
+        return ""
+    if group.kept is Kept.BY_PROGRAM:
+        return " The program resumes next time from what it has saved."
+    if not ended.stopped.saved:
+        return f" No checkpoint could be written: {ended.stopped.problem}"
+    return f" The checkpoint at step {ended.stopped.step} is kept: {then}."
