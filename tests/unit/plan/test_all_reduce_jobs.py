@@ -298,7 +298,12 @@ def refused(refuse: Refuse, more: str, devices: str = "[1, 2]", batch: str = "gl
         ("[8, 8]", "is 8, which is in the list twice. Keep one of the two."),
         (
             "[20]",
-            "is 20, but global_batch_size (192) is not divisible by the world size (20). Remove it, or "
+            "is 20, but global_batch_size (192) is not divisible by the world size (20). Use 16 or 24, or "
+            "change global_batch_size.",
+        ),
+        (
+            "[256]",
+            "is 256, but global_batch_size (192) is not divisible by the world size (256). Use 192, or "
             "change global_batch_size.",
         ),
     ],
@@ -321,19 +326,26 @@ def test_a_count_that_is_none_is_refused(refuse: Refuse, count: str, least: str)
     assert least in line
 
 
+def test_the_nearest_possible_device_counts_fill_their_nodes(refuse: Refuse) -> None:
+    line = refused(refuse, ", project: {devices: [8]}", batch="global_batch_size: 36")
+
+    # 6 and 9 would divide the batch, and leave a node partly empty
+    assert line.endswith("by the world size (8). Use 4 or 12, or change global_batch_size.")
+
+
 def test_accumulated_passes_count_in_what_a_projected_batch_divides_by(refuse: Refuse) -> None:
     line = refused(refuse, ", accumulation_steps: 3, project: {devices: [96]}")
 
-    assert "(192) is not divisible by 288: the world size (96) times accumulation_steps (3). " in line
+    assert "(192) is not divisible by 288: the world size (96) times accumulation_steps (3). Use 64" in line
 
 
 def test_a_weak_projection_ends_where_the_data_do(refuse: Refuse) -> None:
     line = refused(refuse, ", project: {devices: [4, 64]}", batch="scaling: weak, batch_size_per_device: 64")
 
     assert line == (
-        "experiments.strong.project.devices[1] is 64, but batch_size_per_device (64) makes a global "
-        "batch of 4096 on 64 devices, but digits has 1437 training samples. Remove it, or change "
-        "batch_size_per_device."
+        "experiments.strong.project.devices[1] is 64, and batch_size_per_device (64) makes a global "
+        "batch of 4096 on 64 devices, but digits has 1437 training samples. Use at most 22, or a smaller "
+        "batch."
     )
 
 

@@ -353,7 +353,7 @@ BATCHES = [
             "project: {devices: [12]}",
             without="batch_size_per_device",
         ),
-        ("own.project.devices[0] is 12, but global_batch_size (32) is not divisible", "Remove it, or"),
+        ("own.project.devices[0] is 12, but global_batch_size (32) is not divisible", "Use 8 or 16,"),
         id="not divisible where it is predicted",
     ),
     pytest.param(

@@ -22,6 +22,9 @@ BATCH_KEY = {"strong": "global_batch_size", "weak": "batch_size_per_device"}
 MAX_STEPS = 10_000_000
 """Most steps of an epoch; ImageNet with a batch of one image has 1.3 million."""
 
+MOST_SAMPLES = 1e12
+"""Largest batch of a program for which nearest device counts are looked for: its data's size is unknown."""
+
 
 def check_batch(
     where: Where, settings: Settings, facts: DatasetFacts, model: ModelFacts, world_sizes: list[int]
@@ -94,7 +97,11 @@ def check_batch_divides(
 
 
 def check_projected_batch(
-    where: Where, experiment: AnyExperiment, settings: AnySettings, train_samples: float = math.inf
+    where: Where,
+    experiment: AnyExperiment,
+    settings: AnySettings,
+    devices_per_node: int,
+    train_samples: float = MOST_SAMPLES,
 ) -> Iterator[Problem]:
     """Refuse to predict device counts on which the series could not be trained.
 
@@ -102,6 +109,7 @@ def check_projected_batch(
         where: Gives the place of a key of the series.
         experiment: The experiment, with the device counts in ``project``.
         settings: One series' training.
+        devices_per_node: Devices of one node of the site.
         train_samples: Images in the training split; of a program's data that is unknown.
     """
     key = BATCH_KEY[settings.scaling]
@@ -111,11 +119,14 @@ def check_projected_batch(
         return
     for index, devices in enumerate(experiment.project.devices):
         here = (*where("project"), "devices", index)
-        why = _not_divisible(settings, devices)
-        if not why and isinstance(settings, Settings):
-            why = _excess(settings, devices, train_samples)
-        if why:
-            yield Problem(here, f"is {devices}, but {key} ({batch}) {why}", f"Remove it, or change {key}.")
+        if why := _not_divisible(settings, devices):
+            near = _nearest_counts(settings, batch, devices, devices_per_node)
+            fix = f"Use {near}, or change {key}." if near else f"Change {key}."
+            yield Problem(here, f"is {devices}, but {key} ({batch}) {why}", fix)
+        elif isinstance(settings, Settings) and (why := _excess(settings, devices, train_samples)):
+            most = int(train_samples // (batch * settings.accumulation_steps))
+            fix = f"Use at most {most}, or a smaller batch." if most else "Use a smaller batch."
+            yield Problem(here, f"is {devices}, and {key} ({batch}) {why}", fix)
 
 
 def _not_divisible(settings: AnySettings, world_size: int) -> str:
@@ -139,3 +150,17 @@ def _excess(settings: Settings, world_size: int, train_samples: float) -> str:
         f"makes a global batch of {total} on {count_devices(world_size)}{accumulated}, but "
         f"{settings.dataset} has {train_samples} training samples"
     )
+
+
+def _nearest_counts(settings: AnySettings, batch: int, devices: int, devices_per_node: int) -> str:
+    """Name the device counts below and above by which the batch is divisible and which fill their nodes."""
+    most, rest = divmod(batch, settings.accumulation_steps)
+    low = [part for part in range(1, math.isqrt(most) + 1) if most % part == 0 and not rest]
+    counts = [
+        count
+        for count in (*low, *(most // part for part in low))
+        if count <= devices_per_node or count % devices_per_node == 0
+    ]
+    below = max((count for count in counts if count < devices), default=None)
+    above = min((count for count in counts if count > devices), default=None)
+    return " or ".join(str(count) for count in (below, above) if count is not None)

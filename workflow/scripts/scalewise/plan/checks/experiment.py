@@ -284,11 +284,15 @@ def _check_series(
             assert isinstance(settings, Settings)
             yield from check_options(where, experiment, settings, site, stated_keys)
             world_sizes = [shape.world_size for shape in series_shapes]
-            yield from _check_workload(where, experiment, settings, world_sizes)
+            yield from _check_workload(where, experiment, settings, world_sizes, site.devices_per_node)
 
 
 def _check_workload(
-    where: Where, experiment: Experiment, settings: Settings, world_sizes: list[int]
+    where: Where,
+    experiment: Experiment,
+    settings: Settings,
+    world_sizes: list[int],
+    devices_per_node: int,
 ) -> Iterator[Problem]:
     """Refuse an unknown dataset or model, and options that do not fit the dataset's images."""
     facts = _dataset(where("dataset"), settings.dataset, settings.image_size)
@@ -302,7 +306,7 @@ def _check_workload(
         yield from _check_fit(where, settings, facts, model)
         yield from check_images(where, settings, facts)
     yield from check_batch(where, settings, facts, model, world_sizes)
-    yield from check_projected_batch(where, experiment, settings, facts.train_samples)
+    yield from check_projected_batch(where, experiment, settings, devices_per_node, facts.train_samples)
 
 
 def check_model_names(place: Place, values: Mapping[str, Any]) -> Iterator[Problem]:

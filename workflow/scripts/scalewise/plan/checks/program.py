@@ -108,7 +108,7 @@ def check_program_series(
     yield from _check_environment(where, settings)
     yield from _check_effect_of_sweep(where, experiment, settings)
     yield from _check_batch(where, settings, [shape.world_size for shape in shapes])
-    yield from check_projected_batch(where, experiment, settings)
+    yield from check_projected_batch(where, experiment, settings, site.devices_per_node)
     yield from _check_start(where, settings, site)
     yield from _check_files(where, settings)
     if settings.metric is not None and settings.steps is not None:
