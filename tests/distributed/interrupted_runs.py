@@ -255,6 +255,7 @@ def kill_again_and_again(runs: Runs, name: str, devices: int, kills: int, expect
     checkpoints = runs.folder / name / f"d{devices}.r1" / "checkpoints"
     while killed < kills:
         starts += 1
+        assert starts <= 10 * kills, f"{name} ends before it is killed"
         # one that is cut off before its first checkpoint shows little
         earliest = 2 if any(checkpoints.glob("step-*")) else 70
         training, code = runs.kill_on_the_way(
