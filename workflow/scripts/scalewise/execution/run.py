@@ -193,14 +193,14 @@ def _record_out_of_memory(spec: TrainSpec, cause: RankError) -> None:
     write_rows(spec.folder / EPOCHS, EpochRecord, [])
     write_rows(spec.folder / RANKS, RankRecord, [])
     write_rows(spec.folder / UTILIZATION, UtilizationRecord, [])
-    summary = RunRecord(
+    record = RunRecord(
         definition=spec.definition,
         outcome="out-of-memory",
         reason=printable(f"rank {cause.rank} on {cause.host}: {cause.first_line}"[:REASON_CHARACTERS]),
         measurements=None,
         provenance=None,
     )
-    write_json(spec.folder / RECORD, summary)
+    write_json(spec.folder / RECORD, record)
 
 
 def _fail(
