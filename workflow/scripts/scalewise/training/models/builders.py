@@ -1,8 +1,8 @@
-"""The networks, by the names the configuration knows."""
+"""Networks by their names in the configuration."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -19,19 +19,19 @@ from scalewise.training.models.resnets import paper_wide_resnet, resnet18, wide_
 from scalewise.training.models.transformer import transformer
 
 ModelBuilder = Callable[[torch.Size, int], nn.Module]
-"""Builds a network for images of a shape, [channels, height, width], and a number of classes."""
+"""A function of the shape of an image, [channels, height, width], and the number of classes."""
 
 
 def linear(image: torch.Size, classes: int) -> nn.Module:
-    """One linear layer on the pixels: the smallest thing that trains."""
+    """Build one linear layer on the pixels, the smallest network that trains."""
     return nn.Sequential(nn.Flatten(), nn.Linear(image.numel(), classes))
 
 
 def digits_cnn(image: torch.Size, classes: int) -> nn.Module:
-    """Three 3x3 convolutions with batch normalisation, for images of 4 pixels and more.
+    """Build three 3x3 convolutions with batch normalisation, for images of 4 pixels or more.
 
-    On 8x8 digits a step of 256 images is some tens of milliseconds on one CPU core: enough work for a
-    second process to be worth having.
+    A step of 256 digits of 8x8 pixels takes some tens of milliseconds on one CPU core: enough for a second
+    process to be faster.
     """
 
     def stage(inputs: int, outputs: int) -> list[nn.Module]:
@@ -50,10 +50,10 @@ def digits_cnn(image: torch.Size, classes: int) -> nn.Module:
 
 
 def mnist_cnn(image: torch.Size, classes: int) -> nn.Module:
-    """The network of PyTorch's MNIST example, which tutorials on several GPUs train: 1.2 M parameters.
+    """Build the network of PyTorch's MNIST example, which tutorials on several GPUs train: 1.2 M parameters.
 
-    It gives logits where the example gives their log-softmax: our loss takes that. The linear layer after
-    the convolutions grows with the image, which is to have 6 pixels or more.
+    It returns logits, not their log-softmax, which the loss takes. The linear layer after the convolutions
+    grows with the image, which needs 6 pixels or more.
     """
     height, width = ((pixels - 4) // 2 for pixels in image[1:])
     return nn.Sequential(
@@ -88,7 +88,7 @@ def build(
     weights: Path | None = None,
     device: torch.device | None = None,
 ) -> nn.Module:
-    """The named network, from images of shape [batch, *image] to logits [batch, classes].
+    """Build a network from images of shape [batch, *image] to logits of shape [batch, classes].
 
     Args:
         model: A name of the configuration.
@@ -99,61 +99,30 @@ def build(
 
     Raises:
         KeyError: The name is unknown.
-        ValueError: The model cannot be built so; the message says why, and what to do.
+        TransformerSizeError: There is no transformer of the requested size for these images.
+        WeightsError: The file of weights does not fit the network.
     """
-    network = _build(model, image, classes, weights)
+    if is_wide_resnet(model):
+        network = paper_wide_resnet(image, classes, *wide_resnet_shape(model))
+    elif is_transformer(model):
+        network = transformer(image, classes, transformer_parameters(model))
+    elif takes_pretrained(model):
+        network = resnet18(image, classes, weights)
+    else:
+        network = BUILDERS[model](image, classes)
     return network if device is None else network.to(device)
 
 
-def _build(model: str, image: torch.Size, classes: int, weights: Path | None) -> nn.Module:
-    if weights is not None:
-        if not takes_pretrained(model):
-            raise ValueError(f"{model} takes no pretrained weights ({weights}). Set pretrained: false.")
-        return resnet18(image, classes, weights)
-    if is_wide_resnet(model):
-        return paper_wide_resnet(image, classes, *wide_resnet_shape(model))
-    if is_transformer(model):
-        return transformer(image, classes, transformer_parameters(model))
-    return BUILDERS[model](image, classes)
-
-
 def blocks(network: nn.Module) -> list[nn.Module]:
-    """Parts to shard one by one, so that the parameters of one at a time need be whole.
+    """Return the parts that FSDP gathers one after the other: residual blocks, transformer layers.
 
-    They are the composite modules that stand in a row, in an ``nn.Sequential`` or ``nn.ModuleList``: residual
-    blocks, transformer layers. A network without any is divided into its layers.
-
-    Args:
-        network: Must not be sharded yet.
-
-    Returns:
-        No part within another, in the order of the network. What belongs to none of them, such as a stem or a
-        head, is left for the network as a whole.
+    They are the composite modules in an ``nn.Sequential``; in a network without any, its layers. A stem or a
+    head that is in none of them belongs to the network as a whole.
     """
-    rows = list(_rows(network))
-    if rows:
-        return rows
-    return [child for child in network.children() if _has_parameters(child) and not _only_holds(child)]
-
-
-def _rows(module: nn.Module) -> Iterator[nn.Module]:
-    in_a_row = isinstance(module, nn.Sequential | nn.ModuleList)
-    for child in module.children():
-        holds_rows = isinstance(child, nn.Sequential) and any(map(_is_composite, child.children()))
-        if in_a_row and _is_composite(child) and not holds_rows and not _only_holds(child):
-            yield child
-        else:
-            yield from _rows(child)
-
-
-def _is_composite(module: nn.Module) -> bool:
-    return any(_has_parameters(child) for child in module.children())
+    rows = [module for module in network.modules() if isinstance(module, nn.Sequential)]
+    composite = [child for row in rows for child in row if any(map(_has_parameters, child.children()))]
+    return composite or [child for child in network.children() if _has_parameters(child)]
 
 
 def _has_parameters(module: nn.Module) -> bool:
-    return any(True for _ in module.parameters())
-
-
-def _only_holds(module: nn.Module) -> bool:
-    """Lists and dictionaries of modules are never called, and so cannot be sharded themselves."""
-    return isinstance(module, nn.ModuleList | nn.ModuleDict)
+    return next(module.parameters(), None) is not None

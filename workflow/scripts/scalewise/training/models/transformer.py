@@ -1,4 +1,4 @@
-"""A transformer encoder on image patches with about as many parameters as one asks for."""
+"""A transformer encoder on image patches, of a requested number of parameters."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from torch.nn import functional
 
 TOLERANCE = 0.05
 WIDTH_TO_DEPTH = 40
-"""Usual proportion: vision transformers have 32 (S) to 64 (B), and 35 to 43 beyond."""
+"""Usual proportion of vision transformers: 32 (S) to 64 (B), and 35 to 43 in larger ones."""
 
 LARGEST_PATCH = 16
 PATCHES_A_SIDE = 8
 
 
 class TransformerSizeError(ValueError):
-    """No transformer on such images has so few parameters."""
+    """No transformer for these images and classes has the requested number of parameters."""
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """Sizes of an encoder, and its number of parameters by arithmetic alone.
+    """Sizes of an encoder. Its number of parameters is computed without building it.
 
     Args:
         image: (channels, height, width).
@@ -39,13 +39,13 @@ class Architecture:
 
     @property
     def patch(self) -> int:
-        """Height and width of a patch: a power of two that leaves 8 patches or less, of 16 at most."""
+        """Height and width of a patch: a power of two, for 8 patches on the shorter side; 16 at most."""
         shorter = min(self.image[1:])
         return min(LARGEST_PATCH, 1 << max(0, math.ceil(math.log2(shorter / PATCHES_A_SIDE))))
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Patches from top to bottom and from left to right; the last ones may be padded."""
+        """Numbers of rows and columns of patches; the last ones may be padded."""
         return math.ceil(self.image[1] / self.patch), math.ceil(self.image[2] / self.patch)
 
     @property
@@ -55,7 +55,7 @@ class Architecture:
 
     @property
     def heads(self) -> int:
-        """Heads of 64 channels, or of 32 in a narrow network."""
+        """Number of attention heads: of 64 channels each, or of 32 if the width is no multiple of 64."""
         return self.width // (64 if self.width % 64 == 0 else 32)
 
     @property
@@ -70,22 +70,22 @@ class Architecture:
 
 
 def architecture(parameters: int, image: torch.Size, classes: int) -> Architecture:
-    """The encoder of usual proportions among those with the asked number of parameters.
+    """Choose the encoder of the most usual proportions among those with the requested number of parameters.
 
     Args:
-        parameters: The number asked for; the result has as many within 5 %.
+        parameters: The requested number; that of the result is within 5 % of it.
         image: [channels, height, width].
         classes: Number of classes.
 
     Raises:
-        TransformerSizeError: Patches, positions and classes alone take more.
+        TransformerSizeError: Embedding, positions and head take more than that.
     """
     shape = (image[0], image[1], image[2])
     candidates = []
     for width in (*range(32, 256, 32), *range(256, 16385, 64)):
-        least = Architecture(shape, classes, width, 1)
-        layer = Architecture(shape, classes, width, 2).parameters - least.parameters
-        depth = max(1, 1 + round((parameters - least.parameters) / layer))
+        one_layer = Architecture(shape, classes, width, 1).parameters
+        layer = Architecture(shape, classes, width, 2).parameters - one_layer
+        depth = max(1, 1 + round((parameters - one_layer) / layer))
         candidates.append(Architecture(shape, classes, width, depth))
 
     def error(candidate: Architecture) -> float:
@@ -102,20 +102,20 @@ def architecture(parameters: int, image: torch.Size, classes: int) -> Architectu
     raise TransformerSizeError(
         f"no transformer on images of {list(image)} and {classes} classes has {parameters:,} parameters "
         f"within {100 * TOLERANCE:.0f} %: the nearest has {nearest.parameters:,}. "
-        "Ask for about as many, or for more."
+        "Request about as many, or more."
     )
 
 
 def transformer(image: torch.Size, classes: int, parameters: int) -> nn.Module:
-    """An encoder (Dosovitskiy et al., arXiv:2010.11929) with the mean of all patches before the head.
+    """Build an encoder (Dosovitskiy et al., arXiv:2010.11929) whose head reads the mean of all tokens.
 
     Args:
         image: [channels, height, width].
         classes: Number of classes.
-        parameters: The number asked for; the result has as many within 5 %.
+        parameters: The requested number; that of the result is within 5 % of it.
 
     Raises:
-        TransformerSizeError: Patches, positions and classes alone take more.
+        TransformerSizeError: Embedding, positions and head take more than that.
     """
     return Encoder(architecture(parameters, image, classes))
 
@@ -126,21 +126,33 @@ class Encoder(nn.Module):
     def __init__(self, sizes: Architecture) -> None:
         super().__init__()
         self.patches = Patches(sizes)
-        self.layers = nn.ModuleList(Layer(sizes.width, sizes.heads) for _ in range(sizes.depth))
+        # not nn.TransformerEncoder: it copies one layer, so that all begin with the same weights
+        self.layers = nn.Sequential(
+            *(
+                nn.TransformerEncoderLayer(
+                    sizes.width,
+                    sizes.heads,
+                    dim_feedforward=4 * sizes.width,
+                    dropout=0.0,
+                    activation="gelu",
+                    batch_first=True,
+                    norm_first=True,
+                )
+                for _ in range(sizes.depth)
+            )
+        )
         self.norm = nn.LayerNorm(sizes.width)
         self.head = nn.Linear(sizes.width, sizes.classes)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """[batch, channels, height, width] -> [batch, classes]."""
-        tokens: torch.Tensor = self.patches(images)
-        for layer in self.layers:
-            tokens = layer(tokens)
+        tokens = self.layers(self.patches(images))
         logits: torch.Tensor = self.head(self.norm(tokens).mean(dim=1))
         return logits
 
 
 class Patches(nn.Module):
-    """One token a patch, with its place added."""
+    """One token a patch, with its learned position added."""
 
     def __init__(self, sizes: Architecture) -> None:
         super().__init__()
@@ -149,44 +161,12 @@ class Patches(nn.Module):
         # left, right, top, bottom
         self.padding = (0, columns * sizes.patch - width, 0, rows * sizes.patch - height)
         self.embed = nn.Conv2d(channels, sizes.width, sizes.patch, sizes.patch)
-        self.places = nn.Parameter(torch.empty(sizes.tokens, sizes.width))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Fill the places anew; ``embed`` has a method of its own, as every module of torch."""
-        nn.init.normal_(self.places, std=0.02)
+        self.positions = nn.Parameter(torch.empty(sizes.tokens, sizes.width))
+        nn.init.normal_(self.positions, std=0.02)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """[batch, channels, height, width] -> [batch, tokens, width]."""
         if any(self.padding):
             images = functional.pad(images, self.padding)
         tokens: torch.Tensor = self.embed(images).flatten(2).transpose(1, 2)
-        return tokens + self.places
-
-
-class Layer(nn.Module):
-    """Attention, then a perceptron of one hidden layer, each on normalised tokens and added to them.
-
-    Args:
-        width: Channels of a token.
-        heads: Number of attention heads.
-    """
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm1 = nn.LayerNorm(width)
-        self.queries_keys_values = nn.Linear(width, 3 * width)
-        self.joined = nn.Linear(width, width)
-        self.norm2 = nn.LayerNorm(width)
-        self.perceptron = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """[batch, tokens, width] -> [batch, tokens, width]."""
-        # [3, batch, heads, tokens, channels of a head]
-        split = self.queries_keys_values(self.norm1(tokens)).unflatten(-1, (3, self.heads, -1))
-        queries, keys, values = split.permute(2, 0, 3, 1, 4)
-        attended = functional.scaled_dot_product_attention(queries, keys, values)
-        tokens = tokens + self.joined(attended.transpose(1, 2).flatten(2))
-        changed: torch.Tensor = self.perceptron(self.norm2(tokens))
-        return tokens + changed
+        return tokens + self.positions
