@@ -28,7 +28,7 @@ def prepare_dataset(options: argparse.Namespace) -> int:
     """Fetch a dataset and decode it once into a file for all ranks, on a machine with internet access."""
     with imports_uncollected():
         from scalewise.training.data.datasets import DatasetError, prepare
-        from scalewise.training.data.download import Mirror
+        from scalewise.training.data.fetch import Mirror
 
     try:
         facts = prepare(
@@ -45,7 +45,7 @@ def prepare_weights(options: argparse.Namespace) -> int:
     with imports_uncollected():
         from scalewise.training.data import pretrained
         from scalewise.training.data.datasets import DatasetError
-        from scalewise.training.data.download import Mirror
+        from scalewise.training.data.fetch import Mirror
 
     try:
         mirror = Mirror.of_environment(os.environ)

@@ -28,7 +28,7 @@ from scalewise.execution.checkpoint_files import MANIFEST, CheckpointError, Chec
 from scalewise.training.checkpoints import storage as checkpoint_storage
 from scalewise.training.data.datasets import DatasetError, load, prepare
 from scalewise.training.data.decoders import decode_cifar, decode_mnist
-from scalewise.training.data.download import Mirror
+from scalewise.training.data.fetch import Mirror, read_checksums
 from scalewise.training.data.storage import DamagedFileError, write
 from scalewise.training.data.weights_file import read_weights, write_weights
 
@@ -137,7 +137,7 @@ def test_a_published_file_that_is_damaged_on_its_mirror_or_at_home_is_never_prep
         "cifar100": write_cifar100,
     }
     writers[dataset](near, samples=100, test_samples=100)
-    mirror = Mirror.of(str(near), write_checksums(near))
+    mirror = Mirror(str(near), read_checksums(write_checksums(near)))
     path = sorted(near.glob("*.gz"))[0]
     prepared = tmp_path / "dataset.safetensors"
 

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 
 from scalewise.plan.catalog.datasets import DATASETS
 from scalewise.training.data.datasets import DatasetError, check, load, prepare
-from scalewise.training.data.published_files import FILES
+from scalewise.training.data.fetch import FILES
 from scalewise.training.data.storage import write
 
 refuses = pytest.mark.refuses
@@ -54,7 +54,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_dataset_of_the_catalogue_is_published_or_shipped() -> None:
-    assert FILES.keys() == DATASETS.keys() - {"digits"}
+    assert FILES.keys() - {"resnet18"} == DATASETS.keys() - {"digits"}
 
 
 def test_the_digits_are_what_the_catalogue_promises(digits: Path) -> None:

@@ -18,7 +18,7 @@ from tests.data_files import write_checksums
 from tests.small_disk import needs_small_disk, on_small_disk
 
 from scalewise.training.data.datasets import DatasetError
-from scalewise.training.data.download import Mirror
+from scalewise.training.data.fetch import Mirror, read_checksums
 from scalewise.training.data.pretrained import prepare_weights
 from scalewise.training.data.weights_file import write_weights
 
@@ -34,7 +34,7 @@ def near(tmp_path: Path) -> Path:
 
 def prepare_from(near: Path) -> Path:
     output = near.parent / "out" / "model.safetensors"
-    mirror = Mirror.of(str(near), write_checksums(near))
+    mirror = Mirror(str(near), read_checksums(write_checksums(near)))
     prepare_weights("resnet18", output, downloads=near.parent / "downloads", mirror=mirror)
     return output
 

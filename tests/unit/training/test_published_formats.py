@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import pickle
 import tarfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,6 @@ import pytest
 from tests.data_files import (
     class_images,
     idx,
-    write_checksums,
     write_cifar10,
     write_cifar100,
     write_mirror,
@@ -24,7 +24,7 @@ from tests.data_files import (
 from scalewise.training.data import decoders
 from scalewise.training.data.datasets import DatasetError, load, prepare
 from scalewise.training.data.decoders import FormatError, decode_cifar, decode_mnist, read_idx, read_members
-from scalewise.training.data.download import Mirror
+from scalewise.training.data.fetch import FILES, Mirror, PublishedFile, read_checksums
 
 refuses = pytest.mark.refuses
 
@@ -54,7 +54,7 @@ def test_cifar_comes_through_unchanged(dataset: str, write: Callable[..., Path],
 @pytest.mark.parametrize("dataset", ["mnist", "cifar10", "cifar100"])
 def test_a_site_with_small_files_of_its_own_trains_on_them(dataset: str, tmp_path: Path) -> None:
     near = write_mirror(tmp_path / "near", samples=120, test_samples=100)
-    mirror = Mirror.of(str(near), near / "SHA256SUMS")
+    mirror = Mirror(str(near), read_checksums(near / "SHA256SUMS"))
     prepared = tmp_path / "dataset.safetensors"
 
     facts = prepare(dataset, prepared, downloads=tmp_path / "downloads", mirror=mirror)
@@ -63,23 +63,15 @@ def test_a_site_with_small_files_of_its_own_trains_on_them(dataset: str, tmp_pat
     assert load(prepared).classes == (100 if dataset == "cifar100" else 10)
 
 
-def test_a_published_dataset_of_another_size_is_refused(tmp_path: Path) -> None:
+def test_a_published_dataset_of_another_size_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of files that pass for the published ones the catalogue knows the sizes."""
-    near = tmp_path / "near"
-    near.mkdir()
-    write_cifar10(near)
-    sums = write_checksums(near)
-    prepare("cifar10", tmp_path / "out", downloads=near / "d", mirror=Mirror.of(str(near), sums))
-    mirror = Mirror.of(str(near), sums)
-
-    # as it would be, were these sums the published ones
-    class Pretending(Mirror):
-        def differs(self, names: Iterable[str]) -> bool:
-            return False
-
-    pretending = Pretending(mirror.place, mirror.sums)
+    path = write_cifar10(tmp_path)
+    published = PublishedFile(path.name, hashlib.sha256(path.read_bytes()).hexdigest(), (str(tmp_path),))
+    monkeypatch.setitem(FILES, "cifar10", (published,))
     with pytest.raises(DatasetError, match=r"decoded as .*train_samples=200.* catalogue says .*50000"):
-        prepare("cifar10", tmp_path / "out", downloads=near / "d", mirror=pretending)
+        prepare("cifar10", tmp_path / "out", downloads=tmp_path / "downloads")
 
 
 def packed(content: bytes) -> bytes:

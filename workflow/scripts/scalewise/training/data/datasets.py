@@ -22,7 +22,7 @@ from scalewise.training.data import storage
 from scalewise.training.data.storage import DatasetError
 
 if TYPE_CHECKING:
-    from scalewise.training.data.download import Mirror, Notify
+    from scalewise.training.data.fetch import Mirror, Notify
 
 __all__ = ["Dataset", "DatasetError", "check", "load", "prepare"]
 
@@ -69,7 +69,7 @@ def prepare(
         DatasetError: The data is not what it should be, or cannot be had.
     """
     # only to prepare: what reads and downloads is needed by no rank
-    from scalewise.training.data.download import Mirror  # noqa: PLC0415
+    from scalewise.training.data.fetch import Mirror  # noqa: PLC0415
     from scalewise.training.data.sources import is_published, load_arrays  # noqa: PLC0415
 
     mirror = mirror or Mirror()

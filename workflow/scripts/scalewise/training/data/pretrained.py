@@ -9,8 +9,7 @@ from pathlib import Path
 import torch
 
 from scalewise.training.data.datasets import DOWNLOADS
-from scalewise.training.data.download import Mirror, Notify, fetch
-from scalewise.training.data.published_files import WEIGHTS
+from scalewise.training.data.fetch import FILES, Mirror, Notify, fetch
 from scalewise.training.data.weights_file import WeightsError, write_weights
 
 
@@ -35,10 +34,11 @@ def prepare_weights(
         Number of tensors.
 
     Raises:
-        DownloadError: The file cannot be had.
+        DatasetError: The file cannot be had.
         WeightsError: The file holds no weights.
     """
-    path = fetch(WEIGHTS[model], downloads / model, mirror, notify)
+    (file,) = FILES[model]
+    path = fetch(file, downloads / model, mirror, notify)
     try:
         # the published format is a pickle; this reads tensors and refuses all else in it
         state = torch.load(path, map_location="cpu", weights_only=True)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from scalewise.plan.catalog.datasets import DATASETS, is_synthetic
 from scalewise.training.data.decoders import decode_cifar, decode_digits, decode_mnist
-from scalewise.training.data.download import Mirror, Notify, fetch
-from scalewise.training.data.published_files import FILES
+from scalewise.training.data.fetch import FILES, Mirror, Notify, fetch
 from scalewise.training.data.storage import Arrays
 from scalewise.training.data.synthetic_images import make_synthetic
 
@@ -37,4 +36,4 @@ def load_arrays(dataset: str, downloads: Path, mirror: Mirror, scratch: Path, no
 
 def is_published(dataset: str, mirror: Mirror) -> bool:
     """True if a dataset's files are the published ones, so that its sizes are known."""
-    return dataset in DATASETS and not mirror.differs(file.name for file in FILES.get(dataset, ()))
+    return dataset in DATASETS and not any(file.name in mirror.sums for file in FILES.get(dataset, ()))
