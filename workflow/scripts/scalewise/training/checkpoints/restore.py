@@ -1,10 +1,12 @@
-"""The checkpoint that a training goes on from: all ranks look for it, check it and read it together."""
+"""Find, check and read the checkpoint that a training resumes from, on all ranks together."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -17,12 +19,9 @@ from scalewise.training.distributed.process_group import gather
 
 T = TypeVar("T")
 
-HOST = torch.device("cpu")
-"""Checkpoints are read to here: a GPU may have no room for a second copy."""
-
 
 class HostGroup:
-    """Asks all ranks by gloo, also where they train over nccl; every rank must ask the same.
+    """Exchanges objects between the hosts of all ranks, by gloo also if they train over NCCL.
 
     Args:
         identity: This rank.
@@ -34,22 +33,22 @@ class HostGroup:
         self._group: Any = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_seconds))
 
     def gather(self, value: T) -> list[T]:
-        """The value of every rank, in rank order, on all ranks."""
+        """Return the value of every rank, in rank order, on all ranks."""
         return gather(value, self._world_size, self._group)
 
     def first(self, value: T) -> T:
-        """Rank 0's value, on all ranks."""
+        """Return rank 0's value on all ranks."""
         return self.gather(value)[0]
 
 
 @dataclass(frozen=True)
 class Restored:
-    """The content of the checkpoint that a training goes on from; all but ``own`` is the same on all ranks.
+    """The checkpoint that a training resumes from; all but ``own`` is the same on all ranks.
 
     Args:
-        checkpoint: The newest that every rank could read; None where there is none.
-        shared: The content that all ranks hold alike.
-        own: This rank's own content.
+        checkpoint: The newest that every rank could read; None if there is none.
+        shared: The state that all ranks have in common.
+        own: This rank's state.
         refused: A sentence for each newer checkpoint that is not used.
         lost_steps: Steps that the newest checkpoint holds beyond the one that is used.
     """
@@ -62,66 +61,57 @@ class Restored:
 
 
 def read_newest(files: CheckpointFolder, group: HostGroup) -> Restored:
-    """Read the newest checkpoint that is whole on every rank.
+    """Read the newest checkpoint that is complete on every rank.
 
     Raises:
-        CheckpointError: One cannot be read now and may be whole all the same.
+        CheckpointError: One cannot be read now, and may be complete.
     """
     refused: list[str] = []
-    found = _find(files, group, refused)
+    names = (SHARED, own_name(group.rank))
+    found = group.first(_read(group, lambda: list(files.valid(refused)) if group.rank == 0 else []))
     newest = found[0].manifest.step if found else 0
     for checkpoint in found:
-        states, problem, unreadable = _read(checkpoint, group.rank)
-        told = group.gather((problem, unreadable))
-        _stop_if([each for each, is_unreadable in told if is_unreadable])
-        problems = [each for each, _ in told if each]
-        if not problems:
-            shared, own = states
+        damage = group.gather(_read(group, partial(_damage, checkpoint, names)))
+        if not any(damage):
+            shared, own = _read(group, partial(_load, checkpoint, names))
             lost_steps = newest - checkpoint.manifest.step
             return Restored(checkpoint, shared, own, group.first(refused), lost_steps)
-        refused += problems[:1]
+        refused.append(next(filter(None, damage)))
     return Restored(refused=group.first(refused), lost_steps=newest)
 
 
-def _find(files: CheckpointFolder, group: HostGroup, refused: list[str]) -> list[Checkpoint]:
-    """The checkpoints that rank 0 finds, the newest first, on all ranks."""
-    found, unreadable = list[Checkpoint](), ""
-    if group.rank == 0:
-        try:
-            found = list(files.valid(refused))
-        except OSError as error:
-            unreadable = _unreadable(error)
-    found, unreadable = group.first((found, unreadable))
-    _stop_if([unreadable] if unreadable else [])
-    return found
-
-
-def _read(checkpoint: Checkpoint, rank: int) -> tuple[list[dict[str, Any]], str, bool]:
-    """Read this rank's part; else say what is wrong, and whether the checkpoint may be whole all the same."""
+def _damage(checkpoint: Checkpoint, names: Sequence[str]) -> str:
+    """Return how files differ from those that were written; empty if they do not."""
     try:
-        paths = [checkpoint.check(name) for name in (SHARED, own_name(rank))]
+        for name in names:
+            checkpoint.check(name)
     except CheckpointError as error:
-        return [], str(error), False
-    except OSError as error:
-        return [], _unreadable(error), True
+        return str(error)
+    return ""
+
+
+def _load(checkpoint: Checkpoint, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Read files into host memory: a GPU may have no room for a second copy."""
+    return [load(checkpoint.folder / name, torch.device("cpu")) for name in names]
+
+
+def _read(group: HostGroup, read: Callable[[], T]) -> T:
+    """Return what this rank reads, if every rank can read.
+
+    Raises:
+        CheckpointError: A rank cannot. Its checkpoint may be complete, so nothing is trained in its place.
+    """
+    value, problem = None, ""
     try:
-        return [load(path, HOST) for path in paths], "", False
-    except CheckpointError as error:
-        # its bytes are those that were written: it is this host that has, for instance, no memory for it
-        return [], str(error), True
+        value = read()
     except OSError as error:
-        return [], _unreadable(error), True
-
-
-def _stop_if(unreadable: list[str]) -> None:
-    """Stop where a checkpoint may be whole: nothing is trained in its place, and nothing taken away."""
-    if unreadable:
+        problem = f"{error.filename} cannot be read: {error.strerror}"
+    except CheckpointError as error:
+        # its bytes are those that were written; the host may lack memory for them
+        problem = str(error)
+    if problems := list(filter(None, group.gather(problem))):
         raise CheckpointError(
-            f"{unreadable[0]}. It may be whole, so nothing was deleted and nothing trained. Look at the "
-            "file system and the nodes' memory, or delete that checkpoint's folder to go on from the one "
-            "before."
+            f"{problems[0]}. It may be complete, so nothing was deleted and nothing trained. Check the file "
+            "system and the nodes' memory, or delete that checkpoint's folder to resume from the one before."
         )
-
-
-def _unreadable(error: OSError) -> str:
-    return f"{error.filename} cannot be read: {error.strerror}"
+    return cast(T, value)

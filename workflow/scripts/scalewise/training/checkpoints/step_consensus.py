@@ -1,7 +1,7 @@
-"""The ranks' common decision after a step: train on, write a checkpoint, or write one and end.
+"""Decide on all ranks together after a step: continue, write a checkpoint, or write one and stop.
 
-Ranks must do the same at the same step, and signals reach them at different ones. They ask each other
-about once a second, on the host and by gloo also where the training uses nccl: the device's queue is
+Ranks must do the same at the same step, but signals reach them at different steps. They exchange their
+requests about once a second, between the hosts by gloo also if the training uses NCCL: the device's queue is
 neither read nor stopped.
 """
 
@@ -18,11 +18,11 @@ import torch.distributed as dist
 
 from scalewise.training.distributed.process_group import gather
 
-AGREE_SECONDS = 1.0
-"""Rough time between two questions: one small exchange on the host is then lost among the steps."""
+EXCHANGE_SECONDS = 1.0
+"""Rough time between two exchanges: one small exchange on the host is negligible among that many steps."""
 
 MAX_STEPS = 1000
-"""Most steps between two questions, however short a step is."""
+"""Most steps between two exchanges, however short a step is."""
 
 
 class StepDecision(enum.Enum):
@@ -34,58 +34,53 @@ class StepDecision(enum.Enum):
 
 
 class StepConsensus:
-    """Decides with the other ranks after each step; all must make it at the same place of the process group.
+    """Decides with the other ranks after each step; all create it at the same place of the process group.
 
     Args:
         timeout_seconds: A rank waits this long for the others.
-        checkpoint_seconds: Time between two checkpoints, by the clock of whichever rank is first.
-        asked: Names the source of a request to end that this rank got, if any.
-        now: Gives monotonic seconds.
+        checkpoint_seconds: Time between two checkpoints, by the clock of the first rank that it is over for.
+        stop_request: Returns the source of a request to stop that reached this rank, if any.
+        now: Returns monotonic seconds.
     """
 
     def __init__(
         self,
         timeout_seconds: float,
         checkpoint_seconds: float,
-        asked: Callable[[], str | None],
+        stop_request: Callable[[], str | None],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._group: Any = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_seconds))
         self._checkpoint_seconds = checkpoint_seconds
-        self._asked, self._now = asked, now
+        self._stop_request, self._now = stop_request, now
         self._steps, self._interval = 0, 1
-        self._last = self._checkpointed = now()
+        self._exchanged = self._checkpointed = now()
         self.stop_source = ""
-        """Sources of the request to end, once there is a verdict to stop; the same on all ranks."""
+        """Sources of the requests to stop, after the decision to stop; the same on all ranks."""
 
     def after_step(self) -> StepDecision | None:
-        """Decide after an optimizer step; None where the ranks do not ask each other this time."""
+        """Decide after an optimizer step; None if the ranks do not exchange requests after this one."""
         self._steps += 1
         if self._steps < self._interval:
             return None
-        now = self._now()
-        asked = self._asked()
-        due = now - self._checkpointed >= self._checkpoint_seconds
-        wishes = torch.tensor(
-            [float(asked is not None), float(due), (now - self._last) / self._steps], dtype=torch.float64
-        )
-        dist.all_reduce(wishes, dist.ReduceOp.MAX, group=self._group)
-        stop, checkpoint, step_seconds = wishes.tolist()
-        # from what all ranks know alike: the next question comes at the same step
-        wanted = max(int(AGREE_SECONDS / max(step_seconds, 1e-9)), 1)
-        # not at once: on a GPU the first steps, and those after an evaluation, are put into its queue in no
-        # time, and only a full queue keeps the host at the device's pace
+        now, request = self._now(), self._stop_request()
+        is_due = now - self._checkpointed >= self._checkpoint_seconds
+        step_seconds = (now - self._exchanged) / self._steps
+        values = torch.tensor([request is not None, is_due, step_seconds], dtype=torch.float64)
+        dist.all_reduce(values, dist.ReduceOp.MAX, group=self._group)
+        stop, checkpoint, step_seconds = values.tolist()
+        # from values that are the same on all ranks, so that all exchange after the same step
+        wanted = max(int(EXCHANGE_SECONDS / max(step_seconds, 1e-9)), 1)
+        # not at once: a GPU's host queues the first steps, and those after an evaluation, faster than the GPU
+        # runs them; only a full queue keeps the host at the device's pace
         self._interval = min(wanted, 2 * self._interval, MAX_STEPS)
-        self._steps, self._last = 0, now
+        self._steps, self._exchanged = 0, now
         if stop:
-            self.stop_source = self._gathered(asked)
+            requests = gather(request, dist.get_world_size(self._group), self._group)
+            self.stop_source = "; ".join(dict.fromkeys(filter(None, requests)))
             return StepDecision.STOP
         return StepDecision.CHECKPOINT if checkpoint else StepDecision.CONTINUE
 
     def checkpoint_written(self) -> None:
-        """Count the time to the next checkpoint from now: one has been written, or tried."""
-        self._checkpointed = self._last = self._now()
-
-    def _gathered(self, asked: str | None) -> str:
-        words = gather(asked, dist.get_world_size(self._group), self._group)
-        return "; ".join(dict.fromkeys(word for word in words if word is not None))
+        """Count the time to the next checkpoint from now, after one was written or failed."""
+        self._checkpointed = self._exchanged = self._now()
