@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from scalewise.execution.progress_reporter import ProgressReporter
 from scalewise.execution.rank_files import RankFiles
 from scalewise.training.data import datasets
+from scalewise.training.data.preparation import prepare
 from scalewise.training.loop import TrainingState, to_the_end, train_epoch
 from scalewise.training.measure.throughput import WINDOW_STEPS
 from scalewise.training.optim import build_optimizer
@@ -47,7 +48,7 @@ def rows() -> list[Row]:
     """Epochs of both loops in turn, in one process on one core, without and with lines on steps."""
     with one_rank() as (identity, device), tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "digits.safetensors"
-        datasets.prepare("digits", file)
+        prepare("digits", file)
         whole = datasets.load(file)
 
         def task(steps: int) -> Trainer:

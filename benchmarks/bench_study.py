@@ -27,7 +27,7 @@ from scalewise.plan.config.settings import Settings
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.study import load_study
 from scalewise.records import read_summary
-from scalewise.training.data.datasets import prepare
+from scalewise.training.data.preparation import prepare
 
 from .measure import Row, interleave, spread
 

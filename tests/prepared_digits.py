@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from scalewise.plan.catalog.datasets import prepared_path
-from scalewise.training.data.datasets import prepare
+from scalewise.training.data.preparation import prepare
 
 
 @cache

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.datasets import load_digits
 from tests.distributed.whole_runs import COMMIT, END_SECONDS, RANK_PYTHON, Training, clean_up
 from tests.planned_job import plan_one_run, train_command
@@ -28,7 +29,7 @@ from tests.waiting import wait_until
 from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.study import load_study
 from scalewise.records import EPOCHS, MODEL, Resumption, read_summary
-from scalewise.training.data.storage import write
+from scalewise.training.data.datasets import write
 
 SETTINGS: dict[str, Any] = {
     "model": "planted_perilous",
@@ -230,13 +231,13 @@ class Runs:
 def prepare_some_digits(path: Path, samples: int = 331, test_samples: int = 83) -> None:
     """The first of the handwritten digits, as every rank maps them."""
     digits = load_digits()
-    images = (digits.images[: samples + test_samples, np.newaxis] * 15).astype(np.uint8)
-    labels = digits.target[: len(images)].astype(np.int64)
-    arrays = {}
+    images = torch.from_numpy((digits.images[: samples + test_samples, np.newaxis] * 15).astype(np.uint8))
+    labels = torch.from_numpy(digits.target[: len(images)].astype(np.int64))
+    tensors = {}
     for split, part in (("train", slice(samples)), ("test", slice(samples, None))):
-        arrays[f"{split}_images"] = np.ascontiguousarray(images[part])
-        arrays[f"{split}_labels"] = np.ascontiguousarray(labels[part])
-    write(arrays, path)
+        tensors[f"{split}_images"] = images[part].clone()
+        tensors[f"{split}_labels"] = labels[part].clone()
+    write(tensors, path)
 
 
 def resumed_at(folder: Path) -> list[int]:

@@ -17,7 +17,7 @@ from tests.distributed.whole_runs import ENDLESS, Start, finish
 
 from scalewise.execution.watchdog import SECOND_SIGNAL_AFTER_SECONDS
 from scalewise.records import EPOCHS, RANKS, SUMMARY, UTILIZATION, read_failure
-from scalewise.training.data.datasets import prepare
+from scalewise.training.data.preparation import prepare
 
 pytestmark = [needs_two_cores, pytest.mark.starts_ranks]
 

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import psutil
 import pytest
+import torch
 from sklearn.datasets import load_digits
 from tests.cores import needs_two_cores
 from tests.distributed.whole_runs import SETTINGS, Start, Training, finish
@@ -27,7 +28,7 @@ from scalewise.analysis.report.drawing import draw
 from scalewise.analysis.report.page import write_report
 from scalewise.plan.config.experiment import Experiment
 from scalewise.records import read_failure
-from scalewise.training.data.storage import write
+from scalewise.training.data.datasets import write
 
 pytestmark = [needs_two_cores, pytest.mark.starts_ranks]
 
@@ -67,11 +68,11 @@ def test_1797_samples_over_4_ranks_make_equal_steps_and_each_is_tested_once(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Figure
 ) -> None:
     digits = load_digits()
-    images = (digits.images[:, np.newaxis] * 15).astype(np.uint8)
-    labels = digits.target.astype(np.int64)
+    images = torch.from_numpy((digits.images[:, np.newaxis] * 15).astype(np.uint8))
+    labels = torch.from_numpy(digits.target.astype(np.int64))
     prepared = tmp_path / "prepared.safetensors"
-    splits = {"train_images": images, "train_labels": labels, "test_images": images, "test_labels": labels}
-    write(splits, prepared)
+    train = {"train_images": images, "train_labels": labels}
+    write(train | {"test_images": images.clone(), "test_labels": labels.clone()}, prepared)
     (tmp_path / "site.yaml").write_text("accelerator: cpu\ndevices_per_node: 4\ncpus_per_node: 4\n")
     monkeypatch.setenv("COUNTED_IN", str(tmp_path))
     changed = {"model": "planted_counting", "devices": [4], "epochs": 2, "global_batch_size": 248}

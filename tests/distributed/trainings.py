@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file
 from sklearn.datasets import load_digits
 from tests.distributed.probe_group import share_one_gpu
@@ -27,8 +28,7 @@ from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.rank_processes import rank_setup_for
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.jobs.launch import SiteLaunch
-from scalewise.training.data.storage import Arrays, write
-from scalewise.training.data.weights_file import write_weights
+from scalewise.training.data.datasets import write
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -191,7 +191,7 @@ def trainings_in(folder: Path, place: Place, accelerator: str) -> Trainings:
     dataset = folder / "prepared.safetensors"
     _prepare_coloured_digits(dataset)
     weights = folder / "resnet18.safetensors"
-    write_weights(resnet18(weights=None).state_dict(), weights)
+    write(resnet18(weights=None).state_dict(), weights)
     return Trainings(folder, dataset, weights, place, accelerator)
 
 
@@ -211,13 +211,13 @@ def _prepare_coloured_digits(path: Path) -> None:
     """Handwritten digits of three unlike channels: layouts of one channel cannot be told apart."""
     digits = load_digits()
     grey = digits.images[: TRAIN_SAMPLES + TEST_SAMPLES, np.newaxis] * 15
-    images = np.concatenate([grey, 250 - grey, grey / 2], axis=1).astype(np.uint8)
-    labels = digits.target[: len(images)].astype(np.int64)
-    arrays: Arrays = {}
+    images = torch.from_numpy(np.concatenate([grey, 250 - grey, grey / 2], axis=1).astype(np.uint8))
+    labels = torch.from_numpy(digits.target[: len(images)].astype(np.int64))
+    tensors = {}
     for split, part in (("train", slice(TRAIN_SAMPLES)), ("test", slice(TRAIN_SAMPLES, None))):
-        arrays[f"{split}_images"] = np.ascontiguousarray(images[part])
-        arrays[f"{split}_labels"] = np.ascontiguousarray(labels[part])
-    write(arrays, path)
+        tensors[f"{split}_images"] = images[part].clone()
+        tensors[f"{split}_labels"] = labels[part].clone()
+    write(tensors, path)
 
 
 def start_ranks(probe: str, world_size: int, *arguments: Path) -> None:

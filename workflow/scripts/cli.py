@@ -27,8 +27,9 @@ Command = Callable[[argparse.Namespace], int | None]
 def prepare_dataset(options: argparse.Namespace) -> int:
     """Fetch a dataset and decode it once into a file for all ranks, on a machine with internet access."""
     with imports_uncollected():
-        from scalewise.training.data.datasets import DatasetError, prepare
+        from scalewise.training.data.datasets import DatasetError
         from scalewise.training.data.fetch import Mirror
+        from scalewise.training.data.preparation import prepare
 
     try:
         facts = prepare(
@@ -43,13 +44,13 @@ def prepare_dataset(options: argparse.Namespace) -> int:
 def prepare_weights(options: argparse.Namespace) -> int:
     """Fetch published weights, on a machine with internet access, into a file that every rank reads."""
     with imports_uncollected():
-        from scalewise.training.data import pretrained
+        from scalewise.training.data import preparation
         from scalewise.training.data.datasets import DatasetError
         from scalewise.training.data.fetch import Mirror
 
     try:
         mirror = Mirror.of_environment(os.environ)
-        count = pretrained.prepare_weights(options.model, options.output, mirror=mirror, notify=_print_now)
+        count = preparation.prepare_weights(options.model, options.output, mirror=mirror, notify=_print_now)
     except DatasetError as error:
         return _fail(error)
     print(f"{options.output}: {count} tensors")

@@ -5,25 +5,17 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
-from safetensors.numpy import save_file
+import torch
 
 from scalewise.execution.input_hashes import input_hashes
-from scalewise.training.data import storage
+from scalewise.training.data.datasets import write
 
 
 def prepared(path: Path, pixel: int = 0) -> Path:
-    images, labels = np.zeros((20, 1, 8, 8), dtype=np.uint8), np.arange(20, dtype=np.int64) % 10
-    other = images.copy()
-    other[7, 0, 3, 3] = pixel
-    arrays: storage.Arrays = {
-        "train_images": other,
-        "train_labels": labels,
-        "test_images": images,
-        "test_labels": labels,
-    }
-    storage.write(arrays, path)
+    images = torch.zeros(20, 1, 8, 8, dtype=torch.uint8)
+    images[7, 0, 3, 3] = pixel
+    write({"train_images": images, "train_labels": torch.arange(20) % 10}, path)
     return path
 
 
@@ -38,11 +30,11 @@ def test_data_that_was_prepared_again_is_the_same_and_another_pixel_is_not(tmp_p
 
 def test_weights_count_by_every_byte(tmp_path: Path) -> None:
     data, weights = prepared(tmp_path / "a"), tmp_path / "w.safetensors"
-    save_file({"layer": np.zeros(4, dtype=np.float32)}, weights)
+    write({"layer": torch.zeros(4)}, weights)
     first = input_hashes(data, weights)
     assert first.keys() == {"dataset", "weights"}
 
-    save_file({"layer": np.ones(4, dtype=np.float32)}, weights)
+    write({"layer": torch.ones(4)}, weights)
     second = input_hashes(data, weights)
     assert {name for name in first if first[name] != second[name]} == {"weights"}
 

@@ -1,7 +1,7 @@
 """Data damaged at random, in every format: an error that says what to do, or the data as they were.
 
-What protects what: a published file its sha256; an archive the sums of its own format; a prepared file the
-sums in its header; pretrained weights as they are stored, and a checkpoint, a sha256.
+What protects what: a published file its sha256; an archive the sums of its own format; a prepared file,
+data or weights, the sha256 in its header, and a checkpoint its own.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
+from safetensors.torch import save_file
 from tests.data_files import write_checksums, write_cifar10, write_cifar100, write_mnist
 from tests.reliability.thoroughness import times
 from tests.small_runs import definition
 
 from scalewise.execution.checkpoint_files import MANIFEST, CheckpointError, CheckpointFolder
 from scalewise.training.checkpoints import storage as checkpoint_storage
-from scalewise.training.data.datasets import DatasetError, load, prepare
+from scalewise.training.data.datasets import DatasetError, load, read, write
 from scalewise.training.data.decoders import decode_cifar, decode_mnist
 from scalewise.training.data.fetch import Mirror, read_checksums
-from scalewise.training.data.storage import DamagedFileError, write
-from scalewise.training.data.weights_file import read_weights, write_weights
+from scalewise.training.data.preparation import prepare
 
 RecordProperty = Callable[[str, object], None]
 Content = dict[str, NDArray[np.generic]]
+Tensors = dict[str, torch.Tensor]
 Reader = Callable[[], Content]
 
 PAGE = b"<!DOCTYPE html><html><body>404</body></html>\n"
-REFUSALS = (DatasetError, DamagedFileError, CheckpointError)
+REFUSALS = (DatasetError, CheckpointError)
 
 
 def damages(content: bytes, other: bytes, seed: int) -> bytes:
@@ -196,19 +196,19 @@ def test_a_damaged_archive_never_decodes_to_other_values(
 
 
 @pytest.fixture
-def images() -> Content:
-    generator = np.random.default_rng(0)
+def images() -> Tensors:
+    generator = torch.Generator().manual_seed(0)
     return {
-        "train_images": generator.integers(0, 256, (12, 1, 6, 5), dtype=np.uint8),
-        "train_labels": np.arange(12, dtype=np.int64) % 2,
-        "test_images": generator.integers(0, 256, (4, 1, 6, 5), dtype=np.uint8),
-        "test_labels": np.arange(4, dtype=np.int64) % 2,
+        "train_images": torch.randint(256, (12, 1, 6, 5), generator=generator, dtype=torch.uint8),
+        "train_labels": torch.arange(12) % 2,
+        "test_images": torch.randint(256, (4, 1, 6, 5), generator=generator, dtype=torch.uint8),
+        "test_labels": torch.arange(4) % 2,
     }
 
 
 @pytest.mark.refuses("data: truncated", "data: pickle")
 def test_a_prepared_file_that_is_damaged_is_never_trained_on(
-    images: Content, tmp_path: Path, record_property: RecordProperty
+    images: Tensors, tmp_path: Path, record_property: RecordProperty
 ) -> None:
     plain, path = tmp_path / "plain.safetensors", tmp_path / "dataset.safetensors"
     save_file(images, plain)
@@ -224,14 +224,14 @@ def test_a_prepared_file_that_is_damaged_is_never_trained_on(
 
 @pytest.mark.parametrize(("was", "becomes"), [("U8", "I8"), ("I64", "U64"), ("[12,1,6,5]", "[12,1,5,6]")])
 def test_a_prepared_file_whose_header_was_edited_is_refused(
-    was: str, becomes: str, images: Content, tmp_path: Path
+    was: str, becomes: str, images: Tensors, tmp_path: Path
 ) -> None:
     path = tmp_path / "dataset.safetensors"
     write(images, path)
     path.write_bytes(path.read_bytes().replace(was.encode(), becomes.encode()))
     with pytest.raises(
         DatasetError,
-        match=r"its header differs from what was stored.*Delete it and give the same",
+        match=r"it differs from what was stored.*Delete it and give the same",
     ):
         load(path)
 
@@ -243,16 +243,12 @@ def test_weights_that_are_damaged_after_they_were_stored_are_never_loaded(
     generator = torch.Generator().manual_seed(0)
     state = {"fc.weight": torch.randn(4, 3, generator=generator), "bn.count": torch.tensor(7)}
     path = tmp_path / "model.safetensors"
-    write_weights(state, path)
+    write(state, path)
 
-    def read() -> Content:
-        try:
-            return {name: tensor.numpy() for name, tensor in read_weights(path).items()}
-        except DamagedFileError as error:
-            # as the network that takes them names it
-            raise DamagedFileError(f"{path}: {error}") from error
+    def stored() -> Content:
+        return {name: tensor.numpy().copy() for name, tensor in read(path).items()}
 
-    survive(path, read, pickle.dumps(state), record_property, "pretrained weights", times(200, 3000))
+    survive(path, stored, pickle.dumps(state), record_property, "pretrained weights", times(200, 3000))
 
 
 @pytest.mark.fault(20)
@@ -269,7 +265,7 @@ def test_a_checkpoint_that_is_damaged_is_never_gone_on_from(
         folder.commit(part, step, step / 10, {"rank0.pt": checkpoint_storage.save(part / "rank0.pt", state)})
     older, newest = sorted(folder.folder.iterdir())
 
-    def read() -> Content:
+    def resumed() -> Content:
         refused: list[str] = []
         found = next(folder.valid(refused))
         if found.folder != newest:
@@ -279,7 +275,7 @@ def test_a_checkpoint_that_is_damaged_is_never_gone_on_from(
         return {"weight": state["weight"].numpy(), "numbers": numbers}
 
     other = (older / name).read_bytes()
-    survive(newest / name, read, other, record_property, f"{name} of a checkpoint", times(150, 2000))
+    survive(newest / name, resumed, other, record_property, f"{name} of a checkpoint", times(150, 2000))
 
 
 def test_a_damage_is_one(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from scalewise.plan.catalog.datasets import DATASETS
-from scalewise.training.data.datasets import DatasetError, check, load, prepare
+from scalewise.training.data.datasets import DatasetError, load, write
 from scalewise.training.data.fetch import FILES
-from scalewise.training.data.storage import write
+from scalewise.training.data.preparation import check, prepare
 
 refuses = pytest.mark.refuses
 
@@ -180,7 +180,7 @@ def test_a_label_far_out_of_range_is_refused_like_any_other() -> None:
 @pytest.mark.refuses("data: truncated")
 def test_a_damaged_file_is_refused_by_name_with_the_cure(tmp_path: Path, kept: int) -> None:
     path = tmp_path / "dataset.safetensors"
-    write(sound(), path)
+    write({name: torch.from_numpy(array) for name, array in sound().items()}, path)
     path.write_bytes(path.read_bytes()[:kept])
     with pytest.raises(DatasetError, match="Delete it and give the same command again"):
         load(path)
@@ -189,7 +189,7 @@ def test_a_damaged_file_is_refused_by_name_with_the_cure(tmp_path: Path, kept: i
 def test_a_prepared_file_that_has_gone_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         DatasetError,
-        match=r"dataset .*gone\.safetensors is missing\. Give the same command",
+        match=r"file .*gone\.safetensors is missing\. Give the same command",
     ):
         load(tmp_path / "gone.safetensors")
 

@@ -1,40 +1,42 @@
-"""A prepared file is proved before it is trained on, and ranks of a node share its pages."""
+"""A prepared file is compared with its checksum before it is used, and ranks of a node share its pages."""
 
 from __future__ import annotations
 
 import os
 import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
-from safetensors.numpy import load_file, save_file
+from safetensors.torch import load_file, save_file
+from tests.small_disk import needs_small_disk, on_small_disk
 
-from scalewise.training.data import storage
-from scalewise.training.data.datasets import DatasetError, load, prepare
-from scalewise.training.data.storage import ORDER, DamagedFileError, verify
+from scalewise.training.data.datasets import DatasetError, load, write
 
 SCRIPTS = Path(__file__).parents[3] / "workflow" / "scripts"
 
 
-def arrays(samples: int = 64, pixels: int = 64) -> dict[str, NDArray[np.generic]]:
-    generator = np.random.default_rng(0)
+def tensors(samples: int = 64, pixels: int = 64) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+
+    def images(count: int) -> torch.Tensor:
+        return torch.randint(256, (count, 3, pixels, pixels), generator=generator, dtype=torch.uint8)
+
     return {
-        "train_images": generator.integers(0, 256, (samples, 3, pixels, pixels), dtype=np.uint8),
-        "train_labels": np.arange(samples, dtype=np.int64) % 5,
-        "test_images": generator.integers(0, 256, (7, 3, pixels, pixels), dtype=np.uint8),
-        "test_labels": np.arange(7, dtype=np.int64) % 5,
+        "train_images": images(samples),
+        "train_labels": torch.arange(samples) % 5,
+        "test_images": images(7),
+        "test_labels": torch.arange(7) % 5,
     }
 
 
 @pytest.fixture
 def prepared(tmp_path: Path) -> Path:
     path = tmp_path / "dataset.safetensors"
-    storage.write(arrays(), path)
+    write(tensors(), path)
     return path
 
 
@@ -50,10 +52,8 @@ def data_begins(path: Path) -> int:
 
 def test_any_reader_of_safetensors_reads_the_file(prepared: Path) -> None:
     stored = load_file(prepared)
-    assert {name: np.array_equal(stored[name], array) for name, array in arrays().items()} == dict.fromkeys(
-        stored, True
-    )
-    assert set(stored) == set(ORDER)
+    assert stored.keys() == tensors().keys()
+    assert all(torch.equal(stored[name], tensor) for name, tensor in tensors().items())
     assert data_begins(prepared) % 8 == 0, "numbers of 8 bytes begin where such may"
 
 
@@ -67,39 +67,9 @@ def test_one_flipped_bit_is_found(place: int, prepared: Path) -> None:
         load(prepared)
 
 
-def test_of_a_large_file_the_labels_are_always_proved_and_images_in_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(storage, "PIECE_BYTES", 4096)
-    path = tmp_path / "dataset.safetensors"
-    storage.write(arrays(), path)
-    begins = data_begins(path)
-    flip(path, begins + 8)
-    for _ in range(5):
-        with pytest.raises(DamagedFileError, match="from byte"):
-            verify(path, at_most_bytes=4096)
-    flip(path, begins + 8)
-
-    flip(path, begins + 300_000)
-    found = 0
-    for _ in range(60):
-        try:
-            verify(path, at_most_bytes=40 * 4096)  # of 213 pieces
-        except DamagedFileError:
-            found += 1
-    assert 0 < found < 60
-
-
-def test_the_header_stays_small_for_a_large_dataset() -> None:
-    total = 10**12
-    assert total / storage._piece_bytes(total) <= storage.MAX_PIECES
-    assert storage._piece_bytes(1) == storage._piece_bytes(8 << 30) == storage.PIECE_BYTES
-    assert storage._piece_bytes((8 << 30) + 1) == 2 * storage.PIECE_BYTES
-
-
-def test_a_file_without_sums_is_not_trained_on(tmp_path: Path) -> None:
-    save_file(arrays(), tmp_path / "plain.safetensors")
-    with pytest.raises(DatasetError, match=r"plain\.safetensors is damaged \(it has no sums of its pieces"):
+def test_a_file_without_a_checksum_is_not_trained_on(tmp_path: Path) -> None:
+    save_file(tensors(), tmp_path / "plain.safetensors")
+    with pytest.raises(DatasetError, match=r"plain\.safetensors is damaged \(it differs"):
         load(tmp_path / "plain.safetensors")
 
 
@@ -161,8 +131,40 @@ def test_labels_are_numbers_that_a_loss_takes(prepared: Path) -> None:
     assert data.classes == 5
 
 
-def test_a_full_disk_is_named_and_nothing_is_left(tmp_path: Path) -> None:
-    folder = tmp_path / "out"
-    folder.write_text("a file where the folder should be")
-    with pytest.raises(DatasetError, match=r"dataset\.safetensors: cannot be written .*Make room"):
-        prepare("digits", folder / "dataset.safetensors")
+@pytest.mark.parametrize("hindrance", ["a file in the way", "a limit on file sizes"])
+def test_a_file_that_cannot_be_written_is_named_and_nothing_is_left(hindrance: str, tmp_path: Path) -> None:
+    path = tmp_path / "out" / "dataset.safetensors"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if hindrance == "a file in the way":
+        path.parent.write_text("a file where the folder should be")
+    else:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    try:
+        with pytest.raises(DatasetError, match=r"dataset\.safetensors: cannot be written .*Make room"):
+            write(tensors(), path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not path.parent.is_dir() or list(path.parent.iterdir()) == []
+
+
+WRITE = """
+import sys, torch
+from pathlib import Path
+from scalewise.training.data.datasets import write
+write({"a": torch.zeros(1_000_000)}, Path(sys.argv[1]))
+"""
+
+
+@needs_small_disk
+@pytest.mark.fault(19)
+@pytest.mark.slow
+def test_a_full_disk_is_named_with_the_path(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    ended = subprocess.run(
+        on_small_disk(disk, "1m", [sys.executable, "-c", WRITE, str(disk / "weights")]),
+        env={"PYTHONPATH": str(SCRIPTS), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert re.search(r"weights: cannot be written \(.*No space left on device.*\)\. Make room", ended.stderr)

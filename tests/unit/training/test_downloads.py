@@ -20,8 +20,8 @@ from tests.file_server import FileServer, cut_after, good, serving, status
 from tests.waiting import wait_until
 
 from scalewise.training.data import fetch as downloads
+from scalewise.training.data.datasets import DatasetError
 from scalewise.training.data.fetch import FILES, Mirror, PublishedFile, fetch, read_checksums, redacted
-from scalewise.training.data.storage import DatasetError
 
 refuses = pytest.mark.refuses
 

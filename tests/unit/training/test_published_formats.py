@@ -21,10 +21,10 @@ from tests.data_files import (
     write_mnist,
 )
 
-from scalewise.training.data import decoders
-from scalewise.training.data.datasets import DatasetError, load, prepare
-from scalewise.training.data.decoders import FormatError, decode_cifar, decode_mnist, read_idx, read_members
+from scalewise.training.data.datasets import DatasetError, load
+from scalewise.training.data.decoders import decode_cifar, decode_mnist
 from scalewise.training.data.fetch import FILES, Mirror, PublishedFile, read_checksums
+from scalewise.training.data.preparation import prepare
 
 refuses = pytest.mark.refuses
 
@@ -84,7 +84,7 @@ IMAGES = idx(np.zeros((4, 2, 2), np.uint8))
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        pytest.param(b"", "ends after 0 of 16 bytes", id="empty"),
+        pytest.param(b"", "has 0 bytes", id="empty"),
         pytest.param(
             b"<html>404</html>", "cannot be unpacked", id="HTML", marks=refuses("data: html for an archive")
         ),
@@ -95,23 +95,22 @@ IMAGES = idx(np.zeros((4, 2, 2), np.uint8))
         pytest.param(packed(IMAGES)[:-8] + bytes(8), "cannot be unpacked", id="damaged archive"),
         pytest.param(
             packed(IMAGES[:-1]),
-            "ends after 15 of 16 bytes",
+            "has 31 bytes",
             id="cut values",
             marks=refuses("data: truncated"),
         ),
-        pytest.param(packed(IMAGES + b"1"), "goes on after its 16 values", id="too long"),
-        pytest.param(packed(b"\0\0\x08\x01" + IMAGES[4:]), "begins with 00000801, not 00000803", id="labels"),
+        pytest.param(packed(IMAGES + b"1"), "has 33 bytes", id="too long"),
+        pytest.param(packed(b"\0\0\x08\x01" + IMAGES[4:]), "begins with 00000801", id="labels"),
         pytest.param(packed(b"\0\0\x0d\x03" + IMAGES[4:]), "begins with 00000d03", id="fractions"),
-        pytest.param(
-            packed(b"\0\0\x08\x03" + b"\xff" * 12), r"shape \[4294967295, .* bytes", id="absurd sizes"
-        ),
+        pytest.param(packed(b"\0\0\x08\x03" + b"\xff" * 12), "begins with 00000803ff", id="absurd sizes"),
     ],
 )
 def test_a_damaged_idx_file_is_named(content: bytes, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "train-images-idx3-ubyte.gz"
+    files = mnist_files(tmp_path)
+    path = files["train-images-idx3-ubyte.gz"]
     path.write_bytes(content)
-    with pytest.raises(FormatError, match=message) as refused:
-        read_idx(path, 3)
+    with pytest.raises(DatasetError, match=message) as refused:
+        decode_mnist(files)
     assert str(refused.value).startswith(f"{path}: ")
 
 
@@ -121,7 +120,7 @@ def test_a_label_that_no_digit_has_is_named_with_its_place(tmp_path: Path) -> No
     labels = np.arange(40, dtype=np.uint8) % 10
     labels[7] = 11
     files["train-labels-idx1-ubyte.gz"].write_bytes(packed(idx(labels)))
-    with pytest.raises(FormatError, match=r"train-labels-idx1-ubyte\.gz: record 7 has label 11, not 0 to 9"):
+    with pytest.raises(DatasetError, match=r"train-labels-idx1-ubyte\.gz: record 7 has label 11, not 0 to 9"):
         decode_mnist(files)
 
 
@@ -138,6 +137,9 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfil
     info.type = kind
     info.linkname = target
     return info
+
+
+TRAIN = "cifar-100-binary/train.bin"
 
 
 @pytest.mark.parametrize(
@@ -162,30 +164,30 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfil
             marks=refuses("security: hostile archive"),
         ),
         pytest.param(
-            member("wanted", tarfile.SYMTYPE, "/etc/passwd"),
-            "no file, 'wanted'",
+            member(TRAIN, tarfile.SYMTYPE, "/etc/passwd"),
+            f"a link or a device as member '{TRAIN}'",
             id="symbolic link",
             marks=refuses("data: archive with links", "security: hostile archive"),
         ),
         pytest.param(
-            member("wanted", tarfile.LNKTYPE, "/etc/passwd"),
-            "no file, 'wanted'",
+            member(TRAIN, tarfile.LNKTYPE, "/etc/passwd"),
+            f"a link or a device as member '{TRAIN}'",
             id="hard link",
             marks=refuses("data: archive with links", "security: hostile archive"),
         ),
         pytest.param(
             member("null", tarfile.CHRTYPE),
-            "no file, 'null'",
+            "a link or a device as member 'null'",
             id="device",
             marks=refuses("data: archive with devices", "security: hostile archive"),
         ),
         pytest.param(
             member("pipe", tarfile.FIFOTYPE),
-            "no file, 'pipe'",
+            "a link or a device as member 'pipe'",
             id="pipe",
             marks=refuses("data: archive with devices", "security: hostile archive"),
         ),
-        pytest.param(member("wanted", tarfile.DIRTYPE), "has no member 'wanted'", id="folder of that name"),
+        pytest.param(member(TRAIN, tarfile.DIRTYPE), f"{TRAIN} is missing", id="folder of that name"),
     ],
 )
 def test_a_hostile_archive_is_refused_and_writes_nothing(
@@ -195,37 +197,11 @@ def test_a_hostile_archive_is_refused_and_writes_nothing(
     record_property: Callable[[str, object], None],
 ) -> None:
     archive = archive_of(tmp_path / "a.tar.gz", (hostile, b""))
-    with pytest.raises(FormatError, match=message) as refused:
-        read_members(archive, {"wanted"})
+    with pytest.raises(DatasetError, match=message) as refused:
+        decode_cifar("cifar100", archive)
     record_property("message", str(refused.value).replace(f"{tmp_path}/", ""))
     assert str(refused.value).startswith(f"{archive}: ")
     assert list(tmp_path.iterdir()) == [archive]
-
-
-def test_a_member_that_is_there_twice_is_refused(tmp_path: Path) -> None:
-    archive = archive_of(tmp_path / "a.tar.gz", (member("wanted"), b"1"), (member("./wanted"), b"2"))
-    with pytest.raises(FormatError, match="has 'wanted' twice"):
-        read_members(archive, {"wanted"})
-
-
-@pytest.mark.parametrize("name", ["wanted", "other"])
-def test_an_archive_that_unpacks_without_end_is_refused(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where the member that swells is passed over."""
-    archive = archive_of(tmp_path / "a.tar.gz", (member(name), bytes(3 << 20)), (member("wanted"), b"1"))
-    assert archive.stat().st_size < 10_000
-    monkeypatch.setattr(decoders, "MAX_UNPACKED_BYTES", 2 << 20)
-    with pytest.raises(FormatError, match="unpacks to more than 2,097,152 bytes"):
-        read_members(archive, {"wanted"})
-
-
-def test_headers_that_unpack_without_end_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """tarfile reads a long name whole, before anyone can ask how long it is."""
-    archive = archive_of(tmp_path / "a.tar.gz", (member("x" * (3 << 20)), b""), (member("wanted"), b"1"))
-    monkeypatch.setattr(decoders, "MAX_UNPACKED_BYTES", 2 << 20)
-    with pytest.raises(FormatError, match="unpacks to more than 2,097,152 bytes"):
-        read_members(archive, {"wanted"})
 
 
 @pytest.mark.parametrize(
@@ -233,7 +209,7 @@ def test_headers_that_unpack_without_end_are_refused(tmp_path: Path, monkeypatch
     [
         pytest.param(
             lambda whole: whole[: len(whole) // 2],
-            "cannot be unpacked|has no member",
+            "cannot be unpacked",
             id="cut",
             marks=refuses("data: truncated"),
         ),
@@ -255,7 +231,7 @@ def test_headers_that_unpack_without_end_are_refused(tmp_path: Path, monkeypatch
 def test_a_damaged_archive_is_named(damage: Callable[[bytes], bytes], message: str, tmp_path: Path) -> None:
     archive = write_cifar10(tmp_path)
     archive.write_bytes(damage(archive.read_bytes()))
-    with pytest.raises(FormatError, match=message) as refused:
+    with pytest.raises(DatasetError, match=message) as refused:
         decode_cifar("cifar10", archive)
     assert str(refused.value).startswith(f"{archive}: ")
 
@@ -263,8 +239,8 @@ def test_a_damaged_archive_is_named(damage: Callable[[bytes], bytes], message: s
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        pytest.param(b"", "has 0 bytes, no whole number of 3074-byte records", id="empty"),
-        pytest.param(bytes(3073), "has 3,073 bytes, no whole number of 3074-byte records", id="of CIFAR-10"),
+        pytest.param(b"", "has 0 bytes, not a whole number of 3074-byte records", id="empty"),
+        pytest.param(bytes(3073), "has 3,073 bytes, not a whole number of", id="of CIFAR-10"),
         pytest.param(
             bytes(3074) + b"\0\x64" + bytes(3072),
             "record 1 has label 100, not 0 to 99",
@@ -276,5 +252,5 @@ def test_a_damaged_archive_is_named(damage: Callable[[bytes], bytes], message: s
 def test_records_that_are_not_of_cifar_are_named(content: bytes, message: str, tmp_path: Path) -> None:
     names = ("cifar-100-binary/train.bin", "cifar-100-binary/test.bin")
     archive = archive_of(tmp_path / "a.tar.gz", *((member(name), content) for name in names))
-    with pytest.raises(FormatError, match=rf"a\.tar\.gz: cifar-100-binary/train\.bin.*{message}"):
+    with pytest.raises(DatasetError, match=rf"a\.tar\.gz: cifar-100-binary/train\.bin.*{message}"):
         decode_cifar("cifar100", archive)

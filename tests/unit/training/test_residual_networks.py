@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from torchvision.models import resnet
 
-from scalewise.training.data.weights_file import WeightsError, write_weights
+from scalewise.training.data.datasets import DatasetError, write
 from scalewise.training.models.builders import build
 from scalewise.training.models.resnets import GuideBlock, PreactivationBlock
 
@@ -113,7 +113,7 @@ def imagenet_weights() -> State:
 
 
 def stored(path: Path, state: State) -> Path:
-    write_weights(state, path)
+    write(state, path)
     return path
 
 
@@ -159,10 +159,10 @@ def of_another_shape(state: State) -> State:
 @pytest.mark.parametrize(
     ("spoil", "classes", "complaint"),
     [
-        (without_a_tensor, 10, "it has no tensor layer1.0.conv1.weight"),
-        (with_a_tensor_more, 10, "there is no place for layer5.0.conv1.weight"),
-        (of_another_shape, 10, "layer2.0.conv2.weight has shape [1, 2] there but [128, 128, 3, 3] here"),
-        (lambda state: state | {"fc.bias": torch.zeros(9)}, 1000, "fc.bias has shape [9] there but [1000]"),
+        (without_a_tensor, 10, 'Missing key(s) in state_dict: "layer1.0.conv1.weight"'),
+        (with_a_tensor_more, 10, 'Unexpected key(s) in state_dict: "layer5.0.conv1.weight"'),
+        (of_another_shape, 10, "size mismatch for layer2.0.conv2.weight"),
+        (lambda state: state | {"fc.bias": torch.zeros(9)}, 1000, "size mismatch for fc.bias"),
     ],
 )
 def test_weights_of_another_network_are_refused_with_the_file_and_the_tensor(
@@ -170,7 +170,7 @@ def test_weights_of_another_network_are_refused_with_the_file_and_the_tensor(
 ) -> None:
     assert callable(spoil)
     path = stored(tmp_path / "other.safetensors", spoil(imagenet_weights()))
-    with pytest.raises(WeightsError) as caught:
+    with pytest.raises(DatasetError) as caught:
         build("resnet18", IMAGE, classes, path)
     assert str(path) in str(caught.value)
     assert complaint in str(caught.value)
@@ -179,14 +179,15 @@ def test_weights_of_another_network_are_refused_with_the_file_and_the_tensor(
 @pytest.mark.parametrize("image", [(1, 64, 64), (3, 32, 32)], ids=["grey", "small"])
 def test_weights_of_imagenets_stem_do_not_go_into_another(tmp_path: Path, image: tuple[int, ...]) -> None:
     path = stored(tmp_path / "model.safetensors", imagenet_weights())
-    with pytest.raises(WeightsError, match=r"conv1.weight has shape \[64, 3, 7, 7\] there"):
+    with pytest.raises(DatasetError, match=r"size mismatch for conv1\.weight"):
         build("resnet18", torch.Size(image), 10, path)
 
 
-def test_many_differences_are_counted_and_the_first_are_shown(tmp_path: Path) -> None:
+def test_of_many_differences_the_first_are_shown(tmp_path: Path) -> None:
     path = stored(tmp_path / "other.safetensors", {"weight": torch.zeros(1)})
-    with pytest.raises(WeightsError, match=r"it has no tensor conv1.weight; .*; and \d+ more. Train without"):
+    with pytest.raises(DatasetError, match=r'"conv1.weight", .* \[\.\.\.\] Train without') as refused:
         build("resnet18", IMAGE, 10, path)
+    assert len(str(refused.value)) < 1000
 
 
 @pytest.mark.parametrize("content", [None, b"", b"<html>not found</html>"], ids=["missing", "empty", "HTML"])
@@ -194,5 +195,5 @@ def test_weights_that_cannot_be_read_are_named(tmp_path: Path, content: bytes | 
     path = tmp_path / "model.safetensors"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(WeightsError, match=r"model.safetensors cannot be read"):
+    with pytest.raises(DatasetError, match=r"model.safetensors is (missing|damaged)"):
         build("resnet18", IMAGE, 10, path)

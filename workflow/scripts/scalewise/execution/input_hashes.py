@@ -14,8 +14,8 @@ def input_hashes(dataset: Path, weights: Path | None) -> dict[str, str]:
     """Return the hashes of a built-in training's inputs, by name: ``dataset``, ``weights``.
 
     Args:
-        dataset: The prepared file; its header holds the checksums of all of its pieces.
-        weights: The file that the training begins from; None for random weights.
+        dataset: The prepared file.
+        weights: The prepared file that the training begins from; None for random weights.
 
     Raises:
         OSError: A file cannot be read.
@@ -64,13 +64,8 @@ def _hash_stats(paths: Sequence[Path]) -> str:
 
 
 def _hash_prepared(path: Path) -> str:
-    """Return size and hash of a safetensors file; only its header is hashed if that holds checksums."""
-    size = path.stat().st_size
+    """Return the hash of a prepared file's header, which holds the checksum of its content."""
     with path.open("rb") as file:
         start = file.read(8)
-        length = int.from_bytes(start, "little")
-        header = file.read(min(length, LONGEST_HEADER))
-        if b'"crc32"' in header:
-            return f"{size}:{hashlib.sha256(start + header).hexdigest()}"
-        file.seek(0)
-        return f"{size}:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+        header = file.read(min(int.from_bytes(start, "little"), LONGEST_HEADER))
+    return hashlib.sha256(start + header).hexdigest()

@@ -1,32 +1,28 @@
-"""Datasets: decoded once into uint8 tensors, then mapped by every rank.
+"""Prepared files: tensors that every rank maps into memory, with a checksum of all of them.
 
-A dataset on disk is one safetensors file: no pickle is read, and ranks of a node share its pages.
+Datasets and pretrained weights are safetensors files: no rank reads a pickle, and the ranks of a node share
+the pages of a file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
-from scalewise.plan.catalog.datasets import DATASETS, DatasetFacts
-from scalewise.plan.config.errors import RefusedValueError
-from scalewise.training.data import storage
-from scalewise.training.data.storage import DatasetError
+CHECKSUM = "sha256"
+"""Name of the checksum in the metadata of a prepared file."""
 
-if TYPE_CHECKING:
-    from scalewise.training.data.fetch import Mirror, Notify
 
-__all__ = ["Dataset", "DatasetError", "check", "load", "prepare"]
-
-DOWNLOADS = Path("resources/downloads")
+class DatasetError(ValueError):
+    """Data or weights that must not be trained on; the message names the file, the values and the fix."""
 
 
 @dataclass(frozen=True)
@@ -48,129 +44,78 @@ class Dataset:
     classes: int
 
 
-def prepare(
-    dataset: str,
-    destination: Path,
-    *,
-    downloads: Path = DOWNLOADS,
-    mirror: Mirror | None = None,
-    notify: Notify = print,
-) -> DatasetFacts:
-    """Decode a dataset and store it, checked, under its final name.
-
-    Args:
-        dataset: A known name.
-        destination: The safetensors file to write.
-        downloads: Holds what is fetched, and files placed by hand: downloads/{dataset}/{file}.
-        mirror: The site's own source of downloads.
-        notify: Gets a line of progress now and then.
-
-    Raises:
-        DatasetError: The data is not what it should be, or cannot be had.
-    """
-    # only to prepare: what reads and downloads is needed by no rank
-    from scalewise.training.data.fetch import Mirror  # noqa: PLC0415
-    from scalewise.training.data.sources import is_published, load_arrays  # noqa: PLC0415
-
-    mirror = mirror or Mirror()
-    try:
-        with storage.scratch_folder(destination) as scratch:
-            arrays = load_arrays(dataset, downloads, mirror, scratch, notify)
-            facts = check(arrays, dataset)
-            if is_published(dataset, mirror) and facts != DATASETS[dataset]:
-                raise DatasetError(
-                    f"{dataset}: decoded as {facts}, but the catalogue says {DATASETS[dataset]}. "
-                    "The library that ships it has changed: pin the version in constraints.txt."
-                )
-            storage.write(_plain(arrays), destination)
-    except RefusedValueError as error:
-        raise DatasetError(f"dataset {error.text}. {error.fix}") from error
-    except OSError as error:
-        raise DatasetError(
-            f"{destination}: cannot be written ({error.strerror or error}). Make room, or make "
-            "the folder writable."
-        ) from error
-    return facts
-
-
-def check(arrays: Mapping[str, NDArray[np.generic]], name: str) -> DatasetFacts:
-    """Check shapes, types, range of labels and number of classes.
-
-    Raises:
-        DatasetError: The message names the array and both values.
-    """
-    train, test = arrays["train_images"], arrays["test_images"]
-    for split in ("train", "test"):
-        images, labels = arrays[f"{split}_images"], arrays[f"{split}_labels"]
-        if images.dtype != np.uint8 or images.ndim != 4 or not images.size:
-            raise DatasetError(
-                f"{name}: {split}_images are {images.dtype} of shape {list(images.shape)}, "
-                "not uint8 of [samples, channels, height, width] with at least one sample."
-            )
-        if labels.shape != (len(images),) or not np.issubdtype(labels.dtype, np.integer):
-            raise DatasetError(
-                f"{name}: {split}_labels are {labels.dtype} of shape {list(labels.shape)}, "
-                f"not {len(images)} integers."
-            )
-        if labels.min() < 0:
-            raise DatasetError(f"{name}: {split}_labels go down to {labels.min()}; use 0 and up.")
-    if train.shape[1:] != test.shape[1:]:
-        raise DatasetError(
-            f"{name}: train_images are {list(train.shape[1:])} each, test_images "
-            f"{list(test.shape[1:])}; both must have one shape."
-        )
-    # only what is there: an array as long as the largest label could be endless
-    present = np.unique(arrays["train_labels"])
-    classes = int(present[-1]) + 1
-    if len(present) < 2 or len(present) < classes:
-        first_gap = next((n for n, label in enumerate(present) if n != label), len(present))
-        raise DatasetError(
-            f"{name}: train_labels go up to {classes - 1}, but only {len(present)} classes have an image; "
-            f"class {first_gap} has none. Number two classes or more from 0 without gaps."
-        )
-    if int(arrays["test_labels"].max()) >= classes:
-        raise DatasetError(
-            f"{name}: test_labels go up to {int(arrays['test_labels'].max())}, but training has "
-            f"{classes} classes, 0 to {classes - 1}."
-        )
-    return DatasetFacts(len(train), len(test), *train.shape[1:])
-
-
-def load(path: Path, verify_bytes: int = storage.VERIFY_BYTES) -> Dataset:
-    """Map a prepared dataset into memory; images are not copied, and ranks of a node share their pages.
-
-    Args:
-        path: The prepared file.
-        verify_bytes: Limit of what is compared with the file's sums; the labels are in any case.
+def load(path: Path) -> Dataset:
+    """Map a prepared dataset into memory.
 
     Raises:
         DatasetError: The file is missing or damaged.
     """
+    tensors = read(path)
+    return Dataset(**tensors, classes=int(tensors["train_labels"].max()) + 1)
+
+
+def read(path: Path) -> dict[str, torch.Tensor]:
+    """Map the tensors of a prepared file into memory, once all of them have been compared with its checksum.
+
+    Raises:
+        DatasetError: The file is missing or damaged.
+    """
+    reason = "it differs from what was stored"
     try:
-        storage.verify(path, verify_bytes)
-        tensors = load_file(path)
+        with safe_open(path, "pt") as file:
+            stored = (file.metadata() or {}).get(CHECKSUM)
+            tensors: dict[str, torch.Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if stored == _checksum(tensors):
+            return tensors
     except FileNotFoundError as error:
         raise DatasetError(
-            f"the prepared dataset {path} is missing. Give the same command again: it prepares the data."
+            f"the prepared file {path} is missing. Give the same command again: it prepares the data."
         ) from error
-    except (SafetensorError, OSError, storage.DamagedFileError) as error:
-        raise DatasetError(
-            f"the prepared dataset {path} is damaged ({error}). Delete it and give the same command again."
-        ) from error
-    # copies the labels alone
-    train_labels, test_labels = (tensors[f"{split}_labels"].long() for split in ("train", "test"))
-    return Dataset(
-        tensors["train_images"],
-        train_labels,
-        tensors["test_images"],
-        test_labels,
-        classes=int(train_labels.max()) + 1,
+    except (SafetensorError, OSError) as error:
+        reason = str(error)
+    raise DatasetError(
+        f"the prepared file {path} is damaged ({reason}). Delete it and give the same command again."
     )
 
 
-def _plain(arrays: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
-    """The arrays as ranks map them: contiguous, and labels of one type, whatever integers they came as."""
-    return {
-        name: np.ascontiguousarray(array if name.endswith("images") else array.astype(np.int64))
-        for name, array in arrays.items()
-    }
+def write(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
+    """Store tensors under the final name, whole or not at all.
+
+    Args:
+        tensors: Contiguous, and none of them a view of another.
+        path: The file to write.
+
+    Raises:
+        DatasetError: The file cannot be written; no part of it is left.
+    """
+    with writable(path), TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+        part = Path(folder) / path.name
+        save_file(dict(tensors), part, {CHECKSUM: _checksum(tensors)})
+        part.replace(path)
+
+
+@contextmanager
+def writable(path: Path) -> Iterator[None]:
+    """Make the folder of a file; if anything there cannot be written, name the file and the fix.
+
+    Raises:
+        DatasetError: Something could not be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except (OSError, SafetensorError) as error:
+        raise DatasetError(
+            f"{path}: cannot be written ({getattr(error, 'strerror', None) or error}). Make room, or make "
+            "the folder writable."
+        ) from error
+
+
+def _checksum(tensors: Mapping[str, torch.Tensor]) -> str:
+    """Return the sha256 of names, types, shapes and values."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

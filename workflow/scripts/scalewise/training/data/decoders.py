@@ -1,45 +1,35 @@
-"""The published formats of MNIST and CIFAR, and the sets that need no download, as arrays.
+"""Read MNIST, CIFAR and the handwritten digits as arrays.
 
-Archives are read as streams: nothing of them is extracted, and nothing in them can name a file here.
+Archives are read in memory and nothing is extracted. torchvision's readers take unpacked files of MNIST and
+pickles of CIFAR.
 """
 
 from __future__ import annotations
 
 import gzip
 import io
+import math
 import tarfile
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scalewise.training.data.storage import Arrays, DatasetError
+from scalewise.training.data.datasets import DatasetError
 
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
+Arrays = dict[str, NDArray[np.generic]]
+"""Images and labels of both splits, by their names in ``Dataset``."""
 
-Bytes = NDArray[np.uint8]
-
-MAX_UNPACKED_BYTES = 256 << 20
-"""Most bytes of one file: the largest published one is 184 MB, and a bomb is more."""
-
-CIFAR_MEMBERS: dict[str, dict[str, tuple[str, ...]]] = {
+CIFAR = {
     "cifar10": {
-        "train": tuple(f"cifar-10-batches-bin/data_batch_{number}.bin" for number in range(1, 6)),
-        "test": ("cifar-10-batches-bin/test_batch.bin",),
+        "train": [f"cifar-10-batches-bin/data_batch_{number}.bin" for number in range(1, 6)],
+        "test": ["cifar-10-batches-bin/test_batch.bin"],
     },
-    "cifar100": {"train": ("cifar-100-binary/train.bin",), "test": ("cifar-100-binary/test.bin",)},
+    "cifar100": {"train": ["cifar-100-binary/train.bin"], "test": ["cifar-100-binary/test.bin"]},
 }
-_CIFAR_CLASSES = {"cifar10": 10, "cifar100": 100}
-_CIFAR_PIXELS = 3 * 32 * 32
-
-
-class FormatError(DatasetError):
-    """A file that is not what its name says; the message names file, place and values."""
+"""Members of the archives that hold the images of each split."""
 
 
 def decode_mnist(files: Mapping[str, Path]) -> Arrays:
@@ -49,106 +39,46 @@ def decode_mnist(files: Mapping[str, Path]) -> Arrays:
         files: Paths by their published names.
 
     Raises:
-        FormatError: A file is damaged, or holds what MNIST does not.
+        DatasetError: A file is damaged, or holds something else; the message names it.
     """
     arrays: Arrays = {}
     for split, prefix in (("train", "train"), ("test", "t10k")):
-        images = read_idx(files[f"{prefix}-images-idx3-ubyte.gz"], 3)
+        arrays[f"{split}_images"] = _read_idx(files[f"{prefix}-images-idx3-ubyte.gz"], 3)[:, None]
         path = files[f"{prefix}-labels-idx1-ubyte.gz"]
-        labels = read_idx(path, 1)
-        _check_labels(labels, 10, str(path))
-        arrays[f"{split}_images"] = images[:, None]
-        arrays[f"{split}_labels"] = labels.astype(np.int64)
+        arrays[f"{split}_labels"] = _checked(_read_idx(path, 1), 10, str(path))
     return arrays
-
-
-def read_idx(path: Path, dimensions: int) -> Bytes:
-    """Read a gzipped idx file of bytes: a mark, the sizes as big-endian numbers of 4 bytes, then the values.
-
-    Raises:
-        FormatError: The file is something else, has other dimensions, or is cut or too long.
-    """
-    with _naming(path), gzip.open(path) as file:
-        stream = _Bounded(file, MAX_UNPACKED_BYTES)
-        head = _exactly(stream, 4 + 4 * dimensions)
-        # 8: values of one byte
-        if head[:4] != bytes([0, 0, 8, dimensions]):
-            raise FormatError(f"begins with {head[:4].hex()}, not {bytes([0, 0, 8, dimensions]).hex()}")
-        shape = [int.from_bytes(head[at : at + 4], "big") for at in range(4, len(head), 4)]
-        count = int(np.prod(shape, dtype=object))
-        if count > MAX_UNPACKED_BYTES:
-            raise FormatError(f"says it has values of shape {shape}, {count:,} bytes")
-        values = np.frombuffer(_exactly(stream, count), np.uint8).reshape(shape)
-        if stream.read(1):
-            raise FormatError(f"goes on after its {count:,} values")
-    return values
 
 
 def decode_cifar(dataset: str, archive: Path) -> Arrays:
     """Decode a binary archive: images of [samples, 3, 32, 32], labels of [samples], CIFAR-100's fine ones.
 
     Raises:
-        FormatError: The archive is damaged, or holds what CIFAR's does not.
+        DatasetError: The archive is damaged, or holds something else; the message names file and member.
     """
-    splits = CIFAR_MEMBERS[dataset]
-    found = read_members(archive, {name for members in splits.values() for name in members})
-    arrays: Arrays = {}
+    members = _read_members(archive)
     # CIFAR-100 puts a coarse label first
-    label_bytes = 1 if dataset == "cifar10" else 2
-    record = label_bytes + _CIFAR_PIXELS
-    for split, members in splits.items():
-        parts = []
-        for name in members:
-            content = found[name]
-            if not content or len(content) % record:
-                raise FormatError(
-                    f"{archive}: {name} has {len(content):,} bytes, no whole number of {record}-byte records"
+    classes, label_bytes = (10, 1) if dataset == "cifar10" else (100, 2)
+    record = label_bytes + 3 * 32 * 32
+    arrays: Arrays = {}
+    for split, names in CIFAR[dataset].items():
+        for name in names:
+            if name not in members:
+                raise DatasetError(f"{archive}: {name} is missing.")
+            if not members[name] or len(members[name]) % record:
+                raise DatasetError(
+                    f"{archive}: {name} has {len(members[name]):,} bytes, not a whole number of "
+                    f"{record}-byte records."
                 )
-            part = np.frombuffer(content, np.uint8).reshape(-1, record)
-            _check_labels(part[:, label_bytes - 1], _CIFAR_CLASSES[dataset], f"{archive}: {name}")
-            parts.append(part)
-        records = np.concatenate(parts)
+        records = np.frombuffer(b"".join(members[name] for name in names), np.uint8).reshape(-1, record)
         arrays[f"{split}_images"] = records[:, label_bytes:].reshape(-1, 3, 32, 32)
-        arrays[f"{split}_labels"] = records[:, label_bytes - 1].astype(np.int64)
+        labels = records[:, label_bytes - 1]
+        arrays[f"{split}_labels"] = _checked(labels, classes, f"{archive}: {', '.join(names)}")
     return arrays
 
 
-def read_members(archive: Path, wanted: set[str]) -> dict[str, bytes]:
-    """Read the wanted members of a .tar.gz, all others passed over.
-
-    Raises:
-        FormatError: A member is missing, twice there, a link or device, or leads out of the archive.
-    """
-    found: dict[str, bytes] = {}
-    with _naming(archive), gzip.open(archive) as unpacked:
-        # bounds all that the archive may unpack to, long names and what is passed over among it
-        stream = cast("io.BufferedReader", _Bounded(unpacked, MAX_UNPACKED_BYTES))
-        with tarfile.open(fileobj=stream, mode="r|") as members:
-            for member in members:
-                path = PurePosixPath(member.name)
-                if path.is_absolute() or ".." in path.parts:
-                    raise FormatError(f"has a member that leads out of it, {member.name!r}")
-                if not (member.isreg() or member.isdir()):
-                    raise FormatError(f"has a member that is no file, {member.name!r} (a link or device)")
-                name = str(path)
-                if name not in wanted or not member.isreg():
-                    continue
-                if name in found:
-                    raise FormatError(f"has {name!r} twice")
-                content = members.extractfile(member)
-                assert content is not None, "a regular file"
-                found[name] = content.read()
-        # behind the last member stands the sum of all
-        while stream.read(1 << 20):
-            pass
-        if missing := sorted(wanted - found.keys()):
-            raise FormatError(f"has no member {missing[0]!r}")
-    return found
-
-
 def decode_digits(test_samples: int) -> Arrays:
-    """The 1,797 handwritten digits in scikit-learn (UCI Optical Recognition, 8x8, values 0 to 16)."""
-    # only to prepare: no rank pays for the import
+    """Return the 1,797 handwritten digits in scikit-learn (UCI Optical Recognition, 8x8, values 0 to 16)."""
+    # takes seconds to import, and only the digits need it
     from sklearn.datasets import load_digits  # noqa: PLC0415
     from sklearn.model_selection import train_test_split  # noqa: PLC0415
 
@@ -160,52 +90,51 @@ def decode_digits(test_samples: int) -> Arrays:
         stratify=labels,
         random_state=0,
     )
-    names = ("train_images", "test_images", "train_labels", "test_labels")
-    return dict(zip(names, split, strict=True))
+    return dict(zip(("train_images", "test_images", "train_labels", "test_labels"), split, strict=True))
 
 
-class _Bounded(io.RawIOBase):
-    """A stream that ends in an error where it would go on for ever."""
-
-    def __init__(self, stream: gzip.GzipFile, limit: int) -> None:
-        self.stream = stream
-        self.left = limit
-        self.limit = limit
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: WriteableBuffer) -> int:
-        view = memoryview(buffer).cast("B")
-        content = self.stream.read1(len(view))
-        self.left -= len(content)
-        if self.left < 0:
-            raise FormatError(f"unpacks to more than {self.limit:,} bytes")
-        view[: len(content)] = content
-        return len(content)
+def _read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
+    """Read an idx file of bytes: a mark, the sizes as big-endian numbers of 4 bytes, then the values."""
+    content = _unpack(path)
+    head = 4 + 4 * dimensions
+    shape = [int.from_bytes(content[at : at + 4], "big") for at in range(4, head, 4)]
+    # 8: values of one byte
+    if content[:4] != bytes([0, 0, 8, dimensions]) or len(content) - head != math.prod(shape):
+        raise DatasetError(
+            f"{path}: is not an idx file of bytes in {dimensions} dimensions: it begins with "
+            f"{content[:head].hex()} and has {len(content):,} bytes."
+        )
+    return np.frombuffer(content, np.uint8)[head:].reshape(shape)
 
 
-def _exactly(stream: io.RawIOBase, count: int) -> bytes:
-    content = bytearray()
-    while len(content) < count and (piece := stream.read(min(count - len(content), 1 << 20))):
-        content += piece
-    if len(content) != count:
-        raise FormatError(f"ends after {len(content):,} of {count:,} bytes")
-    return bytes(content)
-
-
-def _check_labels(labels: Bytes, classes: int, place: str) -> None:
-    if len(labels) and labels.max() >= classes:
-        first = int(np.argmax(labels >= classes))
-        raise FormatError(f"{place}: record {first} has label {labels[first]}, not 0 to {classes - 1}")
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Raise all errors of the formats as one type, with the file in front."""
+def _read_members(archive: Path) -> dict[str, bytes]:
+    """Read the files in a .tar.gz, by their names."""
+    content, members = io.BytesIO(_unpack(archive)), {}
     try:
-        yield
-    except FormatError as error:
-        raise FormatError(f"{path}: {error}") from error
-    except (gzip.BadGzipFile, tarfile.TarError, zlib.error, EOFError, OSError) as error:
-        raise FormatError(f"{path}: cannot be unpacked ({error})") from error
+        with tarfile.open(fileobj=content, mode="r:") as opened:
+            for member in opened:
+                path = PurePosixPath(member.name)
+                if path.is_absolute() or ".." in path.parts:
+                    raise DatasetError(f"{archive}: has a member that leads out of it, {member.name!r}.")
+                if not (member.isreg() or member.isdir()):
+                    raise DatasetError(f"{archive}: has a link or a device as member {member.name!r}.")
+                if (file := opened.extractfile(member)) is not None:
+                    members[str(path)] = file.read()
+    except tarfile.TarError as error:
+        raise DatasetError(f"{archive}: cannot be unpacked ({error}).") from error
+    return members
+
+
+def _unpack(path: Path) -> bytes:
+    """Return the content of a gzip file, which its own checksum protects."""
+    try:
+        return gzip.decompress(path.read_bytes())
+    except (OSError, EOFError, zlib.error) as error:
+        raise DatasetError(f"{path}: cannot be unpacked ({error}).") from error
+
+
+def _checked(labels: NDArray[np.uint8], classes: int, place: str) -> NDArray[np.uint8]:
+    if labels.size and labels.max() >= classes:
+        first = int(np.argmax(labels >= classes))
+        raise DatasetError(f"{place}: record {first} has label {labels[first]}, not 0 to {classes - 1}.")
+    return labels

@@ -22,7 +22,7 @@ import urllib3.exceptions
 from filelock import FileLock, Timeout
 
 from scalewise.plan.catalog.datasets import CHECKSUMS_VARIABLE, MIRROR_VARIABLE
-from scalewise.training.data.storage import DatasetError
+from scalewise.training.data.datasets import DatasetError, writable
 
 SILENT_SECONDS = 15.0
 """Longest wait for a connection, and for the next bytes."""
@@ -162,21 +162,15 @@ def fetch(file: PublishedFile, folder: Path, mirror: Mirror | None = None, notif
     """
     file = (mirror or Mirror()).apply(file)
     path = folder / file.name
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with _one_at_a_time(path, notify):
-            if not path.exists():
-                _download(file, path, notify)
-            elif (found := _sha256(path)) != file.sha256:
-                raise DatasetError(
-                    f"{path} is there already, but is not {file.name}: its sha256 is {found} "
-                    f"({_size(path):,} bytes), and must be {file.sha256}. Delete it to have it "
-                    "downloaded, or put the right file there."
-                )
-    except OSError as error:
-        raise DatasetError(
-            f"{path}: cannot be written ({error.strerror or error}). Make room, or make the folder writable."
-        ) from error
+    with writable(path), _one_at_a_time(path, notify):
+        if not path.exists():
+            _download(file, path, notify)
+        elif (found := _sha256(path)) != file.sha256:
+            raise DatasetError(
+                f"{path} is there already, but is not {file.name}: its sha256 is {found} "
+                f"({_size(path):,} bytes), and must be {file.sha256}. Delete it to have it "
+                "downloaded, or put the right file there."
+            )
     return path
 
 

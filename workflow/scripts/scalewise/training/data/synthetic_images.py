@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import numpy as np
 
 from scalewise.plan.catalog.datasets import synthetic_facts
-from scalewise.training.data.storage import Arrays, scratch_array
+from scalewise.training.data.decoders import Arrays
 
 CHUNK_BYTES = 64 << 20
 
 
-def make_synthetic(dataset: str, scratch: Path) -> Arrays:
+def make_synthetic(dataset: str, folder: Path) -> Arrays:
     """Make random images with a faint pattern for each class, so that a loss can fall; always the same.
 
     Args:
         dataset: A name that says shape, classes and samples.
-        scratch: A folder for arrays on disk.
+        folder: Has room for the images, in files without a name that end with the arrays.
     """
     facts, classes = synthetic_facts(dataset)
     shape = (facts.channels, facts.height, facts.width)
@@ -28,7 +29,8 @@ def make_synthetic(dataset: str, scratch: Path) -> Arrays:
     arrays: Arrays = {}
     for split, samples in (("train", facts.train_samples), ("test", facts.test_samples)):
         labels = np.arange(samples, dtype=np.int64) % classes
-        images = scratch_array(scratch, f"{split}_images", (samples, *shape))
+        with TemporaryFile(dir=folder) as file:
+            images = np.memmap(file, np.uint8, "w+", shape=(samples, *shape))
         for begin in range(0, samples, step):
             chunk = images[begin : begin + step]
             noise = generator.integers(0, 128, chunk.shape, dtype=np.uint8)

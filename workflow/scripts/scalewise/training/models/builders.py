@@ -94,7 +94,7 @@ def build(
         model: A name of the configuration.
         image: [channels, height, width].
         classes: Number of classes.
-        weights: A safetensors file of pretrained weights, for a model that takes them.
+        weights: The prepared file of pretrained weights, for a model that takes them.
         device: Receives the network, whose first weights are drawn on the CPU; None to leave it there.
 
     Raises:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
 from pathlib import Path
+from textwrap import shorten
 from typing import cast
 
 import torch
 from torch import nn
 
 from scalewise.plan.catalog.models import IMAGENET_STEM_PIXELS
-from scalewise.training.data.storage import DamagedFileError
-from scalewise.training.data.weights_file import WeightsError, read_weights
+from scalewise.training.data.datasets import DatasetError, read
 
 IMAGENET_CLASSES = 1000
 GUIDE_CHANNELS = (16, 160, 320, 640)
@@ -31,7 +30,7 @@ def resnet18(image: torch.Size, classes: int, weights: Path | None = None) -> nn
             trained, unless there are 1000 classes.
 
     Raises:
-        WeightsError: The file cannot be read, or its tensors are not those of this network.
+        DatasetError: The file cannot be read, or its tensors are not those of this network.
     """
     # costs every rank of every other model more than a second
     from torchvision.models import resnet  # noqa: PLC0415
@@ -166,33 +165,14 @@ def _he_initialise(network: nn.Module) -> None:
 
 
 def _load(network: nn.Module, path: Path, with_head: bool) -> None:
-    try:
-        stored = read_weights(path)
-    except (OSError, DamagedFileError) as error:
-        raise WeightsError(
-            f"{path} cannot be read ({error}). Remove it, so that it is fetched again."
-        ) from error
-    wanted = network.state_dict()
+    state = read(path)
     if not with_head:
-        for tensors in (stored, wanted):
-            for name in [name for name in tensors if name.startswith("fc.")]:
-                del tensors[name]
-    if problems := list(_differences(stored, wanted)):
-        shown = "; ".join(problems[:4]) + (f"; and {len(problems) - 4} more" if len(problems) > 4 else "")
-        raise WeightsError(
-            f"{path} does not fit this network: {shown}. Train without pretrained weights, or give the file "
-            "the names and shapes of torchvision's resnet18, for images of 3 channels and "
+        state |= {name: tensor for name, tensor in network.state_dict().items() if name.startswith("fc.")}
+    try:
+        network.load_state_dict(state)
+    except RuntimeError as error:
+        raise DatasetError(
+            f"{path} does not fit this network: {shorten(str(error), 400)} Train without pretrained weights, "
+            "or give the file the names and shapes of torchvision's resnet18, for images of 3 channels and "
             f"{IMAGENET_STEM_PIXELS} pixels or more."
-        )
-    network.load_state_dict(stored, strict=False)
-
-
-def _differences(stored: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> Iterator[str]:
-    for name, tensor in wanted.items():
-        # the count of batches, which torch's own files lack, weighs in nothing here
-        if name not in stored and not name.endswith("num_batches_tracked"):
-            yield f"it has no tensor {name}"
-        elif name in stored and stored[name].shape != tensor.shape:
-            yield f"{name} has shape {list(stored[name].shape)} there but {list(tensor.shape)} here"
-    for name in stored.keys() - wanted.keys():
-        yield f"there is no place for {name}"
+        ) from error
