@@ -15,6 +15,7 @@ from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
@@ -126,7 +127,8 @@ def _bare_loop(
     trainer: Trainer, model: Callable[[torch.Tensor], torch.Tensor], optimizer: Optimizer
 ) -> Callable[[], None]:
     """A pass of a loop that only trains, over the trainer's images."""
-    images, labels = next(iter(trainer.train.batches([torch.arange(len(trainer.train))])))
+    trainer.batch_sampler.plan([np.arange(trainer.sampler.samples_of_rank)], epoch=0)
+    images, labels = next(iter(trainer.train))
 
     def bare() -> None:
         trainer.parallel_model.train()

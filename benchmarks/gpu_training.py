@@ -19,8 +19,13 @@ from torchvision import transforms
 
 from scalewise.training.data.augmentation import Augmentation
 from scalewise.training.data.datasets import Dataset
-from scalewise.training.data.loaders import Preprocessing, ResidentLoader, channel_statistics
-from scalewise.training.data.sampling import EpochSampler
+from scalewise.training.data.loaders import (
+    Preprocessing,
+    ResidentImages,
+    channel_statistics,
+    resident_loader,
+)
+from scalewise.training.data.sampling import EpochSampler, SeededBatches
 from scalewise.training.loop import TrainingState, train_epoch
 from scalewise.training.measure.device_timers import timer_for
 from scalewise.training.models.builders import build
@@ -276,12 +281,15 @@ def batches_alone(work: Work) -> list[tuple[Spent, Spent]]:
         timer = timer_for(device)
         augmentation = Augmentation(CROP_PADDING, horizontal_flip=True)
         preprocessing = Preprocessing(*channel_statistics(dataset.train_images), augmentation)
-        resident = ResidentLoader(dataset.train_images, dataset.train_labels, preprocessing, device)
+        resident = ResidentImages(dataset.train_images, dataset.train_labels, preprocessing, device)
+        batches = SeededBatches(seed=1)
+        loader = resident_loader(resident, batches)
         sampler = EpochSampler(work.samples, work.batch, rank=0, world_size=1, seed=1)
         from_host = host_loader(dataset, work, work.workers)
 
         def of_the_device() -> None:
-            for _batch in resident.batches(indices for step in sampler for indices in step.passes):
+            batches.plan([indices for step in sampler for indices in step.passes], epoch=0)
+            for _batch in loader:
                 pass
             timer.synchronize()
 

@@ -30,19 +30,20 @@ SCRIPTS = Path(__file__).parents[3] / "workflow" / "scripts"
 
 LOAD = """\
 import os, signal, subprocess, sys
-import psutil, torch
+import numpy, psutil, torch
 from scalewise.training.data.loaders import Preprocessing
+from scalewise.training.data.sampling import SeededBatches
 from scalewise.training.data.worker_loader import WorkerLoader
 
 signal.signal(signal.SIGUSR1, lambda *_: print("the rank noticed", flush=True))
 images = torch.zeros(100, 1, 8, 8, dtype=torch.uint8).share_memory_()
 plain = Preprocessing(torch.zeros(1), torch.ones(1))
-loader = WorkerLoader(
-    images, torch.zeros(100, dtype=torch.int64), plain, torch.device("cpu"), workers=2, timeout_seconds=20
-)
+labels, planned = torch.zeros(100, dtype=torch.int64), SeededBatches(seed=0)
+loader = WorkerLoader(images, labels, plain, planned, torch.device("cpu"), workers=2, timeout_seconds=20)
 processes = psutil.Process().children()  # before any other thread has begun
 print(len(processes), "processes", flush=True)
-arriving = loader.batches(torch.arange(100).split(10))
+planned.plan(numpy.arange(100).reshape(10, 10), epoch=0)
+arriving = iter(loader)
 batches = [next(arriving), next(arriving)]  # one of each process
 pids = [str(process.pid) for process in processes]
 for name in ("USR1", "TERM"):

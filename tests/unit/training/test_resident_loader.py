@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from scalewise.training.data.loaders import Preprocessing, ResidentLoader, channel_statistics
+from scalewise.training.data.loaders import Preprocessing, ResidentImages, channel_statistics
 
 CPU = torch.device("cpu")
 
@@ -18,7 +18,7 @@ def images() -> torch.Tensor:
 def test_a_batch_is_normalised_channel_by_channel(images: torch.Tensor) -> None:
     labels = torch.arange(50)
     mean, std = torch.tensor([10.0, 100.0, 200.0]), torch.tensor([2.0, 50.0, 0.5])
-    loader = ResidentLoader(images, labels, Preprocessing(mean, std), CPU)
+    loader = ResidentImages(images, labels, Preprocessing(mean, std), CPU)
     batch, chosen = loader.load(torch.tensor([7, 0, 7, 49]))
     assert batch.dtype == torch.float32
     assert batch.shape == (4, 3, 5, 4)
@@ -31,7 +31,7 @@ def test_a_batch_is_normalised_channel_by_channel(images: torch.Tensor) -> None:
 
 def test_loading_leaves_the_data_as_it_was(images: torch.Tensor) -> None:
     before = images.clone()
-    loader = ResidentLoader(images, torch.arange(50), Preprocessing(torch.zeros(3), torch.ones(3)), CPU)
+    loader = ResidentImages(images, torch.arange(50), Preprocessing(torch.zeros(3), torch.ones(3)), CPU)
     first, _ = loader.load(torch.arange(50))
     first.fill_(0)
     again, _ = loader.load(torch.arange(50))
@@ -52,7 +52,7 @@ def test_statistics_are_those_of_all_pixels_of_a_channel(images: torch.Tensor) -
 def test_training_data_normalised_by_its_own_statistics_has_zero_mean_and_unit_variance(
     images: torch.Tensor,
 ) -> None:
-    loader = ResidentLoader(images, torch.arange(50), Preprocessing(*channel_statistics(images)), CPU)
+    loader = ResidentImages(images, torch.arange(50), Preprocessing(*channel_statistics(images)), CPU)
     batch, _ = loader.load(torch.arange(50))
     assert batch.mean((0, 2, 3)).abs().max() < 1e-5
     assert (batch.std((0, 2, 3), correction=0) - 1).abs().max() < 1e-5
@@ -60,7 +60,7 @@ def test_training_data_normalised_by_its_own_statistics_has_zero_mean_and_unit_v
 
 def test_a_channel_that_is_one_value_everywhere_becomes_zero_and_not_infinite() -> None:
     images = torch.full((6, 1, 4, 4), 37, dtype=torch.uint8)
-    loader = ResidentLoader(
+    loader = ResidentImages(
         images, torch.zeros(6, dtype=torch.int64), Preprocessing(*channel_statistics(images)), CPU
     )
     batch, _ = loader.load(torch.arange(6))

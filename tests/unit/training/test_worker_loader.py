@@ -8,18 +8,29 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import cast
 
+import numpy as np
 import psutil
 import pytest
 import torch
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from scalewise.training.data.augmentation import Augmentation
-from scalewise.training.data.loaders import Batch, Loader, Preprocessing, ResidentLoader, channel_statistics
-from scalewise.training.data.sampling import EpochSampler
+from scalewise.training.data.loaders import (
+    Batch,
+    Preprocessing,
+    ResidentImages,
+    channel_statistics,
+    resident_loader,
+)
+from scalewise.training.data.sampling import EpochSampler, Indices, SeededBatches
 from scalewise.training.data.worker_loader import WorkerLoader
 
 CPU = torch.device("cpu")
 SAMPLES = 60
-ORDER = [torch.tensor([7, 0, 7]), torch.tensor([59]), torch.tensor([3, 2, 1, 0])]
+ORDER = [np.array([7, 0, 7]), np.array([59]), np.array([3, 2, 1, 0])]
+
+Made = tuple[DataLoader[Batch], SeededBatches]
 
 
 @pytest.fixture(autouse=True)
@@ -45,18 +56,26 @@ def plain(images: torch.Tensor) -> Preprocessing:
     return Preprocessing(*channel_statistics(images))
 
 
-def workers(images: torch.Tensor, preprocessing: Preprocessing, number: int = 1) -> WorkerLoader:
-    labels = torch.arange(len(images))
-    return WorkerLoader(images, labels, preprocessing, CPU, workers=number, timeout_seconds=60)
+def workers(images: torch.Tensor, preprocessing: Preprocessing, number: int = 1, seed: int = 0) -> Made:
+    labels, batches = torch.arange(len(images)), SeededBatches(seed)
+    loader = WorkerLoader(images, labels, preprocessing, batches, CPU, workers=number, timeout_seconds=60)
+    return loader, batches
 
 
-def resident(images: torch.Tensor, preprocessing: Preprocessing) -> ResidentLoader:
-    return ResidentLoader(images, torch.arange(len(images)), preprocessing, CPU)
+def resident(images: torch.Tensor, preprocessing: Preprocessing, seed: int = 0) -> Made:
+    batches = SeededBatches(seed)
+    return resident_loader(
+        ResidentImages(images, torch.arange(len(images)), preprocessing, CPU), batches
+    ), batches
 
 
-def epoch(loader: Loader, number: int = 0, order: list[torch.Tensor] | None = None) -> list[Batch]:
-    loader.set_epoch(number)
-    return list(loader.batches(ORDER if order is None else order))
+both_loaders = pytest.mark.parametrize("make", [workers, resident])
+
+
+def epoch(made: Made, number: int = 0, order: list[Indices] | None = None, first: int = 0) -> list[Batch]:
+    loader, batches = made
+    batches.plan(ORDER if order is None else order, number, first)
+    return list(loader)
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -97,11 +116,11 @@ def test_every_epoch_is_loaded_by_as_many_processes_as_were_asked_for(
     assert started[0] == started[1]
 
 
-@pytest.mark.parametrize("make", [workers, resident])
+@both_loaders
 def test_images_are_brought_to_the_size_asked_for(
-    images: torch.Tensor, plain: Preprocessing, make: Callable[..., Loader]
+    images: torch.Tensor, plain: Preprocessing, make: Callable[..., Made]
 ) -> None:
-    ((batch, _),) = epoch(make(images, replace(plain, image_size=9)), order=[torch.arange(8)])
+    ((batch, _),) = epoch(make(images, replace(plain, image_size=9)), order=[np.arange(8)])
     assert batch.shape == (8, 3, 9, 9)
     smooth = torch.nn.functional.interpolate(
         images[:8].float(), (9, 9), mode="bilinear", antialias=True, align_corners=False
@@ -111,23 +130,23 @@ def test_images_are_brought_to_the_size_asked_for(
     assert (batch - expected).abs().max() < 1.01 / float(plain.std.min())
 
 
-@pytest.mark.parametrize("make", [workers, resident])
+@both_loaders
 def test_images_come_in_the_layout_asked_for(
-    images: torch.Tensor, plain: Preprocessing, make: Callable[..., Loader]
+    images: torch.Tensor, plain: Preprocessing, make: Callable[..., Made]
 ) -> None:
     for layout in (torch.contiguous_format, torch.channels_last):
         for batch, _ in epoch(make(images, replace(plain, memory_format=layout))):
             assert batch.is_contiguous(memory_format=layout)
 
 
-@pytest.mark.parametrize("make", [workers, resident])
+@both_loaders
 def test_crops_and_flips_leave_exactly_the_images_that_are_possible(
-    images: torch.Tensor, make: Callable[..., Loader]
+    images: torch.Tensor, make: Callable[..., Made]
 ) -> None:
     number, image = 1800, images[:1]
     augmentation = Augmentation(crop_padding=1, horizontal_flip=True)
     raw = Preprocessing(torch.zeros(3), torch.ones(3), augmentation)
-    ((batch, _),) = epoch(make(image.expand(number, -1, -1, -1), raw), order=[torch.arange(number)])
+    ((batch, _),) = epoch(make(image.expand(number, -1, -1, -1), raw), order=[np.arange(number)])
     padded = torch.nn.functional.pad(image[0].float(), (1, 1, 1, 1))
     crops = [padded[:, top : top + 6, left : left + 6] for top in range(3) for left in range(3)]
     possible = torch.stack(crops + [crop.flip(2) for crop in crops]).flatten(1)
@@ -139,12 +158,12 @@ def test_crops_and_flips_leave_exactly_the_images_that_are_possible(
     assert often.max() < 150
 
 
-@pytest.mark.parametrize("make", [workers, resident])
+@both_loaders
 def test_crops_follow_from_seed_and_epoch_and_differ_between_them(
-    images: torch.Tensor, plain: Preprocessing, make: Callable[..., Loader]
+    images: torch.Tensor, plain: Preprocessing, make: Callable[..., Made]
 ) -> None:
     def drawn(seed: int, number: int, *before: int) -> torch.Tensor:
-        loader = make(images, replace(plain, augmentation=Augmentation(crop_padding=2), seed=seed))
+        loader = make(images, replace(plain, augmentation=Augmentation(crop_padding=2)), seed=seed)
         for earlier in before:
             epoch(loader, earlier)
         return torch.cat([batch for batch, _ in epoch(loader, number)])
@@ -160,12 +179,49 @@ def test_crops_do_not_depend_on_the_number_of_processes(images: torch.Tensor, pl
     assert torch.equal(one, two)
 
 
+@both_loaders
+def test_an_epoch_resumed_in_its_middle_has_the_same_crops(
+    images: torch.Tensor, plain: Preprocessing, make: Callable[..., Made]
+) -> None:
+    made = make(images, replace(plain, augmentation=Augmentation(crop_padding=2)))
+    whole, rest = epoch(made, 3), epoch(made, 3, ORDER[1:], first=1)
+    for (batch, labels), (expected, expected_labels) in zip(rest, whole[1:], strict=True):
+        assert torch.equal(batch, expected)
+        assert torch.equal(labels, expected_labels)
+
+
+@both_loaders
+def test_a_hook_on_torchs_loader_has_the_samples_of_each_batch_also_of_a_smaller_last_one(
+    images: torch.Tensor,
+    plain: Preprocessing,
+    make: Callable[..., Made],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken: list[list[int]] = []
+    original = _BaseDataLoaderIter.__next__
+
+    def hook(iterator: _BaseDataLoaderIter) -> Batch:
+        batch: Batch = original(iterator)
+        taken.append(batch[1].tolist())
+        return batch
+
+    made = make(images, plain)
+    monkeypatch.setattr(_BaseDataLoaderIter, "__next__", hook)
+    sampler = EpochSampler(SAMPLES, 16, rank=1, world_size=2, seed=1, accumulation_steps=2)
+    order = [indices for step in sampler for indices in step.passes]
+    epoch(made, order=order)
+    assert taken == [indices.tolist() for indices in order]
+    assert [len(batch) for batch in taken] == [4, 4, 4, 4, 4, 4, 3, 3]
+    assert made[0].batch_sampler.batch_size == 4  # type: ignore[union-attr]
+
+
+@both_loaders
 def test_loading_leaves_the_random_numbers_of_the_training_alone(
-    images: torch.Tensor, plain: Preprocessing
+    images: torch.Tensor, plain: Preprocessing, make: Callable[..., Made]
 ) -> None:
     augmented = replace(plain, augmentation=Augmentation(crop_padding=2))
     torch.manual_seed(5)
-    epoch(workers(images, augmented))
+    epoch(make(images, augmented))
     after = torch.rand(3).tolist()
     torch.manual_seed(5)
     assert after == torch.rand(3).tolist()
@@ -186,8 +242,9 @@ def test_a_process_that_gives_nothing_for_half_the_time_that_ranks_wait_is_compl
     images: torch.Tensor, plain: Preprocessing
 ) -> None:
     labels = cast("torch.Tensor", SlowLabels())
-    loader = WorkerLoader(images, labels, plain, CPU, workers=1, timeout_seconds=2)
+    batches = SeededBatches(0)
+    loader = WorkerLoader(images, labels, plain, batches, CPU, workers=1, timeout_seconds=2)
     with pytest.raises(RuntimeError, match=r"no batch within 1 s: one of its 1 processes hangs") as caught:
-        epoch(loader, order=[torch.tensor([0])])
+        epoch((loader, batches), order=[np.array([0])])
     # what ranks say that wait in vain for another: it would hide who is at fault
     assert "timed out" not in str(caught.value)

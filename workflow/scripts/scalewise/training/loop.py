@@ -164,7 +164,6 @@ def train_epoch(
     last_step = trainer.settings.last_step
     trainer.parallel_model.train()
     trainer.sampler.set_epoch(state.epoch)
-    trainer.train.set_epoch(state.epoch)
     if state.step == 0:
         state.begin_epoch(float(trainer.schedule.get_last_lr()[0]), len(trainer.clock.windows))
     epoch = list(trainer.sampler)
@@ -172,7 +171,8 @@ def train_epoch(
     end = None if last_step is None else state.step + last_step - state.steps
     steps = epoch[state.step : end]
     first = state.step * trainer.settings.accumulation_steps
-    batches = iter(trainer.train.batches((indices for step in steps for indices in step.passes), first))
+    trainer.batch_sampler.plan([indices for step in steps for indices in step.passes], state.epoch, first)
+    batches = iter(trainer.train)
     # a change of phase asks the device's sensor, which is to be in no window
     trainer.monitor.phase = trainer.clock.phase
     trainer.clock.open_window()

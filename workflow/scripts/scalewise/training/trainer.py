@@ -10,12 +10,19 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
 
 from scalewise.plan.config.settings import Settings
 from scalewise.training.data.augmentation import Augmentation
 from scalewise.training.data.datasets import Dataset
-from scalewise.training.data.loaders import Loader, Preprocessing, ResidentLoader, channel_statistics
-from scalewise.training.data.sampling import EpochSampler
+from scalewise.training.data.loaders import (
+    Batch,
+    Preprocessing,
+    ResidentImages,
+    channel_statistics,
+    resident_loader,
+)
+from scalewise.training.data.sampling import EpochSampler, SeededBatches
 from scalewise.training.distributed.identity import Identity
 from scalewise.training.early_end import EarlyEnd
 from scalewise.training.measure.device_timers import timer_for
@@ -38,6 +45,7 @@ class Trainer:
         settings: They hold the seed of this repeat.
         schedule: Advances once an optimizer step.
         sampler: Gives the samples of this rank in each step.
+        batch_sampler: Chooses the batches that ``train`` gives next.
         train: Gives the batches to train on.
         test: Gives the batches to evaluate on.
         clock: Times the steps.
@@ -52,8 +60,9 @@ class Trainer:
     schedule: LRScheduler
     precision: Precision
     sampler: EpochSampler
-    train: Loader
-    test: ResidentLoader
+    batch_sampler: SeededBatches
+    train: DataLoader[Batch]
+    test: ResidentImages
     clock: StepClock[Any]
     monitor: Monitor
     memory: PeakMemory
@@ -64,10 +73,11 @@ class Trainer:
 
 @dataclass(frozen=True)
 class Loaders:
-    """Batches of both splits."""
+    """The loader of the training split with its batch sampler, and the test split."""
 
-    train: Loader
-    test: ResidentLoader
+    batch_sampler: SeededBatches
+    train: DataLoader[Batch]
+    test: ResidentImages
 
 
 def build_loaders(
@@ -85,22 +95,21 @@ def build_loaders(
     mean, std = channel_statistics(dataset.train_images)
     layout = torch.channels_last if settings.channels_last else torch.contiguous_format
     plain = Preprocessing(mean, std, image_size=settings.image_size, memory_format=layout)
-    drawn = replace(
-        plain,
-        augmentation=Augmentation(settings.crop_padding, settings.horizontal_flip),
-        seed=settings.seed * 10_007 + rank,
-    )
-    resident = settings.loader == "resident"
-    home = device if resident else torch.device("cpu")
-    test = ResidentLoader(dataset.test_images, dataset.test_labels, plain, device, home)
-    train = (dataset.train_images, dataset.train_labels, drawn, device)
-    if resident:
-        return Loaders(ResidentLoader(*train), test)
+    drawn = replace(plain, augmentation=Augmentation(settings.crop_padding, settings.horizontal_flip))
+    batch_sampler = SeededBatches(settings.seed * 10_007 + rank)
+    train = dataset.train_images, dataset.train_labels
+    test = dataset.test_images, dataset.test_labels
+    if settings.loader == "resident":
+        loader = resident_loader(ResidentImages(*train, drawn, device), batch_sampler)
+        return Loaders(batch_sampler, loader, ResidentImages(*test, plain, device))
     # torchvision's transforms take seconds to import, which no other run should pay
     from scalewise.training.data.worker_loader import WorkerLoader  # noqa: PLC0415
 
     workers = settings.cpus_per_device
-    return Loaders(WorkerLoader(*train, workers=workers, timeout_seconds=timeout_seconds), test)
+    loader = WorkerLoader(
+        *train, drawn, batch_sampler, device, workers=workers, timeout_seconds=timeout_seconds
+    )
+    return Loaders(batch_sampler, loader, ResidentImages(*test, plain, device, storage=torch.device("cpu")))
 
 
 def build_trainer(
@@ -140,7 +149,7 @@ def build_trainer(
     torch.manual_seed(settings.seed * 10_007 + identity.rank)
     optimizer = build_optimizer(settings, network.parameters(), identity.world_size)
     sampler = EpochSampler(
-        len(loaders.train),
+        len(dataset.train_labels),
         global_batch_size,
         identity.rank,
         identity.world_size,
@@ -163,6 +172,7 @@ def build_trainer(
         schedule=build_schedule(settings, optimizer, len(sampler)),
         precision=Precision(settings, device),
         sampler=sampler,
+        batch_sampler=loaders.batch_sampler,
         train=loaders.train,
         test=loaders.test,
         clock=clock,

@@ -1,41 +1,19 @@
-"""Normalised batches on the device, by indices: the resident loader, and what both loaders promise."""
+"""Normalised batches on the device by torch's DataLoader, gathered from a split that lies there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any
 
 import torch
 from torch.nn.functional import interpolate
+from torch.utils.data import DataLoader, Dataset
 
 from scalewise.training.data.augmentation import Augmentation, Cropper
-
-_SEEDS = 2**62
+from scalewise.training.data.sampling import SeededBatches
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 """float32 [batch, channels, height, width] of zero mean and unit variance, and int64 [batch]."""
-
-
-class Loader(Protocol):
-    """Gives the batches of one split; both loaders draw crops and flips from the same distribution."""
-
-    def __len__(self) -> int:
-        """Number of samples of the split."""
-
-    def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch: random draws follow from seed, rank, epoch and place."""
-
-    def batches(self, indices: Iterable[torch.Tensor], first: int = 0) -> Iterator[Batch]:
-        """Yield a batch for each tensor of indices, in their order.
-
-        Random draws for a batch follow from its place in the epoch alone, so that a training can go on in
-        the middle of one.
-
-        Args:
-            indices: int64, [batch], one tensor for each batch.
-            first: Place of the first batch in the epoch, from 0.
-        """
 
 
 @dataclass(frozen=True)
@@ -48,7 +26,6 @@ class Preprocessing:
         augmentation: Random changes of each image.
         image_size: Height and width of the batches in pixels; None for those of the dataset.
         memory_format: Layout of the batches in memory.
-        seed: Each rank draws with its own.
     """
 
     mean: torch.Tensor
@@ -56,22 +33,17 @@ class Preprocessing:
     augmentation: Augmentation = field(default_factory=Augmentation)
     image_size: int | None = None
     memory_format: torch.memory_format = torch.contiguous_format
-    seed: int = 0
-
-    def seed_of(self, epoch: int, place: int) -> int:
-        """Seed of the random draws for one batch of an epoch."""
-        return ((self.seed * 1_000_003 + epoch) * 1_000_003 + place) % _SEEDS
 
 
-class ResidentLoader:
-    """The whole uint8 dataset on one device; a batch is one gather.
+class ResidentImages(Dataset[Batch]):
+    """A whole split, uint8 on one device; a batch is one gather.
 
     Args:
         images: uint8, [samples, channels, height, width].
         labels: int64, [samples].
         preprocessing: Turns images into batches.
         device: Receives the batches.
-        home: Holds the dataset; None for the same device.
+        storage: Holds the split; None for the same device.
     """
 
     def __init__(
@@ -80,51 +52,55 @@ class ResidentLoader:
         labels: torch.Tensor,
         preprocessing: Preprocessing,
         device: torch.device,
-        home: torch.device | None = None,
+        storage: torch.device | None = None,
     ) -> None:
         self._device = device
-        self._home = home or device
-        self._labels = labels.to(self._home)
-        self._images = images.to(self._home)
-        self._preparation = preprocessing
+        self._storage = storage or device
+        self._labels = labels.to(self._storage)
+        self._images = images.to(self._storage)
+        self._size = preprocessing.image_size
+        self._layout = preprocessing.memory_format
         augmentation = preprocessing.augmentation
         self._cropper = Cropper(self._images, augmentation) if augmentation else None
         self._mean = preprocessing.mean.to(device).view(1, -1, 1, 1)
         self._scale = (1 / preprocessing.std).to(device).view(1, -1, 1, 1)
-        self._generator = torch.Generator(self._home)
-        self._epoch = 0
+        self._generator = torch.Generator(self._storage)
 
     def __len__(self) -> int:
         """Number of samples of the split."""
         return len(self._labels)
 
-    def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch, with random draws of its own."""
-        self._epoch = epoch
-
-    def batches(self, indices: Iterable[torch.Tensor], first: int = 0) -> Iterator[Batch]:
-        """Yield a batch for each tensor of indices."""
-        for place, chosen in enumerate(indices, first):
-            if self._cropper:
-                self._generator.manual_seed(self._preparation.seed_of(self._epoch, place))
-            yield self.load(chosen)
+    def __getitems__(self, seed_and_indices: list[Any]) -> Batch:
+        """Load a batch of ``SeededBatches``; torch's DataLoader calls this once for each."""
+        seed, indices = seed_and_indices
+        if self._cropper:
+            self._generator.manual_seed(seed)
+        return self.load(torch.from_numpy(indices))
 
     def load(self, indices: torch.Tensor) -> Batch:
         """Load the batch of these samples."""
-        here = indices.to(self._home, non_blocking=True)
+        here = indices.to(self._storage, non_blocking=True)
         if self._cropper:
             chosen = self._cropper.draw(here, self._generator)
         else:
             chosen = self._images.index_select(0, here)
-        layout = self._preparation.memory_format
-        images = chosen.to(self._device).to(torch.float32, memory_format=layout)
-        size = self._preparation.image_size
-        if size is not None and images.shape[2:] != (size, size):
-            images = interpolate(images, (size, size), mode="bilinear", antialias=True)
-        images = images.sub_(self._mean).mul_(self._scale)
-        # a copy only where they were resized
-        images = images.contiguous(memory_format=layout)
+        images = chosen.to(self._device).to(torch.float32, memory_format=self._layout)
+        if self._size is not None and images.shape[2:] != (self._size, self._size):
+            images = interpolate(images, (self._size, self._size), mode="bilinear", antialias=True)
+            images = images.contiguous(memory_format=self._layout)
+        images.sub_(self._mean).mul_(self._scale)
         return images, self._labels.index_select(0, here).to(self._device)
+
+
+def resident_loader(images: ResidentImages, batch_sampler: SeededBatches) -> DataLoader[Batch]:
+    """Build the loader of batches that the rank gathers itself."""
+    return DataLoader(
+        images,
+        batch_sampler=batch_sampler,
+        collate_fn=lambda batch: batch,
+        # leaves torch's default generator, which dropout draws from, unchanged
+        generator=torch.Generator(),
+    )
 
 
 def channel_statistics(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

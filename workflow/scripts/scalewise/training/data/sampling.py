@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from torch.utils.data import Sampler
 
 from scalewise.plan.runs.batches import shard_range, step_sizes
+
+_SEEDS = 2**62
+
+Indices = npt.NDArray[np.int64]
+"""[batch]. An array, not a tensor: it is sliced faster, and reaches a loader's process as bytes."""
 
 
 @dataclass(frozen=True)
@@ -16,11 +25,11 @@ class SampledStep:
 
     Args:
         samples: Number of samples over all ranks.
-        passes: int64 indices of this rank's samples, for each of its forward and backward passes.
+        passes: This rank's samples, for each of its forward and backward passes.
     """
 
     samples: int
-    passes: Sequence[torch.Tensor]
+    passes: Sequence[Indices]
 
 
 class EpochSampler:
@@ -79,7 +88,7 @@ class EpochSampler:
     def __iter__(self) -> Iterator[SampledStep]:
         """Yield the steps of the epoch."""
         generator = torch.Generator().manual_seed(self._seed * 1_000_003 + self._epoch)
-        order = torch.randperm(self._samples, generator=generator)
+        order = torch.randperm(self._samples, generator=generator).numpy()
         start = 0
         for size in self._sizes:
             mine = shard_range(size, self._rank, self._world_size)
@@ -91,3 +100,42 @@ class EpochSampler:
     @property
     def _passes(self) -> range:
         return range(self._accumulation_steps)
+
+
+class SeededBatches(Sampler[list[Any]]):
+    """The batch sampler of both loaders: yields a batch as the seed of its random draws and its indices.
+
+    Args:
+        seed: Each rank draws with its own.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._epoch = self._first = 0
+        self._batches: Sequence[Indices] = []
+        self.batch_size = 0
+        """Samples of the largest planned batch, under the name that torch's own batch sampler uses."""
+
+    def plan(self, batches: Sequence[Indices], epoch: int, first: int = 0) -> None:
+        """Choose the batches of the next iteration.
+
+        Random draws for a batch follow from its place in the epoch only, so that a training can resume in
+        the middle of one.
+
+        Args:
+            batches: One for each batch, in their order.
+            epoch: The epoch that they belong to, from 0.
+            first: Place of the first batch in the epoch, from 0.
+        """
+        self._batches, self._epoch, self._first = batches, epoch, first
+        self.batch_size = max(map(len, batches), default=0)
+
+    def __len__(self) -> int:
+        """Number of planned batches."""
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        """Yield ``[seed, indices]`` for each planned batch."""
+        of_epoch = (self._seed * 1_000_003 + self._epoch) * 1_000_003
+        for place, indices in enumerate(self._batches, self._first):
+            yield [(of_epoch + place) % _SEEDS, indices]

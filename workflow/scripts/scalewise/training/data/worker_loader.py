@@ -6,19 +6,21 @@ import os
 import signal
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms import v2
 
 from scalewise.training.data.loaders import Batch, Preprocessing
+from scalewise.training.data.sampling import SeededBatches
 
 LONGEST_TMPDIR = 75
 """Most characters: Python's multiprocessing adds 32 to name a socket, for which Linux takes 107."""
 
 
-class WorkerLoader:
+class WorkerLoader(DataLoader[Batch]):
     """Batches from worker processes, each sample through torchvision's transforms.
 
     Random draws do not depend on how many processes there are.
@@ -27,6 +29,7 @@ class WorkerLoader:
         images: uint8, [samples, channels, height, width], in shared or mapped memory.
         labels: int64, [samples].
         preprocessing: Turns images into batches.
+        batch_sampler: Chooses the batches.
         device: Receives the batches.
         workers: Number of processes.
         timeout_seconds: Ranks wait this long for each other. A batch may take half of it: the rank whose
@@ -41,6 +44,7 @@ class WorkerLoader:
         images: torch.Tensor,
         labels: torch.Tensor,
         preprocessing: Preprocessing,
+        batch_sampler: SeededBatches,
         device: torch.device,
         *,
         workers: int,
@@ -53,14 +57,11 @@ class WorkerLoader:
                 f"over batches by sockets below it, whose names leave {LONGEST_TMPDIR} to it. Set a shorter "
                 "one, such as /tmp, in the site's prelude, or use another loader."
             )
-        self._samples = _Samples(images, labels, _transform(tuple(images.shape[2:]), preprocessing))
-        self._plan = _BatchSampler()
         self._device = device
-        self._preparation = preprocessing
-        self._epoch = 0
-        self._loader = DataLoader(
-            self._samples,
-            batch_sampler=self._plan,
+        self._layout = preprocessing.memory_format
+        super().__init__(
+            _Samples(images, labels, _transform(tuple(images.shape[2:]), preprocessing)),
+            batch_sampler=batch_sampler,
             num_workers=workers,
             # the images are read from pages that all processes share
             multiprocessing_context="fork",
@@ -73,26 +74,31 @@ class WorkerLoader:
         )
         self._start_processes()
 
-    def __len__(self) -> int:
-        """Number of samples of the split."""
-        return len(self._samples)
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]  # torch's has a class of its own
+        """Yield the planned batches, on the device.
 
-    def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch, with random draws of its own."""
-        self._epoch = epoch
-
-    def batches(self, indices: Iterable[torch.Tensor], first: int = 0) -> Iterator[Batch]:
-        """Yield a batch for each tensor of indices."""
-        self._plan.batches = [
-            [self._preparation.seed_of(self._epoch, place), *batch.tolist()]
-            for place, batch in enumerate(indices, first)
-        ]
-        for images, labels in self._arriving():
-            here = images.to(self._device, non_blocking=True)
-            yield (
-                here.contiguous(memory_format=self._preparation.memory_format),
-                labels.to(self._device, non_blocking=True),
-            )
+        Raises:
+            RuntimeError: A process is lost or hangs, in words that no rank uses for the loss of another rank.
+        """
+        try:
+            for images, labels in super().__iter__():
+                here = images.to(self._device, non_blocking=True)
+                yield (
+                    here.contiguous(memory_format=self._layout),
+                    labels.to(self._device, non_blocking=True),
+                )
+        except (OSError, EOFError) as error:
+            raise RuntimeError(
+                f"the workers loader lost one of its {self.num_workers} processes: killed from outside, "
+                "often by the system's out-of-memory killer."
+            ) from error
+        except RuntimeError as error:
+            if "timed out" not in str(error):
+                raise
+            raise RuntimeError(
+                f"the workers loader had no batch within {self.timeout:g} s: one of its {self.num_workers} "
+                "processes hangs. Look at the machine's disk and memory."
+            ) from error
 
     def _start_processes(self) -> None:
         """Begin an epoch without batches, for which torch's loader starts them; born deaf to SIGTERM.
@@ -103,27 +109,9 @@ class WorkerLoader:
         """
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         try:
-            iter(self._loader)
+            super().__iter__()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-    def _arriving(self) -> Iterator[Batch]:
-        """Yield the batches, and raise in words that no rank has for the loss of another rank."""
-        processes = self._loader.num_workers
-        try:
-            yield from self._loader
-        except (OSError, EOFError) as error:
-            raise RuntimeError(
-                f"the workers loader lost one of its {processes} processes: killed from outside, often by "
-                "the system's out-of-memory killer."
-            ) from error
-        except RuntimeError as error:
-            if "timed out" not in str(error):
-                raise
-            raise RuntimeError(
-                f"the workers loader had no batch within {self._loader.timeout:g} s: one of its {processes} "
-                "processes hangs. Look at the machine's disk and memory."
-            ) from error
 
 
 def _leave_signals_to_the_rank(_worker: int) -> None:
@@ -155,24 +143,11 @@ class _Samples(Dataset[tuple[torch.Tensor, torch.Tensor]]):
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         return self._transform(self._images[index]), self._labels[index]
 
-    def __getitems__(self, seed_and_indices: list[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Load a batch; the DataLoader calls this once for each."""
-        seed, *indices = seed_and_indices
+    def __getitems__(self, seed_and_indices: list[Any]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Load a batch of ``SeededBatches``; the DataLoader calls this once for each."""
+        seed, indices = seed_and_indices
         torch.manual_seed(seed)
-        return [self[index] for index in indices]
-
-
-class _BatchSampler:
-    """The batches of an epoch, each a seed and its indices; lives in the rank, whose workers load them."""
-
-    def __init__(self) -> None:
-        self.batches: list[list[int]] = []
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return iter(self.batches)
+        return [self[index] for index in indices.tolist()]
 
 
 def _transform(size: tuple[int, ...], preprocessing: Preprocessing) -> v2.Transform:
