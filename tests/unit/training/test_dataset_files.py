@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from scalewise.plan.catalog.datasets import DATASETS
-from scalewise.training.data.datasets import DatasetError, load, write
+from scalewise.training.data.datasets import DatasetError, load
 from scalewise.training.data.fetch import FILES
 from scalewise.training.data.preparation import check, prepare
 
@@ -174,43 +172,3 @@ def test_a_label_far_out_of_range_is_refused_like_any_other() -> None:
         check(with_label("train_labels", 2**62), "mine")
     with pytest.raises(DatasetError, match=f"test_labels go up to {2**62}"):
         check(with_label("test_labels", 2**62), "mine")
-
-
-@pytest.mark.parametrize("kept", [0, 4, 60, -1], ids=["empty", "cut length", "cut header", "cut data"])
-@pytest.mark.refuses("data: truncated")
-def test_a_damaged_file_is_refused_by_name_with_the_cure(tmp_path: Path, kept: int) -> None:
-    path = tmp_path / "dataset.safetensors"
-    write({name: torch.from_numpy(array) for name, array in sound().items()}, path)
-    path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(DatasetError, match="Delete it and give the same command again"):
-        load(path)
-
-
-def test_a_prepared_file_that_has_gone_is_named(tmp_path: Path) -> None:
-    with pytest.raises(
-        DatasetError,
-        match=r"file .*gone\.safetensors is missing\. Give the same command",
-    ):
-        load(tmp_path / "gone.safetensors")
-
-
-class _Trap:
-    """Leaves a file behind where it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, tuple[str]]:
-        return os.mkdir, (str(self.path),)
-
-
-@pytest.mark.refuses("data: pickle", "security: pickle for data")
-def test_a_pickle_in_place_of_data_is_refused_and_not_executed(tmp_path: Path) -> None:
-    sprung = tmp_path / "sprung"
-    path = tmp_path / "dataset.safetensors"
-    path.write_bytes(pickle.dumps(_Trap(sprung)))
-    with pytest.raises(DatasetError, match="is damaged"):
-        load(path)
-    assert list(tmp_path.iterdir()) == [path]
-    pickle.loads(path.read_bytes())
-    assert sprung.exists(), "the trap would have worked"

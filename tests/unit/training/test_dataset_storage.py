@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import resource
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -73,6 +75,41 @@ def test_a_file_without_a_checksum_is_not_trained_on(tmp_path: Path) -> None:
         load(tmp_path / "plain.safetensors")
 
 
+@pytest.mark.refuses("data: truncated")
+@pytest.mark.parametrize("kept", [0, 4, 60, -1], ids=["empty", "cut length", "cut header", "cut data"])
+def test_a_cut_file_is_refused_by_name_with_the_cure(kept: int, prepared: Path) -> None:
+    prepared.write_bytes(prepared.read_bytes()[:kept])
+    with pytest.raises(DatasetError, match=r"dataset\.safetensors is damaged .*Delete it and give the same"):
+        load(prepared)
+
+
+def test_a_file_that_has_gone_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"file .*gone\.safetensors is missing\. Give the same command"):
+        load(tmp_path / "gone.safetensors")
+
+
+class _Trap:
+    """Leaves a file behind where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.refuses("data: pickle", "security: pickle for data")
+def test_a_pickle_in_place_of_data_is_refused_and_not_executed(tmp_path: Path) -> None:
+    sprung = tmp_path / "sprung"
+    path = tmp_path / "dataset.safetensors"
+    path.write_bytes(pickle.dumps(_Trap(sprung)))
+    with pytest.raises(DatasetError, match="is damaged"):
+        load(path)
+    assert list(tmp_path.iterdir()) == [path]
+    pickle.loads(path.read_bytes())
+    assert sprung.exists(), "the trap would have worked"
+
+
 def test_images_are_mapped_and_not_copied(prepared: Path) -> None:
     """Pages of the file itself, which every process of a node has in common."""
     data = load(prepared)
@@ -125,12 +162,6 @@ def test_no_rank_needs_what_downloads_and_decodes() -> None:
     assert {"requests", "filelock", "PIL", "sklearn"} & set(loaded) == set()
 
 
-def test_labels_are_numbers_that_a_loss_takes(prepared: Path) -> None:
-    data = load(prepared)
-    assert data.train_labels.dtype == data.test_labels.dtype == torch.int64
-    assert data.classes == 5
-
-
 @pytest.mark.parametrize("hindrance", ["a file in the way", "a limit on file sizes"])
 def test_a_file_that_cannot_be_written_is_named_and_nothing_is_left(hindrance: str, tmp_path: Path) -> None:
     path = tmp_path / "out" / "dataset.safetensors"
@@ -150,6 +181,7 @@ def test_a_file_that_cannot_be_written_is_named_and_nothing_is_left(hindrance: s
 WRITE = """
 import sys, torch
 from pathlib import Path
+from typing import Any
 from scalewise.training.data.datasets import write
 write({"a": torch.zeros(1_000_000)}, Path(sys.argv[1]))
 """

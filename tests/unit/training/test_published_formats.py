@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from tests.data_files import (
     class_images,
     idx,
@@ -60,7 +61,9 @@ def test_a_site_with_small_files_of_its_own_trains_on_them(dataset: str, tmp_pat
     facts = prepare(dataset, prepared, downloads=tmp_path / "downloads", mirror=mirror)
 
     assert (facts.train_samples, facts.test_samples) == (120, 100)
-    assert load(prepared).classes == (100 if dataset == "cifar100" else 10)
+    data = load(prepared)
+    assert data.classes == (100 if dataset == "cifar100" else 10)
+    assert data.train_labels.dtype == data.test_labels.dtype == torch.int64, "as a loss takes them"
 
 
 def test_a_published_dataset_of_another_size_is_refused(

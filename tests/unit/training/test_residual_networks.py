@@ -188,12 +188,3 @@ def test_of_many_differences_the_first_are_shown(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r'"conv1.weight", .* \[\.\.\.\] Train without') as refused:
         build("resnet18", IMAGE, 10, path)
     assert len(str(refused.value)) < 1000
-
-
-@pytest.mark.parametrize("content", [None, b"", b"<html>not found</html>"], ids=["missing", "empty", "HTML"])
-def test_weights_that_cannot_be_read_are_named(tmp_path: Path, content: bytes | None) -> None:
-    path = tmp_path / "model.safetensors"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(DatasetError, match=r"model.safetensors is (missing|damaged)"):
-        build("resnet18", IMAGE, 10, path)

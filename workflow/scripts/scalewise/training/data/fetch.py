@@ -200,8 +200,8 @@ def _download(file: PublishedFile, path: Path, notify: Notify) -> None:
     places = (place if "://" in place else Path(place).absolute().as_uri() for place in file.mirrors)
     addresses = [f"{place.rstrip('/')}/{file.name}" for place in places]
     answers = {}
-    for pause in PAUSES if addresses else ():
-        time.sleep(pause)
+    for pause in PAUSES:
+        time.sleep(pause if addresses else 0)
         for address in tuple(addresses):
             shown = redacted(address)
             notify(f"{file.name}: from {shown}")
@@ -214,8 +214,6 @@ def _download(file: PublishedFile, path: Path, notify: Notify) -> None:
                 notify(f"{file.name}: {error}")
                 if error.final:
                     addresses.remove(address)
-        if not addresses:
-            break
     variables = ", ".join(
         f"{name} is {'set' if os.environ.get(name) or os.environ.get(name.upper()) else 'not set'}"
         for name in PROXY_VARIABLES
@@ -266,7 +264,7 @@ def _transfer(address: str, part: Path, notify: Notify) -> None:
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={kept}-"} if kept else {})
     with requests.get(address, headers=headers, stream=True, timeout=SILENT_SECONDS) as response:
         if response.status_code == requests.codes.range_not_satisfiable:
-            part.unlink()  # longer than the file, so of another one
+            part.unlink(missing_ok=True)  # longer than the file, so of another one
         response.raise_for_status()
         if response.headers.get("Content-Type", "").startswith(("text/html", "application/xhtml")):
             raise _MirrorError("gave a web page in place of the file", final=True)
