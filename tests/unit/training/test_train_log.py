@@ -136,8 +136,8 @@ def test_no_value_is_read_from_the_device_inside_a_window(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(torch.Tensor, "item", watched)
     log.train(epochs=2)
-    # a line each, and the losses of two epochs
-    assert between == [True] * (len(log.lines) + 2)
+    # a line each, and of two epochs the loss, and the seed that a DataLoader draws on the host
+    assert between == [True] * (len(log.lines) + 2 * 2)
 
 
 class SlowTimer(HostTimer):
