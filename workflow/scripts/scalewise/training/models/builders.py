@@ -100,7 +100,7 @@ def build(
     Raises:
         KeyError: The name is unknown.
         TransformerSizeError: There is no transformer of the requested size for these images.
-        WeightsError: The file of weights does not fit the network.
+        DatasetError: The file of weights cannot be read, or does not fit the network.
     """
     if is_wide_resnet(model):
         network = paper_wide_resnet(image, classes, *wide_resnet_shape(model))
