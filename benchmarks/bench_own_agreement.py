@@ -17,10 +17,10 @@ from pathlib import Path
 
 from scalewise.records import Measurements, read_summary
 from scalewise.training.measure.throughput import throughput
+from scalewise.training.program.environment import write_startup
 from scalewise.training.program.judgement import Planned
 from scalewise.training.program.merge import measured_steps
 from scalewise.training.program.probe_records import RECORD, read_records
-from scalewise.training.program.startup_files import write_startup
 
 from .measure import Row, spread
 

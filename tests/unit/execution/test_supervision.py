@@ -99,7 +99,7 @@ def rank_group(
 
 def supervise(rank_group: RankGroup) -> None:
     """Run it as a training, with its records beside its attempt."""
-    meeting = rank_setup(supervisor_host=socket.gethostname(), supervisor_pid=os.getpid())
+    setup = rank_setup(supervisor_host=socket.gethostname(), supervisor_pid=os.getpid())
     folder = rank_group.rank_files.folder.parent
     spec = TrainSpec(
         definition=DEFINITION,
@@ -111,7 +111,7 @@ def supervise(rank_group: RankGroup) -> None:
     start = Start(started_at="2026-01-01T00:00:00+00:00", limit_seconds=rank_group.limit_seconds)
     history = HistoryWriter(folder, earlier, start)
     history.begin(0)
-    run_ranks(rank_group, meeting, spec, history)
+    run_ranks(rank_group, setup, spec, history)
 
 
 def test_running_out_of_device_memory_is_a_result_with_a_reason(tmp_path: Path) -> None:

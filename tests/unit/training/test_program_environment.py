@@ -8,10 +8,11 @@ from typing import Any, Literal
 import pytest
 from tests.small_runs import rank_setup
 
+from scalewise.execution.messages import Endpoint
 from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.shape import Shape
 from scalewise.training.distributed.identity import Identity
-from scalewise.training.program.environment import Meeting, rank_values, variables
+from scalewise.training.program.environment import rank_values, variables
 
 VISIBILITY = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 UUIDS = "GPU-5ebe9f43,GPU-ac33420d,GPU-1f0a4c2b"
@@ -29,7 +30,7 @@ def variables_of(shape: str, rank: int = 0, accelerator: str = "cuda", **setting
     setup = rank_setup(accelerator=accelerator, shape=there)
     local, size = rank % there.devices_per_node, there.world_size
     identity = Identity(rank, local, size, there.devices_per_node, "node-a", None, 0)
-    values = rank_values({}, identity, Meeting("127.0.0.1", 29500), there)
+    values = rank_values({}, identity, Endpoint(host="127.0.0.1", port=29500), there)
     program = ProgramSettings(program="train.py", **settings)
     return variables(program, values, setup, identity, Path("startup"), Path("probe.json"))
 

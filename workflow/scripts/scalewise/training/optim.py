@@ -1,4 +1,4 @@
-"""Optimizers and learning-rate schedules, by the names the configuration knows."""
+"""Build optimizers and learning-rate schedules by their names in the configuration."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from torch.optim.lr_scheduler import (
 from scalewise.plan.config.settings import Settings
 
 STATES_OF_A_WEIGHT = {"sgd": 1, "adam": 2, "adamw": 2, "adadelta": 2}
-"""Most tensors that an optimizer keeps for each weight."""
+"""Largest number of tensors that an optimizer keeps for each weight."""
 
 
 def initial_rate(settings: Settings, world_size: int) -> float:
-    """The learning rate that a schedule starts from, or peaks at, on so many devices."""
+    """Return the learning rate that a schedule starts from, or peaks at, on so many devices."""
     factors = {"none": 1.0, "linear": float(world_size), "sqrt": math.sqrt(world_size)}
     return settings.learning_rate * factors[settings.learning_rate_scaling]
 
@@ -34,7 +34,7 @@ def initial_rate(settings: Settings, world_size: int) -> float:
 def build_optimizer(
     settings: Settings, parameters: Iterable[nn.Parameter], world_size: int
 ) -> optim.Optimizer:
-    """The optimizer of the settings; with zero1 its states are divided among the ranks."""
+    """Build the optimizer of the settings; with zero1 its states are divided among the ranks."""
     kind, options = _optimizer(settings)
     options |= {"lr": initial_rate(settings, world_size), "weight_decay": settings.weight_decay}
     if settings.parallelism == "zero1":
@@ -46,10 +46,10 @@ def build_optimizer(
 
 
 def _begin_momentum(optimizer: optim.SGD) -> None:
-    """Give every weight a momentum of zero, from which its first step makes the gradient.
+    """Set the momentum of every weight to zero, which its first step turns into the gradient.
 
-    Left to itself, fused SGD takes memory for it in its first step and does not fill it where a scaled
-    gradient has overflowed: that step is skipped, and the next one begins from whatever was there.
+    By default fused SGD allocates the momentum in its first step. If a scaled gradient has overflowed, it
+    skips that step and leaves the memory uninitialized, and the next step begins from that.
     """
     for group in optimizer.param_groups:
         for weight in group["params"]:
@@ -58,7 +58,7 @@ def _begin_momentum(optimizer: optim.SGD) -> None:
 
 
 def _optimizer(settings: Settings) -> tuple[type[optim.Optimizer], dict[str, Any]]:
-    # fused: one kernel for all parameters, and no copies of their gradients. SGD has none for the parts of
+    # fused: one kernel for all parameters, and no copies of their gradients. SGD has none for the shards of
     # fsdp, Adadelta none at all
     fused = settings.parallelism != "fsdp"
     if settings.optimizer == "adam":
@@ -73,7 +73,7 @@ def _optimizer(settings: Settings) -> tuple[type[optim.Optimizer], dict[str, Any
 
 
 def build_schedule(settings: Settings, optimizer: optim.Optimizer, steps_per_epoch: int) -> LRScheduler:
-    """The schedule of the settings, counted in optimizer steps whatever its own unit is."""
+    """Build the schedule of the settings, counted in optimizer steps also if its unit is an epoch."""
     total = settings.epochs * steps_per_epoch
     warmup = round(settings.learning_rate_warmup_epochs * steps_per_epoch)
     if settings.schedule == "onecycle":

@@ -16,13 +16,14 @@ from statistics import median
 from typing import Any
 
 import torch
+from torch.distributed import _DEFAULT_FIRST_BUCKET_BYTES as FIRST_BUCKET_BYTES  # type: ignore[attr-defined]
+from torch.distributed import _compute_bucket_assignment_by_size as assign_by_size  # type: ignore[attr-defined]
 
 from scalewise.execution.progress_reporter import say
 from scalewise.plan.config.settings import Settings
 from scalewise.records import Bucket, Pass, RankRecord
 from scalewise.training.data.loaders import Batch
 from scalewise.training.distributed.process_group import sum_over_ranks
-from scalewise.training.gradient_buckets import bucket_assignment, travelling_bytes
 from scalewise.training.loop import summed_loss
 from scalewise.training.measure.device_timers import DeviceTimer, timer_for
 from scalewise.training.trainer import Trainer
@@ -40,6 +41,12 @@ SHARE_OF_TRAINING = 0.1
 """Budget of all passes together as a share of the training's time; the next two bound it."""
 
 LEAST_SECONDS, MOST_SECONDS = 0.3, 20.0
+
+DEFAULT_BUCKET_MB = 25
+"""DDP's own size of a bucket; without bucket_cap_mb its first bucket is smaller."""
+
+COMPRESSED_BYTES = {"fp16": 2, "bf16": 2}
+"""Bytes of a gradient's element after a communication hook."""
 
 NO_STATISTICS = "Expected more than 1 value per channel when training"
 """Words of torch's batch norm, which has no statistics of a single value."""
@@ -231,11 +238,35 @@ def _time_buckets(trainer: Trainer, batch: Batch, count: int) -> list[Bucket]:
         return []  # weights without a gradient: DDP would not finish its buckets either
     return [
         Bucket(
-            bytes=sum(travelling_bytes(parameters[index], settings) for index in bucket),
+            bytes=sum(_sent_bytes(parameters[index], settings) for index in bucket),
             ready_fraction=min(max(median(fractions[index]) for index in bucket), 1.0),
         )
-        for bucket in bucket_assignment(parameters, order, settings.bucket_cap_mb)
+        for bucket in _bucket_assignment(parameters, order, settings.bucket_cap_mb)
     ]
+
+
+def _bucket_assignment(
+    parameters: Sequence[torch.Tensor], order: Sequence[int], bucket_cap_mb: int | None
+) -> list[list[int]]:
+    """Return the buckets that DDP builds after its first step, by torch's own function.
+
+    Args:
+        parameters: Those of the model's that have gradients.
+        order: Their indices, as their gradients become ready.
+        bucket_cap_mb: The setting; None for torch's own, whose first bucket is smaller.
+
+    Returns:
+        Indices of the parameters of each bucket, in the order in which buckets are sent.
+    """
+    cap = (bucket_cap_mb or DEFAULT_BUCKET_MB) * 1024**2
+    first = cap if bucket_cap_mb else int(FIRST_BUCKET_BYTES)
+    buckets, _ = assign_by_size([parameters[index] for index in order], [first, cap])
+    return [[order[place] for place in bucket] for bucket in buckets]
+
+
+def _sent_bytes(weight: torch.Tensor, settings: Settings) -> int:
+    """Return the bytes of a weight's gradient that are sent to the other ranks."""
+    return weight.numel() * COMPRESSED_BYTES.get(settings.communication_hook, weight.element_size())
 
 
 # --- around the passes --------------------------------------------------------------------------------

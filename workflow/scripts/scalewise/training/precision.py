@@ -1,4 +1,4 @@
-"""The number formats of a training: what autocast does, and the gradient scaler that fp16 needs."""
+"""Number formats of a training: autocast, and the gradient scaler for fp16."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def set_fp32_format(*, tf32: bool) -> None:
-    """Have products and convolutions of fp32 tensors computed in TF32, or in fp32 itself.
+    """Compute products and convolutions of fp32 tensors in TF32 or in fp32, whatever was set before.
 
-    Left alone, cuDNN uses TF32 for convolutions. Whatever was set before is overruled.
+    By default cuDNN uses TF32 for convolutions.
     """
-    # torch has two sets of switches, and reading the older one raises where the two disagree: its own
-    # compiler does so up to 2.15, and torch.backends.cudnn.flags. The older first, which change the others
+    # torch has two sets of switches, and reading the older one raises if they disagree: its compiler does so
+    # up to 2.15, and torch.backends.cudnn.flags. The older first, as they change the others
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     torch.backends.cudnn.allow_tf32 = tf32
-    # each operator by itself: one that is not set obeys torch.backends.fp32_precision
+    # each operator: one that is not set follows torch.backends.fp32_precision
     for operator in fp32_operators():
         operator.fp32_precision = "tf32" if tf32 else "ieee"
 
 
 def fp32_operators() -> tuple[Any, ...]:
-    """The operators whose format for fp32 tensors torch lets one choose.
+    """Return the operators whose format for fp32 tensors can be chosen.
 
     Raises:
         RuntimeError: This torch has other switches.
@@ -61,16 +61,16 @@ class Precision:
         return torch.autocast(self._device_type, dtype=self._dtype, enabled=self._dtype is not None)
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Compute the gradients of the loss, scaled where they must be."""
+        """Compute the gradients of the loss, scaled for fp16."""
         self._scaler.scale(loss).backward()
 
     def state(self) -> dict[str, Any]:
-        """The scaler's state; empty where there is none."""
+        """Return the scaler's state; empty if there is none."""
         state: dict[str, Any] = self._scaler.state_dict()
         return state
 
     def resume(self, state: dict[str, Any]) -> None:
-        """Go on from ``state``."""
+        """Restore what ``state`` returned."""
         if state:
             self._scaler.load_state_dict(state)
 

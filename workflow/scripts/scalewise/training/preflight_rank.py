@@ -1,4 +1,4 @@
-"""The smallest job that proves a site: every rank says where it is, and all add up one number."""
+"""Try out a site with the smallest job: every rank reports its place, and all sum one number."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from scalewise.training.rank import initialize_rank
 
 
 def run_preflight_rank(rank_files: RankFiles) -> None:
-    """Meet the others and leave in the attempt's folder what all of them found."""
+    """Join the other ranks; rank 0 writes the reports of all to the attempt's folder."""
     rank_setup = rank_files.rank_setup()
     identity, cpus, device = initialize_rank(rank_files, rank_setup)
     paths = (rank_files.folder / DATASETS).read_text(encoding="utf-8").splitlines()

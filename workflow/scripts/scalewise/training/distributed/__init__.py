@@ -1,1 +1,1 @@
-"""A rank's identity, its device, and its meeting with the others."""
+"""A rank's identity, its device and CPUs, and its rendezvous with the other ranks."""

@@ -1,4 +1,4 @@
-"""The CPUs that a rank has to itself. Needs no torch."""
+"""Bind a rank to CPUs of its own. Needs no torch."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from scalewise.training.distributed.identity import Identity
 
 
 def take_cpus(accelerator: str, identity: Identity, cpus_per_device: int, ranks: int = 1) -> list[int]:
-    """Give this process, where the device is a CPU process, CPUs that no other rank of its node has.
+    """Bind this process, if the device is a CPU process, to CPUs that no other rank of its node has.
 
     Args:
         accelerator: ``cuda`` or ``cpu``.
-        identity: This rank; the first of several that one process starts.
+        identity: This rank, or the first of several that this process starts.
         cpus_per_device: CPUs of each rank.
         ranks: Number of ranks that this process starts.
 
     Returns:
-        The CPUs that it may run on.
+        The CPUs that this process may run on.
 
     Raises:
-        RuntimeError: There are fewer than it needs.
+        RuntimeError: There are fewer CPUs than that.
     """
     needed = ranks * cpus_per_device
     allowed = cores_first(os.sched_getaffinity(0))
@@ -38,14 +38,14 @@ def take_cpus(accelerator: str, identity: Identity, cpus_per_device: int, ranks:
     if accelerator == "cpu" and len(allowed) >= identity.local_world_size * cpus_per_device:
         start = identity.local_rank * cpus_per_device
         allowed = allowed[start : start + needed]
-        # threads that have been started already keep the mask they were born with
+        # each thread has a mask of its own; later ones inherit it
         for thread in Path("/proc/self/task").iterdir():
             os.sched_setaffinity(int(thread.name), allowed)
     return allowed
 
 
 def cores_first(cpus: Iterable[int]) -> list[int]:
-    """Sort CPUs so that every core comes once before a second hardware thread of any."""
+    """Sort CPUs: one hardware thread of every core, then the other threads."""
 
     def place(cpu: int) -> tuple[int, int]:
         siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
@@ -59,7 +59,7 @@ def cores_first(cpus: Iterable[int]) -> list[int]:
 
 
 def cpu_list(cpus: Sequence[int]) -> str:
-    """Write CPUs in the kernel's own notation: ``[0, 1, 2, 8]`` becomes ``0-2,8``."""
+    """Write CPUs in the kernel's notation: ``[0, 1, 2, 8]`` becomes ``0-2,8``."""
     spans: list[list[int]] = []
     for cpu in sorted(cpus):
         if spans and cpu == spans[-1][-1] + 1:

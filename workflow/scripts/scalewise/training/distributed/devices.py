@@ -1,4 +1,4 @@
-"""The GPU or the CPUs that a rank has to itself."""
+"""Claim the GPU or the CPUs of a rank."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from scalewise.training.distributed.identity import Identity
 
 
 def claim_device(accelerator: str, local_rank: int, *, in_slurm: bool = False) -> torch.device:
-    """Claim this rank's device; a GPU that is not there is an error, never a silent CPU.
+    """Return this rank's device. A missing GPU is an error; the CPU never takes its place.
 
     Args:
         accelerator: ``cuda`` or ``cpu``.
         local_rank: Number of this rank on its node, from 0.
-        in_slurm: The rank is part of a Slurm job, which the advice of an error is for.
+        in_slurm: Whether the rank is part of a Slurm job, to which an error's fix applies.
 
     Raises:
-        RuntimeError: CUDA is asked for and absent, or has too few devices.
+        RuntimeError: There is no CUDA, or it has too few devices.
     """
     if accelerator == "cpu":
         return torch.device("cpu")
@@ -49,13 +49,13 @@ def claim_device(accelerator: str, local_rank: int, *, in_slurm: bool = False) -
 
 
 def claim_cpus(accelerator: str, identity: Identity, cpus_per_device: int) -> str:
-    """Give this rank its threads and, where the device is a CPU process, CPUs of its own.
+    """Set the number of this rank's threads, and bind it to CPUs of its own if the device is a CPU process.
 
     Returns:
         The CPUs the rank may run on, such as ``0-3,8``.
 
     Raises:
-        RuntimeError: There are fewer than it needs.
+        RuntimeError: There are fewer CPUs than that.
     """
     torch.set_num_threads(cpus_per_device)
     if torch.get_num_interop_threads() != 1:

@@ -1,4 +1,4 @@
-"""This process's place among the ranks: the only reader of RANK, LOCAL_RANK, WORLD_SIZE and SLURM_*."""
+"""Identify this process among the ranks, from RANK, LOCAL_RANK, WORLD_SIZE and SLURM_*."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scalewise.plan.jobs.launch import RANK_VARIABLES
 
 @dataclass(frozen=True)
 class Identity:
-    """The place of this process in the run.
+    """Place of this process in the run.
 
     Args:
         rank: Counted over all nodes, from 0.
@@ -22,7 +22,7 @@ class Identity:
         local_world_size: Number of ranks on this node.
         host: This node's name.
         slurm_job_id: None outside Slurm.
-        restart_count: Number of times that Slurm started the job anew.
+        restart_count: Number of times that Slurm restarted the job.
     """
 
     rank: int
@@ -38,8 +38,8 @@ def identify(environ: Mapping[str, str], launcher: str) -> Identity:
     """Read the identity that the launcher gave this process.
 
     Args:
-        environ: The process's variables; under Slurm torchrun's ranks find those of both.
-        launcher: The program whose variables are read.
+        environ: The process's variables. In a Slurm job, torchrun's ranks have those of both launchers.
+        launcher: Names the variables to read.
 
     Raises:
         RuntimeError: Variables are missing; the message names them.
@@ -68,12 +68,12 @@ def identify(environ: Mapping[str, str], launcher: str) -> Identity:
 
 
 def node_rank(environ: Mapping[str, str]) -> int:
-    """Number of this node, where one task a node starts its ranks under Slurm; else 0."""
+    """Return the number of this node in a Slurm job with one task per node; outside Slurm 0."""
     return int(environ.get("SLURM_PROCID", "0"))
 
 
 def tasks_on_node(counts: str, node: int) -> int:
-    """Number of tasks of one node, from Slurm's notation, such as ``4(x2),3``."""
+    """Return the number of tasks on one node, from Slurm's notation, such as ``4(x2),3``."""
     expanded: list[int] = []
     for tasks, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", counts):
         expanded += [int(tasks)] * int(times or 1)
@@ -81,10 +81,10 @@ def tasks_on_node(counts: str, node: int) -> int:
 
 
 def check_place(identity: Identity, shape: Shape) -> None:
-    """Stop where the ranks do not stand as planned: their figures would be of something else.
+    """Check that the ranks are placed as planned.
 
     Raises:
-        RuntimeError: The message names what was planned and what was found.
+        RuntimeError: They are not; the message names both shapes.
     """
     found = (identity.world_size, identity.local_world_size)
     if found != (shape.world_size, shape.devices_per_node):

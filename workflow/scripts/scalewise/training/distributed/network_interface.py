@@ -1,9 +1,8 @@
-"""The network interface that ranks meet on."""
+"""Choose the network interface for the traffic between ranks."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,18 +18,18 @@ class Interface:
 
 
 def choose_interface(nodes: int, named: str | None) -> Interface:
-    """The interface that the ranks of a run use on this host.
+    """Return the interface that the ranks of a run use on this host.
 
-    Ranks of one node meet on loopback. Between nodes it is the one that the site names; else the one
-    that has the address of this host's name; where that name is missing or leads to loopback, as it
-    does on many machines, the one of the default route, else the first.
+    Ranks of one node use loopback. Between nodes it is the interface that the site names; else the one with
+    the address of this host's name. On many machines that name is missing or means loopback: then it is the
+    interface of the default route, else the first.
 
     Args:
         nodes: Number of nodes of the run.
         named: The site's ``network_interface``, if any.
 
     Raises:
-        RuntimeError: There is none; the message names those that there are.
+        RuntimeError: There is none; the message lists the existing ones.
     """
     if nodes == 1:
         return Interface(
@@ -41,8 +40,9 @@ def choose_interface(nodes: int, named: str | None) -> Interface:
     host = socket.gethostname()
     if named is not None:
         if named not in outward:
+            listed = ", ".join(f"{name} ({address})" for name, address in outward.items()) or "none"
             raise RuntimeError(
-                f"{host} has no network interface {named!r} with an IPv4 address. It has {_listed(outward)}. "
+                f"{host} has no network interface {named!r} with an IPv4 address. It has {listed}. "
                 "Correct network_interface in the site file, or leave it out."
             )
         return Interface(named, outward[named])
@@ -58,14 +58,14 @@ def choose_interface(nodes: int, named: str | None) -> Interface:
 
 
 def interface_addresses() -> dict[str, str]:
-    """The IPv4 address of every interface that has one, in the system's order."""
+    """Return the IPv4 address of every interface that has one, in the system's order."""
     known = psutil.net_if_addrs()
-    found: dict[str, str] = {}
+    addresses: dict[str, str] = {}
     for _, name in socket.if_nameindex():
         for each in known.get(name, ()):
             if each.family == socket.AF_INET:
-                found.setdefault(name, each.address)
-    return found
+                addresses.setdefault(name, each.address)
+    return addresses
 
 
 def _address_of(host: str) -> str | None:
@@ -81,7 +81,3 @@ def _default_route() -> str | None:
     except OSError:
         return None
     return next((line.split()[0] for line in lines if line.split()[1:2] == ["00000000"]), None)
-
-
-def _listed(addresses: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} ({address})" for name, address in addresses.items()) or "none"

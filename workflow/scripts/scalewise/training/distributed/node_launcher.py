@@ -1,4 +1,4 @@
-"""The process of one node that starts the ranks there: a torchrun agent, or torch.multiprocessing."""
+"""Start the ranks of one node, by a torchrun agent or by torch.multiprocessing."""
 
 from __future__ import annotations
 
@@ -26,42 +26,38 @@ def start_ranks(script: Path, rank_files: RankFiles) -> None:
     """Start the ranks of this node and wait for them.
 
     Args:
-        script: The program of a rank; its argument is the folder that ranks read.
-        rank_files: Holds how ranks are started and meet.
+        script: The program of a rank; its argument is the attempt's folder.
+        rank_files: The attempt's folder, with the launcher and the rendezvous.
     """
     rank_setup = rank_files.rank_setup()
     if rank_setup.launcher == "spawn":
-        _spawn(script, rank_files, rank_setup)
+        _spawn(script, rank_files, rank_setup.shape)
+    elif rank_setup.shape.nodes == 1:
+        options = standalone_options(rank_setup.shape.devices_per_node)
+        torchrun.main([*options, str(script), str(rank_files.folder)])
     else:
-        _torchrun_agent(script, rank_files, rank_setup)
+        _torchrun_of_several_nodes(script, rank_files, rank_setup)
 
 
-def _torchrun_agent(script: Path, rank_files: RankFiles, rank_setup: RankSetup) -> None:
-    """The agent of this node."""
-    shape = rank_setup.shape
-    if shape.nodes == 1:
-        torchrun.main([*standalone_options(shape.devices_per_node), str(script), str(rank_files.folder)])
-    else:
-        _agent_among_others(script, rank_files, rank_setup, shape)
+def _torchrun_of_several_nodes(script: Path, rank_files: RankFiles, rank_setup: RankSetup) -> None:
+    """Run this node's torchrun agent.
 
-
-def _agent_among_others(script: Path, rank_files: RankFiles, rank_setup: RankSetup, shape: Shape) -> None:
-    """An agent among those of several nodes.
-
-    The store belongs to this process and not to the agent, which could be given no port that is sure
-    to be free. ``--local-addr``: the address of this host that the others reach.
+    This process hosts the store, not the agent: the agent would need a port that is known to be free.
     """
+    shape, seconds = rank_setup.shape, rank_setup.timeout_seconds
     interface = choose_interface(shape.nodes, rank_setup.network_interface)
-    timeout = timedelta(seconds=rank_setup.timeout_seconds)
-    conf = [f"join_timeout={rank_setup.timeout_seconds}", f"read_timeout={rank_setup.timeout_seconds}"]
+    conf = [f"join_timeout={seconds}", f"read_timeout={seconds}"]
     if rank_setup.rendezvous == "file":
         endpoint = f"{rank_files.rendezvous_file}.agents"
         conf.append("store_type=file")
         store = None
     else:
+        timeout = timedelta(seconds=seconds)
         store = open_store(rank_files, node_rank(os.environ) == 0, interface.address, timeout)
         endpoint = f"{store.host}:{store.port}"
         conf.append("is_host=false")
+    # the same on all nodes; torchrun names a folder after it, so it is no path
+    rendezvous_id = sha256(os.fsencode(rank_files.folder.absolute())).hexdigest()[:16]
     torchrun.main(
         [
             f"--nnodes={shape.nodes}",
@@ -69,26 +65,21 @@ def _agent_among_others(script: Path, rank_files: RankFiles, rank_setup: RankSet
             f"--node-rank={node_rank(os.environ)}",
             "--rdzv-backend=c10d",
             f"--rdzv-endpoint={endpoint}",
-            f"--rdzv-id={_meeting_name(rank_files)}",
+            f"--rdzv-id={rendezvous_id}",
             f"--rdzv-conf={','.join(conf)}",
+            # the address of this host that the others reach
             f"--local-addr={interface.address}",
             "--max-restarts=0",
             str(script),
             str(rank_files.folder),
         ]
     )
-    del store  # held until every agent has ended
+    del store  # kept open until every agent has ended
 
 
-def _meeting_name(rank_files: RankFiles) -> str:
-    """The name that the agents of one start share; torchrun names a folder after it, so it is no path."""
-    return sha256(os.fsencode(rank_files.folder.absolute())).hexdigest()[:16]
-
-
-def _spawn(script: Path, rank_files: RankFiles, rank_setup: RankSetup) -> None:
-    shape = rank_setup.shape
+def _spawn(script: Path, rank_files: RankFiles, shape: Shape) -> None:
     arguments = (node_rank(os.environ), shape, str(script), str(rank_files.folder))
-    # the ranks inherit it: until they have loaded torch, nothing in them heeds a signal that ends a process
+    # the ranks inherit it: until they have loaded torch, the signal would end them
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     ranks = spawn(_spawned, arguments, nprocs=shape.devices_per_node, join=False)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
@@ -97,9 +88,9 @@ def _spawn(script: Path, rank_files: RankFiles, rank_setup: RankSetup) -> None:
 
 
 def _spawned(local_rank: int, node: int, shape: Shape, script: str, folder: str) -> None:
-    """A rank, told who it is by the variables that torchrun would set.
+    """Run a rank, with the variables that torchrun would set.
 
-    A signal that came until here is dropped: the process that started this one has handed it on.
+    A signal that came before is dropped: the process that started this one has forwarded it.
     """
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})

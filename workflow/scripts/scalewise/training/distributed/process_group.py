@@ -1,4 +1,4 @@
-"""Meeting of a run's ranks, and the questions they ask each other."""
+"""Join the process group of a run's ranks, and exchange values in it."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ T = TypeVar("T")
 def process_group(
     rank_files: RankFiles, rank_setup: RankSetup, identity: Identity, device: torch.device
 ) -> Iterator[None]:
-    """Join the ranks' process group: nccl on GPUs, gloo on CPUs; leave it in order.
+    """Join the ranks' process group, by NCCL on GPUs and gloo on CPUs, and leave it in order.
 
-    Without the barrier and the destruction at the end, gloo ranks abort now and then after correct
-    results. After an error the group is left without waiting for the others.
+    Without the barrier and the destruction at the end, gloo's ranks sometimes abort after correct results.
+    After an error a rank does not wait for the others.
     """
     timeout = timedelta(seconds=rank_setup.timeout_seconds)
     interface = choose_interface(rank_setup.shape.nodes, rank_setup.network_interface)
-    # gloo would take the address of the host's name, which on many machines is a loopback one
+    # gloo would use the address of the host's name, which is a loopback address on many machines
     os.environ["GLOO_SOCKET_IFNAME"] = interface.name
     if rank_setup.network_interface is not None:
-        # a site's module may have named several
+        # unless the site's modules name several
         os.environ.setdefault("NCCL_SOCKET_IFNAME", interface.name)
     backend = "nccl" if device.type == "cuda" else "gloo"
     options: dict[str, Any] = {"backend": backend, "timeout": timeout}
@@ -56,14 +56,14 @@ def process_group(
 
 
 def open_store(rank_files: RankFiles, host: bool, address: str, timeout: timedelta) -> TCPStore:
-    """The store through which ranks, or the agents of nodes, find each other.
+    """Open the store by which ranks, or the agents of nodes, find each other.
 
-    The system chooses a free port, and the attempt's folder tells it to the others: any number of runs
-    start on one node at once, and nothing depends on names, lists of hosts or a batch system's commands.
+    The system chooses a free port, and the others read it from the attempt's folder. So any number of runs
+    start on one node at once, and nothing depends on host names or a batch system's commands.
 
     Args:
-        rank_files: The folder that all of them see.
-        host: True in the process that keeps the store.
+        rank_files: The attempt's folder, which all of them see.
+        host: True in the process that hosts the store.
         address: This host's IPv4 address.
         timeout: A process waits this long for another.
     """
@@ -81,19 +81,19 @@ def barrier(device: torch.device) -> None:
 
 
 def sum_over_ranks(values: Sequence[float], device: torch.device) -> list[float]:
-    """Element-wise sums over all ranks, in double precision."""
+    """Return element-wise sums over all ranks, in double precision."""
     total = torch.tensor(values, dtype=torch.float64, device=device)
     dist.all_reduce(total)
     return [float(value) for value in total.tolist()]
 
 
 def gather(value: T, world_size: int, group: Any = None) -> list[T]:
-    """The value of every rank, in rank order, on every rank.
+    """Return the value of every rank, in rank order, on every rank.
 
     Args:
-        value: This rank's own.
+        value: This rank's.
         world_size: Number of ranks.
-        group: A process group of all ranks; None takes the default one.
+        group: A process group of all ranks; None for the default one.
     """
     values: list[Any] = [None] * world_size
     dist.all_gather_object(values, value, group=group)

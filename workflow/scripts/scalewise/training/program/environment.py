@@ -1,4 +1,4 @@
-"""Environment and command line of a rank of a user's program."""
+"""Environment and command line of a rank of a user's program, and how the probe gets into it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import os
 import random
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from scalewise.execution.messages import RankSetup
+from scalewise.execution.messages import Endpoint, RankSetup
 from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.catalog.program_files import command_for_folder, program_words
 from scalewise.plan.config.program import ARGUMENT, FOLDER, ProgramSettings
@@ -22,40 +21,45 @@ from scalewise.training.distributed.identity import Identity
 from scalewise.training.distributed.network_interface import choose_interface
 
 PORTS = range(20_000, 32_000)
-"""Ports that the kernel gives to no outgoing connection, which could take one before the program does."""
+"""Ports that the kernel uses for no outgoing connection, which could take one before the program does."""
+
+PROBE = Path(__file__).resolve().parent / "probe"
 
 
-@dataclass(frozen=True)
-class Meeting:
-    """The address at which the ranks of a program meet."""
+def write_startup(folder: Path) -> None:
+    """Write the ``sitecustomize.py`` that the interpreter runs as it starts; it changes no environment.
 
-    host: str
-    port: int
+    It is the source of ``probe/startup.py`` with a call at its end: a process that never imports torch
+    loads no other file of the probe.
+
+    Args:
+        folder: Created if missing. It comes first on PYTHONPATH.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    source = (PROBE / "startup.py").read_text(encoding="utf-8")
+    call = f"\n\nbegin({str(PROBE)!r}, {str(folder.resolve())!r})\n"
+    (folder / "sitecustomize.py").write_text(source + call, encoding="utf-8")
 
 
-def meeting_of(rank_files: RankFiles, rank_setup: RankSetup, identity: Identity) -> Meeting:
-    """The address at which rank 0 will wait: chosen there, and told to the others by the attempt's folder.
+def rendezvous(rank_files: RankFiles, rank_setup: RankSetup, identity: Identity) -> Endpoint:
+    """Return the address at which rank 0 of a program waits: rank 0 chooses it, the others read it.
 
     Raises:
-        TimeoutError: Rank 0 has not told it in time.
+        TimeoutError: Rank 0 has not published it in time.
     """
     if "TORCHELASTIC_RUN_ID" in os.environ and "MASTER_PORT" in os.environ:
-        return Meeting(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))  # torchrun's own
+        return Endpoint(host=os.environ["MASTER_ADDR"], port=int(os.environ["MASTER_PORT"]))  # torchrun's own
     if identity.rank == 0:
-        nodes = rank_setup.shape.nodes
-        address = choose_interface(nodes, rank_setup.network_interface).address
-        meeting = Meeting(address, free_port(address))
-        rank_files.publish_endpoint(meeting.host, meeting.port)
-        return meeting
-    point = rank_files.wait_for_endpoint(rank_setup.timeout_seconds)
-    return Meeting(point.host, point.port)
+        address = choose_interface(rank_setup.shape.nodes, rank_setup.network_interface).address
+        rank_files.publish_endpoint(address, free_port(address))
+    return rank_files.wait_for_endpoint(rank_setup.timeout_seconds)
 
 
 def free_port(address: str) -> int:
-    """A port that nobody listens on, out of a range that the kernel gives to nobody.
+    """Return a port of ``PORTS`` at which no process listens.
 
     Raises:
-        OSError: None was found.
+        OSError: There is none.
     """
     for port in random.SystemRandom().sample(PORTS, 200):
         with socket.socket() as probe:
@@ -68,7 +72,7 @@ def free_port(address: str) -> int:
 
 
 def template_values(definition: RunDefinition, settings: ProgramSettings, folder: Path) -> dict[str, object]:
-    """Values of the names in braces that are the same on every rank."""
+    """Return the values of the names in braces that are the same on every rank."""
     shape = definition.shape
     return {
         "devices": shape.world_size,
@@ -84,24 +88,24 @@ def template_values(definition: RunDefinition, settings: ProgramSettings, folder
 
 
 def rank_values(
-    values: Mapping[str, object], identity: Identity, meeting: Meeting, shape: Shape
+    values: Mapping[str, object], identity: Identity, endpoint: Endpoint, shape: Shape
 ) -> dict[str, object]:
-    """The same, and what differs between nodes and ranks."""
+    """Add the values that differ between nodes and ranks."""
     return {
         **values,
         "rank": identity.rank,
         "local_rank": identity.local_rank,
         "node_rank": identity.rank // shape.devices_per_node,
-        "master_address": meeting.host,
-        "master_port": meeting.port,
+        "master_address": endpoint.host,
+        "master_port": endpoint.port,
     }
 
 
 def visible_gpus(environ: Mapping[str, str], number: int) -> str:
-    """Return the value of CUDA_VISIBLE_DEVICES that shows the first GPUs of those that were given.
+    """Return the value of CUDA_VISIBLE_DEVICES that shows the first of the available GPUs.
 
     Args:
-        environ: Variables of the process. Slurm names in them the GPUs of a job, or of a single task.
+        environ: Variables of the process. Slurm sets them to the GPUs of a job, or of a single task.
         number: GPUs of the run on this node.
     """
     given = environ.get("HIP_VISIBLE_DEVICES") or environ.get("CUDA_VISIBLE_DEVICES")
@@ -110,7 +114,7 @@ def visible_gpus(environ: Mapping[str, str], number: int) -> str:
 
 
 def command(settings: ProgramSettings, values: Mapping[str, object], python: str) -> list[str]:
-    """Interpreter, program and arguments."""
+    """Return interpreter, program and arguments."""
     words = [fill_in(str(word), values) for word in settings.arguments]
     runs_in = settings.working_directory
     *module, program = program_words(settings.program)
@@ -127,31 +131,31 @@ def variables(
     startup: Path,
     probe_spec: Path,
 ) -> dict[str, str]:
-    """All variables of one rank's program, beside those of this process.
+    """Return all variables of one rank's program: those of this process, with changes.
 
-    Those of torchrun are set whatever starts the ranks, also for a single one: programs look for RANK, and
-    frameworks for TORCHELASTIC_RUN_ID, to take the way that several ranks take. A program that starts its
-    own ranks gets none of them.
+    torchrun's are set for every launcher, also for a single rank: programs read RANK, and frameworks
+    TORCHELASTIC_RUN_ID, to train as one of several ranks. A program that starts its own ranks gets none of
+    them.
 
     Args:
         settings: The program's.
         values: Values of the names in braces on this rank.
-        rank_setup: Says how ranks meet.
-        identity: This rank's.
-        startup: The folder that brings the probe into the program.
-        probe_spec: The file that tells the probe what to measure.
+        rank_setup: The rendezvous of the ranks.
+        identity: This rank.
+        startup: The folder of ``write_startup``.
+        probe_spec: The file that states what the probe measures.
     """
     found = {key: value for key, value in os.environ.items() if not key.startswith("SCALEWISE_")}
     shape = rank_setup.shape
     node_rank = str(values["node_rank"])
-    # what a rank has printed must be in the log when it is killed
+    # a killed rank's output must be in the log
     found |= {
         "PYTHONUNBUFFERED": "1",
         "MASTER_ADDR": str(values["master_address"]),
         "MASTER_PORT": str(values["master_port"]),
     }
     interface = choose_interface(shape.nodes, rank_setup.network_interface)
-    # gloo would take the address of the host's name, which on many machines is a loopback one
+    # gloo would use the address of the host's name, which is a loopback address on many machines
     found.setdefault("GLOO_SOCKET_IFNAME", interface.name)
     if rank_setup.network_interface is not None:
         found.setdefault("NCCL_SOCKET_IFNAME", interface.name)

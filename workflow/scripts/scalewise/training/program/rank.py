@@ -40,10 +40,11 @@ from scalewise.training.program.child import Child
 from scalewise.training.program.end_request import GRACE_SECONDS, EndRequest
 from scalewise.training.program.environment import (
     command,
-    meeting_of,
     rank_values,
+    rendezvous,
     template_values,
     variables,
+    write_startup,
 )
 from scalewise.training.program.hints import NO_OUTPUT, hint, with_source
 from scalewise.training.program.judgement import CHECK_AFTER_STEPS, Planned, contradiction
@@ -57,7 +58,6 @@ from scalewise.training.program.probe_records import (
     steps_done,
 )
 from scalewise.training.program.records import OuterReport, read_reports, write_records, write_report
-from scalewise.training.program.startup_files import write_startup
 from scalewise.training.program.told_progress import ToldProgress
 
 LOOK_SECONDS = 0.5
@@ -125,9 +125,9 @@ class ProgramRank:
         self.probed.mkdir(parents=True, exist_ok=True)
         startup = (self.probed / f"startup{self.identity.rank}").absolute()
         write_startup(startup)
-        meeting = meeting_of(self.rank_files, self.rank_setup, self.identity)
+        endpoint = rendezvous(self.rank_files, self.rank_setup, self.identity)
         values = rank_values(
-            template_values(definition, self.settings, self.output), self.identity, meeting, shape
+            template_values(definition, self.settings, self.output), self.identity, endpoint, shape
         )
         argv = command(self.settings, values, sys.executable)
         environment = variables(
