@@ -1,6 +1,8 @@
 """What our training loop costs over a bare one: same network, same DDP, same optimizer, same batches.
 
-And the cost of one rank's process group: a bare loop under DDP against the same loop without either.
+Ours is measured as in a run: the probe's hooks are set in torch before each of its passes, and removed before
+each of the bare loop's. And the cost of one rank's process group: a bare loop under DDP against the same loop
+without either.
 
 python benchmarks/run.py loop
 """
@@ -13,6 +15,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,13 +28,13 @@ from scalewise.execution.rank_files import RankFiles
 from scalewise.training.data import datasets
 from scalewise.training.data.preparation import prepare
 from scalewise.training.loop import TrainingState, to_the_end, train_epoch
-from scalewise.training.measure.throughput import WINDOW_STEPS
 from scalewise.training.optim import build_optimizer
+from scalewise.training.results.figures import WINDOW_STEPS
 from scalewise.training.train_log import StepLog
 from scalewise.training.trainer import Trainer
 
 from .measure import CLOCKS, Row, interleave, step_row
-from .one_rank import one_rank, project_task
+from .one_rank import measuring, one_rank, project_task
 
 MOST = 1.02
 # Many short passes: the two of a pair are so close in time that they meet the same machine. What an
@@ -92,8 +95,11 @@ def _compare(
     # One network and one optimizer for both: two copies would differ by where they lie in memory.
     model, optimizer = trainer.parallel_model.compiled, trainer.optimizer
     bare = _bare_loop(trainer, model, optimizer)
-    interleave(ours, bare, rounds=5)
-    pairs = interleave(ours, bare, rounds)
+    hooks = partial(measuring, trainer.measured)
+    interleave(ours, bare, rounds=5, around_ours=hooks)
+    pairs = interleave(ours, bare, rounds, around_ours=hooks)
+    assert trainer.measured.steps.done == (rounds + 5) * steps
+    assert trainer.measured.notes.events == []
 
     # Judged by CPU time: other processes on the machine lengthen the wall time of whichever loop they
     # meet. Wall time is quoted too, since it alone would show a loop that waits.

@@ -16,11 +16,11 @@ import tempfile
 from pathlib import Path
 
 from scalewise.records import Measurements, read_summary
-from scalewise.training.measure.throughput import throughput
 from scalewise.training.program.environment import write_startup
-from scalewise.training.program.judgement import Planned
-from scalewise.training.program.merge import measured_steps
-from scalewise.training.program.probe_records import RECORD, read_records
+from scalewise.training.results.figures import throughput
+from scalewise.training.results.merge import join_starts, measured_steps
+from scalewise.training.results.rank_record import RECORD, read_records
+from scalewise.training.results.samples import Planned
 
 from .measure import Row, spread
 
@@ -104,7 +104,7 @@ def _both_ways(folder: Path, devices: int, run: str) -> tuple[float, float]:
     records = read_records(probed, RECORD)
     assert len(records) == devices, [record.rank for record in records]
     planned = Planned("rank.py", devices, BATCH * devices, 1, True, frozenset(), "cpu")
-    steps = measured_steps(records, WARMUP_STEPS, planned)
+    steps = measured_steps(join_starts([records], [WARMUP_STEPS]), planned)
     seen = throughput(steps.windows)
     measured: Measurements | None = read_summary(folder / "results" / "agreement" / "runs" / run).measurements
     assert measured is not None

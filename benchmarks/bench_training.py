@@ -11,9 +11,9 @@ images are stand-ins that can be learned, in the true files' shapes; MNIST's als
 
 from __future__ import annotations
 
-import itertools
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,12 @@ from torchvision.datasets import MNIST
 from scalewise.training.data.datasets import Dataset
 from scalewise.training.data.loaders import channel_statistics
 from scalewise.training.distributed.identity import Identity
-from scalewise.training.loop import TrainingState, evaluate, train_epoch
+from scalewise.training.loop import evaluate
 from scalewise.training.models.builders import build
+from scalewise.training.trainer import Trainer
 
 from .measure import Row, interleave, rate_rows, spread
-from .one_rank import one_rank, project_task
+from .one_rank import epochs_of, measuring, one_rank, project_task
 from .stand_in_images import PilImages, per_sample, stand_in, write_mnist
 
 LEAST_FP32, LEAST_BF16, LEAST_RESNET = 1.15, 1.6, 1.5
@@ -101,7 +102,7 @@ def mnist_rows(identity: Identity, device: torch.device) -> list[Row]:
         optimizer = optim.Adadelta(network.parameters(), lr=1.0)
         return network, tutorial_epoch(network, loader, optimizer, functional.nll_loss)
 
-    def ours(samples: int, precision: str, seed: int = 1) -> tuple[Callable[[], object], Callable[[], float]]:
+    def ours(samples: int, precision: str, seed: int = 1) -> Trainer:
         part = Dataset(
             dataset.train_images[:samples],
             dataset.train_labels[:samples],
@@ -109,18 +110,15 @@ def mnist_rows(identity: Identity, device: torch.device) -> list[Row]:
             dataset.test_labels,
             10,
         )
-        task = project_task(MNIST_OPTIONS | {"precision": precision, "seed": seed}, part, identity, device)
-        epochs = itertools.count()
-        return lambda: train_epoch(task, TrainingState.start(task.device, next(epochs))), lambda: evaluate(
-            task
-        )[1]
+        return project_task(MNIST_OPTIONS | {"precision": precision, "seed": seed}, part, identity, device)
 
     table = []
     samples = MNIST_BATCH * MNIST_STEPS
     for precision, least in (("fp32", LEAST_FP32), ("bf16", LEAST_BF16)):
-        mine, (_, other) = ours(samples, precision)[0], tutorial(samples)
-        interleave(mine, other, rounds=2)
-        pairs = interleave(mine, other, MNIST_ROUNDS)
+        trainer, (_, other) = ours(samples, precision), tutorial(samples)
+        mine, hooks = epochs_of(trainer), partial(measuring, trainer.measured)
+        interleave(mine, other, rounds=2, around_ours=hooks)
+        pairs = interleave(mine, other, MNIST_ROUNDS, around_ours=hooks)
         what = f"training: MNIST CNN, batch {MNIST_BATCH}, {precision} against the tutorial's fp32, images/s"
         table += rate_rows(what, pairs, samples, samples, least, digits=2)
 
@@ -131,9 +129,10 @@ def mnist_rows(identity: Identity, device: torch.device) -> list[Row]:
         epoch()
         accuracies["tutorial"].append(accuracy(network, DataLoader(test, batch_size=1000)))
         for precision in ("fp32", "bf16"):
-            train_ours, evaluate_ours = ours(EPOCH_SAMPLES, precision, seed)
-            train_ours()
-            accuracies[precision].append(evaluate_ours())
+            trainer = ours(EPOCH_SAMPLES, precision, seed)
+            with measuring(trainer.measured):
+                epochs_of(trainer)()
+            accuracies[precision].append(evaluate(trainer)[1])
     return table + [accuracy_row(precision, accuracies) for precision in ("fp32", "bf16")]
 
 
@@ -161,14 +160,10 @@ def resnet_rows(identity: Identity, device: torch.device) -> list[Row]:
     loader = DataLoader(images, batch_size=RESNET_BATCH, shuffle=True)
     optimizer = optim.Adam(network.parameters(), lr=1e-3)
     other = tutorial_epoch(network, loader, optimizer, functional.cross_entropy)
-    task = project_task(RESNET_OPTIONS, dataset, identity, device)
-    epochs = itertools.count()
-
-    def mine() -> None:
-        train_epoch(task, TrainingState.start(task.device, next(epochs)))
-
-    interleave(mine, other, rounds=1)
-    pairs = interleave(mine, other, RESNET_ROUNDS)
+    trainer = project_task(RESNET_OPTIONS, dataset, identity, device)
+    mine, hooks = epochs_of(trainer), partial(measuring, trainer.measured)
+    interleave(mine, other, rounds=1, around_ours=hooks)
+    pairs = interleave(mine, other, RESNET_ROUNDS, around_ours=hooks)
     what = f"training: ResNet-18, CIFAR-10, batch {RESNET_BATCH}, bf16 against the tutorial's fp32, images/s"
     return rate_rows(what, pairs, samples, samples, LEAST_RESNET, digits=2)
 

@@ -109,9 +109,10 @@ def describe_machine(accelerator: Literal["cpu", "cuda"]) -> dict[str, str]:
     """GPU, driver, versions and CPU of this machine, by name, as a run's records have them."""
     import torch  # noqa: PLC0415  as above
 
+    from scalewise.measure.origins import versions  # noqa: PLC0415
     from scalewise.plan.config.site import cpu_model  # noqa: PLC0415
     from scalewise.training.measure.environments import source_version  # noqa: PLC0415
-    from scalewise.training.measure.provenance import gpu_limits, versions  # noqa: PLC0415
+    from scalewise.training.measure.sensors import driver_version, gpu_limits  # noqa: PLC0415
 
     found = {
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
@@ -124,7 +125,7 @@ def describe_machine(accelerator: Literal["cpu", "cuda"]) -> dict[str, str]:
         found["GPU"] = torch.cuda.get_device_name(device)
         found["GPUs"] = str(torch.cuda.device_count())
         found["GPU memory"] = f"{properties.total_memory / 2**30:.0f} GiB"
-        if (limits := gpu_limits(device)) is not None:
+        if (limits := gpu_limits(str(properties.uuid))) is not None:
             found |= limits.named()
         if torch.backends.cudnn.is_available():
             found["cudnn"] = str(torch.backends.cudnn.version())
@@ -132,4 +133,5 @@ def describe_machine(accelerator: Literal["cpu", "cuda"]) -> dict[str, str]:
         found["GPU"] = "none: a rehearsal on the CPU"
     found["CPU"] = f"{cpu_model()}, {len(os.sched_getaffinity(0))} cores"
     found["system"] = f"{platform.system()} {platform.release()}"
-    return found | versions()
+    driver = driver_version() if accelerator == "cuda" else None
+    return found | versions(accelerator == "cuda") | ({} if driver is None else {"driver": driver})

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -33,7 +33,7 @@ from scalewise.training.trainer import Trainer
 
 from .gpu_profile import profiled_shares
 from .measure import Spent, interleave, spend
-from .one_rank import one_rank, project_task
+from .one_rank import epochs_of, measuring, one_rank, project_task
 from .stand_in_images import PilImages, per_sample
 
 Accelerator = Literal["cpu", "cuda"]
@@ -201,7 +201,8 @@ def ours(work: Work, options: Sequence[Mapping[str, Any]], profiled: bool = Fals
         for chosen in options:
             settings = {"model": work.model, "global_batch_size": work.batch} | dict(chosen)
             trainer = project_task(settings, dataset, identity, device)
-            found.append(train_ours(trainer, work, profiled and not found))
+            with measuring(trainer.measured):
+                found.append(train_ours(trainer, work, profiled and not found))
             del trainer
             gc.collect()
     return found
@@ -209,22 +210,18 @@ def ours(work: Work, options: Sequence[Mapping[str, Any]], profiled: bool = Fals
 
 def train_ours(trainer: Trainer, work: Work, profiled: bool) -> Measured:
     """Epochs of the project's own loop."""
-    memory, epoch = trainer.memory, epochs_of(trainer)
+    memory, epoch = trainer.measured.memory, epochs_of(trainer)
     # cuDNN tries its algorithms in the process's first training alone, and these take memory, too
+    memory.enter("checkpoint")  # a phase whose peak is not read
     epoch()
     memory.enter("train")
     rates = rates_of(epoch, work)
-    measured = Measured(rates, memory.training_bytes, memory.kind)
+    peaks = memory.record(evaluated=False)
+    measured = Measured(rates, peaks["training_bytes"], peaks["kind"])
     if not profiled:
         return measured
     steps = steps_of(trainer, PROFILED_STEPS)
     return replace(measured, shares=profiled_shares(steps, trainer.device))
-
-
-def epochs_of(trainer: Trainer) -> Callable[[], object]:
-    """The next epoch, each time."""
-    epochs = itertools.count()
-    return lambda: train_epoch(trainer, TrainingState.start(trainer.device, next(epochs)))
 
 
 def steps_of(trainer: Trainer, steps: int) -> Callable[[], object]:
@@ -270,8 +267,9 @@ def loops_in_turn(trainer: Trainer, dataset: Dataset, work: Work) -> list[tuple[
         timer.synchronize()
 
     epoch = epochs_of(trainer)
-    interleave(epoch, bare, rounds=1)
-    return interleave(epoch, bare, work.rounds)
+    hooks = partial(measuring, trainer.measured)
+    interleave(epoch, bare, rounds=1, around_ours=hooks)
+    return interleave(epoch, bare, work.rounds, around_ours=hooks)
 
 
 def batches_alone(work: Work) -> list[tuple[Spent, Spent]]:

@@ -7,6 +7,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -88,7 +89,10 @@ def spend(work: Callable[[], object]) -> Spent:
 
 
 def interleave(
-    ours: Callable[[], object], reference: Callable[[], object], rounds: int
+    ours: Callable[[], object],
+    reference: Callable[[], object],
+    rounds: int,
+    around_ours: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> list[tuple[Spent, Spent]]:
     """Time two pieces of work in turn, so that a machine that drifts drifts for both.
 
@@ -96,17 +100,23 @@ def interleave(
         ours: one pass of ours.
         reference: one pass of what it is held against.
         rounds: pairs to make. Who goes first alternates.
+        around_ours: entered before each pass of ours and left after it, off the clock.
 
     Returns:
         the time of ours and of the reference, for each round.
     """
+
+    def spend_ours() -> Spent:
+        with around_ours():
+            return spend(ours)
+
     pairs = []
     for turn in range(rounds):
         if turn % 2:
             reference_spent = spend(reference)
-            pairs.append((spend(ours), reference_spent))
+            pairs.append((spend_ours(), reference_spent))
         else:
-            ours_spent = spend(ours)
+            ours_spent = spend_ours()
             pairs.append((ours_spent, spend(reference)))
     return pairs
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -13,12 +14,15 @@ import torch
 
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.rank_processes import rank_setup_for
+from scalewise.measure.hooks import hooked
+from scalewise.measure.measured_process import MeasuredProcess
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.jobs.launch import RankLaunch, SiteLaunch
 from scalewise.training.data.datasets import Dataset
 from scalewise.training.distributed.devices import claim_cpus, claim_device
 from scalewise.training.distributed.identity import Identity, identify
 from scalewise.training.distributed.process_group import process_group
+from scalewise.training.loop import TrainingState, train_epoch
 from scalewise.training.trainer import Trainer, build_loaders, build_trainer
 
 TIMEOUT_SECONDS = 60
@@ -50,8 +54,28 @@ def one_rank(
 def project_task(
     options: Mapping[str, Any], dataset: Dataset, identity: Identity, device: torch.device
 ) -> Trainer:
-    """A task of these options, with ``global_batch_size`` among them, and no warm-up of the clock."""
+    """Build a training of these options, with ``global_batch_size`` among them, and no warm-up.
+
+    As in a run it is measured, but only within ``measuring``.
+    """
     settings = Settings.model_validate({"dataset": "digits", "warmup_steps": 0} | dict(options))
     assert settings.global_batch_size is not None
     loaders = build_loaders(settings, dataset, identity.rank, device, TIMEOUT_SECONDS)
-    return build_trainer(settings, settings.global_batch_size, dataset, loaders, identity, device)
+    trainer = build_trainer(settings, settings.global_batch_size, dataset, loaders, identity, device)
+    trainer.measured.begin_training(0, None, device)
+    return trainer
+
+
+@contextmanager
+def measuring(process: MeasuredProcess) -> Iterator[None]:
+    """Set the probe's hooks for a while, as often as needed: they see all that this process trains."""
+    with hooked(process):
+        # those of forward passes are set once, at the first step
+        process._look_at_roots()
+        yield
+
+
+def epochs_of(trainer: Trainer) -> Callable[[], object]:
+    """The next epoch, each time."""
+    epochs = itertools.count()
+    return lambda: train_epoch(trainer, TrainingState.start(trainer.device, next(epochs)))

@@ -177,10 +177,10 @@ if __name__ == "__main__":
 
     import scalewise.training.all_reduce
     import scalewise.training.rank
-    import scalewise.training.run_records
+    import scalewise.training.results.write
 
     # as quiet_program_rank.py does
-    vars(scalewise.training.run_records)["other_cpu_fraction"] = lambda _ranks: 0.0
+    vars(scalewise.training.results.write)["other_cpu_fraction"] = lambda _ranks: 0.0
 
     gc.freeze()
     Server(Path(sys.argv[1])).serve()

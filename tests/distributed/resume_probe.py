@@ -24,16 +24,16 @@ from tests.distributed.probe_group import probe_group
 from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.records import EpochRecord
 from scalewise.training.checkpoints.state import SHARED, own_name, own_state, resume, shared_state
 from scalewise.training.checkpoints.storage import load, save
 from scalewise.training.data import datasets
 from scalewise.training.distributed.identity import Identity
 from scalewise.training.loop import TrainingState, train
+from scalewise.training.results.write import Epoch
 from scalewise.training.trainer import Trainer, build_loaders, build_trainer
 
 TIMEOUT_SECONDS = 60.0
-TIMINGS = {"train_seconds", "evaluation_seconds", "samples_per_second"}
+TIMINGS = {"evaluation_seconds"}
 
 
 class Probe:
@@ -55,7 +55,6 @@ class Probe:
                 state = TrainingState.start(self._device)
             ending = train(trainer, state, unheard, stop_at(stop))
             if ending == "stopped":
-                trainer.clock.close_window()
                 save(files[1], own_state(trainer, state))
                 if self._identity.rank == 0:
                     save(files[0], shared_state(trainer, state))
@@ -78,7 +77,7 @@ class Probe:
         weights = trainer.parallel_model.state()
         kept = [
             {key: repr(value) for key, value in asdict(record).items() if key not in TIMINGS}
-            for record in state.records
+            for record in state.epochs
         ]
         sums = {
             name: hashlib.sha256(value.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
@@ -90,7 +89,7 @@ class Probe:
         return {"weights": sums, "counts": counts, "epochs": kept, "steps": state.steps, "scale": scale}
 
 
-def unheard(_record: EpochRecord) -> None:
+def unheard(_epoch: Epoch) -> None:
     """Records are read at the end."""
 
 

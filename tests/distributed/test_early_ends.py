@@ -60,9 +60,10 @@ def test_a_training_that_was_cut_off_ends_once_its_throughput_is_known(
     assert own.windows >= 20
     (resumed_at,) = measured.resumption.resumed_at_steps
     assert 0 < resumed_at < done - 100
-    # the first warm-up, what was not steady, and the warm-up after the resume
+    # the first warm-up, what was not steady, the warm-up after the resume, and the edges of epochs
     warm = sum(window.steps for window in measured.windows if window.warmup)
-    assert warm == own.warmup_steps + measured.resumption.unmeasured_steps
+    excluded = sum(measured.excluded_steps.values())
+    assert warm == own.warmup_steps + measured.resumption.unmeasured_steps + excluded
     assert [window.first_step for window in measured.windows] == [
         sum(window.steps for window in measured.windows[:index]) for index in range(len(measured.windows))
     ]

@@ -101,7 +101,7 @@ def test_hugging_faces_trainer_is_measured_as_it_is(start: Start) -> None:
     assert program.parallelism == ["DistributedDataParallel"]
     assert run.ranks["rank"].tolist() == [0, 1]
     # after steps 10, 20, 30 and 40 of 45
-    assert program.left_out["evaluation"] == 4
+    assert measured.excluded_steps["evaluation"] == 4
     kept = [window for window in measured.windows if not window.warmup]
     assert (sum(window.steps for window in kept), sum(window.samples for window in kept)) == (36, 36 * 16)
     # each tenth, of rank 0; the script prints the mean over ranks

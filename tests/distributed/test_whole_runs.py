@@ -104,7 +104,9 @@ def test_windows_hold_every_step_once_and_give_the_throughput(
     steps_per_epoch = 6
     assert next_step == 3 * steps_per_epoch
     assert sum(window.samples for window in measured.windows) == 3 * 1437
-    assert [window.steps for window in measured.windows if window.warmup] == [2]
+    # the warm-up, and the first step of each further epoch
+    assert [(w.first_step, w.steps) for w in measured.windows if w.warmup] == [(0, 2), (6, 1), (12, 1)]
+    assert measured.excluded_steps == {"the begin of a data-loader iteration": 2}
     timed = [window for window in measured.windows if not window.warmup]
     rate = sum(window.samples for window in timed) / sum(window.seconds for window in timed)
     assert measured.throughput_samples_per_second == pytest.approx(rate)
@@ -189,7 +191,7 @@ def test_the_log_has_lines_on_steps_and_ends_with_a_summary(
 ) -> None:
     run = finished[devices]
     on_steps = [line for line in run.log if line.startswith("train ")]
-    assert on_steps[0].startswith("train epoch 1/3  step 2/6  loss ")
+    assert on_steps[0].startswith("train epoch 1/3  step 1/6  loss ")
     assert "learning rate 0.05" in on_steps[0]
     measured = run.summary.measurements
     assert measured is not None
@@ -251,14 +253,15 @@ def test_a_training_that_steps_end_is_completed_and_has_evaluated_nothing(ended_
 def test_a_training_that_steps_end_is_measured_over_just_these_steps(ended_by_steps: Finished) -> None:
     measured = ended_by_steps.summary.measurements
     assert measured is not None
-    # the epoch's last step has the 187 samples that 5 steps of 250 leave
+    # the epoch's last step has the 187 samples that 5 steps of 250 leave, the next one begins another
     assert [(w.first_step, w.steps, w.samples, w.warmup) for w in measured.windows] == [
         (0, 2, 500, True),
-        (2, 4, 937, False),
-        (6, 3, 750, False),
+        (2, 3, 750, False),
+        (5, 2, 437, True),
+        (7, 2, 500, False),
     ]
-    timed = sum(window.seconds for window in measured.windows[1:])
-    assert measured.throughput_samples_per_second == pytest.approx((937 + 750) / timed)
+    timed = sum(window.seconds for window in measured.windows if not window.warmup)
+    assert measured.throughput_samples_per_second == pytest.approx(1250 / timed)
     assert [each.batch_size for each in measured.passes] == [125]
     (line,) = (line for line in ended_by_steps.log if line.startswith("step "))
     assert line.startswith("step 9  train loss ")

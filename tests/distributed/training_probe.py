@@ -26,12 +26,13 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from scalewise.execution.rank_files import RankFiles
+from scalewise.measure.hooks import hooked
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.records import EpochRecord
 from scalewise.training.data import datasets
 from scalewise.training.distributed.identity import Identity
 from scalewise.training.loop import TrainingState, train
+from scalewise.training.results.write import Epoch
 from scalewise.training.trainer import Trainer, build_loaders, build_trainer
 
 TIMEOUT_SECONDS = 60.0
@@ -55,7 +56,7 @@ class Seen:
         states_here: elements of the optimizer's states on this rank.
         ddp: DistributedDataParallel's own account; empty without it.
         compiled_frames: by dynamo.
-        epochs: the records.
+        epochs: as the training leaves them.
         loader_wait_seconds: as recorded.
     """
 
@@ -92,9 +93,9 @@ class Watcher:
                     layer.register_forward_hook(self._after_layer)
         trainer.optimizer.register_step_pre_hook(self._before_update)
 
-    def report(self, record: EpochRecord) -> None:
+    def report(self, epoch: Epoch) -> None:
         self._first_epoch = False
-        self.seen.epochs.append(asdict(record))
+        self.seen.epochs.append(asdict(epoch))
 
     def close(self) -> None:
         """Look at what training has left."""
@@ -110,7 +111,8 @@ class Watcher:
         if isinstance(wrapper, DistributedDataParallel):
             seen.ddp = {name: str(value) for name, value in wrapper._get_ddp_logging_data().items()}
         seen.compiled_frames = counters["frames"]["ok"]
-        seen.loader_wait_seconds = trainer.clock.loader_wait_seconds
+        columns = trainer.measured.steps.snapshot().columns(fed=True)
+        seen.loader_wait_seconds = sum(columns["wait_seconds"])
 
     def _gradients(self) -> list[torch.Tensor]:
         found = [weight.grad for weight in self._task.parallel_model.module.parameters()]
@@ -177,7 +179,8 @@ def probe(
     tensors = _whole_state(trainer, "start")
     watcher = Watcher(trainer)
     if variant["train"]:
-        train(trainer, TrainingState.start(trainer.device), watcher.report)
+        with hooked(trainer.measured):
+            train(trainer, TrainingState.start(trainer.device), watcher.report)
     watcher.close()
     tensors |= _whole_state(trainer, "end")
     held = trainer.parallel_model.module.state_dict()

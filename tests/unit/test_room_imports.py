@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "workflow" / "scripts"
 PACKAGE = SCRIPTS / "scalewise"
-PROBE = PACKAGE / "training" / "program" / "probe"
+PROBE = PACKAGE / "measure"
 HEAVY = (
     "torch",
     "torchvision",
@@ -143,7 +143,7 @@ def test_training_does_not_know_the_analysis() -> None:
 
 def test_the_probe_needs_nothing_but_itself_torch_and_the_standard_library() -> None:
     """The interpreter of a user's program has torch, and may have nothing else of what Scalewise needs."""
-    own = "scalewise.training.program.probe"
+    own = "scalewise.measure"
     roots = {
         name.partition(".")[0]
         for path in PROBE.glob("*.py")
@@ -182,6 +182,7 @@ def test_analysis_needs_no_torch_and_does_not_know_the_training() -> None:
         pytest.param(
             "scalewise.execution.train_job", ("torch", "pandas"), id="the process that watches the ranks"
         ),
+        pytest.param("scalewise.training.program.rank", HEAVY, id="the process that watches a program"),
         pytest.param("scalewise.watch.watcher", HEAVY, id="what watches the study"),
         pytest.param("scalewise.analysis.partial_report", ("torch",), id="the analysis"),
         pytest.param("scalewise.analysis.experiment_tables", ("seaborn",), id="what draws nothing"),

@@ -42,7 +42,15 @@ FILES = {
 ROUNDS = r"[\w-]+/repeats/round\d+\.json"
 """Kept to be read back: which runs an experiment asked for. Only Scalewise relies on their keys."""
 
-NAMED_BY_OTHERS = {"imported_files", "inputs", "left_out", "options", "parameters", "refused", "settings"}
+NAMED_BY_OTHERS = {
+    "imported_files",
+    "inputs",
+    "excluded_steps",
+    "options",
+    "parameters",
+    "refused",
+    "settings",
+}
 NAMED_BY_OTHERS |= {"loader_fractions", "undecided", "unknown", "versions"}
 """Objects whose keys are numbers, or names of settings, packages, files, laws or reasons."""
 

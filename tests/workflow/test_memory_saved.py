@@ -10,13 +10,15 @@ import pytest
 from benchmarks.bench_memory import COPIES, SITE, STUDY, TOLERANCE, options
 from tests.workflow.conftest import Workplace
 
-from scalewise.training.measure.memory import LinuxGauge
+from scalewise.measure.memory import PeakMemory
 
 MB = 1e6
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(LinuxGauge().reset() != "", reason="this system lets no process reset its peak")
+@pytest.mark.skipif(
+    PeakMemory(resets=True)._reset() != "", reason="this system lets no process reset its peak"
+)
 def test_gradients_as_bucket_views_save_a_third_a_quarter_and_a_fifth_of_the_parameters_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

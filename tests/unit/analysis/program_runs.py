@@ -116,7 +116,6 @@ def write_program_run(
         "ended": "steps" if settings.steps else "itself",
         "samples_from": "loader" if loader_wait is not None else "forward",
         "samples_seen": float(samples),
-        "left_out": {"evaluation": 1},
         "optimizers": ["AdamW"],
         "parallelism": DDP if devices > 1 else [],
         "precision": "bfloat16 by autocast, parameters float32",
@@ -139,6 +138,7 @@ def write_program_run(
         loader_wait_fraction=None if loader_wait is None else loader_wait / step_seconds,
         communication_fraction=None if exposed is None else exposed / step_seconds,
         loader="program",
+        excluded_steps={"evaluation": 1},
         startup=Startup(
             imports_seconds=2.0,
             process_group_seconds=None,

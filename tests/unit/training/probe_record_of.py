@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from scalewise.training.program.probe_records import OptimizerSteps, Peaks, ProbeRecord
+from scalewise.training.results.rank_record import OptimizerSteps, Peaks, ProbeRecord
 
 
 def record(
@@ -14,7 +14,7 @@ def record(
     *,
     steps: int = 20,
     samples: Sequence[int | None] | None = None,
-    left_out: dict[int, int] | None = None,
+    flags: dict[int, int] | None = None,
     off: dict[int, float] | None = None,
     **changed: Any,
 ) -> ProbeRecord:
@@ -25,7 +25,7 @@ def record(
         seconds: Seconds of each step but the first, which nobody knows.
         steps: Number of steps where no seconds are given.
         samples: Samples of each step.
-        left_out: Bits of single steps.
+        flags: Bits of single steps.
         off: Seconds of evaluation in single steps.
         changed: Other fields.
     """
@@ -48,7 +48,7 @@ def record(
         "first_step_ended": 1000.0,
         "marks": marks,
         "seconds": [None, *known],
-        "left_out": [(left_out or {}).get(index, 0) for index in range(steps)],
+        "flags": [(flags or {}).get(index, 0) for index in range(steps)],
         "off_seconds": [(off or {}).get(index, 0.0) for index in range(steps)],
         "samples": [8] * steps if samples is None else list(samples),
         "forward_samples": None,

@@ -18,8 +18,14 @@ import torch
 
 from scalewise.records import GpuLimits
 from scalewise.training.measure.monitor import TRAIN, Monitor
-from scalewise.training.measure.provenance import gpu_limits
-from scalewise.training.measure.sensors import THROTTLING, CpuSensor, NvmlSensor, Reading, sensor_of
+from scalewise.training.measure.sensors import (
+    THROTTLING,
+    CpuSensor,
+    NvmlSensor,
+    Reading,
+    gpu_limits,
+    sensor_of,
+)
 
 CPU = torch.device("cpu")
 BURN = "import time\nwhile time.process_time() < {}: sum(range(100_000))\nprint(flush=True)\ninput()"
@@ -195,7 +201,7 @@ def test_a_limit_that_a_gpu_does_not_tell_is_unknown_and_no_number() -> None:
 @pytest.mark.gpu
 @pytest.mark.usefixtures("needs_cuda")
 def test_a_real_gpu_tells_its_clocks() -> None:
-    limits = gpu_limits(torch.device("cuda", 0))
+    limits = gpu_limits(str(torch.cuda.get_device_properties(0).uuid))
     assert limits is not None
     assert limits.sm_clock_mhz is not None
     assert limits.sm_clock_mhz > 100

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from scalewise.plan.config.settings import Settings
-from scalewise.records import EpochRecord, OwnInterval, Window
+from scalewise.records import Measurements, OwnInterval
 from scalewise.training.loop import TrainingState, is_accurate_enough
 from scalewise.training.rank import divergence
+from scalewise.training.results.write import Epoch
 from scalewise.training.train_log import describe_interval, describe_steps
 
 
@@ -60,13 +61,13 @@ def test_a_training_is_over_after_its_epochs_or_after_its_steps_and_warm_up(
 def test_an_epoch_that_was_not_evaluated_is_counted_and_leaves_no_record() -> None:
     state = TrainingState(torch.zeros(()), epoch=1, step=6, steps=12)
     state.end_epoch()
-    assert (state.epoch, state.step, state.steps, state.records) == (2, 0, 12, [])
+    assert (state.epoch, state.step, state.steps, state.epochs) == (2, 0, 12, [])
 
 
 def test_a_loss_that_is_no_longer_finite_is_placed_by_its_epoch_or_else_by_its_step() -> None:
     state = TrainingState(torch.zeros(()), steps=30, train_loss=math.nan)
     assert divergence(state) == "by step 30 (training nan)"
-    state.end_epoch(EpochRecord(4, 1.0, 1.0, 1.0, math.inf, 2.0, 0.1, 0.1))
+    state.end_epoch(Epoch(4, 24, 60, 1.0, math.inf, 2.0, 0.1, 0.1))
     assert divergence(state) == "in epoch 4 (training inf, test 2.0)"
 
 
@@ -89,11 +90,10 @@ def test_the_log_tells_how_well_a_runs_own_throughput_is_known() -> None:
 
 
 def test_the_log_tells_of_a_training_that_steps_have_ended() -> None:
-    windows = [
-        Window(first_step=0, steps=10, samples=100, seconds=9.0, warmup=True),
-        Window(first_step=10, steps=20, samples=4000, seconds=2.0, warmup=False),
-    ]
+    known = {"throughput_samples_per_second": 2000.0, "train_seconds": 11.0}
+    measured = Measurements.model_construct(**known)  # type: ignore[arg-type]  # all that is read
     state = TrainingState(torch.zeros(()), steps=30, train_loss=0.5)
-    assert describe_steps(state, windows) == "step 30  train loss 0.5000  2,000 samples/s  11.00 s"
-    # one that goes on after its last step has trained nothing anew
-    assert describe_steps(TrainingState(torch.zeros(()), steps=30), windows[:1]) == "step 30  9.00 s"
+    assert describe_steps(state, measured) == "step 30  train loss 0.5000  2,000 samples/s  11.00 s"
+    # one that resumes after its last step has trained nothing again
+    unknown = measured.model_copy(update={"throughput_samples_per_second": None})
+    assert describe_steps(TrainingState(torch.zeros(()), steps=30), unknown) == "step 30  11.00 s"

@@ -19,10 +19,11 @@ from scalewise.plan.config.settings import Steps
 from scalewise.records import RECORD, RankRecord, RunRecord, read_record, seconds_between
 from scalewise.training.distributed.identity import Identity
 from scalewise.training.measure.machine_load import CpuUse
-from scalewise.training.program.judgement import Planned
-from scalewise.training.program.probe_records import ProbeRecord
 from scalewise.training.program.rank import ProgramError, ProgramRank
-from scalewise.training.program.records import OuterReport, write_records
+from scalewise.training.results.rank_record import ProbeRecord
+from scalewise.training.results.rank_report import RankReport, StartRecords
+from scalewise.training.results.samples import Planned
+from scalewise.training.results.write import write_records
 
 SETTINGS = ProgramSettings(program="train.py", steps=Steps.exactly(15), warmup_steps=5)
 PLANNED = Planned("train.py", 1, 8, 1, False, frozenset(), accelerator="cpu", samples_vary=False)
@@ -30,12 +31,13 @@ STARTED, ENDED = "2026-01-01T00:00:00.000+00:00", "2026-01-01T00:01:30.000+00:00
 
 
 def spec_of(folder: Path) -> TrainSpec:
-    return TrainSpec(definition=definition(), dataset=None, folder=folder, started_at=STARTED)
+    run = definition().model_copy(update={"settings": SETTINGS})
+    return TrainSpec(definition=run, dataset=None, folder=folder, started_at=STARTED)
 
 
 def recorded(folder: Path, probe: ProbeRecord) -> tuple[RunRecord, str]:
     """The summary and ranks.csv of a program on one device."""
-    report = OuterReport(
+    report = RankReport(
         rank=0,
         host="n1",
         slurm_job_id=None,
@@ -50,7 +52,7 @@ def recorded(folder: Path, probe: ProbeRecord) -> tuple[RunRecord, str]:
         ended_at=ENDED,
     )
     setup = rank_setup(shape="1x1")
-    write_records(spec_of(folder), SETTINGS, setup, PLANNED, [probe], [report], ["python"], [])
+    write_records(spec_of(folder), setup, PLANNED, [StartRecords([probe], [report])], argv=["python"])
     return read_record(folder / RECORD, RunRecord), (folder / "ranks.csv").read_text()
 
 

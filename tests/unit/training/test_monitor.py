@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -152,13 +152,13 @@ def test_a_sensor_that_hangs_delays_no_training(monkeypatch: pytest.MonkeyPatch)
     try:
         assert hangs.wait(LIMIT_SECONDS), "the sensor is not read"
         monitor.phase = TRAIN  # would wait for ever
-        state = monitor.state()
+        so_far = monitor.report()
         report = monitor.stop()
     finally:
         release.set()
     assert report.note == "the sensor stopped answering"
     assert report.mean_utilization is None
-    assert (state["samples"], state["taken"]) == ([], 0)
+    assert so_far.samples == []
     assert not sensor.closed
 
 
@@ -166,6 +166,7 @@ def seen(**changed: Any) -> MonitorReport:
     values: dict[str, Any] = {
         "samples": [],
         "mean_utilization": 0.8,
+        "train_seconds": 1.0,
         "energy_joules": 100.0,
         "cpu_fraction": 0.001,
         "throttled": False,
@@ -219,13 +220,3 @@ def test_a_sample_has_the_memory_of_the_device_and_how_busy_it_was() -> None:
     with Monitor(CPU, 1, "node-a", 0, sensor=sensor, interval_seconds=60) as monitor:
         (sample,) = monitor.stop().samples
     assert (sample.memory_bytes, sample.memory_total_bytes, sample.memory_utilization) == (2, 8, 0.25)
-
-
-def test_a_checkpoint_from_before_a_column_came_gives_rows_without_it() -> None:
-    state = Monitor(CPU, 1, "node-a", 0).state()
-    old = asdict(UtilizationRecord("2026-01-01T00:00:00.500+00:00", "node-a", 0, "GPU", TRAIN, 0.5, 1, 300.5))
-    del old["memory_total_bytes"], old["memory_utilization"]
-    with Monitor(CPU, 1, "node-a", 0) as monitor:
-        monitor.resume(state | {"samples": [old]})
-        first, *_ = monitor.stop().samples
-    assert (first.memory_bytes, first.memory_total_bytes, first.memory_utilization) == (1, None, None)

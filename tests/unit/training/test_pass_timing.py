@@ -16,21 +16,21 @@ from tests.startup.planted_models import deep
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from scalewise.measure.hooks import hooked
 from scalewise.plan.config.settings import Settings
 from scalewise.records import Pass
 from scalewise.training.data.datasets import Dataset
-from scalewise.training.data.sampling import EpochSampler
 from scalewise.training.distributed.identity import Identity
 from scalewise.training.loop import TrainingState, train_epoch
 from scalewise.training.models.builders import BUILDERS, ModelBuilder
 from scalewise.training.pass_timing import (
     LEAST_COUNTED,
-    PassTimes,
     affordable,
     merge_ranks,
     smaller_passes,
     time_forward_backward,
 )
+from scalewise.training.results.write import PassTimes
 from scalewise.training.trainer import Trainer, build_loaders, build_trainer
 
 CPU = torch.device("cpu")
@@ -104,27 +104,13 @@ def make_task(one_rank: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeT
         trainer = build_trainer(
             settings, batch, dataset, build_loaders(settings, dataset, 0, CPU, 60), ALONE, CPU
         )
-        train_epoch(trainer, TrainingState.start(trainer.device))
+        with hooked(trainer.measured):
+            trainer.measured.begin_training(0, None, CPU)
+            train_epoch(trainer, TrainingState.start(trainer.device))
         return trainer
 
     yield make
     torch.set_num_threads(threads)
-
-
-def test_an_epochs_last_batch_of_another_size_is_measured_from_the_second_epoch_on_where_cudnn_tries(
-    make_task: MakeTask, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # a CPU has no cuDNN, but its switch
-    monkeypatch.setattr("scalewise.training.trainer.choose_algorithms", lambda *_given: None)
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
-    trainer = make_task("deep")
-    uneven = replace(trainer, sampler=EpochSampler(2 * BATCH + 3, BATCH, 0, 1, 1))
-    state = TrainingState.start(trainer.device)
-    for _ in range(2):
-        train_epoch(uneven, state)
-        state.end_epoch()
-    odd = [window for window in trainer.clock.windows if window.samples % BATCH]
-    assert [(window.steps, window.warmup) for window in odd] == [(1, True), (3, False)]
 
 
 def test_passes_are_of_the_runs_own_batch_and_of_what_common_device_counts_get_of_it(
@@ -249,7 +235,5 @@ def test_a_run_of_several_ranks_tells_the_median_pass_under_the_size_of_rank_0()
         PassTimes(passes=[Pass(batch_size=size, forward_seconds=seconds, backward_seconds=2 * seconds)])
         for size, seconds in sizes_and_seconds
     ]
-    passes, buckets = merge_ranks(ranks)
-    assert passes == [Pass(batch_size=63, forward_seconds=2.0, backward_seconds=4.0)]
-    assert buckets == []
-    assert merge_ranks([replace(rank, passes=[]) for rank in ranks]) == ([], [])
+    assert merge_ranks(ranks) == [Pass(batch_size=63, forward_seconds=2.0, backward_seconds=4.0)]
+    assert merge_ranks([replace(rank, passes=[]) for rank in ranks]) == []

@@ -12,11 +12,12 @@ from torch import distributed
 from torch.distributed import HashStore, Store, TCPStore  # type: ignore[attr-defined]
 from torch.testing._internal.distributed import fake_pg
 
-from scalewise.training.program.probe.early_end import KEY, EarlyEnd
-from scalewise.training.program.probe.guards import Notes
-from scalewise.training.program.probe.loader_passes import Batch, LoaderPass
-from scalewise.training.program.probe.probe_spec import ProbeSpec
-from scalewise.training.program.probe.steps import EVALUATION, StepRecord
+from scalewise.measure.early_end import KEY, EarlyEnd
+from scalewise.measure.guards import Notes
+from scalewise.measure.kept_steps import EVALUATION
+from scalewise.measure.loader_passes import Batch, LoaderPass
+from scalewise.measure.probe_spec import ProbeSpec
+from scalewise.measure.steps import StepRecord
 
 WARMUP = 10
 FEEDS = LoaderPass(batch_size=8, workers=0)
@@ -35,15 +36,15 @@ class Program:
         self.early_end = EarlyEnd(spec, self.record, self.notes)
         self._now = 0.0
 
-    def step(self, seconds: float, left_out: int = 0, samples: int | None = None) -> int:
+    def step(self, seconds: float, flags: int = 0, samples: int | None = None) -> int:
         """Make a step, with a batch of so many samples; returns how many are done."""
         self._now += seconds
         step = self.record.open
-        step.left_out |= left_out
+        step.flags |= flags
         if samples is not None:
             step.batches = [Batch(FEEDS, samples, self._now, self._now, first=False)]
         self.record.add([self.record.cut(self._now, self.record.done + 1)])
-        self.early_end.after_step(step, self.record.done)
+        self.early_end.after_step(self.record.done)
         return self.record.done
 
     def run(self, seconds: Callable[[int], float] = lambda step: 0.1 + step % 3 / 1000) -> int:
@@ -89,11 +90,11 @@ def test_the_smaller_last_batch_of_a_pass_is_in_no_window() -> None:
 
 
 def test_batches_that_vary_are_all_in_windows() -> None:
-    program = Program()
+    program = Program(until_interval=1e-9)
     for step in range(WARMUP + 200):
         program.step(0.1 + step % 3 / 1000, samples=8 + step % 5)
     program.early_end.conclude(WARMUP + 200, "itself")
-    assert len(program.early_end._values) == 200 // 5
+    assert len(program.early_end._window_ends) == 200 // 5
 
 
 def test_rank_0_leaves_the_last_step_two_windows_ahead() -> None:

@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch import nn
 
-from scalewise.training.program.probe.batches import checksum, samples_in, samples_of_inputs
-from scalewise.training.program.probe.communication import CommunicationSamples
-from scalewise.training.program.probe.discovery import Trained, all_objects, what_is_trained
-from scalewise.training.program.probe.measured_process import MeasuredProcess
-from scalewise.training.program.probe.probe_spec import ProbeSpec
-from scalewise.training.program.probe.written import write_json
+from scalewise.measure.batches import checksum, samples_in, samples_of_inputs
+from scalewise.measure.communication import CommunicationSamples
+from scalewise.measure.discovery import Trained, all_objects, what_is_trained
+from scalewise.measure.measured_process import MeasuredProcess
+from scalewise.measure.probe_spec import ProbeSpec
+from scalewise.measure.written import write_json
 
 
 @dataclass
@@ -169,9 +169,9 @@ def test_values_that_are_not_finite_are_written_as_none(tmp_path: Any) -> None:
 
 
 def test_a_loss_that_cannot_be_read_costs_no_record(tmp_path: Path) -> None:
-    process = MeasuredProcess(ProbeSpec(tmp_path), tmp_path, 0.0)
+    process = MeasuredProcess(ProbeSpec(tmp_path), 0.0)
     process.losses._kept[0] = torch.empty((), device="meta")
-    process._write_record("seen")
+    process.write_record("seen")
 
     (record,) = (json.loads(path.read_text()) for path in tmp_path.glob("*.seen.json"))
     assert record["losses"] == {}

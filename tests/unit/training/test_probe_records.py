@@ -99,7 +99,7 @@ COMPARED = [
 
 SEEN: dict[str, dict[str, Any]] = {
     "plain_loop": {
-        "left_out": [4, 0, 0, 0, 0, 0, 0, 0, 0, 0, EVALUATION | NO_GRAD | NEW_PASS, 0],
+        "flags": [4, 0, 0, 0, 0, 0, 0, 0, 0, 0, EVALUATION | NO_GRAD | NEW_PASS, 0],
         "samples": [8] * LAST,
         "forward_samples": 8,
         "passes": [1] * LAST,
@@ -140,14 +140,14 @@ SEEN: dict[str, dict[str, Any]] = {
     "compiled_step": {"compiled": True, "samples": [8] * LAST, "passes": [1] * LAST},
     "stream_of_uneven_batches": {
         "samples": [8, 8, 4] * 4,
-        "left_out": [NEW_PASS, 0, 0] * 4,
+        "flags": [NEW_PASS, 0, 0] * 4,
         "events": ["the program set its threads to 3, not 1"],
     },
-    "passes_of_one_batch": {"samples": [8] * LAST, "left_out": [NEW_PASS] * LAST},
+    "passes_of_one_batch": {"samples": [8] * LAST, "flags": [NEW_PASS] * LAST},
     # four batches an epoch: two are fetched for the first step, none for the last
     "one_batch_ahead": {
         "samples": [16, 8, 8, 0] * 3,
-        "left_out": [NEW_PASS, 0, 0, 0] + [EVALUATION | NO_GRAD | NEW_PASS, 0, 0, 0] * 2,
+        "flags": [NEW_PASS, 0, 0, 0] + [EVALUATION | NO_GRAD | NEW_PASS, 0, 0, 0] * 2,
     },
     "two_optimizers": {
         "optimizers": [{"name": "SGD", "steps": LAST}] * 2,
@@ -165,28 +165,28 @@ SEEN: dict[str, dict[str, Any]] = {
         "passes": [4] * LAST,
         "samples": [],
         "forward_samples": 80,
-        "left_out": [0] + [NO_GRAD] * (LAST - 1),
+        "flags": [0] + [NO_GRAD] * (LAST - 1),
     },
     "without_a_loader": {
         "samples": [],
         "forward_samples": 15,
         "passes": [3] * LAST,
-        "left_out": [0, 0, 0, 0, NO_GRAD | SAVE, 0, 0, 0, NO_GRAD | SAVE, 0, 0, 0],
+        "flags": [0, 0, 0, 0, NO_GRAD | SAVE, 0, 0, 0, NO_GRAD | SAVE, 0, 0, 0],
     },
-    "evaluation_without_eval": {"left_out": [0, 0, 0, 0, 0, 0, NO_GRAD, 0, 0, 0, 0, 0]},
-    "rollouts": {"samples": [], "left_out": [0, 0, 0, 0] + [NO_GRAD, 0, 0, 0] * 2},
+    "evaluation_without_eval": {"flags": [0, 0, 0, 0, 0, 0, NO_GRAD, 0, 0, 0, 0, 0]},
+    "rollouts": {"samples": [], "flags": [0, 0, 0, 0] + [NO_GRAD, 0, 0, 0] * 2},
     "generate_then_train": {
         "samples": [8] * LAST,
-        "left_out": [NEW_PASS] + [NO_GRAD] * 9 + [NO_GRAD | NEW_PASS, NO_GRAD],
+        "flags": [NEW_PASS] + [NO_GRAD] * 9 + [NO_GRAD | NEW_PASS, NO_GRAD],
     },
     "endless_loaders": {
         "samples": [8] * LAST,
-        "left_out": [NEW_PASS, 0] + [EVALUATION, 0] * 5,
+        "flags": [NEW_PASS, 0] + [EVALUATION, 0] * 5,
         "forward_samples": 8,
     },
     "endless_loaders_with_gradients": {
         "samples": [8] * LAST,
-        "left_out": [NEW_PASS, 0, 0] + [EVALUATION | NO_GRAD, 0, 0] * 3,
+        "flags": [NEW_PASS, 0, 0] + [EVALUATION | NO_GRAD, 0, 0] * 3,
     },
     "two_loaders": {"samples": [12] * LAST, "passes": [1] * LAST},
     "growing_accumulation": {
@@ -207,14 +207,14 @@ SEEN: dict[str, dict[str, Any]] = {
     "worker_processes": {
         "loader_workers": 2,
         "samples": [8] * LAST,
-        "left_out": [NEW_PASS, 0, 0, 0, 0, 0] * 2,
+        "flags": [NEW_PASS, 0, 0, 0, 0, 0] * 2,
     },
     "data_parallel": {
         "parallelism": ["DistributedDataParallel"],
         "world_size": 2,
         "backend": "gloo",
         "forward_samples": 4,
-        "left_out": [0, 0, 0, 0, 0, 0, 0, NO_GRAD, 0, 0, 0, 0],
+        "flags": [0, 0, 0, 0, 0, 0, 0, NO_GRAD, 0, 0, 0, 0],
         "parameters": 123,
         "sharded": False,
     },
@@ -298,8 +298,8 @@ def test_an_evaluation_is_as_long_as_it_was(probed: dict[str, Ended]) -> None:
         record = probed[name].record()
         assert 0.05 <= record["off_seconds"][place] <= record["seconds"][place]
         assert [
-            off for off, bits in zip(record["off_seconds"], record["left_out"], strict=True) if not bits
-        ] == [0.0] * sum(not bits for bits in record["left_out"])
+            off for off, bits in zip(record["off_seconds"], record["flags"], strict=True) if not bits
+        ] == [0.0] * sum(not bits for bits in record["flags"])
 
 
 def test_the_record_so_far_is_written_after_three_steps(probed: dict[str, Ended]) -> None:

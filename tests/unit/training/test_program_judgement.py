@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from tests.unit.training.probe_record_of import record
 
-from scalewise.training.program.judgement import Planned, contradiction, samples_seen
-from scalewise.training.program.probe_records import ProbeRecord
+from scalewise.training.program.judgement import contradiction
+from scalewise.training.results.rank_record import ProbeRecord
+from scalewise.training.results.samples import Planned, samples_seen
 
 BATCH = "batch_size_per_device"
 

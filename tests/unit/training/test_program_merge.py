@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 from tests.unit.training.probe_record_of import record
 
-from scalewise.training.measure.throughput import WINDOW_STEPS, throughput
-from scalewise.training.program import merge
-from scalewise.training.program.judgement import Planned
-from scalewise.training.program.merge import (
+from scalewise.measure.kept_steps import EVALUATION, NEW_PASS, NEW_SHAPE, NO_GRAD, SAVE
+from scalewise.training.results.figures import WINDOW_STEPS, throughput
+from scalewise.training.results.merge import (
     MeasuredSteps,
     NoGrad,
     divergence,
     evaluation_seconds,
+    join_starts,
     measured_steps,
     metric_reading,
 )
-from scalewise.training.program.probe import steps as probe_steps
-from scalewise.training.program.probe_records import EVALUATION, NEW_PASS, NO_GRAD, SAVE, ProbeRecord
+from scalewise.training.results.rank_record import ProbeRecord
+from scalewise.training.results.samples import Planned
 
 
 def measured(
@@ -32,7 +32,7 @@ def measured(
     planned = Planned(
         "train.py", len(ranks), samples, 1, given, frozenset(), accelerator="cpu", samples_vary=vary
     )
-    return measured_steps(ranks, warmup_steps, planned, no_grad)
+    return measured_steps(join_starts([ranks], [warmup_steps]), planned, no_grad)
 
 
 def test_a_step_takes_as_long_as_its_slowest_rank_and_holds_the_samples_of_all() -> None:
@@ -53,15 +53,15 @@ def test_a_step_in_which_any_rank_does_something_else_is_left_out_on_all() -> No
     slow = [0.1] * 40
     slow[19] = slow[24] = slow[29] = 5.0
     ranks = [
-        record(0, slow, left_out={20: EVALUATION, 25: SAVE}),
+        record(0, slow, flags={20: EVALUATION, 25: SAVE}),
         # it waits in its own step for the other, and begins a pass itself
-        record(1, slow, left_out={30: NEW_PASS}),
+        record(1, slow, flags={30: NEW_PASS}),
     ]
 
     found = measured(ranks, 5, 16)
 
     assert set(range(5, 41)) - set(found.kept) == {20, 25, 30}
-    assert found.left_out == {"evaluation": 1, "saving": 1, "the begin of a pass over the data": 1}
+    assert found.excluded == {"evaluation": 1, "saving": 1, "the begin of a data-loader iteration": 1}
     assert throughput(found.windows) == pytest.approx(16 / 0.1)
 
 
@@ -72,16 +72,41 @@ def test_the_smaller_last_batch_of_a_pass_is_no_step_like_the_others() -> None:
     quick[19] = quick[39] = 0.04
     found = measured([record(0, quick, samples=samples, world_size=1)], 5, 8)
 
-    assert found.left_out == {"another number of samples": 2}
-    assert merge.UNUSUAL_SHARE == probe_steps.UNUSUAL_SHARE, "the interval rests on the same steps"
+    assert found.excluded == {"another number of samples": 2}
     assert throughput(found.windows) == pytest.approx(80)
+
+
+def test_steps_that_pay_for_a_shape_are_excluded_unless_shapes_change_all_the_time() -> None:
+    slow = [0.1] * 40
+    slow[19] = slow[29] = 5.0
+    found = measured([record(0, slow, flags={20: NEW_SHAPE, 30: NEW_SHAPE}, world_size=1)], 5, 8)
+    assert found.excluded == {"a shape seen for the first time": 2}
+    assert throughput(found.windows) == pytest.approx(80)
+
+    always = measured([record(0, [0.2] * 40, flags=dict.fromkeys(range(41), NEW_SHAPE), world_size=1)], 5, 8)
+    assert always.excluded == {}
+    assert throughput(always.windows) == pytest.approx(40)
+
+
+def test_every_step_is_in_a_window_with_its_samples_and_only_measured_ones_count() -> None:
+    samples = [8] * 41
+    samples[20], samples[40] = 3, 3
+    found = measured([record(0, [0.1] * 40, samples=samples, flags={21: NEW_PASS}, world_size=1)], 5, 8)
+    assert [(w.first_step, w.steps, w.warmup) for w in found.windows] == [
+        (1, 4, True),
+        (5, 15, False),
+        (20, 2, True),
+        (22, 18, False),
+        (40, 1, True),
+    ]
+    assert sum(window.samples for window in found.windows) == sum(samples[1:])
 
 
 def test_a_loader_that_fetches_ahead_loses_no_sample() -> None:
     # two batches before the first step of a pass, none before its last
     samples = ([16, *[8] * 18, 0] * 3)[:60]
     flags = dict.fromkeys((0, 20, 40), NEW_PASS)
-    ranks = [record(0, [0.1] * 59, samples=samples, left_out=flags, world_size=1)]
+    ranks = [record(0, [0.1] * 59, samples=samples, flags=flags, world_size=1)]
     found = measured(ranks, 5, 8)
 
     assert found.samples.per_step == 8
@@ -93,7 +118,7 @@ def test_batches_of_changing_size_count_by_their_mean() -> None:
     ranks = [record(0, [0.1] * 29, samples=samples, world_size=1)]
     found = measured(ranks, 3, 8)
 
-    assert found.left_out == {}
+    assert found.excluded == {}
     assert throughput(found.windows) == pytest.approx(sum(samples[3:]) / 2.7, rel=1e-3)
     assert found.cautions == []  # the mean is as planned
 
@@ -129,9 +154,7 @@ def rounds(number: int, period: int = 4, bits: int = NO_GRAD) -> ProbeRecord:
     steps = number * period
     times = range(period, steps, period)
     seconds = [0.4 if index in times else 0.1 for index in range(1, steps)]
-    return record(
-        0, seconds, left_out=dict.fromkeys(times, bits), off=dict.fromkeys(times, 0.3), world_size=1
-    )
+    return record(0, seconds, flags=dict.fromkeys(times, bits), off=dict.fromkeys(times, 0.3), world_size=1)
 
 
 def test_forward_passes_without_gradients_every_few_steps_take_time_of_the_training() -> None:
@@ -143,7 +166,7 @@ def test_forward_passes_without_gradients_every_few_steps_take_time_of_the_train
     # windows of whole rounds: none is faster than another
     rates = {round(w.samples / w.seconds, 6) for w in found.windows if not w.warmup and w.steps % 4 == 0}
     assert len(rates) == 1
-    assert found.left_out == {"a part of a round of forward passes without gradients": 6}
+    assert found.excluded == {"a part of a round of forward passes without gradients": 6}
     assert evaluation_seconds(rounds(15), found.no_grad) == 0
     assert "belong to the training" in found.notes[0]
 
@@ -151,7 +174,7 @@ def test_forward_passes_without_gradients_every_few_steps_take_time_of_the_train
 def test_forward_passes_without_gradients_in_every_step_take_time_of_the_training() -> None:
     steps = range(1, 31)
     rank = record(
-        0, [0.5] * 30, left_out=dict.fromkeys(steps, NO_GRAD), off=dict.fromkeys(steps, 0.4), world_size=1
+        0, [0.5] * 30, flags=dict.fromkeys(steps, NO_GRAD), off=dict.fromkeys(steps, 0.4), world_size=1
     )
     found = measured([rank], 5, 8)
 
@@ -191,13 +214,13 @@ def test_a_user_says_what_forward_passes_without_gradients_are() -> None:
 
 def test_a_validation_by_a_loader_is_left_out_though_rollouts_are_not() -> None:
     rank = rounds(15)
-    bits = list(rank.left_out)
+    bits = list(rank.flags)
     bits[30], seconds = EVALUATION | NO_GRAD, list(rank.seconds)
     seconds[30] = 9.0
-    found = measured([rank.model_copy(update={"left_out": bits, "seconds": seconds})], 6, 8)
+    found = measured([rank.model_copy(update={"flags": bits, "seconds": seconds})], 6, 8)
 
     assert 30 not in found.kept
-    assert found.left_out["evaluation"] == 1
+    assert found.excluded["evaluation"] == 1
     assert throughput(found.windows) == pytest.approx(4 * 8 / 0.7, rel=0.03)
 
 
@@ -207,7 +230,7 @@ def test_where_every_step_evaluates_its_time_is_taken_off() -> None:
         record(
             0,
             [0.3] * 30,
-            left_out=dict.fromkeys(steps, EVALUATION),
+            flags=dict.fromkeys(steps, EVALUATION),
             off=dict.fromkeys(steps, 0.2),
             world_size=1,
         )
@@ -219,7 +242,7 @@ def test_where_every_step_evaluates_its_time_is_taken_off() -> None:
 
 
 def test_steps_that_all_save_measure_nothing() -> None:
-    ranks = [record(0, [0.1] * 30, left_out=dict.fromkeys(range(31), SAVE), world_size=1)]
+    ranks = [record(0, [0.1] * 30, flags=dict.fromkeys(range(31), SAVE), world_size=1)]
 
     assert measured(ranks, 5, 8).kept == []
 

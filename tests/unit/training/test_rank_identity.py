@@ -7,13 +7,14 @@ import socket
 import pytest
 import torch
 
+from scalewise.measure.origins import versions
 from scalewise.plan.config.shape import Shape
-from scalewise.records import utc_now
+from scalewise.records import Environment, utc_now
 from scalewise.training.distributed.cpus import cpu_list, take_cpus
 from scalewise.training.distributed.devices import claim_device
 from scalewise.training.distributed.identity import Identity, check_place, identify, node_rank, tasks_on_node
 from scalewise.training.measure.environments import commit, merge_environments
-from scalewise.training.measure.provenance import environment, versions
+from scalewise.training.measure.sensors import driver_version
 
 TORCHRUN = {
     "RANK": "5",
@@ -175,34 +176,29 @@ def test_a_gpu_that_is_not_there_is_an_error_and_never_a_silent_cpu() -> None:
 
 
 def test_versions_name_what_matters_to_a_measurement() -> None:
-    found = versions()
+    found = versions(cuda=False)
     assert found["torch"] == torch.__version__.split("+")[0] or found["torch"] == torch.__version__
-    assert {"scalewise", "python", "numpy", "safetensors"} <= found.keys()
+    assert {"python", "numpy"} <= found.keys()
 
 
-def test_a_cpu_process_names_no_driver_that_it_does_not_use() -> None:
-    if torch.cuda.is_initialized():
-        pytest.skip("an earlier test has put this process to work on a GPU")
-    assert versions().keys().isdisjoint({"driver", "nccl"})
+def test_a_cpu_process_names_no_nccl_that_it_does_not_use() -> None:
+    assert "nccl" not in versions(cuda=False)
 
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("needs_cuda")
 def test_a_gpu_process_names_its_driver_and_nccl() -> None:
-    torch.cuda.init()
-    found = versions()
-    assert found["driver"].split(".")[0].isdigit()
-    assert found["nccl"].count(".") == 2
+    assert str(driver_version()).split(".")[0].isdigit()
+    assert versions(cuda=True)["nccl"].count(".") == 2
 
 
 def test_hosts_that_have_all_alike_share_an_environment_and_others_have_their_own() -> None:
-    mine = environment("node-a")
+    mine = Environment(hosts=["node-a"], cpu_model="a CPU", operating_system="Linux", versions={"torch": "2"})
     other = mine.model_copy(update={"hosts": ["node-c"], "cpu_model": "another CPU"})
     same = mine.model_copy(update={"hosts": ["node-b"]})
     merged = merge_environments([mine, mine, other, other, same, same])
     assert [each.hosts for each in merged] == [["node-a", "node-b"], ["node-c"]]
     assert merged[1].cpu_model == "another CPU"
-    assert mine.versions == versions()
 
 
 def test_outside_a_checkout_the_commit_is_unknown_and_not_empty(monkeypatch: pytest.MonkeyPatch) -> None:

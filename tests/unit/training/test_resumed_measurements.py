@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from tests.small_runs import definition_of
+from tests.small_runs import definition_of, rank_setup
+from tests.unit.training.probe_record_of import record
 
 from scalewise.execution.checkpoint_files import CheckpointError
+from scalewise.execution.messages import TrainSpec
+from scalewise.measure import origins
+from scalewise.measure.hooks import hooked
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.records import Measurements, Resumption, Startup
+from scalewise.records import Measurements, Resumption
 from scalewise.training.checkpoints import state as states
 from scalewise.training.checkpoints.storage import load, save
 from scalewise.training.data.datasets import Dataset
 from scalewise.training.distributed.identity import Identity
 from scalewise.training.loop import TrainingState, train
-from scalewise.training.measure import provenance
-from scalewise.training.run_records import aggregate, report_rank
+from scalewise.training.measure.monitor import MonitorReport, across_starts
+from scalewise.training.results import rank_report
+from scalewise.training.results.merge import join_starts, without_measurements
+from scalewise.training.results.rank_report import RankReport, StartRecords, write_report
+from scalewise.training.results.samples import Planned
+from scalewise.training.results.write import Facts, kept_starts, read_start, write_records
 from scalewise.training.trainer import Trainer, build_loaders, build_trainer
 
 pytestmark = pytest.mark.slow
@@ -31,78 +39,92 @@ CPU = torch.device("cpu")
 ALONE = Identity(0, 0, 1, 1, "node", None, 0)
 BATCH, STEPS_PER_EPOCH, EPOCHS = 24, 3, 10
 STEPS = STEPS_PER_EPOCH * EPOCHS
-NOTHING_YET = Startup(
-    imports_seconds=0.0,
-    process_group_seconds=0.0,
-    data_seconds=0.0,
-    model_seconds=0.0,
-    first_step_seconds=0.0,
+STARTED, ENDED = "2026-01-01T00:00:00.000+00:00", "2026-01-01T00:01:30.000+00:00"
+WATCHED = MonitorReport(
+    samples=[],
+    mean_utilization=0.5,
+    train_seconds=1.0,
+    energy_joules=7.0,
+    cpu_fraction=0.0,
+    throttled=None,
+    note="",
 )
 
 
 @dataclass
 class Machine:
-    """What the process runs on, as far as the records tell."""
+    """The hardware and software under the process, as far as the records tell."""
 
     patch: pytest.MonkeyPatch
 
     def becomes(self, cpu_model: str, **versions: str) -> None:
-        """Another one."""
-        self.patch.setattr(states, "cpu_model", lambda: cpu_model)
-        self.patch.setattr(provenance, "versions", lambda: {"torch": "2.15.0"} | versions)
-        states.measured_on.cache_clear()
+        """Change them."""
+        self.patch.setattr(rank_report, "cpu_model", lambda: cpu_model)
+        self.patch.setattr(origins, "versions", lambda _cuda: {"torch": "2.15.0"} | versions)
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     found = Machine(monkeypatch)
     found.becomes("Old CPU")
-    yield found
-    states.measured_on.cache_clear()
+    return found
 
 
 @dataclass
 class Training:
-    """One of one rank, in parts: a checkpoint is all that a part leaves to the next."""
+    """A training of one rank, in parts: checkpoint and records are all that a part leaves to the next."""
 
     folder: Path
     dataset: Dataset
     warmup_steps: int = 2
     model: str = "linear"
+    parts: int = 0
 
-    def part(self, stop: int, change: Callable[[dict[str, Any]], None] = lambda _own: None) -> Trainer:
-        """Train up to a step, from the checkpoint if there is one.
-
-        Args:
-            stop: the step; that of the next checkpoint.
-            change: of the rank's own file, before it is read.
-        """
+    def part(self, stop: int) -> Trainer:
+        """Train up to a step, from the checkpoint if there is one; leave the next one there."""
         # DDP of the part before must not outlive it
         gc.collect()
-        definition = self._definition()
+        definition = self.definition()
         settings = Settings.model_validate(definition.settings)
         loaders = build_loaders(settings, self.dataset, 0, CPU, 60)
         trainer = build_trainer(settings, definition.global_batch_size, self.dataset, loaders, ALONE, CPU)
         files = [self.folder / name for name in (states.SHARED, states.own_name(0))]
         if files[0].exists():
-            shared, own = (load(path, CPU) for path in files)
-            change(own)
-            self.state = states.resume(trainer, shared, own)
+            self.state = states.resume(trainer, *(load(path, CPU) for path in files))
         else:
             self.state = TrainingState.start(CPU)
-        train(trainer, self.state, lambda _record: None, lambda state: state.steps == stop)
-        trainer.clock.close_window()
+        with hooked(trainer.measured):
+            train(trainer, self.state, lambda _epoch: None, lambda state: state.steps == stop)
+        self.parts += 1
+        folder = self.spec().starts / str(self.parts)
+        folder.mkdir(parents=True)
+        trainer.measured.write_record("seen", folder)
+        write_report(folder, self.report())
         save(files[0], states.shared_state(trainer, self.state))
         save(files[1], states.own_state(trainer, self.state))
         return trainer
 
-    def measured(self, trainer: Trainer, energy_joules: float | None = None) -> Measurements:
-        """The figures of the run, once it has ended."""
-        report = report_rank(trainer, "0", NOTHING_YET)
-        report = replace(report, device=replace(report.device, energy_joules=energy_joules))
-        return aggregate(trainer, self.state.records, [report], Resumption(problems=["of a checkpoint"]))
+    def report(self) -> RankReport:
+        return rank_report.report_of(ALONE, [None], [WATCHED], None, 0.0, ENDED)
 
-    def _definition(self) -> RunDefinition:
+    def recorded(self) -> Measurements:
+        """Return the figures of the run, once it has ended."""
+        spec = self.spec()
+        starts = kept_starts([read_start(spec.starts / str(number + 1)) for number in range(self.parts)])
+        planned = Planned("", 1, BATCH, 1, False, frozenset(), accelerator="cpu")
+        facts = Facts(self.state.epochs, "", Resumption(problems=["of a checkpoint"]))
+        return write_records(spec, rank_setup(shape="1x1"), planned, starts, facts)
+
+    def spec(self) -> TrainSpec:
+        return TrainSpec(
+            definition=self.definition(),
+            dataset=None,
+            folder=self.folder,
+            started_at=STARTED,
+            start_number=self.parts + 1,
+        )
+
+    def definition(self) -> RunDefinition:
         settings = Settings(
             dataset="digits",
             model=self.model,
@@ -135,99 +157,134 @@ def measured_steps(figures: Measurements) -> set[int]:
     }
 
 
-def test_a_run_that_goes_on_with_the_same_keeps_what_was_measured(training: Training) -> None:
+FIRST_OF_EPOCH = set(range(0, STEPS, STEPS_PER_EPOCH))
+
+
+def test_a_run_that_resumes_on_the_same_machine_keeps_what_was_measured(training: Training) -> None:
     training.part(12)
-    trainer = training.part(STEPS)
-    figures = training.measured(trainer, energy_joules=7.0)
-    assert measured_steps(figures) == {*range(2, 12), *range(14, STEPS)}
-    assert len(trainer.clock.step_seconds) == 10 + STEPS - 14
+    training.part(STEPS)
+    figures = training.recorded()
+    assert measured_steps(figures) == {*range(2, 12), *range(14, STEPS)} - FIRST_OF_EPOCH
+    assert sum(window.steps for window in figures.windows) == STEPS
     assert figures.resumption.problems == ["of a checkpoint"]
     assert figures.resumption.unmeasured_steps == 2
-    assert figures.energy_joules == 7.0
+    assert figures.energy_joules == 14.0
 
 
-def test_a_run_that_goes_on_with_another_machine_is_measured_on_that_alone(
+def test_a_run_that_resumes_on_another_machine_is_measured_on_that_only(
     training: Training, machine: Machine
 ) -> None:
     training.part(12)
     machine.becomes("New CPU", torch="2.16.0")
-    trainer = training.part(STEPS)
-    figures = training.measured(trainer, energy_joules=7.0)
-    assert measured_steps(figures) == set(range(14, STEPS))
-    assert len(trainer.clock.step_seconds) == STEPS - 14
-    waited = trainer.clock.loader_wait_seconds
-    assert waited <= sum(window.seconds for window in figures.windows if not window.warmup)
+    training.part(STEPS)
+    figures = training.recorded()
+    assert measured_steps(figures) == set(range(14, STEPS)) - FIRST_OF_EPOCH
     assert figures.resumption.unmeasured_steps == 12
     assert figures.resumption.problems == [
         "of a checkpoint",
         "step 12: resumed with CPU model New CPU (before: Old CPU), torch version 2.16.0 (before: 2.15.0); "
-        "what was measured before it is left out",
+        "what was measured before it is excluded",
     ]
     assert figures.energy_joules is None, "it is that of two machines"
 
 
-def test_what_was_left_out_once_stays_so(training: Training, machine: Machine) -> None:
+def test_what_was_excluded_once_stays_so(training: Training, machine: Machine) -> None:
     training.part(9)
     machine.becomes("New CPU")
     training.part(18)
-    trainer = training.part(STEPS)
-    figures = training.measured(trainer)
-    assert measured_steps(figures) == {*range(11, 18), *range(20, STEPS)}
-    (_, told) = figures.resumption.problems
-    assert told.startswith("step 9: ")
+    training.part(STEPS)
+    figures = training.recorded()
+    assert measured_steps(figures) == {*range(11, 18), *range(20, STEPS)} - FIRST_OF_EPOCH
+    (_, problem) = figures.resumption.problems
+    assert problem.startswith("step 9: ")
 
 
-@pytest.mark.parametrize(
-    ("versions", "counts"),
-    [({"snakemake": "9.1"}, True), ({"driver": "580.1"}, False), ({"nccl": "2.27"}, False)],
-)
-def test_what_takes_no_part_in_a_step_may_change(
-    training: Training, machine: Machine, versions: dict[str, str], counts: bool
+@pytest.mark.parametrize(("package", "counts"), [("snakemake", True), ("nccl", False)])
+def test_a_package_that_takes_no_part_in_a_step_may_change(
+    training: Training, machine: Machine, package: str, counts: bool
 ) -> None:
+    machine.becomes("Old CPU", **{package: "1.0"})
     training.part(12)
-    machine.becomes("Old CPU", **versions)
-    figures = training.measured(training.part(STEPS))
+    machine.becomes("Old CPU", **{package: "2.0"})
+    training.part(STEPS)
+    figures = training.recorded()
     assert (5 in measured_steps(figures)) == counts
-    said = [f"{name} version {version} (before: unknown)" for name, version in versions.items()]
-    assert any(said[0] in problem for problem in figures.resumption.problems) != counts
+    named = any(f"{package} version 2.0 (before: 1.0)" in each for each in figures.resumption.problems)
+    assert named != counts
 
 
-def test_one_rank_elsewhere_is_enough(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_whose_checkpoints_were_not_used_has_no_step_in_the_run(training: Training) -> None:
+    """Its steps are made again from an older checkpoint."""
     training.part(12)
-    elsewhere = ["device model B (before: A)"]
-    monkeypatch.setattr(states, "gather", lambda own, _world_size: [own, elsewhere, elsewhere])
-    figures = training.measured(training.part(STEPS))
-    assert 5 not in measured_steps(figures)
-    assert figures.resumption.problems[1].count("device model B (before: A)") == 1
+    older = [(path, path.read_bytes()) for path in training.folder.glob("*.pt")]
+    training.part(18)
+    for path, content in older:
+        path.write_bytes(content)
+    training.part(STEPS)
+    figures = training.recorded()
+    assert sum(window.steps for window in figures.windows) == STEPS
+    assert measured_steps(figures) == {*range(2, 12), *range(14, STEPS)} - FIRST_OF_EPOCH
 
 
-@pytest.mark.parametrize(
-    ("cpu_model", "seconds", "utilization"), [("Old CPU", 0.5, 0.75), ("New", None, None)]
-)
-def test_exchange_and_utilization_are_of_the_same_steps_as_the_throughput(
-    training: Training, machine: Machine, cpu_model: str, seconds: float | None, utilization: float | None
-) -> None:
-    def earlier(own: dict[str, Any]) -> None:
-        own["communication"] = {"steps": 1000, "seconds": 500.0}
-        own["monitor"] |= {"busy_seconds": 750.0, "train_seconds": 1000.0}
+def test_steps_beyond_the_last_checkpoint_of_a_start_are_counted_once(training: Training) -> None:
+    """A start records more steps than the checkpoint holds from which the next one resumes."""
+    training.part(12)
+    older = [(path, path.read_bytes()) for path in training.folder.glob("*.pt")]
+    training.folder.joinpath("shared.pt").unlink()
+    training.parts = 0
+    shutil.rmtree(training.spec().starts)
+    training.part(15)
+    for path, content in older:
+        path.write_bytes(content)
+    training.part(STEPS)
+    figures = training.recorded()
+    assert sum(window.steps for window in figures.windows) == STEPS
+    assert measured_steps(figures) == {*range(2, 12), *range(14, STEPS)} - FIRST_OF_EPOCH
 
-    training.part(STEPS - 3)
-    machine.becomes(cpu_model)
-    trainer = training.part(STEPS, change=earlier)
-    # the three steps since are the renewed warm-up, and one of which DDP has not yet told
-    assert trainer.parallel_model.communication_seconds() == seconds
-    assert trainer.monitor.stop().mean_utilization == utilization
+
+def test_the_epochs_of_all_starts_add_up_to_the_time_of_their_steps(training: Training) -> None:
+    training.part(10)
+    training.part(STEPS + 1)
+    figures = training.recorded()
+    rows = (training.folder / "epochs.csv").read_text().splitlines()[1:]
+    assert len(rows) == EPOCHS
+    assert sum(float(row.split(",")[1]) for row in rows) == pytest.approx(figures.train_seconds)
+
+
+def test_one_rank_elsewhere_is_enough() -> None:
+    here, there = record(0, world_size=2), record(1, world_size=2)
+    report = rank_report.report_of(ALONE, [None], [], None, 0.0, ENDED)
+    reports = [replace(report, host="n1"), replace(report, rank=1, host="n1")]
+    before = StartRecords([here, there.model_copy(update={"device": "A"})], reports)
+    after = StartRecords([here, there.model_copy(update={"device": "B"})], reports)
+    assert before.changes(after) == ["device model B (before: A)"]
+
+
+@pytest.mark.parametrize(("changed", "mean"), [(False, 0.75), (True, 0.5)])
+def test_utilization_is_that_of_the_starts_whose_steps_are_measured(changed: bool, mean: float) -> None:
+    earlier = replace(WATCHED, mean_utilization=0.8, train_seconds=5.0)
+    assert across_starts([earlier, WATCHED], changed=changed).mean_utilization == pytest.approx(mean)
+
+
+def test_communication_is_that_of_the_starts_whose_steps_are_measured() -> None:
+    earlier = record(steps=20, communication_seconds=[0.5])
+    later = record(steps=20, communication_seconds=[0.1], from_step=20)
+    (both,) = join_starts([[earlier], [later]], [5, 5])
+    (last,) = join_starts([[without_measurements(earlier)], [later]], [5, 5])
+    assert (both.communication_seconds, last.communication_seconds) == ([0.5, 0.1], [0.1])
 
 
 @pytest.mark.parametrize(("stop", "unmeasured"), [(4, 4), (9, 9), (12, 10)])
-def test_all_steps_that_a_resume_left_out_are_counted(training: Training, stop: int, unmeasured: int) -> None:
-    """Also those of a window that begins within the first warm-up, which would have ended at step 10."""
+def test_all_steps_that_a_resume_excluded_are_counted(training: Training, stop: int, unmeasured: int) -> None:
+    """Also those within the first warm-up, which would have ended at step 10."""
     training.warmup_steps = 10
     training.part(stop)
-    figures = training.measured(training.part(STEPS))
+    training.part(STEPS)
+    figures = training.recorded()
     assert figures.resumption.unmeasured_steps == unmeasured
-    undisturbed = set(range(10, STEPS))
-    assert len(undisturbed - measured_steps(figures)) == unmeasured
+    undisturbed = set(range(10, STEPS)) - FIRST_OF_EPOCH
+    excluded = {*range(stop, stop + 10)} | FIRST_OF_EPOCH
+    assert measured_steps(figures) == undisturbed - excluded
 
 
 def test_weights_of_another_network_are_told_from_a_mistake_in_the_program(training: Training) -> None:

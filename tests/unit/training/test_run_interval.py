@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from scipy import stats
 
-from scalewise.plan.config.settings import FEWEST_STEPS
-from scalewise.training.program.probe.run_interval import (
+from scalewise.measure.run_interval import (
     FEWEST_WINDOWS,
     WINDOW_STEPS,
     Judgement,
@@ -20,6 +19,7 @@ from scalewise.training.program.probe.run_interval import (
     student_quantile,
     warmup_windows,
 )
+from scalewise.plan.config.settings import FEWEST_STEPS
 
 MOST_STEPS, UNTIL = 500, 0.01
 Stream = Callable[[random.Random], Iterator[float]]

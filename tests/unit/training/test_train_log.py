@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from scalewise.measure import measured_process, steps
+from scalewise.measure.hooks import hooked
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import Shape
-from scalewise.records import EpochRecord, Measurements, Startup
+from scalewise.records import Measurements, Startup
 from scalewise.training import train_log
 from scalewise.training.data.datasets import Dataset
 from scalewise.training.distributed.identity import Identity
 from scalewise.training.loop import TrainingState, train_epoch
-from scalewise.training.measure.device_timers import HostTimer
-from scalewise.training.measure.interval_clock import IntervalClock
-from scalewise.training.measure.step_clock import StepClock
-from scalewise.training.measure.throughput import WINDOW_STEPS
+from scalewise.training.results.write import Epoch
 from scalewise.training.train_log import StepLog, describe_early_stop, describe_run
 from scalewise.training.trainer import Trainer, build_loaders, build_trainer
 
 CPU = torch.device("cpu")
 ALONE = Identity(0, 0, 1, 1, "node", None, 0)
-STEPS = 2 * WINDOW_STEPS + 20
-"""Steps of an epoch: two windows and a part of one."""
+STEPS = 20
+"""Steps of an epoch."""
 WARMUP = 5
 
 
@@ -76,28 +76,28 @@ class Log:
 
         state = TrainingState.start(CPU)
         losses = []
-        for _ in range(epochs):
-            loss = train_epoch(self.trainer, state, after_step)
-            assert loss is not None
-            losses.append(loss)
-            state.end_epoch()
+        with hooked(self.trainer.measured):
+            self.trainer.measured.begin_training(0, None, CPU)
+            for _ in range(epochs):
+                loss = train_epoch(self.trainer, state, after_step)
+                assert loss is not None
+                losses.append(loss)
+                state.end_epoch()
         return losses
 
 
 @pytest.mark.usefixtures("one_rank")
-def test_lines_stand_between_windows_with_epoch_step_loss_and_learning_rate() -> None:
+def test_lines_have_epoch_step_loss_and_learning_rate() -> None:
     log = Log(trainer_of())
     losses = log.train(epochs=2)
     words = [re.fullmatch(r"(train .*)  loss ([\d.]+)  (learning .*)", line) for line in log.lines]
     assert [(match[1], match[3]) for match in words if match is not None] == [
-        (f"train epoch 1/2  step {WARMUP}/{STEPS}", "learning rate 0.1"),
-        (f"train epoch 1/2  step {WARMUP + WINDOW_STEPS}/{STEPS}", "learning rate 0.1"),
-        (f"train epoch 1/2  step {WARMUP + 2 * WINDOW_STEPS}/{STEPS}", "learning rate 0.1"),
-        (f"train epoch 2/2  step {WINDOW_STEPS}/{STEPS}", "learning rate 0.05"),
-        (f"train epoch 2/2  step {2 * WINDOW_STEPS}/{STEPS}", "learning rate 0.05"),
+        (f"train epoch {epoch}/2  step {step}/{STEPS}", f"learning rate {rate}")
+        for epoch, rate in ((1, 0.1), (2, 0.05))
+        for step in range(1, STEPS)
     ]
     # late in an epoch, the mean so far is near that of the epoch
-    late = [float(words[index][2]) for index in (2, 4)]  # type: ignore[index]
+    late = [float(words[index][2]) for index in (STEPS - 2, 2 * STEPS - 3)]  # type: ignore[index]
     assert late == pytest.approx(losses, rel=0.2)
 
 
@@ -125,46 +125,19 @@ def test_no_line_comes_in_the_place_of_the_epochs() -> None:
 
 
 @pytest.mark.usefixtures("one_rank")
-def test_no_value_is_read_from_the_device_inside_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = Log(trainer_of())
-    clock, item = log.trainer.clock, torch.Tensor.item
-    between: list[bool] = []
-
-    def watched(tensor: torch.Tensor) -> object:
-        between.append(clock.is_between_windows)
-        return item(tensor)
-
-    monkeypatch.setattr(torch.Tensor, "item", watched)
-    log.train(epochs=2)
-    # a line each, and of two epochs the loss, and the seed that a DataLoader draws on the host
-    assert between == [True] * (len(log.lines) + 2 * 2)
-
-
-class SlowTimer(HostTimer):
-    """A clock that goes on by a nanosecond each time it is read, and as a test lets it."""
-
-    nanoseconds = 0
-
-    def record(self) -> float:
-        return self.now()
-
-    def now(self) -> float:
-        self.nanoseconds += 1
-        return self.nanoseconds / 1e9
-
-
-@pytest.mark.usefixtures("one_rank")
-def test_the_time_that_a_line_takes_is_in_no_window() -> None:
-    timer = SlowTimer()
+def test_the_time_that_a_line_takes_is_in_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = 0.0
 
     def wait_for_the_disk(_line: str) -> None:
-        timer.nanoseconds += 10**9
+        nonlocal late
+        late += 1000.0
 
-    log = Log(replace(trainer_of(), clock=StepClock(timer, WARMUP)), wait_for_the_disk)
+    monkeypatch.setattr(steps, "perf_counter", lambda: time.perf_counter() + late)
+    monkeypatch.setattr(measured_process, "perf_counter", lambda: time.perf_counter() + late)
+    log = Log(trainer_of(), wait_for_the_disk)
     log.train(epochs=1)
-    assert len(log.lines) == 3
-    assert len(log.trainer.clock.windows) == 4
-    assert sum(window.seconds for window in log.trainer.clock.windows) < 1
+    assert len(log.lines) == STEPS - 1
+    assert log.trainer.measured.steps.training_seconds(0, STEPS) < 1000.0
 
 
 @pytest.mark.usefixtures("one_rank")
@@ -173,22 +146,10 @@ def test_lines_are_a_second_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     times = count(100.0, 0.4)
     monkeypatch.setattr(train_log, "time", SimpleNamespace(monotonic=lambda: next(times)))
     log.train(epochs=2)
-    # of the chances at 0, 0.4, 0.8, 1.2 and 1.6 s
-    assert [line.partition("  loss")[0] for line in log.lines] == [
-        f"train epoch 1/2  step {WARMUP}/{STEPS}",
-        f"train epoch 2/2  step {WINDOW_STEPS}/{STEPS}",
+    # of the chances at 0, 0.4, 0.8, 1.2, ... s
+    assert [line.partition("  loss")[0] for line in log.lines[:3]] == [
+        f"train epoch 1/2  step {step}/{STEPS}" for step in (1, 4, 7)
     ]
-
-
-@pytest.mark.usefixtures("one_rank")
-def test_a_clock_that_never_stops_the_device_is_left_alone_until_it_pauses() -> None:
-    clock = IntervalClock(HostTimer(), WARMUP, 10)
-    log = Log(replace(trainer_of(), clock=clock))
-    log.train(epochs=1)
-    assert log.lines == []
-    clock.pause()
-    StepLog(log.trainer, log.write).after_step(TrainingState(torch.tensor(4.0), step=1, steps=1))
-    assert len(log.lines) == 1
 
 
 @pytest.mark.parametrize(
@@ -237,6 +198,6 @@ def test_an_early_stop_is_reported_in_the_words_of_the_guide() -> None:
     settings = Settings(
         dataset="digits", model="linear", epochs=3, stop_at_accuracy=0.9, stop_patience_epochs=2
     )
-    records = [EpochRecord(epoch, 1.0, 1.0, 1.0, 1.0, 1.0, 0.95, 0.1) for epoch in (1, 2, 3)]
+    records = [Epoch(epoch, 6 * epoch, 60, 1.0, 1.0, 1.0, 0.95, 0.1) for epoch in (1, 2, 3)]
     line = "Target accuracy reached. Early stopping after epoch 2."
     assert [describe_early_stop(records[:epochs], settings) for epochs in range(4)] == ["", "", line, ""]

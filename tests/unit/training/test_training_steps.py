@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 import torch
 
-from scalewise.training.program.probe.counted_optimizers import CountedOptimizers, SteppedOptimizer
-from scalewise.training.program.probe.training_steps import TrainingSteps
+from scalewise.measure.counted_optimizers import CountedOptimizers, SteppedOptimizer
+from scalewise.measure.training_steps import TrainingSteps
 
 WEIGHTS = {"A": 100, "B": 100, "b": 60, "c": 10, "x": 0}
 """Parameters of modules that an optimizer updates, by the letter that stands for it."""

@@ -71,14 +71,15 @@ class _Record(BaseModel):
 
 
 class Window(_Record):
-    """Consecutive steps between two synchronisations of the device.
+    """Consecutive steps that are measured, or excluded from the throughput.
 
     Args:
         first_step: Index of its first step in the run, from 0.
         steps: Optimizer steps.
         samples: Training samples of all ranks.
         seconds: Time of the slowest rank.
-        warmup: True for a window that is excluded from the throughput.
+        warmup: True for a window that is excluded from the throughput: its steps warm up, or hold something
+            else than others, such as an evaluation or a smaller batch.
     """
 
     first_step: int
@@ -324,7 +325,6 @@ class ProgramMeasurements(_Record):
         samples_from: Source of the samples of a step: a DataLoader's batches, the inputs of forward passes,
             or the configuration.
         samples_seen: Samples of a step over all ranks as they were measured; None if they were not.
-        left_out: Excluded steps: number of steps of the measurement in no window, by the reason.
         optimizers: Optimizers that made steps, by name.
         skipped_steps: Steps in which a gradient scaler refused the update.
         parallelism: Wrappers that exchange gradients, by name; empty if none was found.
@@ -347,7 +347,6 @@ class ProgramMeasurements(_Record):
     ended: Literal["steps", "itself"]
     samples_from: Literal["loader", "forward", "configuration"]
     samples_seen: float | None
-    left_out: dict[str, int] = {}
     optimizers: list[str] = []
     skipped_steps: int = 0
     parallelism: list[str] = []
@@ -399,8 +398,9 @@ class Measurements(_Record):
         parameters: Trainable parameters of the model.
         epochs_completed: Epochs trained and evaluated; 0 if the run has a number of steps, or of a program.
         throughput_samples_per_second: Samples over seconds of all windows after warm-up.
-        windows: All windows, warm-up included.
-        train_seconds: Time of all windows, warm-up included.
+        windows: All windows, those that are excluded from the throughput too.
+        excluded_steps: Number of steps after the warm-up that are excluded from it, by the reason.
+        train_seconds: Time of all windows.
         evaluation_seconds: Time of all evaluations, which ``train_seconds`` excludes; None if unknown.
         final_accuracy: Test accuracy of the last epoch, a fraction.
         best_accuracy: Test accuracy of the best epoch, a fraction.
@@ -447,6 +447,7 @@ class Measurements(_Record):
     throttled: bool | None = None
     communication_fraction: float | None = None
     other_cpu_fraction: float | None = None
+    excluded_steps: dict[str, int] = {}
     loader: str = "resident"
     monitor_note: str = ""
     passes: list[Pass] = []

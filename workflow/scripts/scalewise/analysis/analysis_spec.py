@@ -18,7 +18,7 @@ PROGRAM = "program"
 """The ``loader`` of a program of the user's own, which brings its data by itself."""
 
 PROGRAM_FACTS = (
-    "command line", "ended", "samples of a step", "steps that are not measured", "optimizers",
+    "command line", "ended", "samples of a step", "optimizers",
     "exchange of gradients", "formats", "compiled", "gradients", "steps refused by a gradient scaler",
     "metric", "not known", "notes",
 )  # fmt: skip

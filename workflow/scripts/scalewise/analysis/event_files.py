@@ -152,7 +152,7 @@ def _points_of_epochs(epochs: Sequence[Mapping[str, str]], steps_per_epoch: int)
 
 
 def _points_of_windows(measured: Measurements) -> Iterator[Point]:
-    """The throughput of every window; of a program the losses and the metric that were seen, too.
+    """Yield the throughput of every measured window; of a program the losses and the metric, too.
 
     A run that is ended by steps tells no more, nor does one whose epochs its program alone knows.
     """
@@ -160,7 +160,8 @@ def _points_of_windows(measured: Measurements) -> Iterator[Point]:
     steps = [0, *(window.first_step + window.steps for window in windows)]
     seconds = [0.0, *accumulate(window.seconds for window in windows)]
     for window, step, spent in zip(windows, steps[1:], seconds[1:], strict=True):
-        yield Point(spent, step, {THROUGHPUT: window.samples / window.seconds})
+        if not window.warmup:
+            yield Point(spent, step, {THROUGHPUT: window.samples / window.seconds})
     if (program := measured.program) is None:
         return
     for step, loss in program.losses:

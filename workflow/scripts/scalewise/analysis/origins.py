@@ -60,6 +60,8 @@ def distinct_origins(tables: Tables, spec: AnyExperiment) -> dict[str, list[str]
         first = min(origin.started_at for origin in origins)
         last = max(origin.ended_at for origin in origins)
         found["measured (UTC)"] = [f"{first} to {last}"]
+    if excluded := _counted(f"{why}: {steps}" for run in tables.excluded for why, steps in run.items()):
+        found["steps that are not measured"] = excluded
     if isinstance(spec, ProgramExperiment):
         found |= program_facts(spec, tables.programs)
     return found
@@ -155,7 +157,6 @@ def program_facts(spec: ProgramExperiment, found: Found) -> dict[str, list[str]]
         _command(spec, runs),
         _counted(_ENDED[run.ended] for run in runs),
         list(_samples(runs)),
-        _counted(f"{reason}: {steps}" for run in runs for reason, steps in run.left_out.items()),
         list(dict.fromkeys(", ".join(run.optimizers) for run in runs if run.optimizers)),
         list(_exchanges(found)),
         list(dict.fromkeys(run.precision for run in runs if run.precision)),

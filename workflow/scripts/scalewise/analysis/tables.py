@@ -82,6 +82,7 @@ class Tables:
         origins: Provenance of each run that has it.
         conditions: The conditions behind each fingerprint.
         programs: Findings on each run of a program, by devices.
+        excluded: Number of steps that each run's throughput excludes, by reason.
     """
 
     runs: pd.DataFrame
@@ -89,6 +90,7 @@ class Tables:
     origins: Sequence[Provenance]
     conditions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     programs: Sequence[tuple[int, ProgramMeasurements]] = ()
+    excluded: Sequence[Mapping[str, int]] = ()
 
 
 def collect(
@@ -120,6 +122,7 @@ def collect(
     fingerprints: list[Fingerprint] = []
     fingerprinted: list[dict[str, Any]] = []
     programs: list[tuple[int, ProgramMeasurements]] = []
+    excluded: list[Mapping[str, int]] = []
     for planned, settings in _planned_rows(name, spec, asked):
         folder = runs_folder / str(planned["run"])
         try:
@@ -140,6 +143,8 @@ def collect(
         row = _finished(summary, epochs, ranks, target) | {"series": planned["series"]}
         run_rows.append(row)
         program = summary.measurements.program if summary.measurements else None
+        if summary.measurements:
+            excluded.append(summary.measurements.excluded_steps)
         fingerprints.append(
             Fingerprint.of(summary.definition, summary.provenance, row.get("parameters"), program)
         )
@@ -161,7 +166,7 @@ def collect(
     runs = set_apart(runs)
     filled = [table for table in epoch_tables if len(table)]
     epochs = pd.concat(filled, ignore_index=True) if filled else pd.DataFrame(columns=["run"])
-    return Tables(runs, epochs, origins, conditions, programs)
+    return Tables(runs, epochs, origins, conditions, programs, excluded)
 
 
 def _target(spec: AnyExperiment) -> float | Metric | None:

@@ -114,7 +114,7 @@ class CheckpointFolder:
     """The checkpoints of one run.
 
     Args:
-        folder: Holds the checkpoints and nothing else.
+        folder: Holds the checkpoints, and ``starts/`` with what the ranks measured up to them.
         definition: The run; checkpoints of another are not used.
         inputs: Hashes of the input files that define the run, by name.
     """

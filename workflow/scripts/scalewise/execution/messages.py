@@ -215,6 +215,11 @@ class TrainSpec(_Note):
         """The folder of the run's checkpoints."""
         return self.folder / CHECKPOINTS
 
+    @property
+    def starts(self) -> Path:
+        """The folder of what each interrupted start has measured up to its last checkpoint."""
+        return self.checkpoints / "starts"
+
 
 class RankSetup(RankLaunch):
     """The start of an attempt's ranks, their rendezvous and their work.

@@ -9,11 +9,13 @@ import torch
 import torch.distributed as dist
 
 from scalewise.execution.rank_files import RankFiles
+from scalewise.measure import origins
 from scalewise.plan.jobs.all_reduce_jobs import RANKS_RESULT
 from scalewise.records import AllReduce, AllReduceMeasurement, utc_now, write_json
+from scalewise.training.distributed.devices import device_name
 from scalewise.training.distributed.process_group import gather, process_group
-from scalewise.training.measure import provenance
 from scalewise.training.measure.device_timers import DeviceTimer, timer_for
+from scalewise.training.measure.sensors import driver_version
 from scalewise.training.rank import initialize_rank
 
 KIB, MIB = 1024, 1024**2
@@ -39,7 +41,7 @@ def run_all_reduce_rank(rank_files: RankFiles) -> None:
     identity, _, device = initialize_rank(rank_files, rank_setup)
     with process_group(rank_files, rank_setup, identity, device):
         reductions = measure_all_reduce(device, timer_for(device))
-        places = gather((identity.host, provenance.device_name(device)), identity.world_size)
+        places = gather((identity.host, device_name(device)), identity.world_size)
         if identity.rank == 0:
             record = AllReduceMeasurement(
                 shape=rank_setup.shape,
@@ -47,12 +49,17 @@ def run_all_reduce_rank(rank_files: RankFiles) -> None:
                 launcher=rank_setup.launcher,
                 hosts=list(dict.fromkeys(host for host, _ in places)),
                 devices=[name for _, name in places],
-                versions=provenance.versions(),
+                versions=_versions(device),
                 measured_at=utc_now(),
                 reductions=reductions,
             )
             write_json(rank_files.folder / RANKS_RESULT, record)
     rank_files.finished(identity.rank)
+
+
+def _versions(device: torch.device) -> dict[str, str]:
+    driver = driver_version() if device.type == "cuda" else None
+    return origins.versions(device.type == "cuda") | ({} if driver is None else {"driver": driver})
 
 
 def measure_all_reduce(

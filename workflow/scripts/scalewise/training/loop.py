@@ -14,9 +14,9 @@ from torch.nn.functional import cross_entropy
 
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.runs.batches import shard_range
-from scalewise.records import EpochRecord
 from scalewise.training.distributed.process_group import sum_over_ranks
-from scalewise.training.measure.monitor import END, EVALUATE
+from scalewise.training.measure.monitor import END, EVALUATE, TRAIN, WARM_UP
+from scalewise.training.results.write import Epoch
 from scalewise.training.trainer import Trainer
 
 LARGEST_EVALUATION_BATCH = 1024
@@ -36,8 +36,7 @@ class TrainingState:
         step: Optimizer steps of this epoch.
         steps: Optimizer steps of the whole training.
         learning_rate: The rate of the epoch's first step.
-        first_window: Index among the clock's windows of the epoch's first.
-        records: One for each epoch that was evaluated.
+        epochs: One for each epoch that was evaluated.
         train_loss: Mean loss per sample over all ranks of what was trained last, an epoch or a part of one;
             None before its end.
         ended_early: True once the throughput is known well enough, for which the training was made.
@@ -48,8 +47,7 @@ class TrainingState:
     step: int = 0
     steps: int = 0
     learning_rate: float = 0.0
-    first_window: int = 0
-    records: list[EpochRecord] = field(default_factory=list)
+    epochs: list[Epoch] = field(default_factory=list)
     train_loss: float | None = None
     ended_early: bool = False
 
@@ -58,15 +56,15 @@ class TrainingState:
         """The state of a training, or of its epoch, of which nothing is done yet."""
         return cls(torch.zeros((), device=device), epoch=epoch)
 
-    def begin_epoch(self, learning_rate: float, first_window: int) -> None:
+    def begin_epoch(self, learning_rate: float) -> None:
         """Begin to count an epoch of which nothing is done yet."""
         self.loss_sum.zero_()
-        self.learning_rate, self.first_window = learning_rate, first_window
+        self.learning_rate = learning_rate
 
-    def end_epoch(self, record: EpochRecord | None = None) -> None:
-        """Count an epoch as trained and, where it has a record, as evaluated."""
-        if record is not None:
-            self.records.append(record)
+    def end_epoch(self, evaluated: Epoch | None = None) -> None:
+        """Count an epoch as trained and, if it was, as evaluated."""
+        if evaluated is not None:
+            self.epochs.append(evaluated)
         self.epoch, self.step = self.epoch + 1, 0
 
     def is_over(self, settings: Settings) -> bool:
@@ -84,7 +82,7 @@ def to_the_end(_state: TrainingState) -> bool:
 def train(
     trainer: Trainer,
     state: TrainingState,
-    report: Callable[[EpochRecord], None],
+    report: Callable[[Epoch], None],
     after_step: Callable[[TrainingState], bool] = to_the_end,
 ) -> Ending:
     """Train to the end that the settings ask for, or until the loss is no longer finite.
@@ -95,13 +93,12 @@ def train(
 
     Args:
         trainer: Holds the model, which is trained in place.
-        state: The training begins there. Afterwards it says how far the training came, with the records of
-            all epochs: this rank's seconds, and the losses of all ranks.
+        state: The training begins there. Afterwards it says how far the training came, with all epochs.
         report: Called with each epoch as it ends.
         after_step: Called after each optimizer step but the last of ``steps``; true ends the training there.
     """
+    trainer.measured.begin_training(state.steps, trainer.settings.last_step, trainer.device)
     while not state.is_over(trainer.settings):
-        trainer.memory.enter("train")
         train_loss = train_epoch(trainer, state, after_step)
         if train_loss is None:
             return "stopped"
@@ -114,7 +111,7 @@ def train(
             continue
         ended = time.perf_counter()
         trainer.monitor.phase = EVALUATE
-        trainer.memory.enter("evaluate")
+        trainer.measured.pause("evaluate")
         try:
             test_loss, accuracy = evaluate(trainer)
         except torch.OutOfMemoryError as error:
@@ -122,24 +119,23 @@ def train(
             raise torch.OutOfMemoryError(
                 f"in the evaluation after epoch {state.epoch + 1}, not in training: {error}"
             ) from error
-        windows = trainer.clock.windows[state.first_window :]
-        seconds = sum(window.seconds for window in windows)
-        record = EpochRecord(
+        epoch = Epoch(
             epoch=state.epoch + 1,
-            train_seconds=seconds,
+            end_step=state.steps,
+            samples=trainer.sampler.samples,
             evaluation_seconds=time.perf_counter() - ended,
-            samples_per_second=sum(window.samples for window in windows) / seconds,
             train_loss=train_loss,
             test_loss=test_loss,
             test_accuracy=accuracy,
             learning_rate=state.learning_rate,
         )
-        state.end_epoch(record)
-        report(record)
+        state.end_epoch(epoch)
+        report(epoch)
         if not (math.isfinite(train_loss) and math.isfinite(test_loss)):
             return "diverged"
-        if is_accurate_enough([record.test_accuracy for record in state.records], trainer.settings):
+        if is_accurate_enough([each.test_accuracy for each in state.epochs], trainer.settings):
             break
+        trainer.measured.resume()
     return "completed"
 
 
@@ -165,7 +161,7 @@ def train_epoch(
     trainer.parallel_model.train()
     trainer.sampler.set_epoch(state.epoch)
     if state.step == 0:
-        state.begin_epoch(float(trainer.schedule.get_last_lr()[0]), len(trainer.clock.windows))
+        state.begin_epoch(float(trainer.schedule.get_last_lr()[0]))
     epoch = list(trainer.sampler)
     # what is beyond the last step is not loaded either
     end = None if last_step is None else state.step + last_step - state.steps
@@ -173,20 +169,15 @@ def train_epoch(
     first = state.step * trainer.settings.accumulation_steps
     trainer.batch_sampler.plan([indices for step in steps for indices in step.passes], state.epoch, first)
     batches = iter(trainer.train)
-    # a change of phase asks the device's sensor, which is to be in no window
-    trainer.monitor.phase = trainer.clock.phase
-    trainer.clock.open_window()
     for step in steps:
-        if trainer.monitor.phase != trainer.clock.phase:
-            trainer.monitor.phase = trainer.clock.phase
-            trainer.clock.open_window()
-        trainer.clock.begin_step(step.samples)
+        phase = WARM_UP if trainer.measured.steps.done < trainer.settings.warmup_steps else TRAIN
+        if trainer.monitor.phase != phase:
+            # this asks the device's sensor, which is to be in no step
+            trainer.monitor.phase = phase
+            trainer.measured.resume()
         last = len(step.passes) - 1
         for index in range(len(step.passes)):
-            trainer.clock.begin_load()
             images, labels = next(batches)
-            trainer.clock.loaded()
-
             with trainer.parallel_model.gradient_sync(now=index == last):
                 loss = summed_loss(trainer, images, labels)
                 # gradients are averaged over ranks: this makes it the mean over the step's samples,
@@ -197,16 +188,14 @@ def train_epoch(
         trainer.precision.step(trainer.optimizer)
         trainer.optimizer.zero_grad()
         trainer.schedule.step()
-        trainer.clock.end_step(step.samples)
         state.step, state.steps = state.step + 1, state.steps + 1
         if state.steps == last_step:
             break
-        if trainer.early_end is not None and trainer.early_end.after_step():
+        if trainer.measured.is_over:
             state.ended_early = True
             break
         if after_step(state):
             return None
-    trainer.clock.close_window()
     if state.ended_early or state.steps == last_step:
         # what follows is no step, and not to be taken for an idle device
         trainer.monitor.phase = END

@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -21,11 +20,12 @@ from torch.distributed import _compute_bucket_assignment_by_size as assign_by_si
 
 from scalewise.execution.progress_reporter import say
 from scalewise.plan.config.settings import Settings
-from scalewise.records import Bucket, Pass, RankRecord
+from scalewise.records import Bucket, Pass
 from scalewise.training.data.loaders import Batch
 from scalewise.training.distributed.process_group import sum_over_ranks
 from scalewise.training.loop import summed_loss
 from scalewise.training.measure.device_timers import DeviceTimer, timer_for
+from scalewise.training.results.write import PassTimes
 from scalewise.training.trainer import Trainer
 
 BLOCKS = 3
@@ -50,31 +50,6 @@ COMPRESSED_BYTES = {"fp16": 2, "bf16": 2}
 
 NO_STATISTICS = "Expected more than 1 value per channel when training"
 """Words of torch's batch norm, which has no statistics of a single value."""
-
-
-@dataclass(frozen=True)
-class PassTimes:
-    """The seconds that one rank has measured; None and empty where its model is in parts (fsdp).
-
-    Args:
-        local_seconds: Time of a pass by the rank itself, forward and backward.
-        exchanged_seconds: Time of a pass with gradients exchanged; None on one rank.
-        passes: The run's own batch size first; smaller ones on one rank alone.
-        buckets: Only on one rank; empty where gradients do not travel in DDP's buckets.
-    """
-
-    local_seconds: float | None = None
-    exchanged_seconds: float | None = None
-    passes: list[Pass] = field(default_factory=list)
-    buckets: list[Bucket] = field(default_factory=list)
-
-    def apply_to(self, record: RankRecord) -> RankRecord:
-        """Copy the rank's record with these two times."""
-        return replace(
-            record,
-            local_pass_seconds=self.local_seconds,
-            exchanged_pass_seconds=self.exchanged_seconds,
-        )
 
 
 def time_forward_backward(trainer: Trainer, least_seconds: float = LEAST_SECONDS) -> PassTimes:
@@ -102,14 +77,14 @@ def time_forward_backward(trainer: Trainer, least_seconds: float = LEAST_SECONDS
         return PassTimes(_median_seconds(timed), None, passes, buckets)
 
 
-def merge_ranks(times: Sequence[PassTimes]) -> tuple[list[Pass], list[Bucket]]:
-    """Passes and buckets of the run: of each batch size the median over the ranks.
+def merge_ranks(times: Sequence[PassTimes]) -> list[Pass]:
+    """Return the passes of the run: of each batch size the median over the ranks.
 
     Args:
         times: One for each rank, in rank order.
     """
     # ranks' shares of a batch may differ by one sample: rank 0's is the whole one
-    found = [
+    return [
         Pass(
             batch_size=of_one_size[0].batch_size,
             forward_seconds=median(each.forward_seconds for each in of_one_size),
@@ -117,7 +92,6 @@ def merge_ranks(times: Sequence[PassTimes]) -> tuple[list[Pass], list[Bucket]]:
         )
         for of_one_size in zip(*(rank.passes for rank in times), strict=True)
     ]
-    return found, times[0].buckets
 
 
 # --- one pass -----------------------------------------------------------------------------------------
@@ -279,10 +253,10 @@ def _batch(trainer: Trainer, size: int) -> Batch:
 
 def _budget(trainer: Trainer, least_seconds: float) -> tuple[float, float]:
     """Budget of all passes and expected time of one, in seconds; the same on every rank."""
-    windows = trainer.clock.windows
-    steady = [window for window in windows if not window.warmup] or windows
-    training = sum(window.seconds for window in windows)
-    step = sum(window.seconds for window in steady) / sum(window.steps for window in steady)
+    steps, done = trainer.measured.steps, trainer.measured.steps.done
+    training = steps.training_seconds(0, done)
+    warm = trainer.settings.warmup_steps if done > trainer.settings.warmup_steps else 0
+    step = (steps.training_seconds(warm, done) or least_seconds) / max(done - warm, 1)
     # each rank's own clock would let them disagree on how many passes to exchange
     world_size = trainer.identity.world_size
     training, step = (total / world_size for total in sum_over_ranks([training, step], trainer.device))

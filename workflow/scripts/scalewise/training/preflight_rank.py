@@ -17,8 +17,8 @@ from scalewise.execution.preflight_job import (
 )
 from scalewise.execution.rank_files import RankFiles
 from scalewise.records import write_json
+from scalewise.training.distributed.devices import device_name
 from scalewise.training.distributed.process_group import gather, process_group
-from scalewise.training.measure.provenance import device_name
 from scalewise.training.rank import initialize_rank
 
 

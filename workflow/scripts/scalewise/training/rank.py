@@ -7,20 +7,24 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from types import FrameType
 
 import torch
+from safetensors.torch import save_file
 
 from scalewise.execution.messages import RankSetup, TrainSpec, is_out_of_memory
 from scalewise.execution.progress_reporter import say
 from scalewise.execution.rank_files import RANK_HEARTBEAT_SECONDS, RankFiles
 from scalewise.execution.signals import Signals, exit_when_parent_dies
+from scalewise.measure.hooks import hooked
 from scalewise.plan.config.settings import Settings
-from scalewise.records import EpochRecord, Measurements, OwnInterval, Resumption, Startup, later
+from scalewise.plan.runs.batches import shard_range
+from scalewise.records import MODEL, Measurements, Startup, later, replaced_whole
 from scalewise.training.checkpoints.checkpointer import Checkpointer
 from scalewise.training.data import datasets
 from scalewise.training.data.datasets import Dataset
@@ -28,17 +32,18 @@ from scalewise.training.distributed.devices import claim_cpus, claim_device
 from scalewise.training.distributed.identity import Identity, check_place, identify
 from scalewise.training.distributed.process_group import gather, process_group
 from scalewise.training.loop import TrainingState, train
-from scalewise.training.measure.machine_load import CpuMeter
-from scalewise.training.pass_timing import time_forward_backward
-from scalewise.training.run_records import (
-    RankReport,
-    aggregate,
-    collect_provenance,
-    report_rank,
-    save_model,
-    with_waiting,
-    write_epochs_and_utilization,
-    write_ranks_and_record,
+from scalewise.training.measure.machine_load import CpuMeter, CpuUse
+from scalewise.training.parallel_model import ParallelModel
+from scalewise.training.pass_timing import merge_ranks, time_forward_backward
+from scalewise.training.results.rank_report import RankReport, StartRecords, report_of, write_report
+from scalewise.training.results.samples import Planned
+from scalewise.training.results.write import (
+    Epoch,
+    Facts,
+    kept_starts,
+    read_earlier_starts,
+    read_start,
+    write_records,
 )
 from scalewise.training.train_log import (
     StepLog,
@@ -50,6 +55,9 @@ from scalewise.training.train_log import (
 )
 from scalewise.training.trainer import Loaders, Trainer, build_loaders, build_trainer
 
+LOOK_SECONDS = 0.1
+"""Time between two looks for the records of the other ranks."""
+
 
 class Stopwatch:
     """Seconds of consecutive phases, on the monotonic clock."""
@@ -58,7 +66,7 @@ class Stopwatch:
         self._last = started
 
     def lap(self) -> float:
-        """Seconds since the last lap."""
+        """Return the seconds since the last lap."""
         now = time.monotonic()
         seconds, self._last = now - self._last, now
         return seconds
@@ -67,12 +75,12 @@ class Stopwatch:
 def run_rank(rank_files: RankFiles, process_started: float, signals: Signals) -> None:
     """Train this rank's part and, on rank 0, write the records of the run.
 
-    A training that is asked to end leaves a checkpoint and no records; the next start goes on from it.
+    A training that is asked to end leaves a checkpoint and no records; the next start resumes from it.
 
     Args:
         rank_files: Holds what is to be trained, and how the ranks meet.
         process_started: ``time.monotonic()`` before the imports.
-        signals: Those that this process has got and gets.
+        signals: Those that this process has received and receives.
     """
     watch = Stopwatch(process_started)
     seconds = {"imports_seconds": watch.lap()}
@@ -84,7 +92,7 @@ def run_rank(rank_files: RankFiles, process_started: float, signals: Signals) ->
         # the clocks of two nodes may differ by more than a launch takes
         ago = time.monotonic() - process_started
         seconds["launch_seconds"] = seconds_between(spec.started_at, ago)
-    identity, affinity, device = initialize_rank(rank_files, rank_setup)
+    identity, _, device = initialize_rank(rank_files, rank_setup)
     claimed = watch.lap()
     settings = spec.definition.settings
     assert isinstance(settings, Settings), "the job has started the entry point of the built-in training"
@@ -97,7 +105,7 @@ def run_rank(rank_files: RankFiles, process_started: float, signals: Signals) ->
         seconds["process_group_seconds"] = claimed + watch.lap()
         began = process_started - seconds["launch_seconds"]
         rank = RankContext(
-            rank_files, spec, rank_setup, settings, dataset, loaders, identity, affinity, device, began
+            rank_files, spec, rank_setup, settings, dataset, loaders, identity, device, began, process_started
         )
         # in a function of its own: with it goes DDP, which must be gone before its process group
         train_and_record(rank, seconds, watch, signals)
@@ -115,8 +123,8 @@ class RankContext:
         settings: They hold the seed of this repeat.
         dataset: Mapped from its file.
         loaders: Give the batches of both splits.
-        affinity: The CPUs that this rank may run on, such as ``0-3,8``.
         began: Monotonic seconds, by this host's clock, at which this start of the run began.
+        process_started: Monotonic seconds at which this process began.
     """
 
     rank_files: RankFiles
@@ -126,9 +134,14 @@ class RankContext:
     dataset: Dataset
     loaders: Loaders
     identity: Identity
-    affinity: str
     device: torch.device
     began: float
+    process_started: float
+
+    @property
+    def measured(self) -> Path:
+        """The folder of what the ranks measured in this start."""
+        return self.rank_files.folder / "measured"
 
 
 def train_and_record(
@@ -139,8 +152,8 @@ def train_and_record(
     Args:
         rank: This process and what it is to do.
         seconds: Parts of ``Startup`` up to here, by name; the others are added.
-        watch: Goes on from the last of these parts.
-        signals: Those that this process has got and gets.
+        watch: Continues from the last of these parts.
+        signals: Those that this process has received and receives.
     """
     spec, rank_setup, settings, identity = rank.spec, rank.rank_setup, rank.settings, rank.identity
     trainer = build_trainer(
@@ -151,10 +164,17 @@ def train_and_record(
         identity,
         rank.device,
         spec.weights,
-        rank_setup.timeout_seconds,
+        rank.measured,
+        rank.process_started,
     )
     checkpointer = Checkpointer(
-        trainer, rank.rank_files, spec, rank.began, rank_setup.timeout_seconds, lambda: signals.received
+        trainer,
+        rank.rank_files,
+        spec,
+        rank.began,
+        rank_setup.timeout_seconds,
+        lambda: signals.received,
+        lambda: rank_report(rank, trainer, seconds),
     )
     state = checkpointer.begin()
     seconds["model_seconds"] = watch.lap()
@@ -166,9 +186,9 @@ def train_and_record(
             step_log.after_step(state)
         return checkpointer.after_step(state)
 
-    def tell(record: EpochRecord) -> None:
+    def report(epoch: Epoch) -> None:
         if identity.rank == 0:
-            checkpointer.reporter.say(describe_epoch(record, settings.epochs))
+            checkpointer.reporter.say(describe_epoch(epoch, trainer))
         checkpointer.tell(state)
 
     with (
@@ -177,31 +197,50 @@ def train_and_record(
         signals.instead_of_an_end(lambda: rank.rank_files.terminated(identity.rank)),
     ):
         meter = CpuMeter(identity.host)
-        ending = train(trainer, state, tell, after_step)
+        with hooked(trainer.measured):
+            ending = train(trainer, state, report, after_step)
         cpu_use = meter.used()
         checkpointer.tell(state)
     if ending == "stopped":
         return
-    early_end = trainer.early_end
-    own_interval = None if early_end is None else early_end.conclude(settings.warmup_steps)
-    if identity.rank == 0 and (line := describe_early_stop(state.records, settings)):
+    if identity.rank == 0 and (line := describe_early_stop(state.epochs, settings)):
         say(line)
-    if settings.steps is not None and identity.rank == 0:
-        say(describe_steps(state, trainer.clock.windows))
-        if own_interval is not None:
-            say(describe_interval(own_interval))
     rank.rank_files.check_current()
-    startup = Startup(**seconds, first_step_seconds=trainer.clock.first_step_seconds)
-    report = report_rank(trainer, rank.affinity, startup, cpu_use)
-    diverged = ending == "diverged"
+    rank.measured.mkdir(exist_ok=True)
+    trainer.measured.finish("steps")
+    write_report(rank.measured, rank_report(rank, trainer, seconds, cpu_use))
+    diverged = divergence(state) if ending == "diverged" else ""
+    record_training(rank, trainer, state, Facts(state.epochs, diverged, checkpointer.resumption))
+
+
+def rank_report(
+    rank: RankContext, trainer: Trainer, seconds: dict[str, float], cpu_use: CpuUse | None = None
+) -> RankReport:
+    """Collect what is known of this rank beside its steps, during the training or after it.
+
+    Args:
+        rank: This process.
+        trainer: The rank's part of the training.
+        seconds: Parts of ``Startup``, by name.
+        cpu_use: CPU time of the training; None while it goes on.
+    """
+    identity, device = rank.identity, rank.device
+    uuid = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else None
+    monitored = trainer.monitor.report() if cpu_use is None else trainer.monitor.stop()
     # by the monotonic clock: the other may be set while the run trains
-    ended_at = later(spec.started_at, time.monotonic() - rank.began)
-    trained = TrainResult(trainer, state, diverged, ended_at, checkpointer.resumption, own_interval)
-    finalize(trained, report, spec, rank_setup)
+    ended_at = later(rank.spec.started_at, time.monotonic() - rank.began)
+    tested = shard_range(len(trainer.test), identity.rank, identity.world_size)
+    return replace(
+        report_of(identity, [uuid], [monitored], cpu_use, seconds["launch_seconds"], ended_at),
+        local_rank=identity.local_rank,
+        startup=Startup(**seconds, first_step_seconds=None),
+        train_samples=trainer.sampler.samples_of_rank,
+        test_samples=len(tested) if rank.settings.steps is None else None,
+    )
 
 
 def seconds_between(started_at: str, ago: float) -> float:
-    """Seconds from a time of this host's clock to what was ``ago`` seconds before now; 0 at least.
+    """Return the seconds from a time of this host's clock to ``ago`` seconds before now; 0 at least.
 
     Args:
         started_at: UTC, ISO 8601.
@@ -211,77 +250,80 @@ def seconds_between(started_at: str, ago: float) -> float:
     return max(since.total_seconds() - ago, 0.0)
 
 
-@dataclass(frozen=True)
-class TrainResult:
-    """A training that has ended.
-
-    Args:
-        state: State at its end, with the records of all epochs, those of earlier starts among them.
-        diverged: True where the loss was no longer finite.
-        ended_at: UTC, ISO 8601.
-        resumption: The account of where the run was cut off and went on.
-        own_interval: Interval of the run's own throughput, where that was to end it.
-    """
-
-    trainer: Trainer
-    state: TrainingState
-    diverged: bool
-    ended_at: str
-    resumption: Resumption
-    own_interval: OwnInterval | None = None
-
-
-def finalize(trained: TrainResult, own: RankReport, spec: TrainSpec, rank_setup: RankSetup) -> None:
-    """Write the model, if it is asked for, and the records of the run; all ranks must call it."""
-    trainer = trained.trainer
-    if trainer.settings.save_model:
-        save_model(trainer.parallel_model, trainer.identity.rank, spec.folder)
-    writes = trainer.identity.rank == 0
-    reports = with_waiting(gather(own, trainer.identity.world_size))
+def record_training(rank: RankContext, trainer: Trainer, state: TrainingState, facts: Facts) -> None:
+    """Write the model, if it is to be kept, and the records of the run; all ranks must call it."""
+    world_size, writes = rank.identity.world_size, rank.identity.rank == 0
+    if rank.settings.save_model:
+        save_model(trainer.parallel_model, rank.identity.rank, rank.spec.folder)
+    starts: list[StartRecords] = []
     if writes:
-        write_epochs_and_utilization(spec.folder, trained.state.records, reports)
-        measurements = write_results(trained, reports, spec, rank_setup)
-        say(describe_run(measurements, rank_setup.shape, rank_setup.accelerator))
-    if not trained.diverged:
-        # the training is kept by now, whatever becomes of the passes
-        times = gather(time_forward_backward(trainer), trainer.identity.world_size)
+        starts = kept_starts([*read_earlier_starts(rank.spec), wait_for_records(rank)])
+        measurements = write_results(rank, starts, facts)
+        if rank.settings.steps is not None:
+            say(describe_steps(state, measurements))
+            if measurements.own_interval is not None:
+                say(describe_interval(measurements.own_interval))
+        say(describe_run(measurements, rank.rank_setup.shape, rank.rank_setup.accelerator))
+    if not facts.diverged:
+        # the records are kept by now, whatever becomes of the passes
+        timed = gather(time_forward_backward(trainer), world_size)
         if writes:
-            timed = [report.with_passes(each) for report, each in zip(reports, times, strict=True)]
-            write_results(trained, timed, spec, rank_setup)
+            write_results(rank, starts, replace(facts, timed=timed, passes=merge_ranks(timed)))
 
 
-def write_results(
-    trained: TrainResult, reports: Sequence[RankReport], spec: TrainSpec, rank_setup: RankSetup
-) -> Measurements:
-    """Write what all ranks report together, on rank 0; returns the figures of the run."""
-    resumption = trained.resumption
-    origin = collect_provenance(
-        reports, trained.trainer.identity, rank_setup.launcher, spec, resumption, trained.ended_at
+def wait_for_records(rank: RankContext) -> StartRecords:
+    """Wait until the records of all ranks of this start are there, also on a slow network file system.
+
+    Raises:
+        TimeoutError: One was missing.
+    """
+    deadline = time.monotonic() + rank.rank_setup.timeout_seconds
+    while True:
+        found = read_start(rank.measured)
+        if min(len(found.ranks), len(found.reports)) >= rank.identity.world_size:
+            return found
+        if time.monotonic() > deadline:
+            missing = sorted(set(range(rank.identity.world_size)) - {each.rank for each in found.ranks})
+            raise TimeoutError(
+                f"{rank.measured} has no record of ranks {', '.join(map(str, missing))} "
+                f"{rank.rank_setup.timeout_seconds} s after the training"
+            )
+        time.sleep(LOOK_SECONDS)
+
+
+def write_results(rank: RankContext, starts: list[StartRecords], facts: Facts) -> Measurements:
+    """Write the records of the run, on rank 0; returns its figures."""
+    definition = rank.spec.definition
+    planned = Planned(
+        program="the built-in training",
+        devices=definition.shape.world_size,
+        global_batch_size=definition.global_batch_size,
+        accumulation_steps=rank.settings.accumulation_steps,
+        samples_given=False,
+        names=frozenset(),
+        accelerator=definition.accelerator,
     )
-    measurements = aggregate(
-        trained.trainer, trained.state.records, reports, resumption, trained.own_interval
-    )
-    write_ranks_and_record(
-        spec.folder,
-        spec.definition,
-        reports,
-        measurements,
-        origin,
-        divergence(trained.state) if trained.diverged else "",
-    )
-    return measurements
+    return write_records(rank.spec, rank.rank_setup, planned, starts, facts)
+
+
+def save_model(parallel_model: ParallelModel, rank: int, folder: Path) -> None:
+    """Write the trained weights next to the records; all ranks must call it."""
+    state = parallel_model.state()
+    if rank == 0:
+        with replaced_whole(folder / MODEL) as temporary:
+            save_file(state, temporary)
 
 
 def divergence(state: TrainingState) -> str:
-    """Place and losses at which a training was no longer finite, for its record."""
-    if not state.records:
+    """Return the place and the losses at which a training was no longer finite, for its record."""
+    if not state.epochs:
         return f"by step {state.steps} (training {state.train_loss})"
-    last = state.records[-1]
+    last = state.epochs[-1]
     return f"in epoch {last.epoch} (training {last.train_loss}, test {last.test_loss})"
 
 
 def initialize_rank(rank_files: RankFiles, rank_setup: RankSetup) -> tuple[Identity, str, torch.device]:
-    """Claim this rank's CPUs and device, and tell the supervisor that the rank is there.
+    """Claim this rank's CPUs and device, and show the supervisor that the rank is there.
 
     Returns:
         The rank's identity, the CPUs it may run on, such as ``0-3,8``, and its device.
@@ -303,7 +345,7 @@ def initialize_rank(rank_files: RankFiles, rank_setup: RankSetup) -> tuple[Ident
 
 
 def _beat(rank_files: RankFiles) -> None:
-    """Show the supervisor that rank 0 runs: nobody else waits for a single rank, which may be stopped."""
+    """Show the supervisor that rank 0 runs: no other rank waits for a single rank, which may be stopped."""
     while True:
         with suppress(OSError):
             rank_files.heartbeat()

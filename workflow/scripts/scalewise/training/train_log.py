@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import Shape
-from scalewise.records import EpochRecord, Measurements, OwnInterval, Window
+from scalewise.records import Measurements, OwnInterval
 from scalewise.training.loop import TrainingState, is_accurate_enough
-from scalewise.training.measure.throughput import throughput
+from scalewise.training.results.write import Epoch
 from scalewise.training.trainer import Trainer
 
 LINE_SECONDS = 1.0
@@ -17,7 +17,7 @@ LINE_SECONDS = 1.0
 
 
 class StepLog:
-    """Reports on the training between two windows of its clock; the device is synchronized there anyway.
+    """Reports on the training now and then, outside its steps.
 
     Args:
         trainer: This rank's part of the training.
@@ -32,18 +32,16 @@ class StepLog:
         self._due = 0.0
 
     def after_step(self, state: TrainingState) -> None:
-        """Write a line if one is due; the clock starts its next window after it."""
+        """Write a line if one is due; the next step begins after it."""
         trainer = self._trainer
         # the line of the epoch follows its last step
-        if not trainer.clock.is_between_windows or state.step == len(trainer.sampler):
-            return
-        if (now := time.monotonic()) < self._due:
+        if state.step == len(trainer.sampler) or (now := time.monotonic()) < self._due:
             return
         self._due = now + self._seconds
         loss = state.loss_sum.item() / trainer.sampler.samples_before(state.step)
         rate = float(trainer.schedule.get_last_lr()[0])
         self._say(f"train {self._place(state)}  loss {loss:.4f}  learning rate {rate:.4g}")
-        trainer.clock.open_window()
+        trainer.measured.resume()
 
     def _place(self, state: TrainingState) -> str:
         settings = self._trainer.settings
@@ -52,30 +50,33 @@ class StepLog:
         return f"epoch {state.epoch + 1}/{settings.epochs}  step {state.step}/{len(self._trainer.sampler)}"
 
 
-def describe_epoch(record: EpochRecord, epochs: int) -> str:
-    """Return the line on an epoch that was trained and evaluated."""
+def describe_epoch(epoch: Epoch, trainer: Trainer) -> str:
+    """Return the line on an epoch that was trained and evaluated, with the pace in this start of the run."""
+    steps, done = len(trainer.sampler), trainer.measured.steps.done
+    in_this_start = min(steps, done)
+    seconds = trainer.measured.steps.training_seconds(done - in_this_start, done)
+    rate = f"  {epoch.samples * in_this_start / steps / seconds:,.0f} samples/s" if seconds else ""
     return (
-        f"epoch {record.epoch}/{epochs}  train loss {record.train_loss:.4f}  test loss "
-        f"{record.test_loss:.4f}  accuracy {100 * record.test_accuracy:.2f} %  "
-        f"{record.samples_per_second:,.0f} samples/s  {record.train_seconds:.2f} s"
+        f"epoch {epoch.epoch}/{trainer.settings.epochs}  train loss {epoch.train_loss:.4f}  test loss "
+        f"{epoch.test_loss:.4f}  accuracy {100 * epoch.test_accuracy:.2f} %{rate}  {seconds:.2f} s"
     )
 
 
-def describe_early_stop(records: Sequence[EpochRecord], settings: Settings) -> str:
+def describe_early_stop(epochs: Sequence[Epoch], settings: Settings) -> str:
     """Return the line on a training that its accuracy ended, in the words of Sigma2's guide; else no text."""
-    if len(records) == settings.epochs:
+    if len(epochs) == settings.epochs:
         return ""
-    if not is_accurate_enough([record.test_accuracy for record in records], settings):
+    if not is_accurate_enough([epoch.test_accuracy for epoch in epochs], settings):
         return ""
-    return f"Target accuracy reached. Early stopping after epoch {records[-1].epoch}."
+    return f"Target accuracy reached. Early stopping after epoch {epochs[-1].epoch}."
 
 
-def describe_steps(state: TrainingState, windows: Sequence[Window]) -> str:
+def describe_steps(state: TrainingState, measured: Measurements) -> str:
     """Return the line on a training that steps end."""
     loss = f"  train loss {state.train_loss:.4f}" if state.train_loss is not None else ""
-    rate = throughput(windows)
+    rate = measured.throughput_samples_per_second
     speed = f"  {rate:,.0f} samples/s" if rate is not None else ""
-    return f"step {state.steps}{loss}{speed}  {sum(window.seconds for window in windows):.2f} s"
+    return f"step {state.steps}{loss}{speed}  {measured.train_seconds:.2f} s"
 
 
 def describe_interval(own: OwnInterval) -> str:

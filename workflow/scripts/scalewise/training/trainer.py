@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
+from scalewise.measure.measured_process import MeasuredProcess
+from scalewise.measure.probe_spec import ProbeSpec
 from scalewise.plan.config.settings import Settings
 from scalewise.training.data.augmentation import Augmentation
 from scalewise.training.data.datasets import Dataset
@@ -24,17 +25,11 @@ from scalewise.training.data.loaders import (
 )
 from scalewise.training.data.sampling import EpochSampler, SeededBatches
 from scalewise.training.distributed.identity import Identity
-from scalewise.training.early_end import EarlyEnd
-from scalewise.training.measure.device_timers import timer_for
-from scalewise.training.measure.interval_clock import IntervalClock
-from scalewise.training.measure.memory import PeakMemory, gauge_of
 from scalewise.training.measure.monitor import Monitor
-from scalewise.training.measure.step_clock import StepClock
 from scalewise.training.models.builders import blocks, build
 from scalewise.training.optim import build_optimizer, build_schedule
 from scalewise.training.parallel_model import ParallelModel
 from scalewise.training.precision import Precision
-from scalewise.training.program.probe.run_interval import WINDOW_STEPS
 
 
 @dataclass(frozen=True)
@@ -48,10 +43,8 @@ class Trainer:
         batch_sampler: Chooses the batches that ``train`` gives next.
         train: Gives the batches to train on.
         test: Gives the batches to evaluate on.
-        clock: Times the steps.
+        measured: Measures the steps and the memory of this process, once its hooks are set.
         monitor: Samples how busy the device is.
-        memory: Knows the peaks of training and of evaluation.
-        early_end: Ends the training once its throughput is known; None where its steps or epochs are fixed.
     """
 
     settings: Settings
@@ -63,12 +56,10 @@ class Trainer:
     batch_sampler: SeededBatches
     train: DataLoader[Batch]
     test: ResidentImages
-    clock: StepClock[Any]
+    measured: MeasuredProcess
     monitor: Monitor
-    memory: PeakMemory
     identity: Identity
     device: torch.device
-    early_end: EarlyEnd | None = None
 
 
 @dataclass(frozen=True)
@@ -120,9 +111,10 @@ def build_trainer(
     identity: Identity,
     device: torch.device,
     weights: Path | None = None,
-    timeout_seconds: float = 120.0,
+    measured_folder: Path = Path(),
+    process_started: float = 0.0,
 ) -> Trainer:
-    """Model, optimizer, schedule, sampler and clock of this rank.
+    """Build model, optimizer, schedule and sampler of this rank, and what measures it.
 
     Args:
         settings: They hold the seed of this repeat.
@@ -132,10 +124,21 @@ def build_trainer(
         identity: Chooses the samples of this rank, and its dropout.
         device: Holds the model.
         weights: The prepared file to begin from; None begins from random weights.
-        timeout_seconds: Ranks wait this long for each other where their common throughput ends the training.
+        measured_folder: Receives the record of this process's steps.
+        process_started: Monotonic seconds of the process's start, if the system does not report it.
     """
-    # what is held so far, interpreter and libraries, is none of the training's
-    memory = PeakMemory(gauge_of(device))
+    steps = settings.steps
+    # now: memory that is held so far, by interpreter and libraries, is none of the training's
+    measured = MeasuredProcess(
+        ProbeSpec(
+            measured_folder,
+            warmup_steps=settings.warmup_steps,
+            until_interval=(steps and steps.until_interval) or 0.0,
+            check_after=0,
+            watched=False,
+        ),
+        process_started,
+    )
     choose_algorithms(settings, device)
     torch.manual_seed(settings.seed)
     image = dataset.train_images.shape[1:]
@@ -156,15 +159,6 @@ def build_trainer(
         settings.seed,
         settings.accumulation_steps,
     )
-    timer = timer_for(device)
-    # cuDNN tries its algorithms for each shape: the last batch of an epoch may have another one
-    tries_sizes = torch.backends.cudnn.benchmark
-    clock: StepClock[Any] = StepClock(timer, settings.warmup_steps, tries_sizes=tries_sizes)
-    early_end = None
-    if settings.steps is not None and settings.steps.until_interval is not None:
-        clock = IntervalClock(timer, settings.warmup_steps, WINDOW_STEPS, tries_sizes=tries_sizes)
-        most, interval = settings.steps.most, settings.steps.until_interval
-        early_end = EarlyEnd(most, interval, clock, identity.world_size, timeout_seconds)
     return Trainer(
         settings=settings,
         parallel_model=parallel_model,
@@ -175,12 +169,10 @@ def build_trainer(
         batch_sampler=loaders.batch_sampler,
         train=loaders.train,
         test=loaders.test,
-        clock=clock,
+        measured=measured,
         monitor=Monitor(device, settings.cpus_per_device, identity.host, identity.rank),
-        memory=memory,
         identity=identity,
         device=device,
-        early_end=early_end,
     )
 
 

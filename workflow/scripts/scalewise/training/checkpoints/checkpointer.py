@@ -7,7 +7,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from scalewise.execution.checkpoint_files import KEPT, CheckpointError, CheckpointFolder, FileSum
+from scalewise.execution.checkpoint_files import (
+    KEPT,
+    Checkpoint,
+    CheckpointError,
+    CheckpointFolder,
+    FileSum,
+)
 from scalewise.execution.messages import GracefulStop, Progress, TrainSpec
 from scalewise.execution.progress_reporter import ProgressReporter
 from scalewise.execution.rank_files import RankFiles
@@ -25,8 +31,8 @@ from scalewise.training.checkpoints.state import (
 from scalewise.training.checkpoints.step_consensus import StepConsensus, StepDecision
 from scalewise.training.checkpoints.storage import check_space, save, why_not
 from scalewise.training.loop import TrainingState
-from scalewise.training.measure.throughput import latest_rate
-from scalewise.training.run_records import max_known
+from scalewise.training.results.rank_report import RankReport, write_report
+from scalewise.training.results.write import covers
 from scalewise.training.trainer import Trainer
 
 TAKEN = "the run's folder is another training's by now"
@@ -45,7 +51,8 @@ class Checkpointer:
         spec: The run, and what earlier starts of it left.
         began: Monotonic seconds at which this start of the run began.
         timeout_seconds: A rank waits this long for the others in a step.
-        signalled: Gives the name of the signal that this rank got, if any.
+        signalled: Returns the name of the signal that this rank received, if any.
+        report: Returns what is known of this rank beside its steps.
     """
 
     def __init__(
@@ -56,11 +63,13 @@ class Checkpointer:
         began: float,
         timeout_seconds: float,
         signalled: Callable[[], str | None],
+        report: Callable[[], RankReport],
     ) -> None:
         self._trainer = trainer
         self._rank_files = rank_files
         self._spec = spec
         self._signalled = signalled
+        self._report = report
         self._rank = trainer.identity.rank
         self._files = CheckpointFolder(spec.checkpoints, spec.definition, spec.input_hashes)
         self._consensus = StepConsensus(timeout_seconds, spec.checkpoint_seconds, self._asked)
@@ -71,9 +80,7 @@ class Checkpointer:
         patience = timeout_seconds + 2 * self._bytes[1] / SLOWEST_BYTES_PER_SECOND
         self._group = HostGroup(trainer.identity, patience)
         self._hosts = self._group.gather(trainer.identity.host)
-        self.reporter = ProgressReporter(
-            rank_files if self._rank == 0 else None, lambda: latest_rate(trainer.clock.windows)
-        )
+        self.reporter = ProgressReporter(rank_files if self._rank == 0 else None, self._samples_per_second)
         """Must be entered while the ranks train."""
         self.resumption = Resumption(starts=spec.start_number, lost_steps=spec.lost_steps)
 
@@ -106,7 +113,7 @@ class Checkpointer:
         return state or TrainingState.start(self._trainer.device)
 
     def _resume(self) -> TrainingState | None:
-        found = read_newest(self._files, self._group)
+        found = read_newest(self._files, self._group, self._lacks_times)
         for why in found.refused:
             self._say(f"not used: {why}")
             self._problem(f"not used: {why}")
@@ -116,9 +123,14 @@ class Checkpointer:
         self.resumption = self.resumption.model_copy(update={"lost_steps": lost})
         return None if found.checkpoint is None else self._go_on(found.checkpoint.folder, found)
 
+    def _lacks_times(self, checkpoint: Checkpoint) -> str:
+        """Say that the steps of a checkpoint were not measured; empty if their records are there."""
+        if covers(self._spec, self._rank, checkpoint.manifest.step):
+            return ""
+        return f"{checkpoint.folder}: the times of its steps are missing in {self._spec.starts}"
+
     def _go_on(self, folder: Path, found: Restored) -> TrainingState:
         before = Resumption.model_validate(found.shared["resumption"])
-        self._trainer.memory.resume(found.own["memory_peaks"])
         try:
             state = resume(self._trainer, found.shared, found.own)
         except CheckpointError as error:
@@ -186,9 +198,8 @@ class Checkpointer:
         if state.steps == self._kept_step:
             return ""
         trainer = self._trainer
-        trainer.clock.close_window()
+        trainer.measured.pause("checkpoint")
         phase, trainer.monitor.phase = trainer.monitor.phase, "checkpoint"
-        trainer.memory.enter("checkpoint")
         began = time.monotonic()
         problem = self._written(state)
         seconds = time.monotonic() - began
@@ -204,9 +215,8 @@ class Checkpointer:
             }
         )
         trainer.monitor.phase = phase
-        trainer.memory.enter("train")
         self._consensus.checkpoint_written()
-        trainer.clock.open_window()
+        trainer.measured.resume()
         return problem
 
     def _written(self, state: TrainingState) -> str:
@@ -242,9 +252,9 @@ class Checkpointer:
     def _save_files(self, part: Path, state: TrainingState) -> tuple[dict[str, FileSum], str]:
         sums = {}
         try:
+            self._write_measurements()
             name = own_name(self._rank)
-            own = own_state(self._trainer, state) | {"memory_peaks": self._trainer.memory.peaks()}
-            sums[name] = save(part / name, own)
+            sums[name] = save(part / name, own_state(self._trainer, state))
             if self._rank == 0:
                 shared = shared_state(self._trainer, state)
                 shared["resumption"] = self._for_the_next().model_dump()
@@ -253,14 +263,29 @@ class Checkpointer:
             return {}, str(error)
         return sums, ""
 
+    def _write_measurements(self) -> None:
+        """Write what this start has measured so far, before its checkpoint is complete."""
+        folder = self._spec.starts / str(self._spec.start_number)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._trainer.measured.write_record("seen", folder)
+            write_report(folder, self._report())
+        except OSError as error:
+            raise CheckpointError(why_not(error, folder, 0)) from error
+
+    def _samples_per_second(self) -> float | None:
+        pace = self._trainer.measured.steps.recent_steps_per_second()
+        return None if pace is None else pace * self._spec.definition.global_batch_size
+
     def _for_the_next(self) -> Resumption:
         """The record that a start finds which goes on from the checkpoint that is being written."""
         now = self.resumption
+        other_jobs = [each for each in (now.earlier_other_jobs, self._spec.other_jobs) if each is not None]
         return now.model_copy(
             update={
                 "checkpoints": now.checkpoints + 1,
                 "earlier_hosts": list(dict.fromkeys([*now.earlier_hosts, *self._hosts])),
-                "earlier_other_jobs": max_known(now.earlier_other_jobs, self._spec.other_jobs),
+                "earlier_other_jobs": max(other_jobs, default=None),
             }
         )
 

@@ -60,8 +60,15 @@ class Restored:
     lost_steps: int = 0
 
 
-def read_newest(files: CheckpointFolder, group: HostGroup) -> Restored:
+def read_newest(
+    files: CheckpointFolder, group: HostGroup, refuse: Callable[[Checkpoint], str] = lambda _: ""
+) -> Restored:
     """Read the newest checkpoint that is complete on every rank.
+
+    Args:
+        files: The run's checkpoints.
+        group: All ranks.
+        refuse: Returns why this rank cannot use a checkpoint; empty if it can.
 
     Raises:
         CheckpointError: One cannot be read now, and may be complete.
@@ -71,7 +78,7 @@ def read_newest(files: CheckpointFolder, group: HostGroup) -> Restored:
     found = group.first(_read(group, lambda: list(files.valid(refused)) if group.rank == 0 else []))
     newest = found[0].manifest.step if found else 0
     for checkpoint in found:
-        damage = group.gather(_read(group, partial(_damage, checkpoint, names)))
+        damage = group.gather(_read(group, partial(_damage, checkpoint, names, refuse)))
         if not any(damage):
             shared, own = _read(group, partial(_load, checkpoint, names))
             lost_steps = newest - checkpoint.manifest.step
@@ -80,14 +87,14 @@ def read_newest(files: CheckpointFolder, group: HostGroup) -> Restored:
     return Restored(refused=group.first(refused), lost_steps=newest)
 
 
-def _damage(checkpoint: Checkpoint, names: Sequence[str]) -> str:
-    """Return how files differ from those that were written; empty if they do not."""
+def _damage(checkpoint: Checkpoint, names: Sequence[str], refuse: Callable[[Checkpoint], str]) -> str:
+    """Return how files differ from those that were written, or why they are refused; empty if neither."""
     try:
         for name in names:
             checkpoint.check(name)
     except CheckpointError as error:
         return str(error)
-    return ""
+    return refuse(checkpoint)
 
 
 def _load(checkpoint: Checkpoint, names: Sequence[str]) -> list[dict[str, Any]]:

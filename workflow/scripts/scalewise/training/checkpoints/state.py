@@ -1,7 +1,7 @@
 """All that a training needs to go on as if nothing had happened: it is written here, and put back.
 
-What every rank holds alike is written once, by rank 0. A rank's own file has what only it knows: random
-states, its part of the loss, its clock, and its parts of model and optimizer where those are divided.
+What every rank holds alike is written once, by rank 0. The file of a rank has what only it knows: random
+states, its part of the loss, and its parts of model and optimizer if those are divided.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import asdict
-from functools import cache
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -19,19 +17,15 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
 
 from scalewise.execution.checkpoint_files import CheckpointError
-from scalewise.plan.config.site import cpu_model
-from scalewise.records import OUTSIDE_THE_STEPS, EpochRecord
-from scalewise.training.distributed.process_group import gather
 from scalewise.training.loop import TrainingState, summed_loss
-from scalewise.training.measure import provenance
 from scalewise.training.optim import STATES_OF_A_WEIGHT
-from scalewise.training.parallel_model import CommTime
+from scalewise.training.results.write import Epoch
 from scalewise.training.trainer import Trainer
 
 SHARED = "shared.pt"
 
 SMALL_BYTES = 4_000_000
-"""Upper bound of all the rest: random states, samples of the monitor, times of steps."""
+"""Upper bound of all the rest: random states and progress."""
 
 
 def own_name(rank: int) -> str:
@@ -59,8 +53,7 @@ def shared_state(trainer: Trainer, state: TrainingState) -> dict[str, Any]:
             "step": state.step,
             "steps": state.steps,
             "learning_rate": state.learning_rate,
-            "first_window": state.first_window,
-            "records": [asdict(record) for record in state.records],
+            "epochs": [asdict(epoch) for epoch in state.epochs],
         },
         "schedule": trainer.schedule.state_dict(),
         "scaler": trainer.precision.state(),
@@ -77,10 +70,6 @@ def own_state(trainer: Trainer, state: TrainingState) -> dict[str, Any]:
     numpy_state: Any = np.random.get_state()
     own: dict[str, Any] = {
         "loss_sum": state.loss_sum,
-        "clock": trainer.clock.state(),
-        "communication": asdict(trainer.parallel_model.measured_communication()),
-        "measured_on": measured_on(trainer.device),
-        "monitor": trainer.monitor.state(),
         "random": {
             "torch": torch.get_rng_state(),
             "python": random.getstate(),
@@ -104,23 +93,6 @@ def is_finite(trainer: Trainer, state: TrainingState) -> bool:
     """True if this rank's loss and weights are finite, and so worth going on from."""
     weights = (_local(weight) for weight in trainer.parallel_model.module.parameters())
     return all(bool(torch.isfinite(tensor).all()) for tensor in (state.loss_sum, *weights))
-
-
-@cache
-def measured_on(device: torch.device) -> dict[str, str]:
-    """The models of a rank's device and CPU, the GPU's limits, and the versions of what takes part in steps.
-
-    Args:
-        device: Must have been at work, for a GPU's driver is asked only then.
-    """
-    versions = {
-        f"{name} version": version
-        for name, version in provenance.versions().items()
-        if name not in OUTSIDE_THE_STEPS
-    }
-    models = {"device model": provenance.device_name(device), "CPU model": cpu_model()}
-    limits = provenance.gpu_limits(device)
-    return models | (limits.named() if limits else {}) | versions
 
 
 # --- put back -----------------------------------------------------------------------------------------
@@ -151,12 +123,11 @@ def resume(trainer: Trainer, shared: Mapping[str, Any], own: Mapping[str, Any]) 
             trainer.optimizer.load_state_dict(shared["optimizer"])
     trainer.schedule.load_state_dict(shared["schedule"])
     trainer.precision.resume(shared["scaler"])
-    _resume_measurements(trainer, own, shared["progress"]["steps"])
     progress = dict(shared["progress"])
-    records = [EpochRecord(**record) for record in progress.pop("records")]
+    epochs = [Epoch(**epoch) for epoch in progress.pop("epochs")]
     # last: all of the above may have drawn
     _resume_random(own["random"], trainer.device)
-    return TrainingState(loss_sum=own["loss_sum"].to(trainer.device), records=records, **progress)
+    return TrainingState(loss_sum=own["loss_sum"].to(trainer.device), epochs=epochs, **progress)
 
 
 def _settle_buckets(trainer: Trainer, steps: int) -> None:
@@ -175,32 +146,6 @@ def _settle_buckets(trainer: Trainer, steps: int) -> None:
         with trainer.parallel_model.gradient_sync(now=True):
             (summed_loss(trainer, images, labels) * 0.0).backward()
     trainer.optimizer.zero_grad()
-
-
-def _resume_measurements(trainer: Trainer, own: Mapping[str, Any], steps: int) -> None:
-    """Put back what was measured; nothing of it counts where any rank is now measured on something else."""
-    trainer.clock.resume(own["clock"])
-    changes = _changes(trainer, own["measured_on"])
-    if changes:
-        trainer.clock.leave_out(
-            f"step {steps}: resumed with {', '.join(changes)}; what was measured before it is left out"
-        )
-        trainer.monitor.resume(own["monitor"] | {"busy_seconds": 0.0, "train_seconds": 0.0})
-        trainer.parallel_model.resume(CommTime())
-    else:
-        trainer.monitor.resume(own["monitor"])
-        trainer.parallel_model.resume(CommTime(**own["communication"]))
-
-
-def _changes(trainer: Trainer, before: Mapping[str, str]) -> list[str]:
-    """Name the changes of any rank as ``CPU model B (before: A)``, on all: they must agree on what counts."""
-    now = measured_on(trainer.device)
-    own = [
-        f"{name} {now.get(name, 'unknown')} (before: {before.get(name, 'unknown')})"
-        for name in dict.fromkeys((*before, *now))
-        if now.get(name) != before.get(name)
-    ]
-    return list(dict.fromkeys(chain.from_iterable(gather(own, trainer.identity.world_size))))
 
 
 def _resume_random(state: Mapping[str, Any], device: torch.device) -> None:

@@ -58,7 +58,8 @@ class EpochSampler:
         self._sizes = step_sizes(samples, global_batch_size, parts)
         self.samples_of_pass = max(self._sizes[0] // parts, 1)
         """Fewest samples of a forward and backward pass of the first step, on whichever rank."""
-        self._samples = samples
+        self.samples = samples
+        """Number of samples in the training split."""
         self._rank = rank
         self._world_size = world_size
         self._accumulation_steps = accumulation_steps
@@ -88,7 +89,7 @@ class EpochSampler:
     def __iter__(self) -> Iterator[SampledStep]:
         """Yield the steps of the epoch."""
         generator = torch.Generator().manual_seed(self._seed * 1_000_003 + self._epoch)
-        order = torch.randperm(self._samples, generator=generator).numpy()
+        order = torch.randperm(self.samples, generator=generator).numpy()
         start = 0
         for size in self._sizes:
             mine = shard_range(size, self._rank, self._world_size)

@@ -7,8 +7,14 @@ import socket
 
 import torch
 
+from scalewise.records import CPU_PROCESS
 from scalewise.training.distributed.cpus import cpu_list, take_cpus
 from scalewise.training.distributed.identity import Identity
+
+
+def device_name(device: torch.device) -> str:
+    """Return the device's name, such as ``NVIDIA H200``, or ``CPU process``."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else CPU_PROCESS
 
 
 def claim_device(accelerator: str, local_rank: int, *, in_slurm: bool = False) -> torch.device:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ SHORTEST_SECONDS = 0.001
 PATIENCE_SECONDS = 2.0
 """Longest wait for a sensor that does not answer when the training has ended."""
 
-TRAIN, EVALUATE, END = "train", "evaluate", "end"
+WARM_UP, TRAIN, EVALUATE, END = "warm-up", "train", "evaluate", "end"
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class MonitorReport:
     Args:
         samples: Rows of ``utilization.csv``.
         mean_utilization: Mean over the phase ``train``, weighted by time, 0 to 1.
+        train_seconds: Time of that phase in which the utilization is known.
         energy_joules: Energy that the device drew from start to stop.
         cpu_fraction: CPU time of the monitor over wall time.
         throttled: True if the device ran slower than it could in some sample.
@@ -52,6 +53,7 @@ class MonitorReport:
 
     samples: list[UtilizationRecord]
     mean_utilization: float | None
+    train_seconds: float
     energy_joules: float | None
     cpu_fraction: float
     throttled: bool | None
@@ -97,7 +99,6 @@ class Monitor:
         self._taken, self._stride = 0, 1
         self._busy_seconds = self._train_seconds = 0.0
         self._power_joules: float | None = None
-        self._earlier_joules: float | None = None
         self._first: Reading | None = None
         self._latest: Reading | None = None
         self._throttling: Counter[str] = Counter()
@@ -107,7 +108,7 @@ class Monitor:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._report: MonitorReport | None = None
-        self._state = self._seen()
+        self._latest_report = self._so_far()
 
     def __enter__(self) -> Monitor:
         self.start()
@@ -127,35 +128,6 @@ class Monitor:
         self._thread = threading.Thread(target=self._watch, name="monitor", daemon=True)
         self._thread.start()
 
-    def state(self) -> dict[str, Any]:
-        """The findings so far as plain values; once the sensor has stopped answering, those from before."""
-        if self._lock.acquire(timeout=PATIENCE_SECONDS):
-            try:
-                self._state = self._seen()
-            finally:
-                self._lock.release()
-        return self._state
-
-    def _seen(self) -> dict[str, Any]:
-        return {
-            "samples": [asdict(sample) for sample in self._samples],
-            "taken": self._taken,
-            "stride": self._stride,
-            "busy_seconds": self._busy_seconds,
-            "train_seconds": self._train_seconds,
-            "energy_joules": self._energy_joules(),
-            "throttling": dict(self._throttling),
-        }
-
-    def resume(self, state: Mapping[str, Any]) -> None:
-        """Go on from the ``state`` of an earlier process at the same training."""
-        with self._lock:
-            self._samples = [UtilizationRecord(**sample) for sample in state["samples"]]
-            self._taken, self._stride = state["taken"], state["stride"]
-            self._busy_seconds, self._train_seconds = state["busy_seconds"], state["train_seconds"]
-            self._earlier_joules = state["energy_joules"]
-            self._throttling.update(state["throttling"])
-
     @property
     def phase(self) -> str:
         """The rank's occupation, recorded with each sample; means are over ``train`` alone."""
@@ -169,19 +141,32 @@ class Monitor:
             self._edge_cpu_seconds += time.thread_time() - before
         self._phase = name
 
+    def report(self) -> MonitorReport:
+        """Return the findings so far; once the sensor has stopped answering, those from before."""
+        if self._lock.acquire(timeout=PATIENCE_SECONDS):
+            try:
+                self._latest_report = self._so_far()
+            finally:
+                self._lock.release()
+        return self._latest_report
+
     def stop(self) -> MonitorReport:
-        """Take the last sample and end the thread. Called again, it gives the same report."""
+        """Take the last sample and end the thread. Called again, it returns the same report."""
         if self._report is None:
             self._end()
-            self._report = MonitorReport(
-                samples=self._samples,
-                mean_utilization=self._busy_seconds / self._train_seconds if self._train_seconds else None,
-                energy_joules=self._energy_joules(),
-                cpu_fraction=self._cpu_seconds() / max(time.monotonic() - self._began, SHORTEST_SECONDS),
-                throttled=self._throttled(),
-                note="; ".join(filter(None, self._notes())),
-            )
+            self._report = self._so_far()
         return self._report
+
+    def _so_far(self) -> MonitorReport:
+        return MonitorReport(
+            samples=list(self._samples),
+            mean_utilization=self._busy_seconds / self._train_seconds if self._train_seconds else None,
+            train_seconds=self._train_seconds,
+            energy_joules=self._energy_joules(),
+            cpu_fraction=self._cpu_seconds() / max(time.monotonic() - self._began, SHORTEST_SECONDS),
+            throttled=self._throttled(),
+            note="; ".join(filter(None, self._notes())),
+        )
 
     def _end(self) -> None:
         if self._sensor is None or self._thread is None:
@@ -254,10 +239,8 @@ class Monitor:
     def _energy_joules(self) -> float | None:
         first, latest = self._first, self._latest
         if first is None or latest is None or first.energy_joules is None or latest.energy_joules is None:
-            joules = self._power_joules
-        else:
-            joules = latest.energy_joules - first.energy_joules
-        return joules if joules is None else joules + (self._earlier_joules or 0.0)
+            return self._power_joules
+        return latest.energy_joules - first.energy_joules
 
     def _throttled(self) -> bool | None:
         if self._latest is None or self._latest.throttling is None:
@@ -270,9 +253,37 @@ class Monitor:
 
 
 def _label(device: torch.device) -> str:
-    from scalewise.training.measure.provenance import device_name  # noqa: PLC0415 - with it comes torch
+    from scalewise.training.distributed.devices import device_name  # noqa: PLC0415 - with it comes torch
 
     return ("" if device.index is None else f"{device} ") + device_name(device)
+
+
+def across_starts(reports: Sequence[MonitorReport], changed: bool) -> MonitorReport:
+    """Join the findings of one monitor over the starts of a run.
+
+    Args:
+        reports: One for each start, in their order.
+        changed: Whether the last start was on other devices: utilization is then that of its own, and energy
+            that of none.
+    """
+    *_, last = reports
+    energies = [report.energy_joules for report in reports if report.energy_joules is not None]
+    throttled = [report.throttled for report in reports if report.throttled is not None]
+    known = [
+        (report.mean_utilization, report.train_seconds)
+        for report in ([last] if changed else reports)
+        if report.mean_utilization is not None
+    ]
+    seconds = sum(weight for _, weight in known)
+    return MonitorReport(
+        samples=[sample for report in reports for sample in report.samples],
+        mean_utilization=sum(mean * weight for mean, weight in known) / seconds if seconds else None,
+        train_seconds=seconds,
+        energy_joules=sum(energies) if len(energies) == len(reports) and not changed else None,
+        cpu_fraction=max(report.cpu_fraction for report in reports),
+        throttled=any(throttled) if throttled else None,
+        note="; ".join(dict.fromkeys(report.note for report in reports if report.note)),
+    )
 
 
 def across_ranks(reports: Sequence[MonitorReport]) -> dict[str, Any]:

@@ -263,3 +263,14 @@ def driver_version() -> str | None:
             pynvml.nvmlShutdown()
     except pynvml.NVMLError:
         return None
+
+
+def gpu_limits(uuid: str) -> GpuLimits | None:
+    """Return the limits of a GPU in force; None if NVML does not know it."""
+    sensor, _ = gpu_sensor(uuid)
+    if sensor is None:
+        return None
+    try:
+        return sensor.limits()
+    finally:
+        sensor.close()

@@ -23,13 +23,13 @@ from scalewise.training.distributed.network_interface import choose_interface
 PORTS = range(20_000, 32_000)
 """Ports that the kernel uses for no outgoing connection, which could take one before the program does."""
 
-PROBE = Path(__file__).resolve().parent / "probe"
+PROBE = Path(__file__).resolve().parents[2] / "measure"
 
 
 def write_startup(folder: Path) -> None:
     """Write the ``sitecustomize.py`` that the interpreter runs as it starts; it changes no environment.
 
-    It is the source of ``probe/startup.py`` with a call at its end: a process that never imports torch
+    It is the source of ``measure/startup.py`` with a call at its end: a process that never imports torch
     loads no other file of the probe.
 
     Args:

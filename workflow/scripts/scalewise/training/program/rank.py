@@ -34,7 +34,7 @@ from scalewise.records import later, seconds_between, utc_now, write_text
 from scalewise.training.distributed.cpus import take_cpus
 from scalewise.training.distributed.identity import Identity, check_place, identify, node_rank
 from scalewise.training.measure.machine_load import CpuMeter
-from scalewise.training.measure.monitor import TRAIN, Monitor
+from scalewise.training.measure.monitor import TRAIN, WARM_UP, Monitor
 from scalewise.training.measure.sensors import CpuSensor, NvmlSensor, gpu_sensor
 from scalewise.training.program.child import Child
 from scalewise.training.program.end_request import GRACE_SECONDS, EndRequest
@@ -47,8 +47,9 @@ from scalewise.training.program.environment import (
     write_startup,
 )
 from scalewise.training.program.hints import NO_OUTPUT, hint, with_source
-from scalewise.training.program.judgement import CHECK_AFTER_STEPS, Planned, contradiction
-from scalewise.training.program.probe_records import (
+from scalewise.training.program.judgement import CHECK_AFTER_STEPS, contradiction
+from scalewise.training.program.told_progress import ToldProgress
+from scalewise.training.results.rank_record import (
     RECORD,
     SEEN,
     ProbeRecord,
@@ -57,15 +58,15 @@ from scalewise.training.program.probe_records import (
     read_records,
     steps_done,
 )
-from scalewise.training.program.records import OuterReport, read_reports, write_records, write_report
-from scalewise.training.program.told_progress import ToldProgress
+from scalewise.training.results.rank_report import StartRecords, read_reports, report_of, write_report
+from scalewise.training.results.samples import Planned
+from scalewise.training.results.write import write_records
 
 LOOK_SECONDS = 0.5
 """Time between two looks at the probe's files, which may lie on a file system that many ranks share."""
 GAVE_UP = "Watchdog caught collective operation timeout"
 """Words of NCCL's watchdog before it aborts a rank that has waited for another one in vain."""
 
-WARM_UP = "warm-up"
 END_SECONDS = 30.0
 """Time that the program has to end once it has been measured; then it is ended."""
 
@@ -131,7 +132,7 @@ class ProgramRank:
         )
         argv = command(self.settings, values, sys.executable)
         environment = variables(
-            self.settings, values, self.rank_setup, self.identity, startup, self._write_probe_spec()
+            self.settings, values, self.rank_setup, self.identity, startup, self._write_probe_spec(startup)
         )
         if self.is_first:
             say(f"{' '.join(argv)}")
@@ -158,8 +159,10 @@ class ProgramRank:
         mine = [record for record in records if record.rank in self.ranks]
         self._check_end(child, code, mine or records)
         ended_at = self._ended_at(launched, launch_seconds)
-        report = OuterReport.of(self.identity, monitors, meter.used(), launch_seconds, mine, ended_at)
-        write_report(self.rank_files.folder, report)
+        uuids = [record.device_uuid if record.cuda else None for record in mine]
+        found = [monitor.stop() for monitor in monitors]
+        report = report_of(self.identity, uuids, found, meter.used(), launch_seconds, ended_at)
+        write_report(self.probed, report)
         if self.is_first:
             self._record(argv)
 
@@ -179,7 +182,7 @@ class ProgramRank:
         before = launched - self.began if launch_seconds is None else launch_seconds
         return later(self.spec.started_at, before + time.monotonic() - launched)
 
-    def _write_probe_spec(self) -> Path:
+    def _write_probe_spec(self, startup: Path) -> Path:
         path = self.probed / f"spec{self.identity.rank}.json"
         steps = self.settings.steps
         told = {
@@ -188,7 +191,7 @@ class ProgramRank:
             "steps": self.settings.most_steps or 0,
             "until_interval": (steps and steps.until_interval) or 0.0,
             "check_after": CHECK_AFTER_STEPS,
-            "written": [str(self.output)],
+            "not_imported": [str(self.output), str(startup)],
         }
         write_text(path, json.dumps(told))
         return path.absolute()
@@ -352,7 +355,7 @@ class ProgramRank:
         deadline = time.monotonic() + self.rank_setup.timeout_seconds
         planned = self._planned()
         while True:
-            records, reports = read_records(self.probed, RECORD), read_reports(self.rank_files.folder)
+            records, reports = read_records(self.probed, RECORD), read_reports(self.probed)
             if len(reports) >= processes and len(records) >= shape.world_size:
                 break
             if time.monotonic() > deadline or len(reports) >= processes:
@@ -367,9 +370,8 @@ class ProgramRank:
             )
         self.rank_files.check_current()
         try:
-            write_records(
-                self.spec, self.settings, self.rank_setup, planned, records, reports, argv, self.readings
-            )
+            starts = [StartRecords(records, reports)]
+            write_records(self.spec, self.rank_setup, planned, starts, argv=argv, readings=self.readings)
         except ValueError as error:
             raise ProgramError(str(error), permanent=True) from error
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from scalewise.execution.messages import Progress
 from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.config.program import ProgramSettings
-from scalewise.training.program.probe_records import steps_done
+from scalewise.training.results.rank_record import steps_done
 
 TELL_SECONDS = 5.0
 """Time between two messages."""

@@ -1,4 +1,4 @@
-"""The figures of a program's run from the records of its ranks. Pure arithmetic."""
+"""The figures of a run from the records of its starts and ranks. Pure arithmetic."""
 
 from __future__ import annotations
 
@@ -9,26 +9,29 @@ from itertools import pairwise
 from statistics import median
 from typing import Literal
 
-from scalewise.records import MetricReading, Window
-from scalewise.training.measure.throughput import WINDOW_STEPS, throughput
-from scalewise.training.program.judgement import Planned, Samples, samples_seen
-from scalewise.training.program.probe_records import (
+from scalewise.measure.kept_steps import (
     EVALUATION,
-    FORWARD_STEPS,
     NEW_PASS,
+    NEW_SHAPE,
     NO_GRAD,
     SAVE,
-    ProbeRecord,
+    UNUSUAL_SHARE,
+    WARM_UP,
+    consecutive,
+    unusual_steps,
+    without_usual_shapes,
 )
-
-UNUSUAL_SHARE = 0.2
-"""Share of steps with another number of samples up to which these are left out; beyond, batches vary."""
+from scalewise.records import MetricReading, Window
+from scalewise.training.results.figures import WINDOW_STEPS, throughput
+from scalewise.training.results.rank_record import FORWARD_STEPS, ProbeRecord
+from scalewise.training.results.samples import Planned, Samples, samples_seen
 
 REASONS = {
     EVALUATION: "evaluation",
     SAVE: "saving",
-    NEW_PASS: "the begin of a pass over the data",
+    NEW_PASS: "the begin of a data-loader iteration",
     NO_GRAD: "forward passes without gradients",
+    NEW_SHAPE: "a shape seen for the first time",
 }
 
 NEARLY_ALL = 0.9
@@ -39,6 +42,9 @@ FEW_STEPS = 25
 
 FEWEST_TIMES = 4
 """Times of such passes that tell whether they come steadily."""
+
+SHORTEST_SECONDS = 1e-9
+"""Least time that a record's window has."""
 
 WORTH_SAYING = 0.02
 """Difference between two throughputs, as a share, from which on a user is to know both."""
@@ -54,9 +60,9 @@ class MeasuredSteps:
     """The steps of a run that count, and the windows that they make.
 
     Args:
-        windows: Windows of the warm-up, then of the measured steps.
+        windows: Windows of all steps whose time is known, in their order.
         kept: Indices of the measured steps.
-        left_out: Steps after the warm-up that no window holds, by reason.
+        excluded: Number of steps after the warm-up that are not measured, by reason.
         samples: Samples of a step and their source.
         no_grad: Kind of the forward passes without gradients; None if it is unknown, or there are none.
         throughput_with_no_grad: Samples a second with the time of such passes, where it is not known whether
@@ -67,7 +73,7 @@ class MeasuredSteps:
 
     windows: list[Window]
     kept: list[int]
-    left_out: dict[str, int]
+    excluded: dict[str, int]
     samples: Samples
     no_grad: NoGrad | None
     throughput_with_no_grad: float | None
@@ -75,28 +81,90 @@ class MeasuredSteps:
     cautions: list[str]
 
 
-def measured_steps(
-    ranks: Sequence[ProbeRecord], warmup_steps: int, planned: Planned, no_grad: NoGrad | None = None
-) -> MeasuredSteps:
-    """Choose the steps that tell the training's speed, and time them by their slowest rank.
+def join_starts(starts: Sequence[Sequence[ProbeRecord]], warmup_steps: Sequence[int]) -> list[ProbeRecord]:
+    """Join the records of a run's starts into one for each rank, as if one process had trained.
 
-    A step is left out on all ranks where any of them evaluated, saved, or began a pass over its data in it:
+    A start that was interrupted has steps beyond the checkpoint from which the next one began: these were
+    made again. The first steps of each start warm up.
+
+    Args:
+        starts: Records of each start that had any, by rank, in the order of the starts.
+        warmup_steps: First steps of each start that are not measured.
+    """
+    joined: list[ProbeRecord] = []
+    for start, following, warmup in zip(starts, [*starts[1:], None], warmup_steps, strict=True):
+        until = None if following is None else following[0].from_step - start[0].from_step
+        parts = [_first_steps(rank, until, warmup) for rank in start]
+        joined = [_followed_by(*pair) for pair in zip(joined, parts, strict=True)] if joined else parts
+    return joined
+
+
+COLUMNS = ("marks", "seconds", "flags", "off_seconds", "samples", "wait_seconds", "passes")
+"""Fields of a record that have an entry for each step."""
+
+
+def _first_steps(rank: ProbeRecord, steps: int | None, warmup_steps: int) -> ProbeRecord:
+    """Cut a record after so many steps, and flag those that warm up."""
+    columns = {name: getattr(rank, name)[:steps] for name in COLUMNS}
+    # the first step holds what is done once
+    warm = range(min(max(warmup_steps, 1), len(columns["flags"])))
+    columns["flags"] = [
+        bits | (WARM_UP if index in warm else 0) for index, bits in enumerate(columns["flags"])
+    ]
+    return rank.model_copy(update=columns)
+
+
+def _followed_by(earlier: ProbeRecord, later: ProbeRecord) -> ProbeRecord:
+    columns = {name: [*getattr(earlier, name), *getattr(later, name)] for name in COLUMNS}
+    peaks, before = later.peak_memory, earlier.peak_memory
+    evaluated = [each for each in (peaks.evaluation_bytes, before.evaluation_bytes) if each is not None]
+    timed = [each.communication_seconds for each in (earlier, later)]
+    known = [each for each in timed if each is not None]
+    return later.model_copy(
+        update=columns
+        | {
+            "from_step": earlier.from_step,
+            "peak_memory": peaks.model_copy(
+                update={
+                    "training_bytes": max(peaks.training_bytes, before.training_bytes),
+                    "whole_bytes": max(peaks.whole_bytes, before.whole_bytes),
+                    "evaluation_bytes": max(evaluated, default=None),
+                }
+            ),
+            "communication_seconds": [each for steps in known for each in steps] if known else None,
+            "skipped_by_scaler": earlier.skipped_by_scaler + later.skipped_by_scaler,
+        }
+    )
+
+
+def without_measurements(rank: ProbeRecord) -> ProbeRecord:
+    """Copy a record so that none of its steps is measured."""
+    flags = [bits | WARM_UP for bits in rank.flags]
+    return rank.model_copy(update={"flags": flags, "communication_seconds": None})
+
+
+def measured_steps(
+    ranks: Sequence[ProbeRecord], planned: Planned, no_grad: NoGrad | None = None
+) -> MeasuredSteps:
+    """Choose the steps that show the training's speed, and time them by their slowest rank.
+
+    A step is excluded on all ranks if any of them evaluated, saved, or began a data-loader iteration in it:
     the others waited inside their own. So is one with an unusual number of samples, such as the last batch
-    of a pass. Where nothing is left, steps with an evaluation count, less its time by the host's clock.
+    of an epoch, and one that paid for a shape seen for the first time. If nothing is left, steps with an
+    evaluation count, less its time by the host's clock.
 
     Forward passes without gradients are a part of the training if they come in nearly every step, or steadily
     every few steps, as rollouts and generated samples do; ``NEW_PASS`` and ``SAVE`` tell an evaluation after
     each epoch from them.
 
     Args:
-        ranks: One record for each rank.
-        warmup_steps: First steps that are not measured.
+        ranks: One record for each rank, as ``join_starts`` returns them.
         planned: The plan of the run.
         no_grad: Kind of the forward passes without gradients by the configuration; None if it does not say.
     """
     steps = min(rank.step_count for rank in ranks)
-    flags = [_any_bit(rank.left_out[index] for rank in ranks) for index in range(steps)]
-    late = range(max(warmup_steps, 1), steps)
+    flags = without_usual_shapes([_any_bit(rank.flags[index] for rank in ranks) for index in range(steps)])
+    late = [index for index in range(steps) if not flags[index] & WARM_UP]
     without_gradients = [index for index in late if flags[index] & NO_GRAD and not flags[index] & EVALUATION]
     no_grad = no_grad or _no_grad([index for index in late if not flags[index] & EVALUATION], flags)
     notes: list[str] = []
@@ -121,33 +189,38 @@ def measured_steps(
                 off = allowed != NEW_PASS
                 break
         if kept:
-            what = "an evaluation" if off else "the begin of a pass over the data"
+            what = "an evaluation" if off else "the begin of a data-loader iteration"
             taken = ", whose time by the host's clock is taken off" if off else ""
             notes.append(f"Every step holds {what}{taken}.")
     counted = set(kept)
     # an evaluation holds forward passes without gradients, too
     flags = [bits & ~NO_GRAD if bits & EVALUATION else bits for bits in flags]
-    left_out = {
+    excluded = {
         reason: number
         for bit, reason in REASONS.items()
         if (number := sum(1 for index in late if flags[index] & bit and index not in counted))
     }
     if unusual:
-        left_out["another number of samples"] = len(unusual)
+        excluded["another number of samples"] = len(unusual)
     if no_grad == "training" and (cut := len(clean) - len(unusual) - len(kept)) > 0:
-        left_out["a part of a round of forward passes without gradients"] = cut
-    warm = range(1, min(max(warmup_steps, 1), steps))
+        excluded["a part of a round of forward passes without gradients"] = cut
+    others = [
+        index
+        for index in range(steps)
+        if index not in counted and any(rank.seconds[index] is not None for rank in ranks)
+    ]
     windows = [
-        *_windows(ranks, warm, per_step, warmup=True, off=False),
+        *_windows(ranks, others, per_step, warmup=True, off=no_grad != "training"),
         *_windows(ranks, kept, per_step, warmup=False, off=off, longest=longest),
     ]
+    windows.sort(key=lambda window: window.first_step)
     both = None
     if no_grad is None and without_gradients and kept:
         both = _with_no_grad(ranks, sorted({*kept, *without_gradients}), per_step, throughput(windows))
     return MeasuredSteps(
         windows=windows,
         kept=kept,
-        left_out=left_out,
+        excluded=excluded,
         samples=per_step.samples,
         no_grad=no_grad,
         throughput_with_no_grad=both,
@@ -203,11 +276,13 @@ class _SamplesOfSteps:
 
     Args:
         samples: Samples of a step, and their source.
-        each: Samples of each step over all ranks, if they vary; None if all are alike.
+        each: Samples of each step over all ranks; None if only the usual number is known.
+        vary: Whether they vary by more than the last batches of epochs.
     """
 
     samples: Samples
     each: list[float] | None = None
+    vary: bool = False
 
     def of(self, steps: Sequence[int]) -> float:
         if self.each is not None:
@@ -223,12 +298,12 @@ def _samples_of(
         return _SamplesOfSteps(Samples(float(planned.global_batch_size), "configuration")), set()
     seen = samples_seen(ranks)
     if seen.source == "loader":
-        unusual = {index for index in clean if not _is_usual(ranks, index)}
-        if not unusual or (len(unusual) <= UNUSUAL_SHARE * len(clean) and not planned.samples_vary):
-            return _SamplesOfSteps(seen), unusual
         steps = min(rank.step_count for rank in ranks)
         fed = [rank.samples for rank in ranks if rank.samples]
         each = [float(sum(samples[index] or 0 for samples in fed)) for index in range(steps)]
+        unusual = unusual_steps(clean, [rank.samples for rank in ranks])
+        if not unusual or (len(unusual) <= UNUSUAL_SHARE * len(clean) and not planned.samples_vary):
+            return _SamplesOfSteps(seen, each), unusual
     elif seen.per_step is not None and len({rank.passes[index] for rank in ranks for index in clean}) > 1:
         # forward passes are looked at in the first steps only; later ones may hold more of them or fewer
         first = median(ranks[0].passes[:FORWARD_STEPS]) or 1
@@ -236,7 +311,7 @@ def _samples_of(
     else:
         return _SamplesOfSteps(Samples(seen.per_step or float(planned.global_batch_size), seen.source)), set()
     mean = sum(each[index] for index in clean) / max(len(clean), 1)
-    return _SamplesOfSteps(Samples(mean, seen.source), each), set()
+    return _SamplesOfSteps(Samples(mean, seen.source), each, vary=True), set()
 
 
 def _cautions(
@@ -244,7 +319,7 @@ def _cautions(
 ) -> list[str]:
     if not kept or planned.samples_vary:
         return []
-    plan, each = planned.global_batch_size, per_step.each
+    plan, each = planned.global_batch_size, per_step.each if per_step.vary else None
     if each is not None and abs(per_step.of(kept) / len(kept) / plan - 1) > WORTH_SAYING:
         return [
             f"The samples of a step change: {each[0]:g} in the first step, {each[kept[-1]]:g} in the last. "
@@ -267,14 +342,6 @@ def _any_bit(flags: Iterator[int]) -> int:
     return together
 
 
-def _is_usual(ranks: Sequence[ProbeRecord], index: int) -> bool:
-    return all(not rank.samples or rank.samples[index] == _median(rank) for rank in ranks)
-
-
-def _median(rank: ProbeRecord) -> float:
-    return median(each or 0 for each in rank.samples)
-
-
 def _windows(
     ranks: Sequence[ProbeRecord],
     kept: Sequence[int],
@@ -284,27 +351,17 @@ def _windows(
     off: bool,
     longest: int = WINDOW_STEPS,
 ) -> Iterator[Window]:
-    """Consecutive steps together, as a rule at most as many as the built-in loop's windows have."""
-    for run in _consecutive(kept, longest):
+    """Yield windows of consecutive steps; a step is done when its slowest rank has done it."""
+    for run in consecutive(kept, longest):
         seconds = max(sum(step_seconds(rank, index, off) for index in run) for rank in ranks)
         yield Window(
-            first_step=run[0],
+            first_step=ranks[0].from_step + run[0],
             steps=len(run),
             samples=round(per_step.of(run)),
-            seconds=seconds,
+            # less an evaluation by the host's clock, nothing may remain
+            seconds=max(seconds, SHORTEST_SECONDS),
             warmup=warmup,
         )
-
-
-def _consecutive(indices: Sequence[int], longest: int) -> Iterator[list[int]]:
-    run: list[int] = []
-    for index in indices:
-        if run and (index != run[-1] + 1 or len(run) == longest):
-            yield run
-            run = []
-        run.append(index)
-    if run:
-        yield run
 
 
 def step_seconds(rank: ProbeRecord, index: int, off: bool = False) -> float:
@@ -333,10 +390,10 @@ def metric_reading(
     """
     done = bisect_right(rank.marks, at)
     seconds = sum(
-        step_seconds(rank, index, off=no_grad != "training" or bool(rank.left_out[index] & EVALUATION))
-        for index in range(1, done)
+        step_seconds(rank, index, off=no_grad != "training" or bool(rank.flags[index] & EVALUATION))
+        for index in range(done)
     )
-    if done:
+    if done and rank.seconds[0] is None:
         seconds += first_step_seconds(rank) or 0.0
     return MetricReading(seconds=seconds, step=done, value=value)
 
@@ -364,5 +421,5 @@ def evaluation_seconds(rank: ProbeRecord, no_grad: NoGrad | None) -> float:
     """Host seconds of a rank's evaluations."""
     evaluates = EVALUATION if no_grad == "training" else EVALUATION | NO_GRAD
     return sum(
-        seconds for seconds, bits in zip(rank.off_seconds, rank.left_out, strict=True) if bits & evaluates
+        seconds for seconds, bits in zip(rank.off_seconds, rank.flags, strict=True) if bits & evaluates
     )

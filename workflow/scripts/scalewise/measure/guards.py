@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch._compile import _disable_dynamo
 
-Function = Callable[..., Any]
+from .probe_spec import FAULT
 
-FAULT = "probe: "
-"""Begin of an event that is an error of the probe itself."""
+Function = Callable[..., Any]
 
 MOST_EVENTS = 50
 

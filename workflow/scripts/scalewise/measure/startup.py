@@ -82,11 +82,11 @@ def begin(probe: str, folder: str) -> None:
         after_import = AfterImport()
         sys.meta_path.insert(0, after_import)
         keep_for_children(folder, after_import)
-        after_import.watch("torch", lambda _torch: load(probe, folder, after_import))
+        after_import.watch("torch", lambda _torch: load(probe, after_import))
     run_hidden(folder)
 
 
-def load(probe: str, folder: str, after_import: AfterImport) -> None:
+def load(probe: str, after_import: AfterImport) -> None:
     """Load the probe's package under a private name and start it; a training goes on without it."""
     # torch has imported it long ago; before torch it would have been the greatest of the costs
     from importlib.util import module_from_spec, spec_from_file_location  # noqa: PLC0415
@@ -100,7 +100,7 @@ def load(probe: str, folder: str, after_import: AfterImport) -> None:
         module = module_from_spec(spec)
         sys.modules[PRIVATE_NAME] = module
         spec.loader.exec_module(module)
-        module.start(os.environ[SPEC], folder, BEGAN, after_import.watch)
+        module.start(os.environ[SPEC], BEGAN, after_import.watch)
     except Exception as error:  # noqa: BLE001  # nothing of ours may end a user's program
         print(f"scalewise: nothing is measured in this process: {error!r}", file=sys.stderr)
 

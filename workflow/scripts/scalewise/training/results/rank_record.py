@@ -10,10 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from scalewise.records import OwnInterval
-
-EVALUATION, SAVE, NEW_PASS, NO_GRAD = 1, 2, 4, 8
-"""Bits of ``left_out``: what else a step held; NO_GRAD is for forward passes without gradients."""
+from scalewise.records import MemoryKind, OwnInterval
 
 FORWARD_STEPS = 20
 """First steps whose forward passes' inputs are looked at."""
@@ -34,11 +31,13 @@ class OptimizerSteps(_Part):
 
 
 class Peaks(_Part):
-    """Peak memory of training and of the whole process."""
+    """Peak memory of training, of evaluation if it is known by itself, and of the whole process."""
 
     training_bytes: int
     whole_bytes: int
-    kind: Literal["CUDA allocator", "CUDA allocator peak", "process peak RSS"]
+    kind: MemoryKind
+    evaluation_bytes: int | None = None
+    note: str = ""
 
 
 class ProbeRecord(_Part):
@@ -46,10 +45,11 @@ class ProbeRecord(_Part):
 
     Args:
         rank: Number in the process group; without one, the launcher's.
+        from_step: Optimizer steps that the training had made before this process; the lists begin there.
         world_size: Ranks of the process group; 1 without one.
         marks: Monotonic seconds of this host at which each step ended.
         seconds: Device seconds since the end of the step before; None for the first.
-        left_out: Bits that say what else the step held.
+        flags: Bits that say what else the step held.
         off_seconds: Host seconds of a step in which it evaluated or computed no gradients.
         samples: Samples of the batches of a DataLoader that feeds the training; empty without one.
         forward_samples: Samples of a step by the inputs of forward passes; None where none was seen.
@@ -68,6 +68,7 @@ class ProbeRecord(_Part):
 
     ended: Literal["seen", "steps", "itself"]
     rank: int
+    from_step: int = 0
     world_size: int
     local_rank: int | None = None
     pid: int
@@ -85,7 +86,7 @@ class ProbeRecord(_Part):
     first_step_ended: float | None
     marks: list[float]
     seconds: list[float | None]
-    left_out: list[int]
+    flags: list[int]
     off_seconds: list[float]
     samples: list[int | None]
     forward_samples: float | None
@@ -122,10 +123,12 @@ class ProbeRecord(_Part):
         return len(self.seconds)
 
 
-def read_records(folder: Path, kind: str) -> list[ProbeRecord]:
-    """The whole records of a kind, one for each process that left one, by rank."""
+def read_records(folder: Path, kind: str, rank: int | None = None) -> list[ProbeRecord]:
+    """Read the whole records of a kind, one for each process that left one, by rank; or those of a rank."""
     found = []
     for path in _listed(folder, kind):
+        if rank is not None and not path.name.startswith(f"{rank}."):
+            continue
         with suppress(OSError, ValidationError, ValueError):  # one that is not there yet
             found.append(ProbeRecord.model_validate_json(path.read_text(encoding="utf-8")))
     # one that made none tells in what it left at its start how far it came

@@ -92,16 +92,26 @@ class Batch:
         asked: Monotonic seconds at which the program began to wait for it.
         given: The seconds at which it had it.
         first: True for the first batch of its pass.
+        marks: Begin and end of the wait by the clock of the GPU that is trained on; None without one.
     """
 
-    __slots__ = ("asked", "first", "given", "of", "samples")
+    __slots__ = ("asked", "first", "given", "marks", "of", "samples")
 
-    def __init__(self, of: LoaderPass, samples: int | None, asked: float, given: float, first: bool) -> None:
+    def __init__(
+        self,
+        of: LoaderPass,
+        samples: int | None,
+        asked: float,
+        given: float,
+        first: bool,
+        marks: tuple[Any, Any] | None = None,
+    ) -> None:
         self.of = of
         self.samples = samples
         self.asked = asked
         self.given = given
         self.first = first
+        self.marks = marks
 
 
 class LoaderPasses:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from time import perf_counter
 from types import ModuleType
 from typing import Any
@@ -26,15 +27,43 @@ SAVING = {
 
 
 def install(process: MeasuredProcess, watch: Callable[[str, Callable[[ModuleType], None]], None]) -> None:
-    """Set all hooks; one for which this torch has no place is left out, and said.
+    """Set all hooks of a program's process, for as long as it lives.
 
     Args:
-        process: Told what happens.
+        process: Receives what happens.
         watch: Acts on a module after its import.
     """
+    undo = ExitStack()
+    set_hooks(process, undo)
+    for module, names in SAVING.items():
+        action = functools.partial(replace_all, undo, names=names, around=Hooks(process).saving)
+        watch(module, guarded(process.notes, f"{module} is not seen", action))
+    os.register_at_fork(after_in_child=guarded(process.notes, "forked process", process.begin_process))
+
+
+@contextmanager
+def hooked(process: MeasuredProcess) -> Iterator[None]:
+    """Measure what this process trains within the context."""
+    with ExitStack() as undo:
+        undo.callback(process.stop)
+        set_hooks(process, undo)
+        yield
+
+
+def set_hooks(process: MeasuredProcess, undo: ExitStack) -> None:
+    """Set the hooks on torch; one for which this torch has no place is left out, and noted.
+
+    Args:
+        process: Receives what happens.
+        undo: Receives what removes them again.
+    """
     hooks = Hooks(process)
+
+    def replace(owner: Any, name: str, around: Callable[[Function], Function]) -> None:
+        replace_one(undo, owner, name, around)
+
     places: list[tuple[str, Callable[[], None]]] = [
-        ("steps", hooks.steps),
+        ("steps", lambda: hooks.steps(undo)),
         ("skipped steps", lambda: replace(grad_scaler.GradScaler, "step", hooks.scaler_step)),
         ("batches", lambda: replace(dataloader._BaseDataLoaderIter, "__next__", hooks.next_batch)),
         ("passes over loaders", lambda: replace(dataloader.DataLoader, "__iter__", hooks.begin_pass)),
@@ -46,22 +75,21 @@ def install(process: MeasuredProcess, watch: Callable[[str, Callable[[ModuleType
     ]
     for what, place in places:
         guarded(process.notes, f"{what} are not seen", place)()
-    for module, names in SAVING.items():
-        action = functools.partial(replace_all, names=names, around=hooks.saving)
-        watch(module, guarded(process.notes, f"{module} is not seen", action))
-    os.register_at_fork(after_in_child=guarded(process.notes, "forked process", process.begin_process))
 
 
-def replace(owner: Any, name: str, around: Callable[[Function], Function]) -> None:
+def replace_one(undo: ExitStack, owner: Any, name: str, around: Callable[[Function], Function]) -> None:
     """Put a function around one of torch's."""
     original = getattr(owner, name)
     setattr(owner, name, functools.wraps(original)(around(original)))
+    undo.callback(setattr, owner, name, original)
 
 
-def replace_all(owner: Any, names: Iterable[str], around: Callable[[Function], Function]) -> None:
+def replace_all(
+    undo: ExitStack, owner: Any, names: Iterable[str], around: Callable[[Function], Function]
+) -> None:
     """Put a function around several of a module's."""
     for name in names:
-        replace(owner, name, around)
+        replace_one(undo, owner, name, around)
 
 
 class Hooks:
@@ -74,13 +102,16 @@ class Hooks:
     def __init__(self, process: MeasuredProcess) -> None:
         self._process = process
 
-    def steps(self) -> None:
+    def steps(self, undo: ExitStack) -> None:
         """Hook the steps of every optimizer, of any subclass and within any wrapper."""
         process, notes = self._process, self._process.notes
         before = hidden(notes, "begin of a step", process.optimizers.begins)
         after = hidden(notes, "end of a step", process.after_step)
-        optimizers.register_optimizer_step_pre_hook(before)
-        optimizers.register_optimizer_step_post_hook(after)
+        for register, hook in (
+            (optimizers.register_optimizer_step_pre_hook, before),
+            (optimizers.register_optimizer_step_post_hook, after),
+        ):
+            undo.callback(register(hook).remove)
 
     def scaler_step(self, original: Function) -> Function:
         """Around the step of a GradScaler, which skips the optimizer's where gradients are not finite."""
@@ -102,17 +133,18 @@ class Hooks:
     def next_batch(self, original: Function) -> Function:
         """Around the wait for a batch: below the loaders of all frameworks."""
         notes = self._process.notes
-        loaded = hidden(notes, "batch", self._process.loaded)
-        ended = hidden(notes, "end of a loader", self._process.loader_ended)
+        process = self._process
+        loaded = hidden(notes, "batch", process.loaded)
+        ended = hidden(notes, "end of a loader", process.loader_ended)
 
         def next_batch(iterator: Any) -> Any:
-            asked = perf_counter()
+            asked, mark = perf_counter(), process.wait_mark()
             try:
                 batch = original(iterator)
             except StopIteration:
                 ended(iterator)
                 raise
-            loaded(iterator, batch, asked, perf_counter())
+            loaded(iterator, batch, asked, perf_counter(), mark)
             return batch
 
         return next_batch

@@ -12,14 +12,8 @@ from typing import Any
 
 import torch
 
+from .kept_steps import EVALUATION, NEW_PASS, NO_GRAD
 from .loader_passes import Batch, LoaderPass
-
-EVALUATION, SAVE, NEW_PASS, NO_GRAD = 1, 2, 4, 8
-"""Bits of ``left_out``: what a step held in addition to training.
-
-EVALUATION is a batch of a DataLoader that does not train, NO_GRAD a forward pass without gradients, or
-``eval()``: of a validation without a DataLoader as well as of rollouts and generated samples.
-"""
 
 SETTLED_AFTER = 50
 """Steps after which it is known which passes over a loader trained, and a GPU has long done its work."""
@@ -29,8 +23,8 @@ FORWARD_STEPS = 20
 
 UNKNOWN = -1
 
-UNUSUAL_SHARE = 0.2
-"""Share of steps with another number of samples up to which these are left out, as in the run's record."""
+RATE_STEPS = 100
+"""Latest steps whose pace is shown while the training runs."""
 
 
 class Step:
@@ -43,7 +37,7 @@ class Step:
     """Samples of forward passes with gradients."""
     turns: Sequence[tuple[float, bool]] = ()
     """Monotonic seconds at which forward passes with gradients began (true), or those without (false)."""
-    left_out = 0
+    flags = 0
     at: float
     """Monotonic seconds of the host at its end."""
     backwards: int
@@ -62,7 +56,7 @@ class Step:
         for name in ("batches", "loaders", "forwards", "turns"):
             setattr(self, name, [each for part in (*earlier, self) for each in getattr(part, name)])
         for part in earlier:
-            self.left_out |= part.left_out
+            self.flags |= part.flags
 
 
 class StepRecord:
@@ -82,7 +76,7 @@ class StepRecord:
         self._forward_samples: list[int] = []
         self._marks, self._seconds, self._off = array("d"), array("d"), array("d")
         self._waits = array("d")
-        self._left_out, self._backwards = array("B"), array("L")
+        self._flags, self._backwards = array("B"), array("L")
         self._samples = array("q")
 
     def cut(self, at: float, backwards: int) -> Step:
@@ -110,10 +104,19 @@ class StepRecord:
         if len(self._recent) >= 2 * SETTLED_AFTER and self.done % SETTLED_AFTER == 0:
             self.settle(SETTLED_AFTER)
 
-    def resume_clock(self) -> None:
-        """Begin the next step now: what the probe did since the last one ended is in none."""
-        if self._recent:
-            self._recent[-1].after = self._mark()
+    def begin_step(self, backwards: int) -> None:
+        """Begin the next step now: what has happened since the last one ended is in none.
+
+        Args:
+            backwards: Number of all backward passes so far.
+        """
+        if self.done:
+            last = self._recent[-1] if self._recent else self._before
+            assert last is not None, "a step that is done is one of these"
+            last.after = self._mark()
+            self.open = Step()
+        else:
+            self._before = self.cut(perf_counter(), backwards)
 
     def settle(self, recent: int = 0) -> None:
         """Turn steps into numbers, all but so many recent ones."""
@@ -135,7 +138,7 @@ class StepRecord:
         return {
             "marks": [*self._marks, *(step.at for step in self._recent)],
             "seconds": [None if math.isnan(value) else value for value in self._seconds],
-            "left_out": list(self._left_out),
+            "flags": list(self._flags),
             "off_seconds": list(self._off),
             "samples": [None if value == UNKNOWN else value for value in self._samples] if fed else [],
             "forward_samples": self._usual_forward_samples(),
@@ -150,7 +153,7 @@ class StepRecord:
     @property
     def evaluated(self) -> bool:
         """True if a settled step held an evaluation."""
-        return any(bits & (EVALUATION | NO_GRAD) for bits in self._left_out)
+        return any(bits & (EVALUATION | NO_GRAD) for bits in self._flags)
 
     def snapshot(self) -> StepRecord:
         """A copy in which all steps are settled by what is known now."""
@@ -170,27 +173,67 @@ class StepRecord:
         return event
 
     def _append(self, step: Step) -> None:
-        before = self._before
-        left_out, samples = bits_of(step), samples_of(step)
-        waited = sum(batch.given - batch.asked for batch in step.batches if batch.of.trains)
+        before, is_first = self._before, not self._marks
+        flags, samples = flags_of(step), samples_of(step)
+        waited = sum(self._waited(batch) for batch in step.batches if batch.of.trains)
         for loader_pass, seconds in step.loaders:
             if loader_pass.trains:
                 self.loader_start_seconds += seconds
         if step.forwards and None not in step.forwards:
             self._forward_samples.append(sum(size or 0 for size in step.forwards))
-        if before is None:
+        if is_first:
             asked = [batch.asked for batch in step.batches if batch.of.trains]
             self.first_step_ended = step.at
             trained = (at for at, trains in step.turns if trains)
             self.first_step_began = min(asked) if asked else next(trained, None)
         self._marks.append(step.at)
         self._seconds.append(math.nan if before is None else self.seconds_between(before, step))
-        self._left_out.append(left_out)
-        off = before is not None and left_out & (EVALUATION | NO_GRAD)
+        self._flags.append(flags)
+        off = before is not None and flags & (EVALUATION | NO_GRAD)
         self._off.append(_seconds_without_training(before.at, step) if before and off else 0.0)
         self._samples.append(samples)
         self._waits.append(waited)
         self._backwards.append(step.backwards - (before.backwards if before is not None else 0))
+
+    def wait_mark(self) -> Any:
+        """Mark the begin or the end of a wait for a batch by the clock of the GPU; None without one."""
+        return None if self.device is None else self._mark()
+
+    def _waited(self, batch: Batch) -> float:
+        """Return the seconds that the device waited for a batch: the host may wait while a GPU has work."""
+        if batch.marks is not None:
+            try:
+                return float(batch.marks[0].elapsed_time(batch.marks[1])) / 1e3  # CUDA gives milliseconds
+            except RuntimeError:  # a mark in a stream that is not done with it
+                pass
+        return batch.given - batch.asked
+
+    def recent_steps_per_second(self) -> float | None:
+        """Return the pace of the latest steps that held nothing but training; None before there are any.
+
+        Another thread may ask: columns only grow, and a step may be missing.
+        """
+        latest = list(zip(self._seconds[-RATE_STEPS:], self._flags[-RATE_STEPS:], strict=False))
+        seconds = [each for each, flags in latest if not flags and not math.isnan(each)]
+        return len(seconds) / sum(seconds) if sum(seconds) else None
+
+    def training_seconds(self, first: int, last: int) -> float:
+        """Return the seconds of the steps from one on to before another, as far as they trained.
+
+        Args:
+            first: Index of the first, from 0.
+            last: Index after the last. The device is waited for.
+        """
+        if self.device is not None:
+            torch.cuda.synchronize(self.device)
+        columns = self.snapshot()
+        known = zip(columns._seconds[first:last], columns._off[first:last], strict=True)
+        return sum(max(seconds - off, 0.0) for seconds, off in known if not math.isnan(seconds))
+
+    def wait_for_all_but(self, recent: int) -> None:
+        """Wait until a GPU has done all steps but so many recent ones."""
+        if self.device is not None:
+            self._recent[-recent - 1].mark.synchronize()
 
     def seconds_between(self, before: Step, step: Step) -> float:
         """Seconds of the device from the end of one step to that of the next; NaN without a common clock."""
@@ -209,9 +252,9 @@ def samples_of(step: Step) -> int:
     return UNKNOWN if None in sizes else sum(size or 0 for size in sizes)
 
 
-def bits_of(step: Step) -> int:
-    """The bits of what a step held beside training, by what is known of its loaders by now."""
-    bits = step.left_out
+def flags_of(step: Step) -> int:
+    """Return the flags of a step by what is known of its loaders by now."""
+    bits = step.flags
     for batch in step.batches:
         if not batch.of.trains:
             bits |= EVALUATION

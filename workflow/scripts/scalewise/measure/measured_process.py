@@ -7,6 +7,7 @@ import os
 import platform
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 # by name: a program may replace the functions in their module
@@ -35,12 +36,13 @@ from .discovery import (
 from .early_end import EarlyEnd
 from .ending import Ending, finish_with_multiprocessing
 from .guards import Notes, hidden
+from .kept_steps import NEW_SHAPE, NO_GRAD, SAVE
 from .loader_passes import CHECKED_BATCHES, LoaderPasses
 from .losses import LossTrend
-from .memory import PeakReadings
+from .memory import MemoryPhase, PeakMemory
 from .probe_spec import ProbeSpec
 from .root_calls import RootCalls
-from .steps import FORWARD_STEPS, NO_GRAD, SAVE, Step, StepRecord
+from .steps import FORWARD_STEPS, Step, StepRecord
 from .training_steps import TrainingSteps
 from .written import write_json, write_text
 
@@ -56,15 +58,12 @@ class MeasuredProcess:
 
     Args:
         spec: Says what to measure.
-        startup_folder: The folder that brought the probe here, whose file is none of the program's.
-        started: Monotonic seconds of the process's start, where the system does not tell.
+        started: Monotonic seconds of the process's start, if the system does not report it.
     """
 
-    def __init__(self, spec: ProbeSpec, startup_folder: Path, started: float) -> None:
+    def __init__(self, spec: ProbeSpec, started: float) -> None:
         self.spec = spec
         self._early_steps = max(FORWARD_STEPS, spec.check_after, spec.warmup_steps)
-        self._not_imported = [startup_folder, Path(__file__).parent, *spec.written]
-        """Folders whose files are none of the program's: the probe's, and what the program writes."""
         self.notes = Notes()
         self.optimizers = CountedOptimizers()
         self._root_calls: RootCalls | None = None
@@ -72,14 +71,45 @@ class MeasuredProcess:
         self.begin_process(origins.process_started(started))
         self._began_at = time() - (perf_counter() - self.started)
         """Time of day at which the process began, by the clock as it was then."""
+
+    def begin_program(self) -> None:
+        """Leave a file for the process that watches this one, and a record at the end."""
         self._write_started()
         atexit.register(self.at_exit)
 
+    # what a training says by itself, if it is measured in its own process
+
+    def begin_training(self, from_step: int, last_step: int | None, device: torch.device) -> None:
+        """Begin the first step now.
+
+        Args:
+            from_step: Optimizer steps that the training has made before.
+            last_step: Optimizer steps after which it ends at the latest; None for another end.
+            device: Trains.
+        """
+        steps = max((last_step or 0) - from_step - self.spec.warmup_steps, 0)
+        self.spec = replace(self.spec, from_step=from_step, steps=steps)
+        self._early_end = EarlyEnd(self.spec, self.steps, self.notes) if self.spec.until_interval else None
+        self.steps.device = self.memory.device = device if device.type == "cuda" else None
+        self.resume()
+
+    def pause(self, phase: MemoryPhase) -> None:
+        """End the training for now: what follows is in no step."""
+        self.memory.enter(phase)
+
+    def resume(self) -> None:
+        """Begin the next step now."""
+        self.memory.enter("train")
+        self.steps.begin_step(self.backwards)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the throughput is known well enough, for which the training was made."""
+        return self._early_end is not None and self._early_end.is_due(self.steps.done)
+
     def begin_process(self, started: float | None = None) -> None:
         """Begin anew, as nothing but the hooks is left in a process that was forked."""
-        if self._root_calls is not None:
-            self._root_calls.stop()
-            self._root_calls = None
+        self.stop()
         self.pid = os.getpid()
         self.started = origins.process_started(perf_counter()) if started is None else started
         self.rank = int(os.environ.get("RANK") or 0)
@@ -92,7 +122,7 @@ class MeasuredProcess:
         self._training_steps = TrainingSteps[Step]()
         self.passes = LoaderPasses()
         self.losses = LossTrend()
-        self.memory = PeakReadings()
+        self.memory = PeakMemory(resets=not self.spec.watched)
         self.ending = Ending()
         self.trained = Trained()
         self._forward_checksums: list[int | None] = []
@@ -104,6 +134,10 @@ class MeasuredProcess:
         self._looked_at: weakref.ref[Optimizer] | None = None
         """The optimizer whose modules are looked at."""
         self._next_count = 0.0
+        self._compiled_frames = 0
+        self._shapes: set[tuple[int | None, ...]] = set()
+        """Samples of each batch of a step, as far as some step had them."""
+        self._versions: dict[str, str] | None = None
         self._ended = False
 
     # what the hooks tell, in the order of a step
@@ -113,10 +147,20 @@ class MeasuredProcess:
         step = self.steps.open
         step.loaders = [*step.loaders, (self.passes.begin(iterator, loader), seconds)]
 
-    def loaded(self, iterator: Any, batch: Any, asked: float, given: float) -> None:
-        """Note a batch, asked for and given at these monotonic seconds."""
+    def wait_mark(self) -> Any:
+        """Mark the begin of a wait for a batch on the device; None without a GPU that is trained on."""
+        try:
+            return self.steps.wait_mark()
+        except Exception as error:  # noqa: BLE001  # nothing of ours may end a user's program
+            self.notes.fault("batch", error)
+            return None
+
+    def loaded(self, iterator: Any, batch: Any, asked: float, given: float, mark: Any) -> None:
+        """Note a batch, with the monotonic seconds and the device's mark at which the wait for it began."""
         step = self.steps.open
         found = self.passes.batch(iterator, batch, asked, given, self.backwards + self.steps.done)
+        if mark is not None:
+            found.marks = mark, self.steps.wait_mark()
         step.batches = (*step.batches, found)
 
     def loader_ended(self, iterator: Any) -> None:
@@ -158,7 +202,7 @@ class MeasuredProcess:
 
     def saves(self) -> None:
         """Note that something was saved."""
-        self.steps.open.left_out |= SAVE
+        self.steps.open.flags |= SAVE
 
     def after_step(self, optimizer: Optimizer, *_given: Any) -> None:
         """Note that an optimizer has made a step; after the last one this raises SystemExit."""
@@ -175,7 +219,8 @@ class MeasuredProcess:
     def step_on_device(self, scaler: Any, optimizer: Optimizer) -> None:
         """Note a step of a fused optimizer, whose kernel itself skips the update if a scaler says so."""
         if self._training_steps.leader in (None, self.optimizers.entry(optimizer)):
-            state = scaler._per_optimizer_states.get(id(optimizer), {})
+            # one that is disabled has no states
+            state = getattr(scaler, "_per_optimizer_states", {}).get(id(optimizer), {})
             self.optimizers.add_flags(list(state.get("found_inf_per_device", {}).values()))
 
     # what is done with it
@@ -203,10 +248,11 @@ class MeasuredProcess:
 
     def _end_step(self, parts: list[Step]) -> None:
         steps = self.steps
-        steps.add(parts)
         step = parts[-1]
+        self._look_at_shape(parts)
+        steps.add(parts)
         done = steps.done
-        if step.at >= self._next_count:
+        if self.spec.watched and step.at >= self._next_count:
             self._next_count = step.at + COUNTED_EVERY_SECONDS
             write_text(self._file("steps"), str(done))
         if done <= self._early_steps:
@@ -215,14 +261,26 @@ class MeasuredProcess:
             self._communication.after_step(done)
         last_step = self.spec.last_step
         if self._early_end is not None:
-            self._early_end.after_step(step, done)
+            self._early_end.after_step(done)
             last_step = self._early_end.last_step
-        if done == last_step:
+        if done == last_step and self.spec.watched:
             try:
                 self.finish("steps")
             except Exception as error:  # noqa: BLE001  # without a record it ends all the same
                 self.notes.fault("record", error)
             self.ending.end()
+
+    def _look_at_shape(self, parts: list[Step]) -> None:
+        """Flag a step that paid for a shape: something was compiled, or cuDNN tried its kernels."""
+        frames = compiled_frames()
+        is_new = frames != self._compiled_frames
+        self._compiled_frames = frames
+        if self.steps.device is not None and torch.backends.cudnn.benchmark:
+            shape = tuple(batch.samples for part in parts for batch in part.batches)
+            is_new |= shape not in self._shapes
+            self._shapes.add(shape)
+        if is_new:
+            parts[-1].flags |= NEW_SHAPE
 
     def _first_step(self, optimizer: Optimizer) -> None:
         device = device_of(optimizer)
@@ -233,7 +291,8 @@ class MeasuredProcess:
             # now: at its end the program may have destroyed the group
             self.rank, self.world_size = distributed.get_rank(), distributed.get_world_size()
             self.backend = str(distributed.get_backend())
-        finish_with_multiprocessing(self.at_exit)
+        if self.spec.watched:
+            finish_with_multiprocessing(self.at_exit)
         try:
             modules, optimizers = all_objects()
             self.optimizers.know(optimizers, modules)
@@ -260,9 +319,7 @@ class MeasuredProcess:
         self._look_at_roots()
 
     def _look_at_roots(self) -> None:
-        if self._root_calls is not None:
-            self._root_calls.stop()
-            self._root_calls = None
+        self.stop()
         if self.trained.calls_are_compiled:
             self.notes.note(
                 "forward passes are not looked at: they may be a part of a function that is compiled"
@@ -292,20 +349,23 @@ class MeasuredProcess:
 
     def _after_early_step(self, done: int) -> None:
         measuring, checked = done == max(self.spec.warmup_steps, 1), done == self.spec.check_after
+        if not self.spec.watched:
+            return
         if measuring:
             write_text(self._file("measuring"), "")
         if checked:
-            self._write_record("seen")
+            self.write_record("seen")
         if measuring or checked:
-            self.steps.resume_clock()
+            self.steps.begin_step(self.backwards)
 
     def _without_gradients(self) -> None:
         step = self.steps.open
         if step.turns and not step.turns[-1][1]:
             return
         step.turn(perf_counter(), trains=False)
-        step.left_out |= NO_GRAD
-        self.memory.evaluation_begins()
+        step.flags |= NO_GRAD
+        if self.spec.watched:
+            self.memory.enter("evaluate")
 
     def finish(self, ended: str) -> None:
         """Write the record once, in the process that made the steps."""
@@ -315,7 +375,7 @@ class MeasuredProcess:
             self._ended = True
             if self.steps.done:
                 write_text(self._file("steps"), str(self.steps.done))
-            self._write_record(ended)
+            self.write_record(ended)
 
     def at_exit(self) -> None:
         """Do what is left to do as the process ends."""
@@ -327,8 +387,14 @@ class MeasuredProcess:
             self.notes.fault("record", error)
         self.ending.at_exit()
 
-    def _file(self, kind: str) -> Path:
-        return self.spec.folder / f"{self.rank}.{self.pid}.{kind}"
+    def stop(self) -> None:
+        """Look at no more forward passes."""
+        if self._root_calls is not None:
+            self._root_calls.stop()
+            self._root_calls = None
+
+    def _file(self, kind: str, folder: Path | None = None) -> Path:
+        return (folder or self.spec.folder) / f"{self.rank}.{self.pid}.{kind}"
 
     def _found(self, what: str, find: Callable[[], Any], otherwise: Any) -> Any:
         """Return a finding, or ``otherwise`` if it raises: the rest of the record is written all the same."""
@@ -351,7 +417,13 @@ class MeasuredProcess:
         rank = int(os.environ.get("RANK") or 0)
         write_json(self.spec.folder / f"{rank}.{self.pid}.started.json", record)
 
-    def _write_record(self, ended: str) -> None:
+    def write_record(self, ended: str, folder: Path | None = None) -> None:
+        """Write what was measured so far.
+
+        Args:
+            ended: ``seen`` while the training goes on, ``steps`` or ``itself`` at its end.
+            folder: Receives the record; None for that of the probe's files.
+        """
         if self.steps.device is not None:
             torch.cuda.synchronize(self.steps.device)
         self.passes.conclude(self.backwards + self.steps.done)
@@ -369,6 +441,7 @@ class MeasuredProcess:
         record = {
             "ended": ended,
             "rank": self.rank,
+            "from_step": self.spec.from_step,
             "world_size": self.world_size,
             "local_rank": int(local_rank) if local_rank.isdigit() else None,
             "pid": self.pid,
@@ -401,15 +474,23 @@ class MeasuredProcess:
             if self._communication is None
             else self._communication.step_seconds(),
             "peak_memory": self.memory.record(steps.evaluated),
-            "versions": self._found("versions", lambda: origins.versions(self.steps.device is not None), {}),
-            "imported_files": self._found(
-                "imported files",
-                lambda: origins.imported_files(self._not_imported, self._began_at),
-                {},
-            ),
+            "versions": self._found("versions", self._known_versions, {}),
+            "imported_files": self._found("imported files", self._imported_files, {}),
             "own_interval": None
             if self._early_end is None or self.rank or ended == "seen"
             else self._early_end.conclude(self.steps.done, ended),
             "events": self.notes.events,
         }
-        write_json(self._file(f"{'seen' if ended == 'seen' else 'record'}.json"), record)
+        kind = "seen" if ended == "seen" and self.spec.watched else "record"
+        write_json(self._file(f"{kind}.json", folder), record)
+
+    def _known_versions(self) -> dict[str, str]:
+        if self._versions is None or self.spec.watched:
+            self._versions = origins.versions(self.steps.device is not None)
+        return self._versions
+
+    def _imported_files(self) -> dict[str, str]:
+        if not self.spec.watched:
+            return {}  # those of Scalewise: the commit tells them
+        not_imported = [Path(__file__).parent, *self.spec.not_imported]
+        return origins.imported_files(not_imported, self._began_at)

@@ -10,14 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
-from .hooks import install
-from .measured_process import MeasuredProcess
-from .probe_spec import read_spec
-
 
 def start(
     spec: str,
-    startup_folder: str,
     process_started: float,
     watch: Callable[[str, Callable[[ModuleType], None]], None],
 ) -> None:
@@ -25,8 +20,14 @@ def start(
 
     Args:
         spec: Path of the file that says what to measure.
-        startup_folder: The folder on PYTHONPATH that brought the probe here.
         process_started: Monotonic seconds of the interpreter's start.
         watch: Acts on a module after its import.
     """
-    install(MeasuredProcess(read_spec(Path(spec)), Path(startup_folder), process_started), watch)
+    # not above: the process that reads the records has no torch
+    from .hooks import install  # noqa: PLC0415
+    from .measured_process import MeasuredProcess  # noqa: PLC0415
+    from .probe_spec import read_spec  # noqa: PLC0415
+
+    process = MeasuredProcess(read_spec(Path(spec)), process_started)
+    process.begin_program()
+    install(process, watch)

@@ -1,10 +1,41 @@
-"""Exchange of gradients: its share of a step, and how long ranks wait for each other. Pure arithmetic."""
+"""Figures of a run from its windows, and from the steps and exchanges of its ranks. Pure arithmetic."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from scalewise.records import RankRecord, Window
+
+WINDOW_STEPS = 50
+"""Most steps of a window."""
+
+
+def slowest_part(seconds: Sequence[float | None]) -> float | None:
+    """The longest of the ranks' times; None where one of them is not known."""
+    known = [each for each in seconds if each is not None]
+    return max(known) if known and len(known) == len(seconds) else None
+
+
+def throughput(windows: Sequence[Window]) -> float | None:
+    """Samples per second of the measured windows: all samples over all seconds.
+
+    This is the harmonic mean of the windows' rates, weighted by their samples. None stands for no
+    measured window.
+    """
+    measured = [window for window in windows if not window.warmup]
+    seconds = sum(window.seconds for window in measured)
+    if not seconds:
+        return None
+    return sum(window.samples for window in measured) / seconds
+
+
+def quantile(values: Sequence[float], fraction: float) -> float:
+    """The nearest-rank quantile of the values; 0 for none."""
+    if not values:
+        return 0.0
+    ordered = sorted(values)
+    return ordered[max(math.ceil(fraction * len(ordered)), 1) - 1]
 
 
 def waiting_seconds(communication: Sequence[Sequence[float]]) -> list[float | None]:

@@ -1,0 +1,1 @@
+"""Records of a run: what its ranks measured, joined and written."""
