@@ -17,14 +17,14 @@ from torch.utils.data import DataLoader, Subset
 from torchvision import transforms
 from torchvision.datasets import MNIST
 
-from scalewise.training.data.augmentation import Augmentation
-from scalewise.training.data.loaders import (
+from scalewise.builtin.data.augmentation import Augmentation
+from scalewise.builtin.data.loaders import (
     Preprocessing,
     ResidentImages,
     channel_statistics,
     resident_loader,
 )
-from scalewise.training.data.sampling import EpochSampler, SeededBatches
+from scalewise.builtin.data.sampling import EpochSampler, SeededBatches
 
 from .measure import Row, interleave, rate_rows
 from .one_rank import one_rank

@@ -23,15 +23,15 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
+from scalewise.builtin.data import datasets
+from scalewise.builtin.data.preparation import prepare
+from scalewise.builtin.loop import TrainingState, to_the_end, train_epoch
+from scalewise.builtin.optim import build_optimizer
+from scalewise.builtin.train_log import StepLog
+from scalewise.builtin.trainer import Trainer
 from scalewise.execution.progress_reporter import ProgressReporter
 from scalewise.execution.rank_files import RankFiles
-from scalewise.training.data import datasets
-from scalewise.training.data.preparation import prepare
-from scalewise.training.loop import TrainingState, to_the_end, train_epoch
-from scalewise.training.optim import build_optimizer
-from scalewise.training.results.figures import WINDOW_STEPS
-from scalewise.training.train_log import StepLog
-from scalewise.training.trainer import Trainer
+from scalewise.ranks.results.figures import WINDOW_STEPS
 
 from .measure import CLOCKS, Row, interleave, step_row
 from .one_rank import measuring, one_rank, project_task

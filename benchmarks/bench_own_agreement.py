@@ -15,12 +15,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+from scalewise.ranks.program.environment import write_startup
+from scalewise.ranks.results.figures import throughput
+from scalewise.ranks.results.merge import join_starts, measured_steps
+from scalewise.ranks.results.rank_record import RECORD, read_records
+from scalewise.ranks.results.samples import Planned
 from scalewise.records import Measurements, read_summary
-from scalewise.training.program.environment import write_startup
-from scalewise.training.results.figures import throughput
-from scalewise.training.results.merge import join_starts, measured_steps
-from scalewise.training.results.rank_record import RECORD, read_records
-from scalewise.training.results.samples import Planned
 
 from .measure import Row, spread
 

@@ -23,11 +23,11 @@ from typing import Any
 
 import yaml
 
+from scalewise.builtin.data.preparation import prepare
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.study import load_study
 from scalewise.records import read_summary
-from scalewise.training.data.preparation import prepare
 
 from .measure import Row, interleave, spread
 

@@ -24,12 +24,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Subset
 from torchvision.datasets import MNIST
 
-from scalewise.training.data.datasets import Dataset
-from scalewise.training.data.loaders import channel_statistics
-from scalewise.training.distributed.identity import Identity
-from scalewise.training.loop import evaluate
-from scalewise.training.models.builders import build
-from scalewise.training.trainer import Trainer
+from scalewise.builtin.data.datasets import Dataset
+from scalewise.builtin.data.loaders import channel_statistics
+from scalewise.builtin.loop import evaluate
+from scalewise.builtin.models.builders import build
+from scalewise.builtin.trainer import Trainer
+from scalewise.ranks.distributed.identity import Identity
 
 from .measure import Row, interleave, rate_rows, spread
 from .one_rank import epochs_of, measuring, one_rank, project_task

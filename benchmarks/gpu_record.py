@@ -111,8 +111,8 @@ def describe_machine(accelerator: Literal["cpu", "cuda"]) -> dict[str, str]:
 
     from scalewise.measure.origins import versions  # noqa: PLC0415
     from scalewise.plan.config.site import cpu_model  # noqa: PLC0415
-    from scalewise.training.measure.environments import source_version  # noqa: PLC0415
-    from scalewise.training.measure.sensors import driver_version, gpu_limits  # noqa: PLC0415
+    from scalewise.ranks.monitoring.environments import source_version  # noqa: PLC0415
+    from scalewise.ranks.monitoring.sensors import driver_version, gpu_limits  # noqa: PLC0415
 
     found = {
         "date": f"{datetime.now(UTC):%Y-%m-%d}",

@@ -17,19 +17,19 @@ from torch.utils.data import DataLoader
 from torch.utils.flop_counter import FlopCounterMode
 from torchvision import transforms
 
-from scalewise.training.data.augmentation import Augmentation
-from scalewise.training.data.datasets import Dataset
-from scalewise.training.data.loaders import (
+from scalewise.builtin.data.augmentation import Augmentation
+from scalewise.builtin.data.datasets import Dataset
+from scalewise.builtin.data.loaders import (
     Preprocessing,
     ResidentImages,
     channel_statistics,
     resident_loader,
 )
-from scalewise.training.data.sampling import EpochSampler, SeededBatches
-from scalewise.training.loop import TrainingState, train_epoch
-from scalewise.training.measure.device_timers import timer_for
-from scalewise.training.models.builders import build
-from scalewise.training.trainer import Trainer
+from scalewise.builtin.data.sampling import EpochSampler, SeededBatches
+from scalewise.builtin.loop import TrainingState, train_epoch
+from scalewise.builtin.models.builders import build
+from scalewise.builtin.trainer import Trainer
+from scalewise.ranks.distributed.device_timers import timer_for
 
 from .gpu_profile import profiled_shares
 from .measure import Spent, interleave, spend

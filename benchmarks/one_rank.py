@@ -12,18 +12,18 @@ from typing import Any, Literal
 
 import torch
 
+from scalewise.builtin.data.datasets import Dataset
+from scalewise.builtin.loop import TrainingState, train_epoch
+from scalewise.builtin.trainer import Trainer, build_loaders, build_trainer
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.rank_processes import rank_setup_for
 from scalewise.measure.hooks import hooked
 from scalewise.measure.measured_process import MeasuredProcess
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.jobs.launch import RankLaunch, SiteLaunch
-from scalewise.training.data.datasets import Dataset
-from scalewise.training.distributed.devices import claim_cpus, claim_device
-from scalewise.training.distributed.identity import Identity, identify
-from scalewise.training.distributed.process_group import process_group
-from scalewise.training.loop import TrainingState, train_epoch
-from scalewise.training.trainer import Trainer, build_loaders, build_trainer
+from scalewise.ranks.distributed.devices import claim_cpus, claim_device
+from scalewise.ranks.distributed.identity import Identity, identify
+from scalewise.ranks.distributed.process_group import process_group
 
 TIMEOUT_SECONDS = 60
 _ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}

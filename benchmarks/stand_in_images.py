@@ -13,7 +13,7 @@ from PIL import Image
 from torch.utils.data import Dataset as Samples
 from torchvision import transforms
 
-from scalewise.training.data.datasets import Dataset
+from scalewise.builtin.data.datasets import Dataset
 
 CLASSES = 10
 # hard enough that an epoch of some hundred steps leaves errors to count

@@ -17,8 +17,8 @@ from scalewise.analysis.bottlenecks.bottlenecks import Bottleneck, find_bottlene
 from scalewise.analysis.bottlenecks.time_parts import COMMUNICATION, COMPUTE, JITTER, LOADER, STRAGGLER, split
 from scalewise.analysis.scaling import scaling_table
 from scalewise.plan.runs.run_definition import NO_OPTIONS
+from scalewise.ranks.results.figures import waiting_seconds
 from scalewise.records import Window
-from scalewise.training.results.figures import waiting_seconds
 
 COUNTS = (1, 2, 4, 8, 16)
 SLOW_RANK, SLOW_NODE = 5, "node1"

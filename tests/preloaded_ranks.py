@@ -175,12 +175,12 @@ if __name__ == "__main__":
     gc.disable()
     import torch._dynamo  # noqa: F401
 
-    import scalewise.training.all_reduce
-    import scalewise.training.rank
-    import scalewise.training.results.write
+    import scalewise.builtin.rank
+    import scalewise.ranks.all_reduce
+    import scalewise.ranks.results.write
 
     # as quiet_program_rank.py does
-    vars(scalewise.training.results.write)["other_cpu_fraction"] = lambda _ranks: 0.0
+    vars(scalewise.ranks.results.write)["other_cpu_fraction"] = lambda _ranks: 0.0
 
     gc.freeze()
     Server(Path(sys.argv[1])).serve()

@@ -15,7 +15,7 @@ from pathlib import Path
 def main() -> None:
     script = sys.argv[1]
     sys.path[0] = str(Path(script).parent)
-    from scalewise.training.results import write as records  # noqa: PLC0415  found by the path above
+    from scalewise.ranks.results import write as records  # noqa: PLC0415  found by the path above
 
     vars(records)["other_cpu_fraction"] = lambda _ranks: 0.0
     sys.argv = sys.argv[1:]

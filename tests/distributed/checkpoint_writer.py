@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from tests.small_runs import definition
 
+from scalewise.builtin.checkpoints.storage import save
 from scalewise.execution.checkpoint_files import CheckpointFolder
-from scalewise.training.checkpoints.storage import save
 
 FILES = ("shared.pt", "rank0.pt", "rank1.pt")
 ELEMENTS = 1_700_000

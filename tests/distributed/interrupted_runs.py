@@ -26,10 +26,10 @@ from tests.prepared_digits import place_digits
 from tests.small_disk import on_small_disk
 from tests.waiting import wait_until
 
+from scalewise.builtin.data.datasets import write
 from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.study import load_study
 from scalewise.records import EPOCHS, MODEL, Resumption, read_summary
-from scalewise.training.data.datasets import write
 
 SETTINGS: dict[str, Any] = {
     "model": "planted_perilous",

@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 
 from scalewise.execution.rank_files import RankFiles
-from scalewise.training.distributed.devices import claim_cpus, claim_device
-from scalewise.training.distributed.identity import Identity, identify
-from scalewise.training.distributed.process_group import process_group
+from scalewise.ranks.distributed.devices import claim_cpus, claim_device
+from scalewise.ranks.distributed.identity import Identity, identify
+from scalewise.ranks.distributed.process_group import process_group
 
 
 def share_one_gpu(accelerator: str, ranks: int) -> bool:

@@ -21,16 +21,16 @@ import torch._dynamo
 import torch.distributed as dist
 from tests.distributed.probe_group import probe_group
 
+from scalewise.builtin.checkpoints.state import SHARED, own_name, own_state, resume, shared_state
+from scalewise.builtin.checkpoints.storage import load, save
+from scalewise.builtin.data import datasets
+from scalewise.builtin.loop import TrainingState, train
+from scalewise.builtin.trainer import Trainer, build_loaders, build_trainer
 from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.training.checkpoints.state import SHARED, own_name, own_state, resume, shared_state
-from scalewise.training.checkpoints.storage import load, save
-from scalewise.training.data import datasets
-from scalewise.training.distributed.identity import Identity
-from scalewise.training.loop import TrainingState, train
-from scalewise.training.results.write import Epoch
-from scalewise.training.trainer import Trainer, build_loaders, build_trainer
+from scalewise.ranks.distributed.identity import Identity
+from scalewise.ranks.results.write import Epoch
 
 TIMEOUT_SECONDS = 60.0
 TIMINGS = {"evaluation_seconds"}

@@ -29,10 +29,10 @@ from tests.small_disk import needs_small_disk, seen_by
 from tests.small_runs import rank_setup
 from tests.waiting import wait_until
 
+from scalewise.builtin.checkpoints.storage import load
 from scalewise.execution.checkpoint_files import MANIFEST, Checkpoint, CheckpointFolder, FileSum, Manifest
 from scalewise.execution.rank_files import RankFiles
 from scalewise.records import EPOCHS, HISTORY, SUMMARY, read_failure, read_summary, write_json
-from scalewise.training.checkpoints.storage import load
 
 pytestmark = [
     needs_two_cores,

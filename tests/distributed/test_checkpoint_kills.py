@@ -20,8 +20,8 @@ from tests.distributed.checkpoint_writer import FILES, checkpoints_in, state_at
 from tests.reliability.thoroughness import times
 from tests.waiting import LIMIT_SECONDS, ended_output, wait_until
 
+from scalewise.builtin.checkpoints.storage import load
 from scalewise.execution.checkpoint_files import Checkpoint, CheckpointError
-from scalewise.training.checkpoints.storage import load
 
 ROOT = Path(__file__).parents[2]
 WRITER = Path(__file__).with_name("checkpoint_writer.py")

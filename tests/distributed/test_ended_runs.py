@@ -15,9 +15,9 @@ import pytest
 from tests.cores import needs_two_cores
 from tests.distributed.whole_runs import ENDLESS, Start, finish
 
+from scalewise.builtin.data.preparation import prepare
 from scalewise.execution.watchdog import SECOND_SIGNAL_AFTER_SECONDS
 from scalewise.records import EPOCHS, RANKS, SUMMARY, UTILIZATION, read_failure
-from scalewise.training.data.preparation import prepare
 
 pytestmark = [needs_two_cores, pytest.mark.starts_ranks]
 

@@ -17,10 +17,10 @@ from tests.cores import needs_two_cores
 from tests.distributed.whole_runs import ENDLESS, Finished, Start, Training, clean_up, finish, starter
 from tests.waiting import wait_until
 
+from scalewise.builtin.data import datasets
+from scalewise.builtin.data.loaders import channel_statistics
+from scalewise.builtin.models.builders import build
 from scalewise.records import MODEL, SUMMARY, read_failure
-from scalewise.training.data import datasets
-from scalewise.training.data.loaders import channel_statistics
-from scalewise.training.models.builders import build
 
 pytestmark = needs_two_cores
 

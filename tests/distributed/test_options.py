@@ -12,8 +12,8 @@ from tests.distributed.trainings import STEPS_PER_EPOCH, TRAIN_SAMPLES, Training
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from scalewise.training.data.datasets import Dataset, load
-from scalewise.training.data.loaders import channel_statistics
+from scalewise.builtin.data.datasets import Dataset, load
+from scalewise.builtin.data.loaders import channel_statistics
 
 
 @pytest.fixture(scope="session")

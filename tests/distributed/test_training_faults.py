@@ -26,9 +26,9 @@ from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.experiment_tables import compute
 from scalewise.analysis.report.drawing import draw
 from scalewise.analysis.report.page import write_report
+from scalewise.builtin.data.datasets import write
 from scalewise.plan.config.experiment import Experiment
 from scalewise.records import read_failure
-from scalewise.training.data.datasets import write
 
 pytestmark = [needs_two_cores, pytest.mark.starts_ranks]
 

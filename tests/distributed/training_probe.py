@@ -25,15 +25,15 @@ from torch._dynamo.utils import counters
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from scalewise.builtin.data import datasets
+from scalewise.builtin.loop import TrainingState, train
+from scalewise.builtin.trainer import Trainer, build_loaders, build_trainer
 from scalewise.execution.rank_files import RankFiles
 from scalewise.measure.hooks import hooked
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.training.data import datasets
-from scalewise.training.distributed.identity import Identity
-from scalewise.training.loop import TrainingState, train
-from scalewise.training.results.write import Epoch
-from scalewise.training.trainer import Trainer, build_loaders, build_trainer
+from scalewise.ranks.distributed.identity import Identity
+from scalewise.ranks.results.write import Epoch
 
 TIMEOUT_SECONDS = 60.0
 

@@ -24,11 +24,11 @@ from tests.small_runs import definition_of, rank_launch
 from torch import Tensor
 from torchvision.models import resnet18
 
+from scalewise.builtin.data.datasets import write
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.rank_processes import rank_setup_for
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.jobs.launch import SiteLaunch
-from scalewise.training.data.datasets import write
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -13,15 +13,15 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
+from scalewise.builtin.data import datasets
+from scalewise.builtin.loop import TrainingState, train
+from scalewise.builtin.trainer import build_loaders, build_trainer
 from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.training.data import datasets
-from scalewise.training.distributed.devices import claim_cpus, claim_device
-from scalewise.training.distributed.identity import identify
-from scalewise.training.distributed.process_group import process_group
-from scalewise.training.loop import TrainingState, train
-from scalewise.training.trainer import build_loaders, build_trainer
+from scalewise.ranks.distributed.devices import claim_cpus, claim_device
+from scalewise.ranks.distributed.identity import identify
+from scalewise.ranks.distributed.process_group import process_group
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from tests.gpu.conftest import Figure
 from tests.startup.planted_models import HELD_BYTES
 from tests.waiting import wait_until
 
-from scalewise.training.measure.sensors import NvmlSensor
+from scalewise.ranks.monitoring.sensors import NvmlSensor
 
 pytestmark = pytest.mark.gpu
 

@@ -46,7 +46,7 @@ def plant_builders(builders: ModuleType) -> None:
 
 PLANTED = {
     "scalewise.plan.catalog.models": plant_facts,
-    "scalewise.training.models.builders": plant_builders,
+    "scalewise.builtin.models.builders": plant_builders,
 }
 
 

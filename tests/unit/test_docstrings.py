@@ -93,7 +93,9 @@ def test_a_fragment_is_found(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("room", ["plan", "execution", "training", "analysis", "watch", "."])
+@pytest.mark.parametrize(
+    "room", ["plan", "execution", "measure", "ranks", "builtin", "analysis", "watch", "."]
+)
 def test_docstrings_stand_by_themselves(room: str) -> None:
     scripts = [*PACKAGE.glob("*.py"), *PACKAGE.parent.glob("*.py")]
     paths = sorted((PACKAGE / room).rglob("*.py")) if room != "." else sorted(scripts)

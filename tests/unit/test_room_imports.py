@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "workflow" / "scripts"
 PACKAGE = SCRIPTS / "scalewise"
 PROBE = PACKAGE / "measure"
+TRAINING = ("scalewise.measure", "scalewise.ranks", "scalewise.builtin")
 HEAVY = (
     "torch",
     "torchvision",
@@ -66,9 +67,9 @@ def crossings(paths: list[Path], forbidden: tuple[str, ...], allowed: tuple[str,
 
 def test_the_imports_of_a_file_are_found(tmp_path: Path) -> None:
     path = tmp_path / "module.py"
-    path.write_text("import numpy as np\ndef late():\n    from scalewise.training import loop\n")
+    path.write_text("import numpy as np\ndef late():\n    from scalewise.builtin import loop\n")
 
-    assert imported(path) == {"numpy", "scalewise.training.loop"}
+    assert imported(path) == {"numpy", "scalewise.builtin.loop"}
     assert within("torch.nn", ("torch",))
     assert not within("torchvision", ("torch",))
 
@@ -104,22 +105,22 @@ def test_the_records_need_only_the_definition_of_a_run_and_of_a_shape() -> None:
 
 def test_execution_needs_no_torch_and_knows_neither_training_nor_analysis() -> None:
     assert len(modules("execution")) > 10
-    unwanted = ("scalewise.training", "scalewise.analysis", *HEAVY)
+    unwanted = (*TRAINING, "scalewise.analysis", *HEAVY)
     assert crossings(modules("execution"), unwanted) == []
 
 
 def test_watching_shares_the_statistics_of_the_analysis_and_imports_no_heavy_library_itself() -> None:
     """It runs beside what is measured, on the same machine. Ratios bring scipy, with the first speedup."""
     assert len(modules("watch")) > 5
-    unwanted = ("scalewise.training", "scalewise.analysis", "snakemake", *HEAVY)
+    unwanted = (*TRAINING, "scalewise.analysis", "snakemake", *HEAVY)
     shared = ("scalewise.analysis.statistics", "scalewise.analysis.bottlenecks.disturbances")
     assert crossings(modules("watch"), unwanted, shared) == []
     knows_it = ("scalewise.watch",)
-    for room in ("plan", "execution", "training", "analysis"):
+    for room in ("plan", "execution", "measure", "ranks", "builtin", "analysis"):
         assert crossings(modules(room), knows_it) == []
 
 
-@pytest.mark.parametrize("room", ["plan", "execution", "training", "analysis", "watch"])
+@pytest.mark.parametrize("room", ["plan", "execution", "ranks", "builtin", "analysis", "watch"])
 def test_no_folder_of_a_room_imports_one_above_it(room: str) -> None:
     """A folder, or a module beside the folders, stands above all that it imports: there is no way around."""
     below: dict[str, set[str]] = {}
@@ -136,9 +137,11 @@ def test_no_folder_of_a_room_imports_one_above_it(room: str) -> None:
     assert order
 
 
-def test_training_does_not_know_the_analysis() -> None:
-    assert len(modules("training")) > 10
-    assert crossings(modules("training"), ("scalewise.analysis",)) == []
+def test_ranks_know_neither_the_analysis_nor_the_built_in_training() -> None:
+    assert len(modules("ranks")) > 10
+    assert crossings(modules("ranks"), ("scalewise.analysis", "scalewise.builtin")) == []
+    assert len(modules("builtin")) > 10
+    assert crossings(modules("builtin"), ("scalewise.analysis",)) == []
 
 
 def test_the_probe_needs_nothing_but_itself_torch_and_the_standard_library() -> None:
@@ -170,7 +173,7 @@ def test_the_probe_imports_next_to_nothing_before_torch() -> None:
 
 def test_analysis_needs_no_torch_and_does_not_know_the_training() -> None:
     assert len(modules("analysis")) > 5
-    unwanted = ("scalewise.execution", "scalewise.training", "torch", "torchvision")
+    unwanted = ("scalewise.execution", *TRAINING, "torch", "torchvision")
     assert crossings(modules("analysis"), unwanted) == []
 
 
@@ -182,7 +185,7 @@ def test_analysis_needs_no_torch_and_does_not_know_the_training() -> None:
         pytest.param(
             "scalewise.execution.train_job", ("torch", "pandas"), id="the process that watches the ranks"
         ),
-        pytest.param("scalewise.training.program.rank", HEAVY, id="the process that watches a program"),
+        pytest.param("scalewise.ranks.program.rank", HEAVY, id="the process that watches a program"),
         pytest.param("scalewise.watch.watcher", HEAVY, id="what watches the study"),
         pytest.param("scalewise.analysis.partial_report", ("torch",), id="the analysis"),
         pytest.param("scalewise.analysis.experiment_tables", ("seaborn",), id="what draws nothing"),

@@ -20,8 +20,8 @@ from tests.prepared_digits import place_digits_of_study
 from tests.waiting import wait_until
 from tests.workflow.conftest import SITE, SNAKEFILE, TINY, Workplace
 
+from scalewise.ranks.monitoring.environments import source_version
 from scalewise.records import RECORD, RUN_RECORDS, SUMMARY, read_summary
-from scalewise.training.measure.environments import source_version
 
 pytestmark = needs_two_cores
 

@@ -13,8 +13,8 @@ from tests.workflow.conftest import SNAKEFILE, TINY, Study, Workplace
 from scalewise.plan.jobs.make_plan import make_plan, write_plan
 from scalewise.plan.plan_file import PLAN
 from scalewise.plan.study import load_study
+from scalewise.ranks.monitoring.environments import source_version
 from scalewise.records import RUN_RECORDS, SUMMARY
-from scalewise.training.measure.environments import source_version
 
 NOTHING = "Nothing to be done"
 

@@ -27,9 +27,9 @@ Command = Callable[[argparse.Namespace], int | None]
 def prepare_dataset(options: argparse.Namespace) -> int:
     """Fetch a dataset and decode it once into a file for all ranks, on a machine with internet access."""
     with imports_uncollected():
-        from scalewise.training.data.datasets import DatasetError
-        from scalewise.training.data.fetch import Mirror
-        from scalewise.training.data.preparation import prepare
+        from scalewise.builtin.data.datasets import DatasetError
+        from scalewise.builtin.data.fetch import Mirror
+        from scalewise.builtin.data.preparation import prepare
 
     try:
         facts = prepare(
@@ -44,9 +44,9 @@ def prepare_dataset(options: argparse.Namespace) -> int:
 def prepare_weights(options: argparse.Namespace) -> int:
     """Fetch published weights, on a machine with internet access, into a file that every rank reads."""
     with imports_uncollected():
-        from scalewise.training.data import preparation
-        from scalewise.training.data.datasets import DatasetError
-        from scalewise.training.data.fetch import Mirror
+        from scalewise.builtin.data import preparation
+        from scalewise.builtin.data.datasets import DatasetError
+        from scalewise.builtin.data.fetch import Mirror
 
     try:
         mirror = Mirror.of_environment(os.environ)
@@ -77,7 +77,7 @@ def train(options: argparse.Namespace) -> int:
     """Start the ranks of one run, watch them, and leave its records."""
     from scalewise.execution.train_job import TrainOptions, run_train_job
     from scalewise.plan.jobs.launch import SiteLaunch
-    from scalewise.training.measure.environments import COMMIT, source_version
+    from scalewise.ranks.monitoring.environments import COMMIT, source_version
 
     # not the study's, which may have begun before the checkout changed
     if COMMIT not in os.environ:

@@ -14,7 +14,7 @@ from pathlib import Path
 signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
 from scalewise.execution.rank_files import RankFiles
-from scalewise.training.program.rank import run_program_rank
+from scalewise.ranks.program.rank import run_program_rank
 
 
 def main(arguments: list[str] | None = None) -> int:

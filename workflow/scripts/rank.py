@@ -19,8 +19,9 @@ from scalewise.interpreter import imports_uncollected, quick_exit
 with imports_uncollected():
     import torch._dynamo  # noqa: F401  the first DDP model or optimizer imports it
 
+    from scalewise.builtin.rank import run_rank
     from scalewise.execution.rank_files import RankFiles
-    from scalewise.training.rank import run_and_report_errors, run_rank
+    from scalewise.ranks.rank_process import run_and_report_errors
 
 
 def train(rank_files: RankFiles) -> None:
@@ -30,14 +31,14 @@ def train(rank_files: RankFiles) -> None:
 
 def preflight(rank_files: RankFiles) -> None:
     """Say what this rank sees."""
-    from scalewise.training.preflight_rank import run_preflight_rank
+    from scalewise.ranks.preflight_rank import run_preflight_rank
 
     run_preflight_rank(rank_files)
 
 
 def all_reduce(rank_files: RankFiles) -> None:
     """Time all-reduces with the other ranks."""
-    from scalewise.training.all_reduce import run_all_reduce_rank
+    from scalewise.ranks.all_reduce import run_all_reduce_rank
 
     run_all_reduce_rank(rank_files)
 

@@ -21,7 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
     rank_files = RankFiles.join(options.attempt)
     forward_sigusr1(rank_files.request_stop)
     # now: with it comes torch, which takes seconds, and a signal may come in them
-    from scalewise.training.distributed.node_launcher import start_ranks  # noqa: PLC0415
+    from scalewise.ranks.distributed.node_launcher import start_ranks  # noqa: PLC0415
 
     start_ranks(options.script, rank_files)
     return 0

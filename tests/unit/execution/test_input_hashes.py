@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from scalewise.builtin.data.datasets import write
 from scalewise.execution.input_hashes import input_hashes
-from scalewise.training.data.datasets import write
 
 
 def prepared(path: Path, pixel: int = 0) -> Path:

@@ -347,7 +347,7 @@ def test_a_log_names_what_is_started_without_what_the_site_says_of_itself(tmp_pa
 COMPLAINING = """
 import os, sys
 from pathlib import Path
-from scalewise.training.rank import run_and_report_errors
+from scalewise.ranks.rank_process import run_and_report_errors
 from scalewise.execution.rank_files import RankFiles
 os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
 def complain(*words):

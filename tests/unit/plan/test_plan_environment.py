@@ -10,7 +10,7 @@ import pytest
 
 from scalewise.plan.config.site import Proxies, SiteFile, resolve_site
 from scalewise.plan.jobs.make_plan import site_environment
-from scalewise.training.measure.environments import source_version
+from scalewise.ranks.monitoring.environments import source_version
 
 
 def git(folder: Path, *arguments: str) -> str:

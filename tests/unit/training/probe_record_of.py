@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from scalewise.training.results.rank_record import OptimizerSteps, Peaks, ProbeRecord
+from scalewise.ranks.results.rank_record import OptimizerSteps, Peaks, ProbeRecord
 
 
 def record(

@@ -14,9 +14,9 @@ from scalewise.execution.all_reduce_job import was_interrupted
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.supervisor import ExitStatus, RankGroup
 from scalewise.plan.jobs.launch import Launch
+from scalewise.ranks.all_reduce import check_sum, expected_seconds, measure_all_reduce, repetitions
+from scalewise.ranks.distributed.device_timers import HostTimer
 from scalewise.records import AllReduce
-from scalewise.training.all_reduce import check_sum, expected_seconds, measure_all_reduce, repetitions
-from scalewise.training.measure.device_timers import HostTimer
 
 CPU = torch.device("cpu")
 SIZES = (4096, 65536, 262144)

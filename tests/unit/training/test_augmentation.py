@@ -8,7 +8,7 @@ import pytest
 import torch
 from torchvision.transforms import v2
 
-from scalewise.training.data.augmentation import Augmentation, Cropper
+from scalewise.builtin.data.augmentation import Augmentation, Cropper
 
 HEIGHT, WIDTH, BORDER = 3, 4, 1
 

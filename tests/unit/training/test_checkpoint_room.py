@@ -17,8 +17,8 @@ import pytest
 import torch
 from tests.small_disk import needs_small_disk, on_small_disk
 
+from scalewise.builtin.checkpoints.storage import check_space, load, save, why_not
 from scalewise.execution.checkpoint_files import CheckpointError
-from scalewise.training.checkpoints.storage import check_space, load, save, why_not
 
 STATE = {"weights": torch.arange(100_000.0), "step": 3, "names": ["a", "b"]}
 CPU = torch.device("cpu")
@@ -94,7 +94,7 @@ import errno, json, shutil, sys
 from pathlib import Path
 import torch
 from scalewise.execution.checkpoint_files import CheckpointError
-from scalewise.training.checkpoints.storage import check_space, save
+from scalewise.builtin.checkpoints.storage import check_space, save
 
 def said(action):
     try:

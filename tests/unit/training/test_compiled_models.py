@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch.fx import GraphModule
 
+from scalewise.builtin.models.builders import BUILDERS, blocks, build
+from scalewise.builtin.parallel_model import ParallelModel
 from scalewise.plan.config.settings import Settings
-from scalewise.training.models.builders import BUILDERS, blocks, build
-from scalewise.training.parallel_model import ParallelModel
 
 CPU = torch.device("cpu")
 FULL, REST = 16, 5

@@ -10,9 +10,9 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from scalewise.builtin.parallel_model import ParallelModel
 from scalewise.measure.communication import KEPT_STEPS, CommunicationSamples
 from scalewise.plan.config.settings import Settings
-from scalewise.training.parallel_model import ParallelModel
 
 CPU = torch.device("cpu")
 WARM_UP = 4

@@ -24,12 +24,12 @@ from tests.data_files import write_checksums, write_cifar10, write_cifar100, wri
 from tests.reliability.thoroughness import times
 from tests.small_runs import definition
 
+from scalewise.builtin.checkpoints import storage as checkpoint_storage
+from scalewise.builtin.data.datasets import DatasetError, load, read, write
+from scalewise.builtin.data.decoders import decode_cifar, decode_mnist
+from scalewise.builtin.data.fetch import Mirror, read_checksums
+from scalewise.builtin.data.preparation import prepare
 from scalewise.execution.checkpoint_files import MANIFEST, CheckpointError, CheckpointFolder
-from scalewise.training.checkpoints import storage as checkpoint_storage
-from scalewise.training.data.datasets import DatasetError, load, read, write
-from scalewise.training.data.decoders import decode_cifar, decode_mnist
-from scalewise.training.data.fetch import Mirror, read_checksums
-from scalewise.training.data.preparation import prepare
 
 RecordProperty = Callable[[str, object], None]
 Content = dict[str, NDArray[np.generic]]

@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
+from scalewise.builtin.data.datasets import DatasetError, load
+from scalewise.builtin.data.fetch import FILES
+from scalewise.builtin.data.preparation import check, prepare
 from scalewise.plan.catalog.datasets import DATASETS
-from scalewise.training.data.datasets import DatasetError, load
-from scalewise.training.data.fetch import FILES
-from scalewise.training.data.preparation import check, prepare
 
 refuses = pytest.mark.refuses
 

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tests.small_disk import needs_small_disk, on_small_disk
 
-from scalewise.training.data.datasets import DatasetError, load, write
+from scalewise.builtin.data.datasets import DatasetError, load, write
 
 SCRIPTS = Path(__file__).parents[3] / "workflow" / "scripts"
 
@@ -152,7 +152,7 @@ def mapping_of(address: int) -> list[str]:
 def test_no_rank_needs_what_downloads_and_decodes() -> None:
     """A container of a site need not have it, and no rank pays for its import."""
     loaded = subprocess.run(
-        [sys.executable, "-c", "import sys, scalewise.training.data.datasets; print(*sys.modules)"],
+        [sys.executable, "-c", "import sys, scalewise.builtin.data.datasets; print(*sys.modules)"],
         env=os.environ | {"PYTHONPATH": str(SCRIPTS)},
         capture_output=True,
         text=True,
@@ -182,7 +182,7 @@ WRITE = """
 import sys, torch
 from pathlib import Path
 from typing import Any
-from scalewise.training.data.datasets import write
+from scalewise.builtin.data.datasets import write
 write({"a": torch.zeros(1_000_000)}, Path(sys.argv[1]))
 """
 

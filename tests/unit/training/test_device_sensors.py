@@ -16,9 +16,8 @@ import psutil
 import pytest
 import torch
 
-from scalewise.records import GpuLimits
-from scalewise.training.measure.monitor import TRAIN, Monitor
-from scalewise.training.measure.sensors import (
+from scalewise.ranks.monitoring.monitor import TRAIN, Monitor
+from scalewise.ranks.monitoring.sensors import (
     THROTTLING,
     CpuSensor,
     NvmlSensor,
@@ -26,6 +25,7 @@ from scalewise.training.measure.sensors import (
     gpu_limits,
     sensor_of,
 )
+from scalewise.records import GpuLimits
 
 CPU = torch.device("cpu")
 BURN = "import time\nwhile time.process_time() < {}: sum(range(100_000))\nprint(flush=True)\ninput()"

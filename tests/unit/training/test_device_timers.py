@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from scalewise.training.measure.device_timers import DeviceTimer, timer_for
+from scalewise.ranks.distributed.device_timers import DeviceTimer, timer_for
 
 PRODUCTS = 40
 

@@ -19,9 +19,9 @@ from tests import file_server
 from tests.file_server import FileServer, cut_after, good, serving, status
 from tests.waiting import wait_until
 
-from scalewise.training.data import fetch as downloads
-from scalewise.training.data.datasets import DatasetError
-from scalewise.training.data.fetch import FILES, Mirror, PublishedFile, fetch, read_checksums, redacted
+from scalewise.builtin.data import fetch as downloads
+from scalewise.builtin.data.datasets import DatasetError
+from scalewise.builtin.data.fetch import FILES, Mirror, PublishedFile, fetch, read_checksums, redacted
 
 refuses = pytest.mark.refuses
 
@@ -34,7 +34,7 @@ NAME = "data.tar.gz"
 FETCH = """\
 import sys
 from pathlib import Path
-from scalewise.training.data.fetch import PublishedFile, fetch
+from scalewise.builtin.data.fetch import PublishedFile, fetch
 fetch(PublishedFile("data.tar.gz", sys.argv[1], (sys.argv[2],)), Path(sys.argv[3]))
 """
 

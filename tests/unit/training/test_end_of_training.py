@@ -7,12 +7,12 @@ import math
 import pytest
 import torch
 
+from scalewise.builtin.loop import TrainingState, is_accurate_enough
+from scalewise.builtin.rank import divergence
+from scalewise.builtin.train_log import describe_interval, describe_steps
 from scalewise.plan.config.settings import Settings
+from scalewise.ranks.results.write import Epoch
 from scalewise.records import Measurements, OwnInterval
-from scalewise.training.loop import TrainingState, is_accurate_enough
-from scalewise.training.rank import divergence
-from scalewise.training.results.write import Epoch
-from scalewise.training.train_log import describe_interval, describe_steps
 
 
 def settings(stop: float | None, patience: int = 1) -> Settings:

@@ -16,14 +16,14 @@ from scalewise.execution.messages import RankError, TrainSpec
 from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.settings import Steps
+from scalewise.ranks.distributed.identity import Identity
+from scalewise.ranks.monitoring.machine_load import CpuUse
+from scalewise.ranks.program.rank import ProgramError, ProgramRank
+from scalewise.ranks.results.rank_record import ProbeRecord
+from scalewise.ranks.results.rank_report import RankReport, StartRecords
+from scalewise.ranks.results.samples import Planned
+from scalewise.ranks.results.write import write_records
 from scalewise.records import RECORD, RankRecord, RunRecord, read_record, seconds_between
-from scalewise.training.distributed.identity import Identity
-from scalewise.training.measure.machine_load import CpuUse
-from scalewise.training.program.rank import ProgramError, ProgramRank
-from scalewise.training.results.rank_record import ProbeRecord
-from scalewise.training.results.rank_report import RankReport, StartRecords
-from scalewise.training.results.samples import Planned
-from scalewise.training.results.write import write_records
 
 SETTINGS = ProgramSettings(program="train.py", steps=Steps.exactly(15), warmup_steps=5)
 PLANNED = Planned("train.py", 1, 8, 1, False, frozenset(), accelerator="cpu", samples_vary=False)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from scalewise.training.data.sampling import EpochSampler, SampledStep
+from scalewise.builtin.data.sampling import EpochSampler, SampledStep
 
 WORLD_SIZES = [1, 2, 3, 4, 7]
 GLOBAL_BATCH = 168

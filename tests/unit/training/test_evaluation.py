@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
+from scalewise.builtin.data.datasets import Dataset
+from scalewise.builtin.data.sampling import EpochSampler
+from scalewise.builtin.loop import TrainingState, evaluation_batch, evaluation_batches, train
+from scalewise.builtin.models.builders import BUILDERS
+from scalewise.builtin.trainer import Trainer, build_loaders, build_trainer
 from scalewise.plan.config.settings import Settings
-from scalewise.training.data.datasets import Dataset
-from scalewise.training.data.sampling import EpochSampler
-from scalewise.training.distributed.identity import Identity
-from scalewise.training.loop import TrainingState, evaluation_batch, evaluation_batches, train
-from scalewise.training.models.builders import BUILDERS
-from scalewise.training.trainer import Trainer, build_loaders, build_trainer
+from scalewise.ranks.distributed.identity import Identity
 
 CPU = torch.device("cpu")
 ALONE = Identity(0, 0, 1, 1, "node", None, 0)

@@ -16,24 +16,24 @@ import pytest
 import torch
 from tests.small_runs import definition_of, rank_setup
 
+from scalewise.builtin import rank
+from scalewise.builtin.data import datasets
+from scalewise.builtin.data.worker_loader import LONGEST_TMPDIR
 from scalewise.execution.messages import TrainSpec
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.signals import Signals
 from scalewise.plan.config.settings import Settings
+from scalewise.ranks.distributed.identity import Identity
 from scalewise.records import utc_now
-from scalewise.training import rank
-from scalewise.training.data import datasets
-from scalewise.training.data.worker_loader import LONGEST_TMPDIR
-from scalewise.training.distributed.identity import Identity
 
 SCRIPTS = Path(__file__).parents[3] / "workflow" / "scripts"
 
 LOAD = """\
 import os, signal, subprocess, sys
 import numpy, psutil, torch
-from scalewise.training.data.loaders import Preprocessing
-from scalewise.training.data.sampling import SeededBatches
-from scalewise.training.data.worker_loader import WorkerLoader
+from scalewise.builtin.data.loaders import Preprocessing
+from scalewise.builtin.data.sampling import SeededBatches
+from scalewise.builtin.data.worker_loader import WorkerLoader
 
 signal.signal(signal.SIGUSR1, lambda *_: print("the rank noticed", flush=True))
 images = torch.zeros(100, 1, 8, 8, dtype=torch.uint8).share_memory_()

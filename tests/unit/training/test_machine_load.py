@@ -9,7 +9,7 @@ import time
 import psutil
 import pytest
 
-from scalewise.training.measure.machine_load import CpuMeter, CpuUse, other_cpu_fraction
+from scalewise.ranks.monitoring.machine_load import CpuMeter, CpuUse, other_cpu_fraction
 
 BURNS = "import time; begun = time.process_time()\nwhile time.process_time() - begun < 0.6: pass"
 

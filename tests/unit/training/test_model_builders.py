@@ -8,9 +8,9 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+from scalewise.builtin.models.builders import BUILDERS, blocks, build
 from scalewise.plan.catalog.datasets import DATASETS
 from scalewise.plan.catalog.models import MODELS, known_models, model_facts
-from scalewise.training.models.builders import BUILDERS, blocks, build
 
 SMALL_OF_EACH_KIND = [*sorted(BUILDERS), "wrn-10-1", "transformer-1M"]
 every_model = pytest.mark.parametrize("name", SMALL_OF_EACH_KIND)

@@ -14,9 +14,8 @@ import pytest
 import torch
 from tests.waiting import LIMIT_SECONDS, wait_until
 
-from scalewise.records import UTILIZATION, UtilizationRecord, write_rows
-from scalewise.training.measure import monitor as monitoring
-from scalewise.training.measure.monitor import (
+from scalewise.ranks.monitoring import monitor as monitoring
+from scalewise.ranks.monitoring.monitor import (
     EVALUATE,
     SHORTEST_SECONDS,
     TRAIN,
@@ -24,7 +23,8 @@ from scalewise.training.measure.monitor import (
     MonitorReport,
     across_ranks,
 )
-from scalewise.training.measure.sensors import Reading
+from scalewise.ranks.monitoring.sensors import Reading
+from scalewise.records import UTILIZATION, UtilizationRecord, write_rows
 
 CPU = torch.device("cpu")
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn, optim
 
+from scalewise.builtin.optim import STATES_OF_A_WEIGHT, build_optimizer, build_schedule, initial_rate
 from scalewise.plan.config.settings import Settings
-from scalewise.training.optim import STATES_OF_A_WEIGHT, build_optimizer, build_schedule, initial_rate
 
 
 def settings(**changed: Any) -> Settings:

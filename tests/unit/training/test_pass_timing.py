@@ -16,22 +16,22 @@ from tests.startup.planted_models import deep
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from scalewise.measure.hooks import hooked
-from scalewise.plan.config.settings import Settings
-from scalewise.records import Pass
-from scalewise.training.data.datasets import Dataset
-from scalewise.training.distributed.identity import Identity
-from scalewise.training.loop import TrainingState, train_epoch
-from scalewise.training.models.builders import BUILDERS, ModelBuilder
-from scalewise.training.pass_timing import (
+from scalewise.builtin.data.datasets import Dataset
+from scalewise.builtin.loop import TrainingState, train_epoch
+from scalewise.builtin.models.builders import BUILDERS, ModelBuilder
+from scalewise.builtin.pass_timing import (
     LEAST_COUNTED,
     affordable,
     merge_ranks,
     smaller_passes,
     time_forward_backward,
 )
-from scalewise.training.results.write import PassTimes
-from scalewise.training.trainer import Trainer, build_loaders, build_trainer
+from scalewise.builtin.trainer import Trainer, build_loaders, build_trainer
+from scalewise.measure.hooks import hooked
+from scalewise.plan.config.settings import Settings
+from scalewise.ranks.distributed.identity import Identity
+from scalewise.ranks.results.write import PassTimes
+from scalewise.records import Pass
 
 CPU = torch.device("cpu")
 ALONE = Identity(0, 0, 1, 1, "node", None, 0)
@@ -145,7 +145,7 @@ def test_an_error_of_the_device_is_not_passed_over(
     def lost(*_given: object) -> None:
         raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
 
-    monkeypatch.setattr("scalewise.training.pass_timing._time_local", lost)
+    monkeypatch.setattr("scalewise.builtin.pass_timing._time_local", lost)
     with pytest.raises(torch.AcceleratorError, match="illegal memory access"):
         list(smaller_passes(trainer, 24, deadline=math.inf))
 

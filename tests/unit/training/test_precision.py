@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn, optim
 
+from scalewise.builtin.optim import build_optimizer
+from scalewise.builtin.precision import Precision, fp32_operators, set_fp32_format
+from scalewise.builtin.trainer import choose_algorithms
 from scalewise.plan.config.settings import Settings
-from scalewise.training.optim import build_optimizer
-from scalewise.training.precision import Precision, fp32_operators, set_fp32_format
-from scalewise.training.trainer import choose_algorithms
 
 CPU = torch.device("cpu")
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from tests.data_files import write_checksums
 
-from scalewise.training.data.datasets import DatasetError, read
-from scalewise.training.data.fetch import Mirror, read_checksums
-from scalewise.training.data.preparation import prepare_weights
+from scalewise.builtin.data.datasets import DatasetError, read
+from scalewise.builtin.data.fetch import Mirror, read_checksums
+from scalewise.builtin.data.preparation import prepare_weights
 
 NAME = "resnet18-f37072fd.pth"
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from scalewise.training.program.environment import write_startup
+from scalewise.ranks.program.environment import write_startup
 
 SCRIPTS = Path(__file__).parent / "probed_scripts"
 WARMUP_STEPS, STEPS = 2, 10

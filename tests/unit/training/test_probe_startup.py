@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.training.program.environment import write_startup
+from scalewise.ranks.program.environment import write_startup
 
 SCRIPT = Path(__file__).parent / "probed_scripts" / "spawning.py"
 

@@ -14,9 +14,9 @@ import pytest
 
 from scalewise.execution.messages import Endpoint
 from scalewise.execution.rank_files import RankFiles
-from scalewise.training.distributed import network_interface
-from scalewise.training.distributed.network_interface import Interface, choose_interface, interface_addresses
-from scalewise.training.distributed.process_group import open_store
+from scalewise.ranks.distributed import network_interface
+from scalewise.ranks.distributed.network_interface import Interface, choose_interface, interface_addresses
+from scalewise.ranks.distributed.process_group import open_store
 
 SCRIPTS = Path(__file__).parents[3] / "workflow" / "scripts"
 OUTWARD = {name: it for name, it in interface_addresses().items() if not it.startswith("127.")}
@@ -27,7 +27,7 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 from scalewise.execution.rank_files import RankFiles
-from scalewise.training.distributed.process_group import open_store
+from scalewise.ranks.distributed.process_group import open_store
 rank = sys.argv[2]
 store = open_store(RankFiles(Path(sys.argv[1])), rank == "0", "127.0.0.1", timedelta(seconds=60))
 store.set(f"from {rank}", f"rank {rank} was here")

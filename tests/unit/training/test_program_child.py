@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from tests.waiting import wait_until
 
-from scalewise.training.program.child import LONGEST_LINE, Child
+from scalewise.ranks.program.child import LONGEST_LINE, Child
 
 HEEDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 

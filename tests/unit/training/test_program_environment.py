@@ -11,8 +11,8 @@ from tests.small_runs import rank_setup
 from scalewise.execution.messages import Endpoint
 from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.shape import Shape
-from scalewise.training.distributed.identity import Identity
-from scalewise.training.program.environment import rank_values, variables
+from scalewise.ranks.distributed.identity import Identity
+from scalewise.ranks.program.environment import rank_values, variables
 
 VISIBILITY = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 UUIDS = "GPU-5ebe9f43,GPU-ac33420d,GPU-1f0a4c2b"

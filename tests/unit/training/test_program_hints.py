@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scalewise.training.program.hints import hint, with_source
+from scalewise.ranks.program.hints import hint, with_source
 
 STTY = """Traceback (most recent call last):
   File "/src/pytorch-cifar/main.py", line 15, in <module>

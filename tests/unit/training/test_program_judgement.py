@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tests.unit.training.probe_record_of import record
 
-from scalewise.training.program.judgement import contradiction
-from scalewise.training.results.rank_record import ProbeRecord
-from scalewise.training.results.samples import Planned, samples_seen
+from scalewise.ranks.program.judgement import contradiction
+from scalewise.ranks.results.rank_record import ProbeRecord
+from scalewise.ranks.results.samples import Planned, samples_seen
 
 BATCH = "batch_size_per_device"
 

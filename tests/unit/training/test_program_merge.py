@@ -6,8 +6,8 @@ import pytest
 from tests.unit.training.probe_record_of import record
 
 from scalewise.measure.kept_steps import EVALUATION, NEW_PASS, NEW_SHAPE, NO_GRAD, SAVE
-from scalewise.training.results.figures import WINDOW_STEPS, throughput
-from scalewise.training.results.merge import (
+from scalewise.ranks.results.figures import WINDOW_STEPS, throughput
+from scalewise.ranks.results.merge import (
     MeasuredSteps,
     NoGrad,
     divergence,
@@ -16,8 +16,8 @@ from scalewise.training.results.merge import (
     measured_steps,
     metric_reading,
 )
-from scalewise.training.results.rank_record import ProbeRecord
-from scalewise.training.results.samples import Planned
+from scalewise.ranks.results.rank_record import ProbeRecord
+from scalewise.ranks.results.samples import Planned
 
 
 def measured(

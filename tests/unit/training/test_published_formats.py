@@ -22,10 +22,10 @@ from tests.data_files import (
     write_mnist,
 )
 
-from scalewise.training.data.datasets import DatasetError, load
-from scalewise.training.data.decoders import decode_cifar, decode_mnist
-from scalewise.training.data.fetch import FILES, Mirror, PublishedFile, read_checksums
-from scalewise.training.data.preparation import prepare
+from scalewise.builtin.data.datasets import DatasetError, load
+from scalewise.builtin.data.decoders import decode_cifar, decode_mnist
+from scalewise.builtin.data.fetch import FILES, Mirror, PublishedFile, read_checksums
+from scalewise.builtin.data.preparation import prepare
 
 refuses = pytest.mark.refuses
 

@@ -9,12 +9,12 @@ import torch
 
 from scalewise.measure.origins import versions
 from scalewise.plan.config.shape import Shape
+from scalewise.ranks.distributed.cpus import cpu_list, take_cpus
+from scalewise.ranks.distributed.devices import claim_device
+from scalewise.ranks.distributed.identity import Identity, check_place, identify, node_rank, tasks_on_node
+from scalewise.ranks.monitoring.environments import commit, merge_environments
+from scalewise.ranks.monitoring.sensors import driver_version
 from scalewise.records import Environment, utc_now
-from scalewise.training.distributed.cpus import cpu_list, take_cpus
-from scalewise.training.distributed.devices import claim_device
-from scalewise.training.distributed.identity import Identity, check_place, identify, node_rank, tasks_on_node
-from scalewise.training.measure.environments import commit, merge_environments
-from scalewise.training.measure.sensors import driver_version
 
 TORCHRUN = {
     "RANK": "5",

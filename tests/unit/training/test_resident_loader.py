@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from scalewise.training.data.loaders import Preprocessing, ResidentImages, channel_statistics
+from scalewise.builtin.data.loaders import Preprocessing, ResidentImages, channel_statistics
 
 CPU = torch.device("cpu")
 

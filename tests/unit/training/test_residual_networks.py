@@ -10,9 +10,9 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from torchvision.models import resnet
 
-from scalewise.training.data.datasets import DatasetError, write
-from scalewise.training.models.builders import build
-from scalewise.training.models.resnets import GuideBlock, PreactivationBlock
+from scalewise.builtin.data.datasets import DatasetError, write
+from scalewise.builtin.models.builders import build
+from scalewise.builtin.models.resnets import GuideBlock, PreactivationBlock
 
 State = dict[str, torch.Tensor]
 

@@ -13,25 +13,25 @@ import torch
 from tests.small_runs import definition_of, rank_setup
 from tests.unit.training.probe_record_of import record
 
+from scalewise.builtin.checkpoints import state as states
+from scalewise.builtin.checkpoints.storage import load, save
+from scalewise.builtin.data.datasets import Dataset
+from scalewise.builtin.loop import TrainingState, train
+from scalewise.builtin.trainer import Trainer, build_loaders, build_trainer
 from scalewise.execution.checkpoint_files import CheckpointError
 from scalewise.execution.messages import TrainSpec
 from scalewise.measure import origins
 from scalewise.measure.hooks import hooked
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.runs.run_definition import RunDefinition
+from scalewise.ranks.distributed.identity import Identity
+from scalewise.ranks.monitoring.monitor import MonitorReport, across_starts
+from scalewise.ranks.results import rank_report
+from scalewise.ranks.results.merge import join_starts, without_measurements
+from scalewise.ranks.results.rank_report import RankReport, StartRecords, write_report
+from scalewise.ranks.results.samples import Planned
+from scalewise.ranks.results.write import Facts, kept_starts, read_start, write_records
 from scalewise.records import Measurements, Resumption
-from scalewise.training.checkpoints import state as states
-from scalewise.training.checkpoints.storage import load, save
-from scalewise.training.data.datasets import Dataset
-from scalewise.training.distributed.identity import Identity
-from scalewise.training.loop import TrainingState, train
-from scalewise.training.measure.monitor import MonitorReport, across_starts
-from scalewise.training.results import rank_report
-from scalewise.training.results.merge import join_starts, without_measurements
-from scalewise.training.results.rank_report import RankReport, StartRecords, write_report
-from scalewise.training.results.samples import Planned
-from scalewise.training.results.write import Facts, kept_starts, read_start, write_records
-from scalewise.training.trainer import Trainer, build_loaders, build_trainer
 
 pytestmark = pytest.mark.slow
 

@@ -7,14 +7,14 @@ import time
 import pytest
 import torch
 
+from scalewise.builtin.data.datasets import Dataset
+from scalewise.builtin.loop import TrainingState, train
+from scalewise.builtin.trainer import build_loaders, build_trainer
 from scalewise.measure import measured_process, steps
 from scalewise.measure.hooks import hooked
 from scalewise.plan.config.settings import Settings
-from scalewise.training.data.datasets import Dataset
-from scalewise.training.distributed.identity import Identity
-from scalewise.training.loop import TrainingState, train
-from scalewise.training.measure.sensors import Reading
-from scalewise.training.trainer import build_loaders, build_trainer
+from scalewise.ranks.distributed.identity import Identity
+from scalewise.ranks.monitoring.sensors import Reading
 
 CPU = torch.device("cpu")
 READING_SECONDS = 1000.0

@@ -14,8 +14,8 @@ from tests.data_files import class_images, write_checksums, write_cifar10
 from tests.file_server import dribble, serving
 from tests.waiting import LIMIT_SECONDS
 
+from scalewise.builtin.data import datasets
 from scalewise.plan.catalog.datasets import CHECKSUMS_VARIABLE, MIRROR_VARIABLE
-from scalewise.training.data import datasets
 
 CLI = Path(__file__).parents[3] / "workflow" / "scripts" / "cli.py"
 

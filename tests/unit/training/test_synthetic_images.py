@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from scalewise.builtin.data.datasets import load
+from scalewise.builtin.data.preparation import prepare
 from scalewise.plan.catalog.datasets import DatasetFacts, dataset_facts
-from scalewise.training.data.datasets import load
-from scalewise.training.data.preparation import prepare
 
 
 def test_synthetic_images_are_what_their_name_says_and_always_the_same(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from scalewise.execution.messages import Progress
 from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.config.program import ProgramSettings
-from scalewise.training.program.told_progress import TELL_SECONDS, ToldProgress
+from scalewise.ranks.program.told_progress import TELL_SECONDS, ToldProgress
 
 
 class Program:

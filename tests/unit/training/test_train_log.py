@@ -12,18 +12,18 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from scalewise.builtin import train_log
+from scalewise.builtin.data.datasets import Dataset
+from scalewise.builtin.loop import TrainingState, train_epoch
+from scalewise.builtin.train_log import StepLog, describe_early_stop, describe_run
+from scalewise.builtin.trainer import Trainer, build_loaders, build_trainer
 from scalewise.measure import measured_process, steps
 from scalewise.measure.hooks import hooked
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import Shape
+from scalewise.ranks.distributed.identity import Identity
+from scalewise.ranks.results.write import Epoch
 from scalewise.records import Measurements, Startup
-from scalewise.training import train_log
-from scalewise.training.data.datasets import Dataset
-from scalewise.training.distributed.identity import Identity
-from scalewise.training.loop import TrainingState, train_epoch
-from scalewise.training.results.write import Epoch
-from scalewise.training.train_log import StepLog, describe_early_stop, describe_run
-from scalewise.training.trainer import Trainer, build_loaders, build_trainer
 
 CPU = torch.device("cpu")
 ALONE = Identity(0, 0, 1, 1, "node", None, 0)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from scalewise.training.models.builders import build
-from scalewise.training.models.transformer import TransformerSizeError, architecture
+from scalewise.builtin.models.builders import build
+from scalewise.builtin.models.transformer import TransformerSizeError, architecture
 
 CIFAR = torch.Size([3, 32, 32])
 MILLION = 1_000_000

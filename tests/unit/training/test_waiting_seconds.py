@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scalewise.training.results.figures import waiting_seconds
+from scalewise.ranks.results.figures import waiting_seconds
 
 EXCHANGE = 0.02
 

@@ -15,16 +15,16 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from scalewise.training.data.augmentation import Augmentation
-from scalewise.training.data.loaders import (
+from scalewise.builtin.data.augmentation import Augmentation
+from scalewise.builtin.data.loaders import (
     Batch,
     Preprocessing,
     ResidentImages,
     channel_statistics,
     resident_loader,
 )
-from scalewise.training.data.sampling import EpochSampler, Indices, SeededBatches
-from scalewise.training.data.worker_loader import WorkerLoader
+from scalewise.builtin.data.sampling import EpochSampler, Indices, SeededBatches
+from scalewise.builtin.data.worker_loader import WorkerLoader
 
 CPU = torch.device("cpu")
 SAMPLES = 60

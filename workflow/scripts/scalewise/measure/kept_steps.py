@@ -25,7 +25,7 @@ def without_usual_shapes(flags: Sequence[int]) -> list[int]:
     """Return the flags without NEW_SHAPE if so many steps have it that it belongs to the training.
 
     Args:
-        flags: Those of each step.
+        flags: Flags of each step.
     """
     late = [bits for bits in flags if not bits & WARM_UP]
     if sum(bool(bits & NEW_SHAPE) for bits in late) > UNUSUAL_SHARE * len(late):
@@ -38,7 +38,7 @@ def unusual_steps(steps: Sequence[int], samples: Sequence[Sequence[int | None]])
 
     Args:
         steps: Indices of steps.
-        samples: For each rank those of each step; empty if no DataLoader shows them.
+        samples: Samples of each step, for each rank; empty if no DataLoader shows them.
     """
     usual = [median(each or 0 for each in rank) if rank else None for rank in samples]
     return {
@@ -52,7 +52,7 @@ def consecutive(indices: Sequence[int], longest: int) -> Iterator[list[int]]:
     """Yield windows of consecutive steps.
 
     Args:
-        indices: Of the steps, in their order.
+        indices: Indices of the steps, in their order.
         longest: Most steps of a window.
     """
     window: list[int] = []

@@ -1,0 +1,1 @@
+"""The shipped training: data, models, loop, options and checkpoints."""

@@ -1,0 +1,178 @@
+"""Residual networks: ResNet-18, the wide network of a tutorial, and those of the paper on wide ones."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from pathlib import Path
+from textwrap import shorten
+from typing import cast
+
+import torch
+from torch import nn
+
+from scalewise.builtin.data.datasets import DatasetError, read
+from scalewise.plan.catalog.models import IMAGENET_STEM_PIXELS
+
+IMAGENET_CLASSES = 1000
+GUIDE_CHANNELS = (16, 160, 320, 640)
+
+
+def resnet18(image: torch.Size, classes: int, weights: Path | None = None) -> nn.Module:
+    """ResNet-18 of torchvision (He et al., arXiv:1512.03385), for any number of channels.
+
+    Images of less than 64 pixels would shrink to a fraction of a pixel in ImageNet's stem, so they get the
+    one that is usual for CIFAR: a 3x3 convolution of stride 1, and no pooling.
+
+    Args:
+        image: [channels, height, width].
+        classes: Number of classes.
+        weights: The prepared file, with torchvision's names. Its last layer is left out, and a new one
+            trained, unless there are 1000 classes.
+
+    Raises:
+        DatasetError: The file cannot be read, or its tensors are not those of this network.
+    """
+    # costs every rank of every other model more than a second
+    from torchvision.models import resnet  # noqa: PLC0415
+
+    network = cast(nn.Module, resnet.resnet18(weights=None, num_classes=classes))
+    small = min(image[1:]) < IMAGENET_STEM_PIXELS
+    if small or image[0] != 3:
+        kernel, stride, padding = (3, 1, 1) if small else (7, 2, 3)
+        network.conv1 = nn.Conv2d(image[0], 64, kernel, stride, padding, bias=False)
+        _he_initialise(network.conv1)
+    if small:
+        network.maxpool = nn.Identity()
+    if weights is not None:
+        _load(network, weights, with_head=classes == IMAGENET_CLASSES)
+    return network
+
+
+def wide_resnet(image: torch.Size, classes: int) -> nn.Module:
+    """The WideResNet of the Sigma2 guide to training on several GPUs: 17.2 million parameters.
+
+    Three stages of 160, 320 and 640 channels, two blocks each, with max pooling in between. The last
+    pooling is over all pixels; the guide's is over 7x7, and so leaves out a row and a column of the 8x8.
+
+    Args:
+        image: [channels, height, width].
+        classes: Number of classes.
+    """
+    stem, *widths = GUIDE_CHANNELS
+    layers: OrderedDict[str, nn.Module] = OrderedDict(stem=_convolved(image[0], stem))
+    before = stem
+    for stage, width in enumerate(widths, start=1):
+        if stage > 1:
+            layers[f"pool{stage}"] = nn.MaxPool2d(2)
+        layers[f"block{stage}a"] = GuideBlock(before, width)
+        layers[f"block{stage}b"] = GuideBlock(width, width)
+        before = width
+    layers["pool"] = nn.AdaptiveAvgPool2d(1)
+    layers["flatten"] = nn.Flatten()
+    layers["head"] = nn.Linear(before, classes)
+    return nn.Sequential(layers)
+
+
+class GuideBlock(nn.Module):
+    """Two 3x3 convolutions, each normalised and rectified, beside a shortcut; nothing after the sum.
+
+    Args:
+        inputs: Channels before.
+        outputs: Channels after; where they differ, the shortcut is a 1x1 convolution.
+    """
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.first = _convolved(inputs, outputs)
+        self.dropout = nn.Dropout(0.01)
+        self.second = _convolved(outputs, outputs)
+        self.shortcut = nn.Identity() if inputs == outputs else nn.Conv2d(inputs, outputs, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[batch, inputs, height, width] -> [batch, outputs, height, width]."""
+        residual: torch.Tensor = self.second(self.dropout(self.first(x)))
+        shortcut: torch.Tensor = self.shortcut(x)
+        return residual + shortcut
+
+
+def _convolved(inputs: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(inplace=True),
+    )
+
+
+def paper_wide_resnet(image: torch.Size, classes: int, depth: int, widening: int) -> nn.Module:
+    """WRN-d-k of Zagoruyko and Komodakis (arXiv:1605.07146), without dropout.
+
+    WRN-28-10 has 36.5 million parameters.
+
+    Args:
+        image: [channels, height, width].
+        classes: Number of classes.
+        depth: 6n + 4 layers: three stages of n blocks.
+        widening: Multiplies the 16, 32 and 64 channels of the stages.
+    """
+    layers: OrderedDict[str, nn.Module] = OrderedDict(stem=nn.Conv2d(image[0], 16, 3, padding=1, bias=False))
+    before = 16
+    for stage, width in enumerate((16 * widening, 32 * widening, 64 * widening), start=1):
+        for block in range((depth - 4) // 6):
+            stride = 2 if stage > 1 and block == 0 else 1
+            layers[f"stage{stage}_block{block + 1}"] = PreactivationBlock(before, width, stride)
+            before = width
+    layers["norm"] = nn.BatchNorm2d(before)
+    layers["relu"] = nn.ReLU(inplace=True)
+    layers["pool"] = nn.AdaptiveAvgPool2d(1)
+    layers["flatten"] = nn.Flatten()
+    layers["head"] = nn.Linear(before, classes)
+    network = nn.Sequential(layers)
+    _he_initialise(network)
+    return network
+
+
+class PreactivationBlock(nn.Module):
+    """Two 3x3 convolutions, each after its normalisation and rectifier, beside a shortcut.
+
+    Args:
+        inputs: Channels before.
+        outputs: Channels after.
+        stride: The first convolution's; 2 halves height and width.
+    """
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.norm1 = nn.BatchNorm2d(inputs)
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.relu = nn.ReLU(inplace=True)
+        changes = inputs != outputs or stride != 1
+        self.shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False) if changes else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[batch, inputs, height, width] -> [batch, outputs, height / stride, width / stride]."""
+        active: torch.Tensor = self.relu(self.norm1(x))
+        residual: torch.Tensor = self.conv2(self.relu(self.norm2(self.conv1(active))))
+        shortcut: torch.Tensor = x if self.shortcut is None else self.shortcut(active)
+        return residual + shortcut
+
+
+def _he_initialise(network: nn.Module) -> None:
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+
+def _load(network: nn.Module, path: Path, with_head: bool) -> None:
+    state = read(path)
+    if not with_head:
+        state |= {name: tensor for name, tensor in network.state_dict().items() if name.startswith("fc.")}
+    try:
+        network.load_state_dict(state)
+    except RuntimeError as error:
+        raise DatasetError(
+            f"{path} does not fit this network: {shorten(str(error), 400)} Train without pretrained weights, "
+            "or give the file the names and shapes of torchvision's resnet18, for images of 3 channels and "
+            f"{IMAGENET_STEM_PIXELS} pixels or more."
+        ) from error

@@ -1,0 +1,99 @@
+"""Start the ranks of one node, by a torchrun agent or by torch.multiprocessing."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import sys
+from datetime import timedelta
+from hashlib import sha256
+from pathlib import Path
+
+from torch.distributed import run as torchrun
+from torch.multiprocessing.spawn import spawn
+
+from scalewise.execution.messages import RankSetup
+from scalewise.execution.rank_files import RankFiles
+from scalewise.plan.config.shape import Shape
+from scalewise.plan.jobs.launch import rank_environment, standalone_options
+from scalewise.ranks.distributed.identity import node_rank
+from scalewise.ranks.distributed.network_interface import choose_interface
+from scalewise.ranks.distributed.process_group import open_store
+
+
+def start_ranks(script: Path, rank_files: RankFiles) -> None:
+    """Start the ranks of this node and wait for them.
+
+    Args:
+        script: The program of a rank; its argument is the attempt's folder.
+        rank_files: The attempt's folder, with the launcher and the rendezvous.
+    """
+    rank_setup = rank_files.rank_setup()
+    if rank_setup.launcher == "spawn":
+        _spawn(script, rank_files, rank_setup.shape)
+    elif rank_setup.shape.nodes == 1:
+        options = standalone_options(rank_setup.shape.devices_per_node)
+        torchrun.main([*options, str(script), str(rank_files.folder)])
+    else:
+        _torchrun_of_several_nodes(script, rank_files, rank_setup)
+
+
+def _torchrun_of_several_nodes(script: Path, rank_files: RankFiles, rank_setup: RankSetup) -> None:
+    """Run this node's torchrun agent.
+
+    This process hosts the store, not the agent: the agent would need a port that is known to be free.
+    """
+    shape, seconds = rank_setup.shape, rank_setup.timeout_seconds
+    interface = choose_interface(shape.nodes, rank_setup.network_interface)
+    conf = [f"join_timeout={seconds}", f"read_timeout={seconds}"]
+    if rank_setup.rendezvous == "file":
+        endpoint = f"{rank_files.rendezvous_file}.agents"
+        conf.append("store_type=file")
+        store = None
+    else:
+        timeout = timedelta(seconds=seconds)
+        store = open_store(rank_files, node_rank(os.environ) == 0, interface.address, timeout)
+        endpoint = f"{store.host}:{store.port}"
+        conf.append("is_host=false")
+    # the same on all nodes; torchrun names a folder after it, so it is no path
+    rendezvous_id = sha256(os.fsencode(rank_files.folder.absolute())).hexdigest()[:16]
+    torchrun.main(
+        [
+            f"--nnodes={shape.nodes}",
+            f"--nproc-per-node={shape.devices_per_node}",
+            f"--node-rank={node_rank(os.environ)}",
+            "--rdzv-backend=c10d",
+            f"--rdzv-endpoint={endpoint}",
+            f"--rdzv-id={rendezvous_id}",
+            f"--rdzv-conf={','.join(conf)}",
+            # the address of this host that the others reach
+            f"--local-addr={interface.address}",
+            "--max-restarts=0",
+            str(script),
+            str(rank_files.folder),
+        ]
+    )
+    del store  # kept open until every agent has ended
+
+
+def _spawn(script: Path, rank_files: RankFiles, shape: Shape) -> None:
+    arguments = (node_rank(os.environ), shape, str(script), str(rank_files.folder))
+    # the ranks inherit it: until they have loaded torch, the signal would end them
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    ranks = spawn(_spawned, arguments, nprocs=shape.devices_per_node, join=False)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
+    while not ranks.join():
+        pass
+
+
+def _spawned(local_rank: int, node: int, shape: Shape, script: str, folder: str) -> None:
+    """Run a rank, with the variables that torchrun would set.
+
+    A signal that came before is dropped: the process that started this one has forwarded it.
+    """
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
+    os.environ.update(rank_environment(local_rank, shape, node))
+    sys.argv = [script, folder]
+    runpy.run_path(script, run_name="__main__")

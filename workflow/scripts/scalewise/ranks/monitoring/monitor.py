@@ -1,0 +1,314 @@
+"""Utilization of a rank's device, sampled by a thread beside the training that costs under 1 % of a CPU.
+
+Every rank watches its own device, so all devices of the run are watched, on every node, and no others.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from scalewise.ranks.monitoring.sensors import Reading, Sensor, sensor_of
+from scalewise.records import UtilizationRecord, utc_now
+
+if TYPE_CHECKING:
+    import torch
+
+INTERVAL_SECONDS = 0.5
+"""Pause between samples at first: NVML renews its utilization every 1/6 s to 1 s, no oftener."""
+
+MAX_SAMPLES = 2000
+"""Most rows of a rank: 17 minutes at the first pause. Of a longer run every second is kept, or fourth, ..."""
+
+COST_LIMIT = 0.005
+"""CPU time of the monitor over wall time above which the interval doubles: half of what it may cost."""
+
+SHORTEST_SECONDS = 0.001
+"""Least time that a sample covers; clocks tell no utilization of less."""
+
+PATIENCE_SECONDS = 2.0
+"""Longest wait for a sensor that does not answer when the training has ended."""
+
+WARM_UP, TRAIN, EVALUATE, END = "warm-up", "train", "evaluate", "end"
+
+
+@dataclass(frozen=True)
+class MonitorReport:
+    """The findings of one rank's monitor; None for what the device does not tell.
+
+    Args:
+        samples: Rows of ``utilization.csv``.
+        mean_utilization: Mean over the phase ``train``, weighted by time, 0 to 1.
+        train_seconds: Time of that phase in which the utilization is known.
+        energy_joules: Energy that the device drew from start to stop.
+        cpu_fraction: CPU time of the monitor over wall time.
+        throttled: True if the device ran slower than it could in some sample.
+        note: Names missing quantities and reasons of throttling; empty where there are none.
+    """
+
+    samples: list[UtilizationRecord]
+    mean_utilization: float | None
+    train_seconds: float
+    energy_joules: float | None
+    cpu_fraction: float
+    throttled: bool | None
+    note: str
+
+
+class Monitor:
+    """Samples one device from ``start`` to ``stop``; as a context manager, from entry to exit.
+
+    A change of phase takes a sample of the phase that ends, so that samples of one do not tell of
+    another. Set it where the training clock stands still.
+
+    Args:
+        device: The rank's own; the name of one that another process works on.
+        cpus_per_device: Number of CPUs that the rank has.
+        sensor: Takes the place of the one that ``sensor_of`` finds.
+        note: The reason that there is no sensor.
+        interval_seconds: Pause between samples at first.
+    """
+
+    def __init__(
+        self,
+        device: torch.device | str,
+        cpus_per_device: int,
+        host: str,
+        rank: int,
+        *,
+        sensor: Sensor | None = None,
+        note: str = "",
+        interval_seconds: float = INTERVAL_SECONDS,
+    ) -> None:
+        self._sensor, self._note = sensor, note
+        if isinstance(device, str):
+            self._device = device
+        else:
+            if sensor is None:
+                self._sensor, self._note = sensor_of(device, cpus_per_device)
+            self._device = _label(device)
+        self._host, self._rank = host, rank
+        self._interval = interval_seconds
+        self._phase = "start"
+        self._samples: list[UtilizationRecord] = []
+        self._taken, self._stride = 0, 1
+        self._busy_seconds = self._train_seconds = 0.0
+        self._power_joules: float | None = None
+        self._first: Reading | None = None
+        self._latest: Reading | None = None
+        self._throttling: Counter[str] = Counter()
+        self._thread_cpu_seconds = self._edge_cpu_seconds = 0.0
+        self._began = self._last = time.monotonic()
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._report: MonitorReport | None = None
+        self._latest_report = self._so_far()
+
+    def __enter__(self) -> Monitor:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Begin to sample; does nothing on a device without a sensor."""
+        if self._sensor is None:
+            return
+        self._first = self._sensor.read()
+        self._began = self._last = time.monotonic()
+        self._thread = threading.Thread(target=self._watch, name="monitor", daemon=True)
+        self._thread.start()
+
+    @property
+    def phase(self) -> str:
+        """The rank's occupation, recorded with each sample; means are over ``train`` alone."""
+        return self._phase
+
+    @phase.setter
+    def phase(self, name: str) -> None:
+        if name != self._phase and self._thread is not None and self._report is None:
+            before = time.thread_time()
+            self._sample()
+            self._edge_cpu_seconds += time.thread_time() - before
+        self._phase = name
+
+    def report(self) -> MonitorReport:
+        """Return the findings so far; once the sensor has stopped answering, those from before."""
+        if self._lock.acquire(timeout=PATIENCE_SECONDS):
+            try:
+                self._latest_report = self._so_far()
+            finally:
+                self._lock.release()
+        return self._latest_report
+
+    def stop(self) -> MonitorReport:
+        """Take the last sample and end the thread. Called again, it returns the same report."""
+        if self._report is None:
+            self._end()
+            self._report = self._so_far()
+        return self._report
+
+    def _so_far(self) -> MonitorReport:
+        return MonitorReport(
+            samples=list(self._samples),
+            mean_utilization=self._busy_seconds / self._train_seconds if self._train_seconds else None,
+            train_seconds=self._train_seconds,
+            energy_joules=self._energy_joules(),
+            cpu_fraction=self._cpu_seconds() / max(time.monotonic() - self._began, SHORTEST_SECONDS),
+            throttled=self._throttled(),
+            note="; ".join(filter(None, self._notes())),
+        )
+
+    def _end(self) -> None:
+        if self._sensor is None or self._thread is None:
+            return
+        self._stopping.set()
+        self._thread.join(PATIENCE_SECONDS)
+        if self._thread.is_alive():
+            self._note = "the sensor stopped answering"
+            return
+        self._sample(last=True)
+        self._sensor.close()
+
+    def _watch(self) -> None:
+        while not self._stopping.wait(self._interval):
+            self._sample()
+            self._thread_cpu_seconds = time.thread_time()
+            if self._cpu_seconds() > COST_LIMIT * (time.monotonic() - self._began):
+                self._interval *= 2
+
+    def _sample(self, last: bool = False) -> None:
+        # who finds the other at it lets it be: the training never waits for a sensor
+        if self._sensor is None or not self._lock.acquire(blocking=False):
+            return
+        try:
+            now = time.monotonic()
+            seconds = now - self._last
+            if seconds < SHORTEST_SECONDS and not (last and not self._samples):
+                return
+            phase = self._phase
+            self._count(self._sensor.read(), phase, seconds)
+            if self._taken % self._stride == 0 or last:
+                self._keep(phase)
+            self._taken += 1
+            self._last = now
+        finally:
+            self._lock.release()
+
+    def _count(self, reading: Reading, phase: str, seconds: float) -> None:
+        self._latest = reading
+        if reading.power_watts is not None:
+            self._power_joules = (self._power_joules or 0.0) + reading.power_watts * seconds
+        if phase == TRAIN and reading.utilization is not None:
+            self._busy_seconds += reading.utilization * seconds
+            self._train_seconds += seconds
+        self._throttling.update(reading.throttling or ())
+
+    def _keep(self, phase: str) -> None:
+        assert self._latest is not None
+        self._samples.append(
+            UtilizationRecord(
+                timestamp=utc_now(),
+                host=self._host,
+                rank=self._rank,
+                device=self._device,
+                phase=phase,
+                utilization=self._latest.utilization,
+                memory_bytes=self._latest.memory_bytes,
+                power_watts=self._latest.power_watts,
+                memory_total_bytes=self._latest.memory_total_bytes,
+                memory_utilization=self._latest.memory_utilization,
+            )
+        )
+        if len(self._samples) > MAX_SAMPLES:
+            del self._samples[1::2]
+            self._stride *= 2
+
+    def _cpu_seconds(self) -> float:
+        return self._thread_cpu_seconds + self._edge_cpu_seconds
+
+    def _energy_joules(self) -> float | None:
+        first, latest = self._first, self._latest
+        if first is None or latest is None or first.energy_joules is None or latest.energy_joules is None:
+            return self._power_joules
+        return latest.energy_joules - first.energy_joules
+
+    def _throttled(self) -> bool | None:
+        if self._latest is None or self._latest.throttling is None:
+            return bool(self._throttling) or None
+        return bool(self._throttling)
+
+    def _notes(self) -> list[str]:
+        throttled = [f"throttled in {count} samples: {reason}" for reason, count in self._throttling.items()]
+        return [self._note, self._sensor.missing() if self._sensor is not None else "", *throttled]
+
+
+def _label(device: torch.device) -> str:
+    from scalewise.ranks.distributed.devices import device_name  # noqa: PLC0415 - with it comes torch
+
+    return ("" if device.index is None else f"{device} ") + device_name(device)
+
+
+def across_starts(reports: Sequence[MonitorReport], changed: bool) -> MonitorReport:
+    """Join the findings of one monitor over the starts of a run.
+
+    Args:
+        reports: One for each start, in their order.
+        changed: Whether the last start was on other devices: utilization is then that of its own, and energy
+            that of none.
+    """
+    *_, last = reports
+    energies = [report.energy_joules for report in reports if report.energy_joules is not None]
+    throttled = [report.throttled for report in reports if report.throttled is not None]
+    known = [
+        (report.mean_utilization, report.train_seconds)
+        for report in ([last] if changed else reports)
+        if report.mean_utilization is not None
+    ]
+    seconds = sum(weight for _, weight in known)
+    return MonitorReport(
+        samples=[sample for report in reports for sample in report.samples],
+        mean_utilization=sum(mean * weight for mean, weight in known) / seconds if seconds else None,
+        train_seconds=seconds,
+        energy_joules=sum(energies) if len(energies) == len(reports) and not changed else None,
+        cpu_fraction=max(report.cpu_fraction for report in reports),
+        throttled=any(throttled) if throttled else None,
+        note="; ".join(dict.fromkeys(report.note for report in reports if report.note)),
+    )
+
+
+def across_ranks(reports: Sequence[MonitorReport]) -> dict[str, Any]:
+    """The fields of ``Measurements`` that monitoring gives.
+
+    Args:
+        reports: One for each rank, in rank order.
+
+    Returns:
+        mean_utilization, least_utilization, energy_joules, monitor_cpu_fraction, throttled, monitor_note.
+    """
+    busy = [report.mean_utilization for report in reports if report.mean_utilization is not None]
+    energies = [report.energy_joules for report in reports if report.energy_joules is not None]
+    throttled = [report.throttled for report in reports if report.throttled is not None]
+    ranks_by_note: dict[str, list[str]] = {}
+    for rank, report in enumerate(reports):
+        ranks_by_note.setdefault(report.note, []).append(str(rank))
+    return {
+        "mean_utilization": sum(busy) / len(busy) if len(busy) == len(reports) else None,
+        "least_utilization": min(busy) if len(busy) == len(reports) else None,
+        # a part of the devices' energy would pass for that of all
+        "energy_joules": sum(energies) if len(energies) == len(reports) else None,
+        "monitor_cpu_fraction": max(report.cpu_fraction for report in reports),
+        "throttled": any(throttled) if throttled else None,
+        "monitor_note": "; ".join(
+            f"rank {', '.join(ranks)}: {note}" for note, ranks in ranks_by_note.items() if note
+        ),
+    }

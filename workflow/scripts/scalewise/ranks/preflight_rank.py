@@ -1,0 +1,49 @@
+"""Try out a site with the smallest job: every rank reports its place, and all sum one number."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+
+from scalewise.execution.preflight_job import (
+    DATASETS,
+    RANK_REPORT,
+    PreflightReport,
+    RankPreflight,
+    file_sizes,
+)
+from scalewise.execution.rank_files import RankFiles
+from scalewise.ranks.distributed.devices import device_name
+from scalewise.ranks.distributed.process_group import gather, process_group
+from scalewise.ranks.rank_process import initialize_rank
+from scalewise.records import write_json
+
+
+def run_preflight_rank(rank_files: RankFiles) -> None:
+    """Join the other ranks; rank 0 writes the reports of all to the attempt's folder."""
+    rank_setup = rank_files.rank_setup()
+    identity, cpus, device = initialize_rank(rank_files, rank_setup)
+    paths = (rank_files.folder / DATASETS).read_text(encoding="utf-8").splitlines()
+    with process_group(rank_files, rank_setup, identity, device):
+        number = torch.tensor([identity.rank + 1.0], dtype=torch.float64, device=device)
+        dist.all_reduce(number)
+        reported = RankPreflight(
+            rank=identity.rank,
+            local_rank=identity.local_rank,
+            host=identity.host,
+            device=device_name(device),
+            visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+            cpus=cpus,
+            threads=torch.get_num_threads(),
+            python=sys.executable,
+            torch=torch.__version__,
+            total=number.item(),
+            datasets=file_sizes(paths),
+        )
+        report = gather(reported, identity.world_size)
+        if identity.rank == 0:
+            write_json(rank_files.folder / RANK_REPORT, PreflightReport(ranks=report))
+    rank_files.finished(identity.rank)

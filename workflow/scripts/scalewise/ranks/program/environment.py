@@ -1,0 +1,178 @@
+"""Environment and command line of a rank of a user's program, and how the probe gets into it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+from scalewise.execution.messages import Endpoint, RankSetup
+from scalewise.execution.rank_files import RankFiles
+from scalewise.plan.catalog.program_files import command_for_folder, program_words
+from scalewise.plan.config.program import ARGUMENT, FOLDER, ProgramSettings
+from scalewise.plan.config.shape import Shape
+from scalewise.plan.config.templates import fill_in
+from scalewise.plan.jobs.launch import RANK_VARIABLES
+from scalewise.plan.runs.run_definition import RunDefinition
+from scalewise.ranks.distributed.identity import Identity
+from scalewise.ranks.distributed.network_interface import choose_interface
+
+PORTS = range(20_000, 32_000)
+"""Ports that the kernel uses for no outgoing connection, which could take one before the program does."""
+
+PROBE = Path(__file__).resolve().parents[2] / "measure"
+
+
+def write_startup(folder: Path) -> None:
+    """Write the ``sitecustomize.py`` that the interpreter runs as it starts; it changes no environment.
+
+    It is the source of ``measure/startup.py`` with a call at its end: a process that never imports torch
+    loads no other file of the probe.
+
+    Args:
+        folder: Created if missing. It comes first on PYTHONPATH.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    source = (PROBE / "startup.py").read_text(encoding="utf-8")
+    call = f"\n\nbegin({str(PROBE)!r}, {str(folder.resolve())!r})\n"
+    (folder / "sitecustomize.py").write_text(source + call, encoding="utf-8")
+
+
+def rendezvous(rank_files: RankFiles, rank_setup: RankSetup, identity: Identity) -> Endpoint:
+    """Return the address at which rank 0 of a program waits: rank 0 chooses it, the others read it.
+
+    Raises:
+        TimeoutError: Rank 0 has not published it in time.
+    """
+    if "TORCHELASTIC_RUN_ID" in os.environ and "MASTER_PORT" in os.environ:
+        return Endpoint(host=os.environ["MASTER_ADDR"], port=int(os.environ["MASTER_PORT"]))  # torchrun's own
+    if identity.rank == 0:
+        address = choose_interface(rank_setup.shape.nodes, rank_setup.network_interface).address
+        rank_files.publish_endpoint(address, free_port(address))
+    return rank_files.wait_for_endpoint(rank_setup.timeout_seconds)
+
+
+def free_port(address: str) -> int:
+    """Return a port of ``PORTS`` at which no process listens.
+
+    Raises:
+        OSError: There is none.
+    """
+    for port in random.SystemRandom().sample(PORTS, 200):
+        with socket.socket() as probe:
+            try:
+                probe.bind((address, port))
+            except OSError:
+                continue
+            return port
+    raise OSError(f"no free port from {PORTS.start} to {PORTS.stop} on {address}")
+
+
+def template_values(definition: RunDefinition, settings: ProgramSettings, folder: Path) -> dict[str, object]:
+    """Return the values of the names in braces that are the same on every rank."""
+    shape = definition.shape
+    return {
+        "devices": shape.world_size,
+        "devices_per_node": shape.devices_per_node,
+        "nodes": shape.nodes,
+        "batch_size_per_device": definition.batch_size_per_device,
+        "global_batch_size": definition.global_batch_size,
+        "accumulation_steps": settings.accumulation_steps,
+        "seed": settings.seed,
+        FOLDER: folder,
+        **{f"{ARGUMENT}{name}": value for name, value in settings.argument.items()},
+    }
+
+
+def rank_values(
+    values: Mapping[str, object], identity: Identity, endpoint: Endpoint, shape: Shape
+) -> dict[str, object]:
+    """Add the values that differ between nodes and ranks."""
+    return {
+        **values,
+        "rank": identity.rank,
+        "local_rank": identity.local_rank,
+        "node_rank": identity.rank // shape.devices_per_node,
+        "master_address": endpoint.host,
+        "master_port": endpoint.port,
+    }
+
+
+def visible_gpus(environ: Mapping[str, str], number: int) -> str:
+    """Return the value of CUDA_VISIBLE_DEVICES that shows the first of the available GPUs.
+
+    Args:
+        environ: Variables of the process. Slurm sets them to the GPUs of a job, or of a single task.
+        number: GPUs of the run on this node.
+    """
+    given = environ.get("HIP_VISIBLE_DEVICES") or environ.get("CUDA_VISIBLE_DEVICES")
+    entries = given.split(",") if given is not None else map(str, range(number))
+    return ",".join(itertools.islice(entries, number))
+
+
+def command(settings: ProgramSettings, values: Mapping[str, object], python: str) -> list[str]:
+    """Return interpreter, program and arguments."""
+    words = [fill_in(str(word), values) for word in settings.arguments]
+    runs_in = settings.working_directory
+    *module, program = program_words(settings.program)
+    if runs_in is not None and not module:
+        program = str(Path(program).absolute())
+    return [command_for_folder(settings.python or python, runs_in), *module, program, *words]
+
+
+def variables(
+    settings: ProgramSettings,
+    values: Mapping[str, object],
+    rank_setup: RankSetup,
+    identity: Identity,
+    startup: Path,
+    probe_spec: Path,
+) -> dict[str, str]:
+    """Return all variables of one rank's program: those of this process, with changes.
+
+    torchrun's are set for every launcher, also for a single rank: programs read RANK, and frameworks
+    TORCHELASTIC_RUN_ID, to train as one of several ranks. A program that starts its own ranks gets none of
+    them.
+
+    Args:
+        settings: The program's.
+        values: Values of the names in braces on this rank.
+        rank_setup: The rendezvous of the ranks.
+        identity: This rank.
+        startup: The folder of ``write_startup``.
+        probe_spec: The file that states what the probe measures.
+    """
+    found = {key: value for key, value in os.environ.items() if not key.startswith("SCALEWISE_")}
+    shape = rank_setup.shape
+    node_rank = str(values["node_rank"])
+    # a killed rank's output must be in the log
+    found |= {
+        "PYTHONUNBUFFERED": "1",
+        "MASTER_ADDR": str(values["master_address"]),
+        "MASTER_PORT": str(values["master_port"]),
+    }
+    interface = choose_interface(shape.nodes, rank_setup.network_interface)
+    # gloo would use the address of the host's name, which is a loopback address on many machines
+    found.setdefault("GLOO_SOCKET_IFNAME", interface.name)
+    if rank_setup.network_interface is not None:
+        found.setdefault("NCCL_SOCKET_IFNAME", interface.name)
+    if settings.starts == "ranks":
+        place = (identity.rank, identity.local_rank, identity.world_size, identity.local_world_size)
+        found |= {name: str(value) for name, value in zip(RANK_VARIABLES, place, strict=True)}
+        found |= {"NODE_RANK": node_rank, "GROUP_RANK": node_rank}
+        found.setdefault("TORCHELASTIC_RUN_ID", "scalewise")
+    else:
+        found = {key: value for key, value in found.items() if key not in RANK_VARIABLES}
+        found["NODE_RANK"] = node_rank
+    # a program takes each GPU that it sees
+    gpus = visible_gpus(found, 0 if rank_setup.accelerator == "cpu" else shape.devices_per_node)
+    found["CUDA_VISIBLE_DEVICES"] = gpus
+    if not found.keys().isdisjoint(("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")):
+        # ROCm prefers it, and counts within the GPUs of ROCR_VISIBLE_DEVICES
+        found["HIP_VISIBLE_DEVICES"] = gpus
+    found |= {name: fill_in(str(value), values) for name, value in settings.environment.items()}
+    path = os.pathsep.join(filter(None, (str(startup), found.get("PYTHONPATH"))))
+    return found | {"PYTHONPATH": path, "SCALEWISE_PROBE": str(probe_spec)}

@@ -1,0 +1,158 @@
+"""The report on a rank, next to the record of its steps: machine, device and start-up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from scalewise.plan.config.site import cpu_model
+from scalewise.ranks.distributed.identity import Identity
+from scalewise.ranks.monitoring.environments import operating_system
+from scalewise.ranks.monitoring.machine_load import CpuUse
+from scalewise.ranks.monitoring.monitor import MonitorReport
+from scalewise.ranks.monitoring.sensors import driver_version, gpu_limits
+from scalewise.ranks.results.rank_record import ProbeRecord
+from scalewise.records import OUTSIDE_THE_STEPS, GpuLimits, Startup, write_text
+
+_FILE = "report{rank}.json"
+
+
+@dataclass(frozen=True)
+class RankReport:
+    """Findings on one rank, or on all ranks of a node that a program has started itself.
+
+    Args:
+        local_rank: None if the program decides.
+        monitors: Findings on each GPU, or on the CPU processes together; empty if the program ended before
+            one could be watched.
+        cpu_use: CPU time during the training; None while it goes on.
+        launch_seconds: Time from the start of the run to that of the process; None on other hosts than the
+            supervisor's, whose clocks may differ.
+        gpu_limits: Limits of each rank's GPU; None for a CPU process.
+        driver: Version of the GPUs' driver; None without a GPU.
+        ended_at: UTC, ISO 8601.
+        startup: Parts of the start-up; None for a user's program, of which the record of the steps has some.
+        train_samples: Training samples of the rank in an epoch; None for a program.
+        test_samples: Test samples that the rank evaluates; None if it evaluates none.
+    """
+
+    rank: int
+    host: str
+    slurm_job_id: str | None
+    restart_count: int
+    cpu_model: str
+    operating_system: str
+    monitors: list[MonitorReport]
+    cpu_use: CpuUse | None
+    launch_seconds: float | None
+    gpu_limits: list[GpuLimits | None]
+    driver: str | None
+    ended_at: str
+    local_rank: int | None = None
+    startup: Startup | None = None
+    train_samples: int | None = None
+    test_samples: int | None = None
+
+
+def report_of(
+    identity: Identity,
+    uuids: Sequence[str | None],
+    monitors: Sequence[MonitorReport],
+    cpu_use: CpuUse | None,
+    launch_seconds: float | None,
+    ended_at: str,
+) -> RankReport:
+    """Collect what this process knows of its host and its devices.
+
+    Args:
+        identity: The rank, or the first rank of a node.
+        uuids: UUID of each rank's GPU; None for a CPU process.
+        monitors: Findings on the devices.
+        cpu_use: CPU time during the training.
+        launch_seconds: Time until the process started.
+        ended_at: UTC, ISO 8601.
+    """
+    return RankReport(
+        rank=identity.rank,
+        host=identity.host,
+        slurm_job_id=identity.slurm_job_id,
+        restart_count=identity.restart_count,
+        cpu_model=cpu_model(),
+        operating_system=operating_system(),
+        monitors=list(monitors),
+        cpu_use=cpu_use,
+        launch_seconds=launch_seconds,
+        gpu_limits=[None if uuid is None else gpu_limits(uuid) for uuid in uuids],
+        driver=driver_version() if any(uuid is not None for uuid in uuids) else None,
+        ended_at=ended_at,
+    )
+
+
+_REPORT = TypeAdapter(RankReport)
+
+
+def write_report(folder: Path, report: RankReport) -> None:
+    """Write a report for rank 0."""
+    write_text(folder / _FILE.format(rank=report.rank), _REPORT.dump_json(report).decode())
+
+
+def read_reports(folder: Path) -> list[RankReport]:
+    """Read the reports that are there, by rank."""
+    paths = [path for path in folder.iterdir() if path.match(_FILE.format(rank="*"))]
+    reports = [_REPORT.validate_json(path.read_text(encoding="utf-8")) for path in paths]
+    return sorted(reports, key=lambda report: report.rank)
+
+
+@dataclass(frozen=True)
+class StartRecords:
+    """The records of one start of a run.
+
+    Args:
+        ranks: One record for each rank, by rank.
+        reports: One for each process that the launcher started, by rank.
+    """
+
+    ranks: list[ProbeRecord]
+    reports: list[RankReport]
+
+    @property
+    def from_step(self) -> int:
+        """Optimizer steps that the training had made before."""
+        return self.ranks[0].from_step
+
+    def report_of(self, rank: int) -> RankReport:
+        """Return the report on a rank, or on all ranks of its node."""
+        return max((each for each in self.reports if each.rank <= rank), key=lambda each: each.rank)
+
+    def changes(self, later: StartRecords) -> list[str]:
+        """Name what takes part in a later start's steps and differs, as ``CPU model B (before: A)``."""
+        pairs = zip(self._conditions(), later._conditions(), strict=True)
+        found = (
+            f"{name} {now[name]} (before: {before[name]})"
+            for before, now in pairs
+            for name in before
+            if name in now and now[name] != before[name]
+        )
+        return list(dict.fromkeys(found))
+
+    def _conditions(self) -> list[dict[str, str]]:
+        """Name what takes part in the steps of each rank, as far as it is known."""
+        limits = list(chain.from_iterable(report.gpu_limits for report in self.reports))
+        found = []
+        for rank, limit in zip(self.ranks, limits, strict=True):
+            report = self.report_of(rank.rank)
+            versions = rank.versions | ({"driver": report.driver} if report.driver else {})
+            found.append(
+                {"device model": rank.device, "CPU model": report.cpu_model}
+                | (limit.named() if limit is not None else {})
+                | {
+                    f"{name} version": version
+                    for name, version in versions.items()
+                    if name.lower().replace("_", "-") not in OUTSIDE_THE_STEPS
+                }
+            )
+        return found

@@ -1,0 +1,594 @@
+"""Write the records of a run: what its ranks measured, joined, and what only the built-in training knows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+from scalewise import __version__
+from scalewise.execution.messages import RankSetup, TrainSpec
+from scalewise.measure.kept_steps import WARM_UP
+from scalewise.measure.probe_spec import FAULT
+from scalewise.plan.catalog.program_files import program_files
+from scalewise.plan.config.program import ProgramSettings
+from scalewise.plan.config.settings import Settings
+from scalewise.ranks.distributed.cpus import cpu_list
+from scalewise.ranks.monitoring.environments import commit, merge_environments
+from scalewise.ranks.monitoring.machine_load import other_cpu_fraction
+from scalewise.ranks.monitoring.monitor import MonitorReport, across_ranks, across_starts
+from scalewise.ranks.results.figures import (
+    communication_fraction,
+    quantile,
+    slowest_part,
+    throughput,
+    waiting_seconds,
+)
+from scalewise.ranks.results.merge import (
+    MeasuredSteps,
+    divergence,
+    evaluation_seconds,
+    first_step_seconds,
+    join_starts,
+    measured_steps,
+    metric_reading,
+    step_seconds,
+    without_measurements,
+)
+from scalewise.ranks.results.rank_record import RECORD as PROBE_RECORD
+from scalewise.ranks.results.rank_record import ProbeRecord, read_records
+from scalewise.ranks.results.rank_report import RankReport, StartRecords, read_reports
+from scalewise.ranks.results.samples import Planned, samples_seen
+from scalewise.records import (
+    EPOCHS,
+    RANKS,
+    RECORD,
+    UTILIZATION,
+    Bucket,
+    Environment,
+    EpochRecord,
+    Measurements,
+    MetricReading,
+    Pass,
+    ProgramMeasurements,
+    Provenance,
+    RankRecord,
+    Resumption,
+    RunRecord,
+    Startup,
+    UtilizationRecord,
+    write_json,
+    write_rows,
+)
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """An epoch that was trained and evaluated, by what only the training knows.
+
+    Args:
+        epoch: Number, from 1.
+        end_step: Optimizer steps of the whole training at its end.
+        samples: Training samples of all ranks in it.
+        evaluation_seconds: Host seconds.
+        learning_rate: The rate of its first step.
+    """
+
+    epoch: int
+    end_step: int
+    samples: int
+    evaluation_seconds: float
+    train_loss: float
+    test_loss: float
+    test_accuracy: float
+    learning_rate: float
+
+
+@dataclass(frozen=True)
+class PassTimes:
+    """Seconds of forward and backward passes that one rank timed after the training.
+
+    Args:
+        local_seconds: Time of forward and backward without communication; None for a model in parts (fsdp).
+        exchanged_seconds: The same with gradients exchanged; None on one rank.
+        passes: The run's own batch size first; smaller ones only on one rank.
+        buckets: Only on one rank; empty if gradients are not exchanged in DDP's buckets.
+    """
+
+    local_seconds: float | None = None
+    exchanged_seconds: float | None = None
+    passes: list[Pass] = field(default_factory=list)
+    buckets: list[Bucket] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Facts of a built-in training that no probe can see.
+
+    Args:
+        diverged: Place and losses at which the training was no longer finite; empty if it stayed finite.
+        resumption: The starts and resumes of the run.
+        timed: Forward and backward passes of each rank, by rank; empty before they are timed.
+        passes: One for each batch size that was timed, over all ranks.
+    """
+
+    epochs: Sequence[Epoch]
+    diverged: str
+    resumption: Resumption
+    timed: Sequence[PassTimes] = ()
+    passes: Sequence[Pass] = ()
+
+
+ENDED_EARLY = "not monitored: the program ended before a sample could be taken"
+
+
+def read_start(folder: Path) -> StartRecords:
+    """Read what the ranks of one start have left; without ranks if there is nothing."""
+    if not folder.is_dir():
+        return StartRecords([], [])
+    return StartRecords(read_records(folder, PROBE_RECORD), read_reports(folder))
+
+
+def read_earlier_starts(spec: TrainSpec) -> list[StartRecords]:
+    """Read what the starts before this one measured up to their last checkpoint, in their order."""
+    return [read_start(spec.starts / str(number)) for number in range(1, spec.start_number)]
+
+
+def covers(spec: TrainSpec, rank: int, step: int) -> bool:
+    """Whether earlier starts have measured a rank up to a step."""
+    found = [
+        record
+        for number in range(1, spec.start_number)
+        for record in read_records(spec.starts / str(number), PROBE_RECORD, rank)
+    ]
+    reached = 0
+    for record in sorted(found, key=lambda each: each.from_step):
+        if record.from_step <= reached:
+            reached = max(reached, record.from_step + record.step_count)
+    return reached >= step
+
+
+def kept_starts(starts: Sequence[StartRecords]) -> list[StartRecords]:
+    """Choose the starts whose steps are in the training, in their order.
+
+    A start that resumed from an older checkpoint, or from none, made the steps of later ones again.
+
+    Args:
+        starts: All starts in their order; the last one ended the training.
+    """
+    kept: list[StartRecords] = []
+    for start in reversed([start for start in starts if start.ranks]):
+        if not kept or start.from_step < kept[0].from_step:
+            kept.insert(0, start)
+    return kept
+
+
+def write_records(
+    spec: TrainSpec,
+    rank_setup: RankSetup,
+    planned: Planned,
+    starts: Sequence[StartRecords],
+    facts: Facts | None = None,
+    argv: Sequence[str] = (),
+    readings: Sequence[tuple[float, float]] = (),
+) -> Measurements:
+    """Write the run's records, the summary last: if it is there, the others are complete.
+
+    Args:
+        spec: The run.
+        rank_setup: Says what started the ranks.
+        planned: The plan of the run.
+        starts: Records of the run's starts, as ``kept_starts`` returns them.
+        facts: Those of the built-in training; None for a user's program.
+        argv: Interpreter, program and arguments of rank 0 of a program.
+        readings: Monotonic seconds and value of each metric that rank 0 of a program printed.
+
+    Raises:
+        ValueError: No step of a program was measured.
+    """
+    settings, (*_, last) = spec.definition.settings, starts
+    joined = _Joined(starts, settings)
+    program = settings if isinstance(settings, ProgramSettings) else None
+    steps = measured_steps(joined.ranks, planned, None if program is None else program.no_grad_passes)
+    if program is not None and not steps.kept:
+        done = min(record.step_count for record in joined.ranks)
+        raise ValueError(
+            f"{program.program} made {done} steps, and none of them after the {joined.warmup_steps} of "
+            "the warm-up can be measured: each of them evaluates or saves too, or there is none. Lower "
+            "warmup_steps, or let it train for longer."
+        )
+    rows = _rank_rows(joined, last, steps, facts)
+    found = None if program is None else _program(program, joined, last, steps, argv, readings)
+    measurements = _measurements(spec, joined, steps, rows, facts, found)
+    write_rows(spec.folder / EPOCHS, EpochRecord, _epochs(facts, joined.ranks[0]) if facts else [])
+    samples = [row for monitor in joined.monitors for row in monitor.samples]
+    write_rows(spec.folder / UTILIZATION, UtilizationRecord, sorted(samples, key=lambda row: row.timestamp))
+    write_rows(spec.folder / RANKS, RankRecord, rows)
+    diverged, reason = divergence(joined.ranks) if facts is None else facts.diverged, ""
+    if diverged and isinstance(settings, Settings):
+        reason = f"the loss is no longer finite {diverged}. Lower learning_rate ({settings.learning_rate})."
+    elif diverged and program is not None:
+        reason = f"{diverged}. Lower the learning rate of {program.program}."
+    record = RunRecord(
+        definition=spec.definition,
+        outcome="diverged" if diverged else "completed",
+        reason=reason,
+        measurements=measurements,
+        provenance=_provenance(spec, rank_setup, last, facts),
+    )
+    write_json(spec.folder / RECORD, record)
+    return measurements
+
+
+class _Joined:
+    """The starts of a run as if one had done it.
+
+    Args:
+        starts: Those whose steps are in the training.
+        settings: Those of the run.
+    """
+
+    def __init__(self, starts: Sequence[StartRecords], settings: Settings | ProgramSettings) -> None:
+        *_, last = starts
+        own = last.ranks[0].own_interval
+        self.warmup_steps = settings.warmup_steps
+        if own is not None:
+            self.warmup_steps = own.warmup_steps
+        warmups = [settings.warmup_steps] * (len(starts) - 1) + [self.warmup_steps]
+        self.problems: list[str] = []
+        changed_at = 0
+        for index, (before, after) in enumerate(pairwise(starts), 1):
+            if changes := before.changes(after):
+                changed_at = index
+                self.problems.append(
+                    f"step {after.from_step}: resumed with {', '.join(changes)}; what was measured before it "
+                    "is excluded"
+                )
+        parts = [
+            [without_measurements(rank) for rank in start.ranks] if index < changed_at else start.ranks
+            for index, start in enumerate(starts)
+        ]
+        self.ranks = join_starts(parts, warmups)
+        self.reports = last.reports
+        first = max(settings.warmup_steps, 1)
+        late = self.ranks[0].flags[max(first - self.ranks[0].from_step, 0) :]
+        self.unmeasured_steps = sum(bool(bits & WARM_UP) for bits in late) - max(self.warmup_steps - first, 0)
+        """Steps after the first warm-up that warmed up again, or were measured on something else."""
+        monitors = [[monitor for report in start.reports for monitor in report.monitors] for start in starts]
+        alike = [each for each in monitors if len(each) == len(monitors[-1])]
+        self.monitors = [
+            across_starts(reports, changed=bool(changed_at)) for reports in zip(*alike, strict=True)
+        ]
+
+    def monitor_of(self, rank: int) -> MonitorReport | None:
+        """Return the findings on a rank's device; None if it was not watched by itself."""
+        if len(self.monitors) == len(self.ranks):
+            return self.monitors[rank]
+        return None
+
+
+def _epochs(facts: Facts, rank: ProbeRecord) -> list[EpochRecord]:
+    """Add to each epoch the seconds of its steps, by the clock of rank 0's device."""
+    records, begin = [], 0
+    for each in facts.epochs:
+        steps = range(max(begin - rank.from_step, 0), each.end_step - rank.from_step)
+        seconds = sum(step_seconds(rank, index, off=True) for index in steps)
+        records.append(
+            EpochRecord(
+                epoch=each.epoch,
+                train_seconds=seconds,
+                evaluation_seconds=each.evaluation_seconds,
+                samples_per_second=each.samples / seconds,
+                train_loss=each.train_loss,
+                test_loss=each.test_loss,
+                test_accuracy=each.test_accuracy,
+                learning_rate=each.learning_rate,
+            )
+        )
+        begin = each.end_step
+    return records
+
+
+def _rank_rows(
+    joined: _Joined, last: StartRecords, steps: MeasuredSteps, facts: Facts | None
+) -> list[RankRecord]:
+    waiting = waiting_seconds([record.communication_seconds or [] for record in joined.ranks])
+    reports = {report.rank: report for report in last.reports}
+    timed = dict(enumerate(facts.timed if facts else ()))
+    return [
+        _rank_row(
+            record,
+            reports.get(record.rank),
+            joined.monitor_of(record.rank),
+            steps,
+            waited,
+            timed.get(record.rank, PassTimes()),
+        )
+        for record, waited in zip(joined.ranks, waiting, strict=True)
+    ]
+
+
+def _rank_row(
+    record: ProbeRecord,
+    report: RankReport | None,
+    monitor: MonitorReport | None,
+    steps: MeasuredSteps,
+    waited: float | None,
+    timed: PassTimes,
+) -> RankRecord:
+    seconds = [step_seconds(record, index) for index in steps.kept]
+    counted, memory = record.communication_seconds, record.peak_memory
+    local_rank = record.local_rank if report is None or report.local_rank is None else report.local_rank
+    return RankRecord(
+        rank=record.rank,
+        local_rank=record.rank if local_rank is None else local_rank,
+        host=record.host,
+        device=record.device,
+        visible_devices=record.visible_devices,
+        threads=record.threads,
+        cpu_affinity=cpu_list(record.affinity),
+        train_samples=_train_samples(record, report),
+        test_samples=None if report is None else report.test_samples,
+        step_seconds_p05=quantile(seconds, 0.05),
+        step_seconds_p50=quantile(seconds, 0.50),
+        step_seconds_p95=quantile(seconds, 0.95),
+        step_seconds_max=max(seconds, default=0.0),
+        loader_wait_seconds=sum(record.wait_seconds[index] for index in steps.kept)
+        if record.wait_seconds
+        else None,
+        peak_memory_bytes=memory.whole_bytes if steps.no_grad == "training" else memory.training_bytes,
+        **_startup(record, report).model_dump(),
+        mean_utilization=monitor.mean_utilization if monitor else None,
+        communication_seconds_per_step=sum(counted) / len(counted) if counted else None,
+        local_pass_seconds=timed.local_seconds,
+        exchanged_pass_seconds=timed.exchanged_seconds,
+        waiting_seconds_per_step=waited,
+        evaluation_peak_memory_bytes=memory.evaluation_bytes,
+    )
+
+
+def _train_samples(record: ProbeRecord, report: RankReport | None) -> int | None:
+    if report is not None and report.train_samples is not None:
+        return report.train_samples
+    return sum(each or 0 for each in record.samples) if record.samples else None
+
+
+def _startup(record: ProbeRecord, report: RankReport | None) -> Startup:
+    """Return the parts of a rank's start-up; a program makes most of them unseen."""
+    first = first_step_seconds(record)
+    if report is not None and report.startup is not None:
+        return report.startup.model_copy(update={"first_step_seconds": first})
+    return Startup(
+        imports_seconds=record.torch_imported - record.process_started,
+        process_group_seconds=None,
+        data_seconds=None,
+        model_seconds=None,
+        first_step_seconds=first,
+        launch_seconds=report.launch_seconds if report is not None else None,
+        preparation_seconds=None
+        if record.first_step_began is None
+        else record.first_step_began - record.torch_imported,
+    )
+
+
+def _measurements(
+    spec: TrainSpec,
+    joined: _Joined,
+    steps: MeasuredSteps,
+    rows: Sequence[RankRecord],
+    facts: Facts | None,
+    program: ProgramMeasurements | None,
+) -> Measurements:
+    ranks, windows, settings = joined.ranks, steps.windows, spec.definition.settings
+    measured_seconds = sum(window.seconds for window in windows if not window.warmup)
+    waits = [row.loader_wait_seconds for row in rows]
+    known_waits = [wait for wait in waits if wait is not None]
+    epochs = [] if facts is None else facts.epochs
+    accuracies = [epoch.test_accuracy for epoch in epochs]
+    evaluated = [row.evaluation_peak_memory_bytes for row in rows]
+    known_evaluated = [each for each in evaluated if each is not None]
+    monitored = {"monitor_note": ENDED_EARLY}
+    if len(joined.monitors) == (len(ranks) if ranks[0].cuda else len(joined.reports)):
+        monitored = across_ranks(joined.monitors)
+    notes = [monitored["monitor_note"], *(rank.peak_memory.note for rank in ranks)]
+    if facts is not None:
+        notes += [event for rank in ranks for event in rank.events if event.startswith(FAULT)]
+    monitored["monitor_note"] = "; ".join(dict.fromkeys(filter(None, notes)))
+    resumption = Resumption(starts=spec.start_number) if facts is None else facts.resumption
+    uses = [report.cpu_use for report in joined.reports]
+    return Measurements(
+        parameters=ranks[0].parameters,
+        epochs_completed=len(epochs),
+        throughput_samples_per_second=throughput(windows),
+        windows=windows,
+        excluded_steps=steps.excluded,
+        train_seconds=sum(window.seconds for window in windows),
+        evaluation_seconds=max(evaluation_seconds(record, steps.no_grad) for record in ranks)
+        if facts is None
+        else sum(epoch.evaluation_seconds for epoch in epochs),
+        final_accuracy=accuracies[-1] if accuracies else None,
+        best_accuracy=max(accuracies, default=None),
+        peak_memory_bytes=max(row.peak_memory_bytes for row in rows),
+        peak_memory_kind=ranks[0].peak_memory.kind,
+        # the most of some ranks might be less than that of all
+        evaluation_peak_memory_bytes=max(known_evaluated) if len(known_evaluated) == len(rows) else None,
+        loader_wait_fraction=_share(max(known_waits), measured_seconds)
+        if len(known_waits) == len(rows)
+        else None,
+        startup=Startup(
+            **{part: slowest_part([getattr(row, part) for row in rows]) for part in Startup.model_fields}
+        ),
+        **monitored,
+        communication_fraction=communication_fraction(rows, windows),
+        other_cpu_fraction=other_cpu_fraction([use for use in uses if use is not None]),
+        loader=settings.loader if isinstance(settings, Settings) else "program",
+        passes=list(facts.passes) if facts else [],
+        buckets=facts.timed[0].buckets if facts and facts.timed else [],
+        own_interval=ranks[0].own_interval,
+        program=program,
+        resumption=resumption.model_copy(
+            update={
+                "unmeasured_steps": joined.unmeasured_steps,
+                "problems": [*resumption.problems, *joined.problems],
+            }
+        ),
+    )
+
+
+def _share(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
+
+
+def _provenance(
+    spec: TrainSpec, rank_setup: RankSetup, last: StartRecords, facts: Facts | None
+) -> Provenance:
+    environments = []
+    for record in last.ranks:
+        report = last.report_of(record.rank)
+        driver = {} if report.driver is None else {"driver": report.driver}
+        environments.append(
+            Environment(
+                hosts=[record.host],
+                cpu_model=report.cpu_model,
+                operating_system=report.operating_system,
+                versions={"scalewise": __version__, **record.versions, **driver},
+            )
+        )
+    first, resumption = environments[0], facts.resumption if facts else Resumption()
+    other_jobs = [each for each in (resumption.earlier_other_jobs, spec.other_jobs) if each is not None]
+    return Provenance(
+        commit=commit(),
+        versions=first.versions,
+        hosts=list(dict.fromkeys([*resumption.earlier_hosts, *(record.host for record in last.ranks)])),
+        devices=[record.device for record in last.ranks],
+        cpu_model=first.cpu_model,
+        operating_system=first.operating_system,
+        launcher=rank_setup.launcher,
+        started_at=spec.started_at,
+        ended_at=max(report.ended_at for report in last.reports),
+        slurm_job_id=last.reports[0].slurm_job_id,
+        restart_count=last.reports[0].restart_count,
+        other_jobs=max(other_jobs, default=None),
+        inputs=spec.input_hashes,
+        environments=merge_environments(environments),
+        gpu_limits=[limit for report in last.reports for limit in report.gpu_limits],
+    )
+
+
+# --- a user's program ---------------------------------------------------------------------------------
+
+
+def _program(
+    settings: ProgramSettings,
+    joined: _Joined,
+    last: StartRecords,
+    steps: MeasuredSteps,
+    argv: Sequence[str],
+    readings: Sequence[tuple[float, float]],
+) -> ProgramMeasurements:
+    records = joined.ranks
+    unknown = _unknown(records)
+    metric = [metric_reading(records[0], at, value, steps.no_grad) for at, value in readings]
+    target = settings.metric
+    reached = (each.seconds for each in metric if target is not None and target.is_reached(each.value))
+    return ProgramMeasurements(
+        command=list(argv),
+        ended="steps" if all(record.ended == "steps" for record in last.ranks) else "itself",
+        samples_from=steps.samples.source,
+        samples_seen=samples_seen(records).per_step,
+        optimizers=list(dict.fromkeys(each.name for record in records for each in record.optimizers)),
+        skipped_steps=records[0].skipped_by_scaler,
+        parallelism=list(dict.fromkeys(name for record in records for name in record.parallelism)),
+        precision=_precision(records[0]),
+        compiled=any(record.compiled for record in records),
+        gradient_bytes=_gradient_bytes(records, unknown),
+        losses=_losses(records[0]),
+        metric=_thinned(metric),
+        seconds_to_metric=next(reached, None),
+        imported_files=_imported(records),
+        unknown=unknown,
+        notes=_notes(settings, records, steps),
+        cautions=steps.cautions,
+        throughput_with_no_grad=steps.throughput_with_no_grad,
+    )
+
+
+def _unknown(records: Sequence[ProbeRecord]) -> dict[str, str]:
+    """Say why a quantity of a program is unknown."""
+    unknown: dict[str, str] = {}
+    if any(record.communication_seconds is None for record in records):
+        unknown["communication"] = (
+            "it is counted by DistributedDataParallel, and none was seen on every rank"
+            if len(records) > 1
+            else "there is no other rank"
+        )
+    if not all(record.wait_seconds for record in records):
+        unknown["loader wait"] = "no DataLoader of PyTorch feeds the training"
+    unknown["test accuracy"] = "the program does not tell it; `metric` reads a number from what it prints"
+    unknown["parts of the start-up"] = "process group, data and model are made in the program"
+    return unknown
+
+
+def _losses(record: ProbeRecord) -> list[tuple[int, float | None]]:
+    return sorted(((int(step), loss) for step, loss in record.losses.items()), key=lambda each: each[0])
+
+
+MOST_READINGS = 1000
+"""Readings of a metric that are kept, evenly over the run; the first that reached the target counts apart."""
+
+
+def _thinned(readings: list[MetricReading]) -> list[MetricReading]:
+    stride = max(-(-len(readings) // MOST_READINGS), 1)
+    return readings[::stride]
+
+
+def _precision(record: ProbeRecord) -> str:
+    """``bfloat16 by autocast, parameters float32``."""
+    formats = sorted({name.rpartition(":")[2] for name in record.precision})
+    parts = [f"{' and '.join(formats)} by autocast"] if formats else []
+    stored = [name.removeprefix("torch.") for name in record.parameter_dtypes]
+    return ", ".join([*parts, f"parameters {' and '.join(stored)}"] if stored else parts)
+
+
+def _gradient_bytes(records: Sequence[ProbeRecord], unknown: dict[str, str]) -> int | None:
+    if any(record.sharded for record in records):
+        unknown["bytes of gradients"] = "the model is divided over the ranks, which exchange parameters too"
+        return None
+    return records[0].gradient_bytes
+
+
+def _imported(records: Sequence[ProbeRecord]) -> dict[str, str]:
+    """Imported files of all ranks, by a path from the working directory where they lie below it."""
+    here = Path.cwd()
+    found: dict[str, str] = {}
+    for record in records:
+        for name, digest in record.imported_files.items():
+            path = Path(name)
+            found[str(path.relative_to(here)) if path.is_relative_to(here) else name] = digest
+    return dict(sorted(found.items()))
+
+
+def _notes(settings: ProgramSettings, records: Sequence[ProbeRecord], steps: MeasuredSteps) -> list[str]:
+    notes = [*steps.notes]
+    events = dict.fromkeys(event for record in records for event in record.events)
+    notes += [f"{event[0].upper()}{event[1:]}." if event else "" for event in events]
+    done = min(record.step_count for record in records)
+    by_itself = any(record.ended == "itself" for record in records)
+    if settings.steps is not None and by_itself:
+        asked = settings.warmup_steps + settings.steps.most
+        up_to = "" if settings.steps.until_interval is None else "at most "
+        if done < asked:
+            notes.append(
+                f"The program came to its own end after {done} steps, before the {up_to}{asked} that were "
+                "asked for."
+            )
+    known = {str(path.resolve()) for path in program_files(settings)}
+    known |= {str(Path(name).resolve()) for name in settings.files}
+    imported = dict.fromkeys(name for record in records for name in record.imported_files)
+    if unread := [name for name in imported if str(Path(name).resolve()) not in known]:
+        notes.append(
+            f"It imports {len(unread)} files that reading it did not show ({', '.join(unread[:3])}): a "
+            "change in them does not train again by itself. Name them under `files` where they matter."
+        )
+    return notes
