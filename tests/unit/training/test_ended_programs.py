@@ -20,8 +20,9 @@ from scalewise.ranks.distributed.identity import Identity
 from scalewise.ranks.monitoring.machine_load import CpuUse
 from scalewise.ranks.program.rank import ProgramError, ProgramRank
 from scalewise.ranks.results.rank_record import ProbeRecord
-from scalewise.ranks.results.rank_report import RankReport, StartRecords
+from scalewise.ranks.results.rank_report import RankReport
 from scalewise.ranks.results.samples import Planned
+from scalewise.ranks.results.starts import StartRecords
 from scalewise.ranks.results.write import write_records
 from scalewise.records import RECORD, RankRecord, RunRecord, read_record, seconds_between
 

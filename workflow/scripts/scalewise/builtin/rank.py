@@ -37,16 +37,10 @@ from scalewise.ranks.distributed.identity import Identity
 from scalewise.ranks.distributed.process_group import gather, process_group
 from scalewise.ranks.monitoring.machine_load import CpuMeter, CpuUse
 from scalewise.ranks.rank_process import initialize_rank
-from scalewise.ranks.results.rank_report import RankReport, StartRecords, report_of, write_report
+from scalewise.ranks.results.rank_report import RankReport, report_of, write_report
 from scalewise.ranks.results.samples import Planned
-from scalewise.ranks.results.write import (
-    Epoch,
-    Facts,
-    kept_starts,
-    read_earlier_starts,
-    read_start,
-    write_records,
-)
+from scalewise.ranks.results.starts import StartRecords, kept_starts, read_earlier_starts, read_start
+from scalewise.ranks.results.write import Epoch, Facts, write_records
 from scalewise.records import MODEL, Measurements, Startup, later, replaced_whole
 
 LOOK_SECONDS = 0.1

@@ -32,7 +32,7 @@ from scalewise.execution.messages import GracefulStop, Progress, TrainSpec
 from scalewise.execution.progress_reporter import ProgressReporter
 from scalewise.execution.rank_files import RankFiles
 from scalewise.ranks.results.rank_report import RankReport, write_report
-from scalewise.ranks.results.write import covers
+from scalewise.ranks.results.starts import covers
 from scalewise.records import Resumption
 
 TAKEN = "the run's folder is another training's by now"

@@ -57,8 +57,9 @@ from scalewise.ranks.results.rank_record import (
     read_records,
     steps_done,
 )
-from scalewise.ranks.results.rank_report import StartRecords, read_reports, report_of, write_report
+from scalewise.ranks.results.rank_report import read_reports, report_of, write_report
 from scalewise.ranks.results.samples import Planned
+from scalewise.ranks.results.starts import StartRecords
 from scalewise.ranks.results.write import write_records
 from scalewise.records import later, seconds_between, utc_now, write_text
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -15,8 +14,7 @@ from scalewise.ranks.monitoring.environments import operating_system
 from scalewise.ranks.monitoring.machine_load import CpuUse
 from scalewise.ranks.monitoring.monitor import MonitorReport
 from scalewise.ranks.monitoring.sensors import driver_version, gpu_limits
-from scalewise.ranks.results.rank_record import ProbeRecord
-from scalewise.records import OUTSIDE_THE_STEPS, GpuLimits, Startup, write_text
+from scalewise.records import GpuLimits, Startup, write_text
 
 _FILE = "report{rank}.json"
 
@@ -105,54 +103,3 @@ def read_reports(folder: Path) -> list[RankReport]:
     paths = [path for path in folder.iterdir() if path.match(_FILE.format(rank="*"))]
     reports = [_REPORT.validate_json(path.read_text(encoding="utf-8")) for path in paths]
     return sorted(reports, key=lambda report: report.rank)
-
-
-@dataclass(frozen=True)
-class StartRecords:
-    """The records of one start of a run.
-
-    Args:
-        ranks: One record for each rank, by rank.
-        reports: One for each process that the launcher started, by rank.
-    """
-
-    ranks: list[ProbeRecord]
-    reports: list[RankReport]
-
-    @property
-    def from_step(self) -> int:
-        """Optimizer steps that the training had made before."""
-        return self.ranks[0].from_step
-
-    def report_of(self, rank: int) -> RankReport:
-        """Return the report on a rank, or on all ranks of its node."""
-        return max((each for each in self.reports if each.rank <= rank), key=lambda each: each.rank)
-
-    def changes(self, later: StartRecords) -> list[str]:
-        """Name what takes part in a later start's steps and differs, as ``CPU model B (before: A)``."""
-        pairs = zip(self._conditions(), later._conditions(), strict=True)
-        found = (
-            f"{name} {now[name]} (before: {before[name]})"
-            for before, now in pairs
-            for name in before
-            if name in now and now[name] != before[name]
-        )
-        return list(dict.fromkeys(found))
-
-    def _conditions(self) -> list[dict[str, str]]:
-        """Name what takes part in the steps of each rank, as far as it is known."""
-        limits = list(chain.from_iterable(report.gpu_limits for report in self.reports))
-        found = []
-        for rank, limit in zip(self.ranks, limits, strict=True):
-            report = self.report_of(rank.rank)
-            versions = rank.versions | ({"driver": report.driver} if report.driver else {})
-            found.append(
-                {"device model": rank.device, "CPU model": report.cpu_model}
-                | (limit.named() if limit is not None else {})
-                | {
-                    f"{name} version": version
-                    for name, version in versions.items()
-                    if name.lower().replace("_", "-") not in OUTSIDE_THE_STEPS
-                }
-            )
-        return found

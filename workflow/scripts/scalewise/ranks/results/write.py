@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
-from pathlib import Path
 
 from scalewise import __version__
 from scalewise.execution.messages import RankSetup, TrainSpec
-from scalewise.measure.kept_steps import WARM_UP
 from scalewise.measure.probe_spec import FAULT
-from scalewise.plan.catalog.program_files import program_files
 from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.settings import Settings
 from scalewise.ranks.distributed.cpus import cpu_list
 from scalewise.ranks.monitoring.environments import commit, merge_environments
 from scalewise.ranks.monitoring.machine_load import other_cpu_fraction
-from scalewise.ranks.monitoring.monitor import MonitorReport, across_ranks, across_starts
+from scalewise.ranks.monitoring.monitor import MonitorReport, across_ranks
 from scalewise.ranks.results.figures import (
     communication_fraction,
     quantile,
@@ -30,16 +26,14 @@ from scalewise.ranks.results.merge import (
     divergence,
     evaluation_seconds,
     first_step_seconds,
-    join_starts,
     measured_steps,
-    metric_reading,
     step_seconds,
-    without_measurements,
 )
-from scalewise.ranks.results.rank_record import RECORD as PROBE_RECORD
-from scalewise.ranks.results.rank_record import ProbeRecord, read_records
-from scalewise.ranks.results.rank_report import RankReport, StartRecords, read_reports
-from scalewise.ranks.results.samples import Planned, samples_seen
+from scalewise.ranks.results.program_findings import program_measurements
+from scalewise.ranks.results.rank_record import ProbeRecord
+from scalewise.ranks.results.rank_report import RankReport
+from scalewise.ranks.results.samples import Planned
+from scalewise.ranks.results.starts import JoinedStarts, StartRecords
 from scalewise.records import (
     EPOCHS,
     RANKS,
@@ -49,7 +43,6 @@ from scalewise.records import (
     Environment,
     EpochRecord,
     Measurements,
-    MetricReading,
     Pass,
     ProgramMeasurements,
     Provenance,
@@ -123,47 +116,6 @@ class Facts:
 ENDED_EARLY = "not monitored: the program ended before a sample could be taken"
 
 
-def read_start(folder: Path) -> StartRecords:
-    """Read what the ranks of one start have left; without ranks if there is nothing."""
-    if not folder.is_dir():
-        return StartRecords([], [])
-    return StartRecords(read_records(folder, PROBE_RECORD), read_reports(folder))
-
-
-def read_earlier_starts(spec: TrainSpec) -> list[StartRecords]:
-    """Read what the starts before this one measured up to their last checkpoint, in their order."""
-    return [read_start(spec.starts / str(number)) for number in range(1, spec.start_number)]
-
-
-def covers(spec: TrainSpec, rank: int, step: int) -> bool:
-    """Whether earlier starts have measured a rank up to a step."""
-    found = [
-        record
-        for number in range(1, spec.start_number)
-        for record in read_records(spec.starts / str(number), PROBE_RECORD, rank)
-    ]
-    reached = 0
-    for record in sorted(found, key=lambda each: each.from_step):
-        if record.from_step <= reached:
-            reached = max(reached, record.from_step + record.step_count)
-    return reached >= step
-
-
-def kept_starts(starts: Sequence[StartRecords]) -> list[StartRecords]:
-    """Choose the starts whose steps are in the training, in their order.
-
-    A start that resumed from an older checkpoint, or from none, made the steps of later ones again.
-
-    Args:
-        starts: All starts in their order; the last one ended the training.
-    """
-    kept: list[StartRecords] = []
-    for start in reversed([start for start in starts if start.ranks]):
-        if not kept or start.from_step < kept[0].from_step:
-            kept.insert(0, start)
-    return kept
-
-
 def write_records(
     spec: TrainSpec,
     rank_setup: RankSetup,
@@ -188,7 +140,7 @@ def write_records(
         ValueError: No step of a program was measured.
     """
     settings, (*_, last) = spec.definition.settings, starts
-    joined = _Joined(starts, settings)
+    joined = JoinedStarts(starts, settings.warmup_steps)
     program = settings if isinstance(settings, ProgramSettings) else None
     steps = measured_steps(joined.ranks, planned, None if program is None else program.no_grad_passes)
     if program is not None and not steps.kept:
@@ -199,7 +151,7 @@ def write_records(
             "warmup_steps, or let it train for longer."
         )
     rows = _rank_rows(joined, last, steps, facts)
-    found = None if program is None else _program(program, joined, last, steps, argv, readings)
+    found = None if program is None else program_measurements(program, joined, last, steps, argv, readings)
     measurements = _measurements(spec, joined, steps, rows, facts, found)
     write_rows(spec.folder / EPOCHS, EpochRecord, _epochs(facts, joined.ranks[0]) if facts else [])
     samples = [row for monitor in joined.monitors for row in monitor.samples]
@@ -219,53 +171,6 @@ def write_records(
     )
     write_json(spec.folder / RECORD, record)
     return measurements
-
-
-class _Joined:
-    """The starts of a run as if one had done it.
-
-    Args:
-        starts: Those whose steps are in the training.
-        settings: Those of the run.
-    """
-
-    def __init__(self, starts: Sequence[StartRecords], settings: Settings | ProgramSettings) -> None:
-        *_, last = starts
-        own = last.ranks[0].own_interval
-        self.warmup_steps = settings.warmup_steps
-        if own is not None:
-            self.warmup_steps = own.warmup_steps
-        warmups = [settings.warmup_steps] * (len(starts) - 1) + [self.warmup_steps]
-        self.problems: list[str] = []
-        changed_at = 0
-        for index, (before, after) in enumerate(pairwise(starts), 1):
-            if changes := before.changes(after):
-                changed_at = index
-                self.problems.append(
-                    f"step {after.from_step}: resumed with {', '.join(changes)}; what was measured before it "
-                    "is excluded"
-                )
-        parts = [
-            [without_measurements(rank) for rank in start.ranks] if index < changed_at else start.ranks
-            for index, start in enumerate(starts)
-        ]
-        self.ranks = join_starts(parts, warmups)
-        self.reports = last.reports
-        first = max(settings.warmup_steps, 1)
-        late = self.ranks[0].flags[max(first - self.ranks[0].from_step, 0) :]
-        self.unmeasured_steps = sum(bool(bits & WARM_UP) for bits in late) - max(self.warmup_steps - first, 0)
-        """Steps after the first warm-up that warmed up again, or were measured on something else."""
-        monitors = [[monitor for report in start.reports for monitor in report.monitors] for start in starts]
-        alike = [each for each in monitors if len(each) == len(monitors[-1])]
-        self.monitors = [
-            across_starts(reports, changed=bool(changed_at)) for reports in zip(*alike, strict=True)
-        ]
-
-    def monitor_of(self, rank: int) -> MonitorReport | None:
-        """Return the findings on a rank's device; None if it was not watched by itself."""
-        if len(self.monitors) == len(self.ranks):
-            return self.monitors[rank]
-        return None
 
 
 def _epochs(facts: Facts, rank: ProbeRecord) -> list[EpochRecord]:
@@ -291,7 +196,7 @@ def _epochs(facts: Facts, rank: ProbeRecord) -> list[EpochRecord]:
 
 
 def _rank_rows(
-    joined: _Joined, last: StartRecords, steps: MeasuredSteps, facts: Facts | None
+    joined: JoinedStarts, last: StartRecords, steps: MeasuredSteps, facts: Facts | None
 ) -> list[RankRecord]:
     waiting = waiting_seconds([record.communication_seconds or [] for record in joined.ranks])
     reports = {report.rank: report for report in last.reports}
@@ -374,7 +279,7 @@ def _startup(record: ProbeRecord, report: RankReport | None) -> Startup:
 
 def _measurements(
     spec: TrainSpec,
-    joined: _Joined,
+    joined: JoinedStarts,
     steps: MeasuredSteps,
     rows: Sequence[RankRecord],
     facts: Facts | None,
@@ -474,121 +379,3 @@ def _provenance(
         environments=merge_environments(environments),
         gpu_limits=[limit for report in last.reports for limit in report.gpu_limits],
     )
-
-
-# --- a user's program ---------------------------------------------------------------------------------
-
-
-def _program(
-    settings: ProgramSettings,
-    joined: _Joined,
-    last: StartRecords,
-    steps: MeasuredSteps,
-    argv: Sequence[str],
-    readings: Sequence[tuple[float, float]],
-) -> ProgramMeasurements:
-    records = joined.ranks
-    unknown = _unknown(records)
-    metric = [metric_reading(records[0], at, value, steps.no_grad) for at, value in readings]
-    target = settings.metric
-    reached = (each.seconds for each in metric if target is not None and target.is_reached(each.value))
-    return ProgramMeasurements(
-        command=list(argv),
-        ended="steps" if all(record.ended == "steps" for record in last.ranks) else "itself",
-        samples_from=steps.samples.source,
-        samples_seen=samples_seen(records).per_step,
-        optimizers=list(dict.fromkeys(each.name for record in records for each in record.optimizers)),
-        skipped_steps=records[0].skipped_by_scaler,
-        parallelism=list(dict.fromkeys(name for record in records for name in record.parallelism)),
-        precision=_precision(records[0]),
-        compiled=any(record.compiled for record in records),
-        gradient_bytes=_gradient_bytes(records, unknown),
-        losses=_losses(records[0]),
-        metric=_thinned(metric),
-        seconds_to_metric=next(reached, None),
-        imported_files=_imported(records),
-        unknown=unknown,
-        notes=_notes(settings, records, steps),
-        cautions=steps.cautions,
-        throughput_with_no_grad=steps.throughput_with_no_grad,
-    )
-
-
-def _unknown(records: Sequence[ProbeRecord]) -> dict[str, str]:
-    """Say why a quantity of a program is unknown."""
-    unknown: dict[str, str] = {}
-    if any(record.communication_seconds is None for record in records):
-        unknown["communication"] = (
-            "it is counted by DistributedDataParallel, and none was seen on every rank"
-            if len(records) > 1
-            else "there is no other rank"
-        )
-    if not all(record.wait_seconds for record in records):
-        unknown["loader wait"] = "no DataLoader of PyTorch feeds the training"
-    unknown["test accuracy"] = "the program does not tell it; `metric` reads a number from what it prints"
-    unknown["parts of the start-up"] = "process group, data and model are made in the program"
-    return unknown
-
-
-def _losses(record: ProbeRecord) -> list[tuple[int, float | None]]:
-    return sorted(((int(step), loss) for step, loss in record.losses.items()), key=lambda each: each[0])
-
-
-MOST_READINGS = 1000
-"""Readings of a metric that are kept, evenly over the run; the first that reached the target counts apart."""
-
-
-def _thinned(readings: list[MetricReading]) -> list[MetricReading]:
-    stride = max(-(-len(readings) // MOST_READINGS), 1)
-    return readings[::stride]
-
-
-def _precision(record: ProbeRecord) -> str:
-    """``bfloat16 by autocast, parameters float32``."""
-    formats = sorted({name.rpartition(":")[2] for name in record.precision})
-    parts = [f"{' and '.join(formats)} by autocast"] if formats else []
-    stored = [name.removeprefix("torch.") for name in record.parameter_dtypes]
-    return ", ".join([*parts, f"parameters {' and '.join(stored)}"] if stored else parts)
-
-
-def _gradient_bytes(records: Sequence[ProbeRecord], unknown: dict[str, str]) -> int | None:
-    if any(record.sharded for record in records):
-        unknown["bytes of gradients"] = "the model is divided over the ranks, which exchange parameters too"
-        return None
-    return records[0].gradient_bytes
-
-
-def _imported(records: Sequence[ProbeRecord]) -> dict[str, str]:
-    """Imported files of all ranks, by a path from the working directory where they lie below it."""
-    here = Path.cwd()
-    found: dict[str, str] = {}
-    for record in records:
-        for name, digest in record.imported_files.items():
-            path = Path(name)
-            found[str(path.relative_to(here)) if path.is_relative_to(here) else name] = digest
-    return dict(sorted(found.items()))
-
-
-def _notes(settings: ProgramSettings, records: Sequence[ProbeRecord], steps: MeasuredSteps) -> list[str]:
-    notes = [*steps.notes]
-    events = dict.fromkeys(event for record in records for event in record.events)
-    notes += [f"{event[0].upper()}{event[1:]}." if event else "" for event in events]
-    done = min(record.step_count for record in records)
-    by_itself = any(record.ended == "itself" for record in records)
-    if settings.steps is not None and by_itself:
-        asked = settings.warmup_steps + settings.steps.most
-        up_to = "" if settings.steps.until_interval is None else "at most "
-        if done < asked:
-            notes.append(
-                f"The program came to its own end after {done} steps, before the {up_to}{asked} that were "
-                "asked for."
-            )
-    known = {str(path.resolve()) for path in program_files(settings)}
-    known |= {str(Path(name).resolve()) for name in settings.files}
-    imported = dict.fromkeys(name for record in records for name in record.imported_files)
-    if unread := [name for name in imported if str(Path(name).resolve()) not in known]:
-        notes.append(
-            f"It imports {len(unread)} files that reading it did not show ({', '.join(unread[:3])}): a "
-            "change in them does not train again by itself. Name them under `files` where they matter."
-        )
-    return notes

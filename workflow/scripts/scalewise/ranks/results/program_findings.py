@@ -1,0 +1,139 @@
+"""Findings on a user's program: what it did, what is unknown of it, and what its user should know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from scalewise.plan.catalog.program_files import program_files
+from scalewise.plan.config.program import ProgramSettings
+from scalewise.ranks.results.merge import MeasuredSteps, metric_reading
+from scalewise.ranks.results.rank_record import ProbeRecord
+from scalewise.ranks.results.samples import samples_seen
+from scalewise.ranks.results.starts import JoinedStarts, StartRecords
+from scalewise.records import MetricReading, ProgramMeasurements
+
+
+def program_measurements(
+    settings: ProgramSettings,
+    joined: JoinedStarts,
+    last: StartRecords,
+    steps: MeasuredSteps,
+    argv: Sequence[str],
+    readings: Sequence[tuple[float, float]],
+) -> ProgramMeasurements:
+    """Collect what is known of a user's program beside the figures that every training has.
+
+    Args:
+        settings: The program's.
+        joined: Records of its ranks.
+        last: Records of its last start.
+        steps: The steps that are measured.
+        argv: Interpreter, program and arguments of rank 0.
+        readings: Monotonic seconds and value of each metric that rank 0 printed.
+    """
+    records = joined.ranks
+    unknown = _unknown(records)
+    metric = [metric_reading(records[0], at, value, steps.no_grad) for at, value in readings]
+    target = settings.metric
+    reached = (each.seconds for each in metric if target is not None and target.is_reached(each.value))
+    return ProgramMeasurements(
+        command=list(argv),
+        ended="steps" if all(record.ended == "steps" for record in last.ranks) else "itself",
+        samples_from=steps.samples.source,
+        samples_seen=samples_seen(records).per_step,
+        optimizers=list(dict.fromkeys(each.name for record in records for each in record.optimizers)),
+        skipped_steps=records[0].skipped_by_scaler,
+        parallelism=list(dict.fromkeys(name for record in records for name in record.parallelism)),
+        precision=_precision(records[0]),
+        compiled=any(record.compiled for record in records),
+        gradient_bytes=_gradient_bytes(records, unknown),
+        losses=_losses(records[0]),
+        metric=_thinned(metric),
+        seconds_to_metric=next(reached, None),
+        imported_files=_imported(records),
+        unknown=unknown,
+        notes=_notes(settings, records, steps),
+        cautions=steps.cautions,
+        throughput_with_no_grad=steps.throughput_with_no_grad,
+    )
+
+
+def _unknown(records: Sequence[ProbeRecord]) -> dict[str, str]:
+    """Say why a quantity of a program is unknown."""
+    unknown: dict[str, str] = {}
+    if any(record.communication_seconds is None for record in records):
+        unknown["communication"] = (
+            "it is counted by DistributedDataParallel, and none was seen on every rank"
+            if len(records) > 1
+            else "there is no other rank"
+        )
+    if not all(record.wait_seconds for record in records):
+        unknown["loader wait"] = "no DataLoader of PyTorch feeds the training"
+    unknown["test accuracy"] = "the program does not tell it; `metric` reads a number from what it prints"
+    unknown["parts of the start-up"] = "process group, data and model are made in the program"
+    return unknown
+
+
+def _losses(record: ProbeRecord) -> list[tuple[int, float | None]]:
+    return sorted(((int(step), loss) for step, loss in record.losses.items()), key=lambda each: each[0])
+
+
+MOST_READINGS = 1000
+"""Readings of a metric that are kept, evenly over the run; the first that reached the target counts apart."""
+
+
+def _thinned(readings: list[MetricReading]) -> list[MetricReading]:
+    stride = max(-(-len(readings) // MOST_READINGS), 1)
+    return readings[::stride]
+
+
+def _precision(record: ProbeRecord) -> str:
+    """``bfloat16 by autocast, parameters float32``."""
+    formats = sorted({name.rpartition(":")[2] for name in record.precision})
+    parts = [f"{' and '.join(formats)} by autocast"] if formats else []
+    stored = [name.removeprefix("torch.") for name in record.parameter_dtypes]
+    return ", ".join([*parts, f"parameters {' and '.join(stored)}"] if stored else parts)
+
+
+def _gradient_bytes(records: Sequence[ProbeRecord], unknown: dict[str, str]) -> int | None:
+    if any(record.sharded for record in records):
+        unknown["bytes of gradients"] = "the model is divided over the ranks, which exchange parameters too"
+        return None
+    return records[0].gradient_bytes
+
+
+def _imported(records: Sequence[ProbeRecord]) -> dict[str, str]:
+    """Imported files of all ranks, by a path from the working directory where they lie below it."""
+    here = Path.cwd()
+    found: dict[str, str] = {}
+    for record in records:
+        for name, digest in record.imported_files.items():
+            path = Path(name)
+            found[str(path.relative_to(here)) if path.is_relative_to(here) else name] = digest
+    return dict(sorted(found.items()))
+
+
+def _notes(settings: ProgramSettings, records: Sequence[ProbeRecord], steps: MeasuredSteps) -> list[str]:
+    notes = [*steps.notes]
+    events = dict.fromkeys(event for record in records for event in record.events)
+    notes += [f"{event[0].upper()}{event[1:]}." if event else "" for event in events]
+    done = min(record.step_count for record in records)
+    by_itself = any(record.ended == "itself" for record in records)
+    if settings.steps is not None and by_itself:
+        asked = settings.warmup_steps + settings.steps.most
+        up_to = "" if settings.steps.until_interval is None else "at most "
+        if done < asked:
+            notes.append(
+                f"The program came to its own end after {done} steps, before the {up_to}{asked} that were "
+                "asked for."
+            )
+    known = {str(path.resolve()) for path in program_files(settings)}
+    known |= {str(Path(name).resolve()) for name in settings.files}
+    imported = dict.fromkeys(name for record in records for name in record.imported_files)
+    if unread := [name for name in imported if str(Path(name).resolve()) not in known]:
+        notes.append(
+            f"It imports {len(unread)} files that reading it did not show ({', '.join(unread[:3])}): a "
+            "change in them does not train again by itself. Name them under `files` where they matter."
+        )
+    return notes

@@ -1,0 +1,155 @@
+"""The starts of a run: what each has left, and all of them as if one had trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from pathlib import Path
+
+from scalewise.execution.messages import TrainSpec
+from scalewise.measure.kept_steps import WARM_UP
+from scalewise.ranks.monitoring.monitor import MonitorReport, across_starts
+from scalewise.ranks.results.merge import join_starts, without_measurements
+from scalewise.ranks.results.rank_record import RECORD, ProbeRecord, read_records
+from scalewise.ranks.results.rank_report import RankReport, read_reports
+from scalewise.records import OUTSIDE_THE_STEPS
+
+
+@dataclass(frozen=True)
+class StartRecords:
+    """The records of one start of a run.
+
+    Args:
+        ranks: One record for each rank, by rank.
+        reports: One for each process that the launcher started, by rank.
+    """
+
+    ranks: list[ProbeRecord]
+    reports: list[RankReport]
+
+    @property
+    def from_step(self) -> int:
+        """Optimizer steps that the training had made before."""
+        return self.ranks[0].from_step
+
+    def report_of(self, rank: int) -> RankReport:
+        """Return the report on a rank, or on all ranks of its node."""
+        return max((each for each in self.reports if each.rank <= rank), key=lambda each: each.rank)
+
+    def changes(self, later: StartRecords) -> list[str]:
+        """Name what takes part in a later start's steps and differs, as ``CPU model B (before: A)``."""
+        pairs = zip(self._conditions(), later._conditions(), strict=True)
+        found = (
+            f"{name} {now[name]} (before: {before[name]})"
+            for before, now in pairs
+            for name in before
+            if name in now and now[name] != before[name]
+        )
+        return list(dict.fromkeys(found))
+
+    def _conditions(self) -> list[dict[str, str]]:
+        """Name what takes part in the steps of each rank, as far as it is known."""
+        limits = list(chain.from_iterable(report.gpu_limits for report in self.reports))
+        found = []
+        for rank, limit in zip(self.ranks, limits, strict=True):
+            report = self.report_of(rank.rank)
+            versions = rank.versions | ({"driver": report.driver} if report.driver else {})
+            found.append(
+                {"device model": rank.device, "CPU model": report.cpu_model}
+                | (limit.named() if limit is not None else {})
+                | {
+                    f"{name} version": version
+                    for name, version in versions.items()
+                    if name.lower().replace("_", "-") not in OUTSIDE_THE_STEPS
+                }
+            )
+        return found
+
+
+def read_start(folder: Path) -> StartRecords:
+    """Read what the ranks of one start have left; without ranks if there is nothing."""
+    if not folder.is_dir():
+        return StartRecords([], [])
+    return StartRecords(read_records(folder, RECORD), read_reports(folder))
+
+
+def read_earlier_starts(spec: TrainSpec) -> list[StartRecords]:
+    """Read what the starts before this one measured up to their last checkpoint, in their order."""
+    return [read_start(spec.starts / str(number)) for number in range(1, spec.start_number)]
+
+
+def covers(spec: TrainSpec, rank: int, step: int) -> bool:
+    """Whether earlier starts have measured a rank up to a step."""
+    found = [
+        record
+        for number in range(1, spec.start_number)
+        for record in read_records(spec.starts / str(number), RECORD, rank)
+    ]
+    reached = 0
+    for record in sorted(found, key=lambda each: each.from_step):
+        if record.from_step <= reached:
+            reached = max(reached, record.from_step + record.step_count)
+    return reached >= step
+
+
+def kept_starts(starts: Sequence[StartRecords]) -> list[StartRecords]:
+    """Choose the starts whose steps are in the training, in their order.
+
+    A start that resumed from an older checkpoint, or from none, made the steps of later ones again.
+
+    Args:
+        starts: All starts in their order; the last one ended the training.
+    """
+    kept: list[StartRecords] = []
+    for start in reversed([start for start in starts if start.ranks]):
+        if not kept or start.from_step < kept[0].from_step:
+            kept.insert(0, start)
+    return kept
+
+
+class JoinedStarts:
+    """The starts of a run as if one had done it.
+
+    Args:
+        starts: Those whose steps are in the training.
+        warmup_steps: First steps of each start that are not measured.
+    """
+
+    def __init__(self, starts: Sequence[StartRecords], warmup_steps: int) -> None:
+        *_, last = starts
+        own = last.ranks[0].own_interval
+        self.warmup_steps = warmup_steps
+        if own is not None:
+            self.warmup_steps = own.warmup_steps
+        warmups = [warmup_steps] * (len(starts) - 1) + [self.warmup_steps]
+        self.problems: list[str] = []
+        changed_at = 0
+        for index, (before, after) in enumerate(pairwise(starts), 1):
+            if changes := before.changes(after):
+                changed_at = index
+                self.problems.append(
+                    f"step {after.from_step}: resumed with {', '.join(changes)}; what was measured before it "
+                    "is excluded"
+                )
+        parts = [
+            [without_measurements(rank) for rank in start.ranks] if index < changed_at else start.ranks
+            for index, start in enumerate(starts)
+        ]
+        self.ranks = join_starts(parts, warmups)
+        self.reports = last.reports
+        first = max(warmup_steps, 1)
+        late = self.ranks[0].flags[max(first - self.ranks[0].from_step, 0) :]
+        self.unmeasured_steps = sum(bool(bits & WARM_UP) for bits in late) - max(self.warmup_steps - first, 0)
+        """Steps after the first warm-up that warmed up again, or were measured on something else."""
+        monitors = [[monitor for report in start.reports for monitor in report.monitors] for start in starts]
+        alike = [each for each in monitors if len(each) == len(monitors[-1])]
+        self.monitors = [
+            across_starts(reports, changed=bool(changed_at)) for reports in zip(*alike, strict=True)
+        ]
+
+    def monitor_of(self, rank: int) -> MonitorReport | None:
+        """Return the findings on a rank's device; None if it was not watched by itself."""
+        if len(self.monitors) == len(self.ranks):
+            return self.monitors[rank]
+        return None
