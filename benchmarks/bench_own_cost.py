@@ -1,7 +1,8 @@
 """What the probe costs a step of a user's program: the same loop with its hooks and without, in one process.
 
-The hooks are taken out of torch and put back between blocks of steps, which follow each other in pairs.
-Of the pairs' differences the mean is quoted, with its 95 % interval.
+The hooks are taken out of torch and put back between blocks of steps, which follow each other in pairs. They
+stay the same functions: first calls of new ones are slow, and a short block has few others. Of the pairs'
+differences the mean is quoted, with its 95 % interval.
 
     python benchmarks/run.py own-cost
 """
@@ -9,9 +10,9 @@ Of the pairs' differences the mean is quoted, with its 95 % interval.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from math import ceil
 from pathlib import Path
@@ -19,21 +20,40 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.amp import autocast_mode, grad_scaler
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, Dataset
+from torch.optim import optimizer as optimizers
+from torch.utils.data import DataLoader, Dataset, dataloader
 
 from scalewise.analysis.statistics.intervals import mean_interval
+from scalewise.measure.hooks import install
 from scalewise.measure.measured_process import MeasuredProcess
 from scalewise.measure.probe_spec import ProbeSpec
 
 from .measure import Row, interleave, spread
-from .one_rank import measuring
 
 PAIRS = 400
 """Many short blocks: the two of a pair meet the same machine."""
 MOST_MICROSECONDS, MOST_SHARE = 30.0, 0.01
 LONG_STEP_SECONDS = 0.01
 """From steps of this length on the share is judged, below it the time."""
+
+PLACES = (
+    torch,
+    torch.autograd,
+    nn.Module,
+    nn.Sequential,
+    dataloader.DataLoader,
+    dataloader._BaseDataLoaderIter,
+    autocast_mode.autocast,
+    grad_scaler.GradScaler,
+)
+"""Modules and classes in which the probe replaces functions."""
+
+STEP_HOOKS: tuple[Any, ...] = (
+    optimizers._global_optimizer_pre_hooks,
+    optimizers._global_optimizer_post_hooks,
+)
 
 
 @dataclass(frozen=True)
@@ -67,28 +87,41 @@ BATCH, INPUTS, CLASSES = 64, 64, 10
 
 def rows() -> list[Row]:
     """Two rows for each loop: CPU time, which is judged, and wall time."""
-    torch.set_num_threads(1)  # those of torch's pool would be busy while they wait for the hooks
     with tempfile.TemporaryDirectory() as folder:
+        before = {place: dict(vars(place)) for place in PLACES}
         process = MeasuredProcess(ProbeSpec(Path(folder)), 0.0)
+        install(process, lambda _name, _action: None)
+        torch.set_num_threads(1)  # those of torch's pool would be busy while they wait for the hooks
+        ours = {place: replaced(place, before[place]) for place in PLACES}
         table = []
         for loop in LOOPS:
             process.begin_process()  # each is a program of its own
-            table += compare(loop, process)
+            table += compare(loop, before, ours)
         process.finish("itself")
         assert process.notes.events == []
         return table
 
 
-def compare(loop: Loop, process: MeasuredProcess) -> list[Row]:
+def replaced(place: Any, before: dict[str, Any]) -> dict[str, Any]:
+    """Functions of a module or class that are no longer those from before."""
+    return {
+        name: value for name, value in vars(place).items() if name in before and before[name] is not value
+    }
+
+
+def compare(loop: Loop, before: dict[Any, dict[str, Any]], ours: dict[Any, dict[str, Any]]) -> list[Row]:
     """Blocks with the hooks and without, in turn."""
-    block, hooks = training(loop), partial(measuring, process)
-    with hooks():
-        for _ in range(ceil(SETTLED_STEPS / loop.steps)):
+    block = training(loop)
+    for _ in range(ceil(SETTLED_STEPS / loop.steps)):
+        block()
+    assert "__call__" in nn.Sequential.__dict__  # forward passes are seen
+
+    def without() -> None:
+        with hooks_off(before, ours):
             block()
-        assert "__call__" in nn.Sequential.__dict__  # forward passes are seen
-    assert "__call__" not in nn.Sequential.__dict__
-    interleave(block, block, rounds=5, around_ours=hooks)
-    pairs = interleave(block, block, PAIRS, around_ours=hooks)
+
+    interleave(block, without, rounds=5)
+    pairs = interleave(block, without, PAIRS)
     compared = []
     for clock in ("cpu", "wall"):
         mine, other = ([getattr(pair[side], clock) / loop.steps for pair in pairs] for side in (0, 1))
@@ -111,6 +144,30 @@ def compare(loop: Loop, process: MeasuredProcess) -> list[Row]:
             )
         )
     return compared
+
+
+@contextmanager
+def hooks_off(before: dict[Any, dict[str, Any]], ours: dict[Any, dict[str, Any]]) -> Iterator[None]:
+    """Torch as it was before the probe came."""
+    looked_at = nn.Sequential.__dict__.get("__call__")
+    step_hooks = [dict(hooks) for hooks in STEP_HOOKS]
+    for place, functions in ours.items():
+        for name in functions:
+            setattr(place, name, before[place][name])
+    for hooks in STEP_HOOKS:
+        hooks.clear()
+    if looked_at is not None:
+        del nn.Sequential.__call__
+    try:
+        yield
+    finally:
+        for place, functions in ours.items():
+            for name, function in functions.items():
+                setattr(place, name, function)
+        for hooks, own in zip(STEP_HOOKS, step_hooks, strict=True):
+            hooks.update(own)
+        if looked_at is not None:
+            nn.Sequential.__call__ = looked_at  # type: ignore[method-assign]
 
 
 class Batches(Dataset[tuple[torch.Tensor, torch.Tensor]]):
