@@ -17,7 +17,7 @@ import pytest
 import torch
 from tests.small_disk import needs_small_disk, on_small_disk
 
-from scalewise.builtin.checkpoints.storage import check_space, load, save, why_not
+from scalewise.builtin.checkpoints.storage import check_space, describe_write_error, load, save
 from scalewise.execution.checkpoint_files import CheckpointError
 
 STATE = {"weights": torch.arange(100_000.0), "step": 3, "names": ["a", "b"]}
@@ -171,6 +171,6 @@ def test_a_limit_on_files_is_told_before_the_first_step(tmp_path: Path) -> None:
 @pytest.mark.fault(19)
 def test_a_spent_quota_is_called_so(tmp_path: Path) -> None:
     """No quota can be set on most machines: this holds the words alone."""
-    message = why_not(OSError(errno.EDQUOT, "Disk quota exceeded"), tmp_path / "rank0.pt", 1234)
+    message = describe_write_error(OSError(errno.EDQUOT, "Disk quota exceeded"), tmp_path / "rank0.pt", 1234)
     assert message.startswith(f"{tmp_path / 'rank0.pt'}: Disk quota exceeded (1,234 bytes needed, ")
     assert "Your quota there is spent" in message

@@ -18,7 +18,7 @@ from scalewise.builtin.checkpoints.state import (
     shared_state,
 )
 from scalewise.builtin.checkpoints.step_consensus import StepConsensus, StepDecision
-from scalewise.builtin.checkpoints.storage import check_space, save, why_not
+from scalewise.builtin.checkpoints.storage import check_space, describe_write_error, save
 from scalewise.builtin.loop import TrainingState
 from scalewise.builtin.trainer import Trainer
 from scalewise.execution.checkpoint_files import (
@@ -247,7 +247,7 @@ class Checkpointer:
         try:
             return self._files.begin(step), ""
         except OSError as error:
-            return None, why_not(error, self._spec.checkpoints, self._bytes[1])
+            return None, describe_write_error(error, self._spec.checkpoints, self._bytes[1])
 
     def _save_files(self, part: Path, state: TrainingState) -> tuple[dict[str, FileSum], str]:
         sums = {}
@@ -271,7 +271,7 @@ class Checkpointer:
             self._trainer.measured.write_record("seen", folder)
             write_report(folder, self._report())
         except OSError as error:
-            raise CheckpointError(why_not(error, folder, 0)) from error
+            raise CheckpointError(describe_write_error(error, folder, 0)) from error
 
     def _samples_per_second(self) -> float | None:
         pace = self._trainer.measured.steps.recent_steps_per_second()
@@ -297,7 +297,7 @@ class Checkpointer:
             self._files.commit(part, step, elapsed, sums)
         except OSError as error:
             self._files.abandon(part)
-            return why_not(error, part, 0)
+            return describe_write_error(error, part, 0)
         return ""
 
     # --- what is told

@@ -77,7 +77,7 @@ def save(path: Path, state: dict[str, Any]) -> FileSum:
     except OSError as error:
         with suppress(OSError):
             path.unlink(missing_ok=True)
-        raise CheckpointError(why_not(error, path, needed_bytes)) from error
+        raise CheckpointError(describe_write_error(error, path, needed_bytes)) from error
     return FileSum(bytes=needed_bytes, sha256=summed.sha256.hexdigest())
 
 
@@ -121,10 +121,10 @@ def check_space(folder: Path, file_bytes: int, total_bytes: int) -> None:
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
             file.write(b"\0")
     except OSError as error:
-        raise CheckpointError(why_not(error, folder, total_bytes)) from error
+        raise CheckpointError(describe_write_error(error, folder, total_bytes)) from error
 
 
-def why_not(error: OSError, path: Path, needed_bytes: int) -> str:
+def describe_write_error(error: OSError, path: Path, needed_bytes: int) -> str:
     """Describe a failed write: path, reason, bytes needed and free, and the fix."""
     try:
         free = f"{shutil.disk_usage(path if path.is_dir() else path.parent).free:,} free"

@@ -1,4 +1,4 @@
-"""Residual networks: ResNet-18, the wide network of a tutorial, and those of the paper on wide ones."""
+"""Residual networks: ResNet-18, the wide network of a tutorial, and those of the paper on wide networks."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ GUIDE_CHANNELS = (16, 160, 320, 640)
 
 
 def resnet18(image: torch.Size, classes: int, weights: Path | None = None) -> nn.Module:
-    """ResNet-18 of torchvision (He et al., arXiv:1512.03385), for any number of channels.
+    """Build torchvision's ResNet-18 (He et al., arXiv:1512.03385), for any number of channels.
 
-    Images of less than 64 pixels would shrink to a fraction of a pixel in ImageNet's stem, so they get the
-    one that is usual for CIFAR: a 3x3 convolution of stride 1, and no pooling.
+    ImageNet's stem would shrink images of less than 64 pixels too far. They get the stem that is usual for
+    CIFAR: a 3x3 convolution of stride 1, and no pooling.
 
     Args:
         image: [channels, height, width].
@@ -49,10 +49,10 @@ def resnet18(image: torch.Size, classes: int, weights: Path | None = None) -> nn
 
 
 def wide_resnet(image: torch.Size, classes: int) -> nn.Module:
-    """The WideResNet of the Sigma2 guide to training on several GPUs: 17.2 million parameters.
+    """Build the WideResNet of the Sigma2 guide to training on several GPUs: 17.2 million parameters.
 
     Three stages of 160, 320 and 640 channels, two blocks each, with max pooling in between. The last
-    pooling is over all pixels; the guide's is over 7x7, and so leaves out a row and a column of the 8x8.
+    pooling is over all pixels; the guide's is over 7x7 of the 8x8.
 
     Args:
         image: [channels, height, width].
@@ -74,11 +74,11 @@ def wide_resnet(image: torch.Size, classes: int) -> nn.Module:
 
 
 class GuideBlock(nn.Module):
-    """Two 3x3 convolutions, each normalised and rectified, beside a shortcut; nothing after the sum.
+    """Two 3x3 convolutions, each normalised and rectified, plus a shortcut; nothing after the sum.
 
     Args:
         inputs: Channels before.
-        outputs: Channels after; where they differ, the shortcut is a 1x1 convolution.
+        outputs: Channels after; if they differ, the shortcut is a 1x1 convolution.
     """
 
     def __init__(self, inputs: int, outputs: int) -> None:
@@ -104,7 +104,7 @@ def _convolved(inputs: int, outputs: int) -> nn.Sequential:
 
 
 def paper_wide_resnet(image: torch.Size, classes: int, depth: int, widening: int) -> nn.Module:
-    """WRN-d-k of Zagoruyko and Komodakis (arXiv:1605.07146), without dropout.
+    """Build WRN-d-k of Zagoruyko and Komodakis (arXiv:1605.07146), without dropout.
 
     WRN-28-10 has 36.5 million parameters.
 
@@ -132,7 +132,7 @@ def paper_wide_resnet(image: torch.Size, classes: int, depth: int, widening: int
 
 
 class PreactivationBlock(nn.Module):
-    """Two 3x3 convolutions, each after its normalisation and rectifier, beside a shortcut.
+    """Two 3x3 convolutions, each after its normalisation and rectifier, plus a shortcut.
 
     Args:
         inputs: Channels before.
