@@ -31,17 +31,16 @@ from scalewise.builtin.train_log import StepLog
 from scalewise.builtin.trainer import Trainer
 from scalewise.execution.progress_reporter import ProgressReporter
 from scalewise.execution.rank_files import RankFiles
-from scalewise.ranks.results.figures import WINDOW_STEPS
 
 from .measure import CLOCKS, Row, interleave, step_row
 from .one_rank import measuring, one_rank, project_task
 
 MOST = 1.02
-# Many short passes: the two of a pair are so close in time that they meet the same machine. What an
-# epoch costs once weighs more in them than in a whole one, which counts against us.
-ROUNDS, STEPS = 300, 4
-# one line of train.log in each pass, of a step more than a window has: far more lines than a training writes
-LOG_ROUNDS, LOG_STEPS = 40, WINDOW_STEPS + 1
+# Short passes: the two of a pair are so close in time that they meet the same machine. What an epoch costs
+# once, and hooks that are set again, weigh more in them than in a whole one, which counts against us.
+ROUNDS, STEPS = 100, 12
+# a second and more, in which a line of train.log is due
+LOG_ROUNDS, LOG_STEPS = 40, 51
 GROUP_ROUNDS = 100
 # the smallest batch of the study that ships: the fewer samples, the more a step's own cost shows
 BATCH = 128
@@ -70,8 +69,8 @@ def rows() -> list[Row]:
             ProgressReporter(RankFiles(Path(folder))) as reporter,
         ):
             trainer = task(LOG_STEPS)
-            step_log = StepLog(trainer, reporter.say, seconds=0.0)
-            rows_with_log = _compare(", a line a window", trainer, LOG_STEPS, LOG_ROUNDS, step_log.after_step)
+            step_log = StepLog(trainer, reporter.say)
+            rows_with_log = _compare(", a line a second", trainer, LOG_STEPS, LOG_ROUNDS, step_log.after_step)
         assert len(log.read_text(encoding="utf-8").splitlines()) >= LOG_ROUNDS
         return table + rows_with_log
 

@@ -2,8 +2,8 @@
 
 Both use the same probe, once set by the training in its own process, once loaded into a script that trains
 the same by the same loop and knows nothing of it. Both must count the same steps and samples, and have the
-same throughput. The network waits more than it computes: two runs, one after the other, are then equally fast
-on a machine that others use, too.
+same throughput. The network waits for a second in each step and hardly computes: two runs, one after the
+other, are then equally fast on a machine that others use, too.
 
     python benchmarks/run.py own-agreement
 """
@@ -26,8 +26,8 @@ from .measure import Row, spread
 ROOT = Path(__file__).resolve().parents[1]
 TOLERANCE = 0.01
 REPEATS = 3
-DATASET = "synthetic-1x8x8-10classes-4000samples"
-MODEL = "planted_unhurried"
+DATASET = "synthetic-1x8x8-10classes-272samples"
+MODEL = "planted_balanced"
 WAYS = ("program", "built-in")
 
 SITE = """\
@@ -41,7 +41,7 @@ STUDY = f"""\
 defaults:
   scaling: weak
   batch_size_per_device: 32
-  warmup_steps: 10
+  warmup_steps: 3
   devices: [1, 2]
   repeats: {REPEATS}
 experiments:
@@ -102,12 +102,12 @@ def row(folder: Path, devices: int) -> Row:
     return Row(
         what=f"own-agreement: throughput as a user's program and as the built-in training, {devices} CPU "
         f"process{'es' if devices > 1 else ''}",
-        ours=spread([program for program, _ in pairs]).show("samples/s", 0),
-        reference=spread([built_in for _, built_in in pairs]).show("samples/s", 0),
+        ours=spread([program for program, _ in pairs]).show("samples/s", 2),
+        reference=spread([built_in for _, built_in in pairs]).show("samples/s", 2),
         ratio=ratio.show(digits=4),
         n=REPEATS,
-        target=f"within {TOLERANCE:.0%}",
-        met=abs(ratio.median - 1) <= TOLERANCE,
+        target=f"within {TOLERANCE:.0%}, each of them",
+        met=max(abs(ratio.least - 1), abs(ratio.most - 1)) <= TOLERANCE,
     )
 
 
