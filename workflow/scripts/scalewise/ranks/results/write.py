@@ -298,6 +298,7 @@ def _measurements(
         monitored = across_ranks(joined.monitors)
     notes = [monitored["monitor_note"], *(rank.peak_memory.note for rank in ranks)]
     if facts is not None:
+        notes += steps.notes
         notes += [event for rank in ranks for event in rank.events if event.startswith(FAULT)]
     monitored["monitor_note"] = "; ".join(dict.fromkeys(filter(None, notes)))
     resumption = Resumption(starts=spec.start_number) if facts is None else facts.resumption
