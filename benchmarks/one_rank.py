@@ -71,7 +71,7 @@ def measuring(process: MeasuredProcess) -> Iterator[None]:
     """Set the probe's hooks for a while, as often as needed: they see all that this process trains."""
     with hooked(process):
         # those of forward passes are set once, at the first step
-        process._look_at_roots()
+        process.model.hook_forward_passes()
         yield
 
 

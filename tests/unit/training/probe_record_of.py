@@ -53,7 +53,7 @@ def record(
         "samples": [8] * steps if samples is None else list(samples),
         "forward_samples": None,
         "wait_seconds": [0.01] * steps,
-        "passes": [1] * steps,
+        "backward_passes": [1] * steps,
         "optimizers": [OptimizerSteps(name="SGD", steps=steps)],
         "skipped_by_scaler": 0,
         "parallelism": ["DistributedDataParallel"],

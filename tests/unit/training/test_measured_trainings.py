@@ -14,7 +14,7 @@ from scalewise.builtin.data.datasets import Dataset
 from scalewise.builtin.loop import TrainingState, train
 from scalewise.builtin.trainer import Trainer, build_loaders, build_trainer
 from scalewise.measure.hooks import hooked
-from scalewise.measure.kept_steps import NEW_PASS
+from scalewise.measure.kept_steps import NEW_ITERATION
 from scalewise.plan.config.settings import Settings
 from scalewise.ranks.distributed.identity import Identity
 
@@ -82,6 +82,6 @@ def test_samples_of_each_step_are_those_of_its_batches_and_each_epoch_begins_an_
     trainer, _ = trained(True, accumulation_steps=micro_batches)
     columns = trainer.measured.steps.snapshot().columns(fed=True)
     assert columns["samples"] == [24, 24, 24, 5] * 2
-    assert [bool(bits & NEW_PASS) for bits in columns["flags"]] == [True, False, False, False] * 2
-    assert columns["passes"] == [micro_batches] * 8
+    assert [bool(bits & NEW_ITERATION) for bits in columns["flags"]] == [True, False, False, False] * 2
+    assert columns["backward_passes"] == [micro_batches] * 8
     assert all(seconds is not None and seconds > 0 for seconds in columns["seconds"])

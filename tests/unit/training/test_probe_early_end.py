@@ -15,14 +15,14 @@ from torch.testing._internal.distributed import fake_pg
 from scalewise.measure.early_end import KEY, EarlyEnd
 from scalewise.measure.guards import Notes
 from scalewise.measure.kept_steps import EVALUATION
-from scalewise.measure.loader_passes import Batch, LoaderPass
+from scalewise.measure.loader_iterations import Batch, LoaderIteration
 from scalewise.measure.probe_spec import ProbeSpec
 from scalewise.measure.steps import StepRecord
 
 WARMUP = 10
-FEEDS = LoaderPass(batch_size=8, workers=0)
-FEEDS.take(0, 0)
-FEEDS.look(1, at_once=True)
+FEEDS = LoaderIteration(batch_size=8, workers=0)
+FEEDS.add_batch(0, 0)
+FEEDS.check_last_batch(1, directly=True)
 assert FEEDS.trains
 assert fake_pg  # its import registers the backend whose collectives do nothing
 
@@ -42,7 +42,7 @@ class Program:
         step = self.record.open
         step.flags |= flags
         if samples is not None:
-            step.batches = [Batch(FEEDS, samples, self._now, self._now, first=False)]
+            step.batches = [Batch(FEEDS, samples, self._now, self._now, is_first=False)]
         self.record.add([self.record.cut(self._now, self.record.done + 1)])
         self.early_end.after_step(self.record.done)
         return self.record.done

@@ -15,10 +15,10 @@ from torch import nn
 
 from scalewise.measure.batches import checksum, samples_in, samples_of_inputs
 from scalewise.measure.communication import CommunicationSamples
-from scalewise.measure.discovery import Trained, all_objects, what_is_trained
+from scalewise.measure.discovery import TrainedModules, all_objects, find_trained
 from scalewise.measure.measured_process import MeasuredProcess
 from scalewise.measure.probe_spec import ProbeSpec
-from scalewise.measure.written import write_json
+from scalewise.measure.process_record import write_json
 
 
 @dataclass
@@ -133,8 +133,8 @@ def test_all_exchanges_of_a_step_count() -> None:
     assert all(value % 10 == 0 for value in seconds)
 
 
-def trained_by(optimizer: torch.optim.Optimizer) -> Trained:
-    return what_is_trained(optimizer, *all_objects())
+def trained_by(optimizer: torch.optim.Optimizer) -> TrainedModules:
+    return find_trained(optimizer, *all_objects())
 
 
 class DeepSpeedEngine(nn.Linear):

@@ -21,7 +21,7 @@ SCRIPTS = Path(__file__).parent / "probed_scripts"
 WARMUP_STEPS, STEPS = 2, 10
 LAST = WARMUP_STEPS + STEPS
 NEVER_LEFT_OUT = [0] * LAST
-EVALUATION, SAVE, NEW_PASS, NO_GRAD = 1, 2, 4, 8
+EVALUATION, SAVE, NEW_ITERATION, NO_GRAD = 1, 2, 4, 8
 ON_GPU = "on_a_gpu"
 
 
@@ -99,10 +99,10 @@ COMPARED = [
 
 SEEN: dict[str, dict[str, Any]] = {
     "plain_loop": {
-        "flags": [4, 0, 0, 0, 0, 0, 0, 0, 0, 0, EVALUATION | NO_GRAD | NEW_PASS, 0],
+        "flags": [4, 0, 0, 0, 0, 0, 0, 0, 0, 0, EVALUATION | NO_GRAD | NEW_ITERATION, 0],
         "samples": [8] * LAST,
         "forward_samples": 8,
-        "passes": [1] * LAST,
+        "backward_passes": [1] * LAST,
         "optimizers": [{"name": "AdamW", "steps": LAST}],
         "parameters": 6 * 12 + 12 + 12 * 3 + 3,
         "gradient_bytes": 4 * (6 * 12 + 12 + 12 * 3 + 3),
@@ -123,7 +123,7 @@ SEEN: dict[str, dict[str, Any]] = {
     "skipped_steps": {
         "skipped_by_scaler": 4,
         "optimizers": [{"name": "SGD", "steps": LAST - 4}],
-        "passes": [1] * LAST,
+        "backward_passes": [1] * LAST,
         "samples": [],
         "wait_seconds": [],
         "forward_samples": 8,
@@ -136,33 +136,33 @@ SEEN: dict[str, dict[str, Any]] = {
         "weights_finite": True,
     },
     "compiled_model": {"compiled": True, "samples": [8] * LAST, "forward_samples": 8, "events": []},
-    "compiled_optimizer": {"compiled": True, "samples": [8] * LAST, "passes": [1] * LAST},
-    "compiled_step": {"compiled": True, "samples": [8] * LAST, "passes": [1] * LAST},
+    "compiled_optimizer": {"compiled": True, "samples": [8] * LAST, "backward_passes": [1] * LAST},
+    "compiled_step": {"compiled": True, "samples": [8] * LAST, "backward_passes": [1] * LAST},
     "stream_of_uneven_batches": {
         "samples": [8, 8, 4] * 4,
-        "flags": [NEW_PASS, 0, 0] * 4,
+        "flags": [NEW_ITERATION, 0, 0] * 4,
         "events": ["the program set its threads to 3, not 1"],
     },
-    "passes_of_one_batch": {"samples": [8] * LAST, "flags": [NEW_PASS] * LAST},
+    "passes_of_one_batch": {"samples": [8] * LAST, "flags": [NEW_ITERATION] * LAST},
     # four batches an epoch: two are fetched for the first step, none for the last
     "one_batch_ahead": {
         "samples": [16, 8, 8, 0] * 3,
-        "flags": [NEW_PASS, 0, 0, 0] + [EVALUATION | NO_GRAD | NEW_PASS, 0, 0, 0] * 2,
+        "flags": [NEW_ITERATION, 0, 0, 0] + [EVALUATION | NO_GRAD | NEW_ITERATION, 0, 0, 0] * 2,
     },
     "two_optimizers": {
         "optimizers": [{"name": "SGD", "steps": LAST}] * 2,
         "samples": [8] * LAST,
-        "passes": [3] * LAST,
+        "backward_passes": [3] * LAST,
         "parameters": 4 * 6 + 6 + 6 + 1,
     },
     "an_optimizer_for_each_parameter": {
         "samples": [8] * LAST,
-        "passes": [1] * LAST,
+        "backward_passes": [1] * LAST,
         "parameters": 123,
     },
     # the forward passes cannot tell that all four are of the same samples
     "closures": {
-        "passes": [4] * LAST,
+        "backward_passes": [4] * LAST,
         "samples": [],
         "forward_samples": 80,
         "flags": [0] + [NO_GRAD] * (LAST - 1),
@@ -170,44 +170,44 @@ SEEN: dict[str, dict[str, Any]] = {
     "without_a_loader": {
         "samples": [],
         "forward_samples": 15,
-        "passes": [3] * LAST,
+        "backward_passes": [3] * LAST,
         "flags": [0, 0, 0, 0, NO_GRAD | SAVE, 0, 0, 0, NO_GRAD | SAVE, 0, 0, 0],
     },
     "evaluation_without_eval": {"flags": [0, 0, 0, 0, 0, 0, NO_GRAD, 0, 0, 0, 0, 0]},
     "rollouts": {"samples": [], "flags": [0, 0, 0, 0] + [NO_GRAD, 0, 0, 0] * 2},
     "generate_then_train": {
         "samples": [8] * LAST,
-        "flags": [NEW_PASS] + [NO_GRAD] * 9 + [NO_GRAD | NEW_PASS, NO_GRAD],
+        "flags": [NEW_ITERATION] + [NO_GRAD] * 9 + [NO_GRAD | NEW_ITERATION, NO_GRAD],
     },
     "endless_loaders": {
         "samples": [8] * LAST,
-        "flags": [NEW_PASS, 0] + [EVALUATION, 0] * 5,
+        "flags": [NEW_ITERATION, 0] + [EVALUATION, 0] * 5,
         "forward_samples": 8,
     },
     "endless_loaders_with_gradients": {
         "samples": [8] * LAST,
-        "flags": [NEW_PASS, 0, 0] + [EVALUATION | NO_GRAD, 0, 0] * 3,
+        "flags": [NEW_ITERATION, 0, 0] + [EVALUATION | NO_GRAD, 0, 0] * 3,
     },
-    "two_loaders": {"samples": [12] * LAST, "passes": [1] * LAST},
+    "two_loaders": {"samples": [12] * LAST, "backward_passes": [1] * LAST},
     "growing_accumulation": {
         "samples": [8] * 3 + [16] * 3 + [24] * 3 + [32] * 3,
-        "passes": [1] * 3 + [2] * 3 + [3] * 3 + [4] * 3,
+        "backward_passes": [1] * 3 + [2] * 3 + [3] * 3 + [4] * 3,
     },
     "an_attack_in_every_step": {
         "samples": [8] * LAST,
-        "passes": [6] * LAST,
+        "backward_passes": [6] * LAST,
         "parameters": 123,
         "forward_samples": 48,
     },
-    "fast_copies_of_the_model": {"passes": [6] * LAST, "parameters": 123},
-    "five_updates_of_the_critic": {"samples": [40] * LAST, "passes": [6] * LAST},
-    "layer_by_layer": {"passes": [1] * LAST, "forward_samples": 8},
-    "an_optimizer_for_each_epoch": {"passes": [1] * LAST},
-    "bare_except": {"passes": [1] * LAST},
+    "fast_copies_of_the_model": {"backward_passes": [6] * LAST, "parameters": 123},
+    "five_updates_of_the_critic": {"samples": [40] * LAST, "backward_passes": [6] * LAST},
+    "layer_by_layer": {"backward_passes": [1] * LAST, "forward_samples": 8},
+    "an_optimizer_for_each_epoch": {"backward_passes": [1] * LAST},
+    "bare_except": {"backward_passes": [1] * LAST},
     "worker_processes": {
         "loader_workers": 2,
         "samples": [8] * LAST,
-        "flags": [NEW_PASS, 0, 0, 0, 0, 0] * 2,
+        "flags": [NEW_ITERATION, 0, 0, 0, 0, 0] * 2,
     },
     "data_parallel": {
         "parallelism": ["DistributedDataParallel"],

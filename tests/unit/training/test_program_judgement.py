@@ -86,7 +86,7 @@ def test_what_is_as_planned_is_not_spoken_of() -> None:
         ),
         pytest.param(
             planned(16),
-            pair(samples=[24] * 4, passes=[3] * 4),
+            pair(samples=[24] * 4, backward_passes=[3] * 4),
             ["48 samples", "`accumulation_steps: 3`"],
             id="passes",
         ),
@@ -104,7 +104,7 @@ def test_what_is_as_planned_is_not_spoken_of() -> None:
         ),
         pytest.param(
             planned(1, devices=1),
-            [record(steps=4, samples=[], forward_samples=92.0, passes=[1] * 4, world_size=1)],
+            [record(steps=4, samples=[], forward_samples=92.0, backward_passes=[1] * 4, world_size=1)],
             ["92 samples", "`batch_size_per_device: 92`", "`samples_per_step: planned`"],
             id="a step an episode: no more passes are advised than were seen",
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit.training.probe_record_of import record
 
-from scalewise.measure.kept_steps import EVALUATION, NEW_PASS, NEW_SHAPE, NO_GRAD, SAVE
+from scalewise.measure.kept_steps import EVALUATION, NEW_ITERATION, NEW_SHAPE, NO_GRAD, SAVE
 from scalewise.ranks.results.figures import WINDOW_STEPS, throughput
 from scalewise.ranks.results.merge import (
     MeasuredSteps,
@@ -55,7 +55,7 @@ def test_a_step_in_which_any_rank_does_something_else_is_left_out_on_all() -> No
     ranks = [
         record(0, slow, flags={20: EVALUATION, 25: SAVE}),
         # it waits in its own step for the other, and begins a pass itself
-        record(1, slow, flags={30: NEW_PASS}),
+        record(1, slow, flags={30: NEW_ITERATION}),
     ]
 
     found = measured(ranks, 5, 16)
@@ -91,7 +91,7 @@ def test_steps_that_pay_for_a_shape_are_excluded_unless_shapes_change_all_the_ti
 def test_every_step_is_in_a_window_with_its_samples_and_only_measured_ones_count() -> None:
     samples = [8] * 41
     samples[20], samples[40] = 3, 3
-    found = measured([record(0, [0.1] * 40, samples=samples, flags={21: NEW_PASS}, world_size=1)], 5, 8)
+    found = measured([record(0, [0.1] * 40, samples=samples, flags={21: NEW_ITERATION}, world_size=1)], 5, 8)
     assert [(w.first_step, w.steps, w.warmup) for w in found.windows] == [
         (1, 4, True),
         (5, 15, False),
@@ -105,7 +105,7 @@ def test_every_step_is_in_a_window_with_its_samples_and_only_measured_ones_count
 def test_a_loader_that_fetches_ahead_loses_no_sample() -> None:
     # two batches before the first step of a pass, none before its last
     samples = ([16, *[8] * 18, 0] * 3)[:60]
-    flags = dict.fromkeys((0, 20, 40), NEW_PASS)
+    flags = dict.fromkeys((0, 20, 40), NEW_ITERATION)
     ranks = [record(0, [0.1] * 59, samples=samples, flags=flags, world_size=1)]
     found = measured(ranks, 5, 8)
 
@@ -144,7 +144,7 @@ def test_samples_that_change_after_the_first_steps_are_counted_as_seen_and_said(
 def test_more_backward_passes_hold_more_samples_where_no_loader_shows_them() -> None:
     passes = [1] * 20 + [3] * 40
     seconds = [each * 0.1 for each in passes[1:]]
-    rank = record(0, seconds, samples=[], forward_samples=8.0, passes=passes, world_size=1)
+    rank = record(0, seconds, samples=[], forward_samples=8.0, backward_passes=passes, world_size=1)
 
     assert throughput(measured([rank], 5, 8).windows) == pytest.approx(80)
 
@@ -186,7 +186,7 @@ def test_forward_passes_without_gradients_in_every_step_take_time_of_the_trainin
     ("rank", "no_grad"),
     [
         pytest.param(rounds(3, period=40), None, id="seldom"),
-        pytest.param(rounds(15, bits=NO_GRAD | NEW_PASS), None, id="once an epoch"),
+        pytest.param(rounds(15, bits=NO_GRAD | NEW_ITERATION), None, id="once an epoch"),
         pytest.param(rounds(15, bits=NO_GRAD | SAVE), "evaluation", id="with a checkpoint"),
     ],
 )

@@ -12,9 +12,9 @@ from scipy import stats
 from scalewise.measure.run_interval import (
     FEWEST_WINDOWS,
     WINDOW_STEPS,
-    Judgement,
-    judge,
-    looks,
+    Steadiness,
+    assess,
+    check_points,
     mean_interval,
     student_quantile,
     warmup_windows,
@@ -65,18 +65,18 @@ def throttled(draw: random.Random) -> Iterator[float]:
         step += 1
 
 
-def ended(stream: Iterator[float]) -> tuple[Judgement, float, int]:
-    """A run: its last judgement, the mean of what it measured, and its windows."""
+def ended(stream: Iterator[float]) -> tuple[Steadiness, float, int]:
+    """A run: its last assessment, the mean of what it measured, and its windows."""
     values = [
         sum(next(stream) for _ in range(WINDOW_STEPS)) / WINDOW_STEPS
         for _ in range(MOST_STEPS // WINDOW_STEPS)
     ]
-    for number in [*looks(MOST_STEPS), len(values)]:
-        judged = judge(values[:number], MOST_STEPS)
-        if judged.is_narrow(UNTIL):
+    for number in [*check_points(MOST_STEPS), len(values)]:
+        steadiness = assess(values[:number], MOST_STEPS)
+        if steadiness.is_narrow(UNTIL):
             break
-    measured = values[judged.warmup_windows : number]
-    return judged, sum(measured) / len(measured), number
+    measured = values[steadiness.warmup_windows : number]
+    return steadiness, sum(measured) / len(measured), number
 
 
 @pytest.mark.parametrize(
@@ -99,9 +99,9 @@ def test_the_interval_that_ends_a_run_covers_the_true_mean_as_often_as_it_states
     draw = random.Random(5)
     runs = [ended(stream(draw)) for _ in range(400)]
     covered = [
-        abs(mean - 1) <= judged.interval.half_width * mean
-        for judged, mean, _ in runs
-        if judged.interval is not None
+        abs(mean - 1) <= steadiness.interval.half_width * mean
+        for steadiness, mean, _ in runs
+        if steadiness.interval is not None
     ]
     # three standard errors of 400 simulated runs
     assert len(covered) == 400
@@ -120,9 +120,9 @@ def test_runs_end_early_where_they_are_steady_and_not_where_they_are_noisy() -> 
 def test_the_warm_up_lasts_until_the_times_are_steady(stream: Stream, least: int, most: int) -> None:
     draw = random.Random(5)
     for _ in range(20):
-        judged, _, _ = ended(stream(draw))
-        assert judged.steady
-        assert least <= judged.warmup_windows * WINDOW_STEPS <= most
+        steadiness, _, _ = ended(stream(draw))
+        assert steadiness.steady
+        assert least <= steadiness.warmup_windows * WINDOW_STEPS <= most
 
 
 def test_noise_alone_is_no_warm_up() -> None:
@@ -134,20 +134,20 @@ def test_noise_alone_is_no_warm_up() -> None:
 def test_a_run_that_changes_late_is_not_steady_and_half_of_it_is_measured_all_the_same() -> None:
     draw = random.Random(5)
     values = [1 + 0.1 * (window >= 70) + draw.gauss(0, 0.001) for window in range(100)]
-    judged = judge(values, MOST_STEPS)
-    assert not judged.steady
-    assert not judged.is_narrow(0.2)
-    assert judged.warmup_windows == 50
-    assert judged.interval is not None
-    assert judged.interval.windows == 50
+    steadiness = assess(values, MOST_STEPS)
+    assert not steadiness.steady
+    assert not steadiness.is_narrow(0.2)
+    assert steadiness.warmup_windows == 50
+    assert steadiness.interval is not None
+    assert steadiness.interval.windows == 50
 
 
 def test_too_few_windows_have_no_interval() -> None:
     draw = random.Random(5)
     values = [draw.gauss(1, 0.001) for _ in range(FEWEST_WINDOWS - 1)]
-    assert judge(values, MOST_STEPS).interval is None
-    assert judge([], MOST_STEPS) == Judgement(0, True, None)
-    assert not judge(values, MOST_STEPS).is_narrow(0.2)
+    assert assess(values, MOST_STEPS).interval is None
+    assert assess([], MOST_STEPS) == Steadiness(0, True, None)
+    assert not assess(values, MOST_STEPS).is_narrow(0.2)
 
 
 def test_equal_windows_have_an_interval_of_no_width() -> None:
@@ -165,9 +165,9 @@ def test_autocorrelated_windows_count_for_fewer() -> None:
     assert follow.half_width > alone.half_width * 1.7
 
 
-def test_looks_are_few_and_none_is_at_the_last_step() -> None:
-    assert looks(MOST_STEPS) == [20, 24, 29, 35, 42, 51, 62, 75, 90]
-    assert looks(FEWEST_STEPS) == []
+def test_checks_are_few_and_none_is_at_the_last_step() -> None:
+    assert check_points(MOST_STEPS) == [20, 24, 29, 35, 42, 51, 62, 75, 90]
+    assert check_points(FEWEST_STEPS) == []
 
 
 def test_the_fewest_steps_of_a_plan_are_those_that_an_interval_needs() -> None:

@@ -67,24 +67,24 @@ def an_optimizer() -> torch.optim.Optimizer:
 
 def test_steps_after_one_that_raised_count_although_its_optimizer_is_gone() -> None:
     counted, raised, other = CountedOptimizers(), an_optimizer(), an_optimizer()
-    counted.begins(raised)
+    counted.begin_step(raised)
     del raised
     for _ in range(2):
-        counted.begins(other)
-        entry = counted.ends(other)
+        counted.begin_step(other)
+        entry = counted.end_step(other)
 
     assert entry is not None
-    assert (entry.steps, entry.nested) == (2, False)
+    assert (entry.steps, entry.is_nested) == (2, False)
 
 
 def test_steps_within_those_of_another_optimizer_are_its_own_alone() -> None:
     counted, outer, inner = CountedOptimizers(), an_optimizer(), an_optimizer()
     for _ in range(2):
-        counted.begins(outer)
-        counted.begins(inner)
-        assert counted.ends(inner) is None
-        entry = counted.ends(outer)
+        counted.begin_step(outer)
+        counted.begin_step(inner)
+        assert counted.end_step(inner) is None
+        entry = counted.end_step(outer)
 
     assert entry is not None
-    assert (entry.steps, entry.nested) == (2, False)
-    assert counted.entry(inner).nested
+    assert (entry.steps, entry.is_nested) == (2, False)
+    assert counted.entry(inner).is_nested

@@ -1,4 +1,4 @@
-"""Numbers of samples in batches of any form, and sums that tell whether two ranks got the same one."""
+"""Numbers of samples in batches of any form, and checksums that show whether two ranks got the same one."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from typing import Any
 
 import torch
 
-MOST_LOOKED_AT = 8
-"""Entries of a list in a batch that are looked at: more have seldom another size."""
+MOST_ENTRIES = 8
+"""Entries of a list in a batch that are read: more have seldom another size."""
 
-DEEPEST = 4
+MOST_LEVELS = 4
+"""Lists, dictionaries and objects within each other that are read."""
 
 CHECKED_VALUES = 4096
-"""Most values of a tensor that are added up."""
+"""Most values of a tensor in a checksum."""
 
 
 def samples_in(batch: Any, batch_size: int | None) -> int | None:
-    """Number of samples in a batch of a DataLoader; None where nothing in it tells.
+    """Return the number of samples in a batch of a DataLoader; None if unknown.
 
     Args:
         batch: Tensors in lists, dictionaries and objects.
@@ -44,13 +45,13 @@ def samples_in(batch: Any, batch_size: int | None) -> int | None:
 
 
 def samples_of_inputs(inputs: Any) -> int | None:
-    """Number of samples among the inputs of a module: what most of its tensors have as first dimension."""
+    """Return the number of samples in a module's inputs: the first dimension of most tensors."""
     found = list(_first_dimensions(inputs))
     return _usual(found) if found else None
 
 
 def checksum(batch: Any) -> int | None:
-    """A sum over values of all tensors in a batch, from all of their parts; None where there is none."""
+    """Return a checksum of values from all parts of all tensors in a batch; None without tensors."""
     sums = [
         repr(values[:: -(-len(values) // CHECKED_VALUES)].tolist())
         for tensor in _tensors(batch)
@@ -61,7 +62,7 @@ def checksum(batch: Any) -> int | None:
 
 
 def _parts(tensor: Any) -> list[torch.Tensor]:
-    """A tensor, or the tensors of a batch of graphs, whose values can be read."""
+    """Return a tensor, or the tensors of a batch of graphs, if their values can be read."""
     entries = tensor.to_dict().values() if hasattr(tensor, "num_graphs") else [tensor]
     return [each for each in entries if isinstance(each, torch.Tensor) and each.layout == torch.strided]
 
@@ -79,19 +80,19 @@ def _first_dimensions(value: Any) -> Iterator[int]:
 
 
 def _tensors(value: Any, depth: int = 0) -> Iterator[Any]:
-    """All that has a shape and a type of values, at any place in a batch; a batch of graphs as it is."""
+    """Yield all that has a shape and a dtype, at any place in a batch; a batch of graphs as it is."""
     if hasattr(value, "num_graphs") or (
         hasattr(value, "dtype") and getattr(value, "shape", None) is not None
     ):
         yield value
-    elif depth < DEEPEST and not isinstance(value, (str, bytes)):
-        for each in _entries(value)[:MOST_LOOKED_AT]:
+    elif depth < MOST_LEVELS and not isinstance(value, (str, bytes)):
+        for each in _entries(value)[:MOST_ENTRIES]:
             yield from _tensors(each, depth + 1)
 
 
 def _entries(value: Any) -> list[Any]:
     if isinstance(value, (list, tuple)):
-        return list(value[:MOST_LOOKED_AT])
+        return list(value[:MOST_ENTRIES])
     values = getattr(value, "values", None)
     if callable(values):
         return list(values())

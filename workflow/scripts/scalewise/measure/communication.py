@@ -1,4 +1,4 @@
-"""Communication that DDP times by itself, read from its counters of single exchanges."""
+"""Communication that DDP itself times, read from its counters of single exchanges."""
 
 from __future__ import annotations
 
@@ -25,38 +25,38 @@ class CommunicationSamples:
         self._logger = data_parallel.logger
         self._seconds = deque[float](maxlen=KEPT_STEPS)
         self._first: tuple[int, int] | None = None
-        """Steps and exchanges at the first look, which finds what the warm-up left."""
+        """Steps and exchanges at the first reading, whose seconds are those of the warm-up."""
         self._last: tuple[int, int] | None = None
-        self._next_look = warmup_steps + 1
+        self._next_reading = warmup_steps + 1
 
     def after_step(self, done: int) -> None:
         """Keep the last exchange that DDP has timed, if it is a new one.
 
-        DDP counts an exchange as the next begins: after a step it tells of the step before.
+        DDP counts an exchange as the next begins: after a step it reports the step before.
 
         Args:
             done: Number of steps that have ended.
         """
-        if done < self._next_look:
+        if done < self._next_reading:
             return
         counters = self._logger._get_ddp_logging_data().ints_map
         exchange = int(counters.get("iteration", 0))
-        self._next_look = done + 1
+        self._next_reading = done + 1
         if self._last is not None and self._last[1] == exchange:
             return
         if self._last is not None:
-            # as many steps as lay between the last two lie before the next; from there on each is looked at
-            self._next_look = done + max(done - self._last[0], 1)
-            total, hidden = (
+            # the next one comes after as many steps as the last; from there on each step is read
+            self._next_reading = done + max(done - self._last[0], 1)
+            total, overlap = (
                 float(counters.get(f"backward_{part}_time", 0)) for part in ("comm", "compute_comm_overlap")
             )
-            self._seconds.append(max(total - hidden, 0.0) / NANOSECONDS)
+            self._seconds.append(max(total - overlap, 0.0) / NANOSECONDS)
         else:
             self._first = done, exchange
         self._last = done, exchange
 
     def step_seconds(self) -> list[float]:
-        """Seconds of communication of single steps, of all exchanges where a step has several."""
+        """Return the seconds of communication of single steps, which may have several exchanges."""
         if self._first is None or self._last is None or self._last == self._first:
             return list(self._seconds)
         steps, exchanges = self._last[0] - self._first[0], self._last[1] - self._first[1]

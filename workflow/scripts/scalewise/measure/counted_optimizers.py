@@ -22,24 +22,24 @@ class SteppedOptimizer:
         weight: Number of parameters of modules that it updates.
     """
 
-    __slots__ = ("latecomer", "name", "nested", "parameters", "reference", "steps", "trains", "weight")
+    __slots__ = ("is_late", "is_nested", "name", "parameters", "reference", "steps", "trains", "weight")
 
     def __init__(self, optimizer: Optimizer, weight: int) -> None:
         self.name = type(optimizer).__name__
         self.reference = weakref.ref(optimizer)
         self.parameters = {id(parameter) for parameter in _parameters(optimizer)}
         self.weight = weight
-        self.latecomer = True
+        self.is_late = True
         """True if the program made it after the first step of all."""
         self.steps = 0
         self.trains = False
         """True if it has made a step, or a scaler has skipped one."""
-        self.nested = False
+        self.is_nested = False
         """True if it makes its steps within those of another optimizer."""
 
     @property
     def is_alive(self) -> bool:
-        """Whether the program still has it."""
+        """True if the program still has it."""
         return self.reference() is not None
 
 
@@ -62,20 +62,20 @@ class CountedOptimizers:
         self._stepping: list[weakref.ref[Optimizer]] = []
         self._of_modules: set[int] = set()
 
-    def know(self, optimizers: Iterable[Optimizer], modules: Iterable[nn.Module]) -> None:
-        """Take in the optimizers and modules that exist at the first step of all."""
+    def register(self, optimizers: Iterable[Optimizer], modules: Iterable[nn.Module]) -> None:
+        """Add the optimizers and modules that exist at the first step of all."""
         for module in modules:
             self._of_modules.update(id(parameter) for parameter in module.parameters(recurse=False))
         for optimizer in optimizers:
             if hasattr(optimizer, "param_groups"):  # not one that is still being made
                 entry = self.entry(optimizer)
-                entry.weight, entry.latecomer = self._weight(optimizer), False
+                entry.weight, entry.is_late = self._weight(optimizer), False
 
-    def known(self) -> Iterable[SteppedOptimizer]:
-        """All that were there at the first step or have made one."""
+    def entries(self) -> Iterable[SteppedOptimizer]:
+        """Return all that were there at the first step or have made one."""
         return self._all.values()
 
-    def begins(self, optimizer: Optimizer, *_given: object) -> None:
+    def begin_step(self, optimizer: Optimizer, *_given: object) -> None:
         """Note that an optimizer begins a step, maybe within another one's."""
         if self._stepping:
             # an earlier step of this one has raised, or of one that the program has dropped since
@@ -85,40 +85,40 @@ class CountedOptimizers:
                 del self._stepping[ends[0] :]
         self._stepping.append(weakref.ref(optimizer))
 
-    def ends(self, optimizer: Optimizer) -> SteppedOptimizer | None:
-        """Note the end of a step; None within another one's, which has yet to hand out what it updates."""
+    def end_step(self, optimizer: Optimizer) -> SteppedOptimizer | None:
+        """Note the end of a step; None within a step of another one, which has yet to end."""
         if self._stepping:
             self._stepping.pop()
         entry = self.entry(optimizer)
         if self._stepping:
-            entry.nested = True
+            entry.is_nested = True
             return None
         entry.steps += 1
         entry.trains = True
         return entry
 
-    def skips(self, optimizer: Optimizer) -> SteppedOptimizer:
+    def skip_step(self, optimizer: Optimizer) -> SteppedOptimizer:
         """Note that a scaler skipped an update, as gradients were not finite."""
         entry = self.entry(optimizer)
         entry.trains = True
         return entry
 
-    def add_flags(self, found: list[torch.Tensor]) -> None:
-        """Keep what a scaler has found on each device in a step, unread: that would wait for the devices."""
-        if found:
-            on_one = [each.to(found[0].device, non_blocking=True) for each in found]
+    def add_flags(self, flags: list[torch.Tensor]) -> None:
+        """Keep a scaler's flag of each device in a step, unread: reading would wait for the devices."""
+        if flags:
+            on_one = [each.to(flags[0].device, non_blocking=True) for each in flags]
             self._flags.append(on_one[0] if len(on_one) == 1 else torch.stack(on_one).sum())
         if len(self._flags) >= KEPT_FLAGS:
             self._skipped_on_device.append(torch.stack(self._flags).count_nonzero())
             self._flags = []
 
     def count_skipped(self) -> int:
-        """Number of steps whose update a scaler has skipped; it waits for the device."""
+        """Return the number of steps whose update a scaler has skipped; waits for the device."""
         waiting = [bool(flag) for flag in self._flags]
         return self.skipped + sum(waiting) + sum(int(each) for each in self._skipped_on_device)
 
     def entry(self, optimizer: Optimizer) -> SteppedOptimizer:
-        """The entry of an optimizer, made if there is none."""
+        """Return the entry of an optimizer; create it if there is none."""
         known = self._all.get(id(optimizer))
         # Python gives the identity of an object that is gone to another one
         if known is None or known.reference() is not optimizer:
@@ -128,12 +128,12 @@ class CountedOptimizers:
         return known
 
     def steps_of(self, optimizer: Optimizer) -> int:
-        """Number of steps of an optimizer, without those that a scaler has skipped."""
+        """Return the number of steps of an optimizer, without those that a scaler has skipped."""
         known = self._all.get(id(optimizer))
         return known.steps if known is not None and known.reference() is optimizer else 0
 
     def of_training(self, leader: SteppedOptimizer | None) -> list[Optimizer]:
-        """Those that update what is trained and that the program still has, not those of an attack or a copy.
+        """Return those that update the trained model and still exist, not those of an attack or a copy.
 
         Args:
             leader: The optimizer whose steps are those of the training; None if it is unknown yet.
@@ -142,14 +142,12 @@ class CountedOptimizers:
             known.reference()
             for known in self._all.values()
             if known is leader
-            or (
-                known.trains and not known.latecomer and (known.weight or leader is None or not leader.weight)
-            )
+            or (known.trains and not known.is_late and (known.weight or leader is None or not leader.weight))
         ]
         return [optimizer for optimizer in found if optimizer is not None]
 
     def record(self) -> list[dict[str, Any]]:
-        """Names and steps as JSON values; those that are gone are together by name."""
+        """Return names and steps as JSON values; those that are gone are added up by name."""
         stepped = [(known.name, known.steps) for known in self._all.values() if known.steps]
         return [{"name": name, "steps": steps} for name, steps in [*stepped, *self._dropped.items()]]
 

@@ -1,4 +1,4 @@
-"""The modules that are trained, and their division among the ranks: one look at all objects."""
+"""The modules that are trained and their division among the ranks, found once among all objects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 SUMMED_PARAMETERS, SUMMED_VALUES = 8, 4096
-"""So many values of so many parameters are added up, to be compared between ranks."""
+"""Most parameters, and values of each, that are added up to be compared between ranks."""
 
 WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "DataParallel", "DeepSpeedEngine")
 """Modules that divide a training, by the names of their classes."""
@@ -24,7 +24,7 @@ PLAIN = (torch.Tensor, nn.Parameter)
 
 
 @dataclass
-class Trained:
+class TrainedModules:
     """The modules that are trained, at the first step of an optimizer.
 
     Args:
@@ -34,8 +34,8 @@ class Trained:
         parallelism: Names of what divides the training, sorted.
         data_parallel: Each DistributedDataParallel with trained parameters.
         data_parallel_devices: Most devices among which a DataParallel divides a batch; 0 without one.
-        compiled: True where something is compiled.
-        calls_are_compiled: True where calls of a root may be a part of a compiled graph.
+        compiled: True if something is compiled.
+        calls_are_compiled: True if calls of a root may be a part of a compiled graph.
         refused: Parallelism in which the ranks are no replicas of each other; None without it.
     """
 
@@ -50,7 +50,7 @@ class Trained:
 
     @property
     def sharded(self) -> bool:
-        """True where a rank holds a part of the parameters."""
+        """True if a rank holds a part of the parameters."""
         return bool({"FullyShardedDataParallel", "fully_shard", "DeepSpeedEngine"} & set(self.parallelism))
 
 
@@ -70,10 +70,10 @@ def all_objects() -> tuple[list[nn.Module], list[Optimizer]]:
     return modules, optimizers
 
 
-def what_is_trained(
+def find_trained(
     optimizer: Optimizer, modules: Sequence[nn.Module], optimizers: Sequence[Optimizer]
-) -> Trained:
-    """Find what is trained.
+) -> TrainedModules:
+    """Find the modules that an optimizer trains.
 
     Args:
         optimizer: The one that counts the steps; others, as of each parameter, may make some, too.
@@ -86,7 +86,7 @@ def what_is_trained(
     held = {id(each): {id(parameter) for parameter in each.parameters()} & trained for each in modules}
     holders = [each for each in modules if held[id(each)]]
     inner = {id(child) for each in holders for child in each.modules() if child is not each}
-    found = Trained([each for each in holders if id(each) not in inner and held[id(each)] & own])
+    found = TrainedModules([each for each in holders if id(each) not in inner and held[id(each)] & own])
     found.whole = {
         id(each) for each in holders if any(held[id(each)] >= held[id(root)] for root in found.roots)
     }
@@ -101,8 +101,8 @@ def what_is_trained(
     return found
 
 
-def _find_compiled(found: Trained, holders: list[Any]) -> None:
-    """Set what is compiled: whole modules, modules in place, or functions that nobody can find."""
+def _find_compiled(found: TrainedModules, holders: list[Any]) -> None:
+    """Set what is compiled: whole modules, modules in place, or functions that cannot be found."""
     in_place = [each for each in holders if getattr(each, "_compiled_call_impl", None) is not None]
     wrapped = [each._orig_mod for each in holders if type(each).__name__ == "OptimizedModule"]
     found.compiled = bool(in_place or wrapped or compiled_frames())
@@ -113,13 +113,13 @@ def _find_compiled(found: Trained, holders: list[Any]) -> None:
 
 
 def compiled_frames() -> int:
-    """Number of functions that torch.compile has looked at in this process."""
+    """Return the number of functions that torch.compile has seen in this process."""
     utils = sys.modules.get("torch._dynamo.utils")
     return utils.counters["frames"]["total"] if utils is not None else 0
 
 
 def parameters_of(optimizers: Iterable[Optimizer]) -> list[torch.Tensor]:
-    """All different parameters with gradients that some optimizers update."""
+    """Return all different parameters with gradients that some optimizers update."""
     found = {
         id(parameter): parameter
         for optimizer in optimizers
@@ -144,7 +144,7 @@ def device_of(optimizer: Optimizer) -> torch.device | None:
 
 
 def no_figures() -> dict[str, Any]:
-    """The values below where no optimizer was seen."""
+    """Return the figures below if no optimizer was seen."""
     return {
         "parameters": None,
         "gradient_bytes": None,
@@ -154,8 +154,8 @@ def no_figures() -> dict[str, Any]:
     }
 
 
-def parameter_figures(parameters: list[torch.Tensor], trained: Trained) -> dict[str, Any]:
-    """Numbers, types and sums of the parameters, as JSON values."""
+def parameter_figures(parameters: list[torch.Tensor], trained: TrainedModules) -> dict[str, Any]:
+    """Return numbers, types and sums of the parameters, as JSON values."""
     sharded = trained.sharded or any(hasattr(parameter, "placements") for parameter in parameters)
     number: int | None = sum(parameter.numel() for parameter in parameters)
     number_of_bytes: int | None = sum(
@@ -168,13 +168,13 @@ def parameter_figures(parameters: list[torch.Tensor], trained: Trained) -> dict[
         "gradient_bytes": number_of_bytes,
         "parameter_dtypes": sorted({str(parameter.dtype) for parameter in parameters}),
         "sharded": sharded,
-        # a rank's part of a divided one tells nothing
+        # a rank's part of a sharded one cannot be compared
         "weights": [] if sharded else _sums(parameters),
     }
 
 
-def _number_of_flat(trained: Trained) -> tuple[int | None, int | None]:
-    """Parameters and their bytes over all ranks, from what FSDP has flattened; None where it is not known."""
+def _number_of_flat(trained: TrainedModules) -> tuple[int | None, int | None]:
+    """Return parameters and their bytes over all ranks, from FSDP's flat ones; None if unknown."""
     number = number_of_bytes = 0
     for root in trained.roots:
         for each in root.modules():
@@ -195,14 +195,14 @@ def _sums(parameters: list[torch.Tensor]) -> list[float | None]:
 
 @torch.no_grad()
 def are_finite(parameters: Iterable[Any]) -> bool | None:
-    """Whether values of some parameters are finite, of a divided one those of this rank; None without any."""
+    """Return whether values of some parameters, or of this rank's shards, are finite; None without any."""
     local = [each.to_local() if hasattr(each, "to_local") else each for each in parameters]
     values = [each.detach().flatten()[:SUMMED_VALUES] for each in local][:SUMMED_PARAMETERS]
     return all(bool(each.isfinite().all()) for each in values) if values else None
 
 
 def _no_replicas(modules: Sequence[nn.Module], parameters: list[Any], fully_sharded: bool) -> str | None:
-    """The kind of parallelism in which the ranks see other samples than replicas would; None without it."""
+    """Return the parallelism whose ranks see other samples than replicas would; None without it."""
     if any(type(each).__name__ == "DeepSpeedEngine" for each in modules):
         return "DeepSpeed"
     if any(type(each).__module__.startswith("megatron.") for each in modules):
@@ -216,7 +216,7 @@ def _no_replicas(modules: Sequence[nn.Module], parameters: list[Any], fully_shar
 
 
 def _is_tensor_parallel(parameter: Any, fully_sharded: bool) -> bool:
-    """Whether a DTensor is divided by more than FSDP, which divides it along one dimension of the mesh."""
+    """Return whether a DTensor is sharded by more than FSDP, which uses one dimension of the mesh."""
     placements = getattr(parameter, "placements", None)
     if placements is None:
         return False

@@ -1,10 +1,10 @@
 """End of a training whose own throughput is known well enough, after the same step on all ranks.
 
-Rank 0 looks at its windows after numbers of steps that all ranks know beforehand. If they are narrow enough,
-it leaves the last step in the store of the process group: no collective of the probe's own comes between
-those of the program. The others look into the store once, at the last step itself, two windows later. By then
-rank 0 has left its word: before it looks, a rank waits until its device has done the window before, in whose
-steps all ranks exchanged gradients.
+Rank 0 checks its windows after numbers of steps that all ranks know beforehand. If their interval is narrow
+enough, it writes the last step to the store of the process group: no collective of the probe comes between
+those of the program. The others read the store once, at the last step itself, two windows later. By then rank
+0 has written: before it reads, a rank waits until its device has done the window before, in whose steps all
+ranks exchanged gradients.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import torch
 from .guards import Notes
 from .kept_steps import NO_GRAD, UNUSUAL_SHARE, unusual_steps, without_usual_shapes
 from .probe_spec import ProbeSpec
-from .run_interval import WINDOW_STEPS, Judgement, judge, looks
+from .run_interval import WINDOW_STEPS, Steadiness, assess, check_points
 from .steps import StepRecord
 
 AHEAD_STEPS = 2 * WINDOW_STEPS
-"""Steps from a look to the end that follows from it, if several ranks train."""
+"""Steps from a check to the end that follows from it, if several ranks train."""
 
 KEY = "scalewise/last_step"
 """Name in the ranks' store of the step that ends the training."""
@@ -41,55 +41,57 @@ class EarlyEnd:
         self._first_step = max(spec.warmup_steps, 1)
         self._most = spec.last_step
         # a window is read once the next one is done
-        self._looks = [self._first_step + look * WINDOW_STEPS + WINDOW_STEPS for look in looks(spec.steps)]
-        self._judged: Judgement | None = None
+        self._check_points = [
+            self._first_step + windows * WINDOW_STEPS + WINDOW_STEPS for windows in check_points(spec.steps)
+        ]
+        self._narrow: Steadiness | None = None
         self._window_ends: list[int] = []
-        """Number of the last step of each window, when they were judged."""
+        """Number of the last step of each window, at the latest check."""
         self.last_step = self._most
         """Number of the step that ends the training, from 1, as far as it is known."""
 
     def after_step(self, done: int) -> None:
-        """Note a step that has ended; whether it was the last is known afterwards."""
-        if not self._looks or self.last_step < self._most or done < self._looks[0]:
+        """Check the windows if it is time, and set ``last_step``."""
+        if not self._check_points or self.last_step < self._most or done < self._check_points[0]:
             return
-        world_size, rank = _place()
+        world_size, rank = _world()
         ahead = AHEAD_STEPS if world_size > 1 else 0
-        if done != self._looks[0] + (ahead if rank else 0):
+        if done != self._check_points[0] + (ahead if rank else 0):
             return
-        del self._looks[0]
+        del self._check_points[0]
         self._record.wait_for_all_but(WINDOW_STEPS)
         if rank:
-            self._hear(done)
+            self._read_announced(done)
             return
-        judged = self._judge(done - WINDOW_STEPS)
+        steadiness = self._assess(done - WINDOW_STEPS)
         if (
             done + ahead < self._most
-            and judged.is_narrow(self._spec.until_interval)
-            and (not ahead or self._tell(done + ahead))
+            and steadiness.is_narrow(self._spec.until_interval)
+            and (not ahead or self._announce(done + ahead))
         ):
-            self._judged, self.last_step = judged, done + ahead
+            self._narrow, self.last_step = steadiness, done + ahead
 
     def is_due(self, done: int) -> bool:
         """Return whether its interval ends the training after so many steps."""
         return self.last_step < self._most and done >= self.last_step
 
     def conclude(self, done: int, ended: str) -> dict[str, Any]:
-        """Judge the whole run for its record, once the device has done all steps.
+        """Return the interval of the whole run for its record, once the device has done all steps.
 
         Args:
             done: Number of steps.
             ended: ``steps``, or ``itself`` if the program came to its own end.
         """
-        judged = self._judged or self._judge(done)
-        warmup = self._window_ends[judged.warmup_windows - 1] if judged.warmup_windows else 0
-        return judged.record(
+        steadiness = self._narrow or self._assess(done)
+        warmup = self._window_ends[steadiness.warmup_windows - 1] if steadiness.warmup_windows else 0
+        return steadiness.record(
             self._spec.until_interval,
             max(warmup, self._spec.warmup_steps),
             "interval" if ended == "steps" and done < self._most else ended,
         )
 
-    def _judge(self, until: int) -> Judgement:
-        """Judge the windows of the steps before one."""
+    def _assess(self, until: int) -> Steadiness:
+        """Assess the windows of the steps before one."""
         columns = self._record.snapshot().columns(fed=True)
         seconds = columns["seconds"]
         # what the record excludes is in no window either; forward passes without gradients may be
@@ -106,31 +108,31 @@ class EarlyEnd:
         whole = range(WINDOW_STEPS, len(steps) + 1, WINDOW_STEPS)
         self._window_ends = [steps[end - 1] + 1 for end in whole]
         values = [sum(seconds[index] for index in steps[end - WINDOW_STEPS : end]) for end in whole]
-        return judge(values, self._spec.steps)
+        return assess(values, self._spec.steps)
 
-    def _tell(self, last_step: int) -> bool:
-        """Leave the last step to the other ranks; false where they cannot learn of it."""
+    def _announce(self, last_step: int) -> bool:
+        """Write the last step for the other ranks; false if they cannot read it."""
         try:
             store = _store()
             store.set(KEY, str(last_step))
-            # the answer says that the word has come before it
+            # an answer proves that the store has the key
             return bool(store.check([KEY]))
         except Exception as error:  # noqa: BLE001  # then all train on to the most steps
             self._notes.fault("early end", error)
             return False
 
-    def _hear(self, done: int) -> None:
-        """Take the last step from rank 0, if it has left one."""
+    def _read_announced(self, done: int) -> None:
+        """Read the last step from rank 0, if there is one."""
         try:
             store = _store()
             if store.check([KEY]):
                 self.last_step = max(int(store.get(KEY)), done)
-        except Exception as error:  # noqa: BLE001  # a store that is gone takes the training with it
+        except Exception as error:  # noqa: BLE001  # without a store the training ends by itself
             self._notes.fault("early end", error)
 
 
-def _place() -> tuple[int, int]:
-    """Number of ranks, and this process's; one by itself without a process group."""
+def _world() -> tuple[int, int]:
+    """Return the number of ranks and the rank of this process; 1 and 0 without a process group."""
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()):
         return 1, 0
@@ -138,5 +140,5 @@ def _place() -> tuple[int, int]:
 
 
 def _store() -> Any:
-    """The store by which the ranks have met."""
+    """Return the store of the process group."""
     return torch.distributed.distributed_c10d._get_default_store()

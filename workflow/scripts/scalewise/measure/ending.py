@@ -12,8 +12,8 @@ from typing import NoReturn
 
 import torch
 
-MOST_ATTEMPTS = 3
-"""Ends that a program may swallow; then the process is ended without it."""
+MOST_EXITS = 3
+"""Exits that a program may swallow; then Scalewise ends the process without it."""
 
 WAITS_SECONDS = 60.0
 """Longest wait for the other ranks at the last step."""
@@ -23,7 +23,8 @@ class Ending:
     """Ends this process with exit status 0, all ranks after the same step."""
 
     def __init__(self) -> None:
-        self.attempts = 0
+        self.raised_exits = 0
+        """Times that SystemExit was raised."""
         self.device: torch.device | None = None
         """The GPU that is trained on; None for a CPU process."""
 
@@ -32,30 +33,30 @@ class Ending:
 
         The process group stays: what the program does at its end may use it.
         """
-        self.attempts += 1
-        if self.attempts > MOST_ATTEMPTS:
+        self.raised_exits += 1
+        if self.raised_exits > MOST_EXITS:
             for stream in (sys.stdout, sys.stderr):
                 with suppress(OSError, ValueError):
                     stream.flush()
             os._exit(0)
-        if self.attempts == 1:
+        if self.raised_exits == 1:
             with suppress(Exception):
-                meet(self.device)
+                wait_for_ranks(self.device)
         raise SystemExit(0)
 
     def at_exit(self) -> None:
         """Leave the process group, if the program was ended before it could."""
         distributed = torch.distributed
-        if self.attempts and distributed.is_available() and distributed.is_initialized():
+        if self.raised_exits and distributed.is_available() and distributed.is_initialized():
             with suppress(Exception):
                 distributed.destroy_process_group()
 
 
-def meet(device: torch.device | None) -> None:
-    """Wait until all ranks are here: nobody leaves while another one still exchanges gradients.
+def wait_for_ranks(device: torch.device | None) -> None:
+    """Wait until all ranks are here: none may leave while another one still exchanges gradients.
 
     Args:
-        device: The GPU that is trained on, over which NCCL meets; None for a CPU process.
+        device: The GPU that is trained on, for NCCL's barrier; None for a CPU process.
     """
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()):
@@ -70,6 +71,6 @@ def meet(device: torch.device | None) -> None:
 
 
 def finish_with_multiprocessing(function: Callable[[], None]) -> None:
-    """Do something at the end of a process that multiprocessing has forked: it runs no handlers of atexit."""
+    """Call a function at the end of a process that multiprocessing has forked: it runs no atexit handlers."""
     if parent_process() is not None:
         util.Finalize(None, function, exitpriority=0)

@@ -1,4 +1,4 @@
-"""Functions of the probe within a program that must notice neither their errors nor themselves."""
+"""Guards of the probe's functions in a program, which must notice neither their errors nor themselves."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ MOST_EVENTS = 50
 
 
 class Notes:
-    """Events that are worth telling a user, each once."""
+    """Events that a user should know, each once."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
 
     def begin_process(self) -> None:
-        """Forget what was noted of the process that this one was forked from, but not what does not work."""
+        """Forget the events of the process that this one was forked from, except for the probe's errors."""
         self.events = [event for event in self.events if event.startswith(FAULT)]
 
     def note(self, event: str) -> None:
@@ -36,7 +36,7 @@ class Notes:
 
 
 def guarded(notes: Notes, where: str, function: Function) -> Function:
-    """A function whose errors are noted and go no further; SystemExit does, which is no error."""
+    """Return a function whose errors are noted and not raised; SystemExit is no error and is raised."""
 
     def call(*args: Any) -> None:
         try:
@@ -47,24 +47,24 @@ def guarded(notes: Notes, where: str, function: Function) -> Function:
     return call
 
 
-def hidden(notes: Notes, where: str, function: Function) -> Function:
-    """A guarded function that torch.compile neither traces nor compiles.
+def untraced(notes: Notes, where: str, function: Function) -> Function:
+    """Return a guarded function that torch.compile neither traces nor compiles.
 
-    A traced one would be a part of the graph, which every change of its numbers would compile anew. Where
-    nothing is compiled it costs two short calls: this is for what is done in each step.
+    A traced one would be a part of the graph, and each change of its numbers would compile that again. If
+    nothing is compiled it costs two short calls: it serves what is done in each step.
     """
-    untraced = _disable_dynamo(lambda *args: function(*args))  # noqa: PLW0108  # a method takes no attributes
+    disabled = _disable_dynamo(lambda *args: function(*args))  # noqa: PLW0108  # a method takes no attributes
     # of functions that are called from a compiled one, dynamo compiles those too that it could not trace
     eval_frame = getattr(torch._C._dynamo, "eval_frame", None)
     compiler_of_frames = getattr(eval_frame, "get_eval_frame_callback", None)
     is_compiling = torch.compiler.is_dynamo_compiling
     if compiler_of_frames is None:  # another version of torch
-        return guarded(notes, where, untraced)
+        return guarded(notes, where, disabled)
 
     def call(*args: Any) -> None:
         try:
             if is_compiling() or compiler_of_frames() is not None:
-                untraced(*args)
+                disabled(*args)
             else:
                 function(*args)
         except Exception as error:  # noqa: BLE001  # nothing of ours may end a user's program

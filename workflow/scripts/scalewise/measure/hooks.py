@@ -1,4 +1,4 @@
-"""The places in torch at which a training is seen, whatever loop or framework it is written in."""
+"""Hooks on torch that report a training, whatever loop or framework it is written in."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from torch.amp import autocast_mode, grad_scaler
 from torch.optim import optimizer as optimizers
 from torch.utils.data import dataloader
 
-from .guards import Function, guarded, hidden
+from .guards import Function, guarded, untraced
 from .measured_process import MeasuredProcess
 
 SAVING = {
     "safetensors.torch": ("save_file",),
     "torch.distributed.checkpoint": ("save", "async_save"),
 }
-"""Functions that save, beside ``torch.save``, by the modules that programs import for them."""
+"""Functions that save, in addition to ``torch.save``, by the modules that programs import for them."""
 
 
 def install(process: MeasuredProcess, watch: Callable[[str, Callable[[ModuleType], None]], None]) -> None:
@@ -45,13 +45,15 @@ def install(process: MeasuredProcess, watch: Callable[[str, Callable[[ModuleType
 def hooked(process: MeasuredProcess) -> Iterator[None]:
     """Measure what this process trains within the context."""
     with ExitStack() as undo:
-        undo.callback(process.stop)
         set_hooks(process, undo)
-        yield
+        try:
+            yield
+        finally:
+            process.model.unhook()
 
 
 def set_hooks(process: MeasuredProcess, undo: ExitStack) -> None:
-    """Set the hooks on torch; one for which this torch has no place is left out, and noted.
+    """Set the hooks on torch; one for which this torch has no place is noted.
 
     Args:
         process: Receives what happens.
@@ -66,7 +68,7 @@ def set_hooks(process: MeasuredProcess, undo: ExitStack) -> None:
         ("steps", lambda: hooks.steps(undo)),
         ("skipped steps", lambda: replace(grad_scaler.GradScaler, "step", hooks.scaler_step)),
         ("batches", lambda: replace(dataloader._BaseDataLoaderIter, "__next__", hooks.next_batch)),
-        ("passes over loaders", lambda: replace(dataloader.DataLoader, "__iter__", hooks.begin_pass)),
+        ("data-loader iterations", lambda: replace(dataloader.DataLoader, "__iter__", hooks.begin_iteration)),
         ("backward passes", lambda: replace(torch.autograd, "backward", hooks.backward)),
         ("precision", lambda: replace(autocast_mode.autocast, "__enter__", hooks.autocast)),
         # not Module.train, which every module within calls too
@@ -93,10 +95,10 @@ def replace_all(
 
 
 class Hooks:
-    """Functions around torch's own that tell a process what happens; no error of ours leaves them.
+    """Functions around torch's own that report what happens; no error of ours leaves them.
 
     Args:
-        process: Told what happens.
+        process: Receives the reports.
     """
 
     def __init__(self, process: MeasuredProcess) -> None:
@@ -105,8 +107,8 @@ class Hooks:
     def steps(self, undo: ExitStack) -> None:
         """Hook the steps of every optimizer, of any subclass and within any wrapper."""
         process, notes = self._process, self._process.notes
-        before = hidden(notes, "begin of a step", process.optimizers.begins)
-        after = hidden(notes, "end of a step", process.after_step)
+        before = untraced(notes, "begin of a step", process.optimizers.begin_step)
+        after = untraced(notes, "end of a step", process.after_step)
         for register, hook in (
             (optimizers.register_optimizer_step_pre_hook, before),
             (optimizers.register_optimizer_step_post_hook, after),
@@ -114,7 +116,7 @@ class Hooks:
             undo.callback(register(hook).remove)
 
     def scaler_step(self, original: Function) -> Function:
-        """Around the step of a GradScaler, which skips the optimizer's where gradients are not finite."""
+        """Wrap the step of a GradScaler, which skips the optimizer's if gradients are not finite."""
         process = self._process
         skipped = guarded(process.notes, "skipped step", process.skipped_step)
         may_skip = guarded(process.notes, "skipped step", process.step_on_device)
@@ -131,40 +133,40 @@ class Hooks:
         return step
 
     def next_batch(self, original: Function) -> Function:
-        """Around the wait for a batch: below the loaders of all frameworks."""
+        """Wrap the wait for a batch: below the loaders of all frameworks."""
         notes = self._process.notes
         process = self._process
-        loaded = hidden(notes, "batch", process.loaded)
-        ended = hidden(notes, "end of a loader", process.loader_ended)
+        received = untraced(notes, "batch", process.add_batch)
+        ended = untraced(notes, "end of a loader", process.end_iteration)
 
         def next_batch(iterator: Any) -> Any:
-            asked, mark = perf_counter(), process.wait_mark()
+            requested_at, mark = perf_counter(), process.wait_mark()
             try:
                 batch = original(iterator)
             except StopIteration:
                 ended(iterator)
                 raise
-            loaded(iterator, batch, asked, perf_counter(), mark)
+            received(iterator, batch, requested_at, perf_counter(), mark)
             return batch
 
         return next_batch
 
-    def begin_pass(self, original: Function) -> Function:
-        """Around the begin of a pass over a loader, which may start processes."""
+    def begin_iteration(self, original: Function) -> Function:
+        """Wrap the begin of a data-loader iteration, which may start processes."""
         process = self._process
-        began = guarded(process.notes, "begin of a loader", process.loader_began)
+        began = guarded(process.notes, "begin of a loader", process.begin_iteration)
 
-        def begin_pass(loader: Any) -> Any:
+        def begin_iteration(loader: Any) -> Any:
             begun = perf_counter()
             iterator = original(loader)
             began(loader, iterator, perf_counter() - begun)
             return iterator
 
-        return begin_pass
+        return begin_iteration
 
     def backward(self, original: Function) -> Function:
-        """Around a backward pass, that of ``Tensor.backward`` too."""
-        note = hidden(self._process.notes, "backward pass", self._process.backward)
+        """Wrap a backward pass, that of ``Tensor.backward`` too."""
+        note = untraced(self._process.notes, "backward pass", self._process.backward)
 
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             note(tensors)
@@ -173,8 +175,8 @@ class Hooks:
         return backward
 
     def autocast(self, original: Function) -> Function:
-        """Around the begin of mixed precision."""
-        note = hidden(self._process.notes, "precision", self._process.autocast)
+        """Wrap the begin of mixed precision."""
+        note = untraced(self._process.notes, "precision", self._process.autocast)
 
         def enter(context: Any) -> Any:
             note(context)
@@ -183,7 +185,7 @@ class Hooks:
         return enter
 
     def evaluation(self, original: Function) -> Function:
-        """Around the change of a module to its mode for evaluation."""
+        """Wrap the change of a module to its mode for evaluation."""
         note = guarded(self._process.notes, "evaluation", self._process.evaluates)
         is_compiling = torch.compiler.is_compiling
 
@@ -195,7 +197,7 @@ class Hooks:
         return evaluation
 
     def saving(self, original: Function) -> Function:
-        """Around a function that saves."""
+        """Wrap a function that saves."""
         process = self._process
 
         def save(*args: Any, **kwargs: Any) -> Any:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-EVALUATION, SAVE, NEW_PASS, NO_GRAD, NEW_SHAPE, WARM_UP = 1, 2, 4, 8, 16, 32
-"""Bits of a step's ``flags``: what it held in addition to training.
+EVALUATION, SAVE, NEW_ITERATION, NO_GRAD, NEW_SHAPE, WARM_UP = 1, 2, 4, 8, 16, 32
+"""Bits of a step's ``flags``, which name its work in addition to training.
 
 EVALUATION is a batch of a DataLoader that does not train, NO_GRAD a forward pass without gradients, or
-``eval()``: of a validation without a DataLoader as well as of rollouts and generated samples. NEW_PASS is the
-begin of a data-loader iteration, NEW_SHAPE what is paid once for a shape: code that is compiled, kernels that
-cuDNN tries. WARM_UP is set when the starts of a run are joined.
+``eval()``: of a validation without a DataLoader, of rollouts or generated samples. NEW_ITERATION is the begin
+of a data-loader iteration, NEW_SHAPE work done once for a shape: code that is compiled, kernels that cuDNN
+tries. WARM_UP is set when the starts of a run are joined.
 """
 
 UNUSUAL_SHARE = 0.2

@@ -1,4 +1,4 @@
-"""Peak memory of a process by phase, so that what evaluation needs is not taken for what training needs."""
+"""Peak memory of a process by phase: training and evaluation need different amounts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class PeakMemory:
 
     def __init__(self, *, resets: bool = False) -> None:
         self.device: torch.device | None = None
-        """The GPU whose allocator is asked; None for the process's own memory."""
+        """The GPU whose allocator is read; None for the process's resident memory."""
         self._resets = resets
         self._held_before = _resident_without_files() if resets else 0
         self._phase: MemoryPhase | None = None if resets else "train"
@@ -56,7 +56,7 @@ class PeakMemory:
         """Return the bytes at the highest while training, while evaluating, and in all, as JSON values.
 
         Args:
-            evaluated: Whether the process has evaluated, also at moments that were seen too late.
+            evaluated: Whether the process has evaluated, also if that was seen too late.
         """
         self._count()
         highest = max(self._peaks.values(), default=self._peak())
@@ -101,7 +101,7 @@ class PeakMemory:
         return max(status["VmHWM"] - status["RssFile"] - self._held_before, 0)
 
     def _reset(self) -> str:
-        """Begin again from what is held now; returns why that could not be done, or nothing."""
+        """Set the peak to the present value; returns why that is impossible, or nothing."""
         if self.device is not None:
             torch.cuda.reset_peak_memory_stats(self.device)
             return ""
@@ -118,7 +118,7 @@ def _resident_without_files() -> int:
 
 
 def _status() -> dict[str, int]:
-    """Bytes of each kind of this process's memory, by the names of proc_pid_status(5)."""
+    """Return the bytes of each kind of this process's memory, by the names of proc_pid_status(5)."""
     found = re.findall(
         r"^(\w+):\s+(\d+) kB$", STATUS.read_text(encoding="ascii", errors="replace"), re.MULTILINE
     )

@@ -1,4 +1,4 @@
-"""Versions of a process's libraries, the source files that are the user's own, its place on the machine."""
+"""Versions of a process's libraries, the user's source files, and the device and CPUs of the process."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR")
 """Variables with the folders into which torch and Triton write modules that they compile."""
 
 LARGEST_HASHED = 64 * 2**20
-"""Bytes of a module's file beyond which it is no source."""
+"""Most bytes of a source file."""
 
 
 def place_on_machine(device: torch.device | None) -> dict[str, Any]:
-    """Device, threads and CPUs of this process, as JSON values; no device is a CPU process."""
+    """Return device, threads and CPUs of this process, as JSON values; no device is a CPU process."""
     properties = None if device is None else torch.cuda.get_device_properties(device)
     uuid = getattr(properties, "uuid", None)
     affinity = getattr(os, "sched_getaffinity", None)
@@ -42,10 +42,10 @@ def place_on_machine(device: torch.device | None) -> dict[str, Any]:
 
 
 def process_started(otherwise: float) -> float:
-    """Monotonic seconds at which this process began, to the kernel's tick of 10 ms.
+    """Return the monotonic seconds at which this process began, to the kernel's tick of 10 ms.
 
     Args:
-        otherwise: Returned where the system does not tell.
+        otherwise: Returned if the system does not report it.
     """
     try:
         # proc_pid_stat(5): the 22nd field, counted after the name, which may hold anything
@@ -59,10 +59,10 @@ def process_started(otherwise: float) -> float:
 
 
 def versions(cuda: bool) -> dict[str, str]:
-    """Versions of Python, torch, CUDA and of each distribution that owns an imported module.
+    """Return the versions of Python, torch, CUDA and of each distribution with an imported module.
 
     Args:
-        cuda: Whether a GPU is trained on, with which NCCL's matters.
+        cuda: Whether a GPU is trained on, so that NCCL's counts.
     """
     found = {"python": platform.python_version(), "torch": str(torch.__version__)}
     if torch.version.cuda:
@@ -78,7 +78,7 @@ def versions(cuda: bool) -> dict[str, str]:
 
 
 def _modules_of(distribution: metadata.Distribution) -> set[str]:
-    """Modules that a distribution brings, as it declares them, or by the list of its files."""
+    """Return the modules of a distribution, as it declares them, or by the list of its files."""
     declared = distribution.read_text("top_level.txt")
     if declared:
         return set(declared.split())
@@ -88,13 +88,13 @@ def _modules_of(distribution: metadata.Distribution) -> set[str]:
 
 
 def imported_files(others: Iterable[Path], process_began: float) -> dict[str, str]:
-    """Hashes, by path, of the files of all modules that are the user's own.
+    """Return the hashes, by path, of the files of all modules of the user.
 
     Modules that were generated are not: PyG and torch.compile write some of another name in each process.
 
     Args:
         others: Folders with none of the user's modules, such as those of the probe.
-        process_began: Time of day, in seconds since the epoch; what was written later is generated.
+        process_began: Time of day, in seconds since the epoch; files written later are generated.
     """
     libraries = [*site.getsitepackages(), site.getusersitepackages()]
     libraries += [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]

@@ -1,4 +1,4 @@
-"""The file that says what to measure, and where to leave what is found."""
+"""The file that says what to measure and where to write the records."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class ProbeSpec:
     Args:
         folder: All files of the probe go there.
         warmup_steps: First optimizer steps, which no figure counts.
-        steps: Most measured steps, after which the training is ended; 0 lets it run to its own end.
-        until_interval: Half width of the interval of the throughput, as a share of it, at which the training
-            is ended earlier; 0 for never.
-        check_after: Steps after which the record so far is written, for a look at whether it is right.
-        not_imported: Folders with no modules of the user's, such as that of what the program writes.
-        watched: Whether another process watches this one by files that it leaves, and the training is ended
-            by SystemExit; if not, the training calls the probe and ends itself.
+        steps: Most measured steps, after which Scalewise ends the training; 0 lets it run to its own end.
+        until_interval: Half width of the throughput's interval, as a share of it, at which Scalewise ends the
+            training earlier; 0 for never.
+        check_after: Steps after which the record so far is written, so that it can be checked.
+        not_imported: Folders without modules of the user, such as the folder that the program writes to.
+        watched: Whether another process watches this one by its files, and SystemExit ends the training; if
+            not, the training calls the probe and ends itself.
         from_step: Optimizer steps that the training had made before this process.
         sampled_communication: DDP times one exchange in so many, by the type of the device.
     """

@@ -2,21 +2,20 @@
 
 A value is the time of a window of ``WINDOW_STEPS`` steps, per sample or per step. The first steps of a run
 are slower, or faster, than all that follow: code is compiled, cuDNN tries its algorithms, clocks rise and
-fall. So the windows that warm up are left out by MSER-5 (White, Cobb and Spratt 2000; chosen among 44 rules
-by Hoad, Robinson and Davies 2010): as many as make the standard error of the rest least, windows of five
-each. A minimum in the second half says that there is no steady part yet. Noise alone makes such a minimum
-somewhere, so windows are left out only where their mean differs from that of the rest by ``CLEAR_DIFFERENCE``
-standard errors.
+fall. So MSER-5 excludes the windows that warm up (White, Cobb and Spratt 2000; chosen among 44 rules by Hoad,
+Robinson and Davies 2010): as many as make the standard error of the rest least, windows of five each. With a
+minimum in the second half there is no steady part yet. Noise alone makes such a minimum somewhere, so windows
+are excluded only if their mean differs from that of the rest by ``CLEAR_DIFFERENCE`` standard errors.
 
 The interval is that of a mean of autocorrelated values: the variance over the number of values that are
 independent in effect, ``n (1 - r) / (1 + r)`` with the first autocorrelation r (Bayley and Hammersley 1946),
 by Student's t (Zwiers and von Storch 1995). The estimate of r is too low in short series; its bias ``(1 + 3
 r) / n`` (Kendall 1954) and ``AUTOCORRELATION_MARGIN / sqrt(n)`` are added. Values that follow each other for
-longer than one autocorrelation tells show when they are joined (Flyvbjerg and Petersen 1989): the wider one
+longer than one autocorrelation shows widen the interval of pairs (Flyvbjerg and Petersen 1989): the wider one
 of the intervals of windows and of pairs of windows counts.
 
-An interval that is looked at until it is narrow comes out narrow too often. So there are few looks, each
-after a fifth more windows than the one before, and none before ``FEWEST_WINDOWS``. 4,000 simulated runs of at
+An interval that is checked until it is narrow is narrow too often. So there are few checks, each after a
+fifth more windows than the one before, and none before ``FEWEST_WINDOWS``. 4,000 simulated runs of at
 most 500 steps each, that end once half the width is 1 %; the true value is the mean of the process that the
 run is a part of:
 
@@ -38,9 +37,9 @@ noise of 5 %, independent          96 %     96 %              100 %        176  
 1 %, 2 % slower over 500 steps     10 %     10 %              100 %        105    1
 =================================  =======  ================  ===========  =====  =======
 
-Fewer windows before the first look would cost more than 2 points where rho is 0.9: with 12 of them the two
+Fewer windows before the first check would cost more than 2 points where rho is 0.9: with 12 of them the two
 rows cover 90 %, with 16 they cover 93 and 92 %. As with all such rules, runs that end early although their
-noise is far above what was asked for were lucky (the sixth row). And no interval knows what comes after it
+noise is far above the required width were lucky (the sixth row). And no interval knows what comes after it
 (the last two rows): the throughput is that of the steps that were made.
 tests/unit/training/test_run_interval.py repeats the simulation.
 """
@@ -60,7 +59,7 @@ FEWEST_WINDOWS = 20
 """Windows that an interval needs, without those that warm up."""
 
 GROWTH = 1.2
-"""Windows at a look over those at the look before."""
+"""Ratio of the windows at a check to those at the check before."""
 
 CONFIDENCE = 0.95
 
@@ -72,10 +71,10 @@ AUTOCORRELATION_MARGIN = 0.3
 
 MOST_AUTOCORRELATION = 0.97
 LEAST_EFFECTIVE = 3.0
-"""Bounds of what so few values can tell."""
+"""Bounds of these estimates from few values."""
 
 LEAST_TAIL = 5
-"""Windows that remain, at least, behind those that MSER-5 leaves out."""
+"""Fewest windows that remain behind those that MSER-5 excludes."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ class RunInterval:
     Args:
         half_width: Half the width of the interval, as a share of the mean.
         windows: Number of windows.
-        effective_windows: Number of independent windows that would tell the mean as well.
+        effective_windows: Number of independent windows with the same standard error.
     """
 
     half_width: float
@@ -94,13 +93,13 @@ class RunInterval:
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """The state of a run by its windows.
+class Steadiness:
+    """The steady part of a run, and its interval.
 
     Args:
-        warmup_windows: First windows that are left out.
+        warmup_windows: First windows that are excluded.
         steady: Whether the windows were steady by the middle of them.
-        interval: The interval of the others; None where they are fewer than ``FEWEST_WINDOWS``.
+        interval: The interval of the others; None if they are fewer than ``FEWEST_WINDOWS``.
     """
 
     warmup_windows: int
@@ -108,11 +107,11 @@ class Judgement:
     interval: RunInterval | None
 
     def is_narrow(self, until_interval: float) -> bool:
-        """Whether the run may end: its windows are steady, and their interval is as narrow as this share."""
+        """Return whether the run may end: it is steady, and its interval is as narrow as this share."""
         return self.steady and self.interval is not None and self.interval.half_width <= until_interval
 
     def record(self, until_interval: float, warmup_steps: int, ended: str) -> dict[str, Any]:
-        """The values of ``scalewise.records.OwnInterval``, which has the words for them."""
+        """Return the values of ``scalewise.records.OwnInterval``, which describes them."""
         found = self.interval
         if found is not None and not math.isfinite(found.half_width):
             found = None
@@ -128,8 +127,8 @@ class Judgement:
         }
 
 
-def looks(most_steps: int) -> list[int]:
-    """Numbers of windows at which a run of at most so many steps is judged."""
+def check_points(most_steps: int) -> list[int]:
+    """Return the numbers of windows at which a run of at most so many steps is checked."""
     found, windows = [], FEWEST_WINDOWS
     while windows * WINDOW_STEPS < most_steps:
         found.append(windows)
@@ -137,8 +136,8 @@ def looks(most_steps: int) -> list[int]:
     return found
 
 
-def judge(values: Sequence[float], most_steps: int) -> Judgement:
-    """Judge a run by its windows so far.
+def assess(values: Sequence[float], most_steps: int) -> Steadiness:
+    """Find the steady part of a run so far, and its interval.
 
     Args:
         values: Times of its windows, in their order.
@@ -148,11 +147,11 @@ def judge(values: Sequence[float], most_steps: int) -> Judgement:
     steady = first <= len(values) // 2
     first = min(first, most_steps // 2 // WINDOW_STEPS)
     rest = values[first:]
-    return Judgement(first, steady, mean_interval(rest) if len(rest) >= FEWEST_WINDOWS else None)
+    return Steadiness(first, steady, mean_interval(rest) if len(rest) >= FEWEST_WINDOWS else None)
 
 
 def warmup_windows(values: Sequence[float]) -> int:
-    """Number of first windows that are unlike the others, by MSER-5."""
+    """Return the number of first windows that are unlike the others, by MSER-5."""
     number = len(values)
     if number <= LEAST_TAIL:
         return 0
@@ -176,14 +175,14 @@ def warmup_windows(values: Sequence[float]) -> int:
 
 
 def mean_interval(values: Sequence[float]) -> RunInterval:
-    """The interval of the mean of windows that follow each other."""
+    """Return the interval of the mean of consecutive windows."""
     pairs = [(values[index] + values[index + 1]) / 2 for index in range(len(values) % 2, len(values) - 1, 2)]
     half_width, effective = max(_half_width(values), _half_width(pairs))
     return RunInterval(half_width, len(values), effective)
 
 
 def _half_width(values: Sequence[float]) -> tuple[float, float]:
-    """Half the width of an interval as a share of the mean, and the effective number of values."""
+    """Return half the width of an interval as a share of the mean, and the effective number of values."""
     number = len(values)
     mean, variance, correlation = _moments(values)
     effective = min(max(number * (1 - correlation) / (1 + correlation), LEAST_EFFECTIVE), float(number))
@@ -194,7 +193,7 @@ def _half_width(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _moments(values: Sequence[float]) -> tuple[float, float, float]:
-    """Mean, variance and first autocorrelation, the last at its upper end, not below 0."""
+    """Return mean, variance and first autocorrelation, the last at its upper end, not below 0."""
     number = len(values)
     mean = sum(values) / number
     away = [value - mean for value in values]
@@ -207,7 +206,7 @@ def _moments(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def student_quantile(freedom: float) -> float:
-    """The factor of a two-sided interval of ``CONFIDENCE`` by Student's t, to a thousandth (Hill 1970).
+    """Return Student's factor of a two-sided interval of ``CONFIDENCE``, to a thousandth (Hill 1970).
 
     Args:
         freedom: Degrees of freedom, 2 or more, whole or not.

@@ -1,4 +1,4 @@
-"""The first of the probe that runs in a process: it waits for torch, and imports next to nothing before.
+"""The probe's first code in a process: it waits for torch, and imports next to nothing before.
 
 The interpreter runs a copy of this file as ``sitecustomize``, in every Python process of a user's program,
 those that never import torch among them. Whatever it imports would cost all of them.
@@ -31,12 +31,12 @@ COMPILER_PROCESS = "torch._inductor.compile_worker"
 class AfterImport:
     """A finder that acts on a module once it has been imported, and leaves all finding to the others.
 
-    It stays after it was asked: libraries ask for the spec of torch first, to see whether it is there.
+    It stays after ``find_spec``: libraries call that for torch first, to see whether it is there.
     """
 
     def __init__(self) -> None:
         self.actions: dict[str, Callable[[ModuleType], None]] = {}
-        self._asking: str | None = None
+        self._searching: str | None = None
 
     def watch(self, name: str, action: Callable[[ModuleType], None]) -> None:
         """Act on a module after its import, or now if it has been imported already."""
@@ -48,15 +48,15 @@ class AfterImport:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec that the other finders have, with a loader that acts after it has loaded."""
-        if name not in self.actions or self._asking == name:
+        """Return the spec of the other finders, with a loader that acts after it has loaded."""
+        if name not in self.actions or self._searching == name:
             return None
-        self._asking = name
+        self._searching = name
         try:
             specs = (finder.find_spec(name, path, target) for finder in list(sys.meta_path))
             spec = next((found for found in specs if found is not None), None)
         finally:
-            self._asking = None
+            self._searching = None
         if spec is None or spec.loader is None:
             return spec
         execute = spec.loader.exec_module
@@ -87,7 +87,7 @@ def begin(probe: str, folder: str) -> None:
 
 
 def load(probe: str, after_import: AfterImport) -> None:
-    """Load the probe's package under a private name and start it; a training goes on without it."""
+    """Load the probe's package under a private name and start it; on an error the training continues."""
     # torch has imported it long ago; before torch it would have been the greatest of the costs
     from importlib.util import module_from_spec, spec_from_file_location  # noqa: PLC0415
 
@@ -133,12 +133,12 @@ def keep_for_children(folder: str, after_import: AfterImport) -> None:
 
 
 def with_folder(folder: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """A copy of an environment in which the folder is the first on PYTHONPATH."""
+    """Return a copy of an environment with the folder first on PYTHONPATH."""
     return {**environment, "PYTHONPATH": first_on_path(folder, environment["PYTHONPATH"])}
 
 
 def first_on_path(folder: str, path: str) -> str:
-    """Value of PYTHONPATH with the folder at its front."""
+    """Return the value of PYTHONPATH with the folder at its front."""
     if not isinstance(path, str) or folder in path.split(os.pathsep):
         return path
     return os.pathsep.join(filter(None, (folder, path)))

@@ -1,4 +1,4 @@
-"""Optimizer steps of a process: the time of each, and what happened in it."""
+"""Optimizer steps of a process: the time of each, and its events."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from .kept_steps import EVALUATION, NEW_PASS, NO_GRAD
-from .loader_passes import Batch, LoaderPass
+from .kept_steps import EVALUATION, NEW_ITERATION, NO_GRAD
+from .loader_iterations import Batch, LoaderIteration
 
 SETTLED_AFTER = 50
-"""Steps after which it is known which passes over a loader trained, and a GPU has long done its work."""
+"""Steps after which it is known which data-loader iterations train, and a GPU has long done its work."""
 
 FORWARD_STEPS = 20
 """First steps in which the sizes of the forward passes' inputs are kept."""
@@ -24,18 +24,18 @@ FORWARD_STEPS = 20
 UNKNOWN = -1
 
 RATE_STEPS = 100
-"""Latest steps whose pace is shown while the training runs."""
+"""Latest steps whose rate is shown while the training runs."""
 
 
 class Step:
     """One optimizer step, from the end of the one before to its own end; most hold few of these."""
 
     batches: Sequence[Batch] = ()
-    loaders: Sequence[tuple[LoaderPass, float]] = ()
-    """Passes that began, with the seconds that this took."""
+    loaders: Sequence[tuple[LoaderIteration, float]] = ()
+    """Iterations that began, with the seconds that this took."""
     forwards: Sequence[int | None] = ()
     """Samples of forward passes with gradients."""
-    turns: Sequence[tuple[float, bool]] = ()
+    mode_changes: Sequence[tuple[float, bool]] = ()
     """Monotonic seconds at which forward passes with gradients began (true), or those without (false)."""
     flags = 0
     at: float
@@ -47,25 +47,25 @@ class Step:
     after: Any = None
     """Begin of the next step, if the probe itself took its time in between."""
 
-    def turn(self, at: float, *, trains: bool) -> None:
+    def change_mode(self, at: float, *, trains: bool) -> None:
         """Note that forward passes begin to train, or cease to."""
-        self.turns = (*self.turns, (at, trains))
+        self.mode_changes = (*self.mode_changes, (at, trains))
 
     def take_in(self, earlier: Sequence[Step]) -> None:
         """Add what happened in earlier parts of the step that ends with this one."""
-        for name in ("batches", "loaders", "forwards", "turns"):
+        for name in ("batches", "loaders", "forwards", "mode_changes"):
             setattr(self, name, [each for part in (*earlier, self) for each in getattr(part, name)])
         for part in earlier:
             self.flags |= part.flags
 
 
 class StepRecord:
-    """All steps of a process, as columns of numbers; the last ones wait until all of them is known."""
+    """All steps of a process, as columns of numbers; the last ones are kept until their numbers are known."""
 
     def __init__(self) -> None:
         self.open = Step()
         self.device: torch.device | None = None
-        """The GPU whose clock times the steps; None where the host's does."""
+        """The GPU whose clock times the steps; None if the host's does."""
         self.done = 0
         """Number of steps that have ended."""
         self.first_step_ended: float | None = None
@@ -105,7 +105,7 @@ class StepRecord:
             self.settle(SETTLED_AFTER)
 
     def begin_step(self, backwards: int) -> None:
-        """Begin the next step now: what has happened since the last one ended is in none.
+        """Begin the next step now; no step has what happened since the last one ended.
 
         Args:
             backwards: Number of all backward passes so far.
@@ -128,10 +128,10 @@ class StepRecord:
         del self._recent[: len(self._recent) - recent]
 
     def columns(self, fed: bool) -> dict[str, Any]:
-        """The steps so far as lists of JSON values, one entry for each step.
+        """Return the steps so far as lists of JSON values, one entry for each step.
 
         Args:
-            fed: True where a DataLoader feeds the training.
+            fed: True if a DataLoader feeds the training.
         """
         # one that gave a batch once, on which all steps train, shows neither their samples nor waits
         fed = fed and 2 * sum(map(bool, self._samples)) >= len(self._samples)
@@ -144,7 +144,7 @@ class StepRecord:
             "forward_samples": self._usual_forward_samples(),
             "wait_seconds": list(self._waits) if fed else [],
             "loader_start_seconds": self.loader_start_seconds,
-            "passes": list(self._backwards),
+            "backward_passes": list(self._backwards),
         }
 
     def _usual_forward_samples(self) -> int | None:
@@ -156,7 +156,7 @@ class StepRecord:
         return any(bits & (EVALUATION | NO_GRAD) for bits in self._flags)
 
     def snapshot(self) -> StepRecord:
-        """A copy in which all steps are settled by what is known now."""
+        """Return a copy in which all steps are settled by what is known now."""
         settled = copy(self)
         for name, value in vars(self).items():
             if isinstance(value, (array, list)):
@@ -175,17 +175,17 @@ class StepRecord:
     def _append(self, step: Step) -> None:
         before, is_first = self._before, not self._marks
         flags, samples = flags_of(step), samples_of(step)
-        waited = sum(self._waited(batch) for batch in step.batches if batch.of.trains)
-        for loader_pass, seconds in step.loaders:
-            if loader_pass.trains:
+        waited = sum(self._waited(batch) for batch in step.batches if batch.iteration.trains)
+        for iteration, seconds in step.loaders:
+            if iteration.trains:
                 self.loader_start_seconds += seconds
         if step.forwards and None not in step.forwards:
             self._forward_samples.append(sum(size or 0 for size in step.forwards))
         if is_first:
-            asked = [batch.asked for batch in step.batches if batch.of.trains]
+            requested = [batch.requested_at for batch in step.batches if batch.iteration.trains]
             self.first_step_ended = step.at
-            trained = (at for at, trains in step.turns if trains)
-            self.first_step_began = min(asked) if asked else next(trained, None)
+            trained = (at for at, trains in step.mode_changes if trains)
+            self.first_step_began = min(requested) if requested else next(trained, None)
         self._marks.append(step.at)
         self._seconds.append(math.nan if before is None else self.seconds_between(before, step))
         self._flags.append(flags)
@@ -206,23 +206,23 @@ class StepRecord:
                 return float(batch.marks[0].elapsed_time(batch.marks[1])) / 1e3  # CUDA gives milliseconds
             except RuntimeError:  # a mark in a stream that is not done with it
                 pass
-        return batch.given - batch.asked
+        return batch.received_at - batch.requested_at
 
     def recent_steps_per_second(self) -> float | None:
-        """Return the pace of the latest steps that held nothing but training; None before there are any.
+        """Return the rate of the latest steps without flags; None before there are any.
 
-        Another thread may ask: columns only grow, and a step may be missing.
+        Another thread may call this: columns only grow, and a step may be missing.
         """
         latest = list(zip(self._seconds[-RATE_STEPS:], self._flags[-RATE_STEPS:], strict=False))
         seconds = [each for each, flags in latest if not flags and not math.isnan(each)]
         return len(seconds) / sum(seconds) if sum(seconds) else None
 
     def training_seconds(self, first: int, last: int) -> float:
-        """Return the seconds of the steps from one on to before another, as far as they trained.
+        """Return the seconds of some steps without their evaluations.
 
         Args:
             first: Index of the first, from 0.
-            last: Index after the last. The device is waited for.
+            last: Index after the last.
         """
         if self.device is not None:
             torch.cuda.synchronize(self.device)
@@ -236,19 +236,19 @@ class StepRecord:
             self._recent[-recent - 1].mark.synchronize()
 
     def seconds_between(self, before: Step, step: Step) -> float:
-        """Seconds of the device from the end of one step to that of the next; NaN without a common clock."""
+        """Return the device seconds between the ends of two steps; NaN without a common clock."""
         start = before.mark if before.after is None else before.after
         if self.device is None:
             return float(step.mark - start)
         try:
             return float(start.elapsed_time(step.mark)) / 1e3  # CUDA gives milliseconds
-        except RuntimeError:  # of two devices
+        except RuntimeError:  # marks of two devices
             return math.nan
 
 
 def samples_of(step: Step) -> int:
-    """Samples of a step's batches, by what is known of its loaders by now; ``UNKNOWN`` if one is unknown."""
-    sizes = [batch.samples for batch in step.batches if batch.of.trains]
+    """Return the samples of a step's batches that train; ``UNKNOWN`` if those of one are unknown."""
+    sizes = [batch.samples for batch in step.batches if batch.iteration.trains]
     return UNKNOWN if None in sizes else sum(size or 0 for size in sizes)
 
 
@@ -256,24 +256,24 @@ def flags_of(step: Step) -> int:
     """Return the flags of a step by what is known of its loaders by now."""
     bits = step.flags
     for batch in step.batches:
-        if not batch.of.trains:
+        if not batch.iteration.trains:
             bits |= EVALUATION
-        elif batch.first:
-            bits |= NEW_PASS
-    for loader_pass, _ in step.loaders:
-        if loader_pass.trains:
-            bits |= NEW_PASS
+        elif batch.is_first:
+            bits |= NEW_ITERATION
+    for iteration, _ in step.loaders:
+        if iteration.trains:
+            bits |= NEW_ITERATION
     return bits
 
 
 def _seconds_without_training(begin: float, step: Step) -> float:
-    """Seconds of the host in which a step did not train: each time up to the first sign of training after it.
+    """Return the host seconds in which a step did not train: each time up to the next sign of training.
 
     Args:
         begin: Monotonic seconds of the step's begin.
         step: Holds an evaluation, or forward passes without gradients.
     """
-    signs = [*step.turns, *((batch.asked, batch.of.trains) for batch in step.batches)]
+    signs = [*step.mode_changes, *((batch.requested_at, batch.iteration.trains) for batch in step.batches)]
     seconds = 0.0
     since: float | None = None
     for place, (at, trains) in enumerate(sorted(signs)):
@@ -283,6 +283,6 @@ def _seconds_without_training(begin: float, step: Step) -> float:
         elif not trains and since is None:
             since = at if place else begin
     if since is not None:
-        others = [batch.given for batch in step.batches if not batch.of.trains]
+        others = [batch.received_at for batch in step.batches if not batch.iteration.trains]
         seconds += max(max(others, default=step.at) - since, 0.0)
     return seconds

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 from .counted_optimizers import SteppedOptimizer
 
 MOST_UNDECIDED = 200
-"""Steps of optimizers after which one of those leads that have made some."""
+"""Steps of optimizers after which one that has made some leads."""
 
 PATIENCE, LONG_PATIENCE = 4, 100
 """Steps of others after which a leader no longer steps; the second where a much smaller one takes over."""
@@ -41,7 +41,7 @@ class TrainingSteps(Generic[Part]):
         Args:
             entry: The optimizer that has made a step.
             known: All optimizers of the process.
-            cut: Ends a part here; without it, the part goes on.
+            cut: Ends a part here; if it is not called, the part continues.
         """
         if self.leader is None:
             self._parts.append((entry, cut()))
@@ -73,14 +73,14 @@ class TrainingSteps(Generic[Part]):
         first = places[0]
         early: list[list[Part]] = []
         if first and len(places) > 1 and places[1] == first + 1:
-            # what came before and does not come again was a training of its own, layer by layer
+            # steps before it that do not come again were a training of their own, layer by layer
             rest, self._parts = self._parts[first:], self._parts[:first]
             early = self._divide(_heaviest([entry for entry, _ in self._parts]))
             self._parts += rest
         return early + self._divide(heaviest)
 
     def _divide(self, leader: SteppedOptimizer) -> list[list[Part]]:
-        """Take out the parts up to the last step of a leader, divided at each of its steps."""
+        """Remove the parts up to the last step of a leader, and return them divided at each of its steps."""
         steps: list[list[Part]] = []
         begin = 0
         for place, (entry, _) in enumerate(self._parts):
@@ -102,19 +102,19 @@ class TrainingSteps(Generic[Part]):
 
 
 def _heaviest(entries: Sequence[SteppedOptimizer]) -> SteppedOptimizer:
-    """The one with the most parameters among those that are still there; of equals, the first."""
-    return max(entries, key=lambda entry: (entry.is_alive, entry.weight, not entry.latecomer))
+    """Return the one with the most parameters among those that are still there; of equals, the first."""
+    return max(entries, key=lambda entry: (entry.is_alive, entry.weight, not entry.is_late))
 
 
 def _awaits(
     heaviest: SteppedOptimizer, stepped: Sequence[SteppedOptimizer], known: Iterable[SteppedOptimizer]
 ) -> bool:
-    """Whether an optimizer of as many other parameters is there, which has yet to make its first step."""
+    """Return whether an optimizer of as many other parameters has yet to make its first step."""
     held = {parameter for entry in stepped for parameter in entry.parameters}
     return any(
         entry.weight >= max(heaviest.weight, 1)
         and not entry.trains
-        and not entry.nested
+        and not entry.is_nested
         and entry.is_alive
         and not entry.parameters <= held  # such as what wraps another optimizer
         for entry in known

@@ -141,7 +141,10 @@ def _other_samples(planned: Planned, ranks: Sequence[ProbeRecord]) -> str:
     """Say that the first steps hold other samples than planned; at a run's end, they are compared, too."""
     first = [
         rank.model_copy(
-            update={"samples": rank.samples[:CHECK_AFTER_STEPS], "passes": rank.passes[:CHECK_AFTER_STEPS]}
+            update={
+                "samples": rank.samples[:CHECK_AFTER_STEPS],
+                "backward_passes": rank.backward_passes[:CHECK_AFTER_STEPS],
+            }
         )
         for rank in ranks
     ]
@@ -169,7 +172,7 @@ def _other_samples(planned: Planned, ranks: Sequence[ProbeRecord]) -> str:
     return (
         f"{planned.program} trains on {seen.per_step:g} samples a step over "
         f"{count_devices(planned.devices)}, but {planned.global_batch_size} were planned. "
-        f"{_fix_of_samples(planned, seen, round(median(first[0].passes or [1])))}"
+        f"{_fix_of_samples(planned, seen, round(median(first[0].backward_passes or [1])))}"
     )
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from scalewise.measure.kept_steps import (
     EVALUATION,
-    NEW_PASS,
+    NEW_ITERATION,
     NEW_SHAPE,
     NO_GRAD,
     SAVE,
@@ -29,7 +29,7 @@ from scalewise.records import MetricReading, Window
 REASONS = {
     EVALUATION: "evaluation",
     SAVE: "saving",
-    NEW_PASS: "the begin of a data-loader iteration",
+    NEW_ITERATION: "the begin of a data-loader iteration",
     NO_GRAD: "forward passes without gradients",
     NEW_SHAPE: "a shape seen for the first time",
 }
@@ -99,7 +99,7 @@ def join_starts(starts: Sequence[Sequence[ProbeRecord]], warmup_steps: Sequence[
     return joined
 
 
-COLUMNS = ("marks", "seconds", "flags", "off_seconds", "samples", "wait_seconds", "passes")
+COLUMNS = ("marks", "seconds", "flags", "off_seconds", "samples", "wait_seconds", "backward_passes")
 """Fields of a record that have an entry for each step."""
 
 
@@ -154,8 +154,8 @@ def measured_steps(
     evaluation count, less its time by the host's clock.
 
     Forward passes without gradients are a part of the training if they come in nearly every step, or steadily
-    every few steps, as rollouts and generated samples do; ``NEW_PASS`` and ``SAVE`` tell an evaluation after
-    each epoch from them.
+    every few steps, as rollouts and generated samples do; ``NEW_ITERATION`` and ``SAVE`` distinguish an
+    evaluation after each epoch from them.
 
     Args:
         ranks: One record for each rank, as ``join_starts`` returns them.
@@ -183,10 +183,10 @@ def measured_steps(
         longest = max(WINDOW_STEPS // round_steps, 1) * round_steps
     off = False
     if not kept:
-        for allowed in (NEW_PASS, NEW_PASS | EVALUATION | NO_GRAD):
+        for allowed in (NEW_ITERATION, NEW_ITERATION | EVALUATION | NO_GRAD):
             kept = [index for index in late if not flags[index] & ~allowed]
             if kept:
-                off = allowed != NEW_PASS
+                off = allowed != NEW_ITERATION
                 break
         if kept:
             what = "an evaluation" if off else "the begin of a data-loader iteration"
@@ -245,7 +245,7 @@ def _no_grad(steps: Sequence[int], flags: Sequence[int]) -> NoGrad | None:
         return "evaluation"
     between = [later - earlier for earlier, later in pairwise(times)]
     is_steady = len(times) >= FEWEST_TIMES and max(between) - min(between) <= 1 and max(between) <= FEW_STEPS
-    by_epoch = sum(bool(flags[index] & NEW_PASS) for index in times) * 2 > len(times)
+    by_epoch = sum(bool(flags[index] & NEW_ITERATION) for index in times) * 2 > len(times)
     return "training" if is_steady and not by_epoch else None
 
 
@@ -304,10 +304,13 @@ def _samples_of(
         unusual = unusual_steps(clean, [rank.samples for rank in ranks])
         if not unusual or (len(unusual) <= UNUSUAL_SHARE * len(clean) and not planned.samples_vary):
             return _SamplesOfSteps(seen, each), unusual
-    elif seen.per_step is not None and len({rank.passes[index] for rank in ranks for index in clean}) > 1:
+    elif (
+        seen.per_step is not None
+        and len({rank.backward_passes[index] for rank in ranks for index in clean}) > 1
+    ):
         # forward passes are looked at in the first steps only; later ones may hold more of them or fewer
-        first = median(ranks[0].passes[:FORWARD_STEPS]) or 1
-        each = [seen.per_step * passes / first for passes in ranks[0].passes]
+        first = median(ranks[0].backward_passes[:FORWARD_STEPS]) or 1
+        each = [seen.per_step * number / first for number in ranks[0].backward_passes]
     else:
         return _SamplesOfSteps(Samples(seen.per_step or float(planned.global_batch_size), seen.source)), set()
     mean = sum(each[index] for index in clean) / max(len(clean), 1)

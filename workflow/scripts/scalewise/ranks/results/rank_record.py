@@ -92,7 +92,7 @@ class ProbeRecord(_Part):
     forward_samples: float | None
     wait_seconds: list[float]
     loader_start_seconds: float | None = None
-    passes: list[int]
+    backward_passes: list[int]
     backwards: int = 0
     optimizers: list[OptimizerSteps]
     skipped_by_scaler: int

@@ -1,0 +1,188 @@
+"""Data-loader iterations: which of them feed the training, with how many samples, after how much waiting.
+
+An iteration feeds the training if work follows most of its batches: a backward pass or a step, since not all
+ways to compute gradients are seen. Some loaders keep one iterator for all iterations, in validation too. Work
+follows those batches in the end, but a batch of the training's loader comes first, and most steps have none
+of them. Of two loaders that feed each step together, both have a batch in each.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .batches import checksum, samples_in
+
+CHECKED_BATCHES = 3
+"""First training batches whose checksums are kept."""
+
+MOST_ITERATIONS = 16
+"""First iterations that are kept, to find the one that trains among them."""
+
+
+class LoaderIteration:
+    """One data-loader iteration, or all iterations of a loader that keeps its iterator.
+
+    Args:
+        batch_size: Samples of a whole batch; None if the loader has no number of its own.
+        workers: Number of the loader's processes; None if unknown.
+    """
+
+    __slots__ = (
+        *("_checked", "_followed", "_followed_directly", "_is_unchecked", "_without_gradients"),
+        *("activity", "batch_size", "checksums", "first_round", "last_round", "workers"),
+    )
+
+    def __init__(self, batch_size: int | None, workers: int | None) -> None:
+        self.batch_size = batch_size
+        self.workers = workers
+        self.checksums: list[int | None] = []
+        self.activity = -1
+        """Activity of the process up to the last batch; negative before the first."""
+        self.first_round = self.last_round = 0
+        """Times that work had followed a batch of any iteration, at the first and at the last batch."""
+        self._is_unchecked = False
+        """True if it is unknown yet whether work follows the last batch."""
+        self._checked = self._followed = self._followed_directly = self._without_gradients = 0
+        """Batches that were checked; those that work followed; those without another batch in between; those
+        that were taken where no gradients are computed."""
+
+    @property
+    def trains(self) -> bool:
+        """True if it feeds the training, as far as is known by now."""
+        if not self._followed or 2 * self._followed < self._checked:
+            return False
+        if 2 * self._followed_directly >= self._followed:
+            return True
+        is_in_most_steps = 2 * self._followed > self.last_round - self.first_round
+        return is_in_most_steps and 2 * self._without_gradients <= self._checked
+
+    def add_batch(self, activity: int, round_number: int) -> None:
+        """Note a batch.
+
+        Args:
+            activity: Backward passes and steps of the process by now.
+            round_number: Times that work has followed a batch of any iteration.
+        """
+        if self.activity < 0:
+            self.first_round = round_number
+        self.activity, self.last_round = activity, round_number
+        self._is_unchecked = True
+        if not torch.is_grad_enabled():
+            self._without_gradients += 1
+
+    def check_last_batch(self, activity: int, directly: bool) -> None:
+        """Count whether work has followed the last batch.
+
+        Args:
+            activity: Backward passes and steps of the process by now.
+            directly: True if no other batch came since.
+        """
+        if not self._is_unchecked:
+            return
+        followed = activity > self.activity
+        self._is_unchecked = False
+        self._checked += 1
+        self._followed += followed
+        self._followed_directly += followed and directly
+
+
+class Batch:
+    """A batch of a data-loader iteration.
+
+    Args:
+        iteration: Has given the batch.
+        samples: Number of samples; None if unknown.
+        requested_at: Monotonic seconds at which the program began to wait for it.
+        received_at: Monotonic seconds at which the program had it.
+        is_first: True for the first batch of its iteration.
+        marks: Begin and end of the wait by the clock of the GPU that is trained on; None without one.
+    """
+
+    __slots__ = ("is_first", "iteration", "marks", "received_at", "requested_at", "samples")
+
+    def __init__(
+        self,
+        iteration: LoaderIteration,
+        samples: int | None,
+        requested_at: float,
+        received_at: float,
+        is_first: bool,
+        marks: tuple[Any, Any] | None = None,
+    ) -> None:
+        self.iteration = iteration
+        self.samples = samples
+        self.requested_at = requested_at
+        self.received_at = received_at
+        self.is_first = is_first
+        self.marks = marks
+
+
+class LoaderIterations:
+    """All data-loader iterations of a process."""
+
+    def __init__(self) -> None:
+        self._iterations: list[LoaderIteration] = []
+        self._latest: LoaderIteration | None = None
+        self._rounds = 0
+        self._needs_checksums = True
+        """True if the training lacked checksums when the latest iteration began."""
+
+    @property
+    def training(self) -> LoaderIteration | None:
+        """The first iteration that feeds the training."""
+        return next((each for each in self._iterations if each.trains), None)
+
+    @property
+    def checksums(self) -> list[int | None]:
+        """Checksums of the first batches of the training."""
+        sums = [each for iteration in self._iterations if iteration.trains for each in iteration.checksums]
+        return sums[:CHECKED_BATCHES]
+
+    def begin(self, iterator: Any, loader: Any) -> LoaderIteration:
+        """Begin an iteration; the iterator keeps what is known of it."""
+        size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
+        begun = LoaderIteration(size if isinstance(size, int) else None, getattr(loader, "num_workers", None))
+        if hasattr(iterator, "__dict__"):  # not the generator of a loader that wraps another one
+            iterator._scalewise_iteration = begun
+        return begun
+
+    def add_batch(
+        self, iterator: Any, batch: Any, requested_at: float, received_at: float, activity: int
+    ) -> Batch:
+        """Note a batch."""
+        iteration = iterator.__dict__.get("_scalewise_iteration")
+        if iteration is None:
+            iteration = iterator._scalewise_iteration = LoaderIteration(None, None)
+        latest = self._latest
+        if latest is not None and activity > latest.activity:
+            self._rounds += 1
+            # before an iteration that a program has broken off ends, it is unknown what would have followed
+            if latest is not iteration:
+                latest.check_last_batch(activity, directly=True)
+        is_first = iteration.activity < 0
+        if is_first:
+            if len(self._iterations) < MOST_ITERATIONS or self.training is None:
+                self._iterations.append(iteration)
+            self._needs_checksums = len(self.checksums) < CHECKED_BATCHES
+        else:
+            iteration.check_last_batch(activity, directly=latest is iteration)
+        iteration.add_batch(activity, self._rounds)
+        self._latest = iteration
+        if self._needs_checksums and len(iteration.checksums) < CHECKED_BATCHES:
+            iteration.checksums.append(checksum(batch))
+        samples = samples_in(batch, iteration.batch_size)
+        return Batch(iteration, samples, requested_at, received_at, is_first)
+
+    def end(self, iterator: Any, activity: int) -> None:
+        """Check the last batch of an iteration; one that trains may have had a single batch."""
+        iteration = iterator.__dict__.get("_scalewise_iteration")
+        if iteration is not None:
+            iteration.check_last_batch(activity, directly=self._latest is iteration)
+
+    def check_latest(self, activity: int) -> None:
+        """Check the last batch of all if work has followed it."""
+        latest = self._latest
+        if latest is not None and activity > latest.activity:
+            latest.check_last_batch(activity, directly=True)
