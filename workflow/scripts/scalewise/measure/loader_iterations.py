@@ -8,6 +8,7 @@ of them. Of two loaders that feed each step together, both have a batch in each.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -88,6 +89,7 @@ class LoaderIteration:
         self._followed_directly += followed and directly
 
 
+@dataclass(slots=True)
 class Batch:
     """A batch of a data-loader iteration.
 
@@ -100,23 +102,12 @@ class Batch:
         marks: Begin and end of the wait by the clock of the GPU that is trained on; None without one.
     """
 
-    __slots__ = ("is_first", "iteration", "marks", "received_at", "requested_at", "samples")
-
-    def __init__(
-        self,
-        iteration: LoaderIteration,
-        samples: int | None,
-        requested_at: float,
-        received_at: float,
-        is_first: bool,
-        marks: tuple[Any, Any] | None = None,
-    ) -> None:
-        self.iteration = iteration
-        self.samples = samples
-        self.requested_at = requested_at
-        self.received_at = received_at
-        self.is_first = is_first
-        self.marks = marks
+    iteration: LoaderIteration
+    samples: int | None
+    requested_at: float
+    received_at: float
+    is_first: bool
+    marks: tuple[Any, Any] | None = None
 
 
 class LoaderIterations:

@@ -93,7 +93,6 @@ class ProbeRecord(_Part):
     wait_seconds: list[float]
     loader_start_seconds: float | None = None
     backward_passes: list[int]
-    backwards: int = 0
     optimizers: list[OptimizerSteps]
     skipped_by_scaler: int
     parameters: int = 0
