@@ -18,7 +18,8 @@ from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.settings import Steps
 from scalewise.ranks.distributed.identity import Identity
 from scalewise.ranks.monitoring.machine_load import CpuUse
-from scalewise.ranks.program.rank import ProgramError, ProgramRank
+from scalewise.ranks.program.failure import ProgramError, check_end
+from scalewise.ranks.program.rank import ProgramRank
 from scalewise.ranks.results.rank_record import ProbeRecord
 from scalewise.ranks.results.rank_report import RankReport
 from scalewise.ranks.results.samples import Planned
@@ -65,12 +66,16 @@ def program(tmp_path: Path) -> ProgramRank:
     rank = ProgramRank(
         files, rank_setup(shape="1x1"), spec_of(tmp_path), SETTINGS, identity, range(1), began=0.0
     )
-    rank.probed.mkdir(parents=True)
+    rank.probe_folder.mkdir(parents=True)
     return rank
 
 
-def child(*lines: str) -> Any:
-    return SimpleNamespace(last_error=lambda: "", traceback=lambda: "\n".join(lines), tail=list(lines))
+def end(program: ProgramRank, code: int = 0, *lines: str) -> None:
+    """Check the end of a program that has printed some lines and left no record."""
+    output: Any = SimpleNamespace(last_error=lambda: "", traceback=lambda: "\n".join(lines), tail=list(lines))
+    check_end(
+        output, code, SETTINGS, on_cpus=True, records=[], rank_count=1, probe_folder=program.probe_folder
+    )
 
 
 def test_a_program_whose_weights_are_lost_has_diverged_and_its_losses_say_since_when(tmp_path: Path) -> None:
@@ -103,10 +108,10 @@ def test_samples_of_a_rank_are_unknown_without_a_loader(
 
 
 def test_a_program_that_skips_the_exit_handlers_is_told_so(program: ProgramRank) -> None:
-    (program.probed / "0.123.steps").write_text("10")
+    (program.probe_folder / "0.123.steps").write_text("10")
 
     with pytest.raises(ProgramError, match=r"at least 10, .*Replace os\._exit by sys\.exit"):
-        program._check_end(child(), 0, [])
+        end(program)
 
 
 @pytest.mark.parametrize(("launch_seconds", "seconds"), [(0.5, 100.5), (None, 103.0)])
@@ -123,7 +128,7 @@ def test_a_rank_that_nccl_aborts_is_not_taken_for_the_one_it_waited_for(program:
     found = []
     for lines in ([watchdog], ["free(): invalid pointer"]):
         with pytest.raises(ProgramError) as ended:
-            program._check_end(child(*lines), -signal.SIGABRT, [])
+            end(program, -signal.SIGABRT, *lines)
         error = RankError(
             rank=0, host="n1", time=0.0, message=str(ended.value), traceback="", out_of_memory=False
         )
@@ -134,4 +139,4 @@ def test_a_rank_that_nccl_aborts_is_not_taken_for_the_one_it_waited_for(program:
 
 def test_a_program_without_a_step_is_told_so(program: ProgramRank) -> None:
     with pytest.raises(ProgramError, match="ended without error before its first optimizer step"):
-        program._check_end(child(), 0, [])
+        end(program)

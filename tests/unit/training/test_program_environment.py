@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from tests.small_runs import rank_setup
+from tests.small_runs import definition, rank_setup
 
 from scalewise.execution.messages import Endpoint
 from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.shape import Shape
 from scalewise.ranks.distributed.identity import Identity
-from scalewise.ranks.program.environment import rank_values, variables
+from scalewise.ranks.program.environment import build_environment, template_values
 
 VISIBILITY = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 UUIDS = "GPU-5ebe9f43,GPU-ac33420d,GPU-1f0a4c2b"
@@ -30,9 +30,10 @@ def variables_of(shape: str, rank: int = 0, accelerator: str = "cuda", **setting
     setup = rank_setup(accelerator=accelerator, shape=there)
     local, size = rank % there.devices_per_node, there.world_size
     identity = Identity(rank, local, size, there.devices_per_node, "node-a", None, 0)
-    values = rank_values({}, identity, Endpoint(host="127.0.0.1", port=29500), there)
     program = ProgramSettings(program="train.py", **settings)
-    return variables(program, values, setup, identity, Path("startup"), Path("probe.json"))
+    run = definition().model_copy(update={"shape": there})
+    values = template_values(run, program, Path("folder"), identity, Endpoint(host="127.0.0.1", port=29500))
+    return build_environment(program, values, setup, identity, Path("startup"), Path("probe.json"))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scalewise.ranks.program.hints import hint, with_source
+from scalewise.ranks.program.failure import add_source, find_fix
 
 STTY = """Traceback (most recent call last):
   File "/src/pytorch-cifar/main.py", line 15, in <module>
@@ -45,9 +45,9 @@ PROXY = (
     ],
 )
 def test_an_error_of_cuda_on_cpu_processes_names_the_option_or_what_led_there(error: str) -> None:
-    assert "`starts: itself`" in hint(error, "", on_cpus=True, as_ranks=True)
-    assert "option to train on CPUs" in hint(error, "", on_cpus=True, as_ranks=False)
-    assert hint(error, "", on_cpus=False, as_ranks=True) == ""
+    assert "`starts: itself`" in find_fix(error, "", on_cpus=True, as_ranks=True)
+    assert "option to train on CPUs" in find_fix(error, "", on_cpus=True, as_ranks=False)
+    assert find_fix(error, "", on_cpus=False, as_ranks=True) == ""
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_an_error_of_cuda_on_cpu_processes_names_the_option_or_what_led_there(er
     ],
 )
 def test_an_error_that_a_batch_job_causes_comes_with_its_fix(error: str, traceback: str, words: str) -> None:
-    assert words in hint(error, traceback, on_cpus=False, as_ranks=True)
+    assert words in find_fix(error, traceback, on_cpus=False, as_ranks=True)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_an_error_that_a_batch_job_causes_comes_with_its_fix(error: str, traceba
     ],
 )
 def test_another_error_stands_by_itself(error: str) -> None:
-    assert hint(error, "Traceback (most recent call last):", on_cpus=True, as_ranks=True) == ""
+    assert find_fix(error, "Traceback (most recent call last):", on_cpus=True, as_ranks=True) == ""
 
 
 @pytest.mark.parametrize("prefix", ["", "[rank1]: "])
@@ -128,6 +128,6 @@ def test_an_error_without_a_message_is_quoted_with_file_line_and_source(prefix: 
     ]
     lines = [prefix + line for line in traceback]
     quoted = "AssertionError at svi_torch.py:12: assert pyro.__version__.startswith('1.9')"
-    assert with_source("AssertionError", lines) == quoted
-    assert with_source("AssertionError: needs pyro 1.9", lines) == "AssertionError: needs pyro 1.9"
-    assert with_source("AssertionError", ["AssertionError"]) == "AssertionError"
+    assert add_source("AssertionError", lines) == quoted
+    assert add_source("AssertionError: needs pyro 1.9", lines) == "AssertionError: needs pyro 1.9"
+    assert add_source("AssertionError", ["AssertionError"]) == "AssertionError"

@@ -1,8 +1,9 @@
-"""The process of a user's program: started as it is, its output passed on, and none of it left at the end."""
+"""The process of a user's program: start it unchanged, pass on its output and signals, and end all of it."""
 
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import re
 import signal
@@ -14,11 +15,14 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 
 import psutil
 
+from scalewise.execution.rank_files import RankFiles
+
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-"""Options, from linux/prctl.h: the signal at the parent's end, and who gets orphaned descendants."""
+"""Options from linux/prctl.h: a signal when the parent ends, and this process as parent of orphans."""
 
 TAIL_LINES = 60
 """Last lines that are kept for the reason of a failure."""
@@ -27,22 +31,27 @@ LONGEST_LINE = 2000
 """Characters of a line that are kept; bars of progress are lines without end."""
 
 DRAIN_SECONDS = 2.0
-"""Longest wait for the end of the output: a process that was left behind may hold it open."""
+"""Longest wait for the end of the output, which a remaining process may hold open."""
 
-MOST_ROUNDS = 5
-"""Looks for processes that one that was ended has left; what the kernel holds longer cannot be ended."""
+KILL_ROUNDS = 5
+"""Times that remaining processes are listed and killed; one in uninterruptible sleep cannot be killed."""
+
+GRACE_SECONDS = 8.0
+"""Time that the program has after a SIGTERM, for its own handlers; the supervisor gives little more."""
+
+NOTE_SECONDS = 2.0
+"""Time between two reads of the supervisor's note, on a file system that many ranks may share."""
 
 _ERROR = re.compile(r"^(?:\[rank\d+\]:\s*)?([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning)\b.*)$")
 
 
 class Child:
-    """A program at work.
+    """A running program.
 
     Args:
-        argv: Program and arguments; no shell is between.
+        argv: Program and arguments, without a shell.
         environment: All of its variables.
-        line_read: Called with each line that it prints and the monotonic seconds of this host, which its
-            processes share, in a thread of its own.
+        line_read: Called in a thread with each line that it prints and the monotonic seconds of this host.
         working_directory: The folder that it runs in; None for that of this process.
     """
 
@@ -60,7 +69,7 @@ class Child:
 
         def begin() -> None:
             libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            # what this process ignores or handles is no matter of the program, whose own handlers may count
+            # programs that save at a signal need the defaults, not what this process ignores or blocks
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
                 signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -73,30 +82,30 @@ class Child:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            preexec_fn=begin,  # noqa: PLW1509  # no other thread is at work yet
+            preexec_fn=begin,  # noqa: PLW1509  # no other thread runs yet
         )
         self._reader = threading.Thread(target=self._read, name="output", daemon=True)
         self._reader.start()
 
     @property
     def pid(self) -> int:
-        """The id of its process."""
+        """Return the id of its process."""
         return self._process.pid
 
     def wait(self, seconds: float) -> int | None:
-        """The exit code, negative for a signal; None while it is at work."""
+        """Return the exit code, negative for a signal; None while it runs."""
         try:
             return self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             return None
 
     def send(self, number: int) -> None:
-        """Send it a signal, if it is still there."""
+        """Send it a signal, if it still runs."""
         with suppress(ProcessLookupError):
             self._process.send_signal(number)
 
     def handles(self, number: int) -> bool:
-        """Whether it has a handler for a signal."""
+        """Return whether it has a handler for a signal."""
         with suppress(OSError):
             status = Path(f"/proc/{self.pid}/status").read_text(encoding="ascii", errors="replace")
             if caught := re.search(r"^SigCgt:\s*([0-9a-f]+)", status, re.MULTILINE):
@@ -104,43 +113,43 @@ class Child:
         return False
 
     def is_stopped(self) -> bool:
-        """Whether a signal has stopped it, so that it does nothing until another one wakes it."""
+        """Return whether a signal has stopped it; it does nothing until SIGCONT."""
         with suppress(psutil.Error):
             return bool(psutil.Process(self.pid).status() == psutil.STATUS_STOPPED)
         return False
 
     def end(self, grace_seconds: float = 0.0) -> None:
-        """Leave nothing of it: ask it to end where there is time for that, then end what is left."""
+        """Send SIGTERM and wait if there is time for that; then kill it and all that it has started."""
         if grace_seconds and self._process.poll() is None:
             self.send(signal.SIGTERM)
             self.wait(grace_seconds)
-        # what it started has become this process's own by the end of its parent
-        for _ in range(MOST_ROUNDS):
-            left = psutil.Process().children(recursive=True)
-            for process in left:
+        # descendants of an ended process have become children of this one
+        for _ in range(KILL_ROUNDS):
+            remaining = psutil.Process().children(recursive=True)
+            for process in remaining:
                 with suppress(psutil.Error):
                     process.kill()
-            if not left:
+            if not remaining:
                 break
-            psutil.wait_procs(left, timeout=5)
+            psutil.wait_procs(remaining, timeout=5)
             self._process.poll()
         self._reader.join(DRAIN_SECONDS)
 
     @property
     def tail(self) -> list[str]:
-        """The last lines that it has printed."""
+        """Return the last lines that it has printed."""
         return list(self._tail)
 
     def last_error(self) -> str:
-        """The last line that names an exception; else the last line at all, empty where there is none."""
+        """Return the last line that names an exception, else the last line; empty if there is none."""
         lines = self.tail
         for line in reversed(lines):
-            if found := _ERROR.match(line):
-                return found[1]
+            if error := _ERROR.match(line):
+                return error[1]
         return next((line for line in reversed(lines) if line.strip()), "")
 
     def traceback(self) -> str:
-        """The last lines from the last traceback on; all of them where there is none."""
+        """Return the last lines from the last traceback on; all of them if there is none."""
         lines = self.tail
         begins = [index for index, line in enumerate(lines) if "Traceback (most recent call last)" in line]
         return "\n".join(lines[begins[-1] :] if begins else lines)
@@ -148,23 +157,90 @@ class Child:
     def _read(self) -> None:
         output = self._process.stdout
         assert output is not None
-        # as they come: a bar of progress is drawn without an end of line
-        left = b""
+        # in pieces: a bar of progress has no end of line
+        rest = b""
         with output:
             while chunk := os.read(output.fileno(), 65536):
                 now = time.perf_counter()
                 with suppress(OSError):
                     sys.stdout.buffer.write(chunk)
                     sys.stdout.buffer.flush()
-                *lines, left = (left + chunk).replace(b"\r", b"\n").split(b"\n")
-                left = left[:LONGEST_LINE]  # an error begins with its name
+                *lines, rest = (rest + chunk).replace(b"\r", b"\n").split(b"\n")
+                rest = rest[:LONGEST_LINE]  # an error begins with its name
                 for line in lines:
-                    self._take(line, now)
-        if left:
-            self._take(left, time.perf_counter())
+                    self._keep(line, now)
+        if rest:
+            self._keep(rest, time.perf_counter())
 
-    def _take(self, line: bytes, now: float) -> None:
+    def _keep(self, line: bytes, now: float) -> None:
         text = line[:LONGEST_LINE].decode("utf-8", errors="replace")
         self._tail.append(text)
         if self._line_read is not None:
             self._line_read(text, now)
+
+
+class EndRequest:
+    """A request to end before the program is done: a signal to this process, or the supervisor's note.
+
+    A program that resumes may save its state. It gets SIGUSR1 if it handles that signal, else SIGTERM,
+    and all the time that the supervisor has. Any other gets SIGTERM and ``GRACE_SECONDS``.
+
+    Args:
+        rank_files: The folder of the supervisor's note.
+        ranks: The ranks of this process.
+        resumes: Whether the program resumes by itself.
+    """
+
+    def __init__(self, rank_files: RankFiles, ranks: range, resumes: bool) -> None:
+        self._rank_files, self._ranks, self._resumes = rank_files, ranks, resumes
+        self._terminated = False
+        self._sent: set[int] = set()
+        self._read_at, self._deadline = 0.0, math.inf
+        self.source = ""
+        """The signal's name, or the text of the note; empty without a request."""
+        self.by_launcher = False
+        """Whether a SIGTERM came first: launchers send one to the peers of a rank that has failed."""
+
+    def __enter__(self) -> EndRequest:
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+
+    def is_over(self, child: Child, now: float) -> bool:
+        """Pass a request on to the program; return whether the program's time is over.
+
+        Args:
+            child: The program.
+            now: Monotonic seconds.
+        """
+        if not self.source and now >= self._read_at:
+            self._read_at = now + NOTE_SECONDS
+            self.read_note()
+        if not self.source:
+            return False
+        if not self._sent:
+            with suppress(OSError):
+                for rank in self._ranks:
+                    self._rank_files.terminated(rank)
+        must_end = self._terminated or not self._resumes
+        number = signal.SIGTERM if must_end or not child.handles(signal.SIGUSR1) else signal.SIGUSR1
+        if number not in self._sent and signal.SIGTERM not in self._sent:
+            self._sent.add(number)
+            child.send(number)
+        if must_end and self._deadline == math.inf:
+            self._deadline = now + GRACE_SECONDS
+        return now >= self._deadline
+
+    def read_note(self) -> None:
+        """Read the supervisor's note, if there is one."""
+        with suppress(OSError):  # a user may delete the folder of a run
+            self.source = self.source or self._rank_files.stop_request() or ""
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self._terminated = self._terminated or number == signal.SIGTERM
+        if not self.source:
+            self.source, self.by_launcher = signal.Signals(number).name, number == signal.SIGTERM

@@ -1,4 +1,4 @@
-"""Environment and command line of a rank of a user's program, and how the probe gets into it."""
+"""Command line and environment of a rank of a user's program, with the probe on its PYTHONPATH."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from scalewise.execution.messages import Endpoint, RankSetup
 from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.catalog.program_files import command_for_folder, program_words
 from scalewise.plan.config.program import ARGUMENT, FOLDER, ProgramSettings
-from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.templates import fill_in
 from scalewise.plan.jobs.launch import RANK_VARIABLES
 from scalewise.plan.runs.run_definition import RunDefinition
@@ -21,7 +20,7 @@ from scalewise.ranks.distributed.identity import Identity
 from scalewise.ranks.distributed.network_interface import choose_interface
 
 PORTS = range(20_000, 32_000)
-"""Ports that the kernel uses for no outgoing connection, which could take one before the program does."""
+"""Ports outside the kernel's range for outgoing connections, which could take one before the program does."""
 
 PROBE = Path(__file__).resolve().parents[2] / "measure"
 
@@ -41,22 +40,22 @@ def write_startup(folder: Path) -> None:
     (folder / "sitecustomize.py").write_text(source + call, encoding="utf-8")
 
 
-def rendezvous(rank_files: RankFiles, rank_setup: RankSetup, identity: Identity) -> Endpoint:
-    """Return the address at which rank 0 of a program waits: rank 0 chooses it, the others read it.
+def find_endpoint(rank_files: RankFiles, rank_setup: RankSetup, identity: Identity) -> Endpoint:
+    """Return the address of the rendezvous: rank 0 chooses it, the others read it.
 
     Raises:
         TimeoutError: Rank 0 has not published it in time.
     """
     if "TORCHELASTIC_RUN_ID" in os.environ and "MASTER_PORT" in os.environ:
-        return Endpoint(host=os.environ["MASTER_ADDR"], port=int(os.environ["MASTER_PORT"]))  # torchrun's own
+        return Endpoint(host=os.environ["MASTER_ADDR"], port=int(os.environ["MASTER_PORT"]))  # by torchrun
     if identity.rank == 0:
         address = choose_interface(rank_setup.shape.nodes, rank_setup.network_interface).address
-        rank_files.publish_endpoint(address, free_port(address))
+        rank_files.publish_endpoint(address, _free_port(address))
     return rank_files.wait_for_endpoint(rank_setup.timeout_seconds)
 
 
-def free_port(address: str) -> int:
-    """Return a port of ``PORTS`` at which no process listens.
+def _free_port(address: str) -> int:
+    """Return a free port of ``PORTS``.
 
     Raises:
         OSError: There is none.
@@ -71,8 +70,10 @@ def free_port(address: str) -> int:
     raise OSError(f"no free port from {PORTS.start} to {PORTS.stop} on {address}")
 
 
-def template_values(definition: RunDefinition, settings: ProgramSettings, folder: Path) -> dict[str, object]:
-    """Return the values of the names in braces that are the same on every rank."""
+def template_values(
+    definition: RunDefinition, settings: ProgramSettings, folder: Path, identity: Identity, endpoint: Endpoint
+) -> dict[str, object]:
+    """Return the values of the names in braces on a rank."""
     shape = definition.shape
     return {
         "devices": shape.world_size,
@@ -82,48 +83,39 @@ def template_values(definition: RunDefinition, settings: ProgramSettings, folder
         "global_batch_size": definition.global_batch_size,
         "accumulation_steps": settings.accumulation_steps,
         "seed": settings.seed,
-        FOLDER: folder,
-        **{f"{ARGUMENT}{name}": value for name, value in settings.argument.items()},
-    }
-
-
-def rank_values(
-    values: Mapping[str, object], identity: Identity, endpoint: Endpoint, shape: Shape
-) -> dict[str, object]:
-    """Add the values that differ between nodes and ranks."""
-    return {
-        **values,
         "rank": identity.rank,
         "local_rank": identity.local_rank,
         "node_rank": identity.rank // shape.devices_per_node,
         "master_address": endpoint.host,
         "master_port": endpoint.port,
+        FOLDER: folder,
+        **{f"{ARGUMENT}{name}": value for name, value in settings.argument.items()},
     }
 
 
-def visible_gpus(environ: Mapping[str, str], number: int) -> str:
+def first_gpus(environ: Mapping[str, str], number: int) -> str:
     """Return the value of CUDA_VISIBLE_DEVICES that shows the first of the available GPUs.
 
     Args:
         environ: Variables of the process. Slurm sets them to the GPUs of a job, or of a single task.
         number: GPUs of the run on this node.
     """
-    given = environ.get("HIP_VISIBLE_DEVICES") or environ.get("CUDA_VISIBLE_DEVICES")
-    entries = given.split(",") if given is not None else map(str, range(number))
-    return ",".join(itertools.islice(entries, number))
+    available = environ.get("HIP_VISIBLE_DEVICES") or environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = map(str, range(number)) if available is None else available.split(",")
+    return ",".join(itertools.islice(gpus, number))
 
 
-def command(settings: ProgramSettings, values: Mapping[str, object], python: str) -> list[str]:
+def build_command(settings: ProgramSettings, values: Mapping[str, object], python: str) -> list[str]:
     """Return interpreter, program and arguments."""
     words = [fill_in(str(word), values) for word in settings.arguments]
-    runs_in = settings.working_directory
+    folder = settings.working_directory
     *module, program = program_words(settings.program)
-    if runs_in is not None and not module:
+    if folder is not None and not module:
         program = str(Path(program).absolute())
-    return [command_for_folder(settings.python or python, runs_in), *module, program, *words]
+    return [command_for_folder(settings.python or python, folder), *module, program, *words]
 
 
-def variables(
+def build_environment(
     settings: ProgramSettings,
     values: Mapping[str, object],
     rank_setup: RankSetup,
@@ -131,11 +123,11 @@ def variables(
     startup: Path,
     probe_spec: Path,
 ) -> dict[str, str]:
-    """Return all variables of one rank's program: those of this process, with changes.
+    """Return the variables of one rank's program: those of this process, with changes.
 
     torchrun's are set for every launcher, also for a single rank: programs read RANK, and frameworks
-    TORCHELASTIC_RUN_ID, to train as one of several ranks. A program that starts its own ranks gets none of
-    them.
+    TORCHELASTIC_RUN_ID, to train as one of several ranks. A program that starts its ranks itself gets none
+    of them.
 
     Args:
         settings: The program's.
@@ -145,34 +137,34 @@ def variables(
         startup: The folder of ``write_startup``.
         probe_spec: The file that states what the probe measures.
     """
-    found = {key: value for key, value in os.environ.items() if not key.startswith("SCALEWISE_")}
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("SCALEWISE_")}
     shape = rank_setup.shape
     node_rank = str(values["node_rank"])
     # a killed rank's output must be in the log
-    found |= {
+    environment |= {
         "PYTHONUNBUFFERED": "1",
         "MASTER_ADDR": str(values["master_address"]),
         "MASTER_PORT": str(values["master_port"]),
     }
     interface = choose_interface(shape.nodes, rank_setup.network_interface)
     # gloo would use the address of the host's name, which is a loopback address on many machines
-    found.setdefault("GLOO_SOCKET_IFNAME", interface.name)
+    environment.setdefault("GLOO_SOCKET_IFNAME", interface.name)
     if rank_setup.network_interface is not None:
-        found.setdefault("NCCL_SOCKET_IFNAME", interface.name)
+        environment.setdefault("NCCL_SOCKET_IFNAME", interface.name)
     if settings.starts == "ranks":
         place = (identity.rank, identity.local_rank, identity.world_size, identity.local_world_size)
-        found |= {name: str(value) for name, value in zip(RANK_VARIABLES, place, strict=True)}
-        found |= {"NODE_RANK": node_rank, "GROUP_RANK": node_rank}
-        found.setdefault("TORCHELASTIC_RUN_ID", "scalewise")
+        environment |= {name: str(value) for name, value in zip(RANK_VARIABLES, place, strict=True)}
+        environment |= {"NODE_RANK": node_rank, "GROUP_RANK": node_rank}
+        environment.setdefault("TORCHELASTIC_RUN_ID", "scalewise")
     else:
-        found = {key: value for key, value in found.items() if key not in RANK_VARIABLES}
-        found["NODE_RANK"] = node_rank
+        environment = {key: value for key, value in environment.items() if key not in RANK_VARIABLES}
+        environment["NODE_RANK"] = node_rank
     # a program takes each GPU that it sees
-    gpus = visible_gpus(found, 0 if rank_setup.accelerator == "cpu" else shape.devices_per_node)
-    found["CUDA_VISIBLE_DEVICES"] = gpus
-    if not found.keys().isdisjoint(("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")):
+    gpus = first_gpus(environment, 0 if rank_setup.accelerator == "cpu" else shape.devices_per_node)
+    environment["CUDA_VISIBLE_DEVICES"] = gpus
+    if not environment.keys().isdisjoint(("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")):
         # ROCm prefers it, and counts within the GPUs of ROCR_VISIBLE_DEVICES
-        found["HIP_VISIBLE_DEVICES"] = gpus
-    found |= {name: fill_in(str(value), values) for name, value in settings.environment.items()}
-    path = os.pathsep.join(filter(None, (str(startup), found.get("PYTHONPATH"))))
-    return found | {"PYTHONPATH": path, "SCALEWISE_PROBE": str(probe_spec)}
+        environment["HIP_VISIBLE_DEVICES"] = gpus
+    environment |= {name: fill_in(str(value), values) for name, value in settings.environment.items()}
+    path = os.pathsep.join(filter(None, (str(startup), environment.get("PYTHONPATH"))))
+    return environment | {"PYTHONPATH": path, "SCALEWISE_PROBE": str(probe_spec)}

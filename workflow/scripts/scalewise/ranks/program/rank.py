@@ -1,7 +1,7 @@
-"""One rank of a user's program: it starts the program, watches it, and on rank 0 leaves the run's records.
+"""Run one rank of a user's program: start it, watch it, and on rank 0 write the run's records.
 
-The process that the launcher starts is this one, and the program is its child. No torch is loaded here: the
-program's own process is measured from within by the probe, and from outside by this one.
+The launcher starts this process, and the program is its child. This process does not load torch. It measures
+the program from outside; the probe measures it from inside.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from scalewise.execution.messages import (
@@ -35,24 +36,21 @@ from scalewise.ranks.distributed.identity import Identity, check_place, identify
 from scalewise.ranks.monitoring.machine_load import CpuMeter
 from scalewise.ranks.monitoring.monitor import TRAIN, WARM_UP, Monitor
 from scalewise.ranks.monitoring.sensors import CpuSensor, NvmlSensor, gpu_sensor
-from scalewise.ranks.program.child import Child
-from scalewise.ranks.program.end_request import GRACE_SECONDS, EndRequest
+from scalewise.ranks.program.child import GRACE_SECONDS, Child, EndRequest
 from scalewise.ranks.program.environment import (
-    command,
-    rank_values,
-    rendezvous,
+    build_command,
+    build_environment,
+    find_endpoint,
     template_values,
-    variables,
     write_startup,
 )
-from scalewise.ranks.program.hints import NO_OUTPUT, hint, with_source
-from scalewise.ranks.program.judgement import CHECK_AFTER_STEPS, contradiction
-from scalewise.ranks.program.told_progress import ToldProgress
+from scalewise.ranks.program.failure import ProgramError, check_end
+from scalewise.ranks.program.plan_check import CHECK_AFTER_STEPS, check_plan
+from scalewise.ranks.program.progress import ProgressReport
 from scalewise.ranks.results.rank_record import (
     RECORD,
     SEEN,
     ProbeRecord,
-    backwards_without_step,
     measures,
     read_records,
     steps_done,
@@ -63,36 +61,20 @@ from scalewise.ranks.results.starts import StartRecords
 from scalewise.ranks.results.write import write_records
 from scalewise.records import later, seconds_between, utc_now, write_text
 
-LOOK_SECONDS = 0.5
-"""Time between two looks at the probe's files, which may lie on a file system that many ranks share."""
-GAVE_UP = "Watchdog caught collective operation timeout"
-"""Words of NCCL's watchdog before it aborts a rank that has waited for another one in vain."""
+POLL_SECONDS = 0.5
+"""Time between two reads of the probe's files, which may lie on a file system that many ranks share."""
 
 END_SECONDS = 30.0
-"""Time that the program has to end once it has been measured; then it is ended."""
-
-
-class ProgramError(Exception):
-    """The program left nothing that could be measured; the message is for the user.
-
-    Args:
-        message: One sentence or more.
-        traceback: The program's last lines; empty where they say nothing.
-        permanent: Whether another try would end alike.
-    """
-
-    def __init__(self, message: str, traceback: str = "", permanent: bool = False) -> None:
-        super().__init__(message)
-        self.traceback = traceback
-        self.permanent = permanent
+"""Time that the program has to end after its last measured step; then it is killed."""
 
 
 @dataclass
 class ProgramRank:
-    """A user's program at work for one rank, or for all ranks of a node where it starts them itself.
+    """One rank of a user's program, or all ranks of a node if the program starts them itself.
 
     Args:
         began: Monotonic seconds at which this process began.
+        readings: Values of the metric in the program's output, with their monotonic seconds.
     """
 
     rank_files: RankFiles
@@ -105,117 +87,115 @@ class ProgramRank:
     readings: list[tuple[float, float]] = field(default_factory=list)
 
     @property
-    def probed(self) -> Path:
-        """The folder of the probe's files."""
+    def probe_folder(self) -> Path:
+        """Return the folder of the probe's files."""
         return self.rank_files.folder / "probe"
 
     @property
     def is_first(self) -> bool:
-        """Whether this process judges the run and writes its records."""
+        """Return whether this process checks the run against the plan and writes its records."""
         return self.identity.rank == 0
 
     def run(self) -> None:
-        """Run the program to its end, or to the end of the steps that are measured.
+        """Run the program to its end, or to its last measured step, and write the records.
 
         Raises:
-            ProgramError: There is nothing to record.
+            ProgramError: The program left no measurement.
         """
-        definition, shape = self.spec.definition, self.rank_setup.shape
-        take_cpus(
-            self.rank_setup.accelerator, self.identity, self.rank_setup.cpus_per_device, len(self.ranks)
-        )
-        self.probed.mkdir(parents=True, exist_ok=True)
-        startup = (self.probed / f"startup{self.identity.rank}").absolute()
+        setup, identity = self.rank_setup, self.identity
+        take_cpus(setup.accelerator, identity, setup.cpus_per_device, len(self.ranks))
+        self.probe_folder.mkdir(parents=True, exist_ok=True)
+        startup = (self.probe_folder / f"startup{identity.rank}").absolute()
         write_startup(startup)
-        endpoint = rendezvous(self.rank_files, self.rank_setup, self.identity)
-        values = rank_values(
-            template_values(definition, self.settings, self.output), self.identity, endpoint, shape
-        )
-        argv = command(self.settings, values, sys.executable)
-        environment = variables(
-            self.settings, values, self.rank_setup, self.identity, startup, self._write_probe_spec(startup)
-        )
+        endpoint = find_endpoint(self.rank_files, setup, identity)
+        values = template_values(self.spec.definition, self.settings, self.output, identity, endpoint)
+        argv = build_command(self.settings, values, sys.executable)
+        probe_spec = self._write_probe_spec(startup)
+        environment = build_environment(self.settings, values, setup, identity, startup, probe_spec)
         if self.is_first:
-            say(f"{' '.join(argv)}")
-        meter = CpuMeter(self.identity.host)
+            say(" ".join(argv))
+        meter = CpuMeter(identity.host)
         with EndRequest(self.rank_files, self.ranks, self.settings.resumes) as request:
-            line_read = self._line_read if self.is_first else None
+            line_read = self._read_metric if self.is_first else None
             child = Child(argv, environment, line_read, self.settings.working_directory)
             launched, launch_seconds = time.monotonic(), self._launch_seconds()
-            # after the program was started: a thread of this process must not meet a fork
-            exit_when_parent_dies(
-                self.rank_setup.supervisor_pid, self.rank_setup.supervisor_host == self.identity.host
-            )
+            # after the start of the program: a fork is not safe while other threads run
+            exit_when_parent_dies(setup.supervisor_pid, setup.supervisor_host == identity.host)
             try:
                 for rank in self.ranks:
-                    self.rank_files.started(rank, self.identity.host, child.pid)
-                self._beat(child)
+                    self.rank_files.started(rank, identity.host, child.pid)
+                self._start_heartbeat(child)
                 monitors, code = self._watch(child, request)
             finally:
                 child.end()
-        request.read_note()  # the end of a peer may have come before it was read
+        request.read_note()  # a peer may have ended because of a note that this process has not read
         if request.source:
             self._end_as_requested(request, code)
-        records = read_records(self.probed, RECORD)
-        mine = [record for record in records if record.rank in self.ranks]
-        self._check_end(child, code, mine or records)
+        records = self._read_own(RECORD)
+        check_end(
+            child,
+            code,
+            self.settings,
+            on_cpus=setup.accelerator == "cpu",
+            records=records or read_records(self.probe_folder, RECORD),
+            rank_count=len(self.ranks),
+            probe_folder=self.probe_folder,
+        )
         ended_at = self._ended_at(launched, launch_seconds)
-        uuids = [record.device_uuid if record.cuda else None for record in mine]
-        found = [monitor.stop() for monitor in monitors]
-        report = report_of(self.identity, uuids, found, meter.used(), launch_seconds, ended_at)
-        write_report(self.probed, report)
+        uuids = [record.device_uuid if record.cuda else None for record in records]
+        monitored = [monitor.stop() for monitor in monitors]
+        report = report_of(identity, uuids, monitored, meter.used(), launch_seconds, ended_at)
+        write_report(self.probe_folder, report)
         if self.is_first:
-            self._record(argv)
+            self._write_records(argv)
 
     @property
     def output(self) -> Path:
-        """The run's own folder for what the program writes."""
+        """Return the run's folder for the program's files."""
         return (self.spec.folder / PROGRAM_FOLDER).absolute()
 
     def _launch_seconds(self) -> float | None:
-        """Seconds from the start of the run to now, by one host's clock; None on another host."""
+        """Return the seconds since the start of the run; None on another host, whose clock may differ."""
         if socket.gethostname() != self.rank_setup.supervisor_host:
             return None
         return max(seconds_between(self.spec.started_at, utc_now()), 0.0)
 
     def _ended_at(self, launched: float, launch_seconds: float | None) -> str:
-        """Return the time now, by the monotonic clock since the run began: the other may be set meanwhile."""
+        """Return the time now, by the monotonic clock since the run began: the other one may be changed."""
         before = launched - self.began if launch_seconds is None else launch_seconds
         return later(self.spec.started_at, before + time.monotonic() - launched)
 
     def _write_probe_spec(self, startup: Path) -> Path:
-        path = self.probed / f"spec{self.identity.rank}.json"
+        path = self.probe_folder / f"spec{self.identity.rank}.json"
         steps = self.settings.steps
-        told = {
-            "folder": str(self.probed.absolute()),
+        probe_spec = {
+            "folder": str(self.probe_folder.absolute()),
             "warmup_steps": self.settings.warmup_steps,
             "steps": self.settings.most_steps or 0,
             "until_interval": (steps and steps.until_interval) or 0.0,
             "check_after": CHECK_AFTER_STEPS,
             "not_imported": [str(self.output), str(startup)],
         }
-        write_text(path, json.dumps(told))
+        write_text(path, json.dumps(probe_spec))
         return path.absolute()
 
     def _watch(self, child: Child, request: EndRequest) -> tuple[list[Monitor], int]:
-        """Wait for the end of the program, and look meanwhile at what it does."""
+        """Wait for the end of the program; check its first steps and monitor its devices meanwhile."""
         monitors: list[Monitor] = []
-        judged = False
+        checked = training = False
         stopped_since: float | None = None
         recorded_since: float | None = None
-        phase = ""
-        while (code := child.wait(LOOK_SECONDS)) is None:
+        while (code := child.wait(POLL_SECONDS)) is None:
             now = time.monotonic()
-            if self.is_first and not judged:
-                judged = self._judge()
-            if not monitors and len(own := self._own_records(SEEN)) >= len(self.ranks):
-                monitors = self._begin_monitors(child, own)
-                phase = WARM_UP
-            if phase == WARM_UP and measures(self.probed):
-                phase = TRAIN
+            if self.is_first and not checked:
+                checked = self._check_first_steps()
+            if not monitors and len(records := self._read_own(SEEN)) >= len(self.ranks):
+                monitors = self._start_monitors(child, records)
+            if monitors and not training and measures(self.probe_folder):
+                training = True
                 for monitor in monitors:
                     monitor.phase = TRAIN
-            if recorded_since is None and len(self._own_records(RECORD)) >= len(self.ranks):
+            if recorded_since is None and len(self._read_own(RECORD)) >= len(self.ranks):
                 recorded_since = now
                 for monitor in monitors:
                     monitor.stop()
@@ -237,133 +217,74 @@ class ProgramRank:
             monitor.stop()
         return monitors, code
 
-    def _own_records(self, kind: str) -> list[ProbeRecord]:
-        return [record for record in read_records(self.probed, kind) if record.rank in self.ranks]
+    def _read_own(self, kind: str) -> list[ProbeRecord]:
+        """Return the probe's records of this process's ranks."""
+        return [record for record in read_records(self.probe_folder, kind) if record.rank in self.ranks]
 
-    def _begin_monitors(self, child: Child, records: list[ProbeRecord]) -> list[Monitor]:
-        """Watch each GPU of these ranks; CPU processes that one program has started are watched as one."""
-        watched: list[tuple[ProbeRecord, CpuSensor | NvmlSensor | None, str]]
+    def _start_monitors(self, child: Child, records: list[ProbeRecord]) -> list[Monitor]:
+        """Start a monitor for each GPU of these ranks, or one for the program's CPU processes together."""
+        sensors: list[tuple[ProbeRecord, CpuSensor | NvmlSensor | None, str]]
         if records[0].cuda:
-            watched = [(record, *gpu_sensor(record.device_uuid or "")) for record in records]
+            sensors = [(record, *gpu_sensor(record.device_uuid or "")) for record in records]
         else:
             cpus = self.rank_setup.cpus_per_device * len(self.ranks)
-            watched = [(records[0], CpuSensor(cpus, child.pid), "")]
+            sensors = [(records[0], CpuSensor(cpus, child.pid), "")]
         monitors = [
             Monitor(record.device, 1, record.host, record.rank, sensor=sensor, note=note)
-            for record, sensor, note in watched
+            for record, sensor, note in sensors
         ]
         for monitor in monitors:
             monitor.phase = WARM_UP
             monitor.start()
         return monitors
 
-    def _planned(self) -> Planned:
-        names = (name for text in self.settings.templates for name in names_in(text))
-        definition = self.spec.definition
+    @cached_property
+    def planned(self) -> Planned:
+        """Return the run as it was planned."""
+        definition, settings = self.spec.definition, self.settings
         return Planned(
-            program=self.settings.program,
+            program=settings.program,
             devices=definition.shape.world_size,
             global_batch_size=definition.global_batch_size,
-            accumulation_steps=self.settings.accumulation_steps,
-            samples_given=self.settings.samples_given,
-            names=frozenset(names),
+            accumulation_steps=settings.accumulation_steps,
+            samples_given=settings.samples_given,
+            names=frozenset(name for text in settings.templates for name in names_in(text)),
             accelerator=definition.accelerator,
-            samples_vary=self.settings.samples_per_step == SEEN_SAMPLES,
-            same_batches=self.settings.same_batches,
+            samples_vary=settings.samples_per_step == SEEN_SAMPLES,
+            same_batches=settings.same_batches,
         )
 
-    def _judge(self) -> bool:
-        """Hold what ranks have seen after a few steps against the plan; whether all have been looked at.
+    def _check_first_steps(self) -> bool:
+        """Compare the first steps of the ranks with the plan; return whether all ranks have made them.
 
         Raises:
             ProgramError: Something is not as planned.
         """
-        seen = read_records(self.probed, SEEN)
-        planned = self._planned()
-        if seen and (why := contradiction(planned, seen)):
-            raise ProgramError(why, permanent=True)
-        return len(seen) >= planned.devices
-
-    def _check_end(self, child: Child, code: int, records: list[ProbeRecord]) -> None:
-        """Tell an end that left a whole measurement from one that did not.
-
-        Raises:
-            ProgramError: It did not.
-        """
-        program, last = self.settings.program, child.last_error()
-        whole = len(records) >= len(self.ranks) and all(
-            record.ended == "steps" or code == 0 for record in records
-        )
-        if whole:
-            if code:
-                say(f"{program} ended with code {code} after its last measured step")
-            return
-        if code < 0:
-            name = signal.Signals(-code).name
-            by = ", as the system's out-of-memory killer does" if code == -signal.SIGKILL else ""
-            if code == -signal.SIGABRT and any(GAVE_UP in line for line in child.tail):
-                by = " after NCCL had timed out: another rank did not come"
-            raise ProgramError(f"{program} was ended by {name}{by}", child.traceback())
-        if code:
-            raise ProgramError(self._reason(child, code), child.traceback())
-        backwards = backwards_without_step(self.probed)
-        if backwards:
-            raise ProgramError(
-                f"{program} made {backwards} backward passes or more and no step of a torch.optim.Optimizer, "
-                "by which steps are counted. Its optimizer is of another kind, or it never steps.",
-                child.traceback(),
-                permanent=True,
-            )
-        if steps := steps_done(self.probed):
-            raise ProgramError(
-                f"{program} made optimizer steps, at least {steps}, and ended with code 0, but without "
-                "Python's exit handlers, which write down its times. Replace os._exit by sys.exit.",
-                child.traceback(),
-            )
-        if not last and self.rank_setup.accelerator == "cpu":
-            raise ProgramError(f"{program} ended without error before its first optimizer step. {NO_OUTPUT}")
-        output = f"Its last line: {last}" if last else "It printed nothing."
-        raise ProgramError(
-            f"{program} ended without error before its first optimizer step. {output}",
-            child.traceback(),
-        )
-
-    def _reason(self, child: Child, code: int) -> str:
-        """The error that ended the program, and its fix where one is known."""
-        error = with_source(child.last_error(), child.tail)
-        on_cpus, as_ranks = self.rank_setup.accelerator == "cpu", self.settings.starts == "ranks"
-        fix = hint(error, child.traceback(), on_cpus=on_cpus, as_ranks=as_ranks)
-        program = self.settings.program
-        reason = (
-            f"{program} ended with code {code}: {error}" if error else f"{program} ended with code {code}"
-        )
-        return f"{reason.rstrip('.')}. {fix}" if fix else reason
+        records = read_records(self.probe_folder, SEEN)
+        if difference := check_plan(self.planned, records):
+            raise ProgramError(difference, permanent=True)
+        return len(records) >= self.planned.devices
 
     def _end_as_requested(self, request: EndRequest, code: int) -> None:
-        """Note that the program has ended because that was requested, and raise."""
+        """Leave the message that the program was stopped as requested, and exit."""
         if request.by_launcher:
             raise SystemExit(128 + abs(code))
         if self.is_first:
-            saved, step = self.settings.resumes, steps_done(self.probed)
+            saved, step = self.settings.resumes, steps_done(self.probe_folder)
             self.rank_files.stopped(GracefulStop(step=step, saved=saved, stop_source=request.source))
-        # in order: a launcher would end the peers of a rank that fails, while they save
+        # not as a failure: a launcher would then end the peers while they save
         raise SystemExit(0)
 
-    def _record(self, argv: list[str]) -> None:
-        """Write the run's records once all ranks have left theirs."""
+    def _write_records(self, argv: list[str]) -> None:
+        """Wait for the reports of all processes, and write the run's records."""
         shape = self.rank_setup.shape
         processes = shape.nodes if self.settings.starts == "itself" else shape.world_size
         deadline = time.monotonic() + self.rank_setup.timeout_seconds
-        planned = self._planned()
-        while True:
-            records, reports = read_records(self.probed, RECORD), read_reports(self.probed)
-            if len(reports) >= processes and len(records) >= shape.world_size:
-                break
-            if time.monotonic() > deadline or len(reports) >= processes:
-                break
-            time.sleep(LOOK_SECONDS)
-        if why := contradiction(planned, records, all_ended=True):
-            raise ProgramError(why, permanent=True)
+        while len(reports := read_reports(self.probe_folder)) < processes and time.monotonic() <= deadline:
+            time.sleep(POLL_SECONDS)
+        records = read_records(self.probe_folder, RECORD)
+        if difference := check_plan(self.planned, records, all_ended=True):
+            raise ProgramError(difference, permanent=True)
         if len(reports) < processes:
             raise ProgramError(
                 f"{len(reports)} of {processes} processes left their report within "
@@ -372,41 +293,41 @@ class ProgramRank:
         self.rank_files.check_current()
         try:
             starts = [StartRecords(records, reports)]
-            write_records(self.spec, self.rank_setup, planned, starts, argv=argv, readings=self.readings)
+            write_records(self.spec, self.rank_setup, self.planned, starts, argv=argv, readings=self.readings)
         except ValueError as error:
             raise ProgramError(str(error), permanent=True) from error
 
-    def _line_read(self, line: str, now: float) -> None:
-        """Look for the metric in a line."""
+    def _read_metric(self, line: str, now: float) -> None:
+        """Add the values of the metric in a line to the readings."""
         metric = self.settings.metric
         if metric is None:
             return
-        for found in re.finditer(metric.pattern, line):
+        for match in re.finditer(metric.pattern, line):
             with suppress(ValueError, TypeError):
-                self.readings.append((now, float(found[1])))
+                self.readings.append((now, float(match[1])))
 
-    def _beat(self, child: Child) -> None:
-        """Show that rank 0 runs and how far it has come, as long as its program is not stopped."""
+    def _start_heartbeat(self, child: Child) -> None:
+        """Report from a thread of rank 0 that it runs and its progress, unless its program is stopped."""
         if not self.is_first:
             return
         samples = self.settings.stated_samples or self.spec.definition.global_batch_size
-        progress = ToldProgress(self.rank_files, self.probed, self.settings, samples)
+        progress = ProgressReport(self.rank_files, self.probe_folder, self.settings, samples)
 
         def beat() -> None:
             while True:
                 if not child.is_stopped():
                     with suppress(OSError):
                         self.rank_files.heartbeat()
-                    # a program must not be taken for hung because its progress cannot be told
+                    # a run whose progress cannot be written must not be taken for one that hangs
                     with suppress(Exception):
-                        progress.tell(time.monotonic())
+                        progress.update(time.monotonic())
                 time.sleep(RANK_HEARTBEAT_SECONDS)
 
         threading.Thread(target=beat, name="heartbeat", daemon=True).start()
 
 
 def run_program_rank(rank_files: RankFiles, began: float) -> int:
-    """Run this rank's program, and leave the reason where there is nothing to record."""
+    """Run this rank's program; return the exit code, and write the reason if it left no measurement."""
     rank_setup = rank_files.rank_setup()
     spec = rank_setup.training
     assert spec is not None, "the job has started a training"

@@ -1,4 +1,4 @@
-"""A program's first steps held against the plan: what is not as planned, both numbers, the fix."""
+"""The check of a program's first steps: it names what is not as planned, both numbers and the fix."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.unit.training.probe_record_of import record
 
-from scalewise.ranks.program.judgement import contradiction
+from scalewise.ranks.program.plan_check import check_plan
 from scalewise.ranks.results.rank_record import ProbeRecord
 from scalewise.ranks.results.samples import Planned, samples_seen
 
@@ -31,12 +31,12 @@ def pair(**changed: Any) -> list[ProbeRecord]:
     return [record(rank, steps=4, **changed) for rank in (0, 1)]
 
 
-def test_what_is_as_planned_is_not_spoken_of() -> None:
-    assert contradiction(planned(), pair()) == ""
+def test_a_run_as_planned_has_no_message() -> None:
+    assert check_plan(planned(), pair()) == ""
 
 
 @pytest.mark.parametrize(
-    ("plan", "seen", "words"),
+    ("plan", "records", "words"),
     [
         pytest.param(
             planned(), pair(world_size=1), ["2 devices", "world size 1", "`devices: [1]`"], id="copies"
@@ -129,16 +129,16 @@ def test_what_is_as_planned_is_not_spoken_of() -> None:
         pytest.param(planned(), pair(refused="tensor parallel"), ["tensor parallel"], id="tensor parallel"),
     ],
 )
-def test_what_is_not_as_planned_is_named_with_both_numbers_and_the_cure(
-    plan: Planned, seen: list[ProbeRecord], words: list[str]
+def test_a_difference_is_named_with_both_numbers_and_the_fix(
+    plan: Planned, records: list[ProbeRecord], words: list[str]
 ) -> None:
-    told = contradiction(plan, seen)
+    message = check_plan(plan, records)
 
-    assert [word for word in words if word not in told] == []
+    assert [word for word in words if word not in message] == []
 
 
 @pytest.mark.parametrize(
-    "seen",
+    "records",
     [
         pytest.param(pair(parallelism=[], weights=[1.5]), id="an all-reduce by hand: equal weights"),
         pytest.param(pair(parallelism=["fully_shard"], sharded=True, weights=[]), id="divided parameters"),
@@ -157,35 +157,35 @@ def test_what_is_not_as_planned_is_named_with_both_numbers_and_the_cure(
         pytest.param(pair(samples=[], forward_samples=8.0), id="by forward passes"),
     ],
 )
-def test_what_many_programs_do_is_no_contradiction(seen: list[ProbeRecord]) -> None:
-    assert contradiction(planned(), seen) == ""
+def test_common_programs_have_no_difference(records: list[ProbeRecord]) -> None:
+    assert check_plan(planned(), records) == ""
 
 
-def test_a_rank_that_has_not_come_so_far_is_waited_for_until_all_have_ended() -> None:
-    alone = [record(0, steps=4)]
+def test_the_check_waits_for_a_slower_rank_until_all_have_ended() -> None:
+    first = [record(0, steps=4)]
 
-    assert contradiction(planned(), alone) == ""
-    assert "1 processes" in contradiction(planned(), alone, all_ended=True)
+    assert check_plan(planned(), first) == ""
+    assert "1 processes" in check_plan(planned(), first, all_ended=True)
 
 
-def test_the_configuration_is_believed_where_it_says_that_samples_cannot_be_seen() -> None:
-    assert contradiction(planned(16, given=True), pair(samples=[35] * 4)) == ""
+def test_planned_samples_count_if_the_configuration_says_so() -> None:
+    assert check_plan(planned(16, given=True), pair(samples=[35] * 4)) == ""
     # but never on copies
-    assert "world size 1" in contradiction(planned(16, given=True), pair(world_size=1))
+    assert "world size 1" in check_plan(planned(16, given=True), pair(world_size=1))
 
 
 def test_a_user_says_that_batches_vary_or_are_the_same_on_all_ranks() -> None:
     varied = [record(steps=4, samples=[57, 60, 71, 66], world_size=1)]
     plan = planned(64, devices=1)
 
-    assert contradiction(replace(plan, samples_vary=True), varied) == ""
-    assert contradiction(replace(planned(), same_batches=True), pair(batches=[1.0, 2.0, 3.0])) == ""
+    assert check_plan(replace(plan, samples_vary=True), varied) == ""
+    assert check_plan(replace(planned(), same_batches=True), pair(batches=[1.0, 2.0, 3.0])) == ""
 
 
-def test_samples_that_change_later_are_no_contradiction_at_the_end() -> None:
+def test_samples_that_change_later_are_no_difference_at_the_end() -> None:
     later = [record(steps=30, samples=[16] * 10 + [64] * 20, world_size=1)]
 
-    assert contradiction(planned(16, devices=1), later, all_ended=True) == ""
+    assert check_plan(planned(16, devices=1), later, all_ended=True) == ""
 
 
 def test_samples_come_from_the_loader_before_forward_passes() -> None:

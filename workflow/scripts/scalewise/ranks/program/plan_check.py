@@ -1,4 +1,4 @@
-"""Findings of all ranks of a program, held against the plan: figures of something else are worth nothing."""
+"""The check of a program's steps: devices, exchange and samples must be those of the plan."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ CHECK_AFTER_STEPS = 3
 """First steps that are compared with the plan."""
 
 EQUAL_WEIGHTS = 1e-9
-"""Relative difference up to which two sums of equal weights may differ by the order of adding."""
+"""Relative difference of two sums of equal weights that the order of adding may cause."""
 
 
-def contradiction(planned: Planned, ranks: Sequence[ProbeRecord], all_ended: bool = False) -> str:
-    """A sentence on what is not as planned, with both numbers and the fix; empty where nothing is.
+def check_plan(planned: Planned, ranks: Sequence[ProbeRecord], all_ended: bool = False) -> str:
+    """Return what differs from the plan, with both numbers and the fix; empty if nothing does.
 
     Args:
         planned: The run.
         ranks: Records of the processes that made steps so far.
-        all_ended: Whether no further one is to come.
+        all_ended: Whether all processes have ended, so that none will be added.
     """
     for rank in ranks:
         if rank.refused:
@@ -33,11 +33,15 @@ def contradiction(planned: Planned, ranks: Sequence[ProbeRecord], all_ended: boo
                 "data-parallel part, or train it by other means."
             )
         if rank.data_parallel_devices > 1:
-            return _divided_by_one_process(planned, rank.data_parallel_devices)
+            return (
+                f"{planned.program} divides each batch among {rank.data_parallel_devices} GPUs in one "
+                "process (torch.nn.DataParallel), but one process was planned for each GPU. Let it use "
+                "DistributedDataParallel, or no wrapper."
+            )
         if rank.cuda != (planned.accelerator == "cuda"):
-            return _other_device(planned, rank)
+            return _device_message(planned, rank)
         if rank.world_size != planned.devices:
-            return _other_world(planned, rank.world_size, len(ranks))
+            return _world_message(planned, rank.world_size, len(ranks))
     if len(ranks) != planned.devices:
         if not all_ended and len(ranks) < planned.devices:
             return ""
@@ -45,10 +49,10 @@ def contradiction(planned: Planned, ranks: Sequence[ProbeRecord], all_ended: boo
             f"{len(ranks)} processes of {planned.program} made optimizer steps, but "
             f"{count_devices(planned.devices)} were planned. Let every rank train, and nothing beside them."
         )
-    return _apart(planned, ranks) or _other_samples(planned, ranks)
+    return _check_exchange(planned, ranks) or _check_samples(planned, ranks)
 
 
-def _other_device(planned: Planned, rank: ProbeRecord) -> str:
+def _device_message(planned: Planned, rank: ProbeRecord) -> str:
     if rank.cuda:
         return (
             f"planned were CPU processes, but rank {rank.rank} of {planned.program} trains on {rank.device}. "
@@ -61,14 +65,7 @@ def _other_device(planned: Planned, rank: ProbeRecord) -> str:
     )
 
 
-def _divided_by_one_process(planned: Planned, devices: int) -> str:
-    return (
-        f"{planned.program} divides each batch among {devices} GPUs in one process (torch.nn.DataParallel), "
-        "but one process was planned for each GPU. Let it use DistributedDataParallel, or no wrapper."
-    )
-
-
-def _other_world(planned: Planned, world_size: int, processes: int) -> str:
+def _world_message(planned: Planned, world_size: int, processes: int) -> str:
     if world_size == 1:
         return (
             f"planned were {count_devices(planned.devices)}, but {planned.program} trains in processes that "
@@ -84,8 +81,8 @@ def _other_world(planned: Planned, world_size: int, processes: int) -> str:
     )
 
 
-def _apart(planned: Planned, ranks: Sequence[ProbeRecord]) -> str:
-    """Say that ranks do not exchange gradients; empty where they do, or where nobody can say."""
+def _check_exchange(planned: Planned, ranks: Sequence[ProbeRecord]) -> str:
+    """Return how it shows that ranks do not exchange gradients; empty if they do, or if it is unknown."""
     if planned.devices == 1 or any(rank.sharded for rank in ranks):
         return ""
     fix = (
@@ -99,7 +96,7 @@ def _apart(planned: Planned, ranks: Sequence[ProbeRecord]) -> str:
                 f"rank {rank.rank} of {planned.program} holds other weights than rank {ranks[0].rank}: they "
                 f"train apart, though {planned.devices} ranks have met. {fix}"
             )
-    if not planned.same_batches and same_samples(ranks):
+    if not planned.same_batches and _same_batches(ranks):
         wrapped = any(rank.parallelism for rank in ranks)
         nothing = "" if wrapped else ", and nothing that exchanges gradients was seen"
         return (
@@ -117,28 +114,22 @@ def _equal(one: float | None, other: float | None) -> bool:
     return isclose(one, other, rel_tol=EQUAL_WEIGHTS, abs_tol=EQUAL_WEIGHTS)
 
 
-def same_samples(ranks: Sequence[ProbeRecord]) -> bool:
-    """Whether all of several ranks train on the same batches, which is a sampler forgotten as a rule.
+def _same_batches(ranks: Sequence[ProbeRecord]) -> bool:
+    """Return whether all ranks train on the same batches; the usual reason is a missing sampler.
 
-    What enters the model decides if both are seen: some programs divide the batches of a loader.
-    Batches that are all alike, as of zeros, tell nothing.
+    The inputs of the model decide if they are known: some programs divide the batches of a loader.
+    Equal batches, such as zeros, are no sign.
     """
-    if len(ranks) < 2:
-        return False
     for sums in ([rank.forward_batches for rank in ranks], [rank.batches for rank in ranks]):
         if all(sums):
             return all(each == sums[0] for each in sums) and len(set(sums[0] or ())) > 1
     return False
 
 
-def first_samples(ranks: Sequence[ProbeRecord]) -> list[int]:
-    """Samples of each of the first steps over all ranks; empty where no DataLoader shows them."""
-    columns = [rank.samples[:CHECK_AFTER_STEPS] for rank in ranks if rank.samples]
-    return [sum(each or 0 for each in step) for step in zip(*columns, strict=False)]
-
-
-def _other_samples(planned: Planned, ranks: Sequence[ProbeRecord]) -> str:
-    """Say that the first steps hold other samples than planned; at a run's end, they are compared, too."""
+def _check_samples(planned: Planned, ranks: Sequence[ProbeRecord]) -> str:
+    """Return how the samples of the first steps differ from the plan, also at a run's end; empty if not."""
+    if planned.samples_given:
+        return ""
     first = [
         rank.model_copy(
             update={
@@ -148,10 +139,8 @@ def _other_samples(planned: Planned, ranks: Sequence[ProbeRecord]) -> str:
         )
         for rank in ranks
     ]
-    seen = samples_seen(first)
-    if planned.samples_given:
-        return ""
-    if seen.per_step is None:
+    samples = samples_seen(first)
+    if samples.per_step is None:
         return (
             f"the samples of a step of {planned.program} cannot be seen: no DataLoader feeds it, and no "
             "forward pass of its model shows a batch. Write `samples_per_step: planned` if it trains on the "
@@ -159,33 +148,40 @@ def _other_samples(planned: Planned, ranks: Sequence[ProbeRecord]) -> str:
         )
     if planned.samples_vary:
         return ""
-    each = first_samples(first)
-    # one of them may be another one's: loaders fetch ahead, and the last batch of a pass is smaller
-    if seen.source == "loader" and sum(samples != seen.per_step for samples in each) > 1:
+    columns = [rank.samples for rank in first if rank.samples]
+    steps = [sum(each or 0 for each in step) for step in zip(*columns, strict=False)]
+    # one step may differ: loaders fetch ahead, and the last batch of an epoch is smaller
+    if samples.source == "loader" and sum(each != samples.per_step for each in steps) > 1:
         return (
-            f"the batches of {planned.program} vary ({', '.join(map(str, each))} samples in its first "
+            f"the batches of {planned.program} vary ({', '.join(map(str, steps))} samples in its first "
             f"steps), but {planned.global_batch_size} were planned. Write `samples_per_step: seen`, which "
             "counts what its loader gives."
         )
-    if _near(seen.per_step, planned.global_batch_size):
+    if _near(samples.per_step, planned.global_batch_size):
         return ""
     return (
-        f"{planned.program} trains on {seen.per_step:g} samples a step over "
+        f"{planned.program} trains on {samples.per_step:g} samples a step over "
         f"{count_devices(planned.devices)}, but {planned.global_batch_size} were planned. "
-        f"{_fix_of_samples(planned, seen, round(median(first[0].backward_passes or [1])))}"
+        f"{_samples_fix(planned, samples, round(median(first[0].backward_passes or [1])))}"
     )
 
 
-def _near(seen: float, planned: float) -> bool:
-    """Whether a median of a few steps may be the planned number; batches of varying size differ."""
-    return isclose(seen, planned, rel_tol=1e-6)
+def _near(samples: float, planned: float) -> bool:
+    """Return whether a median of a few steps may be the planned number; batches of varying size differ."""
+    return isclose(samples, planned, rel_tol=1e-6)
 
 
-def _fix_of_samples(planned: Planned, seen: Samples, backwards: int) -> str:
-    devices, passes = planned.devices, planned.accumulation_steps
-    per_device = "{batch_size_per_device}"
-    of_all = "{global_batch_size}"
-    number = seen.per_step
+def _samples_fix(planned: Planned, samples: Samples, backwards: int) -> str:
+    """Return the likely reason for other samples, and its fix.
+
+    Args:
+        planned: The run.
+        samples: Samples of a step over all ranks.
+        backwards: Backward passes of a step.
+    """
+    devices, micro_batches = planned.devices, planned.accumulation_steps
+    per_device, of_all = "{batch_size_per_device}", "{global_batch_size}"
+    number = samples.per_step
     assert number is not None
     if devices > 1 and _near(number, planned.global_batch_size * devices):
         return f"Its batch size is that of one device: give it {per_device} instead of {of_all}."
@@ -195,17 +191,23 @@ def _fix_of_samples(planned: Planned, seen: Samples, backwards: int) -> str:
             if "global_batch_size" not in planned.names
             else "It divides what it is given, or only one rank trains: look at its sampler."
         )
-    if passes > 1 and _near(number * passes, planned.global_batch_size):
+    if micro_batches > 1 and _near(number * micro_batches, planned.global_batch_size):
         return (
             "It makes one backward pass a step: give it {accumulation_steps}, or use `accumulation_steps: 1`."
         )
-    batches = round(number * passes / planned.global_batch_size)
-    if passes < batches <= backwards and _near(number * passes, planned.global_batch_size * batches):
+    batches = round(number * micro_batches / planned.global_batch_size)
+    if micro_batches < batches <= backwards and _near(
+        number * micro_batches, planned.global_batch_size * batches
+    ):
         return f"A step of it holds {batches} batches: use `accumulation_steps: {batches}`."
     planned_counts = f"write `samples_per_step: planned`, which counts {planned.global_batch_size} a step"
-    own = number / (devices * passes)
-    fixed = f"use `batch_size_per_device: {own:g}`" if own == round(own) else "correct the batch size here"
-    if seen.source == "forward":
+    batch_size = number / (devices * micro_batches)
+    fixed = (
+        f"use `batch_size_per_device: {batch_size:g}`"
+        if batch_size == round(batch_size)
+        else "correct the batch size here"
+    )
+    if samples.source == "forward":
         return (
             "That is the first dimension of what enters the model. If it is no number of samples (episodes, "
             f"whole graphs, time first), {planned_counts}; else {fixed}, or correct its arguments."
