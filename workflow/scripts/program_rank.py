@@ -1,4 +1,4 @@
-"""One rank of a user's own program; started by the launcher, never by hand."""
+"""Run one rank of a user's program; only the launcher starts it."""
 
 import time
 
@@ -10,7 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
-# left to itself, it ends a process; the program gets it once it is there
+# the default action would end this process; the program gets the signal when it runs
 signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
 from scalewise.execution.rank_files import RankFiles

@@ -138,7 +138,7 @@ def test_a_long_run_keeps_a_bounded_number_of_samples_from_its_whole_length(
 
 
 def test_a_sensor_that_hangs_delays_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monitoring, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(monitoring, "SENSOR_TIMEOUT_SECONDS", 0.05)
     hangs, release = threading.Event(), threading.Event()
 
     def hang() -> None:

@@ -1,1 +1,1 @@
-"""Measurements of a training: time, memory, utilization, and the machine they are of."""
+"""Measurements of a rank's device and machine from outside the training."""

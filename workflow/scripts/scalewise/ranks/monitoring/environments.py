@@ -1,4 +1,4 @@
-"""Origin of a number as far as the host tells it: commit, kernel, CPU. Needs no torch."""
+"""Describe the origin of a number without torch: commit of the code, operating system, hosts."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 from scalewise.records import Environment
 
 COMMIT = "SCALEWISE_COMMIT"
-"""Variable with the commit of the code, from a job for its ranks: their container may not have git."""
+"""Variable with the commit of the code, which a job sets for its ranks: their container may lack git."""
 
 
 def source_version(scripts: Path) -> str:
-    """Return the checkout's commit, ``-dirty`` if its scripts differ; empty for a folder that is none.
+    """Return the commit of the checkout, with ``-dirty`` if its scripts differ; empty without a checkout.
 
     Args:
         scripts: Folder of the entry scripts; an edited configuration is not changed code.
@@ -36,28 +36,28 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def commit() -> str | None:
-    """Return the commit that the job has given its ranks; None outside a checkout."""
+    """Return the commit that the job has set for its ranks; None outside a checkout."""
     return os.environ.get(COMMIT) or None
 
 
 def operating_system() -> str:
-    """Kernel and machine, such as ``Linux 6.1.0 x86_64``."""
+    """Return kernel and machine, such as ``Linux 6.1.0 x86_64``."""
     return f"{platform.system()} {platform.release()} {platform.machine()}"
 
 
 def merge_environments(ranks: Sequence[Environment]) -> list[Environment]:
-    """Every different environment of the ranks once, with all hosts that have it.
+    """Return every different environment of the ranks once, with all hosts that have it.
 
     Args:
         ranks: One for each rank, in rank order.
     """
     merged: list[Environment] = []
-    for alike in ranks:
-        for index, found in enumerate(merged):
-            if found.model_copy(update={"hosts": alike.hosts}) == alike:
-                hosts = list(dict.fromkeys([*found.hosts, *alike.hosts]))
-                merged[index] = found.model_copy(update={"hosts": hosts})
+    for rank in ranks:
+        for index, environment in enumerate(merged):
+            if environment.model_copy(update={"hosts": rank.hosts}) == rank:
+                hosts = list(dict.fromkeys([*environment.hosts, *rank.hosts]))
+                merged[index] = environment.model_copy(update={"hosts": hosts})
                 break
         else:
-            merged.append(alike)
+            merged.append(rank)
     return merged

@@ -1,4 +1,4 @@
-"""The share of its machines' CPU time that processes outside a run took while it trained."""
+"""Measure the share of the machines' CPU time that processes outside a run used while it trained."""
 
 from __future__ import annotations
 
@@ -16,56 +16,56 @@ class CpuUse:
     """CPU seconds between two moments, of one rank and of its whole machine.
 
     Args:
-        own: Taken by the rank and its children, the loader's processes.
-        busy: Taken by anything on any CPU of the machine, other virtual machines among it.
-        total: Taken or idle: the time times the number of CPUs.
+        rank: Used by the rank and its children, such as the loader's processes.
+        busy: Used by any process on any CPU of the machine, also by other virtual machines.
+        total: Used or idle, which is the time multiplied by the number of CPUs.
     """
 
     host: str
-    own: float
+    rank: float
     busy: float
     total: float
 
 
 class CpuMeter:
-    """Reads the kernel's accounts when it is made and when it is asked; nothing runs in between."""
+    """Measure CPU time from the creation of this object on; no thread runs meanwhile."""
 
     def __init__(self, host: str) -> None:
         self._host = host
-        self._before = _accounts()
+        self._before = _cpu_seconds()
 
     def used(self) -> CpuUse:
-        """CPU time that was used since this was made."""
-        own, busy, total = (now - then for now, then in zip(_accounts(), self._before, strict=True))
-        return CpuUse(self._host, own, busy, total)
+        """Return the CPU time used since the creation of this object."""
+        rank, busy, total = (now - then for now, then in zip(_cpu_seconds(), self._before, strict=True))
+        return CpuUse(self._host, rank, busy, total)
 
 
 def other_cpu_fraction(ranks: Sequence[CpuUse]) -> float | None:
-    """The share of a machine's CPU time that went to processes outside the run, of the machine with most.
+    """Return the share of CPU time used outside the run, on the machine where it is largest; None if unknown.
 
-    The ranks of a machine look at nearly the same moments; what they see of it is averaged. The processes
-    that started the ranks count as outside: they wait, and take next to nothing.
+    The ranks of a machine measure at nearly the same times, so their values for it are averaged. The
+    processes that started the ranks count as outside: they only wait.
     """
     by_host = defaultdict[str, list[CpuUse]](list)
-    for rank in ranks:
-        by_host[rank.host].append(rank)
+    for use in ranks:
+        by_host[use.host].append(use)
     shares = [
-        (fmean(rank.busy for rank in here) - sum(rank.own for rank in here)) / total
-        for here in by_host.values()
-        if (total := fmean(rank.total for rank in here)) > 0
+        (fmean(use.busy for use in uses) - sum(use.rank for use in uses)) / total
+        for uses in by_host.values()
+        if (total := fmean(use.total for use in uses)) > 0
     ]
-    # accounts are kept in ticks of 10 ms
+    # the kernel counts in ticks of 10 ms, so a share may be below 0
     return min(max(*shares, 0.0), 1.0) if shares else None
 
 
-def _accounts() -> tuple[float, float, float]:
-    """CPU seconds of this process with its children, of the machine, and of the machine with idle time."""
-    process = psutil.Process()
-    own = 0.0
-    for each in (process, *process.children(recursive=True)):
-        with suppress(psutil.Error):  # ended a moment ago; its parent's account has it
-            own += sum(each.cpu_times()[:4])
+def _cpu_seconds() -> tuple[float, float, float]:
+    """Return the CPU seconds of this process with its children, of the machine, and of it with idle time."""
+    this = psutil.Process()
+    rank = 0.0
+    for process in (this, *this.children(recursive=True)):
+        with suppress(psutil.Error):  # it has just ended: the times of its parent's children include it
+            rank += sum(process.cpu_times()[:4])
     times = psutil.cpu_times()
-    # a guest's time is counted in the user's, too
+    # user time includes that of guests
     total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
-    return own, total - times.idle - getattr(times, "iowait", 0.0), total
+    return rank, total - times.idle - getattr(times, "iowait", 0.0), total

@@ -1,6 +1,6 @@
-"""Utilization of a rank's device, sampled by a thread beside the training that costs under 1 % of a CPU.
+"""Sample the utilization of a rank's device in a thread that uses less than 1 % of a CPU.
 
-Every rank watches its own device, so all devices of the run are watched, on every node, and no others.
+Every rank monitors its device, so all devices of the run are monitored, on every node, and no others.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ if TYPE_CHECKING:
     import torch
 
 INTERVAL_SECONDS = 0.5
-"""Pause between samples at first: NVML renews its utilization every 1/6 s to 1 s, no oftener."""
+"""Pause between the first samples: NVML updates its utilization every 1/6 s to 1 s."""
 
 MAX_SAMPLES = 2000
-"""Most rows of a rank: 17 minutes at the first pause. Of a longer run every second is kept, or fourth, ..."""
+"""Most rows of a rank: 17 minutes at the first pause. A longer run keeps each second row, or fourth, ..."""
 
 COST_LIMIT = 0.005
-"""CPU time of the monitor over wall time above which the interval doubles: half of what it may cost."""
+"""CPU time of the monitor over wall time above which the pause doubles: half of the permitted cost."""
 
 SHORTEST_SECONDS = 0.001
-"""Least time that a sample covers; clocks tell no utilization of less."""
+"""Shortest time that a sample covers; the clocks are too coarse for less."""
 
-PATIENCE_SECONDS = 2.0
-"""Longest wait for a sensor that does not answer when the training has ended."""
+SENSOR_TIMEOUT_SECONDS = 2.0
+"""Longest wait for a sensor that does not respond when the training has ended."""
 
 WARM_UP, TRAIN, EVALUATE, END = "warm-up", "train", "evaluate", "end"
 
 
 @dataclass(frozen=True)
 class MonitorReport:
-    """The findings of one rank's monitor; None for what the device does not tell.
+    """The results of one rank's monitor; None for a quantity that the device does not report.
 
     Args:
         samples: Rows of ``utilization.csv``.
         mean_utilization: Mean over the phase ``train``, weighted by time, 0 to 1.
-        train_seconds: Time of that phase in which the utilization is known.
+        train_seconds: Time of that phase for which the utilization is known.
         energy_joules: Energy that the device drew from start to stop.
         cpu_fraction: CPU time of the monitor over wall time.
-        throttled: True if the device ran slower than it could in some sample.
-        note: Names missing quantities and reasons of throttling; empty where there are none.
+        throttled: Whether the device ran slower than it could in some sample.
+        note: Missing quantities and reasons of throttling; empty if there are none.
     """
 
     samples: list[UtilizationRecord]
@@ -61,17 +61,16 @@ class MonitorReport:
 
 
 class Monitor:
-    """Samples one device from ``start`` to ``stop``; as a context manager, from entry to exit.
+    """Sample one device from ``start`` to ``stop``; as a context manager, from entry to exit.
 
-    A change of phase takes a sample of the phase that ends, so that samples of one do not tell of
-    another. Set it where the training clock stands still.
+    A change of phase takes a sample, so that no sample covers two phases. Change it while no step is timed.
 
     Args:
-        device: The rank's own; the name of one that another process works on.
+        device: The rank's; a name if another process uses the device.
         cpus_per_device: Number of CPUs that the rank has.
-        sensor: Takes the place of the one that ``sensor_of`` finds.
-        note: The reason that there is no sensor.
-        interval_seconds: Pause between samples at first.
+        sensor: Replaces the sensor that ``sensor_of`` returns.
+        note: The reason for which there is no sensor.
+        interval_seconds: Pause between the first samples.
     """
 
     def __init__(
@@ -91,7 +90,9 @@ class Monitor:
         else:
             if sensor is None:
                 self._sensor, self._note = sensor_of(device, cpus_per_device)
-            self._device = _label(device)
+            from scalewise.ranks.distributed.devices import device_name  # noqa: PLC0415 - it imports torch
+
+            self._device = ("" if device.index is None else f"{device} ") + device_name(device)
         self._host, self._rank = host, rank
         self._interval = interval_seconds
         self._phase = "start"
@@ -102,13 +103,13 @@ class Monitor:
         self._first: Reading | None = None
         self._latest: Reading | None = None
         self._throttling: Counter[str] = Counter()
-        self._thread_cpu_seconds = self._edge_cpu_seconds = 0.0
+        self._thread_cpu_seconds = self._phase_cpu_seconds = 0.0
         self._began = self._last = time.monotonic()
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._report: MonitorReport | None = None
-        self._latest_report = self._so_far()
+        self._latest_report = self._build_report()
 
     def __enter__(self) -> Monitor:
         self.start()
@@ -120,7 +121,7 @@ class Monitor:
         self.stop()
 
     def start(self) -> None:
-        """Begin to sample; does nothing on a device without a sensor."""
+        """Start to sample, if the device has a sensor."""
         if self._sensor is None:
             return
         self._first = self._sensor.read()
@@ -130,7 +131,7 @@ class Monitor:
 
     @property
     def phase(self) -> str:
-        """The rank's occupation, recorded with each sample; means are over ``train`` alone."""
+        """Return the part of the training, recorded with each sample; means are only over ``train``."""
         return self._phase
 
     @phase.setter
@@ -138,33 +139,35 @@ class Monitor:
         if name != self._phase and self._thread is not None and self._report is None:
             before = time.thread_time()
             self._sample()
-            self._edge_cpu_seconds += time.thread_time() - before
+            self._phase_cpu_seconds += time.thread_time() - before
         self._phase = name
 
     def report(self) -> MonitorReport:
-        """Return the findings so far; once the sensor has stopped answering, those from before."""
-        if self._lock.acquire(timeout=PATIENCE_SECONDS):
+        """Return the results so far; the last known ones if the sensor does not respond."""
+        if self._lock.acquire(timeout=SENSOR_TIMEOUT_SECONDS):
             try:
-                self._latest_report = self._so_far()
+                self._latest_report = self._build_report()
             finally:
                 self._lock.release()
         return self._latest_report
 
     def stop(self) -> MonitorReport:
-        """Take the last sample and end the thread. Called again, it returns the same report."""
+        """Take the last sample, end the thread and return the report; a second call returns the same one."""
         if self._report is None:
             self._end()
-            self._report = self._so_far()
+            self._report = self._build_report()
         return self._report
 
-    def _so_far(self) -> MonitorReport:
+    def _build_report(self) -> MonitorReport:
+        unknown = self._latest is None or self._latest.throttling is None
         return MonitorReport(
             samples=list(self._samples),
             mean_utilization=self._busy_seconds / self._train_seconds if self._train_seconds else None,
             train_seconds=self._train_seconds,
             energy_joules=self._energy_joules(),
             cpu_fraction=self._cpu_seconds() / max(time.monotonic() - self._began, SHORTEST_SECONDS),
-            throttled=self._throttled(),
+            # a device that does not report it may have been throttled
+            throttled=bool(self._throttling) or (None if unknown else False),
             note="; ".join(filter(None, self._notes())),
         )
 
@@ -172,7 +175,7 @@ class Monitor:
         if self._sensor is None or self._thread is None:
             return
         self._stopping.set()
-        self._thread.join(PATIENCE_SECONDS)
+        self._thread.join(SENSOR_TIMEOUT_SECONDS)
         if self._thread.is_alive():
             self._note = "the sensor stopped answering"
             return
@@ -187,7 +190,7 @@ class Monitor:
                 self._interval *= 2
 
     def _sample(self, last: bool = False) -> None:
-        # who finds the other at it lets it be: the training never waits for a sensor
+        # if the other thread is sampling, skip this sample: the training never waits for a sensor
         if self._sensor is None or not self._lock.acquire(blocking=False):
             return
         try:
@@ -196,9 +199,10 @@ class Monitor:
             if seconds < SHORTEST_SECONDS and not (last and not self._samples):
                 return
             phase = self._phase
-            self._count(self._sensor.read(), phase, seconds)
+            reading = self._sensor.read()
+            self._count(reading, phase, seconds)
             if self._taken % self._stride == 0 or last:
-                self._keep(phase)
+                self._keep(reading, phase)
             self._taken += 1
             self._last = now
         finally:
@@ -213,8 +217,7 @@ class Monitor:
             self._train_seconds += seconds
         self._throttling.update(reading.throttling or ())
 
-    def _keep(self, phase: str) -> None:
-        assert self._latest is not None
+    def _keep(self, reading: Reading, phase: str) -> None:
         self._samples.append(
             UtilizationRecord(
                 timestamp=utc_now(),
@@ -222,11 +225,11 @@ class Monitor:
                 rank=self._rank,
                 device=self._device,
                 phase=phase,
-                utilization=self._latest.utilization,
-                memory_bytes=self._latest.memory_bytes,
-                power_watts=self._latest.power_watts,
-                memory_total_bytes=self._latest.memory_total_bytes,
-                memory_utilization=self._latest.memory_utilization,
+                utilization=reading.utilization,
+                memory_bytes=reading.memory_bytes,
+                power_watts=reading.power_watts,
+                memory_total_bytes=reading.memory_total_bytes,
+                memory_utilization=reading.memory_utilization,
             )
         )
         if len(self._samples) > MAX_SAMPLES:
@@ -234,7 +237,7 @@ class Monitor:
             self._stride *= 2
 
     def _cpu_seconds(self) -> float:
-        return self._thread_cpu_seconds + self._edge_cpu_seconds
+        return self._thread_cpu_seconds + self._phase_cpu_seconds
 
     def _energy_joules(self) -> float | None:
         first, latest = self._first, self._latest
@@ -242,29 +245,17 @@ class Monitor:
             return self._power_joules
         return latest.energy_joules - first.energy_joules
 
-    def _throttled(self) -> bool | None:
-        if self._latest is None or self._latest.throttling is None:
-            return bool(self._throttling) or None
-        return bool(self._throttling)
-
     def _notes(self) -> list[str]:
         throttled = [f"throttled in {count} samples: {reason}" for reason, count in self._throttling.items()]
         return [self._note, self._sensor.missing() if self._sensor is not None else "", *throttled]
 
 
-def _label(device: torch.device) -> str:
-    from scalewise.ranks.distributed.devices import device_name  # noqa: PLC0415 - with it comes torch
-
-    return ("" if device.index is None else f"{device} ") + device_name(device)
-
-
 def across_starts(reports: Sequence[MonitorReport], changed: bool) -> MonitorReport:
-    """Join the findings of one monitor over the starts of a run.
+    """Join the reports on one rank over the starts of a run.
 
     Args:
         reports: One for each start, in their order.
-        changed: Whether the last start was on other devices: utilization is then that of its own, and energy
-            that of none.
+        changed: Whether the last start was on other devices: then only its utilization counts, and no energy.
     """
     *_, last = reports
     energies = [report.energy_joules for report in reports if report.energy_joules is not None]
@@ -287,7 +278,7 @@ def across_starts(reports: Sequence[MonitorReport], changed: bool) -> MonitorRep
 
 
 def across_ranks(reports: Sequence[MonitorReport]) -> dict[str, Any]:
-    """The fields of ``Measurements`` that monitoring gives.
+    """Return the fields of ``Measurements`` that come from the monitors.
 
     Args:
         reports: One for each rank, in rank order.
@@ -304,7 +295,7 @@ def across_ranks(reports: Sequence[MonitorReport]) -> dict[str, Any]:
     return {
         "mean_utilization": sum(busy) / len(busy) if len(busy) == len(reports) else None,
         "least_utilization": min(busy) if len(busy) == len(reports) else None,
-        # a part of the devices' energy would pass for that of all
+        # the energy of some devices could be taken for that of all
         "energy_joules": sum(energies) if len(energies) == len(reports) else None,
         "monitor_cpu_fraction": max(report.cpu_fraction for report in reports),
         "throttled": any(throttled) if throttled else None,

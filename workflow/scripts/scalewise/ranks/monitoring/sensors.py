@@ -1,7 +1,7 @@
-"""Sensors of a device's utilization: NVML for a GPU, the kernel's accounts for a CPU process.
+"""Read a device's utilization: from NVML for a GPU, from the kernel for a CPU process.
 
-A sensor is read from a thread beside the training, so it never calls into CUDA: that could wait for the
-device, or make it wait.
+A thread next to the training reads the sensor, so it never calls CUDA: that could wait for the device, or
+delay it.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ THROTTLING = {
     "nvmlClocksEventReasonHwPowerBrakeSlowdown": "power brake",
     "nvmlClocksEventReasonSwThermalSlowdown": "thermal slowdown",
 }
-"""NVML's reasons that disturb a measurement. The power cap is none: a GPU is meant to run at it."""
+"""NVML's reasons that disturb a measurement. The power cap is not one: GPUs run at it by design."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A device at one time; None for what it does not tell.
+    """The state of a device; None for each quantity that it does not report.
 
     Args:
         utilization: A fraction, 0 to 1.
         memory_bytes: Memory in use.
         power_watts: Power drawn now.
-        energy_joules: Energy drawn since some time before the first reading.
-        throttling: Reasons for which the device runs slower than it could; empty where it does not.
+        energy_joules: Energy drawn since a fixed time before the first reading.
+        throttling: Reasons for which the device runs slower than it could; empty if it does not.
         memory_total_bytes: Memory of the device, used or not.
         memory_utilization: Fraction of time in which its memory was read or written, 0 to 1.
     """
@@ -53,49 +53,49 @@ class Reading:
 
 
 class Sensor(Protocol):
-    """Reads one device."""
+    """Read one device."""
 
     def read(self) -> Reading:
-        """Read the device now. Nothing is raised for what the device does not tell."""
+        """Read the device now. A quantity that it does not report raises nothing."""
 
     def missing(self) -> str:
-        """Name the quantities that no reading told, and why; empty where all were told."""
+        """Return the quantities that no reading had, and why; empty if there are none."""
 
     def close(self) -> None:
-        """Let go of the device."""
+        """Release the device."""
 
 
 class CpuSensor:
-    """A CPU process as a device: its own CPU time and that of its children, the loader's workers.
+    """Read the CPU time of a process and its children, the loader's workers, as the use of a device.
 
     Args:
         cpus: Number of CPUs that the process and its children share.
-        pid: Another process than this one.
+        pid: Id of the process; None for this one.
     """
 
     def __init__(self, cpus: int, pid: int | None = None) -> None:
         self._cpus = cpus
-        self._own = pid is None
+        self._is_this_process = pid is None
         self._process = psutil.Process(pid)
         number = self._process.pid
-        # the loader starts its workers from the main thread; asking psutil reads every process of the node
+        # the loader starts its workers from the main thread; psutil would read every process of the node
         self._children_of_main_thread = Path(f"/proc/{number}/task/{number}/children")
         self._last = (time.monotonic(), self._cpu_seconds())
 
     def read(self) -> Reading:
-        """Read utilization since the reading before, and the process's own memory."""
+        """Read the utilization since the last reading, and the memory of the process."""
         now, used = time.monotonic(), self._cpu_seconds()
         (last_time, last_used), self._last = self._last, (now, used)
         share = (used - last_used) / ((now - last_time) * self._cpus)
-        # children are accounted in clock ticks, which may fall into the reading after
+        # the kernel counts children in clock ticks, which the next reading may include
         return Reading(min(max(share, 0.0), 1.0), self._resident_bytes())
 
     def missing(self) -> str:
-        """Name nothing: power is not looked for, and so not missed."""
+        """Return an empty text: CPU processes have no sensor of power."""
         return ""
 
     def close(self) -> None:
-        """Do nothing: nothing is held."""
+        """Release nothing: this sensor holds no device."""
 
     def _resident_bytes(self) -> int | None:
         try:
@@ -105,14 +105,14 @@ class CpuSensor:
 
     def _cpu_seconds(self) -> float:
         try:
-            mine = self._process.cpu_times()
+            times = self._process.cpu_times()
         except psutil.Error:  # another process, which has ended
             return self._last[1]
-        # a process knows its own time more finely than the kernel tells others
-        seconds = time.process_time() if self._own else mine.user + mine.system
-        seconds += mine.children_user + mine.children_system
+        # finer than the kernel's ticks, but only available for this process
+        seconds = time.process_time() if self._is_this_process else times.user + times.system
+        seconds += times.children_user + times.children_system
         for child in self._children():
-            with suppress(psutil.Error):  # ended a moment ago
+            with suppress(psutil.Error):  # it has just ended
                 times = child.cpu_times()
                 seconds += times.user + times.system + times.children_user + times.children_system
         return seconds
@@ -130,20 +130,20 @@ class CpuSensor:
 
 
 class NvmlSensor:
-    """A GPU by NVIDIA's management library, which needs no CUDA context.
+    """Read a GPU by NVIDIA's management library, which needs no CUDA context.
 
     Args:
         nvml: The module pynvml.
         uuid: The device's UUID as CUDA gives it, without a prefix.
 
     Raises:
-        pynvml.NVMLError: There is no driver, or it does not know the device.
+        pynvml.NVMLError: There is no driver, or no such device.
     """
 
     def __init__(self, nvml: Any, uuid: str) -> None:
         self._nvml = nvml
         self._failures: dict[str, str] = {}
-        self._told: set[str] = set()
+        self._available: set[str] = set()
         nvml.nvmlInit()
         try:
             self._handle = self._find(uuid)
@@ -158,32 +158,32 @@ class NvmlSensor:
             return self._nvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}")
 
     def read(self) -> Reading:
-        """Read what NVML counts in percent, milliwatts and millijoules."""
+        """Read the quantities that NVML reports, in percent, milliwatts and millijoules."""
         nvml = self._nvml
-        rates = self._ask("utilization", nvml.nvmlDeviceGetUtilizationRates)
+        rates = self._query("utilization", nvml.nvmlDeviceGetUtilizationRates)
         memory = self._memory()
-        milliwatts = self._ask("power", nvml.nvmlDeviceGetPowerUsage)
-        millijoules = self._ask("energy", nvml.nvmlDeviceGetTotalEnergyConsumption)
-        reasons = self._ask("throttling", nvml.nvmlDeviceGetCurrentClocksEventReasons)
+        milliwatts = self._query("power", nvml.nvmlDeviceGetPowerUsage)
+        millijoules = self._query("energy", nvml.nvmlDeviceGetTotalEnergyConsumption)
+        reasons = self._query("throttling", nvml.nvmlDeviceGetCurrentClocksEventReasons)
         return Reading(
             utilization=None if rates is None else rates.gpu / 100,
             memory_bytes=None if memory is None else int(memory.used),
             power_watts=None if milliwatts is None else milliwatts / 1000,
             energy_joules=None if millijoules is None else millijoules / 1000,
-            throttling=None if reasons is None else self._name(reasons),
+            throttling=None if reasons is None else self._reasons(reasons),
             memory_total_bytes=None if memory is None else int(memory.total),
             memory_utilization=None if rates is None else rates.memory / 100,
         )
 
     def limits(self) -> GpuLimits:
-        """Ask for the limits in force, which NVML counts in milliwatts and megahertz."""
+        """Read the limits in force, which NVML reports in milliwatts and megahertz."""
         nvml = self._nvml
 
         def highest(clock: int) -> int | None:
-            answer = self._ask("clock", lambda handle: nvml.nvmlDeviceGetMaxClockInfo(handle, clock))
-            return None if answer is None else int(answer)
+            megahertz = self._query("clock", lambda handle: nvml.nvmlDeviceGetMaxClockInfo(handle, clock))
+            return None if megahertz is None else int(megahertz)
 
-        milliwatts = self._ask("power limit", nvml.nvmlDeviceGetEnforcedPowerLimit)
+        milliwatts = self._query("power limit", nvml.nvmlDeviceGetEnforcedPowerLimit)
         memory = self._memory()
         return GpuLimits(
             power_watts=None if milliwatts is None else milliwatts / 1000,
@@ -194,53 +194,54 @@ class NvmlSensor:
 
     def _memory(self) -> Any:
         nvml = self._nvml
-        # the second version: the first counts what the driver keeps to itself as used
-        return self._ask(
+        # the first version counts memory that the driver reserves as used
+        return self._query(
             "memory", lambda handle: nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
         )
 
     def missing(self) -> str:
-        """Name the quantities that NVML never gave, and its own words for why."""
+        """Return the quantities that NVML never reported, with its errors."""
         return "; ".join(
             f"NVML gives no {quantity} ({error})"
             for quantity, error in self._failures.items()
-            if quantity not in self._told
+            if quantity not in self._available
         )
 
     def close(self) -> None:
-        """Let go of NVML, which counts its users: others in this process keep it."""
+        """Release NVML, which counts its users: others in this process keep it."""
         with suppress(self._nvml.NVMLError):
             self._nvml.nvmlShutdown()
 
-    def _ask(self, quantity: str, question: Callable[[Any], Any]) -> Any:
+    def _query(self, quantity: str, function: Callable[[Any], Any]) -> Any:
         try:
-            answer = question(self._handle)
+            value = function(self._handle)
         except self._nvml.NVMLError as error:
             self._failures.setdefault(quantity, str(error))
             return None
-        self._told.add(quantity)
-        return answer
+        self._available.add(quantity)
+        return value
 
-    def _name(self, reasons: int) -> tuple[str, ...]:
-        return tuple(name for constant, name in THROTTLING.items() if reasons & getattr(self._nvml, constant))
+    def _reasons(self, bits: int) -> tuple[str, ...]:
+        return tuple(name for constant, name in THROTTLING.items() if bits & getattr(self._nvml, constant))
 
 
 def sensor_of(device: torch.device, cpus_per_device: int) -> tuple[Sensor | None, str]:
-    """The sensor of a rank's own device; None, with the reason, where it has none."""
+    """Return the sensor of a rank's device; None and the reason if there is none."""
     if device.type != "cuda":
         return CpuSensor(cpus_per_device), ""
-    import torch  # noqa: PLC0415 - who watches another process needs none
+    import torch  # noqa: PLC0415 - the process that watches a program has no torch
 
     return gpu_sensor(str(torch.cuda.get_device_properties(device).uuid))
 
 
 def gpu_sensor(uuid: str) -> tuple[NvmlSensor | None, str]:
-    """The sensor of a GPU; None, with the reason, where it has none.
+    """Return the sensor of a GPU; None and the reason if there is none.
 
-    By its UUID: indices differ between CUDA and NVML where CUDA_VISIBLE_DEVICES is set.
+    Args:
+        uuid: The only identity that CUDA and NVML share: indices differ if CUDA_VISIBLE_DEVICES is set.
     """
     try:
-        import pynvml  # noqa: PLC0415 - a machine without GPUs has no use for it
+        import pynvml  # noqa: PLC0415 - a machine without GPUs may not have it
     except ImportError:
         return None, "not monitored: the package nvidia-ml-py is not installed"
     try:
@@ -250,9 +251,9 @@ def gpu_sensor(uuid: str) -> tuple[NvmlSensor | None, str]:
 
 
 def driver_version() -> str | None:
-    """The version of NVIDIA's driver, as NVML tells it; None where it does not."""
+    """Return the version of NVIDIA's driver; None if NVML does not report it."""
     try:
-        import pynvml  # noqa: PLC0415 - as above
+        import pynvml  # noqa: PLC0415 - a machine without GPUs may not have it
     except ImportError:
         return None
     try:
@@ -266,7 +267,7 @@ def driver_version() -> str | None:
 
 
 def gpu_limits(uuid: str) -> GpuLimits | None:
-    """Return the limits of a GPU in force; None if NVML does not know it."""
+    """Return the limits of a GPU in force; None if NVML does not have it."""
     sensor, _ = gpu_sensor(uuid)
     if sensor is None:
         return None

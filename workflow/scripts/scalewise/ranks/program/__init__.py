@@ -1,1 +1,1 @@
-"""Trainings by a user's own program, which nobody edits."""
+"""Run a user's program, unedited, as the ranks of a run."""

@@ -184,7 +184,9 @@ def check_end(
     if code:
         error = add_source(child.last_error(), child.tail)
         fix = find_fix(error, traceback, on_cpus=on_cpus, as_ranks=settings.starts == "ranks")
-        reason = f"{program} ended with code {code}" + (f": {error}" if error else "")
+        reason = (
+            f"{program} ended with code {code}: {error}" if error else f"{program} ended with code {code}"
+        )
         raise ProgramError(f"{reason.rstrip('.')}. {fix}" if fix else reason, traceback)
     if backwards := backwards_without_step(probe_folder):
         raise ProgramError(
