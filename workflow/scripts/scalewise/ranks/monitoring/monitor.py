@@ -153,9 +153,17 @@ class Monitor:
 
     def stop(self) -> MonitorReport:
         """Take the last sample, end the thread and return the report; a second call returns the same one."""
-        if self._report is None:
-            self._end()
-            self._report = self._build_report()
+        if self._report is not None:
+            return self._report
+        if self._sensor is not None and self._thread is not None:
+            self._stopping.set()
+            self._thread.join(SENSOR_TIMEOUT_SECONDS)
+            if self._thread.is_alive():
+                self._note = "the sensor stopped answering"
+            else:
+                self._sample(last=True)
+                self._sensor.close()
+        self._report = self._build_report()
         return self._report
 
     def _build_report(self) -> MonitorReport:
@@ -170,17 +178,6 @@ class Monitor:
             throttled=bool(self._throttling) or (None if unknown else False),
             note="; ".join(filter(None, self._notes())),
         )
-
-    def _end(self) -> None:
-        if self._sensor is None or self._thread is None:
-            return
-        self._stopping.set()
-        self._thread.join(SENSOR_TIMEOUT_SECONDS)
-        if self._thread.is_alive():
-            self._note = "the sensor stopped answering"
-            return
-        self._sample(last=True)
-        self._sensor.close()
 
     def _watch(self) -> None:
         while not self._stopping.wait(self._interval):
