@@ -21,7 +21,7 @@ import torch._dynamo
 import torch.distributed as dist
 from tests.distributed.probe_group import probe_group
 
-from scalewise.builtin.checkpoints.state import SHARED, own_name, own_state, resume, shared_state
+from scalewise.builtin.checkpoints.state import SHARED, rank_file, rank_state, resume, shared_state
 from scalewise.builtin.checkpoints.storage import load, save
 from scalewise.builtin.data import datasets
 from scalewise.builtin.loop import TrainingState, train
@@ -46,7 +46,7 @@ class Probe:
 
     def train(self, definition: RunDefinition, stops: Sequence[int]) -> dict[str, Any]:
         """What a training ends with that is stopped after these steps, each time to go on in another task."""
-        files = [self._folder / name for name in (SHARED, own_name(self._identity.rank))]
+        files = [self._folder / name for name in (SHARED, rank_file(self._identity.rank))]
         for index, stop in enumerate([*stops, -1]):
             trainer = self._task(definition)
             if index:
@@ -55,7 +55,7 @@ class Probe:
                 state = TrainingState.start(self._device)
             ending = train(trainer, state, unheard, stop_at(stop))
             if ending == "stopped":
-                save(files[1], own_state(trainer, state))
+                save(files[1], rank_state(trainer, state))
                 if self._identity.rank == 0:
                     save(files[0], shared_state(trainer, state))
                 dist.barrier()

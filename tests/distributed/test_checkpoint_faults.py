@@ -134,24 +134,46 @@ def test_a_damaged_checkpoint_is_told_and_the_training_goes_on_from_the_one_befo
 
 
 @pytest.mark.fault(20)
+def test_a_checkpoint_whose_times_are_missing_is_refused_with_their_folder(
+    runs: Runs, stopped: Path, undisturbed_run: Calm
+) -> None:
+    """Its run would have no throughput of the steps before it."""
+    checkpoints = runs.begun(stopped) / "checkpoints"
+    newest, before = checkpoints_of(checkpoints)
+    shutil.rmtree(checkpoints / "starts")
+
+    folder = runs.complete("stopped", 1)
+
+    assert resumed_at(folder) == []
+    assert resumption(folder).lost_steps == newest.manifest.step
+    assert resumption(folder).problems == [
+        f"not used: {each.folder} has no times of the {each.manifest.step} steps of rank 0: their records "
+        f"in {checkpoints / 'starts'} are missing or damaged. Move, copy or restore {checkpoints} only as a "
+        "whole."
+        for each in (newest, before)
+    ]
+    assert ended(folder) == ended(undisturbed_run(1))
+
+
+@pytest.mark.fault(20)
 def test_what_cannot_be_read_for_a_while_costs_no_checkpoint(
     runs: Runs, stopped: Path, undisturbed_run: Calm, record_property: Record
 ) -> None:
     begun = runs.begun(stopped)
     newest, before = checkpoints_of(begun / "checkpoints")
-    path, aside = newest.folder / "shared.pt", begun / "aside"
-    path.rename(aside)
-    path.symlink_to(path.name)
     # of no use either, and no reason to forget what was trained
     (begun / HISTORY).write_text("{", encoding="utf-8")
-
-    code, stderr = runs.start("stopped", 1).end()
-    assert code == 1
-    assert f"{path} cannot be read: Too many levels of symbolic links" in stderr
-    assert "nothing was deleted and nothing trained" in stderr
-    path.unlink()
-    aside.rename(path)
-    assert checkpoints_of(begun / "checkpoints") == [newest, before]
+    (times_of_steps,) = (begun / "checkpoints" / "starts" / "1").glob("0.*record.json")
+    for path in (newest.folder / "shared.pt", times_of_steps):
+        aside = path.rename(begun / "aside")
+        path.symlink_to(path.name)
+        code, stderr = runs.start("stopped", 1).end()
+        assert code == 1
+        assert f"{path} cannot be read: Too many levels of symbolic links" in stderr
+        assert "nothing was deleted and nothing trained" in stderr
+        path.unlink()
+        aside.rename(path)
+        assert checkpoints_of(begun / "checkpoints") == [newest, before]
 
     folder = runs.complete("stopped", 1)
     assert resumed_at(folder) == [newest.manifest.step]

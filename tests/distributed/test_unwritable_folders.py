@@ -83,7 +83,7 @@ def test_a_folder_that_cannot_be_written_is_named_with_the_cure_in_one_sentence(
     (line,) = stderr.splitlines()
     assert line.startswith(f"scalewise: hindered/d1.r1 failed: {neighbours.folder}/")
     assert "Read-only file system" in line
-    assert "Make it writable, or use another folder, and give the same command again" in line
+    assert "Make it writable, or use another folder. Then give the same command again" in line
     record_property("figure", "one line, with path and cure; other runs to the byte as before")
 
 
@@ -93,7 +93,7 @@ def test_a_folder_without_room_is_named_with_the_bytes_that_are_left(neighbours:
     (line,) = stderr.splitlines()
     assert line.startswith(f"scalewise: hindered/d1.r1 failed: {neighbours.folder}")
     assert re.search(
-        r"No space left on device \([\d,]+ bytes are free there\)\. Make room there, and give the same", line
+        r"No space left on device \([\d,]+ bytes free\)\. Free space there; .*\. Then give the same", line
     )
 
 

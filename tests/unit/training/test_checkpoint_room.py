@@ -17,8 +17,9 @@ import pytest
 import torch
 from tests.small_disk import needs_small_disk, on_small_disk
 
-from scalewise.builtin.checkpoints.storage import check_space, describe_write_error, load, save
+from scalewise.builtin.checkpoints.storage import check_space, load, save
 from scalewise.execution.checkpoint_files import CheckpointError
+from scalewise.execution.os_errors import describe_write_error
 
 STATE = {"weights": torch.arange(100_000.0), "step": 3, "names": ["a", "b"]}
 CPU = torch.device("cpu")

@@ -89,7 +89,7 @@ class Training:
         settings = Settings.model_validate(definition.settings)
         loaders = build_loaders(settings, self.dataset, 0, CPU, 60)
         trainer = build_trainer(settings, definition.global_batch_size, self.dataset, loaders, ALONE, CPU)
-        files = [self.folder / name for name in (states.SHARED, states.own_name(0))]
+        files = [self.folder / name for name in (states.SHARED, states.rank_file(0))]
         if files[0].exists():
             self.state = states.resume(trainer, *(load(path, CPU) for path in files))
         else:
@@ -102,7 +102,7 @@ class Training:
         trainer.measured.write_record("seen", folder)
         write_report(folder, self.report())
         save(files[0], states.shared_state(trainer, self.state))
-        save(files[1], states.own_state(trainer, self.state))
+        save(files[1], states.rank_state(trainer, self.state))
         return trainer
 
     def report(self) -> RankReport:

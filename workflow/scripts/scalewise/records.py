@@ -188,6 +188,9 @@ class Resumption(_Record):
         earlier_other_jobs: Most jobs of others on the nodes of an earlier start when it began.
     """
 
+    # a training counts in it
+    model_config = ConfigDict(frozen=False)
+
     starts: int = 1
     resumed_at_steps: list[int] = []
     lost_steps: int = 0

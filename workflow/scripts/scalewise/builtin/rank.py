@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import time
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
@@ -15,7 +14,6 @@ from scalewise.builtin.checkpoints.checkpointer import Checkpointer
 from scalewise.builtin.data import datasets
 from scalewise.builtin.data.datasets import Dataset
 from scalewise.builtin.loop import TrainingState, train
-from scalewise.builtin.parallel_model import ParallelModel
 from scalewise.builtin.pass_timing import merge_ranks, time_forward_backward
 from scalewise.builtin.train_log import (
     StepLog,
@@ -41,114 +39,111 @@ from scalewise.ranks.results.rank_report import RankReport, report_of, write_rep
 from scalewise.ranks.results.samples import Planned
 from scalewise.ranks.results.starts import StartRecords, kept_starts, read_earlier_starts, read_start
 from scalewise.ranks.results.write import Epoch, Facts, write_records
-from scalewise.records import MODEL, Measurements, Startup, later, replaced_whole
+from scalewise.records import MODEL, Measurements, Startup, later, replaced_whole, seconds_between, utc_now
 
-LOOK_SECONDS = 0.1
-"""Time between two looks for the records of the other ranks."""
+POLL_SECONDS = 0.1
+"""Time between two checks for the records of the other ranks."""
 
 
-class Stopwatch:
-    """Seconds of consecutive phases, on the monotonic clock."""
+class StartupTimer:
+    """Divides the time since the start of this process into the parts of ``Startup``."""
 
-    def __init__(self, started: float) -> None:
-        self._last = started
+    def __init__(self, process_started: float) -> None:
+        self._last = process_started
+        self.seconds: dict[str, float] = {}
 
-    def lap(self) -> float:
-        """Return the seconds since the last lap."""
+    def end(self, part: str) -> None:
+        """Count the time since the end of the last part as this one's."""
         now = time.monotonic()
-        seconds, self._last = now - self._last, now
-        return seconds
+        self.seconds[part] = self.seconds.get(part, 0.0) + now - self._last
+        self._last = now
 
 
 def run_rank(rank_files: RankFiles, process_started: float, signals: Signals) -> None:
     """Train this rank's part and, on rank 0, write the records of the run.
 
-    A training that is asked to end leaves a checkpoint and no records; the next start resumes from it.
+    A training that is requested to stop leaves a checkpoint and no records; the next start resumes from it.
 
     Args:
-        rank_files: Holds what is to be trained, and how the ranks meet.
+        rank_files: Hold the training and the rendezvous of the ranks.
         process_started: ``time.monotonic()`` before the imports.
         signals: Those that this process has received and receives.
     """
-    watch = Stopwatch(process_started)
-    seconds = {"imports_seconds": watch.lap()}
+    timer = StartupTimer(process_started)
+    timer.end("imports_seconds")
     rank_setup = rank_files.rank_setup()
     spec = rank_setup.training
     assert spec is not None, "the job has started a training"
-    seconds["launch_seconds"] = 0.0
+    launch_seconds = 0.0
     if socket.gethostname() == rank_setup.supervisor_host:
         # the clocks of two nodes may differ by more than a launch takes
-        ago = time.monotonic() - process_started
-        seconds["launch_seconds"] = seconds_between(spec.started_at, ago)
+        process_seconds = time.monotonic() - process_started
+        launch_seconds = max(seconds_between(spec.started_at, utc_now()) - process_seconds, 0.0)
+    timer.seconds["launch_seconds"] = launch_seconds
     identity, _, device = initialize_rank(rank_files, rank_setup)
-    claimed = watch.lap()
+    timer.end("process_group_seconds")
     settings = spec.definition.settings
     assert isinstance(settings, Settings), "the job has started the entry point of the built-in training"
     assert spec.dataset is not None, "a built-in training has one"
     dataset = datasets.load(spec.dataset)
     # before the process group, whose threads must not meet the fork of a loader's processes
     loaders = build_loaders(settings, dataset, identity.rank, device, rank_setup.timeout_seconds)
-    seconds["data_seconds"] = watch.lap()
+    timer.end("data_seconds")
     with process_group(rank_files, rank_setup, identity, device):
-        seconds["process_group_seconds"] = claimed + watch.lap()
-        began = process_started - seconds["launch_seconds"]
+        timer.end("process_group_seconds")
+        began = process_started - launch_seconds
         rank = RankContext(
-            rank_files, spec, rank_setup, settings, dataset, loaders, identity, device, began, process_started
+            rank_files, rank_setup, spec, settings, identity, device, began, process_started, timer
         )
         # in a function of its own: with it goes DDP, which must be gone before its process group
-        train_and_record(rank, seconds, watch, signals)
+        train_and_record(rank, dataset, loaders, signals)
     rank_files.finished(identity.rank)
 
 
 @dataclass(frozen=True)
 class RankContext:
-    """This process among the others, and what all of them are to do.
+    """This process among the ranks, and the run that they train.
 
     Args:
-        rank_files: The folder that all of them see.
-        spec: The run that they train.
-        rank_setup: Says how they were started and meet.
+        rank_files: The folder that all ranks share.
+        rank_setup: How the ranks started and meet.
         settings: They hold the seed of this repeat.
-        dataset: Mapped from its file.
-        loaders: Give the batches of both splits.
         began: Monotonic seconds, by this host's clock, at which this start of the run began.
         process_started: Monotonic seconds at which this process began.
+        timer: Divides the time before the first step.
     """
 
     rank_files: RankFiles
-    spec: TrainSpec
     rank_setup: RankSetup
+    spec: TrainSpec
     settings: Settings
-    dataset: Dataset
-    loaders: Loaders
     identity: Identity
     device: torch.device
     began: float
     process_started: float
+    timer: StartupTimer
 
     @property
     def measured(self) -> Path:
-        """The folder of what the ranks measured in this start."""
+        """The folder of the records of this start."""
         return self.rank_files.folder / "measured"
 
 
-def train_and_record(
-    rank: RankContext, seconds: dict[str, float], watch: Stopwatch, signals: Signals
-) -> None:
+def train_and_record(rank: RankContext, dataset: Dataset, loaders: Loaders, signals: Signals) -> None:
     """Build the trainer, train and write the records, inside the process group.
 
     Args:
-        rank: This process and what it is to do.
-        seconds: Parts of ``Startup`` up to here, by name; the others are added.
-        watch: Continues from the last of these parts.
+        rank: This rank and its run.
+        dataset: Mapped from its file.
+        loaders: Give the batches of both splits.
         signals: Those that this process has received and receives.
     """
-    spec, rank_setup, settings, identity = rank.spec, rank.rank_setup, rank.settings, rank.identity
+    spec, settings, identity = rank.spec, rank.settings, rank.identity
     trainer = build_trainer(
         settings,
         spec.definition.global_batch_size,
-        rank.dataset,
-        rank.loaders,
+        dataset,
+        loaders,
         identity,
         rank.device,
         spec.weights,
@@ -160,12 +155,12 @@ def train_and_record(
         rank.rank_files,
         spec,
         rank.began,
-        rank_setup.timeout_seconds,
+        rank.rank_setup.timeout_seconds,
         lambda: signals.received,
-        lambda: rank_report(rank, trainer, seconds),
+        lambda: rank_report(rank, trainer),
     )
     state = checkpointer.begin()
-    seconds["model_seconds"] = watch.lap()
+    rank.timer.end("model_seconds")
 
     step_log = StepLog(trainer, checkpointer.reporter.say) if identity.rank == 0 else None
 
@@ -177,7 +172,7 @@ def train_and_record(
     def report(epoch: Epoch) -> None:
         if identity.rank == 0:
             checkpointer.reporter.say(describe_epoch(epoch, trainer))
-        checkpointer.tell(state)
+        checkpointer.update_progress(state)
 
     with (
         trainer.monitor,
@@ -188,7 +183,7 @@ def train_and_record(
         with hooked(trainer.measured):
             ending = train(trainer, state, report, after_step)
         cpu_use = meter.used()
-        checkpointer.tell(state)
+        checkpointer.update_progress(state)
     if ending == "stopped":
         return
     if identity.rank == 0 and (line := describe_early_stop(state.epochs, settings)):
@@ -196,21 +191,18 @@ def train_and_record(
     rank.rank_files.check_current()
     rank.measured.mkdir(exist_ok=True)
     trainer.measured.finish("steps")
-    write_report(rank.measured, rank_report(rank, trainer, seconds, cpu_use))
+    write_report(rank.measured, rank_report(rank, trainer, cpu_use))
     diverged = divergence(state) if ending == "diverged" else ""
     record_training(rank, trainer, state, Facts(state.epochs, diverged, checkpointer.resumption))
 
 
-def rank_report(
-    rank: RankContext, trainer: Trainer, seconds: dict[str, float], cpu_use: CpuUse | None = None
-) -> RankReport:
-    """Collect what is known of this rank beside its steps, during the training or after it.
+def rank_report(rank: RankContext, trainer: Trainer, cpu_use: CpuUse | None = None) -> RankReport:
+    """Collect what is known of this rank in addition to its steps, during the training or after it.
 
     Args:
-        rank: This process.
+        rank: This rank and its run.
         trainer: The rank's part of the training.
-        seconds: Parts of ``Startup``, by name.
-        cpu_use: CPU time of the training; None while it goes on.
+        cpu_use: CPU time of the training; None before its end.
     """
     identity, device = rank.identity, rank.device
     uuid = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else None
@@ -219,30 +211,22 @@ def rank_report(
     ended_at = later(rank.spec.started_at, time.monotonic() - rank.began)
     tested = shard_range(len(trainer.test), identity.rank, identity.world_size)
     return replace(
-        report_of(identity, [uuid], [monitored], cpu_use, seconds["launch_seconds"], ended_at),
+        report_of(identity, [uuid], [monitored], cpu_use, rank.timer.seconds["launch_seconds"], ended_at),
         local_rank=identity.local_rank,
-        startup=Startup(**seconds, first_step_seconds=None),
+        startup=Startup(**rank.timer.seconds, first_step_seconds=None),
         train_samples=trainer.sampler.samples_of_rank,
         test_samples=len(tested) if rank.settings.steps is None else None,
     )
 
 
-def seconds_between(started_at: str, ago: float) -> float:
-    """Return the seconds from a time of this host's clock to ``ago`` seconds before now; 0 at least.
-
-    Args:
-        started_at: UTC, ISO 8601.
-        ago: Seconds.
-    """
-    since = datetime.now(UTC) - datetime.fromisoformat(started_at)
-    return max(since.total_seconds() - ago, 0.0)
-
-
 def record_training(rank: RankContext, trainer: Trainer, state: TrainingState, facts: Facts) -> None:
-    """Write the model, if it is to be kept, and the records of the run; all ranks must call it."""
-    world_size, writes = rank.identity.world_size, rank.identity.rank == 0
+    """Write the weights, if they are requested, and the records of the run; all ranks must call it."""
+    writes, folder = rank.identity.rank == 0, rank.spec.folder
     if rank.settings.save_model:
-        save_model(trainer.parallel_model, rank.identity.rank, rank.spec.folder)
+        weights = trainer.parallel_model.state()
+        if writes:
+            with replaced_whole(folder / MODEL) as temporary:
+                save_file(weights, temporary)
     starts: list[StartRecords] = []
     if writes:
         starts = kept_starts([*read_earlier_starts(rank.spec), wait_for_records(rank)])
@@ -253,14 +237,14 @@ def record_training(rank: RankContext, trainer: Trainer, state: TrainingState, f
                 say(describe_interval(measurements.own_interval))
         say(describe_run(measurements, rank.rank_setup.shape, rank.rank_setup.accelerator))
     if not facts.diverged:
-        # the records are kept by now, whatever becomes of the passes
-        timed = gather(time_forward_backward(trainer), world_size)
+        # after the records, which stay if this fails
+        timed = gather(time_forward_backward(trainer), rank.identity.world_size)
         if writes:
             write_results(rank, starts, replace(facts, timed=timed, passes=merge_ranks(timed)))
 
 
 def wait_for_records(rank: RankContext) -> StartRecords:
-    """Wait until the records of all ranks of this start are there, also on a slow network file system.
+    """Wait for the records of all ranks of this start, which a network file system may show late.
 
     Raises:
         TimeoutError: One was missing.
@@ -276,7 +260,7 @@ def wait_for_records(rank: RankContext) -> StartRecords:
                 f"{rank.measured} has no record of ranks {', '.join(map(str, missing))} "
                 f"{rank.rank_setup.timeout_seconds} s after the training"
             )
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
 def write_results(rank: RankContext, starts: list[StartRecords], facts: Facts) -> Measurements:
@@ -292,14 +276,6 @@ def write_results(rank: RankContext, starts: list[StartRecords], facts: Facts) -
         accelerator=definition.accelerator,
     )
     return write_records(rank.spec, rank.rank_setup, planned, starts, facts)
-
-
-def save_model(parallel_model: ParallelModel, rank: int, folder: Path) -> None:
-    """Write the trained weights next to the records; all ranks must call it."""
-    state = parallel_model.state()
-    if rank == 0:
-        with replaced_whole(folder / MODEL) as temporary:
-            save_file(state, temporary)
 
 
 def divergence(state: TrainingState) -> str:

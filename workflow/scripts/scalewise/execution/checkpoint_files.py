@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -28,13 +29,12 @@ VERSION = 1
 
 MANIFEST = "manifest.json"
 
-
 MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 """Errors that mean a damaged checkpoint; after another error it may be complete."""
 
 
 class CheckpointError(Exception):
-    """A checkpoint that cannot be written or used: the message names the path, and what is wrong."""
+    """A checkpoint cannot be written or used; the message names the path, and what is wrong."""
 
 
 class FileSum(BaseModel):
@@ -151,13 +151,9 @@ class CheckpointFolder:
         if manifest.sha256 != manifest.checksum():
             raise CheckpointError(f"{path} is damaged: its checksum does not match its contents")
         if manifest.definition != self.definition:
-            raise CheckpointError(f"{path} is of other settings: {_differences(manifest, self.definition)}")
-        if manifest.inputs != dict(self.inputs):
-            changed = sorted(
-                name
-                for name in {*manifest.inputs, *self.inputs}
-                if manifest.inputs.get(name) != self.inputs.get(name)
-            )
+            values = _differences(manifest.definition.values, self.definition.values)
+            raise CheckpointError(f"{path} is of other settings: {', '.join(values.values())}")
+        if changed := _differences(manifest.inputs, self.inputs):
             raise CheckpointError(f"{path} is of another {' and '.join(changed)}")
         return Checkpoint(folder, manifest)
 
@@ -236,14 +232,13 @@ class CheckpointFolder:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _differences(manifest: Manifest, definition: RunDefinition) -> str:
-    """Return the fields in which two definitions differ, with both values."""
-    saved, current = manifest.definition.values, definition.values
-    return ", ".join(
-        f"{name} is {saved.get(name)!r}, not {current.get(name)!r}"
+def _differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> dict[str, str]:
+    """Return each name whose values differ, with a text of both."""
+    return {
+        name: f"{name} is {saved.get(name)!r}, not {current.get(name)!r}"
         for name in sorted({*saved, *current})
         if saved.get(name) != current.get(name)
-    )
+    }
 
 
 def _flush(folder: Path) -> None:

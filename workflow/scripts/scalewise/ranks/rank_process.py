@@ -1,4 +1,4 @@
-"""The process of a rank: its identity, CPUs and device, its heartbeat, and the error that ends it."""
+"""Begin and end the process of a rank: identity, CPUs and device, heartbeats, and the error that ends it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from scalewise.ranks.distributed.identity import Identity, check_place, identify
 
 
 def initialize_rank(rank_files: RankFiles, rank_setup: RankSetup) -> tuple[Identity, str, torch.device]:
-    """Claim this rank's CPUs and device, and show the supervisor that the rank is there.
+    """Claim this rank's CPUs and device, and let the supervisor see the rank.
 
     Returns:
         The rank's identity, the CPUs it may run on, such as ``0-3,8``, and its device.
@@ -34,7 +34,7 @@ def initialize_rank(rank_files: RankFiles, rank_setup: RankSetup) -> tuple[Ident
     rank_files.keep_fault(identity.rank)
     exit_when_parent_dies(rank_setup.supervisor_pid, rank_setup.supervisor_host == identity.host)
     if identity.rank == 0:
-        threading.Thread(target=_beat, args=(rank_files,), name="heartbeat", daemon=True).start()
+        threading.Thread(target=_send_heartbeats, args=(rank_files,), name="heartbeat", daemon=True).start()
     check_place(identity, rank_setup.shape)
     affinity = claim_cpus(rank_setup.accelerator, identity, rank_setup.cpus_per_device)
     in_slurm = identity.slurm_job_id is not None
@@ -42,8 +42,8 @@ def initialize_rank(rank_files: RankFiles, rank_setup: RankSetup) -> tuple[Ident
     return identity, affinity, device
 
 
-def _beat(rank_files: RankFiles) -> None:
-    """Show the supervisor that rank 0 runs: no other rank waits for a single rank, which may be stopped."""
+def _send_heartbeats(rank_files: RankFiles) -> None:
+    """Let the supervisor see that rank 0 runs: if it is the only rank, no other would miss it."""
     while True:
         with suppress(OSError):
             rank_files.heartbeat()
@@ -51,10 +51,10 @@ def _beat(rank_files: RankFiles) -> None:
 
 
 def install_sigterm_handler(rank_files: RankFiles, rank: int) -> None:
-    """Tell SIGTERM, which a launcher sends to the peers of a failed rank, from SIGKILL."""
+    """Leave a note at SIGTERM, which a launcher sends to the peers of a failed rank; SIGKILL leaves none."""
 
     def stop(signum: int, _frame: FrameType | None) -> None:
-        with suppress(OSError):  # the folder may be gone, or another's
+        with suppress(OSError):  # the folder may be gone, or be used by another attempt
             rank_files.terminated(rank)
         raise SystemExit(128 + signum)
 
@@ -62,16 +62,16 @@ def install_sigterm_handler(rank_files: RankFiles, rank: int) -> None:
 
 
 def run_and_report_errors(rank_files: RankFiles, work: Callable[[], None]) -> None:
-    """Do a rank's work, and leave an exception for the supervisor before it is raised again."""
+    """Do a rank's work; write an exception to a file for the supervisor before raising it again."""
     rank = identify(os.environ, rank_files.rank_setup().launcher).rank
     install_sigterm_handler(rank_files, rank)
     try:
         work()
     except Exception as error:
-        # a loader process that ends makes torch raise wherever the rank is, and so also while it tells why
+        # a loader process that ends makes torch raise at any line, so also in those below
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         out_of_memory = is_out_of_memory(f"{type(error).__name__}: {error}")
-        # a full disk, or a folder that is gone, must not hide what happened: raised again, it is printed
+        # a full disk or a missing folder must not hide the error, which is printed as it is raised again
         with suppress(OSError):
             rank_files.failed(rank, socket.gethostname(), error, out_of_memory)
         raise

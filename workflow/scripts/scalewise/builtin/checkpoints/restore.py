@@ -3,98 +3,84 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
-import torch.distributed as dist
 
-from scalewise.builtin.checkpoints.state import SHARED, own_name
+from scalewise.builtin.checkpoints.host_group import HostGroup
+from scalewise.builtin.checkpoints.state import SHARED, rank_file
 from scalewise.builtin.checkpoints.storage import load
-from scalewise.execution.checkpoint_files import Checkpoint, CheckpointError, CheckpointFolder
-from scalewise.ranks.distributed.identity import Identity
-from scalewise.ranks.distributed.process_group import gather
+from scalewise.execution.checkpoint_files import MISSING, Checkpoint, CheckpointError, CheckpointFolder
+from scalewise.execution.messages import TrainSpec
+from scalewise.ranks.results.starts import covers
 
 T = TypeVar("T")
 
 
-class HostGroup:
-    """Exchanges objects between the hosts of all ranks, by gloo also if they train over NCCL.
-
-    Args:
-        identity: This rank.
-        timeout_seconds: A rank waits this long for the others.
-    """
-
-    def __init__(self, identity: Identity, timeout_seconds: float) -> None:
-        self.rank, self._world_size = identity.rank, identity.world_size
-        self._group: Any = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_seconds))
-
-    def gather(self, value: T) -> list[T]:
-        """Return the value of every rank, in rank order, on all ranks."""
-        return gather(value, self._world_size, self._group)
-
-    def first(self, value: T) -> T:
-        """Return rank 0's value on all ranks."""
-        return self.gather(value)[0]
-
-
 @dataclass(frozen=True)
 class Restored:
-    """The checkpoint that a training resumes from; all but ``own`` is the same on all ranks.
+    """The checkpoint that a training resumes from; all but ``rank_state`` is the same on all ranks.
 
     Args:
-        checkpoint: The newest that every rank could read; None if there is none.
+        checkpoint: The newest that every rank can use; None if there is none.
         shared: The state that all ranks have in common.
-        own: This rank's state.
+        rank_state: The state of this rank only.
         refused: A sentence for each newer checkpoint that is not used.
         lost_steps: Steps that the newest checkpoint holds beyond the one that is used.
     """
 
-    checkpoint: Checkpoint | None = None
+    checkpoint: Checkpoint | None
+    refused: list[str]
+    lost_steps: int
     shared: dict[str, Any] = field(default_factory=dict)
-    own: dict[str, Any] = field(default_factory=dict)
-    refused: list[str] = field(default_factory=list)
-    lost_steps: int = 0
+    rank_state: dict[str, Any] = field(default_factory=dict)
 
 
-def read_newest(
-    files: CheckpointFolder, group: HostGroup, refuse: Callable[[Checkpoint], str] = lambda _: ""
-) -> Restored:
-    """Read the newest checkpoint that is complete on every rank.
-
-    Args:
-        files: The run's checkpoints.
-        group: All ranks.
-        refuse: Returns why this rank cannot use a checkpoint; empty if it can.
+def read_newest(files: CheckpointFolder, group: HostGroup, spec: TrainSpec) -> Restored:
+    """Read the newest checkpoint that is complete on every rank, with the times of its steps.
 
     Raises:
         CheckpointError: One cannot be read now, and may be complete.
     """
-    refused: list[str] = []
-    names = (SHARED, own_name(group.rank))
-    found = group.first(_read(group, lambda: list(files.valid(refused)) if group.rank == 0 else []))
+    names = (SHARED, rank_file(group.rank))
+    found, refused = _read(group.on_rank_0, partial(_valid, files))
     newest = found[0].manifest.step if found else 0
     for checkpoint in found:
-        damage = group.gather(_read(group, partial(_damage, checkpoint, names, refuse)))
-        if not any(damage):
-            shared, own = _read(group, partial(_load, checkpoint, names))
-            lost_steps = newest - checkpoint.manifest.step
-            return Restored(checkpoint, shared, own, group.first(refused), lost_steps)
-        refused.append(next(filter(None, damage)))
-    return Restored(refused=group.first(refused), lost_steps=newest)
+        problem = partial(_problem, checkpoint, names, group.rank, spec)
+        problems = group.gather(_read(group.all_or_none, problem))
+        if not any(problems):
+            shared, rank_state = _read(group.all_or_none, partial(_load, checkpoint, names))
+            return Restored(checkpoint, refused, newest - checkpoint.manifest.step, shared, rank_state)
+        refused.append(next(filter(None, problems)))
+    return Restored(None, refused, newest)
 
 
-def _damage(checkpoint: Checkpoint, names: Sequence[str], refuse: Callable[[Checkpoint], str]) -> str:
-    """Return how files differ from those that were written, or why they are refused; empty if neither."""
+def _valid(files: CheckpointFolder) -> tuple[list[Checkpoint], list[str]]:
+    """Return the run's checkpoints, the newest first, and a sentence for each that is refused."""
+    refused: list[str] = []
+    return list(files.valid(refused)), refused
+
+
+def _problem(checkpoint: Checkpoint, names: Sequence[str], rank: int, spec: TrainSpec) -> str:
+    """Return how a rank's files are damaged, or that its steps have no times; empty if neither."""
     try:
         for name in names:
             checkpoint.check(name)
     except CheckpointError as error:
         return str(error)
-    return refuse(checkpoint)
+    step, starts = checkpoint.manifest.step, spec.starts
+    if covers(spec, rank, step):
+        return ""
+    with suppress(*MISSING):
+        for path in [path for folder in starts.iterdir() for path in folder.iterdir()]:
+            path.read_bytes()  # a record that cannot be read now may be complete
+    return (
+        f"{checkpoint.folder} has no times of the {step} steps of rank {rank}: their records in {starts} are "
+        f"missing or damaged. Move, copy or restore {spec.checkpoints} only as a whole."
+    )
 
 
 def _load(checkpoint: Checkpoint, names: Sequence[str]) -> list[dict[str, Any]]:
@@ -102,23 +88,24 @@ def _load(checkpoint: Checkpoint, names: Sequence[str]) -> list[dict[str, Any]]:
     return [load(checkpoint.folder / name, torch.device("cpu")) for name in names]
 
 
-def _read(group: HostGroup, read: Callable[[], T]) -> T:
-    """Return what this rank reads, if every rank can read.
+def _read(together: Callable[[Callable[[], T]], T], read: Callable[[], T]) -> T:
+    """Read together with the other ranks.
 
     Raises:
         CheckpointError: A rank cannot. Its checkpoint may be complete, so nothing is trained in its place.
     """
-    value, problem = None, ""
+
+    def explained() -> T:
+        try:
+            return read()
+        except OSError as error:
+            raise CheckpointError(f"{error.filename} cannot be read: {error.strerror}") from error
+
     try:
-        value = read()
-    except OSError as error:
-        problem = f"{error.filename} cannot be read: {error.strerror}"
+        return together(explained)
     except CheckpointError as error:
-        # its bytes are those that were written; the host may lack memory for them
-        problem = str(error)
-    if problems := list(filter(None, group.gather(problem))):
+        # also if its bytes are those that were written, and the host lacks memory for them
         raise CheckpointError(
-            f"{problems[0]}. It may be complete, so nothing was deleted and nothing trained. Check the file "
+            f"{error}. It may be complete, so nothing was deleted and nothing trained. Check the file "
             "system and the nodes' memory, or delete that checkpoint's folder to resume from the one before."
-        )
-    return cast(T, value)
+        ) from error

@@ -1,7 +1,7 @@
-"""All that a training needs to go on as if nothing had happened: it is written here, and put back.
+"""Collect the state with which a training resumes as if it had not been interrupted, and restore it.
 
-What every rank holds alike is written once, by rank 0. The file of a rank has what only it knows: random
-states, its part of the loss, and its parts of model and optimizer if those are divided.
+Rank 0 writes the state that is the same on all ranks. The file of a rank has its random states, its part of
+the loss, and its parts of model and optimizer if those are divided.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from scalewise.ranks.results.write import Epoch
 SHARED = "shared.pt"
 
 SMALL_BYTES = 4_000_000
-"""Upper bound of all the rest: random states and progress."""
+"""Upper bound of random states and progress."""
 
 
-def own_name(rank: int) -> str:
-    """The name of the file that holds a rank's own state."""
+def rank_file(rank: int) -> str:
+    """Return the name of the file with the state of one rank."""
     return f"rank{rank}.pt"
 
 
 def expected_bytes(trainer: Trainer) -> tuple[int, int]:
-    """Bytes of the largest file and of a whole checkpoint, a little too many."""
+    """Return upper bounds of the bytes of the largest file and of a whole checkpoint."""
     network = trainer.parallel_model.module
     model = sum(tensor.numel() * tensor.element_size() for tensor in network.state_dict().values())
     tensors = 1 + STATES_OF_A_WEIGHT[trainer.settings.optimizer]
@@ -42,11 +42,11 @@ def expected_bytes(trainer: Trainer) -> tuple[int, int]:
     return model * tensors + SMALL_BYTES, model * tensors + SMALL_BYTES * files
 
 
-# --- written ------------------------------------------------------------------------------------------
+# --- collect ------------------------------------------------------------------------------------------
 
 
 def shared_state(trainer: Trainer, state: TrainingState) -> dict[str, Any]:
-    """Collect the state that all ranks hold alike."""
+    """Collect the state that is the same on all ranks."""
     shared: dict[str, Any] = {
         "progress": {
             "epoch": state.epoch,
@@ -65,10 +65,10 @@ def shared_state(trainer: Trainer, state: TrainingState) -> dict[str, Any]:
     return shared
 
 
-def own_state(trainer: Trainer, state: TrainingState) -> dict[str, Any]:
-    """Collect the state that this rank alone holds."""
+def rank_state(trainer: Trainer, state: TrainingState) -> dict[str, Any]:
+    """Collect the state of this rank only."""
     numpy_state: Any = np.random.get_state()
-    own: dict[str, Any] = {
+    found: dict[str, Any] = {
         "loss_sum": state.loss_sum,
         "random": {
             "torch": torch.get_rng_state(),
@@ -77,29 +77,29 @@ def own_state(trainer: Trainer, state: TrainingState) -> dict[str, Any]:
         },
     }
     if trainer.device.type == "cuda":
-        own["random"]["cuda"] = torch.cuda.get_rng_state(trainer.device)
+        found["random"]["cuda"] = torch.cuda.get_rng_state(trainer.device)
     if trainer.settings.parallelism == "fsdp":
-        own["model"] = {
+        found["model"] = {
             name: _local(value) for name, value in trainer.parallel_model.module.state_dict().items()
         }
-        own["optimizer"] = _map_tensors(trainer.optimizer.state_dict(), _local)
+        found["optimizer"] = _map_tensors(trainer.optimizer.state_dict(), _local)
     elif isinstance(trainer.optimizer, ZeroRedundancyOptimizer):
-        own["optimizer"] = trainer.optimizer.optim.state_dict()
-        own["groups"] = [_without_weights(group) for group in trainer.optimizer.param_groups]
-    return own
+        found["optimizer"] = trainer.optimizer.optim.state_dict()
+        found["groups"] = [_without_weights(group) for group in trainer.optimizer.param_groups]
+    return found
 
 
 def is_finite(trainer: Trainer, state: TrainingState) -> bool:
-    """True if this rank's loss and weights are finite, and so worth going on from."""
+    """True if this rank's loss and weights are finite, so that a training can resume from them."""
     weights = (_local(weight) for weight in trainer.parallel_model.module.parameters())
     return all(bool(torch.isfinite(tensor).all()) for tensor in (state.loss_sum, *weights))
 
 
-# --- put back -----------------------------------------------------------------------------------------
+# --- restore -----------------------------------------------------------------------------------------
 
 
-def resume(trainer: Trainer, shared: Mapping[str, Any], own: Mapping[str, Any]) -> TrainingState:
-    """Bring all parts of a trainer to where a checkpoint was written; all ranks must call it.
+def resume(trainer: Trainer, shared: Mapping[str, Any], rank_state: Mapping[str, Any]) -> TrainingState:
+    """Restore all parts of a trainer from a checkpoint; all ranks must call it.
 
     Raises:
         CheckpointError: The weights are those of another network.
@@ -107,8 +107,8 @@ def resume(trainer: Trainer, shared: Mapping[str, Any], own: Mapping[str, Any]) 
     _settle_buckets(trainer, shared["progress"]["steps"])
     network = trainer.parallel_model.module
     if trainer.settings.parallelism == "fsdp":
-        _copy_parts(network.state_dict(), own["model"])
-        trainer.optimizer.load_state_dict(_with_parts(trainer, own["optimizer"]))
+        _copy_parts(network.state_dict(), rank_state["model"])
+        trainer.optimizer.load_state_dict(_with_parts(trainer, rank_state["optimizer"]))
     else:
         try:
             network.load_state_dict(shared["model"])
@@ -116,8 +116,8 @@ def resume(trainer: Trainer, shared: Mapping[str, Any], own: Mapping[str, Any]) 
             # the code that builds it may have changed since
             raise CheckpointError(f"is of another network than the model builds now ({error})") from error
         if isinstance(trainer.optimizer, ZeroRedundancyOptimizer):
-            trainer.optimizer.optim.load_state_dict(own["optimizer"])
-            for group, kept in zip(trainer.optimizer.param_groups, own["groups"], strict=True):
+            trainer.optimizer.optim.load_state_dict(rank_state["optimizer"])
+            for group, kept in zip(trainer.optimizer.param_groups, rank_state["groups"], strict=True):
                 group.update(kept)
         else:
             trainer.optimizer.load_state_dict(shared["optimizer"])
@@ -126,16 +126,16 @@ def resume(trainer: Trainer, shared: Mapping[str, Any], own: Mapping[str, Any]) 
     progress = dict(shared["progress"])
     epochs = [Epoch(**epoch) for epoch in progress.pop("epochs")]
     # last: all of the above may have drawn
-    _resume_random(own["random"], trainer.device)
-    return TrainingState(loss_sum=own["loss_sum"].to(trainer.device), epochs=epochs, **progress)
+    _resume_random(rank_state["random"], trainer.device)
+    return TrainingState(loss_sum=rank_state["loss_sum"].to(trainer.device), epochs=epochs, **progress)
 
 
 def _settle_buckets(trainer: Trainer, steps: int) -> None:
     """Make a pass whose gradients are thrown away.
 
-    DDP chooses its buckets anew after its first pass, and sums over more than two ranks depend on them in
-    their last bits: a resumed training must take its first step with the buckets of an old one. What the
-    pass changes is put back from the checkpoint.
+    DDP chooses its buckets again after its first pass, and sums over more than two ranks depend on them in
+    their last bits: the first step after a resume must have the buckets of the steps before it. The
+    checkpoint then restores all that the pass has changed.
     """
     size = len(next(iter(trainer.sampler)).passes[0])
     images, labels = trainer.test.load(torch.arange(size) % len(trainer.test))
@@ -192,7 +192,7 @@ def _copy_parts(target: Mapping[str, Any], source: Mapping[str, torch.Tensor]) -
 
 
 def _with_parts(trainer: Trainer, state: Mapping[str, Any]) -> dict[str, Any]:
-    """A state of local tensors as the optimizer of a model in parts expects it."""
+    """Return a state of local tensors as the optimizer of a model in parts expects it."""
     weights = [weight for group in trainer.optimizer.param_groups for weight in group["params"]]
 
     def part(weight: Any, value: Any) -> Any:

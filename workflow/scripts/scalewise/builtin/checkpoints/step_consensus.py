@@ -1,22 +1,16 @@
 """Decide on all ranks together after a step: continue, write a checkpoint, or write one and stop.
 
 Ranks must do the same at the same step, but signals reach them at different steps. They exchange their
-requests about once a second, between the hosts by gloo also if the training uses NCCL: the device's queue is
-neither read nor stopped.
+requests about once a second.
 """
 
 from __future__ import annotations
 
-import enum
 import time
 from collections.abc import Callable
-from datetime import timedelta
-from typing import Any
+from typing import Literal
 
-import torch
-import torch.distributed as dist
-
-from scalewise.ranks.distributed.process_group import gather
+from scalewise.builtin.checkpoints.host_group import HostGroup
 
 EXCHANGE_SECONDS = 1.0
 """Rough time between two exchanges: one small exchange on the host is negligible among that many steps."""
@@ -25,19 +19,15 @@ MAX_STEPS = 1000
 """Most steps between two exchanges, however short a step is."""
 
 
-class StepDecision(enum.Enum):
-    """The decision after a step, the same on all ranks."""
-
-    CONTINUE = enum.auto()
-    CHECKPOINT = enum.auto()
-    STOP = enum.auto()
+StepDecision = Literal["continue", "checkpoint", "stop"]
+"""The decision after a step, the same on all ranks: stop includes a checkpoint."""
 
 
 class StepConsensus:
-    """Decides with the other ranks after each step; all create it at the same place of the process group.
+    """Decides with the other ranks after each step.
 
     Args:
-        timeout_seconds: A rank waits this long for the others.
+        group: All ranks; used for nothing else.
         checkpoint_seconds: Time between two checkpoints, by the clock of the first rank that it is over for.
         stop_request: Returns the source of a request to stop that reached this rank, if any.
         now: Returns monotonic seconds.
@@ -45,13 +35,12 @@ class StepConsensus:
 
     def __init__(
         self,
-        timeout_seconds: float,
+        group: HostGroup,
         checkpoint_seconds: float,
         stop_request: Callable[[], str | None],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._group: Any = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_seconds))
-        self._checkpoint_seconds = checkpoint_seconds
+        self._group, self._checkpoint_seconds = group, checkpoint_seconds
         self._stop_request, self._now = stop_request, now
         self._steps, self._interval = 0, 1
         self._exchanged = self._checkpointed = now()
@@ -66,9 +55,7 @@ class StepConsensus:
         now, request = self._now(), self._stop_request()
         is_due = now - self._checkpointed >= self._checkpoint_seconds
         step_seconds = (now - self._exchanged) / self._steps
-        values = torch.tensor([request is not None, is_due, step_seconds], dtype=torch.float64)
-        dist.all_reduce(values, dist.ReduceOp.MAX, group=self._group)
-        stop, checkpoint, step_seconds = values.tolist()
+        stop, checkpoint, step_seconds = self._group.largest([request is not None, is_due, step_seconds])
         # from values that are the same on all ranks, so that all exchange after the same step
         wanted = max(int(EXCHANGE_SECONDS / max(step_seconds, 1e-9)), 1)
         # not at once: a GPU's host queues the first steps, and those after an evaluation, faster than the GPU
@@ -76,10 +63,9 @@ class StepConsensus:
         self._interval = min(wanted, 2 * self._interval, MAX_STEPS)
         self._steps, self._exchanged = 0, now
         if stop:
-            requests = gather(request, dist.get_world_size(self._group), self._group)
-            self.stop_source = "; ".join(dict.fromkeys(filter(None, requests)))
-            return StepDecision.STOP
-        return StepDecision.CHECKPOINT if checkpoint else StepDecision.CONTINUE
+            self.stop_source = "; ".join(dict.fromkeys(filter(None, self._group.gather(request))))
+            return "stop"
+        return "checkpoint" if checkpoint else "continue"
 
     def checkpoint_written(self) -> None:
         """Count the time to the next checkpoint from now, after one was written or failed."""

@@ -8,7 +8,8 @@ import os
 import resource
 import shutil
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import IO, Any, cast
@@ -16,12 +17,7 @@ from typing import IO, Any, cast
 import torch
 
 from scalewise.execution.checkpoint_files import CheckpointError, FileSum
-
-FIXES = {
-    errno.ENOSPC: "Free space there; a quota may also be spent although space is free.",
-    errno.EDQUOT: "Your quota there is spent: delete files, or ask for more.",
-    errno.EFBIG: "A file may not be so large here: raise `ulimit -f`.",
-}
+from scalewise.execution.os_errors import describe_write_error
 
 
 class _Summed:
@@ -82,7 +78,7 @@ def save(path: Path, state: dict[str, Any]) -> FileSum:
 
 
 def load(path: Path, device: torch.device) -> dict[str, Any]:
-    """Read a file that ``save`` wrote onto a device. Tensors and plain values are made, no code is run.
+    """Read a file that ``save`` wrote onto a device: tensors and plain values; no code of the file runs.
 
     Raises:
         CheckpointError: The file holds something else, such as a pickle, or does not fit in memory.
@@ -107,12 +103,12 @@ def check_space(folder: Path, file_bytes: int, total_bytes: int) -> None:
     Args:
         folder: Created if missing.
         file_bytes: Size of the largest file.
-        total_bytes: Size of all checkpoints that lie there at once.
+        total_bytes: Size of all checkpoints that are there at once.
 
     Raises:
         CheckpointError: There is no room, or the folder cannot be written.
     """
-    try:
+    with explained(folder, total_bytes):
         folder.mkdir(parents=True, exist_ok=True)
         if 0 <= resource.getrlimit(resource.RLIMIT_FSIZE)[0] < file_bytes:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
@@ -120,15 +116,12 @@ def check_space(folder: Path, file_bytes: int, total_bytes: int) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
             file.write(b"\0")
-    except OSError as error:
-        raise CheckpointError(describe_write_error(error, folder, total_bytes)) from error
 
 
-def describe_write_error(error: OSError, path: Path, needed_bytes: int) -> str:
-    """Describe a failed write: path, reason, bytes needed and free, and the fix."""
+@contextmanager
+def explained(path: Path, needed_bytes: int) -> Iterator[None]:
+    """Raise an OSError of this block as a CheckpointError that explains it."""
     try:
-        free = f"{shutil.disk_usage(path if path.is_dir() else path.parent).free:,} free"
-    except OSError:
-        free = "free space unknown"
-    fix = FIXES.get(error.errno or 0, "Check that the folder can be written.")
-    return f"{path}: {error.strerror or error} ({needed_bytes:,} bytes needed, {free}). {fix}"
+        yield
+    except OSError as error:
+        raise CheckpointError(describe_write_error(error, path, needed_bytes)) from error
