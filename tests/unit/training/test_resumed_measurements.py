@@ -252,6 +252,16 @@ def test_the_epochs_of_all_starts_add_up_to_the_time_of_their_steps(training: Tr
     assert sum(float(row.split(",")[1]) for row in rows) == pytest.approx(figures.train_seconds)
 
 
+def test_a_start_after_the_last_step_makes_none_and_ends_the_run(training: Training) -> None:
+    """The one before was ended between its last step and the evaluation."""
+    training.part(STEPS)
+    trainer = training.part(STEPS)
+    figures = training.recorded()
+    assert trainer.measured.steps.done == 0
+    assert sum(window.steps for window in figures.windows) == STEPS
+    assert figures.epochs_completed == EPOCHS
+
+
 def test_one_rank_elsewhere_is_enough() -> None:
     here, there = record(0, world_size=2), record(1, world_size=2)
     report = rank_report.report_of(ALONE, [None], [], None, 0.0, ENDED)

@@ -37,7 +37,12 @@ from scalewise.ranks.monitoring.machine_load import CpuMeter, CpuUse
 from scalewise.ranks.rank_process import initialize_rank
 from scalewise.ranks.results.rank_report import RankReport, report_of, write_report
 from scalewise.ranks.results.samples import Planned
-from scalewise.ranks.results.starts import StartRecords, kept_starts, read_earlier_starts, read_start
+from scalewise.ranks.results.starts import (
+    StartRecords,
+    kept_starts,
+    read_earlier_starts,
+    wait_for_start,
+)
 from scalewise.ranks.results.write import Epoch, Facts, write_records
 from scalewise.records import MODEL, Measurements, Startup, later, replaced_whole, seconds_between, utc_now
 
@@ -221,7 +226,7 @@ def rank_report(rank: RankContext, trainer: Trainer, cpu_use: CpuUse | None = No
 
 def record_training(rank: RankContext, trainer: Trainer, state: TrainingState, facts: Facts) -> None:
     """Write the weights, if they are requested, and the records of the run; all ranks must call it."""
-    writes, folder = rank.identity.rank == 0, rank.spec.folder
+    world_size, writes, folder = rank.identity.world_size, rank.identity.rank == 0, rank.spec.folder
     if rank.settings.save_model:
         weights = trainer.parallel_model.state()
         if writes:
@@ -229,7 +234,11 @@ def record_training(rank: RankContext, trainer: Trainer, state: TrainingState, f
                 save_file(weights, temporary)
     starts: list[StartRecords] = []
     if writes:
-        starts = kept_starts([*read_earlier_starts(rank.spec), wait_for_records(rank)])
+        timeout = rank.rank_setup.timeout_seconds
+        last = wait_for_start(rank.measured, world_size, timeout)
+        if missing := sorted(set(range(world_size)) - {report.rank for report in last.reports}):
+            raise TimeoutError(f"ranks {missing} left no report in {rank.measured} within {timeout} s")
+        starts = kept_starts([*read_earlier_starts(rank.spec), last])
         measurements = write_results(rank, starts, facts)
         if rank.settings.steps is not None:
             say(describe_steps(state, measurements))
@@ -238,29 +247,9 @@ def record_training(rank: RankContext, trainer: Trainer, state: TrainingState, f
         say(describe_run(measurements, rank.rank_setup.shape, rank.rank_setup.accelerator))
     if not facts.diverged:
         # after the records, which stay if this fails
-        timed = gather(time_forward_backward(trainer), rank.identity.world_size)
+        timed = gather(time_forward_backward(trainer), world_size)
         if writes:
             write_results(rank, starts, replace(facts, timed=timed, passes=merge_ranks(timed)))
-
-
-def wait_for_records(rank: RankContext) -> StartRecords:
-    """Wait for the records of all ranks of this start, which a network file system may show late.
-
-    Raises:
-        TimeoutError: One was missing.
-    """
-    deadline = time.monotonic() + rank.rank_setup.timeout_seconds
-    while True:
-        found = read_start(rank.measured)
-        if min(len(found.ranks), len(found.reports)) >= rank.identity.world_size:
-            return found
-        if time.monotonic() > deadline:
-            missing = sorted(set(range(rank.identity.world_size)) - {each.rank for each in found.ranks})
-            raise TimeoutError(
-                f"{rank.measured} has no record of ranks {', '.join(map(str, missing))} "
-                f"{rank.rank_setup.timeout_seconds} s after the training"
-            )
-        time.sleep(POLL_SECONDS)
 
 
 def write_results(rank: RankContext, starts: list[StartRecords], facts: Facts) -> Measurements:

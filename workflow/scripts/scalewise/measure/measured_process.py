@@ -198,7 +198,7 @@ class MeasuredProcess:
         self.backwards += 1
         if self.steps.done % self.losses.every == 0:
             self.losses.keep(self.steps.done, tensors)
-            if self.backwards == NO_STEP_BACKWARDS and not self.place:
+            if self.spec.watched and self.backwards == NO_STEP_BACKWARDS and not self.place:
                 finish_with_multiprocessing(self.at_exit)
                 self.notes.note(f"no optimizer step was seen in {NO_STEP_BACKWARDS} backward passes")
                 self._write_started()
@@ -364,7 +364,7 @@ class MeasuredProcess:
             return
         if self.steps.done or self.backwards >= NO_STEP_BACKWARDS:
             self._has_ended = True
-            if self.steps.done:
+            if self.spec.watched and self.steps.done:
                 write_text(self._file("steps"), str(self.steps.done))
             self.write_record(ended)
 

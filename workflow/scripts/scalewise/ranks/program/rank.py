@@ -55,9 +55,9 @@ from scalewise.ranks.results.rank_record import (
     read_records,
     steps_done,
 )
-from scalewise.ranks.results.rank_report import read_reports, report_of, write_report
+from scalewise.ranks.results.rank_report import report_of, write_report
 from scalewise.ranks.results.samples import Planned
-from scalewise.ranks.results.starts import StartRecords
+from scalewise.ranks.results.starts import wait_for_start
 from scalewise.ranks.results.write import write_records
 from scalewise.records import later, seconds_between, utc_now, write_text
 
@@ -279,21 +279,19 @@ class ProgramRank:
         """Wait for the reports of all processes, and write the run's records."""
         shape = self.rank_setup.shape
         processes = shape.nodes if self.settings.starts == "itself" else shape.world_size
-        deadline = time.monotonic() + self.rank_setup.timeout_seconds
-        while len(reports := read_reports(self.probe_folder)) < processes and time.monotonic() <= deadline:
-            time.sleep(POLL_SECONDS)
-        records = read_records(self.probe_folder, RECORD)
-        if difference := check_plan(self.planned, records, all_ended=True):
+        start = wait_for_start(self.probe_folder, processes, self.rank_setup.timeout_seconds)
+        if difference := check_plan(self.planned, start.ranks, all_ended=True):
             raise ProgramError(difference, permanent=True)
-        if len(reports) < processes:
+        if len(start.reports) < processes:
             raise ProgramError(
-                f"{len(reports)} of {processes} processes left their report within "
+                f"{len(start.reports)} of {processes} processes left their report within "
                 f"{self.rank_setup.timeout_seconds} s of the first rank's end"
             )
         self.rank_files.check_current()
         try:
-            starts = [StartRecords(records, reports)]
-            write_records(self.spec, self.rank_setup, self.planned, starts, argv=argv, readings=self.readings)
+            write_records(
+                self.spec, self.rank_setup, self.planned, [start], argv=argv, readings=self.readings
+            )
         except ValueError as error:
             raise ProgramError(str(error), permanent=True) from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
@@ -14,6 +15,9 @@ from scalewise.ranks.results.merge import join_starts, without_measurements
 from scalewise.ranks.results.rank_record import RECORD, ProbeRecord, read_records
 from scalewise.ranks.results.rank_report import RankReport, read_reports
 from scalewise.records import OUTSIDE_THE_STEPS
+
+POLL_SECONDS = 0.1
+"""Time between two checks for the reports of other ranks."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,22 @@ def read_start(folder: Path) -> StartRecords:
     return StartRecords(read_records(folder, RECORD), read_reports(folder))
 
 
+def wait_for_start(folder: Path, processes: int, timeout_seconds: float) -> StartRecords:
+    """Wait until every process of a start has left its report, which it writes last; return what is there.
+
+    A network file system may show files late. After the timeout it returns all the same.
+
+    Args:
+        folder: Receives the files of the ranks.
+        processes: Number of processes that leave a report.
+        timeout_seconds: Longest wait.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    while len(read_reports(folder)) < processes and time.monotonic() <= deadline:
+        time.sleep(POLL_SECONDS)
+    return read_start(folder)
+
+
 def read_earlier_starts(spec: TrainSpec) -> list[StartRecords]:
     """Read what the starts before this one measured up to their last checkpoint, in their order."""
     return [read_start(spec.starts / str(number)) for number in range(1, spec.start_number)]
@@ -96,7 +116,8 @@ def covers(spec: TrainSpec, rank: int, step: int) -> bool:
 def kept_starts(starts: Sequence[StartRecords]) -> list[StartRecords]:
     """Choose the starts whose steps are in the training, in their order.
 
-    A start that resumed from an older checkpoint, or from none, made the steps of later ones again.
+    A start that resumed from an older checkpoint, or from none, made the steps of later ones again. One that
+    resumed after the last step made none: its reports are those of the end all the same.
 
     Args:
         starts: All starts in their order; the last one ended the training.
@@ -105,6 +126,9 @@ def kept_starts(starts: Sequence[StartRecords]) -> list[StartRecords]:
     for start in reversed([start for start in starts if start.ranks]):
         if not kept or start.from_step < kept[0].from_step:
             kept.insert(0, start)
+    *_, last = starts
+    if not last.ranks:
+        kept[-1] = StartRecords(kept[-1].ranks, last.reports)
     return kept
 
 
