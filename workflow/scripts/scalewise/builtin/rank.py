@@ -111,7 +111,7 @@ class RankContext:
 
     Args:
         rank_files: The folder that all ranks share.
-        rank_setup: How the ranks started and meet.
+        rank_setup: The start of the ranks, and their rendezvous.
         settings: They hold the seed of this repeat.
         began: Monotonic seconds, by this host's clock, at which this start of the run began.
         process_started: Monotonic seconds at which this process began.
