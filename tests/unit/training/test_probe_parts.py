@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import UserDict
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +15,9 @@ from torch import nn
 from scalewise.measure.batches import checksum, samples_in, samples_of_inputs
 from scalewise.measure.communication import CommunicationSamples
 from scalewise.measure.discovery import TrainedModules, all_objects, find_trained
-from scalewise.measure.measured_process import MeasuredProcess
 from scalewise.measure.probe_spec import ProbeSpec
 from scalewise.measure.process_record import write_json
+from scalewise.measure.watched_program import WatchedProgram
 
 
 @dataclass
@@ -169,10 +168,9 @@ def test_values_that_are_not_finite_are_written_as_none(tmp_path: Any) -> None:
 
 
 def test_a_loss_that_cannot_be_read_costs_no_record(tmp_path: Path) -> None:
-    process = MeasuredProcess(ProbeSpec(tmp_path), 0.0)
+    process = WatchedProgram(ProbeSpec(tmp_path), 0.0)
     process.losses._kept[0] = torch.empty((), device="meta")
-    process.write_record("seen")
+    record = process.record("seen")
 
-    (record,) = (json.loads(path.read_text()) for path in tmp_path.glob("*.seen.json"))
     assert record["losses"] == {}
     assert [event for event in record["events"] if event.startswith("probe: losses: ")] != []

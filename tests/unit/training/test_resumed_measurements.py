@@ -99,7 +99,7 @@ class Training:
         self.parts += 1
         folder = self.spec().starts / str(self.parts)
         folder.mkdir(parents=True)
-        trainer.measured.write_record("seen", folder)
+        trainer.measured.write_record(folder, "seen")
         write_report(folder, self.report())
         save(files[0], states.shared_state(trainer, self.state))
         save(files[1], states.rank_state(trainer, self.state))

@@ -152,7 +152,6 @@ def train_and_record(rank: RankContext, dataset: Dataset, loaders: Loaders, sign
         identity,
         rank.device,
         spec.weights,
-        rank.measured,
         rank.process_started,
     )
     checkpointer = Checkpointer(
@@ -195,7 +194,7 @@ def train_and_record(rank: RankContext, dataset: Dataset, loaders: Loaders, sign
         say(line)
     rank.rank_files.check_current()
     rank.measured.mkdir(exist_ok=True)
-    trainer.measured.finish("steps")
+    trainer.measured.write_record(rank.measured, "steps")
     write_report(rank.measured, rank_report(rank, trainer, cpu_use))
     diverged = divergence(state) if ending == "diverged" else ""
     record_training(rank, trainer, state, Facts(state.epochs, diverged, checkpointer.resumption))

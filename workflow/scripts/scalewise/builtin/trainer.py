@@ -21,11 +21,11 @@ from scalewise.builtin.data.loaders import (
     resident_loader,
 )
 from scalewise.builtin.data.sampling import EpochSampler, SeededBatches
+from scalewise.builtin.measured_training import MeasuredTraining
 from scalewise.builtin.models.builders import blocks, build
 from scalewise.builtin.optim import build_optimizer, build_schedule
 from scalewise.builtin.parallel_model import ParallelModel
 from scalewise.builtin.precision import Precision
-from scalewise.measure.measured_process import MeasuredProcess
 from scalewise.measure.probe_spec import ProbeSpec
 from scalewise.plan.config.settings import Settings
 from scalewise.ranks.distributed.identity import Identity
@@ -56,7 +56,7 @@ class Trainer:
     batch_sampler: SeededBatches
     train: DataLoader[Batch]
     test: ResidentImages
-    measured: MeasuredProcess
+    measured: MeasuredTraining
     monitor: Monitor
     identity: Identity
     device: torch.device
@@ -111,7 +111,6 @@ def build_trainer(
     identity: Identity,
     device: torch.device,
     weights: Path | None = None,
-    measured_folder: Path = Path(),
     process_started: float = 0.0,
 ) -> Trainer:
     """Build model, optimizer, schedule and sampler of this rank, and what measures it.
@@ -124,20 +123,13 @@ def build_trainer(
         identity: Chooses the samples of this rank, and its dropout.
         device: Holds the model.
         weights: The prepared file to begin from; None begins from random weights.
-        measured_folder: Receives the record of this process's steps.
         process_started: Monotonic seconds of the process's start, if the system does not report it.
     """
     steps = settings.steps
     # now: memory that is held so far, by interpreter and libraries, is none of the training's
-    measured = MeasuredProcess(
-        ProbeSpec(
-            measured_folder,
-            warmup_steps=settings.warmup_steps,
-            until_interval=(steps and steps.until_interval) or 0.0,
-            check_after=0,
-            watched=False,
-        ),
-        process_started,
+    until_interval = (steps and steps.until_interval) or 0.0
+    measured = MeasuredTraining(
+        ProbeSpec(warmup_steps=settings.warmup_steps, until_interval=until_interval), process_started
     )
     choose_algorithms(settings, device)
     torch.manual_seed(settings.seed)

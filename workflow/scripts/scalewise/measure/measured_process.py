@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import platform
-from dataclasses import replace
-from pathlib import Path
 
 # by name: a program may replace the functions in their module
-from time import perf_counter, time
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -22,27 +18,20 @@ from .communication import CommunicationSamples
 from .counted_optimizers import CountedOptimizers, SteppedOptimizer
 from .discovery import all_objects, compiled_frames, device_of, parameters_of
 from .early_end import EarlyEnd
-from .ending import Ending, finish_with_multiprocessing
 from .guards import Notes
 from .kept_steps import NEW_SHAPE, NO_GRAD, SAVE
 from .loader_iterations import CHECKED_BATCHES, LoaderIterations
 from .losses import LossTrend
-from .memory import MemoryPhase, PeakMemory
+from .memory import PeakMemory
 from .probe_spec import ProbeSpec
-from .process_record import process_record, write_json, write_text
+from .process_record import process_record
 from .steps import FORWARD_STEPS, Step, StepRecord
 from .trained_model import TrainedModel
 from .training_steps import TrainingSteps
 
-COUNTED_EVERY_SECONDS = 2.0
-"""Least seconds between two writes of the number of steps."""
-
-NO_STEP_BACKWARDS = 50
-"""Backward passes without an optimizer step, after which the record says so."""
-
 
 class MeasuredProcess:
-    """A process whose training is measured: a user's program, or the built-in training.
+    """A process whose training is measured: ``WatchedProgram`` of a user, or the built-in training's.
 
     Args:
         spec: Says what to measure.
@@ -51,19 +40,11 @@ class MeasuredProcess:
 
     def __init__(self, spec: ProbeSpec, started: float) -> None:
         self.spec = spec
-        self._early_steps = max(FORWARD_STEPS, spec.check_after, spec.warmup_steps)
         self.notes = Notes()
         self.optimizers = CountedOptimizers()
         self.model = TrainedModel(self.notes, self.forward)
         self.torch_imported = perf_counter()
         self.begin_process(origins.process_started(started))
-        self._began_at = time() - (perf_counter() - self.started)
-        """Time of day at which the process began, by the clock as it was then."""
-
-    def begin_program(self) -> None:
-        """Leave a file for the process that watches this one, and a record at the end."""
-        self._write_started()
-        atexit.register(self.at_exit)
 
     def begin_process(self, started: float | None = None) -> None:
         """Begin again, with nothing but the hooks, in a process that was forked."""
@@ -82,55 +63,21 @@ class MeasuredProcess:
         self.training_steps = TrainingSteps[Step]()
         self.iterations = LoaderIterations()
         self.losses = LossTrend()
-        self.memory = PeakMemory(resets=not self.spec.watched)
-        self.ending = Ending()
+        self.memory = PeakMemory()
         self.model = TrainedModel(self.notes, self.forward)
         self.forward_checksums: list[int | None] = []
         self.backwards = 0
         """Number of backward passes."""
         self.precision: dict[tuple[str, torch.dtype], int] = {}
         self.communication: CommunicationSamples | None = None
-        self._next_count = 0.0
         self._compiled_frames = 0
         self._shapes: set[tuple[int | None, ...]] = set()
         """Samples of each batch of a step, for all steps so far."""
-        self._versions: dict[str, str] | None = None
-        self._has_ended = False
 
     @property
     def activity(self) -> int:
         """Number of backward passes and steps."""
         return self.backwards + self.steps.done
-
-    # calls of a training that measures its own process
-
-    def begin_training(self, from_step: int, last_step: int | None, device: torch.device) -> None:
-        """Begin the first step now.
-
-        Args:
-            from_step: Optimizer steps that the training has made before.
-            last_step: Optimizer steps after which it ends at the latest; None for another end.
-            device: Trains.
-        """
-        steps = max((last_step or 0) - from_step - self.spec.warmup_steps, 0)
-        self.spec = replace(self.spec, from_step=from_step, steps=steps)
-        self.early_end = EarlyEnd(self.spec, self.steps, self.notes) if self.spec.until_interval else None
-        self.steps.device = self.memory.device = device if device.type == "cuda" else None
-        self.resume()
-
-    def pause(self, phase: MemoryPhase) -> None:
-        """Leave the training until ``resume``: what follows is in no step."""
-        self.memory.enter(phase)
-
-    def resume(self) -> None:
-        """Begin the next step now."""
-        self.memory.enter("train")
-        self.steps.begin_step(self.backwards)
-
-    @property
-    def is_over(self) -> bool:
-        """True if the throughput is known well enough to end the training."""
-        return self.early_end is not None and self.early_end.is_due(self.steps.done)
 
     # reports of the hooks, in the order of a step
 
@@ -198,10 +145,6 @@ class MeasuredProcess:
         self.backwards += 1
         if self.steps.done % self.losses.every == 0:
             self.losses.keep(self.steps.done, tensors)
-            if self.spec.watched and self.backwards == NO_STEP_BACKWARDS and not self.place:
-                finish_with_multiprocessing(self.at_exit)
-                self.notes.note(f"no optimizer step was seen in {NO_STEP_BACKWARDS} backward passes")
-                self._write_started()
 
     def evaluates(self, module: nn.Module) -> None:
         """Note that a module changes to its mode for evaluation."""
@@ -213,7 +156,7 @@ class MeasuredProcess:
         self.steps.open.flags |= SAVE
 
     def after_step(self, optimizer: Optimizer, *_given: Any) -> None:
-        """Note that an optimizer has made a step; after the last one this raises SystemExit."""
+        """Note that an optimizer has made a step."""
         entry = self.optimizers.end_step(optimizer)
         if entry is not None:
             self._end_part(optimizer, entry)
@@ -237,10 +180,6 @@ class MeasuredProcess:
         steps, training = self.steps, self.training_steps
         if not self.place:
             self._first_step(optimizer)
-        elif self.ending.raised_exits:
-            if entry is training.leader:
-                self.ending.end()
-            return
         if steps.device is not None and torch.cuda.is_current_stream_capturing():
             self.notes.note("steps are captured in a CUDA graph: those that it replays are not seen")
             return
@@ -255,28 +194,13 @@ class MeasuredProcess:
         return self.steps.cut(perf_counter(), self.backwards)
 
     def _end_step(self, parts: list[Step]) -> None:
-        steps = self.steps
-        step = parts[-1]
         self._flag_new_shape(parts)
-        steps.add(parts)
-        done = steps.done
-        if self.spec.watched and step.at >= self._next_count:
-            self._next_count = step.at + COUNTED_EVERY_SECONDS
-            write_text(self._file("steps"), str(done))
-        if done <= self._early_steps:
-            self._after_early_step(done)
+        self.steps.add(parts)
+        done = self.steps.done
         if self.communication is not None:
             self.communication.after_step(done)
-        last_step = self.spec.last_step
         if self.early_end is not None:
             self.early_end.after_step(done)
-            last_step = self.early_end.last_step
-        if done == last_step and self.spec.watched:
-            try:
-                self.finish("steps")
-            except Exception as error:  # noqa: BLE001  # without a record it ends all the same
-                self.notes.fault("record", error)
-            self.ending.end()
 
     def _flag_new_shape(self, parts: list[Step]) -> None:
         """Flag a step that paid for a shape: something was compiled, or cuDNN tried its kernels."""
@@ -292,15 +216,13 @@ class MeasuredProcess:
 
     def _first_step(self, optimizer: Optimizer) -> None:
         device = device_of(optimizer)
-        self.steps.device = self.memory.device = self.ending.device = device
+        self.steps.device = self.memory.device = device
         self.place = origins.place_on_machine(device)
         distributed = torch.distributed
         if distributed.is_available() and distributed.is_initialized():
             # now: at its end the program may have destroyed the group
             self.rank, self.world_size = distributed.get_rank(), distributed.get_world_size()
             self.backend = str(distributed.get_backend())
-        if self.spec.watched:
-            finish_with_multiprocessing(self.at_exit)
         try:
             modules, optimizers = all_objects()
             self.optimizers.register(optimizers, modules)
@@ -338,83 +260,29 @@ class MeasuredProcess:
         if given.isdigit() and int(given) != threads:
             self.notes.note(f"the program set its threads to {threads}, not {given}")
 
-    def _after_early_step(self, done: int) -> None:
-        measuring, checked = done == max(self.spec.warmup_steps, 1), done == self.spec.check_after
-        if not self.spec.watched:
-            return
-        if measuring:
-            write_text(self._file("measuring"), "")
-        if checked:
-            self.write_record("seen")
-        if measuring or checked:
-            self.steps.begin_step(self.backwards)
-
     def _without_gradients(self) -> None:
         step = self.steps.open
         if step.mode_changes and not step.mode_changes[-1][1]:
             return
         step.change_mode(perf_counter(), trains=False)
         step.flags |= NO_GRAD
-        if self.spec.watched:
-            self.memory.enter("evaluate")
 
-    def finish(self, ended: str) -> None:
-        """Write the record once, in the process that made the steps."""
-        if self._has_ended or os.getpid() != self.pid:
-            return
-        if self.steps.done or self.backwards >= NO_STEP_BACKWARDS:
-            self._has_ended = True
-            if self.spec.watched and self.steps.done:
-                write_text(self._file("steps"), str(self.steps.done))
-            self.write_record(ended)
+    # the record
 
-    def at_exit(self) -> None:
-        """Write the record and leave the process group as the process ends."""
-        if os.getpid() != self.pid:
-            return
-        try:
-            self.finish("itself")
-        except Exception as error:  # noqa: BLE001  # the program has ended well
-            self.notes.fault("record", error)
-        self.ending.at_exit()
-
-    def _file(self, kind: str, folder: Path | None = None) -> Path:
-        return (folder or self.spec.folder) / f"{self.rank}.{self.pid}.{kind}"
-
-    def _write_started(self) -> None:
-        record = {
-            "pid": self.pid,
-            "host": platform.node(),
-            "python": platform.python_version(),
-            "torch_imported_seconds": self.torch_imported - self.started,
-            "backwards": self.backwards,
-            "events": self.notes.events,
-        }
-        # of the environment's rank, under which it was written first
-        rank = int(os.environ.get("RANK") or 0)
-        write_json(self.spec.folder / f"{rank}.{self.pid}.started.json", record)
-
-    def write_record(self, ended: str, folder: Path | None = None) -> None:
-        """Write what was measured so far.
+    def record(self, ended: str) -> dict[str, Any]:
+        """Return all that was measured so far as JSON values; the device is waited for.
 
         Args:
             ended: ``seen`` while the training continues, ``steps`` or ``itself`` at its end.
-            folder: Receives the record; None for that of the probe's files.
         """
         if self.steps.device is not None:
             torch.cuda.synchronize(self.steps.device)
-        kind = "seen" if ended == "seen" and self.spec.watched else "record"
-        write_json(self._file(f"{kind}.json", folder), process_record(self, ended))
+        return process_record(self, ended)
 
     def versions(self) -> dict[str, str]:
-        """Return the versions of the libraries; the built-in training has those of its first record."""
-        if self._versions is None or self.spec.watched:
-            self._versions = origins.versions(self.steps.device is not None)
-        return self._versions
+        """Return the versions of the libraries that the training has imported."""
+        return origins.versions(self.steps.device is not None)
 
     def imported_files(self) -> dict[str, str]:
-        """Return the hashes of the user's source files; the built-in training has none but Scalewise's."""
-        if not self.spec.watched:
-            return {}
-        not_imported = [Path(__file__).parent, *self.spec.not_imported]
-        return origins.imported_files(not_imported, self._began_at)
+        """Return the hashes of the user's source files; there are none of the built-in training."""
+        return {}

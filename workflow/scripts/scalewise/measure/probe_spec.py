@@ -16,26 +16,23 @@ class ProbeSpec:
     """The file that ``SCALEWISE_PROBE`` names.
 
     Args:
-        folder: All files of the probe go there.
+        folder: All files of a user's program go there.
         warmup_steps: First optimizer steps, which no figure counts.
         steps: Most measured steps, after which Scalewise ends the training; 0 lets it run to its own end.
         until_interval: Half width of the throughput's interval, as a share of it, at which Scalewise ends the
             training earlier; 0 for never.
         check_after: Steps after which the record so far is written, so that it can be checked.
         not_imported: Folders without modules of the user, such as the folder that the program writes to.
-        watched: Whether another process watches this one by its files, and SystemExit ends the training; if
-            not, the training calls the probe and ends itself.
         from_step: Optimizer steps that the training had made before this process.
         sampled_communication: DDP times one exchange in so many, by the type of the device.
     """
 
-    folder: Path
+    folder: Path = Path()
     warmup_steps: int = 0
     steps: int = 0
     until_interval: float = 0.0
     check_after: int = 3
     not_imported: Sequence[Path] = ()
-    watched: bool = True
     from_step: int = 0
     sampled_communication: Mapping[str, int] = field(default_factory=lambda: {"cuda": 25, "cpu": 5})
 

@@ -202,7 +202,7 @@ class Checkpointer:
         folder = self._spec.starts / str(self._spec.start_number)
         with explained(folder, self._total_bytes):
             folder.mkdir(parents=True, exist_ok=True)
-            self._trainer.measured.write_record("seen", folder)
+            self._trainer.measured.write_record(folder, "seen")
             write_report(folder, self._report())
         name = rank_file(self._rank)
         sums = {name: save(part / name, rank_state(self._trainer, state))}

@@ -1,0 +1,145 @@
+"""A user's program, which another process watches by its files, and which is ended once it is measured."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import platform
+from pathlib import Path
+
+# by name: a program may replace the functions in their module
+from time import perf_counter, time
+from typing import Any
+
+from torch.optim import Optimizer
+
+from . import origins
+from .counted_optimizers import SteppedOptimizer
+from .ending import Ending, finish_with_multiprocessing
+from .measured_process import MeasuredProcess
+from .probe_spec import ProbeSpec
+from .process_record import write_json, write_text
+from .steps import FORWARD_STEPS, Step
+
+COUNTED_EVERY_SECONDS = 2.0
+"""Least seconds between two writes of the number of steps."""
+
+NO_STEP_BACKWARDS = 50
+"""Backward passes without an optimizer step, after which the record says so."""
+
+
+class WatchedProgram(MeasuredProcess):
+    """A process of a user's program.
+
+    Args:
+        spec: Says what to measure, and the folder of the files.
+        started: Monotonic seconds of the process's start, if the system does not report it.
+    """
+
+    def __init__(self, spec: ProbeSpec, started: float) -> None:
+        self._early_steps = max(FORWARD_STEPS, spec.check_after, spec.warmup_steps)
+        super().__init__(spec, started)
+        self._began_at = time() - (perf_counter() - self.started)
+        """Time of day at which the process began, by the clock as it was then."""
+
+    def begin(self) -> None:
+        """Leave a file for the process that watches this one, and a record at the end."""
+        self._write_started()
+        atexit.register(self.at_exit)
+
+    def begin_process(self, started: float | None = None) -> None:
+        """Begin again, with nothing but the hooks, in a process that was forked."""
+        super().begin_process(started)
+        self.ending = Ending()
+        self._next_count = 0.0
+        self._has_ended = False
+
+    def backward(self, tensors: Any) -> None:
+        """Note a backward pass, and that no step follows after many."""
+        super().backward(tensors)
+        if self.backwards == NO_STEP_BACKWARDS and not self.place:
+            finish_with_multiprocessing(self.at_exit)
+            self.notes.note(f"no optimizer step was seen in {NO_STEP_BACKWARDS} backward passes")
+            self._write_started()
+
+    def _end_part(self, optimizer: Optimizer, entry: SteppedOptimizer) -> None:
+        """End a step, or raise SystemExit again in a program that has swallowed it."""
+        if not self.ending.raised_exits:
+            super()._end_part(optimizer, entry)
+        elif entry is self.training_steps.leader:
+            self.ending.end()
+
+    def _first_step(self, optimizer: Optimizer) -> None:
+        finish_with_multiprocessing(self.at_exit)
+        super()._first_step(optimizer)
+        self.ending.device = self.steps.device
+
+    def _end_step(self, parts: list[Step]) -> None:
+        """Write what the watching process waits for; after the last step this raises SystemExit."""
+        super()._end_step(parts)
+        done = self.steps.done
+        if parts[-1].at >= self._next_count:
+            self._next_count = parts[-1].at + COUNTED_EVERY_SECONDS
+            write_text(self._file("steps"), str(done))
+        if done <= self._early_steps:
+            self._after_early_step(done)
+        if done == (self.spec.last_step if self.early_end is None else self.early_end.last_step):
+            try:
+                self.finish("steps")
+            except Exception as error:  # noqa: BLE001  # without a record it ends all the same
+                self.notes.fault("record", error)
+            self.ending.end()
+
+    def _after_early_step(self, done: int) -> None:
+        measuring, checked = done == max(self.spec.warmup_steps, 1), done == self.spec.check_after
+        if measuring:
+            write_text(self._file("measuring"), "")
+        if checked:
+            write_json(self._file("seen.json"), self.record("seen"))
+        if measuring or checked:
+            self.steps.begin_step(self.backwards)
+
+    def _without_gradients(self) -> None:
+        super()._without_gradients()
+        self.memory.enter("evaluate")
+
+    def finish(self, ended: str) -> None:
+        """Write the record once, in the process that made the steps."""
+        if self._has_ended or os.getpid() != self.pid:
+            return
+        if self.steps.done or self.backwards >= NO_STEP_BACKWARDS:
+            self._has_ended = True
+            if self.steps.done:
+                write_text(self._file("steps"), str(self.steps.done))
+            write_json(self._file("record.json"), self.record(ended))
+
+    def at_exit(self) -> None:
+        """Write the record and leave the process group as the process ends."""
+        if os.getpid() != self.pid:
+            return
+        try:
+            self.finish("itself")
+        except Exception as error:  # noqa: BLE001  # the program has ended well
+            self.notes.fault("record", error)
+        self.ending.at_exit()
+
+    def imported_files(self) -> dict[str, str]:
+        """Return the hashes of the user's source files."""
+        not_imported = [Path(__file__).parent, *self.spec.not_imported]
+        return origins.imported_files(not_imported, self._began_at)
+
+    def _file(self, kind: str) -> Path:
+        return self.spec.folder / f"{self.rank}.{self.pid}.{kind}"
+
+    def _write_started(self) -> None:
+        record = {
+            "pid": self.pid,
+            "host": platform.node(),
+            "python": platform.python_version(),
+            "torch_imported_seconds": self.torch_imported - self.started,
+            "backwards": self.backwards,
+            "events": self.notes.events,
+        }
+        # of the environment's rank, under which it was written first
+        rank = int(os.environ.get("RANK") or 0)
+        write_json(self.spec.folder / f"{rank}.{self.pid}.started.json", record)
