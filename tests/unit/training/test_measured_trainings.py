@@ -14,7 +14,7 @@ from scalewise.builtin.data.datasets import Dataset
 from scalewise.builtin.loop import TrainingState, train
 from scalewise.builtin.trainer import Trainer, build_loaders, build_trainer
 from scalewise.measure.hooks import hooked
-from scalewise.measure.kept_steps import NEW_ITERATION
+from scalewise.measure.step_flags import NEW_ITERATION
 from scalewise.plan.config.settings import Settings
 from scalewise.ranks.distributed.identity import Identity
 

@@ -14,9 +14,9 @@ from torch.testing._internal.distributed import fake_pg
 
 from scalewise.measure.early_end import KEY, EarlyEnd
 from scalewise.measure.guards import Notes
-from scalewise.measure.kept_steps import EVALUATION
 from scalewise.measure.loader_iterations import Batch, LoaderIteration
 from scalewise.measure.probe_spec import ProbeSpec
+from scalewise.measure.step_flags import EVALUATION
 from scalewise.measure.steps import StepRecord
 
 WARMUP = 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit.training.probe_record_of import record
 
-from scalewise.measure.kept_steps import EVALUATION, NEW_ITERATION, NEW_SHAPE, NO_GRAD, SAVE
+from scalewise.measure.step_flags import EVALUATION, NEW_ITERATION, NEW_SHAPE, NO_GRAD, SAVE
 from scalewise.ranks.results.figures import WINDOW_STEPS, throughput
 from scalewise.ranks.results.merge import (
     MeasuredSteps,

@@ -48,7 +48,7 @@ R = TypeVar("R", bound=BaseModel)
 SUMMARY, EPOCHS, RANKS, HISTORY = "summary.json", "epochs.csv", "ranks.csv", "history.json"
 UTILIZATION, MODEL = "utilization.csv", "model.safetensors"
 RECORD, RECORD_LOG = "record.json", "record.log"
-"""Links to the files of ``summary.json`` and ``train.log``, which Snakemake does not delete."""
+"""The files whose links are ``summary.json`` and ``train.log``; Snakemake deletes only the links."""
 RUN_RECORDS = (RECORD, EPOCHS, RANKS, UTILIZATION)
 """The files of every run that has a result; the summary is a link to the first."""
 

@@ -28,7 +28,7 @@ Ending = Literal["completed", "diverged", "stopped"]
 
 @dataclass
 class TrainingState:
-    """Progress of a training beside its weights; every count is of what is done.
+    """Progress of a training, without its weights; every count is of what is done.
 
     Args:
         loss_sum: Sum over this rank's samples of the epoch so far.
@@ -87,8 +87,8 @@ def train(
 ) -> Ending:
     """Train to the end that the settings ask for, or until the loss is no longer finite.
 
-    The end is that of all epochs, or of the first at which the accuracy asked for is held. Where steps are
-    asked for, it is the last of them, or the one after which the throughput is known well enough, and
+    The end is that of all epochs, or of the first at which the required accuracy is held. If the settings
+    have steps, it is the last of them, or the one after which the throughput is known well enough, and
     nothing is evaluated.
 
     Args:
@@ -115,7 +115,7 @@ def train(
         try:
             test_loss, accuracy = evaluate(trainer)
         except torch.OutOfMemoryError as error:
-            # the training itself had room: whoever reads the run's reason must not take it for too large
+            # the training itself had room: the run's reason must not name it as too large
             raise torch.OutOfMemoryError(
                 f"in the evaluation after epoch {state.epoch + 1}, not in training: {error}"
             ) from error
@@ -140,7 +140,7 @@ def train(
 
 
 def is_accurate_enough(accuracies: Sequence[float], settings: Settings) -> bool:
-    """True if the last epochs, as many as patience asks for, were all accurate enough to stop."""
+    """True if the last epochs, as many as the patience, were all accurate enough to stop."""
     last = accuracies[-settings.stop_patience_epochs :]
     if settings.stop_at_accuracy is None or len(last) < settings.stop_patience_epochs:
         return False
@@ -242,7 +242,7 @@ def evaluation_batch(samples_of_pass: int) -> int:
     """Most samples of a batch of evaluation: as many as a pass of training has, which keeps more of each.
 
     A forward pass without gradients holds the activations of a layer or two, a training pass those of all
-    layers, and gradients and the optimizer's states beside them.
+    layers, and gradients and the optimizer's states.
     """
     return min(samples_of_pass, LARGEST_EVALUATION_BATCH)
 
@@ -257,7 +257,7 @@ def evaluation_batches(
 
     Args:
         samples: Number of test samples over all ranks.
-        rank: The rank whose share is asked for.
+        rank: The rank of the share.
         world_size: Number of shares.
         batch_size: Most samples of a batch.
     """

@@ -26,7 +26,7 @@ class ParallelModel:
 
     Args:
         module: The eager module, for evaluation and for its state.
-        compiled: The callable that trains; compiled where that was asked for.
+        compiled: The callable that trains; compiled if the settings say so.
         data_parallel: Exchanges the gradients.
         graph_traced: False until DDP has seen the first step of a static graph.
     """

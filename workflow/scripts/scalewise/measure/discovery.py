@@ -133,7 +133,7 @@ def parameters_of(optimizers: Iterable[Optimizer]) -> list[torch.Tensor]:
 def device_of(optimizer: Optimizer) -> torch.device | None:
     """The GPU of the parameters that an optimizer updates; None where they are trained by the CPU.
 
-    Parameters on the host, beside a CUDA that is in use, are those of a model whose optimizer is kept there:
+    Parameters on the host, if CUDA is in use, are those of a model whose optimizer is kept there:
     the GPU is then the current one.
     """
     on_gpus = (parameter.device for parameter in parameters_of([optimizer]) if parameter.is_cuda)

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from .guards import Notes
-from .kept_steps import NO_GRAD, UNUSUAL_SHARE, unusual_steps, without_usual_shapes
 from .probe_spec import ProbeSpec
 from .run_interval import WINDOW_STEPS, Steadiness, assess, check_points
+from .step_flags import NO_GRAD, UNUSUAL_SHARE, unusual_steps, without_usual_shapes
 from .steps import StepRecord
 
 AHEAD_STEPS = 2 * WINDOW_STEPS

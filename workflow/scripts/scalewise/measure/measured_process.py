@@ -19,12 +19,12 @@ from .counted_optimizers import CountedOptimizers, SteppedOptimizer
 from .discovery import all_objects, compiled_frames, device_of, parameters_of
 from .early_end import EarlyEnd
 from .guards import Notes
-from .kept_steps import NEW_SHAPE, NO_GRAD, SAVE
 from .loader_iterations import CHECKED_BATCHES, LoaderIterations
 from .losses import LossTrend
 from .memory import PeakMemory
 from .probe_spec import ProbeSpec
 from .process_record import process_record
+from .step_flags import NEW_SHAPE, NO_GRAD, SAVE
 from .steps import FORWARD_STEPS, Step, StepRecord
 from .trained_model import TrainedModel
 from .training_steps import TrainingSteps

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from .kept_steps import EVALUATION, NEW_ITERATION, NO_GRAD
 from .loader_iterations import Batch, LoaderIteration
+from .step_flags import EVALUATION, NEW_ITERATION, NO_GRAD
 
 SETTLED_AFTER = 50
 """Steps after which it is known which data-loader iterations train, and a GPU has long done its work."""

@@ -103,9 +103,9 @@ class WorkerLoader(DataLoader[Batch]):
     def _start_processes(self) -> None:
         """Begin an epoch without batches, for which torch's loader starts them; born deaf to SIGTERM.
 
-        Now, while no other thread of the rank is at work: glibc gives a process that is forked beside one
-        that runs a C++ static's first use a lock (of ``atexit``) that nobody will release, and torch waits
-        for it before it loads anything (https://github.com/pytorch/pytorch/issues/130610).
+        Now, while no other thread of the rank is at work: glibc gives a process that is forked during the
+        first use of a C++ static in another thread a lock (of ``atexit``) that is never released, and torch
+        waits for it before it loads anything (https://github.com/pytorch/pytorch/issues/130610).
         """
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         try:
@@ -123,7 +123,7 @@ def _leave_signals_to_the_rank(_worker: int) -> None:
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
     def obey_the_rank() -> None:
-        # blocked since the process began, and so there to be asked for, with its sender
+        # blocked since the process began, and so kept with its sender
         while signal.sigwaitinfo({signal.SIGTERM}).si_pid != rank:
             pass
         os._exit(0)

@@ -39,11 +39,11 @@ def quantile(values: Sequence[float], fraction: float) -> float:
 
 
 def waiting_seconds(communication: Sequence[Sequence[float]]) -> list[float | None]:
-    """The mean time that each rank waits in a step for the rank that is the last in that step.
+    """Return the mean time that each rank waits in a step for the last rank of that step.
 
-    Nobody can exchange before the last rank comes: it waits for nobody, and its communication, the least of
-    that step, is the exchange itself. What the others take beyond it is waiting. The least of the ranks'
-    means would not do: where another rank is the last in each step, every rank's mean holds waiting.
+    No rank can exchange before the last one comes, which does not wait: its communication, the least of that
+    step, is the exchange itself. What the others take beyond it is waiting. The least of the ranks' means
+    would be too long: if another rank is the last in each step, every rank's mean holds waiting.
 
     Args:
         communication: Seconds of the same steps on each rank.

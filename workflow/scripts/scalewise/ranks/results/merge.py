@@ -9,7 +9,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Literal
 
-from scalewise.measure.kept_steps import (
+from scalewise.measure.step_flags import (
     EVALUATION,
     NEW_ITERATION,
     NEW_SHAPE,
@@ -368,7 +368,7 @@ def _windows(
 
 
 def step_seconds(rank: ProbeRecord, index: int, off: bool = False) -> float:
-    """Device seconds of a step, less those of an evaluation in it where ``off`` asks for that."""
+    """Return the device seconds of a step, less those of an evaluation in it if ``off`` is true."""
     seconds = rank.seconds[index] or 0.0
     return max(seconds - rank.off_seconds[index], 0.0) if off else seconds
 

@@ -22,7 +22,7 @@ def program_measurements(
     argv: Sequence[str],
     readings: Sequence[tuple[float, float]],
 ) -> ProgramMeasurements:
-    """Collect what is known of a user's program beside the figures that every training has.
+    """Collect what is known of a user's program in addition to the figures of every training.
 
     Args:
         settings: The program's.

@@ -47,13 +47,14 @@ class ProbeRecord(_Part):
         rank: Number in the process group; without one, the launcher's.
         from_step: Optimizer steps that the training had made before this process; the lists begin there.
         world_size: Ranks of the process group; 1 without one.
-        marks: Monotonic seconds of this host at which each step ended.
-        seconds: Device seconds since the end of the step before; None for the first.
+        marks: Monotonic seconds of this host at which each step ended; a GPU may still be at work on it.
+        seconds: Device seconds since the end of the step before, or since a pause of the training; None for
+            the first step of a program, whose begin is unknown.
         flags: Bits that say what else the step held.
         off_seconds: Host seconds of a step in which it evaluated or computed no gradients.
         samples: Samples of the batches of a DataLoader that feeds the training; empty without one.
         forward_samples: Samples of a step by the inputs of forward passes; None where none was seen.
-        wait_seconds: Host seconds of waiting for a DataLoader's batches.
+        wait_seconds: Seconds of waiting for a DataLoader's batches: of the GPU that trains, else of the host.
         gradient_bytes: Bytes of all gradients; of one rank's share where ``sharded``.
         weights: Sums of parts of some parameters, equal on all ranks that exchange gradients.
         weights_finite: Whether the values of parts of some parameters are finite; None if unknown.
@@ -130,14 +131,14 @@ def read_records(folder: Path, kind: str, rank: int | None = None) -> list[Probe
             continue
         with suppress(OSError, ValidationError, ValueError):  # one that is not there yet
             found.append(ProbeRecord.model_validate_json(path.read_text(encoding="utf-8")))
-    # one that made none tells in what it left at its start how far it came
+    # a process without a step has a file from its start, see backwards_without_step
     return sorted(
         (record for record in found if record.step_count), key=lambda record: (record.rank, record.pid)
     )
 
 
 def backwards_without_step(folder: Path) -> int:
-    """Most backward passes that a process made which left no step."""
+    """Return the most backward passes of a process that made no step."""
     counts = [0]
     for path in _listed(folder, STARTED):
         with suppress(OSError, ValueError):
@@ -146,7 +147,7 @@ def backwards_without_step(folder: Path) -> int:
 
 
 def steps_done(folder: Path) -> int:
-    """Optimizer steps that some process has told of."""
+    """Return the optimizer steps that some process has written."""
     counts = [0]
     for path in _listed(folder, STEPS):
         with suppress(OSError, ValueError):
@@ -160,6 +161,6 @@ def measures(folder: Path) -> bool:
 
 
 def _listed(folder: Path, kind: str) -> Iterator[Path]:
-    """Files of a kind, listed: a network file system may remember that a file was missing."""
+    """Yield the files of a kind by a listing: a network file system may remember that a file was missing."""
     with suppress(OSError):
         yield from [path for path in folder.iterdir() if path.name.endswith(f".{kind}")]

@@ -9,7 +9,7 @@ from itertools import chain, pairwise
 from pathlib import Path
 
 from scalewise.execution.messages import TrainSpec
-from scalewise.measure.kept_steps import WARM_UP
+from scalewise.measure.step_flags import WARM_UP
 from scalewise.ranks.monitoring.monitor import MonitorReport, across_starts
 from scalewise.ranks.results.merge import join_starts, without_measurements
 from scalewise.ranks.results.rank_record import RECORD, ProbeRecord, read_records

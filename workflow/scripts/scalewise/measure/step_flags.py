@@ -1,4 +1,4 @@
-"""The steps that show the training's speed. Pure functions, without torch."""
+"""Flags of steps, and what they say of steps that are unlike the others. Pure functions, without torch."""
 
 from __future__ import annotations
 
