@@ -11,13 +11,13 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from scalewise.builtin.parallel_model import ParallelModel
-from scalewise.measure.communication import KEPT_STEPS, CommunicationSamples
+from scalewise.measure.communication import CommunicationSamples
 from scalewise.plan.config.settings import Settings
 
 CPU = torch.device("cpu")
 WARM_UP = 4
 EVERY = 5
-LATE_SECONDS = 0.05
+LATE_SECONDS = 0.1
 
 pytestmark = pytest.mark.usefixtures("one_rank")
 
@@ -63,11 +63,11 @@ class Steps:
                 self.samples = CommunicationSamples(self.model.data_parallel, EVERY, WARM_UP)
             self.samples.after_step(self._done)
         assert self.samples is not None
-        return self.samples.step_seconds()
+        return [seconds for seconds in self.samples.column(self._done) if seconds is not None]
 
 
 def late(seconds: list[float]) -> list[bool]:
-    return [each >= 0.75 * LATE_SECONDS for each in seconds]
+    return [each >= 0.5 * LATE_SECONDS for each in seconds]
 
 
 @pytest.mark.parametrize("micro_batches", [1, 3])
@@ -96,10 +96,11 @@ def test_a_run_that_only_warms_up_has_no_measured_exchange() -> None:
     assert Steps(lambda _number: True).make(WARM_UP + 1) == []
 
 
-def test_of_very_many_sampled_steps_the_last_are_kept() -> None:
-    steps = Steps(lambda _number: False)
-    steps.make(WARM_UP + 3)
+def test_an_exchange_is_that_of_its_step() -> None:
+    steps = Steps({WARM_UP + 3}.__contains__)
+    steps.make(WARM_UP + 6)
     assert steps.samples is not None
-    for _ in range(KEPT_STEPS):
-        steps.samples._seconds.append(1.0)
-    assert steps.samples.step_seconds() == [1.0] * KEPT_STEPS
+    column = steps.samples.column(WARM_UP + 6)
+    assert [index for index, seconds in enumerate(column) if seconds and seconds >= 0.5 * LATE_SECONDS] == [
+        WARM_UP + 2
+    ]

@@ -278,11 +278,16 @@ def test_utilization_is_that_of_the_starts_whose_steps_are_measured(changed: boo
 
 
 def test_communication_is_that_of_the_starts_whose_steps_are_measured() -> None:
-    earlier = record(steps=20, communication_seconds=[0.5])
-    later = record(steps=20, communication_seconds=[0.1], from_step=20)
+    def timed(*pairs: tuple[int, float]) -> list[float | None]:
+        return [dict(pairs).get(index) for index in range(20)]
+
+    # the exchange of its last step was made again
+    earlier = record(steps=20, communication_seconds=timed((8, 0.5), (19, 0.7)))
+    later = record(steps=20, communication_seconds=timed((7, 0.1)), from_step=19)
     (both,) = join_starts([[earlier], [later]], [5, 5])
     (last,) = join_starts([[without_measurements(earlier)], [later]], [5, 5])
-    assert (both.communication_seconds, last.communication_seconds) == ([0.5, 0.1], [0.1])
+    assert (both.timed_exchanges, last.timed_exchanges) == ([0.5, 0.1], [0.1])
+    assert len(both.communication_seconds) == both.step_count == 39
 
 
 @pytest.mark.parametrize(("stop", "unmeasured"), [(4, 4), (9, 9), (12, 10)])

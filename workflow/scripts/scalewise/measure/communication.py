@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any
-
-KEPT_STEPS = 1000
-"""Most exchanges that are kept, the last ones."""
 
 NANOSECONDS = 1e9
 
@@ -23,7 +19,8 @@ class CommunicationSamples:
     def __init__(self, data_parallel: Any, every: int, warmup_steps: int) -> None:
         data_parallel._set_ddp_runtime_logging_sample_rate(every)
         self._logger = data_parallel.logger
-        self._seconds = deque[float](maxlen=KEPT_STEPS)
+        self._seconds: dict[int, float] = {}
+        """Seconds of timed exchanges, by DDP's number of the exchange."""
         self._first: tuple[int, int] | None = None
         """Steps and exchanges at the first reading, whose seconds are those of the warm-up."""
         self._last: tuple[int, int] | None = None
@@ -50,14 +47,25 @@ class CommunicationSamples:
             total, overlap = (
                 float(counters.get(f"backward_{part}_time", 0)) for part in ("comm", "compute_comm_overlap")
             )
-            self._seconds.append(max(total - overlap, 0.0) / NANOSECONDS)
+            self._seconds[exchange] = max(total - overlap, 0.0) / NANOSECONDS
         else:
             self._first = done, exchange
         self._last = done, exchange
 
-    def step_seconds(self) -> list[float]:
-        """Return the seconds of communication of single steps, which may have several exchanges."""
+    def column(self, steps: int) -> list[float | None]:
+        """Return the seconds of communication of each step, over all its exchanges; None if DDP timed none.
+
+        Args:
+            steps: Number of steps.
+        """
+        column: list[float | None] = [None] * steps
         if self._first is None or self._last is None or self._last == self._first:
-            return list(self._seconds)
-        steps, exchanges = self._last[0] - self._first[0], self._last[1] - self._first[1]
-        return [max(round(exchanges / steps), 1) * seconds for seconds in self._seconds]
+            return column
+        (first_done, first), (last_done, last) = self._first, self._last
+        exchanges_of_a_step = max(round((last - first) / (last_done - first_done)), 1)
+        for exchange, seconds in self._seconds.items():
+            # DDP reported the first one after the step that followed it
+            index = first_done - 2 + (exchange - first) // exchanges_of_a_step
+            if index < steps:
+                column[index] = exchanges_of_a_step * seconds
+        return column

@@ -76,9 +76,9 @@ def process_record(process: MeasuredProcess, ended: str) -> dict[str, Any]:
         "losses": value_of("losses", process.losses.record, {}),
         "batches": process.iterations.checksums or None,
         "forward_batches": process.forward_checksums or None,
-        "communication_seconds": None
+        "communication_seconds": []
         if process.communication is None
-        else process.communication.step_seconds(),
+        else process.communication.column(steps.done),
         "peak_memory": process.memory.record(steps.evaluated),
         "versions": value_of("versions", process.versions, {}),
         "imported_files": value_of("imported files", process.imported_files, {}),

@@ -99,7 +99,10 @@ def join_starts(starts: Sequence[Sequence[ProbeRecord]], warmup_steps: Sequence[
     return joined
 
 
-COLUMNS = ("marks", "seconds", "flags", "off_seconds", "samples", "wait_seconds", "backward_passes")
+COLUMNS = (
+    *("marks", "seconds", "flags", "off_seconds", "samples", "wait_seconds", "backward_passes"),
+    "communication_seconds",
+)
 """Fields of a record that have an entry for each step."""
 
 
@@ -118,8 +121,6 @@ def _followed_by(earlier: ProbeRecord, later: ProbeRecord) -> ProbeRecord:
     columns = {name: [*getattr(earlier, name), *getattr(later, name)] for name in COLUMNS}
     peaks, before = later.peak_memory, earlier.peak_memory
     evaluated = [each for each in (peaks.evaluation_bytes, before.evaluation_bytes) if each is not None]
-    timed = [each.communication_seconds for each in (earlier, later)]
-    known = [each for each in timed if each is not None]
     return later.model_copy(
         update=columns
         | {
@@ -131,7 +132,6 @@ def _followed_by(earlier: ProbeRecord, later: ProbeRecord) -> ProbeRecord:
                     "evaluation_bytes": max(evaluated, default=None),
                 }
             ),
-            "communication_seconds": [each for steps in known for each in steps] if known else None,
             "skipped_by_scaler": earlier.skipped_by_scaler + later.skipped_by_scaler,
         }
     )
@@ -140,7 +140,8 @@ def _followed_by(earlier: ProbeRecord, later: ProbeRecord) -> ProbeRecord:
 def without_measurements(rank: ProbeRecord) -> ProbeRecord:
     """Copy a record so that none of its steps is measured."""
     flags = [bits | WARM_UP for bits in rank.flags]
-    return rank.model_copy(update={"flags": flags, "communication_seconds": None})
+    untimed = [None for _ in rank.communication_seconds]
+    return rank.model_copy(update={"flags": flags, "communication_seconds": untimed})
 
 
 def measured_steps(

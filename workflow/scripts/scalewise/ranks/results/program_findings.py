@@ -62,7 +62,7 @@ def program_measurements(
 def _unknown(records: Sequence[ProbeRecord]) -> dict[str, str]:
     """Say why a quantity of a program is unknown."""
     unknown: dict[str, str] = {}
-    if any(record.communication_seconds is None for record in records):
+    if not all(record.communication_seconds for record in records):
         unknown["communication"] = (
             "it is counted by DistributedDataParallel, and none was seen on every rank"
             if len(records) > 1

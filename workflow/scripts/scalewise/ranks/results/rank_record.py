@@ -63,7 +63,7 @@ class ProbeRecord(_Part):
         forward_batches: Checksums of the inputs of the first forward passes; None where none was seen.
         data_parallel_devices: Most devices among which a DataParallel divides a batch; 0 without one.
         refused: A kind of parallelism of which samples and exchange cannot be told; None as a rule.
-        communication_seconds: Exposed exchange of single steps; None without DDP.
+        communication_seconds: Exposed exchange of each step, None if DDP did not time it; empty without DDP.
         own_interval: Interval of the run's own throughput, on rank 0 and where that was to end it.
     """
 
@@ -110,12 +110,17 @@ class ProbeRecord(_Part):
     weights_finite: bool | None = None
     batches: list[float | None] | None = None
     forward_batches: list[float | None] | None = None
-    communication_seconds: list[float] | None = None
+    communication_seconds: list[float | None] = []
     own_interval: OwnInterval | None = None
     peak_memory: Peaks
     versions: dict[str, str]
     imported_files: dict[str, str] = {}
     events: list[str] = []
+
+    @property
+    def timed_exchanges(self) -> list[float]:
+        """Seconds of the exchanges that DDP has timed, in the order of their steps."""
+        return [seconds for seconds in self.communication_seconds if seconds is not None]
 
     @property
     def step_count(self) -> int:

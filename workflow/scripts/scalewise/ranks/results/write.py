@@ -198,7 +198,7 @@ def _epochs(facts: Facts, rank: ProbeRecord) -> list[EpochRecord]:
 def _rank_rows(
     joined: JoinedStarts, last: StartRecords, steps: MeasuredSteps, facts: Facts | None
 ) -> list[RankRecord]:
-    waiting = waiting_seconds([record.communication_seconds or [] for record in joined.ranks])
+    waiting = waiting_seconds([record.timed_exchanges for record in joined.ranks])
     reports = {report.rank: report for report in last.reports}
     timed = dict(enumerate(facts.timed if facts else ()))
     return [
@@ -223,7 +223,7 @@ def _rank_row(
     timed: PassTimes,
 ) -> RankRecord:
     seconds = [step_seconds(record, index) for index in steps.kept]
-    counted, memory = record.communication_seconds, record.peak_memory
+    counted, memory = record.timed_exchanges, record.peak_memory
     local_rank = record.local_rank if report is None or report.local_rank is None else report.local_rank
     return RankRecord(
         rank=record.rank,
