@@ -17,6 +17,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from scalewise.records import replaced_whole
+
 CHECKSUM = "sha256"
 """Name of the checksum in the metadata of a prepared file."""
 
@@ -88,10 +90,15 @@ def write(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
     Raises:
         DatasetError: The file cannot be written; no part of it is left.
     """
-    with writable(path), TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
-        part = Path(folder) / path.name
-        save_file(dict(tensors), part, {CHECKSUM: _checksum(tensors)})
-        part.replace(path)
+    with (
+        writable(path),
+        # the library may leave parts under other names, and lets only the owner read its file
+        TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder,
+        replaced_whole(path) as part,
+    ):
+        whole = Path(folder) / path.name
+        save_file(dict(tensors), whole, {CHECKSUM: _checksum(tensors)})
+        whole.replace(part)
 
 
 @contextmanager
