@@ -62,7 +62,7 @@ def project_task(
     assert settings.global_batch_size is not None
     loaders = build_loaders(settings, dataset, identity.rank, device, TIMEOUT_SECONDS)
     trainer = build_trainer(settings, settings.global_batch_size, dataset, loaders, identity, device)
-    trainer.measured.begin_training(0, None, device)
+    trainer.measured.begin_training(trainer.optimizer, 0, None, device)
     return trainer
 
 

@@ -105,7 +105,7 @@ def make_task(one_rank: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeT
             settings, batch, dataset, build_loaders(settings, dataset, 0, CPU, 60), ALONE, CPU
         )
         with hooked(trainer.measured):
-            trainer.measured.begin_training(0, None, CPU)
+            trainer.measured.begin_training(trainer.optimizer, 0, None, CPU)
             train_epoch(trainer, TrainingState.start(trainer.device))
         return trainer
 

@@ -77,7 +77,7 @@ class Log:
         state = TrainingState.start(CPU)
         losses = []
         with hooked(self.trainer.measured):
-            self.trainer.measured.begin_training(0, None, CPU)
+            self.trainer.measured.begin_training(self.trainer.optimizer, 0, None, CPU)
             for _ in range(epochs):
                 loss = train_epoch(self.trainer, state, after_step)
                 assert loss is not None

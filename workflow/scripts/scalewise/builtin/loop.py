@@ -97,7 +97,9 @@ def train(
         report: Called with each epoch as it ends.
         after_step: Called after each optimizer step but the last of ``steps``; true ends the training there.
     """
-    trainer.measured.begin_training(state.steps, trainer.settings.last_step, trainer.device)
+    trainer.measured.begin_training(
+        trainer.optimizer, state.steps, trainer.settings.last_step, trainer.device
+    )
     while not state.is_over(trainer.settings):
         train_loss = train_epoch(trainer, state, after_step)
         if train_loss is None:

@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import nn
+from torch.optim import Optimizer
 
 from scalewise.measure.early_end import EarlyEnd
 from scalewise.measure.measured_process import MeasuredProcess
@@ -16,9 +18,11 @@ from scalewise.measure.process_record import write_json
 class MeasuredTraining(MeasuredProcess):
     """This process, made before the model: memory that is held by then is none of the training's.
 
-    A user's program is measured by what its hooks see. This training also says when it pauses, so that its
-    evaluations and checkpoints are in no step.
+    A user's program is measured by what its hooks see. This training also names its optimizer, and says when
+    it pauses, so that its evaluations and checkpoints are in no step.
     """
+
+    _optimizer: Optimizer | None = None
 
     def begin_process(self, started: float | None = None) -> None:
         """Begin with nothing measured."""
@@ -26,10 +30,13 @@ class MeasuredTraining(MeasuredProcess):
         self.memory = PeakMemory(resets=True)
         self._versions: dict[str, str] = {}
 
-    def begin_training(self, from_step: int, last_step: int | None, device: torch.device) -> None:
+    def begin_training(
+        self, optimizer: Optimizer, from_step: int, last_step: int | None, device: torch.device
+    ) -> None:
         """Begin the first step now.
 
         Args:
+            optimizer: Its steps are those of the training.
             from_step: Optimizer steps that the training has made before.
             last_step: Optimizer steps after which it ends at the latest; None for another end.
             device: Trains.
@@ -37,8 +44,13 @@ class MeasuredTraining(MeasuredProcess):
         steps = max((last_step or 0) - from_step - self.spec.warmup_steps, 0)
         self.spec = replace(self.spec, from_step=from_step, steps=steps)
         self.early_end = EarlyEnd(self.spec, self.steps, self.notes) if self.spec.until_interval else None
+        self._optimizer = optimizer
         self.steps.device = self.memory.device = device if device.type == "cuda" else None
         self.resume()
+
+    def _candidates(self) -> tuple[list[nn.Module], list[Optimizer]]:
+        modules, optimizers = super()._candidates()
+        return modules, optimizers if self._optimizer is None else [self._optimizer]
 
     def pause(self, phase: MemoryPhase) -> None:
         """Leave the training until ``resume``: what follows is in no step."""

@@ -224,7 +224,7 @@ class MeasuredProcess:
             self.rank, self.world_size = distributed.get_rank(), distributed.get_world_size()
             self.backend = str(distributed.get_backend())
         try:
-            modules, optimizers = all_objects()
+            modules, optimizers = self._candidates()
             self.optimizers.register(optimizers, modules)
             # one that is there and has yet to step may be the training's
             leading = max(optimizers, key=lambda each: self.optimizers.entry(each).weight)
@@ -237,10 +237,14 @@ class MeasuredProcess:
         self._check_threads()
         self._check_devices(optimizer)
 
+    def _candidates(self) -> tuple[list[nn.Module], list[Optimizer]]:
+        """Return the modules and optimizers among which the training's are."""
+        return all_objects()
+
     def _follow(self, optimizer: Optimizer | None) -> None:
         """Follow the optimizer that leads now, if it is another one and the program still has it."""
         if optimizer is not None and self.model.follows_another_than(optimizer):
-            self.model.follow(optimizer, *all_objects())
+            self.model.follow(optimizer, *self._candidates())
 
     def _time_communication(self, device: str) -> None:
         data_parallel = self.model.modules.data_parallel
