@@ -36,7 +36,7 @@ class MeasuredTraining(MeasuredProcess):
         """Begin the first step now.
 
         Args:
-            optimizer: Its steps are those of the training.
+            optimizer: The optimizer whose steps are those of the training.
             from_step: Optimizer steps that the training has made before.
             last_step: Optimizer steps after which it ends at the latest; None for another end.
             device: Trains.
