@@ -105,6 +105,15 @@ class Training:
         save(files[1], states.rank_state(trainer, self.state))
         return trainer
 
+    def checkpoint(self) -> dict[Path, bytes]:
+        """Return the files of the checkpoint."""
+        return {path: path.read_bytes() for path in self.folder.glob("*.pt")}
+
+    def restore(self, files: dict[Path, bytes]) -> None:
+        """Put an older checkpoint in the place of the newest."""
+        for path, content in files.items():
+            path.write_bytes(content)
+
     def report(self) -> RankReport:
         return rank_report.report_of(ALONE, [None], [WATCHED], None, 0.0, ENDED)
 
@@ -217,10 +226,9 @@ def test_a_package_that_takes_no_part_in_a_step_may_change(
 def test_a_start_whose_checkpoints_were_not_used_has_no_step_in_the_run(training: Training) -> None:
     """Its steps are made again from an older checkpoint."""
     training.part(12)
-    older = [(path, path.read_bytes()) for path in training.folder.glob("*.pt")]
+    older = training.checkpoint()
     training.part(18)
-    for path, content in older:
-        path.write_bytes(content)
+    training.restore(older)
     training.part(STEPS)
     figures = training.recorded()
     assert sum(window.steps for window in figures.windows) == STEPS
@@ -230,13 +238,12 @@ def test_a_start_whose_checkpoints_were_not_used_has_no_step_in_the_run(training
 def test_steps_beyond_the_last_checkpoint_of_a_start_are_counted_once(training: Training) -> None:
     """A start records more steps than the checkpoint holds from which the next one resumes."""
     training.part(12)
-    older = [(path, path.read_bytes()) for path in training.folder.glob("*.pt")]
+    older = training.checkpoint()
     training.folder.joinpath("shared.pt").unlink()
     training.parts = 0
     shutil.rmtree(training.spec().starts)
     training.part(15)
-    for path, content in older:
-        path.write_bytes(content)
+    training.restore(older)
     training.part(STEPS)
     figures = training.recorded()
     assert sum(window.steps for window in figures.windows) == STEPS

@@ -46,9 +46,6 @@ from scalewise.ranks.results.starts import (
 from scalewise.ranks.results.write import Epoch, Facts, write_records
 from scalewise.records import MODEL, Measurements, Startup, later, replaced_whole, seconds_between, utc_now
 
-POLL_SECONDS = 0.1
-"""Time between two checks for the records of the other ranks."""
-
 
 class StartupTimer:
     """Divides the time since the start of this process into the parts of ``Startup``."""

@@ -19,9 +19,6 @@ class DeviceTimer(Protocol[Mark]):
     def synchronize(self) -> None:
         """Wait until the device has done all it was given."""
 
-    def wait(self, mark: Mark) -> None:
-        """Wait until the device has come to a mark; what it was given later goes on."""
-
     def seconds(self, start: Mark, end: Mark) -> float:
         """Seconds between two marks; valid once the device has come to them."""
 
@@ -38,9 +35,6 @@ class HostTimer:
 
     def synchronize(self) -> None:
         """Do nothing: nothing is ever pending."""
-
-    def wait(self, mark: float) -> None:
-        """Do nothing, as above."""
 
     def seconds(self, start: float, end: float) -> float:
         """Seconds between two marks."""
@@ -66,10 +60,6 @@ class CudaTimer:
     def synchronize(self) -> None:
         """Wait for every stream of the device."""
         torch.cuda.synchronize(self._device)
-
-    def wait(self, mark: torch.cuda.Event) -> None:
-        """Wait for one event."""
-        mark.synchronize()
 
     def seconds(self, start: torch.cuda.Event, end: torch.cuda.Event) -> float:
         """Seconds between two events, of which CUDA gives milliseconds."""
