@@ -29,7 +29,7 @@ help:
 	@echo "make reliability  provoke every fault and give every bad input, thoroughly; writes docs/reliability.md"
 	@echo "make lint     check style, types and the workflow"
 	@echo "make slurm-lab  start a real Slurm cluster of four nodes on this machine (root on Debian or Ubuntu)"
-	@echo "make gpu      what only a GPU can show: tests and benchmark in under 9 minutes; writes docs/gpu.md"
+	@echo "make gpu      what only a GPU can show: tests and benchmark in under 14 minutes; writes docs/gpu.md"
 	@echo "make bench    measure speed and memory against plain PyTorch, torchvision and Snakemake"
 	@echo "make generated  write what is generated: JSON Schemas, the table of keys, figure captions"
 	@echo "make clean    remove the virtual environment; results stay"

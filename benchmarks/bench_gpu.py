@@ -92,7 +92,9 @@ class Bench:
             TimeoutError: it was cut off at the deadline.
             RuntimeError: it failed; the message is the first line of why.
         """
-        context = get_context("spawn")
+        # of a process that has imported torch (ten seconds on a slow CPU) and asked for no GPU
+        context = get_context("forkserver")
+        context.set_forkserver_preload(["benchmarks.gpu_training"])
         receiver, sender = context.Pipe(duplex=False)
         process = context.Process(target=_answer, args=(sender, way, arguments))
         process.start()

@@ -89,6 +89,16 @@ def test_the_mean_is_of_the_training_alone() -> None:
     assert 0.7 < report.mean_utilization < 0.9
 
 
+@pytest.mark.parametrize(("counted", "drawn"), [((5.0, 5.0), None), ((5.0, 12.5), 7.5)])
+def test_energy_is_what_the_counter_moved_by_and_unknown_where_it_did_not_move(
+    counted: tuple[float, float], drawn: float | None
+) -> None:
+    readings = iter([Reading(0.5, 1, energy_joules=joules) for joules in counted])
+    monitor = Monitor(CPU, 1, "node-a", 0, sensor=Script(readings), interval_seconds=60)
+    monitor.start()
+    assert monitor.stop().energy_joules == drawn
+
+
 @dataclass
 class Script:
     """A sensor that says what a test tells it to."""

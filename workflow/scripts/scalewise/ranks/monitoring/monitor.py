@@ -240,7 +240,8 @@ class Monitor:
         first, latest = self._first, self._latest
         if first is None or latest is None or first.energy_joules is None or latest.energy_joules is None:
             return self._power_joules
-        return latest.energy_joules - first.energy_joules
+        # a device draws energy all the time: a counter that has not moved is updated more seldom than this
+        return latest.energy_joules - first.energy_joules or None
 
     def _notes(self) -> list[str]:
         throttled = [f"throttled in {count} samples: {reason}" for reason, count in self._throttling.items()]
