@@ -706,11 +706,7 @@ def replaced_whole(path: Path) -> Iterator[Path]:
     """Yield a temporary file to write, which then replaces ``path`` whole or not at all, even in a crash."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        temporary.touch()
-        mode = stat.S_IMODE(temporary.stat().st_mode)
         yield temporary
-        # a library may put a file that only its owner can read in its place
-        temporary.chmod(mode)
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(path)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 
 from scalewise.builtin.checkpoints.checkpointer import Checkpointer
 from scalewise.builtin.data import datasets
@@ -44,7 +43,7 @@ from scalewise.ranks.results.starts import (
     wait_for_start,
 )
 from scalewise.ranks.results.write import Epoch, Facts, write_records
-from scalewise.records import MODEL, Measurements, Startup, later, replaced_whole, seconds_between, utc_now
+from scalewise.records import MODEL, Measurements, Startup, later, seconds_between, utc_now
 
 
 class StartupTimer:
@@ -226,8 +225,7 @@ def record_training(rank: RankContext, trainer: Trainer, state: TrainingState, f
     if rank.settings.save_model:
         weights = trainer.parallel_model.state()
         if writes:
-            with replaced_whole(folder / MODEL) as temporary:
-                save_file(weights, temporary)
+            datasets.save_whole(weights, folder / MODEL)
     starts: list[StartRecords] = []
     if writes:
         timeout = rank.rank_setup.timeout_seconds

@@ -7,6 +7,7 @@ the pages of a file.
 from __future__ import annotations
 
 import hashlib
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -90,14 +91,23 @@ def write(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
     Raises:
         DatasetError: The file cannot be written; no part of it is left.
     """
+    with writable(path):
+        save_whole(tensors, path, {CHECKSUM: _checksum(tensors)})
+
+
+def save_whole(
+    tensors: Mapping[str, torch.Tensor], path: Path, metadata: dict[str, str] | None = None
+) -> None:
+    """Write tensors and metadata as a safetensors file, whole or not at all, with the mode of a new file."""
     with (
-        writable(path),
         # the library may leave parts under other names, and lets only the owner read its file
         TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder,
         replaced_whole(path) as part,
     ):
+        part.touch()
         whole = Path(folder) / path.name
-        save_file(dict(tensors), whole, {CHECKSUM: _checksum(tensors)})
+        save_file(dict(tensors), whole, metadata)
+        whole.chmod(stat.S_IMODE(part.stat().st_mode))
         whole.replace(part)
 
 
