@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -89,6 +90,17 @@ def test_the_mean_is_of_the_training_alone() -> None:
     assert 0.7 < report.mean_utilization < 0.9
 
 
+def test_a_mean_is_not_stated_of_a_training_that_is_shorter_than_three_readings_cover() -> None:
+    sensor = Script(itertools.repeat(Reading(0.5, 1)), window_seconds=1.0)
+    monitor = Monitor(CPU, 1, "node-a", 0, sensor=sensor, interval_seconds=60)
+    monitor.start()
+    monitor.phase = TRAIN
+    time.sleep(2 * SHORTEST_SECONDS)
+    report = monitor.stop()
+    assert report.mean_utilization is None
+    assert report.note == "0.0 s of training are too short for the device's utilization"
+
+
 @pytest.mark.parametrize(("counted", "drawn"), [((5.0, 5.0), None), ((5.0, 12.5), 7.5)])
 def test_energy_is_what_the_counter_moved_by_and_unknown_where_it_did_not_move(
     counted: tuple[float, float], drawn: float | None
@@ -106,6 +118,7 @@ class Script:
     readings: Iterator[Reading]
     action: Callable[[], None] = lambda: None
     closed: bool = False
+    window_seconds: float = 0.0
 
     def read(self) -> Reading:
         self.action()

@@ -23,6 +23,8 @@ READING_SECONDS = 1000.0
 class SlowSensor:
     """A sensor that takes a quarter of an hour for each reading, by the clock of the steps."""
 
+    window_seconds = 0.0
+
     def __init__(self) -> None:
         self.readings = 0
 

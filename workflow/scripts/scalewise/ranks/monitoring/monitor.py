@@ -31,6 +31,9 @@ COST_LIMIT = 0.005
 SHORTEST_SECONDS = 0.001
 """Shortest time that a sample covers; the clocks are too coarse for less."""
 
+LEAST_WINDOWS = 3
+"""Times what a reading covers beyond which the mean is hardly that of the time before the training."""
+
 SENSOR_TIMEOUT_SECONDS = 2.0
 """Longest wait for a sensor that does not respond when the training has ended."""
 
@@ -43,7 +46,8 @@ class MonitorReport:
 
     Args:
         samples: Rows of ``utilization.csv``.
-        mean_utilization: Mean over the phase ``train``, weighted by time, 0 to 1.
+        mean_utilization: Mean over the phase ``train``, weighted by time, 0 to 1. Unknown where that phase is
+            not much longer than what a reading covers.
         train_seconds: Time of that phase for which the utilization is known.
         energy_joules: Energy that the device drew from start to stop.
         cpu_fraction: CPU time of the monitor over wall time.
@@ -170,7 +174,7 @@ class Monitor:
         unknown = self._latest is None or self._latest.throttling is None
         return MonitorReport(
             samples=list(self._samples),
-            mean_utilization=self._busy_seconds / self._train_seconds if self._train_seconds else None,
+            mean_utilization=None if self._too_short() else self._busy_seconds / self._train_seconds,
             train_seconds=self._train_seconds,
             energy_joules=self._energy_joules(),
             cpu_fraction=self._cpu_seconds() / max(time.monotonic() - self._began, SHORTEST_SECONDS),
@@ -243,8 +247,15 @@ class Monitor:
         # a device draws energy all the time: a counter that has not moved is updated more seldom than this
         return latest.energy_joules - first.energy_joules or None
 
+    def _too_short(self) -> bool:
+        window = 0.0 if self._sensor is None else self._sensor.window_seconds
+        return self._train_seconds <= LEAST_WINDOWS * window
+
     def _notes(self) -> list[str]:
         throttled = [f"throttled in {count} samples: {reason}" for reason, count in self._throttling.items()]
+        if self._train_seconds and self._too_short():
+            short = f"{self._train_seconds:.1f} s of training are too short for the device's utilization"
+            throttled.insert(0, short)
         return [self._note, self._sensor.missing() if self._sensor is not None else "", *throttled]
 
 

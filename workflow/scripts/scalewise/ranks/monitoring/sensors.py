@@ -53,7 +53,9 @@ class Reading:
 
 
 class Sensor(Protocol):
-    """Read one device."""
+    """Read one device; the utilization of a reading may cover ``window_seconds`` before the last reading."""
+
+    window_seconds: float
 
     def read(self) -> Reading:
         """Read the device now. A quantity that it does not report raises nothing."""
@@ -72,6 +74,8 @@ class CpuSensor:
         cpus: Number of CPUs that the process and its children share.
         pid: Id of the process; None for this one.
     """
+
+    window_seconds = 0.0
 
     def __init__(self, cpus: int, pid: int | None = None) -> None:
         self._cpus = cpus
@@ -139,6 +143,9 @@ class NvmlSensor:
     Raises:
         pynvml.NVMLError: There is no driver, or no such device.
     """
+
+    window_seconds = 1.0
+    """NVML's utilization is that of the last second, or of a sixth of it, as the GPU has it."""
 
     def __init__(self, nvml: Any, uuid: str) -> None:
         self._nvml = nvml
