@@ -20,9 +20,10 @@ AS_ON_A_CPU = {
     "accumulated": 1e-4,
     "workers": 1e-4,
     "cnn": 1e-2,
-    # adam makes whole steps of gradients near zero, whose signs the order of a sum decides
+    # CUDA's fused kernel has 1 - beta2 in fp32, and makes steps that are 6.5e-6 longer: with such a learning
+    # rate a weight ends 4.5e-3 off on a CPU, too. The shards of fsdp are updated by another kernel
     "adamw": 5e-3,
-    "fsdp": 5e-3,
+    "fsdp": 1e-4,
 }
 """Variants that are compared, and the largest difference of a weight."""
 
@@ -60,8 +61,9 @@ def test_options_of_a_gpu_by_nccl_learn_the_same(
 ) -> None:
     trained = trained_for("gpu")
     ends = (trained.of(which, world_size=1).end for which in (name, usual))
-    # another layout, and another process, may take another of cuDNN's convolutions
-    assert largest_difference(*ends) < (1e-2 if usual == "cnn" else 1e-3)
+    # another layout, and another process, may take another of cuDNN's convolutions; fsdp as above
+    allowed = {"cnn": 1e-2, "adamw": AS_ON_A_CPU["adamw"] if name.startswith("fsdp") else 1e-3}
+    assert largest_difference(*ends) < allowed.get(usual, 1e-3)
 
 
 @pytest.mark.gpu
@@ -121,9 +123,10 @@ def test_a_model_in_parts_learns_the_same_in_several_passes_and_on_one_rank(
     trained: Trainings, world_size: int
 ) -> None:
     usual = trained.of("adamw", world_size=1).end
+    # adam divides by gradients near zero, which the order of a sum changes; on a GPU as above
+    allowed = AS_ON_A_CPU["adamw"] if trained.place == "gpu" else 1e-3
     for name in ("fsdp", "fsdp-accumulated"):
-        # adam divides by gradients near zero, which the order of a sum changes
-        assert largest_difference(trained.of(name, world_size).end, usual) < 1e-3, name
+        assert largest_difference(trained.of(name, world_size).end, usual) < allowed, name
 
 
 @pytest.mark.parametrize("name", ["bucket-view", "static", "small-buckets"])
