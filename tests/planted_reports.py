@@ -10,26 +10,22 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import yaml
-from tests.small_runs import leave_failure, planted_provenance
+from tests.planting import (
+    STARTUP,
+    leave_failure,
+    leave_result,
+    measurements,
+    provenance,
+    rank_record,
+    run_record,
+)
 
 import cli
 from scalewise.plan.jobs.make_plan import make_plan, write_plan
 from scalewise.plan.runs.rounds import Round, known_rounds
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.study import PlannedExperiment, Study, load_study
-from scalewise.records import (
-    EPOCHS,
-    RANKS,
-    SUMMARY,
-    EpochRecord,
-    Measurements,
-    RankRecord,
-    RunRecord,
-    Startup,
-    Window,
-    write_json,
-    write_rows,
-)
+from scalewise.records import EpochRecord, RankRecord, Window
 
 SITE = {"accelerator": "cuda", "devices_per_node": 4, "cpus_per_node": 32, "max_nodes": 64}
 
@@ -145,54 +141,33 @@ class PlantedReport:
         for run in planned.runs:
             folder = self.results / planned.name / "runs" / run.run
             if run.run in asked and not folder.exists():
-                folder.mkdir(parents=True)
                 self._plant(run, folder)
 
     def _plant(self, run: RunDefinition, folder: Path) -> None:
         rate = self._speed(run)
         if rate is None:
-            reason = "rank 1 on node2: RuntimeError: a fault on purpose"
-            leave_failure(folder, run, "failed", reason)
+            leave_failure(folder, run, "failed", "rank 1 on node2: RuntimeError: a fault on purpose")
             return
         epochs, ranks = _epochs(run, rate), _ranks(run, rate)
         train_seconds = sum(epoch.train_seconds for epoch in epochs)
         self._started += timedelta(minutes=5)
         ended = self._started + timedelta(seconds=START_UP_SECONDS + train_seconds)
-        measured = Measurements(
-            parameters=650,
+        measured = measurements(
             epochs_completed=len(epochs),
             throughput_samples_per_second=rate,
             windows=_windows(run, rate),
             train_seconds=train_seconds,
-            evaluation_seconds=1.5,
             final_accuracy=epochs[-1].test_accuracy,
             best_accuracy=epochs[-1].test_accuracy,
             peak_memory_bytes=ranks[0].peak_memory_bytes,
             peak_memory_kind="CUDA allocator" if run.accelerator == "cuda" else "process peak RSS",
-            loader_wait_fraction=0.02,
             mean_utilization=0.9,
             least_utilization=0.88,
             energy_joules=300.0 * train_seconds * run.shape.world_size,
             throttled=False,
-            startup=Startup(
-                imports_seconds=2.0,
-                process_group_seconds=0.5,
-                data_seconds=0.25,
-                model_seconds=1.25,
-                first_step_seconds=0.125,
-            ),
         )
-        provenance = planted_provenance(run, self._started, ended)
-        write_rows(folder / EPOCHS, EpochRecord, epochs)
-        write_rows(folder / RANKS, RankRecord, ranks)
-        summary = RunRecord(
-            definition=run,
-            outcome="completed",
-            reason="",
-            measurements=measured,
-            provenance=provenance,
-        )
-        write_json(folder / SUMMARY, summary)
+        origin = provenance(run, started_at=self._started.isoformat(), ended_at=ended.isoformat())
+        leave_result(folder, run_record(run, measurements=measured, provenance=origin), epochs, ranks)
 
 
 def _windows(run: RunDefinition, rate: float) -> list[Window]:
@@ -234,14 +209,11 @@ def _ranks(run: RunDefinition, rate: float) -> list[RankRecord]:
     for rank in range(devices):
         late = 0.02 * step if devices > 1 and rank == devices - 1 else 0.0
         records.append(
-            RankRecord(
-                rank=rank,
+            rank_record(
+                rank,
                 local_rank=rank % run.shape.devices_per_node,
                 host=f"node{rank // run.shape.devices_per_node + 1}",
                 device="A GPU",
-                visible_devices="",
-                threads=1,
-                cpu_affinity="0",
                 train_samples=STEPS_OF_AN_EPOCH * run.batch_size_per_device,
                 test_samples=100,
                 step_seconds_p05=0.98 * step,
@@ -250,16 +222,12 @@ def _ranks(run: RunDefinition, rate: float) -> list[RankRecord]:
                 step_seconds_max=1.1 * step,
                 loader_wait_seconds=loader * STEPS_OF_AN_EPOCH * (EPOCHS_OF_A_RUN - 1),
                 peak_memory_bytes=700_000_000 + 50_000_000 // devices,
-                imports_seconds=2.0,
-                process_group_seconds=0.5,
-                data_seconds=0.25,
-                model_seconds=1.25,
-                first_step_seconds=0.125,
                 mean_utilization=0.9,
                 communication_seconds_per_step=exchange - late,
                 local_pass_seconds=own,
                 exchanged_pass_seconds=own + 0.9 * exchange,
                 waiting_seconds_per_step=0.0 if late else 0.02 * step,
+                **STARTUP,
             )
         )
     return records

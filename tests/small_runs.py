@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from scalewise.execution.messages import RankSetup
@@ -11,7 +9,6 @@ from scalewise.plan.config.settings import Settings
 from scalewise.plan.jobs.launch import RankLaunch
 from scalewise.plan.jobs.preflight import Preflight
 from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.records import HISTORY, Environment, History, Provenance, RunRecord, Start, write_json
 
 
 def definition(devices: int = 1, **settings: Any) -> RunDefinition:
@@ -33,49 +30,6 @@ def definition(devices: int = 1, **settings: Any) -> RunDefinition:
         launcher="torchrun",
         settings={"dataset": "digits", "model": "linear", "global_batch_size": 8 * devices} | settings,
     )
-
-
-def leave_failure(folder: Path, run: RunDefinition, outcome: str, reason: str, **start: Any) -> None:
-    """Write the history of a run that has failed once.
-
-    Args:
-        folder: Of the run.
-        run: The run.
-        outcome: How it ended.
-        reason: Why.
-        start: Fields of its start that are not the usual ones.
-    """
-    usual = {"started_at": "2026-01-01T00:00:00+00:00", "limit_seconds": 600.0}
-    usual |= {"ended_at": usual["started_at"], "outcome": outcome, "reason": reason}
-    failed = Start.model_validate(usual | start)
-    write_json(folder / HISTORY, History(definition=run, inputs={}, starts=[failed]))
-
-
-def completed(run: RunDefinition, inputs: dict[str, str], commit: str | None) -> RunRecord:
-    """Return the record of a run that has completed, without its figures.
-
-    Args:
-        run: The run.
-        inputs: Hashes of what else defines it, by name.
-        commit: Of the workflow.
-    """
-    origin = Provenance(
-        commit=commit,
-        versions={},
-        hosts=[],
-        devices=[],
-        cpu_model="",
-        operating_system="",
-        launcher="spawn",
-        started_at="2026-01-01T00:00:00+00:00",
-        ended_at="2026-01-01T00:01:00+00:00",
-        slurm_job_id=None,
-        restart_count=0,
-        inputs=inputs,
-        environments=[],
-        gpu_limits=[],
-    )
-    return RunRecord(definition=run, outcome="completed", reason="", measurements=None, provenance=origin)
 
 
 def definition_of(settings: Settings, devices: int = 1) -> RunDefinition:
@@ -144,26 +98,3 @@ def rank_setup(**changes: Any) -> RankSetup:
         supervisor_pid=None,
     )
     return usual.model_copy(update=changes)
-
-
-def planted_provenance(run: RunDefinition, started: datetime, ended: datetime) -> Provenance:
-    """Return where and how a planted run was made: on one GPU model, with equal versions everywhere."""
-    versions = {"torch": "2.15.0"}
-    return Provenance(
-        commit="abc123",
-        versions=versions,
-        hosts=[f"node{number + 1}" for number in range(run.shape.nodes)],
-        devices=["A GPU"] * run.shape.world_size,
-        cpu_model="A CPU",
-        operating_system="Linux",
-        launcher=run.launcher,
-        started_at=started.isoformat(),
-        ended_at=ended.isoformat(),
-        slurm_job_id=None,
-        restart_count=0,
-        inputs={},
-        environments=[
-            Environment(hosts=["node1"], cpu_model="A CPU", operating_system="Linux", versions=versions)
-        ],
-        gpu_limits=[],
-    )

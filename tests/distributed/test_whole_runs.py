@@ -13,7 +13,8 @@ import pytest
 from tests.cores import needs_two_cores
 from tests.distributed.whole_runs import COMMIT, ENDLESS, Finished, Start, clean_up, finish, heeds, starter
 from tests.listening_ports import listening
-from tests.small_runs import definition, leave_failure
+from tests.planting import leave_failure
+from tests.small_runs import definition
 
 from scalewise.execution.rank_files import ENDPOINT, PROGRESS, RANK_SETUP
 from scalewise.records import HISTORY, RECORD_LOG, RUN_RECORDS, SUMMARY, UTILIZATION

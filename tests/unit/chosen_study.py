@@ -9,25 +9,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import yaml
-from tests.small_runs import leave_failure, planted_provenance
+from tests.planting import leave_failure, leave_result, measurements, provenance, run_record
 
 from scalewise.analysis.rounds.judge_round import judge_round
 from scalewise.plan.runs.rounds import Round, known_rounds
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.study import PlannedExperiment, Study, load_study
-from scalewise.records import (
-    EPOCHS,
-    RANKS,
-    SUMMARY,
-    EpochRecord,
-    Measurements,
-    RankRecord,
-    RunRecord,
-    Startup,
-    Window,
-    write_json,
-    write_rows,
-)
+from scalewise.records import Window
 
 STUDY = """\
 experiments:
@@ -124,44 +112,19 @@ class PlayedStudy:
 
     def _write(self, run: RunDefinition) -> None:
         folder, rate = self.folder / "runs" / run.run, self._speed(run)
-        folder.mkdir(parents=True)
         if rate is None:
             leave_failure(folder, run, "failed", "the node went away")
             return
         samples = 300 * run.global_batch_size
-        train_seconds = samples / rate
-        window = Window(first_step=10, steps=300, samples=samples, seconds=train_seconds, warmup=False)
+        seconds = samples / rate
         self._started += timedelta(minutes=5)
-        provenance = planted_provenance(
-            run, self._started, self._started + timedelta(seconds=40 + train_seconds)
-        )
-        measured = Measurements(
-            parameters=650,
-            epochs_completed=0,
+        measured = measurements(
             throughput_samples_per_second=rate,
-            windows=[window],
-            train_seconds=train_seconds,
+            windows=[Window(first_step=10, steps=300, samples=samples, seconds=seconds, warmup=False)],
+            train_seconds=seconds,
             evaluation_seconds=0.0,
-            final_accuracy=None,
-            best_accuracy=None,
-            peak_memory_bytes=700_000_000,
             peak_memory_kind="CUDA allocator",
-            loader_wait_fraction=0.02,
-            startup=Startup(
-                imports_seconds=2.0,
-                process_group_seconds=0.5,
-                data_seconds=0.25,
-                model_seconds=1.25,
-                first_step_seconds=0.125,
-            ),
         )
-        write_rows(folder / EPOCHS, EpochRecord, [])
-        write_rows(folder / RANKS, RankRecord, [])
-        summary = RunRecord(
-            definition=run,
-            outcome="completed",
-            reason="",
-            measurements=measured,
-            provenance=provenance,
-        )
-        write_json(folder / SUMMARY, summary)
+        ended = self._started + timedelta(seconds=40 + seconds)
+        origin = provenance(run, started_at=self._started.isoformat(), ended_at=ended.isoformat())
+        leave_result(folder, run_record(run, measurements=measured, provenance=origin))

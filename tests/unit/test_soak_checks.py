@@ -10,18 +10,10 @@ from pathlib import Path
 
 import pytest
 from benchmarks.soak_checks import judge, planned_runs, resumed
+from tests.planting import leave_result, measurements, run_record
 
 from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.records import (
-    EpochRecord,
-    Measurements,
-    Resumption,
-    RunRecord,
-    Startup,
-    read_summary,
-    write_json,
-    write_rows,
-)
+from scalewise.records import EpochRecord, Resumption, RunRecord, read_summary, write_json, write_rows
 
 TRAINING = {
     "dataset": "digits",
@@ -34,36 +26,16 @@ TRAINING = {
     "deterministic": True,
 }
 EPOCHS = [EpochRecord(epoch, 0.5, 0.1, 3000.0, 0.7, 0.6, 0.8, 0.1) for epoch in (1, 2)]
-STARTUP = Startup(
-    imports_seconds=1, process_group_seconds=1, data_seconds=1, model_seconds=1, first_step_seconds=1
-)
+RESUMED = Resumption(starts=2, resumed_at_steps=[7], lost_steps=3)
 
 
-def measurements(epochs: int = 2) -> Measurements:
-    return Measurements(
-        parameters=650,
-        epochs_completed=epochs,
-        throughput_samples_per_second=3000.0,
-        windows=[],
-        train_seconds=1.0,
-        evaluation_seconds=0.2,
-        final_accuracy=0.8,
-        best_accuracy=0.8,
-        peak_memory_bytes=1,
-        peak_memory_kind="process peak RSS",
-        loader_wait_fraction=0.0,
-        startup=STARTUP,
-        resumption=Resumption(starts=2, resumed_at_steps=[7], lost_steps=3),
-    )
+def record(definition: RunDefinition, epochs: int = 2) -> RunRecord:
+    measured = measurements(epochs_completed=epochs, resumption=RESUMED)
+    return run_record(definition, measurements=measured, provenance=None)
 
 
-def write_run(folder: Path, definition: RunDefinition) -> None:
-    folder.mkdir(parents=True)
-    summary = RunRecord(
-        definition=definition, outcome="completed", reason="", measurements=measurements(), provenance=None
-    )
-    write_json(folder / "summary.json", summary)
-    write_rows(folder / "epochs.csv", EpochRecord, EPOCHS)
+def leave_run(folder: Path, definition: RunDefinition) -> None:
+    leave_result(folder, record(definition), EPOCHS)
     (folder / "model.safetensors").write_bytes(f"weights {definition.shape} {definition.repeat}".encode())
 
 
@@ -79,7 +51,7 @@ def results(tmp_path: Path, planned: dict[tuple[str, str], RunDefinition]) -> Pa
     """A study of eight runs under faults, all of them right."""
     results = tmp_path / "results"
     for (experiment, name), definition in planned.items():
-        write_run(results / experiment / "runs" / name, definition)
+        leave_run(results / experiment / "runs" / name, definition)
     for experiment in ("undisturbed", "e", "f"):
         write_table(results, experiment, [name for owner, name in planned if owner == experiment])
     return results
@@ -121,7 +93,7 @@ def other_definition(run: Path) -> None:
 
 def fewer_epochs(run: Path) -> None:
     summary = read_summary(run)
-    write_json(run / "summary.json", summary.model_copy(update={"measurements": measurements(epochs=1)}))
+    write_json(run / "summary.json", record(summary.definition, epochs=1))
 
 
 def other_loss(run: Path) -> None:

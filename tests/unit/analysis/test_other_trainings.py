@@ -9,8 +9,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from tests.planting import program_experiment, write_program_run
 from tests.unit.analysis.decisions import decision_on, figure
-from tests.unit.analysis.program_runs import experiment, write_program_run
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.decision.decision import Decision
@@ -108,7 +108,7 @@ def test_planted_records_give_the_planted_options(tmp_path: Path) -> None:
         1: {1: 1157, 2: 2150, 4: 3900, 8: 6300, 16: 8200},
         2: {1: 953, 2: 1880, 4: 3650, 8: 6900, 16: 10500},
     }
-    spec = experiment(
+    spec = program_experiment(
         devices=[1, 2, 4, 8, 16],
         sweep={"cpus_per_device": [1, 2], "argument.precision": ["fp32", "bf16"]},
         arguments=["--batch-size", "{batch_size_per_device}", "--precision", "{argument.precision}"],

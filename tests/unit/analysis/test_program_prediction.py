@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from tests.unit.analysis.program_runs import DDP, experiment, write_program_run
+from tests.planting import DDP, program_experiment, write_program_run
 
 from scalewise.analysis.prediction.experiment_prediction import PredictionSpec, compute_prediction
 from scalewise.analysis.prediction.step_model import Baseline, Exchange, predict_run
@@ -85,7 +85,7 @@ def write_alone(folder: Path, spec: ProgramExperiment, **more: Any) -> None:
 @pytest.mark.parametrize("passes", [1, 4])
 def test_the_band_holds_a_planted_overlap(tmp_path: Path, overlap: str, shape: str, passes: int) -> None:
     devices = Shape.parse(shape).world_size
-    spec = experiment(devices=[1, devices], accumulation_steps=passes)
+    spec = program_experiment(devices=[1, devices], accumulation_steps=passes)
     write_alone(tmp_path, spec)
     table = predicted(tmp_path, spec, {"1": "1x1", str(devices): shape}, [])
     assert table.loc[1, "step_seconds"] == pytest.approx(COMPUTE)
@@ -103,7 +103,7 @@ def test_the_band_holds_a_planted_overlap(tmp_path: Path, overlap: str, shape: s
 @pytest.mark.parametrize("fixed", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("overlap", OVERLAPS)
 def test_strong_scaling_holds_any_fixed_cost_of_a_batch(tmp_path: Path, fixed: float, overlap: str) -> None:
-    spec = experiment(
+    spec = program_experiment(
         scaling="strong", batch_size_per_device=None, global_batch_size=64, devices=[1, 4], repeats=3
     )
     write_alone(tmp_path, spec)
@@ -122,7 +122,7 @@ def test_strong_scaling_holds_any_fixed_cost_of_a_batch(tmp_path: Path, fixed: f
 
 @pytest.mark.parametrize("overlap", OVERLAPS)
 def test_ddps_counters_narrow_the_band_around_the_truth(tmp_path: Path, overlap: str) -> None:
-    spec = experiment(devices=[1, 4], repeats=3)
+    spec = program_experiment(devices=[1, 4], repeats=3)
 
     def exposed(shape: str) -> float:
         exchange = buckets_seconds(shape)
@@ -163,7 +163,7 @@ def test_ddps_counters_narrow_the_band_around_the_truth(tmp_path: Path, overlap:
 def test_what_cannot_be_predicted_of_a_program_says_why(
     tmp_path: Path, found: dict[str, Any], why: str
 ) -> None:
-    spec = experiment()
+    spec = program_experiment()
     write_alone(tmp_path, spec, program=found)
     table = predicted(tmp_path, spec, {"1": "1x1", "2": "1x2"}, [])
     assert table.empty
@@ -173,7 +173,7 @@ def test_what_cannot_be_predicted_of_a_program_says_why(
 
 
 def test_several_devices_that_exchange_nothing_seen_are_no_base(tmp_path: Path) -> None:
-    spec = experiment(devices=[1, 2], repeats=3)
+    spec = program_experiment(devices=[1, 2], repeats=3)
     write_alone(tmp_path, spec)
     write_program_run(tmp_path / "runs", "d2.r1", spec, COMPUTE, program={"parallelism": []})
     shapes = {"1": "1x1", "2": "1x2"}
@@ -183,7 +183,7 @@ def test_several_devices_that_exchange_nothing_seen_are_no_base(tmp_path: Path) 
 
 
 def test_an_unknown_wait_for_data_is_computing_and_said(tmp_path: Path) -> None:
-    spec = experiment()
+    spec = program_experiment()
     write_alone(tmp_path, spec, loader_wait=None, program={"parallelism": DDP})
     row = predicted(tmp_path, spec, {"1": "1x1", "2": "1x2"}, []).loc[2]
     assert pd.isna(row["loader_seconds"])

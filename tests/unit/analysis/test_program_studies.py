@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from tests.unit.analysis.program_runs import DDP, STEPS, experiment, write_program_run
+from tests.planting import DDP, STEPS, program_experiment, write_program_run
 from tests.unit.analysis.report_page import Page, cells
 
 from scalewise.analysis.analysis_spec import DIFFERED, AnalysisSpec
@@ -55,7 +55,7 @@ def figure_text(folder: Path, name: str) -> str:
 
 
 def test_planted_speedups_of_a_program_are_found_and_what_is_unknown_is_said(tmp_path: Path) -> None:
-    spec = experiment(devices=[1, 2, 4])
+    spec = program_experiment(devices=[1, 2, 4])
     write_study(tmp_path, spec, {1: 0.1, 2: 0.11, 4: 0.2}, loader_wait=None)
     decision, html = report_on(tmp_path, spec)
     scaling = pd.read_csv(tmp_path / "study/scaling.csv").set_index("devices")
@@ -84,7 +84,7 @@ def test_planted_speedups_of_a_program_are_found_and_what_is_unknown_is_said(tmp
 
 
 def test_the_wait_for_data_is_no_cause_where_nobody_can_tell_it(tmp_path: Path) -> None:
-    spec = experiment()
+    spec = program_experiment()
     write_program_run(tmp_path / "study/runs", "d1.r1", spec, 0.1, loader_wait=None)
     for repeat in (2, 3):
         write_program_run(tmp_path / "study/runs", f"d1.r{repeat}", spec, 0.1, loader_wait=None)
@@ -112,7 +112,7 @@ def test_the_wait_for_data_is_no_cause_where_nobody_can_tell_it(tmp_path: Path) 
 
 
 def test_a_loader_that_is_seen_to_wait_is_named_with_a_cure_that_a_program_has(tmp_path: Path) -> None:
-    spec = experiment()
+    spec = program_experiment()
     for devices, wait in ((1, 0.0), (2, 0.04)):
         for repeat, factor in enumerate(SCATTER, start=1):
             write_program_run(
@@ -130,7 +130,7 @@ def test_a_loader_that_is_seen_to_wait_is_named_with_a_cure_that_a_program_has(t
 
 def test_time_to_a_metric_decides_as_time_to_an_accuracy_does(tmp_path: Path) -> None:
     metric = {"pattern": "val_loss=([0-9.]+)", "at_most": 2.9}
-    spec = experiment(steps=None, metric=metric, decision={"min_efficiency": 0.8})
+    spec = program_experiment(steps=None, metric=metric, decision={"min_efficiency": 0.8})
     # twice the speed, but twice the samples to learn from
     for devices, seconds, needed in ((1, 0.1, 100), (2, 0.1, 100)):
         for repeat, factor in enumerate(SCATTER, start=1):
@@ -163,7 +163,7 @@ def test_time_to_a_metric_decides_as_time_to_an_accuracy_does(tmp_path: Path) ->
 
 
 def test_a_metric_that_no_run_reaches_leaves_the_decision_to_throughput(tmp_path: Path) -> None:
-    spec = experiment(steps=None, metric={"pattern": "acc=([0-9.]+)$", "at_least": 0.9})
+    spec = program_experiment(steps=None, metric={"pattern": "acc=([0-9.]+)$", "at_least": 0.9})
     reading = [{"seconds": 1.0, "step": 10, "value": 0.7}]
     write_study(tmp_path, spec, {1: 0.1, 2: 0.1}, program={"metric": reading})
     decision = decision_on(tmp_path, spec)
@@ -175,7 +175,7 @@ def test_a_metric_that_no_run_reaches_leaves_the_decision_to_throughput(tmp_path
 
 @pytest.mark.parametrize("steps", [STEPS, None])
 def test_a_limit_of_whole_runs_is_judged_where_runs_are_whole(tmp_path: Path, steps: int | None) -> None:
-    spec = experiment(steps=steps, decision={"deadline_minutes": 5, "min_efficiency": 0.9})
+    spec = program_experiment(steps=steps, decision={"deadline_minutes": 5, "min_efficiency": 0.9})
     write_study(tmp_path, spec, {1: 0.1, 2: 0.1})
     decision = decision_on(tmp_path, spec)
     if steps is None:
@@ -190,7 +190,7 @@ def test_a_limit_of_whole_runs_is_judged_where_runs_are_whole(tmp_path: Path, st
 
 
 def test_losses_are_drawn_against_steps_and_no_axes_are_empty(tmp_path: Path) -> None:
-    spec = experiment()
+    spec = program_experiment()
     write_study(tmp_path, spec, {1: 0.1, 2: 0.1})
     decision_on(tmp_path, spec)
     losses = pd.read_csv(tmp_path / "study/epochs.csv")
@@ -210,7 +210,7 @@ def test_losses_are_drawn_against_steps_and_no_axes_are_empty(tmp_path: Path) ->
 
 
 def test_a_key_that_a_record_lacks_has_its_default(tmp_path: Path) -> None:
-    spec = experiment(repeats=1)
+    spec = program_experiment(repeats=1)
     for devices in (1, 2):
         write_program_run(tmp_path, f"d{devices}.r1", spec, 0.1)
     path = tmp_path / "d1.r1" / "summary.json"
@@ -221,7 +221,7 @@ def test_a_key_that_a_record_lacks_has_its_default(tmp_path: Path) -> None:
     runs = collect("study", spec, tmp_path).runs
     assert runs["outcome"].to_list() == ["completed", "completed"]
     assert runs["fingerprint"].nunique() == 1
-    changed = collect("study", experiment(repeats=1, resumes=True), tmp_path).runs
+    changed = collect("study", program_experiment(repeats=1, resumes=True), tmp_path).runs
     assert changed["outcome"].to_list() == ["out of date", "out of date"]
 
 
@@ -328,7 +328,7 @@ def conditions_of(folder: Path, spec: ProgramExperiment) -> tuple[list[str], lis
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_keeps_a_programs_runs_apart(tmp_path: Path, changed: dict[str, Any], named: str) -> None:
-    spec = experiment(repeats=1)
+    spec = program_experiment(repeats=1)
     write_program_run(tmp_path / "study/runs", "d1.r1", spec, 0.1)
     write_program_run(tmp_path / "study/runs", "d2.r1", spec, 0.1, **changed)
     fingerprints, notes = conditions_of(tmp_path, spec)
@@ -344,7 +344,7 @@ def test_what_keeps_a_programs_runs_apart(tmp_path: Path, changed: dict[str, Any
 def test_another_version_keeps_runs_apart_if_it_may_change_their_speed_and_is_named_if_not(
     tmp_path: Path, package: str, apart: bool
 ) -> None:
-    spec = experiment(repeats=1)
+    spec = program_experiment(repeats=1)
     for devices, version in ((1, "2.8"), (2, "2.9")):
         versions = {"torch": "2.15.0", "python": "3.11.7", package: version}
         write_program_run(tmp_path / "study/runs", f"d{devices}.r1", spec, 0.1, origin={"versions": versions})
@@ -375,7 +375,7 @@ NO_GRAD_PASSES = (
 def test_both_rates_are_the_first_caution_and_another_speedup_makes_the_answer_unclear(
     tmp_path: Path,
 ) -> None:
-    spec = experiment()
+    spec = program_experiment()
     write_two_rates(tmp_path, spec, {1: 40.0, 2: 64.0})
     decision, html = report_on(tmp_path, spec)
     assert (decision["devices"], decision["clear"]) == (2, False)
@@ -393,7 +393,7 @@ def test_both_rates_are_the_first_caution_and_another_speedup_makes_the_answer_u
 
 
 def test_two_rates_with_about_the_same_speedup_leave_the_answer_clear(tmp_path: Path) -> None:
-    spec = experiment(devices=[1, 2, 4, 8])
+    spec = program_experiment(devices=[1, 2, 4, 8])
     write_two_rates(tmp_path, spec, {1: 80.0, 2: 159.0, 4: 319.0, 8: 638.0})
     decision = decision_on(tmp_path, spec)
     assert decision["clear"]
@@ -404,7 +404,7 @@ def test_two_rates_with_about_the_same_speedup_leave_the_answer_clear(tmp_path: 
 
 
 def test_a_point_on_which_passes_are_known_has_one_rate(tmp_path: Path) -> None:
-    spec = experiment()
+    spec = program_experiment()
     write_two_rates(tmp_path, spec, {1: 80.0, 2: None})
     decision = decision_on(tmp_path, spec)
     assert not decision["clear"]
@@ -413,13 +413,13 @@ def test_a_point_on_which_passes_are_known_has_one_rate(tmp_path: Path) -> None:
 
 
 def test_where_passes_are_known_there_is_no_caution_on_them(tmp_path: Path) -> None:
-    spec = experiment()
+    spec = program_experiment()
     write_study(tmp_path, spec, {1: 0.1, 2: 0.1})
     assert "without gradients" not in " ".join(decision_on(tmp_path, spec)["cautions"])
 
 
 def test_one_device_count_has_its_rate_as_the_answer_and_both_rates_as_a_caution(tmp_path: Path) -> None:
-    spec = experiment(devices=[1])
+    spec = program_experiment(devices=[1])
     write_two_rates(tmp_path, spec, {1: 40.0})
     decision, html = report_on(tmp_path, spec)
     card = decision["card"]
@@ -430,7 +430,7 @@ def test_one_device_count_has_its_rate_as_the_answer_and_both_rates_as_a_caution
 
 
 def test_what_a_program_was_seen_to_do_stands_among_the_first_cautions_with_its_runs(tmp_path: Path) -> None:
-    spec = experiment()
+    spec = program_experiment()
     same = "All ranks train on the same batches."
     write_study(tmp_path, spec, {1: 0.1})
     write_study(tmp_path, spec, {2: 0.1}, program={"cautions": [same]})
@@ -438,7 +438,7 @@ def test_what_a_program_was_seen_to_do_stands_among_the_first_cautions_with_its_
 
 
 def test_a_run_that_is_left_out_is_named_in_the_answer_and_first_among_the_cautions(tmp_path: Path) -> None:
-    spec = experiment()
+    spec = program_experiment()
     write_study(tmp_path, spec, {1: 0.1})
     for repeat, precision in enumerate(("float32", "float32", "bfloat16"), start=1):
         write_program_run(
@@ -456,7 +456,7 @@ def test_a_run_that_is_left_out_is_named_in_the_answer_and_first_among_the_cauti
 
 
 def test_a_run_that_is_left_out_on_one_device_count_is_named_in_the_answer(tmp_path: Path) -> None:
-    spec = experiment(devices=[1], repeats=2)
+    spec = program_experiment(devices=[1], repeats=2)
     for repeat in (1, 2):
         files = {f"/home/a/m{repeat}.py": "a" * 64}
         write_program_run(
@@ -469,7 +469,7 @@ def test_a_run_that_is_left_out_on_one_device_count_is_named_in_the_answer(tmp_p
 
 
 def test_a_swept_argument_is_a_series_and_a_condition_of_its_own(tmp_path: Path) -> None:
-    spec = experiment(
+    spec = program_experiment(
         repeats=1,
         arguments=["--lr", "{argument.lr}", "--seed", "{seed}"],
         sweep={"argument.lr": [0.1, 0.2]},
@@ -495,7 +495,7 @@ def test_a_swept_argument_is_a_series_and_a_condition_of_its_own(tmp_path: Path)
 def test_one_device_needs_no_wrapper_and_several_need_the_same(
     tmp_path: Path, on_four: list[str], kinds: int
 ) -> None:
-    spec = experiment(devices=[1, 2, 4], repeats=1)
+    spec = program_experiment(devices=[1, 2, 4], repeats=1)
     for devices, wrappers in ((1, []), (2, DDP), (4, on_four)):
         write_program_run(
             tmp_path / "study/runs", f"d{devices}.r1", spec, 0.1, program={"parallelism": wrappers}

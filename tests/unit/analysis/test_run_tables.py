@@ -62,7 +62,7 @@ def test_a_completed_run_brings_its_figures(tmp_path: Path, write_run: WriteRun)
     assert row["wall_seconds"] == 90
     assert row["device_hours"] == pytest.approx(90 * 2 / 3600)
     assert (row["imports_seconds"], row["model_seconds"]) == (2.0, 1.25)
-    assert (row["device_name"], row["hosts"], row["commit"]) == ("CPU process", "node-a", "abc123")
+    assert (row["device_name"], row["hosts"], row["commit"]) == ("CPU process", "node1", "abc123")
 
 
 def test_what_the_monitor_saw_is_beside_the_figures_of_the_run(tmp_path: Path, write_run: WriteRun) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from tests.planned_job import plan_one_experiment
+from tests.planting import measurements
 
 from cli import main
 from scalewise.analysis.prediction.all_reduce_model import CENTRAL, Values
@@ -30,16 +31,12 @@ from scalewise.records import (
     Bucket,
     Measurements,
     Pass,
-    Startup,
     Window,
     read_summary,
     write_json,
 )
 
 MIB = 1024**2
-NO_START = Startup(
-    imports_seconds=0, process_group_seconds=0, data_seconds=0, model_seconds=0, first_step_seconds=0
-)
 LADDER = [
     Pass(batch_size=256, forward_seconds=0.08, backward_seconds=0.16),
     Pass(batch_size=128, forward_seconds=0.04, backward_seconds=0.08),
@@ -59,23 +56,16 @@ def measured(
         Window(first_step=0, steps=2, samples=2 * samples, seconds=9.0, warmup=True),
         Window(first_step=2, steps=8, samples=8 * samples, seconds=8 * step_seconds, warmup=False),
     ]
-    values: dict[str, Any] = {
+    usual: dict[str, Any] = {
         "parameters": MIB,
         "epochs_completed": 1,
         "throughput_samples_per_second": samples / step_seconds,
         "windows": windows,
-        "train_seconds": 9 + 8 * step_seconds,
-        "evaluation_seconds": 1.0,
-        "final_accuracy": 0.9,
-        "best_accuracy": 0.9,
-        "peak_memory_bytes": 1,
-        "peak_memory_kind": "process peak RSS",
         "loader_wait_fraction": 0.0,
-        "startup": NO_START,
         "passes": LADDER if passes is None else passes,
         "buckets": [Bucket(bytes=4 * MIB, ready_fraction=1.0)],
     }
-    return Measurements(**values | more)
+    return measurements(**usual | more)
 
 
 def test_one_bucket_at_the_end_hides_nothing() -> None:

@@ -11,20 +11,11 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata
+from tests.planting import STEPS, leave_result, program_experiment, run_record, write_program_run
 from tests.small_runs import definition
-from tests.unit.analysis.program_runs import STEPS, experiment, write_program_run
 
 from scalewise.analysis.event_files import EVENT_FILES, write_event_files
-from scalewise.records import (
-    EPOCHS,
-    SUMMARY,
-    EpochRecord,
-    RecordError,
-    RunRecord,
-    read_summary,
-    write_json,
-    write_rows,
-)
+from scalewise.records import EPOCHS, SUMMARY, EpochRecord, RecordError, read_summary, write_rows
 
 
 def shown(folder: Path, run: str = "d1.r1") -> EventAccumulator:
@@ -43,7 +34,7 @@ def start_of(board: EventAccumulator) -> Any:
 
 def test_a_program_shows_its_losses_and_throughput_against_its_steps(tmp_path: Path) -> None:
     readings = [{"seconds": 9.5, "step": 5, "value": 3.25}, {"seconds": 10.0, "step": 10, "value": 2.5}]
-    write_program_run(tmp_path / "runs", "d1.r1", experiment(), 0.1, program={"metric": readings})
+    write_program_run(tmp_path / "runs", "d1.r1", program_experiment(), 0.1, program={"metric": readings})
     summary = read_summary(tmp_path / "runs" / "d1.r1")
     assert summary.measurements is not None
     assert summary.measurements.program is not None
@@ -68,7 +59,7 @@ def test_a_program_shows_its_losses_and_throughput_against_its_steps(tmp_path: P
 
 def test_a_run_with_damaged_records_has_no_event_file_and_the_others_have(tmp_path: Path) -> None:
     for run in ("d1.r1", "d1.r2"):
-        write_program_run(tmp_path / "runs", run, experiment(), 0.1)
+        write_program_run(tmp_path / "runs", run, program_experiment(), 0.1)
     (tmp_path / "runs" / "d1.r2" / SUMMARY).write_text("{", encoding="utf-8")
     table = "run,outcome\nd1.r1,completed\nd1.r2,unreadable\n"
     (tmp_path / "runs.csv").write_text(table, encoding="utf-8")
@@ -78,7 +69,7 @@ def test_a_run_with_damaged_records_has_no_event_file_and_the_others_have(tmp_pa
 
 def test_repeats_of_a_point_are_one_group_of_hyperparameters(tmp_path: Path) -> None:
     options = {"argument.lr": 0.1, "compile": True, "argument.data": "<b>&`x`"}
-    spec = experiment(argument={"lr": 0.1, "data": "x"})
+    spec = program_experiment(argument={"lr": 0.1, "data": "x"})
     write_program_run(tmp_path / "runs", "d2.some.r3", spec, 0.1, options=options)
     board = shown(tmp_path, "d2.some.r3")
 
@@ -95,16 +86,8 @@ def test_repeats_of_a_point_are_one_group_of_hyperparameters(tmp_path: Path) -> 
 
 
 def test_a_run_that_ended_before_its_first_step_shows_why(tmp_path: Path) -> None:
-    folder = tmp_path / "runs" / "d1.r1"
-    folder.mkdir(parents=True)
-    summary = RunRecord(
-        definition=definition(),
-        outcome="out-of-memory",
-        reason="rank 0 on a had no room",
-        measurements=None,
-        provenance=None,
-    )
-    write_json(folder / SUMMARY, summary)
+    lost = {"outcome": "out-of-memory", "reason": "rank 0 on a had no room", "provenance": None}
+    leave_result(tmp_path / "runs" / "d1.r1", run_record(definition(), **lost))
     board = shown(tmp_path)
 
     assert board.Tags()["scalars"] == []
@@ -113,7 +96,7 @@ def test_a_run_that_ended_before_its_first_step_shows_why(tmp_path: Path) -> Non
 
 
 def test_a_training_that_diverged_shows_where(tmp_path: Path) -> None:
-    run = write_program_run(tmp_path / "runs", "d1.r1", experiment(), 0.1)
+    run = write_program_run(tmp_path / "runs", "d1.r1", program_experiment(), 0.1)
     rates = {"samples_per_second": 160.0, "test_accuracy": 0.1, "learning_rate": 9.0}
     rows = [
         EpochRecord(number, 1.0, 0.5, train_loss=loss, test_loss=loss, **rates)
@@ -126,7 +109,7 @@ def test_a_training_that_diverged_shows_where(tmp_path: Path) -> None:
 
 
 def test_a_damaged_table_is_named_with_the_cure(tmp_path: Path) -> None:
-    write_program_run(tmp_path / "runs", "d1.r1", experiment(), 0.1)
+    write_program_run(tmp_path / "runs", "d1.r1", program_experiment(), 0.1)
     (tmp_path / "runs" / "d1.r1" / EPOCHS).unlink()
     with pytest.raises(RecordError, match=r"epochs\.csv: cannot be read .* Delete the folder"):
         shown(tmp_path)

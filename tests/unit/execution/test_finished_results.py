@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.small_runs import completed, definition
+from tests.planting import provenance, run_record
+from tests.small_runs import definition
 
 from scalewise.execution.finished_results import finished_result, publish, publish_again
 from scalewise.records import MODEL, RECORD, RUN_RECORDS, SUMMARY, write_json
@@ -30,7 +31,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def write_record(run: Path, **changes: Any) -> None:
-    write_json(run / RECORD, completed(DEFINITION, INPUTS, "c0ffee").model_copy(update=changes))
+    usual = {"provenance": provenance(DEFINITION, inputs=INPUTS, commit="c0ffee")}
+    write_json(run / RECORD, run_record(DEFINITION, **usual | changes))
 
 
 def delete(folder: Path) -> None:

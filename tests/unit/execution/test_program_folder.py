@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.small_runs import leave_failure
+from tests.planting import leave_failure
 
 from scalewise.execution import train_job
 from scalewise.execution.history import load_history, would_fail_again

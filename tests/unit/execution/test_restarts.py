@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from tests.planned_job import plan_one_run, train_arguments
-from tests.small_runs import completed, definition, rank_setup
+from tests.planting import provenance, run_record
+from tests.small_runs import definition, rank_setup
 from tests.waiting import LIMIT_SECONDS
 
 import cli
@@ -412,7 +413,10 @@ def test_a_run_whose_job_was_killed_after_its_record_was_written_is_not_started_
     begin(command.folder, load_history(command.folder, definition, inputs, rank_files), 0)
     for name in RUN_RECORDS:
         (command.folder / name).touch()
-    write_json(command.folder / RECORD, completed(definition, inputs, "c0ffee"))
+    write_json(
+        command.folder / RECORD,
+        run_record(definition, provenance=provenance(definition, inputs=inputs, commit="c0ffee")),
+    )
 
     assert ordered(command, monkeypatch, waits=False) == (0, [])
     assert "the result was there before snakemake saw this run end" in capsys.readouterr().err
@@ -420,7 +424,7 @@ def test_a_run_whose_job_was_killed_after_its_record_was_written_is_not_started_
     history = read_history(command.folder)
     assert history is not None
     (start,) = history.starts
-    ended_at = "2026-01-01T00:01:00+00:00"
+    ended_at = "2026-01-01T00:01:30+00:00"
     assert (start.outcome, start.no_progress, start.ended_at) == ("completed", False, ended_at)
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.small_runs import definition, leave_failure, rank_launch, rank_setup
+from tests.planting import leave_failure
+from tests.small_runs import definition, rank_launch, rank_setup
 
 from scalewise.execution import run_lock
 from scalewise.execution.failure_reason import failure_reason, in_minutes

@@ -9,13 +9,14 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from tests.planting import leave_result, provenance, run_record
 
 from scalewise.analysis.decision.card import Card
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.study import Study, load_study
 from scalewise.plan.terminal.final_message import EarlierFiles, decisions
 from scalewise.plan.terminal.plan_table import plan_table
-from scalewise.records import Provenance, RunRecord, write_json
+from scalewise.records import SUMMARY, later
 
 Load = Callable[[str], Study]
 
@@ -28,34 +29,11 @@ experiments:
 
 
 def finish(run: RunDefinition, results: Path, seconds: int) -> Path:
-    """Leave the summary of a run that took so long."""
-    provenance = Provenance(
-        commit=None,
-        versions={"python": "3.11"},
-        hosts=["node1"],
-        devices=["CPU"],
-        cpu_model="a CPU",
-        operating_system="Linux",
-        launcher="torchrun",
-        started_at="2026-03-01T23:59:30+00:00",
-        ended_at=f"2026-03-02T00:{(seconds - 30) // 60:02}:{(seconds - 30) % 60:02}+00:00",
-        slurm_job_id=None,
-        restart_count=0,
-        inputs={},
-        environments=[],
-        gpu_limits=[],
-    )
-    summary = RunRecord(
-        definition=run,
-        outcome="completed",
-        reason="",
-        measurements=None,
-        provenance=provenance,
-    )
-    path = results / run.experiment / "runs" / run.run / "summary.json"
-    path.parent.mkdir(parents=True)
-    write_json(path, summary)
-    return path
+    """Leave the summary of a run that took so long, over midnight."""
+    began = "2026-03-01T23:59:30+00:00"
+    origin = provenance(run, started_at=began, ended_at=later(began, seconds))
+    folder = results / run.experiment / "runs" / run.run
+    return leave_result(folder, run_record(run, provenance=origin)) / SUMMARY
 
 
 def test_the_plan_shows_every_point_with_the_most_that_it_can_cost(load: Load, tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.small_runs import definition, leave_failure
+from tests.planting import leave_failure
+from tests.small_runs import definition
 
 from scalewise.analysis.decision.card import Card
 from scalewise.analysis.decision.card_figures import Figure

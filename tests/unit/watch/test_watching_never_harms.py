@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.small_runs import definition, leave_failure
+from tests.planting import leave_failure
+from tests.small_runs import definition
 from tests.unit.watch.followed_run import Follower
 from tests.unit.watch.planted_status import point
 from tests.waiting import wait_until

@@ -1,0 +1,342 @@
+"""Runs that nobody has trained: their records, in the files that a run leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.small_runs import definition
+
+from scalewise.plan.config.experiment import ProgramExperiment
+from scalewise.plan.config.shape import Shape
+from scalewise.plan.runs.run_definition import RunDefinition, parse_run_name
+from scalewise.plan.runs.runs import global_batch, repeat_settings, settings_of
+from scalewise.records import (
+    CPU_PROCESS,
+    EPOCHS,
+    HISTORY,
+    RANKS,
+    SUMMARY,
+    EpochRecord,
+    History,
+    Measurements,
+    ProgramMeasurements,
+    Provenance,
+    RankRecord,
+    RunRecord,
+    Start,
+    Startup,
+    Window,
+    write_json,
+    write_rows,
+)
+
+BEGAN = "2026-01-01T00:00:00+00:00"
+STARTUP = {
+    "imports_seconds": 2.0,
+    "process_group_seconds": 0.5,
+    "data_seconds": 0.25,
+    "model_seconds": 1.25,
+    "first_step_seconds": 0.125,
+}
+WINDOW = Window(first_step=0, steps=1, samples=256, seconds=0.25, warmup=False)
+
+
+def measurements(**changes: Any) -> Measurements:
+    """Return the figures of a run of one step, of which nobody has watched the devices."""
+    usual: dict[str, Any] = {
+        "parameters": 650,
+        "epochs_completed": 0,
+        "throughput_samples_per_second": 1000.0,
+        "windows": [WINDOW],
+        "train_seconds": 1.0,
+        "evaluation_seconds": 1.5,
+        "final_accuracy": None,
+        "best_accuracy": None,
+        "peak_memory_bytes": 700_000_000,
+        "peak_memory_kind": "process peak RSS",
+        "loader_wait_fraction": 0.02,
+        "startup": Startup(**STARTUP),
+    }
+    return Measurements(**usual | changes)
+
+
+def rank_record(rank: int, **changes: Any) -> RankRecord:
+    """Return the row of a rank of which nobody has watched the steps."""
+    usual: dict[str, Any] = {
+        "rank": rank,
+        "local_rank": rank,
+        "host": "node1",
+        "device": CPU_PROCESS,
+        "visible_devices": "",
+        "threads": 1,
+        "cpu_affinity": "0",
+        "train_samples": 256,
+        "test_samples": None,
+        "step_seconds_p05": 0.2,
+        "step_seconds_p50": 0.25,
+        "step_seconds_p95": 0.3,
+        "step_seconds_max": 0.3,
+        "loader_wait_seconds": None,
+        "peak_memory_bytes": 700_000_000,
+    }
+    return RankRecord(**usual | dict.fromkeys(STARTUP) | changes)
+
+
+def provenance(run: RunDefinition, **changes: Any) -> Provenance:
+    """Return where and how a run of 90 seconds was made: on one model of device, with equal software."""
+    device = "A GPU" if run.accelerator == "cuda" else CPU_PROCESS
+    usual: dict[str, Any] = {
+        "commit": "abc123",
+        "versions": {"torch": "2.15.0"},
+        "hosts": [f"node{number + 1}" for number in range(run.shape.nodes)],
+        "devices": [device] * run.shape.world_size,
+        "cpu_model": "A CPU",
+        "operating_system": "Linux",
+        "launcher": run.launcher,
+        "started_at": BEGAN,
+        "ended_at": "2026-01-01T00:01:30+00:00",
+        "slurm_job_id": None,
+        "restart_count": 0,
+        "inputs": {},
+        "gpu_limits": [],
+    }
+    usual |= changes
+    environment = {key: usual[key] for key in ("hosts", "cpu_model", "operating_system", "versions")}
+    return Provenance.model_validate({"environments": [environment]} | usual)
+
+
+def run_record(run: RunDefinition, **changes: Any) -> RunRecord:
+    """Return the record of a run that has completed, without its figures."""
+    usual = {"outcome": "completed", "reason": "", "measurements": None, "provenance": provenance(run)}
+    return RunRecord.model_validate({"definition": run} | usual | changes)
+
+
+def leave_result(
+    folder: Path, record: RunRecord, epochs: Sequence[EpochRecord] = (), ranks: Sequence[RankRecord] = ()
+) -> Path:
+    """Write the records of a run that has a result; return its folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_rows(folder / EPOCHS, EpochRecord, epochs)
+    write_rows(folder / RANKS, RankRecord, ranks)
+    write_json(folder / SUMMARY, record)
+    return folder
+
+
+def leave_failure(folder: Path, run: RunDefinition, outcome: str, reason: str, **start: Any) -> Path:
+    """Write the history of a run that has failed once; return its folder.
+
+    Args:
+        folder: Of the run.
+        run: The run.
+        outcome: How it ended.
+        reason: Why.
+        start: Fields of its start that are not the usual ones.
+    """
+    usual = {"started_at": BEGAN, "limit_seconds": 600.0}
+    usual |= {"ended_at": BEGAN, "outcome": outcome, "reason": reason}
+    failed = Start.model_validate(usual | start)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / HISTORY, History(definition=run, inputs={}, starts=[failed]))
+    return folder
+
+
+def write_run(
+    runs_folder: Path,
+    run: str,
+    devices: int,
+    outcome: str = "completed",
+    *,
+    options: Mapping[str, Any] | None = None,
+    accuracies: Sequence[float] = (0.5, 0.9, 0.98),
+    rate: float = 1000.0,
+    ranks: Sequence[RankRecord] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    origin: Mapping[str, Any] | None = None,
+    **measured: Any,
+) -> Path:
+    """Write the records of a run on one node, whose epoch ``n`` takes ``n`` seconds; return its folder.
+
+    Args:
+        runs_folder: Holds a folder for each run.
+        run: Its name, ``d2.r1``.
+        devices: Of the run.
+        outcome: How it ended.
+        options: Swept values.
+        accuracies: Of each epoch.
+        rate: Samples per second.
+        ranks: Rows of its ranks, if they are not the usual ones.
+        settings: Those that are not the usual ones.
+        origin: Replaces parts of the provenance.
+        measured: Figures that are not the usual ones.
+    """
+    repeat = parse_run_name(run)[1]
+    changed = {"global_batch_size": 256, "seed": repeat} | dict(options or {}) | dict(settings or {})
+    planned = definition(devices, **changed).model_copy(
+        update={
+            "run": run,
+            "repeat": repeat,
+            "batch_size_per_device": 256 // devices,
+            "global_batch_size": 256,
+            "options": dict(options or {}),
+        }
+    )
+    if outcome in {"failed", "timed-out", "interrupted"}:
+        return leave_failure(runs_folder / run, planned, outcome, f"why {run} {outcome}")
+    reason = "" if outcome == "completed" else f"why {run} is {outcome}"
+    if outcome == "out-of-memory":
+        lost = run_record(planned, outcome=outcome, reason=reason, provenance=None)
+        return leave_result(runs_folder / run, lost)
+    epochs = [
+        EpochRecord(epoch, float(epoch), 0.5, rate, 2.0 / epoch, 2.1 / epoch, accuracy, 0.1)
+        for epoch, accuracy in enumerate(accuracies, start=1)
+    ]
+    figures: dict[str, Any] = {
+        "epochs_completed": len(epochs),
+        "throughput_samples_per_second": rate,
+        "train_seconds": sum(epoch.train_seconds for epoch in epochs),
+        "final_accuracy": accuracies[-1],
+        "best_accuracy": max(accuracies),
+        "peak_memory_bytes": 700_000_000 + devices,
+    }
+    record = run_record(
+        planned,
+        outcome=outcome,
+        reason=reason,
+        measurements=measurements(**figures | measured),
+        provenance=provenance(planned, **origin or {}),
+    )
+    rows = [rank_record(rank) for rank in range(devices)] if ranks is None else ranks
+    return leave_result(runs_folder / run, record, epochs, rows)
+
+
+DDP = ["DistributedDataParallel"]
+UNKNOWN = {
+    "test accuracy": "the program does not tell it",
+    "parts of the start-up": "process group, data and model are made in the program",
+}
+NO_LOADER = {"loader wait": "no DataLoader of PyTorch feeds the training"}
+STEPS, WARM_UP_STEPS = 20, 2
+
+
+def program_experiment(**changed: Any) -> ProgramExperiment:
+    """Return a study of ``train.py`` on 1 and 2 devices, ended after some steps, with weak scaling."""
+    values: dict[str, Any] = {
+        "program": "train.py",
+        "arguments": ["--batch-size", "{batch_size_per_device}", "--out", "{folder}"],
+        "scaling": "weak",
+        "batch_size_per_device": 16,
+        "devices": [1, 2],
+        "repeats": 3,
+        "steps": STEPS,
+        "warmup_steps": WARM_UP_STEPS,
+    }
+    return ProgramExperiment.model_validate(values | changed)
+
+
+def write_program_run(
+    runs_folder: Path,
+    run: str,
+    spec: ProgramExperiment,
+    step_seconds: float,
+    *,
+    shape: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    exposed: float | None = None,
+    loader_wait: float | None = 0.0,
+    program: Mapping[str, Any] | None = None,
+    origin: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write the records of a program's run that completed; return its folder.
+
+    Args:
+        runs_folder: Holds a folder for each run.
+        run: Its name, ``d2.r1``.
+        spec: The study.
+        step_seconds: Mean measured step.
+        shape: Nodes x devices per node; by default as many devices as the name says, on one node.
+        options: Swept values.
+        exposed: Seconds of a step that DDP counts as exposed; None where nothing counts them.
+        loader_wait: Seconds of a step that every rank waits for data; None where that is not known.
+        program: Replaces parts of what was found of the program.
+        origin: Replaces parts of the provenance.
+    """
+    point, repeat = parse_run_name(run)
+    place = Shape.parse(shape or f"1x{point.split('.')[0].removeprefix('d')}")
+    devices = place.world_size
+    settings = settings_of(spec, tuple((options or {}).items()))
+    samples = global_batch(settings, devices)
+    planned = RunDefinition(
+        experiment="study",
+        run=run,
+        shape=str(place),
+        batch_size_per_device=samples // devices,
+        global_batch_size=samples,
+        repeat=repeat,
+        options=dict(options or {}),
+        accelerator="cpu",
+        launcher="torchrun",
+        settings=repeat_settings(settings, repeat),
+    )
+    warm_up = {"first_step": 0, "steps": WARM_UP_STEPS, "samples": WARM_UP_STEPS * samples, "seconds": 9.0}
+    usual = {"steps": 5, "samples": 5 * samples, "seconds": 5 * step_seconds, "warmup": False}
+    windows = [
+        Window(**warm_up, warmup=True),
+        *(Window(**usual, first_step=WARM_UP_STEPS + first) for first in range(0, STEPS, 5)),
+    ]
+    unknown = UNKNOWN | ({} if loader_wait is not None else NO_LOADER)
+    if exposed is None:
+        unknown |= {"communication": "it is counted by DistributedDataParallel, and none was seen"}
+    found: dict[str, Any] = {
+        "command": ["python", "train.py", "--batch-size", str(samples // devices), "--out", f"out/{run}"],
+        "ended": "steps" if settings.steps else "itself",
+        "samples_from": "loader" if loader_wait is not None else "forward",
+        "samples_seen": float(samples),
+        "optimizers": ["AdamW"],
+        "parallelism": DDP if devices > 1 else [],
+        "precision": "bfloat16 by autocast, parameters float32",
+        "gradient_bytes": 40_000_000,
+        "losses": [(step, 2.0 - 0.05 * step) for step in range(0, STEPS, 4)],
+        "imported_files": {"model.py": "a" * 64},
+        "unknown": unknown,
+    }
+    startup = dict.fromkeys(STARTUP) | {"imports_seconds": 2.0, "first_step_seconds": 0.5}
+    measured = measurements(
+        parameters=10_000_000,
+        throughput_samples_per_second=samples / step_seconds,
+        windows=windows,
+        train_seconds=sum(window.seconds for window in windows),
+        evaluation_seconds=None,
+        peak_memory_bytes=600_000_000,
+        loader_wait_fraction=None if loader_wait is None else loader_wait / step_seconds,
+        communication_fraction=None if exposed is None else exposed / step_seconds,
+        loader="program",
+        excluded_steps={"evaluation": 1},
+        startup=Startup(**startup, launch_seconds=1.0, preparation_seconds=3.0),
+        program=ProgramMeasurements.model_validate(found | dict(program or {})),
+    )
+    ranks = [
+        rank_record(
+            rank,
+            local_rank=rank % place.devices_per_node,
+            host=f"node{rank // place.devices_per_node + 1}",
+            train_samples=samples // devices,
+            step_seconds_p05=step_seconds,
+            step_seconds_p50=step_seconds,
+            step_seconds_p95=step_seconds,
+            step_seconds_max=step_seconds,
+            loader_wait_seconds=None if loader_wait is None else STEPS * loader_wait,
+            peak_memory_bytes=600_000_000,
+            communication_seconds_per_step=exposed,
+            waiting_seconds_per_step=None if exposed is None else 0.0,
+            preparation_seconds=3.0,
+            **startup,
+        )
+        for rank in range(devices)
+    ]
+    known = {"inputs": {"program": "b" * 64}, "versions": {"torch": "2.15.0", "python": "3.11.7"}}
+    made = provenance(planned, **known | dict(origin or {}))
+    return leave_result(
+        runs_folder / run, run_record(planned, measurements=measured, provenance=made), (), ranks
+    )
