@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from scalewise.ranks.results.rank_record import OptimizerSteps, Peaks, ProbeRecord
+from scalewise.ranks.results.rank_record import Peaks, ProbeRecord
 
 
 def record(
@@ -54,7 +54,7 @@ def record(
         "forward_samples": None,
         "wait_seconds": [0.01] * steps,
         "backward_passes": [1] * steps,
-        "optimizers": [OptimizerSteps(name="SGD", steps=steps)],
+        "optimizers": ["SGD"],
         "skipped_by_scaler": 0,
         "parallelism": ["DistributedDataParallel"],
         "weights": [1.5, -2.25],

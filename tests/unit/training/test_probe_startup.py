@@ -51,14 +51,12 @@ def test_processes_that_a_program_spawns_are_measured_and_ended(
 
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "parent").read_text() == "goes on"
-    assert [(record["rank"], record["world_size"], record["steps"]) for record in records] == [
+    assert [(record["rank"], record["world_size"], len(record["seconds"])) for record in records] == [
         (0, 2, 5),
         (1, 2, 5),
     ]
     assert len({record["pid"] for record in records}) == 2
     assert all(record["ended"] == "steps" for record in records)
-    # the parent and its two processes have imported torch
-    assert len(list((tmp_path / "left").glob("*.started.json"))) == 3
     assert said["sitecustomize"] == "own"
     assert str(tmp_path / "startup") not in said["path"].split()
     assert said["child"].split(os.pathsep) == [str(tmp_path / "startup"), "/given"]

@@ -57,8 +57,8 @@ class CountedOptimizers:
         """One of each step: it is not 0 if the device skipped the update."""
         self._skipped_on_device: list[torch.Tensor] = []
         self._all: dict[int, SteppedOptimizer] = {}
-        self._dropped: dict[str, int] = {}
-        """Steps of optimizers that are gone, by name: some programs make one for each batch."""
+        self._dropped: set[str] = set()
+        """Names of optimizers that are gone: some programs make one for each batch."""
         self._stepping: list[weakref.ref[Optimizer]] = []
         self._of_modules: set[int] = set()
 
@@ -123,7 +123,7 @@ class CountedOptimizers:
         # Python gives the identity of an object that is gone to another one
         if known is None or known.reference() is not optimizer:
             if known is not None and known.steps:
-                self._dropped[known.name] = self._dropped.get(known.name, 0) + known.steps
+                self._dropped.add(known.name)
             known = self._all[id(optimizer)] = SteppedOptimizer(optimizer, self._weight(optimizer))
         return known
 
@@ -146,10 +146,10 @@ class CountedOptimizers:
         ]
         return [optimizer for optimizer in found if optimizer is not None]
 
-    def record(self) -> list[dict[str, Any]]:
-        """Return names and steps as JSON values; those that are gone are added up by name."""
-        stepped = [(known.name, known.steps) for known in self._all.values() if known.steps]
-        return [{"name": name, "steps": steps} for name, steps in [*stepped, *self._dropped.items()]]
+    def names(self) -> list[str]:
+        """Return the names of the optimizers that made steps, each once."""
+        stepped = [known.name for known in self._all.values() if known.steps]
+        return list(dict.fromkeys([*stepped, *sorted(self._dropped)]))
 
     def _weight(self, optimizer: Optimizer) -> int:
         return sum(each.numel() for each in _parameters(optimizer) if id(each) in self._of_modules)

@@ -153,13 +153,11 @@ class Hooks:
 
     def begin_iteration(self, original: Function) -> Function:
         """Wrap the begin of a data-loader iteration, which may start processes."""
-        process = self._process
-        began = guarded(process.notes, "begin of a loader", process.begin_iteration)
+        began = guarded(self._process.notes, "begin of a loader", self._process.begin_iteration)
 
         def begin_iteration(loader: Any) -> Any:
-            begun = perf_counter()
             iterator = original(loader)
-            began(loader, iterator, perf_counter() - begun)
+            began(loader, iterator)
             return iterator
 
         return begin_iteration

@@ -81,16 +81,15 @@ class MeasuredProcess:
 
     # reports of the hooks, in the order of a step
 
-    def begin_iteration(self, loader: Any, iterator: Any, seconds: float) -> None:
+    def begin_iteration(self, loader: Any, iterator: Any) -> None:
         """Note that a data-loader iteration has begun.
 
         Args:
             loader: The DataLoader.
             iterator: The iterator of this iteration.
-            seconds: Time that the begin took.
         """
         step = self.steps.open
-        step.loaders = [*step.loaders, (self.iterations.begin(iterator, loader), seconds)]
+        step.loaders = [*step.loaders, self.iterations.begin(iterator, loader)]
 
     def wait_mark(self) -> Any:
         """Mark the begin of a wait for a batch on the device; None without a GPU that is trained on."""

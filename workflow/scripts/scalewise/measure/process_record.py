@@ -9,7 +9,6 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import origins
 from .discovery import are_finite, compiled_frames, parameters_of
 
 if TYPE_CHECKING:
@@ -40,9 +39,9 @@ def process_record(process: MeasuredProcess, ended: str) -> dict[str, Any]:
     process.model.count_parameters(parameters, is_over=ended == "itself")
     iteration = process.iterations.training
     workers = None if iteration is None else iteration.workers
-    place = process.place or origins.place_on_machine(steps.device)
-    if workers and place["affinity"] and workers > len(place["affinity"]):
-        process.notes.note(f"a DataLoader of {workers} processes has {len(place['affinity'])} CPUs")
+    cpus = process.place.get("affinity")
+    if workers and cpus and workers > len(cpus):
+        process.notes.note(f"a DataLoader of {workers} processes has {len(cpus)} CPUs")
     local_rank = os.environ.get("LOCAL_RANK", "")
     return {
         "ended": ended,
@@ -52,16 +51,13 @@ def process_record(process: MeasuredProcess, ended: str) -> dict[str, Any]:
         "local_rank": int(local_rank) if local_rank.isdigit() else None,
         "pid": process.pid,
         "backend": process.backend,
-        **place,
+        **process.place,
         "process_started": process.started,
         "torch_imported": process.torch_imported,
         "first_step_began": steps.first_step_began,
         "first_step_ended": steps.first_step_ended,
-        "steps": steps.done,
         **steps.columns(fed=iteration is not None),
-        "loader_workers": workers,
-        "backwards": process.backwards,
-        "optimizers": process.optimizers.record(),
+        "optimizers": process.optimizers.names(),
         "skipped_by_scaler": process.optimizers.count_skipped(),
         **process.model.figures,
         "weights_finite": value_of("weights", lambda: are_finite(parameters), None),

@@ -31,8 +31,8 @@ class Step:
     """One optimizer step, from the end of the one before to its own end; most hold few of these."""
 
     batches: Sequence[Batch] = ()
-    loaders: Sequence[tuple[LoaderIteration, float]] = ()
-    """Iterations that began, with the seconds that this took."""
+    loaders: Sequence[LoaderIteration] = ()
+    """Iterations that began."""
     forwards: Sequence[int | None] = ()
     """Samples of forward passes with gradients."""
     mode_changes: Sequence[tuple[float, bool]] = ()
@@ -70,7 +70,6 @@ class StepRecord:
         """Number of steps that have ended."""
         self.first_step_ended: float | None = None
         self.first_step_began: float | None = None
-        self.loader_start_seconds = 0.0
         self._before: Step | None = None
         self._recent: list[Step] = []
         self._forward_samples: list[int] = []
@@ -143,7 +142,6 @@ class StepRecord:
             "samples": [None if value == UNKNOWN else value for value in self._samples] if fed else [],
             "forward_samples": self._usual_forward_samples(),
             "wait_seconds": list(self._waits) if fed else [],
-            "loader_start_seconds": self.loader_start_seconds,
             "backward_passes": list(self._backwards),
         }
 
@@ -176,9 +174,6 @@ class StepRecord:
         before, is_first = self._before, not self._marks
         flags, samples = flags_of(step), samples_of(step)
         waited = sum(self._waited(batch) for batch in step.batches if batch.iteration.trains)
-        for iteration, seconds in step.loaders:
-            if iteration.trains:
-                self.loader_start_seconds += seconds
         if step.forwards and None not in step.forwards:
             self._forward_samples.append(sum(size or 0 for size in step.forwards))
         if is_first:
@@ -260,7 +255,7 @@ def flags_of(step: Step) -> int:
             bits |= EVALUATION
         elif batch.is_first:
             bits |= NEW_ITERATION
-    for iteration, _ in step.loaders:
+    for iteration in step.loaders:
         if iteration.trains:
             bits |= NEW_ITERATION
     return bits

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import platform
 from pathlib import Path
 
 # by name: a program may replace the functions in their module
@@ -25,7 +24,7 @@ COUNTED_EVERY_SECONDS = 2.0
 """Least seconds between two writes of the number of steps."""
 
 NO_STEP_BACKWARDS = 50
-"""Backward passes without an optimizer step, after which the record says so."""
+"""Backward passes without an optimizer step, after which a file says so."""
 
 
 class WatchedProgram(MeasuredProcess):
@@ -43,8 +42,7 @@ class WatchedProgram(MeasuredProcess):
         """Time of day at which the process began, by the clock as it was then."""
 
     def begin(self) -> None:
-        """Leave a file for the process that watches this one, and a record at the end."""
-        self._write_started()
+        """Leave a record at the end."""
         atexit.register(self.at_exit)
 
     def begin_process(self, started: float | None = None) -> None:
@@ -55,12 +53,10 @@ class WatchedProgram(MeasuredProcess):
         self._has_ended = False
 
     def backward(self, tensors: Any) -> None:
-        """Note a backward pass, and that no step follows after many."""
+        """Note a backward pass, and write how many there are if no step follows after many."""
         super().backward(tensors)
         if self.backwards == NO_STEP_BACKWARDS and not self.place:
-            finish_with_multiprocessing(self.at_exit)
-            self.notes.note(f"no optimizer step was seen in {NO_STEP_BACKWARDS} backward passes")
-            self._write_started()
+            write_text(self._file("backwards"), str(self.backwards))
 
     def _end_part(self, optimizer: Optimizer, entry: SteppedOptimizer) -> None:
         """End a step, or raise SystemExit again in a program that has swallowed it."""
@@ -107,10 +103,9 @@ class WatchedProgram(MeasuredProcess):
         """Write the record once, in the process that made the steps."""
         if self._has_ended or os.getpid() != self.pid:
             return
-        if self.steps.done or self.backwards >= NO_STEP_BACKWARDS:
+        if self.steps.done:
             self._has_ended = True
-            if self.steps.done:
-                write_text(self._file("steps"), str(self.steps.done))
+            write_text(self._file("steps"), str(self.steps.done))
             write_json(self._file("record.json"), self.record(ended))
 
     def at_exit(self) -> None:
@@ -130,16 +125,3 @@ class WatchedProgram(MeasuredProcess):
 
     def _file(self, kind: str) -> Path:
         return self.spec.folder / f"{self.rank}.{self.pid}.{kind}"
-
-    def _write_started(self) -> None:
-        record = {
-            "pid": self.pid,
-            "host": platform.node(),
-            "python": platform.python_version(),
-            "torch_imported_seconds": self.torch_imported - self.started,
-            "backwards": self.backwards,
-            "events": self.notes.events,
-        }
-        # of the environment's rank, under which it was written first
-        rank = int(os.environ.get("RANK") or 0)
-        write_json(self.spec.folder / f"{rank}.{self.pid}.started.json", record)

@@ -42,7 +42,7 @@ def program_measurements(
         ended="steps" if all(record.ended == "steps" for record in last.ranks) else "itself",
         samples_from=steps.samples.source,
         samples_seen=samples_seen(records).per_step,
-        optimizers=list(dict.fromkeys(each.name for record in records for each in record.optimizers)),
+        optimizers=list(dict.fromkeys(name for record in records for name in record.optimizers)),
         skipped_steps=records[0].skipped_by_scaler,
         parallelism=list(dict.fromkeys(name for record in records for name in record.parallelism)),
         precision=_precision(records[0]),

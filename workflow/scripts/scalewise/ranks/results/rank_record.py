@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,19 +14,12 @@ from scalewise.records import MemoryKind, OwnInterval
 FORWARD_STEPS = 20
 """First steps whose forward passes' inputs are looked at."""
 
-SEEN, RECORD, MEASURING, STEPS, STARTED = "seen.json", "record.json", "measuring", "steps", "started.json"
+SEEN, RECORD, MEASURING, STEPS, BACKWARDS = "seen.json", "record.json", "measuring", "steps", "backwards"
 """Ends of the names of the probe's files, behind rank and process."""
 
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class OptimizerSteps(_Part):
-    """An optimizer and the steps that it made."""
-
-    name: str
-    steps: int
 
 
 class Peaks(_Part):
@@ -58,6 +50,7 @@ class ProbeRecord(_Part):
         gradient_bytes: Bytes of all gradients; of one rank's share where ``sharded``.
         weights: Sums of parts of some parameters, equal on all ranks that exchange gradients.
         weights_finite: Whether the values of parts of some parameters are finite; None if unknown.
+        optimizers: Names of those that made steps, each once.
         losses: Losses by their steps, from 0; None for one that is not finite.
         batches: Checksums of the first batches; None without a DataLoader.
         forward_batches: Checksums of the inputs of the first forward passes; None where none was seen.
@@ -92,9 +85,8 @@ class ProbeRecord(_Part):
     samples: list[int | None]
     forward_samples: float | None
     wait_seconds: list[float]
-    loader_start_seconds: float | None = None
     backward_passes: list[int]
-    optimizers: list[OptimizerSteps]
+    optimizers: list[str]
     skipped_by_scaler: int
     parameters: int = 0
     gradient_bytes: int | None = None
@@ -136,25 +128,23 @@ def read_records(folder: Path, kind: str, rank: int | None = None) -> list[Probe
             continue
         with suppress(OSError, ValidationError, ValueError):  # one that is not there yet
             found.append(ProbeRecord.model_validate_json(path.read_text(encoding="utf-8")))
-    # a process without a step has a file from its start, see backwards_without_step
-    return sorted(
-        (record for record in found if record.step_count), key=lambda record: (record.rank, record.pid)
-    )
+    return sorted(found, key=lambda record: (record.rank, record.pid))
 
 
 def backwards_without_step(folder: Path) -> int:
     """Return the most backward passes of a process that made no step."""
-    counts = [0]
-    for path in _listed(folder, STARTED):
-        with suppress(OSError, ValueError):
-            counts.append(int(json.loads(path.read_text(encoding="utf-8")).get("backwards", 0)))
-    return max(counts)
+    return _largest(folder, BACKWARDS)
 
 
 def steps_done(folder: Path) -> int:
     """Return the optimizer steps that some process has written."""
+    return _largest(folder, STEPS)
+
+
+def _largest(folder: Path, kind: str) -> int:
+    """Return the largest number in the files of a kind; 0 if there are none."""
     counts = [0]
-    for path in _listed(folder, STEPS):
+    for path in _listed(folder, kind):
         with suppress(OSError, ValueError):
             counts.append(int(path.read_text(encoding="utf-8")))
     return max(counts)
