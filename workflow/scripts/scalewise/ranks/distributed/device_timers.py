@@ -22,9 +22,6 @@ class DeviceTimer(Protocol[Mark]):
     def seconds(self, start: Mark, end: Mark) -> float:
         """Seconds between two marks; valid once the device has come to them."""
 
-    def now(self) -> float:
-        """Host time in seconds, monotonic."""
-
 
 class HostTimer:
     """The clock of a CPU process, which never runs behind it."""
@@ -39,10 +36,6 @@ class HostTimer:
     def seconds(self, start: float, end: float) -> float:
         """Seconds between two marks."""
         return end - start
-
-    def now(self) -> float:
-        """Monotonic seconds."""
-        return time.perf_counter()
 
 
 class CudaTimer:
@@ -64,10 +57,6 @@ class CudaTimer:
     def seconds(self, start: torch.cuda.Event, end: torch.cuda.Event) -> float:
         """Seconds between two events, of which CUDA gives milliseconds."""
         return float(start.elapsed_time(end)) / 1e3
-
-    def now(self) -> float:
-        """Monotonic seconds of the host."""
-        return time.perf_counter()
 
 
 def timer_for(device: torch.device) -> HostTimer | CudaTimer:
