@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -10,10 +11,12 @@ from typing import Any
 import pytest
 import torch
 
+from scalewise.builtin import loop
 from scalewise.builtin.data.datasets import Dataset
 from scalewise.builtin.loop import TrainingState, train
 from scalewise.builtin.trainer import Trainer, build_loaders, build_trainer
 from scalewise.measure.hooks import hooked
+from scalewise.measure.memory import MemoryPhase, PeakMemory
 from scalewise.measure.probe_spec import FAULT
 from scalewise.measure.step_flags import NEW_ITERATION
 from scalewise.plan.config.settings import Settings
@@ -88,3 +91,26 @@ def test_samples_of_each_step_are_those_of_its_batches_and_each_epoch_begins_an_
     assert [bool(bits & NEW_ITERATION) for bits in columns["flags"]] == [True, False, False, False] * 2
     assert columns["backward_passes"] == [micro_batches] * 8
     assert all(seconds is not None and seconds > 0 for seconds in columns["seconds"])
+
+
+def test_the_step_after_an_evaluation_begins_once_and_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    entered: list[str] = []
+    ended: list[float] = []
+    enter, evaluate = PeakMemory.enter, loop.evaluate
+
+    def note_phase(memory: PeakMemory, phase: MemoryPhase) -> None:
+        entered.append(phase)
+        enter(memory, phase)
+
+    def note_end(trainer: Trainer) -> tuple[float, float]:
+        found = evaluate(trainer)
+        ended.append(time.perf_counter())
+        return found
+
+    monkeypatch.setattr(PeakMemory, "enter", note_phase)
+    monkeypatch.setattr(loop, "evaluate", note_end)
+    trainer, _ = trained(True)
+    columns = trainer.measured.steps.snapshot().columns(fed=True)
+    assert entered[entered.index("evaluate") :] == ["evaluate", "train", "evaluate"]
+    assert columns["marks"][3] < ended[0] <= columns["marks"][4] - columns["seconds"][4]
+    assert columns["off_seconds"] == [0.0] * 8

@@ -137,7 +137,6 @@ def train(
             return "diverged"
         if is_accurate_enough([each.test_accuracy for each in state.epochs], trainer.settings):
             break
-        trainer.measured.resume()
     return "completed"
 
 
@@ -174,7 +173,7 @@ def train_epoch(
     for step in steps:
         phase = WARM_UP if trainer.measured.steps.done < trainer.settings.warmup_steps else TRAIN
         if trainer.monitor.phase != phase:
-            # this asks the device's sensor, which is to be in no step
+            # this reads the device's sensor, which is in no step, nor is an evaluation before it
             trainer.monitor.phase = phase
             trainer.measured.resume()
         last = len(step.passes) - 1
