@@ -21,6 +21,7 @@ from scalewise.builtin.loop import TrainingState, train_epoch
 from scalewise.builtin.models.builders import BUILDERS, ModelBuilder
 from scalewise.builtin.pass_timing import (
     LEAST_COUNTED,
+    PassTimes,
     affordable,
     merge_ranks,
     smaller_passes,
@@ -30,7 +31,6 @@ from scalewise.builtin.trainer import Trainer, build_loaders, build_trainer
 from scalewise.measure.hooks import hooked
 from scalewise.plan.config.settings import Settings
 from scalewise.ranks.distributed.identity import Identity
-from scalewise.ranks.results.write import PassTimes
 from scalewise.records import Pass
 
 CPU = torch.device("cpu")

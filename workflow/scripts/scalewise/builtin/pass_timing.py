@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
@@ -25,7 +26,6 @@ from scalewise.execution.progress_reporter import say
 from scalewise.plan.config.settings import Settings
 from scalewise.ranks.distributed.device_timers import DeviceTimer, timer_for
 from scalewise.ranks.distributed.process_group import sum_over_ranks
-from scalewise.ranks.results.write import PassTimes
 from scalewise.records import Bucket, Pass
 
 BLOCKS = 3
@@ -50,6 +50,23 @@ COMPRESSED_BYTES = {"fp16": 2, "bf16": 2}
 
 NO_STATISTICS = "Expected more than 1 value per channel when training"
 """Words of torch's batch norm, which has no statistics of a single value."""
+
+
+@dataclass(frozen=True)
+class PassTimes:
+    """Seconds of forward and backward passes that one rank timed after the training.
+
+    Args:
+        local_seconds: Time of forward and backward without communication; None for a model in parts (fsdp).
+        exchanged_seconds: The same with gradients exchanged; None on one rank.
+        passes: The run's own batch size first; smaller ones only on one rank.
+        buckets: Only on one rank; empty if gradients are not exchanged in DDP's buckets.
+    """
+
+    local_seconds: float | None = None
+    exchanged_seconds: float | None = None
+    passes: list[Pass] = field(default_factory=list)
+    buckets: list[Bucket] = field(default_factory=list)
 
 
 def time_forward_backward(trainer: Trainer, least_seconds: float = LEAST_SECONDS) -> PassTimes:

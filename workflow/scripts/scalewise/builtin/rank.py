@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from scalewise.builtin.checkpoints.checkpointer import Checkpointer
 from scalewise.builtin.data import datasets
 from scalewise.builtin.data.datasets import Dataset
 from scalewise.builtin.loop import TrainingState, train
-from scalewise.builtin.pass_timing import merge_ranks, time_forward_backward
+from scalewise.builtin.pass_timing import PassTimes, merge_ranks, time_forward_backward
 from scalewise.builtin.train_log import (
     StepLog,
     describe_early_stop,
@@ -43,7 +44,19 @@ from scalewise.ranks.results.starts import (
     wait_for_start,
 )
 from scalewise.ranks.results.write import Epoch, Facts, write_records
-from scalewise.records import MODEL, Measurements, Startup, later, seconds_between, utc_now
+from scalewise.records import (
+    MODEL,
+    RANKS,
+    RECORD,
+    RankRecord,
+    RunRecord,
+    Startup,
+    later,
+    seconds_between,
+    utc_now,
+    write_json,
+    write_rows,
+)
 
 
 class StartupTimer:
@@ -226,14 +239,10 @@ def record_training(rank: RankContext, trainer: Trainer, state: TrainingState, f
         weights = trainer.parallel_model.state()
         if writes:
             datasets.save_whole(weights, folder / MODEL)
-    starts: list[StartRecords] = []
     if writes:
-        timeout = rank.rank_setup.timeout_seconds
-        last = wait_for_start(rank.measured, world_size, timeout)
-        if missing := sorted(set(range(world_size)) - {report.rank for report in last.reports}):
-            raise TimeoutError(f"ranks {missing} left no report in {rank.measured} within {timeout} s")
-        starts = kept_starts([*read_earlier_starts(rank.spec), last])
-        measurements = write_results(rank, starts, facts)
+        record, rows = write_records(rank.spec, rank.rank_setup, planned(rank), starts_of(rank), facts)
+        measurements = record.measurements
+        assert measurements is not None, "of steps that were made"
         if rank.settings.steps is not None:
             say(describe_steps(state, measurements))
             if measurements.own_interval is not None:
@@ -243,13 +252,26 @@ def record_training(rank: RankContext, trainer: Trainer, state: TrainingState, f
         # after the records, which stay if this fails
         timed = gather(time_forward_backward(trainer), world_size)
         if writes:
-            write_results(rank, starts, replace(facts, timed=timed, passes=merge_ranks(timed)))
+            add_pass_times(folder, record, rows, timed)
 
 
-def write_results(rank: RankContext, starts: list[StartRecords], facts: Facts) -> Measurements:
-    """Write the records of the run, on rank 0; returns its figures."""
+def starts_of(rank: RankContext) -> list[StartRecords]:
+    """Return the records of the starts whose steps are in the training, once all ranks have left theirs.
+
+    Raises:
+        TimeoutError: A rank left no report.
+    """
+    world_size, timeout = rank.identity.world_size, rank.rank_setup.timeout_seconds
+    last = wait_for_start(rank.measured, world_size, timeout)
+    if missing := sorted(set(range(world_size)) - {report.rank for report in last.reports}):
+        raise TimeoutError(f"ranks {missing} left no report in {rank.measured} within {timeout} s")
+    return kept_starts([*read_earlier_starts(rank.spec), last])
+
+
+def planned(rank: RankContext) -> Planned:
+    """Return the run as it was planned."""
     definition = rank.spec.definition
-    planned = Planned(
+    return Planned(
         program="the built-in training",
         devices=definition.shape.world_size,
         global_batch_size=definition.global_batch_size,
@@ -258,7 +280,28 @@ def write_results(rank: RankContext, starts: list[StartRecords], facts: Facts) -
         names=frozenset(),
         accelerator=definition.accelerator,
     )
-    return write_records(rank.spec, rank.rank_setup, planned, starts, facts)
+
+
+def add_pass_times(
+    folder: Path, record: RunRecord, rows: Sequence[RankRecord], timed: Sequence[PassTimes]
+) -> None:
+    """Write the records of a run again, with the passes that its ranks have timed.
+
+    Args:
+        folder: The run's.
+        record: The summary without them.
+        rows: Those of ranks.csv without them, by rank.
+        timed: One for each rank, by rank.
+    """
+    with_passes = [
+        replace(row, local_pass_seconds=times.local_seconds, exchanged_pass_seconds=times.exchanged_seconds)
+        for row, times in zip(rows, timed, strict=True)
+    ]
+    write_rows(folder / RANKS, RankRecord, with_passes)
+    assert record.measurements is not None, "passes are timed after a training"
+    found = {"passes": merge_ranks(timed), "buckets": timed[0].buckets}
+    measurements = record.measurements.model_copy(update=found)
+    write_json(folder / RECORD, record.model_copy(update={"measurements": measurements}))
 
 
 def divergence(state: TrainingState) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from scalewise import __version__
 from scalewise.execution.messages import RankSetup, TrainSpec
@@ -39,11 +39,9 @@ from scalewise.records import (
     RANKS,
     RECORD,
     UTILIZATION,
-    Bucket,
     Environment,
     EpochRecord,
     Measurements,
-    Pass,
     ProgramMeasurements,
     Provenance,
     RankRecord,
@@ -79,38 +77,17 @@ class Epoch:
 
 
 @dataclass(frozen=True)
-class PassTimes:
-    """Seconds of forward and backward passes that one rank timed after the training.
-
-    Args:
-        local_seconds: Time of forward and backward without communication; None for a model in parts (fsdp).
-        exchanged_seconds: The same with gradients exchanged; None on one rank.
-        passes: The run's own batch size first; smaller ones only on one rank.
-        buckets: Only on one rank; empty if gradients are not exchanged in DDP's buckets.
-    """
-
-    local_seconds: float | None = None
-    exchanged_seconds: float | None = None
-    passes: list[Pass] = field(default_factory=list)
-    buckets: list[Bucket] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
 class Facts:
     """Facts of a built-in training that no probe can see.
 
     Args:
         diverged: Place and losses at which the training was no longer finite; empty if it stayed finite.
         resumption: The starts and resumes of the run.
-        timed: Forward and backward passes of each rank, by rank; empty before they are timed.
-        passes: One for each batch size that was timed, over all ranks.
     """
 
     epochs: Sequence[Epoch]
     diverged: str
     resumption: Resumption
-    timed: Sequence[PassTimes] = ()
-    passes: Sequence[Pass] = ()
 
 
 ENDED_EARLY = "not monitored: the program ended before a sample could be taken"
@@ -124,7 +101,7 @@ def write_records(
     facts: Facts | None = None,
     argv: Sequence[str] = (),
     readings: Sequence[tuple[float, float]] = (),
-) -> Measurements:
+) -> tuple[RunRecord, list[RankRecord]]:
     """Write the run's records, the summary last: if it is there, the others are complete.
 
     Args:
@@ -135,6 +112,9 @@ def write_records(
         facts: Those of the built-in training; None for a user's program.
         argv: Interpreter, program and arguments of rank 0 of a program.
         readings: Monotonic seconds and value of each metric that rank 0 of a program printed.
+
+    Returns:
+        The summary, and the rows of ranks.csv by rank.
 
     Raises:
         ValueError: No step of a program was measured.
@@ -150,7 +130,7 @@ def write_records(
             "the warm-up can be measured: each of them evaluates or saves too, or there is none. Lower "
             "warmup_steps, or let it train for longer."
         )
-    rows = _rank_rows(joined, last, steps, facts)
+    rows = _rank_rows(joined, last, steps)
     found = None if program is None else program_measurements(program, joined, last, steps, argv, readings)
     measurements = _measurements(spec, joined, steps, rows, facts, found)
     write_rows(spec.folder / EPOCHS, EpochRecord, _epochs(facts, joined.ranks[0]) if facts else [])
@@ -170,7 +150,7 @@ def write_records(
         provenance=_provenance(spec, rank_setup, last, facts),
     )
     write_json(spec.folder / RECORD, record)
-    return measurements
+    return record, rows
 
 
 def _epochs(facts: Facts, rank: ProbeRecord) -> list[EpochRecord]:
@@ -195,21 +175,11 @@ def _epochs(facts: Facts, rank: ProbeRecord) -> list[EpochRecord]:
     return records
 
 
-def _rank_rows(
-    joined: JoinedStarts, last: StartRecords, steps: MeasuredSteps, facts: Facts | None
-) -> list[RankRecord]:
+def _rank_rows(joined: JoinedStarts, last: StartRecords, steps: MeasuredSteps) -> list[RankRecord]:
     waiting = waiting_seconds([record.timed_exchanges for record in joined.ranks])
     reports = {report.rank: report for report in last.reports}
-    timed = dict(enumerate(facts.timed if facts else ()))
     return [
-        _rank_row(
-            record,
-            reports.get(record.rank),
-            joined.monitor_of(record.rank),
-            steps,
-            waited,
-            timed.get(record.rank, PassTimes()),
-        )
+        _rank_row(record, reports.get(record.rank), joined.monitor_of(record.rank), steps, waited)
         for record, waited in zip(joined.ranks, waiting, strict=True)
     ]
 
@@ -220,7 +190,6 @@ def _rank_row(
     monitor: MonitorReport | None,
     steps: MeasuredSteps,
     waited: float | None,
-    timed: PassTimes,
 ) -> RankRecord:
     seconds = [step_seconds(record, index) for index in steps.kept]
     counted, memory = record.timed_exchanges, record.peak_memory
@@ -246,8 +215,8 @@ def _rank_row(
         **_startup(record, report).model_dump(),
         mean_utilization=monitor.mean_utilization if monitor else None,
         communication_seconds_per_step=sum(counted) / len(counted) if counted else None,
-        local_pass_seconds=timed.local_seconds,
-        exchanged_pass_seconds=timed.exchanged_seconds,
+        local_pass_seconds=None,
+        exchanged_pass_seconds=None,
         waiting_seconds_per_step=waited,
         evaluation_peak_memory_bytes=memory.evaluation_bytes,
     )
@@ -329,8 +298,8 @@ def _measurements(
         communication_fraction=communication_fraction(rows, windows),
         other_cpu_fraction=other_cpu_fraction([use for use in uses if use is not None]),
         loader=settings.loader if isinstance(settings, Settings) else "program",
-        passes=list(facts.passes) if facts else [],
-        buckets=facts.timed[0].buckets if facts and facts.timed else [],
+        passes=[],
+        buckets=[],
         own_interval=ranks[0].own_interval,
         program=program,
         resumption=resumption.model_copy(
