@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from scalewise.ranks.results.rank_record import Peaks, ProbeRecord
+from scalewise.ranks.results.probe_record import Peaks, ProbeRecord
 
 
 def record(

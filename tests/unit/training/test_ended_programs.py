@@ -20,7 +20,7 @@ from scalewise.ranks.distributed.identity import Identity
 from scalewise.ranks.monitoring.machine_load import CpuUse
 from scalewise.ranks.program.failure import ProgramError, check_end
 from scalewise.ranks.program.rank import ProgramRank
-from scalewise.ranks.results.rank_record import ProbeRecord
+from scalewise.ranks.results.probe_record import ProbeRecord
 from scalewise.ranks.results.rank_report import RankReport
 from scalewise.ranks.results.samples import Planned
 from scalewise.ranks.results.starts import StartRecords

@@ -16,7 +16,7 @@ from scalewise.ranks.results.merge import (
     measured_steps,
     metric_reading,
 )
-from scalewise.ranks.results.rank_record import ProbeRecord
+from scalewise.ranks.results.probe_record import ProbeRecord
 from scalewise.ranks.results.samples import Planned
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.training.probe_record_of import record
 
 from scalewise.ranks.program.plan_check import check_plan
-from scalewise.ranks.results.rank_record import ProbeRecord
+from scalewise.ranks.results.probe_record import ProbeRecord
 from scalewise.ranks.results.samples import Planned, samples_seen
 
 BATCH = "batch_size_per_device"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def process_record(process: MeasuredProcess, ended: str) -> dict[str, Any]:
     """Return all that was measured so far, once the GPU has done all steps.
 
-    ``ranks/results/rank_record.py`` reads it, and describes the values.
+    ``ranks/results/probe_record.py`` reads it, and describes the values.
 
     Args:
         process: The process that is measured.

@@ -12,7 +12,7 @@ from typing import Literal
 from scalewise.execution.progress_reporter import say
 from scalewise.plan.config.program import ProgramSettings
 from scalewise.ranks.program.child import Child
-from scalewise.ranks.results.rank_record import ProbeRecord, backwards_without_step, steps_done
+from scalewise.ranks.results.probe_record import ProbeRecord, backwards_without_step, steps_done
 
 NCCL_TIMEOUT = "Watchdog caught collective operation timeout"
 """Text of NCCL's watchdog before it aborts a rank that has waited too long for another one."""

@@ -7,7 +7,7 @@ from math import isclose
 from statistics import median
 
 from scalewise.plan.config.shape import count_devices
-from scalewise.ranks.results.rank_record import ProbeRecord
+from scalewise.ranks.results.probe_record import ProbeRecord
 from scalewise.ranks.results.samples import Planned, Samples, samples_seen
 
 CHECK_AFTER_STEPS = 3

@@ -8,7 +8,7 @@ from pathlib import Path
 from scalewise.execution.messages import Progress
 from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.config.program import ProgramSettings
-from scalewise.ranks.results.rank_record import steps_done
+from scalewise.ranks.results.probe_record import steps_done
 
 PROGRESS_SECONDS = 5.0
 """Time between two reports of the progress."""

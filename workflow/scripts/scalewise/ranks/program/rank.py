@@ -47,7 +47,7 @@ from scalewise.ranks.program.environment import (
 from scalewise.ranks.program.failure import ProgramError, check_end
 from scalewise.ranks.program.plan_check import CHECK_AFTER_STEPS, check_plan
 from scalewise.ranks.program.progress import ProgressReport
-from scalewise.ranks.results.rank_record import (
+from scalewise.ranks.results.probe_record import (
     RECORD,
     SEEN,
     ProbeRecord,

@@ -22,7 +22,7 @@ from scalewise.measure.step_flags import (
     without_usual_shapes,
 )
 from scalewise.ranks.results.figures import WINDOW_STEPS, throughput
-from scalewise.ranks.results.rank_record import FORWARD_STEPS, ProbeRecord
+from scalewise.ranks.results.probe_record import FORWARD_STEPS, ProbeRecord
 from scalewise.ranks.results.samples import Planned, Samples, samples_seen
 from scalewise.records import MetricReading, Window
 

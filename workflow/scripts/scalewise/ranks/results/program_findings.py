@@ -8,7 +8,7 @@ from pathlib import Path
 from scalewise.plan.catalog.program_files import program_files
 from scalewise.plan.config.program import ProgramSettings
 from scalewise.ranks.results.merge import MeasuredSteps, metric_reading
-from scalewise.ranks.results.rank_record import ProbeRecord
+from scalewise.ranks.results.probe_record import ProbeRecord
 from scalewise.ranks.results.samples import samples_seen
 from scalewise.ranks.results.starts import JoinedStarts, StartRecords
 from scalewise.records import MetricReading, ProgramMeasurements

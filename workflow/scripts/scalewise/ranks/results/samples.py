@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from scalewise.ranks.results.rank_record import ProbeRecord
+from scalewise.ranks.results.probe_record import ProbeRecord
 
 
 @dataclass(frozen=True)

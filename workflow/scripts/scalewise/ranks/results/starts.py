@@ -12,7 +12,7 @@ from scalewise.execution.messages import TrainSpec
 from scalewise.measure.step_flags import WARM_UP
 from scalewise.ranks.monitoring.monitor import MonitorReport, across_starts
 from scalewise.ranks.results.merge import join_starts, without_measurements
-from scalewise.ranks.results.rank_record import RECORD, ProbeRecord, read_records
+from scalewise.ranks.results.probe_record import RECORD, ProbeRecord, read_records
 from scalewise.ranks.results.rank_report import RankReport, read_reports
 from scalewise.records import OUTSIDE_THE_STEPS
 

@@ -30,7 +30,7 @@ from scalewise.ranks.results.merge import (
     step_seconds,
 )
 from scalewise.ranks.results.program_findings import program_measurements
-from scalewise.ranks.results.rank_record import ProbeRecord
+from scalewise.ranks.results.probe_record import ProbeRecord
 from scalewise.ranks.results.rank_report import RankReport
 from scalewise.ranks.results.samples import Planned
 from scalewise.ranks.results.starts import JoinedStarts, StartRecords
