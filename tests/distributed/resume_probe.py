@@ -30,7 +30,7 @@ from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.ranks.distributed.identity import Identity
-from scalewise.ranks.results.write import Epoch
+from scalewise.ranks.results.facts import Epoch
 
 TIMEOUT_SECONDS = 60.0
 TIMINGS = {"evaluation_seconds"}

@@ -33,7 +33,7 @@ from scalewise.measure.hooks import hooked
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.ranks.distributed.identity import Identity
-from scalewise.ranks.results.write import Epoch
+from scalewise.ranks.results.facts import Epoch
 
 TIMEOUT_SECONDS = 60.0
 

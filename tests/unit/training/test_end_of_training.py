@@ -11,7 +11,7 @@ from scalewise.builtin.loop import TrainingState, is_accurate_enough
 from scalewise.builtin.rank import divergence
 from scalewise.builtin.train_log import describe_interval, describe_steps
 from scalewise.plan.config.settings import Settings
-from scalewise.ranks.results.write import Epoch
+from scalewise.ranks.results.facts import Epoch
 from scalewise.records import Measurements, OwnInterval
 
 

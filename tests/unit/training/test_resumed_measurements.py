@@ -27,11 +27,12 @@ from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.ranks.distributed.identity import Identity
 from scalewise.ranks.monitoring.monitor import MonitorReport, across_starts
 from scalewise.ranks.results import rank_report
-from scalewise.ranks.results.merge import join_starts, without_measurements
+from scalewise.ranks.results.facts import Facts
+from scalewise.ranks.results.joined_starts import join_starts, without_measurements
 from scalewise.ranks.results.rank_report import RankReport, write_report
 from scalewise.ranks.results.samples import Planned
 from scalewise.ranks.results.starts import StartRecords, kept_starts, read_start
-from scalewise.ranks.results.write import Facts, write_records
+from scalewise.ranks.results.write import write_records
 from scalewise.records import Measurements, Resumption
 
 pytestmark = pytest.mark.slow

@@ -22,7 +22,7 @@ from scalewise.measure.hooks import hooked
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import Shape
 from scalewise.ranks.distributed.identity import Identity
-from scalewise.ranks.results.write import Epoch
+from scalewise.ranks.results.facts import Epoch
 from scalewise.records import Measurements, Startup
 
 CPU = torch.device("cpu")

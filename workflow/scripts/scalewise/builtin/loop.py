@@ -17,7 +17,7 @@ from scalewise.plan.config.settings import Settings
 from scalewise.plan.runs.batches import shard_range
 from scalewise.ranks.distributed.process_group import sum_over_ranks
 from scalewise.ranks.monitoring.monitor import END, EVALUATE, TRAIN, WARM_UP
-from scalewise.ranks.results.write import Epoch
+from scalewise.ranks.results.facts import Epoch
 
 LARGEST_EVALUATION_BATCH = 1024
 """Samples beyond which a larger batch evaluates hardly faster."""

@@ -35,6 +35,7 @@ from scalewise.ranks.distributed.identity import Identity
 from scalewise.ranks.distributed.process_group import gather, process_group
 from scalewise.ranks.monitoring.machine_load import CpuMeter, CpuUse
 from scalewise.ranks.rank_process import initialize_rank
+from scalewise.ranks.results.facts import Epoch, Facts
 from scalewise.ranks.results.rank_report import RankReport, report_of, write_report
 from scalewise.ranks.results.samples import Planned
 from scalewise.ranks.results.starts import (
@@ -43,7 +44,7 @@ from scalewise.ranks.results.starts import (
     read_earlier_starts,
     wait_for_start,
 )
-from scalewise.ranks.results.write import Epoch, Facts, write_records
+from scalewise.ranks.results.write import write_records
 from scalewise.records import (
     MODEL,
     RANKS,

@@ -9,7 +9,7 @@ from scalewise.builtin.loop import TrainingState, is_accurate_enough
 from scalewise.builtin.trainer import Trainer
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import Shape
-from scalewise.ranks.results.write import Epoch
+from scalewise.ranks.results.facts import Epoch
 from scalewise.records import Measurements, OwnInterval
 
 LINE_SECONDS = 1.0

@@ -20,7 +20,7 @@ from scalewise.builtin.loop import TrainingState, summed_loss
 from scalewise.builtin.optim import STATES_OF_A_WEIGHT
 from scalewise.builtin.trainer import Trainer
 from scalewise.execution.checkpoint_files import CheckpointError
-from scalewise.ranks.results.write import Epoch
+from scalewise.ranks.results.facts import Epoch
 
 SHARED = "shared.pt"
 

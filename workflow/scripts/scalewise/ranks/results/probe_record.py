@@ -119,6 +119,18 @@ class ProbeRecord(_Part):
         """Optimizer steps that were seen."""
         return len(self.seconds)
 
+    @property
+    def first_step_seconds(self) -> float | None:
+        """Host seconds from the first batch or forward pass to the end of the first step."""
+        if self.first_step_began is None or self.first_step_ended is None:
+            return None
+        return self.first_step_ended - self.first_step_began
+
+    def step_seconds(self, index: int, off: bool = False) -> float:
+        """Return the device seconds of a step, less those of an evaluation in it if ``off`` is true."""
+        seconds = self.seconds[index] or 0.0
+        return max(seconds - self.off_seconds[index], 0.0) if off else seconds
+
 
 def read_records(folder: Path, kind: str, rank: int | None = None) -> list[ProbeRecord]:
     """Read the whole records of a kind, one for each process that left one, by rank; or those of a rank."""

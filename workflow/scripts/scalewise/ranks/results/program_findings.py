@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
 
+from scalewise.measure.step_flags import EVALUATION, NO_GRAD
 from scalewise.plan.catalog.program_files import program_files
 from scalewise.plan.config.program import ProgramSettings
-from scalewise.ranks.results.merge import MeasuredSteps, metric_reading
+from scalewise.ranks.results.joined_starts import JoinedStarts
+from scalewise.ranks.results.measured_steps import MeasuredSteps, NoGrad
 from scalewise.ranks.results.probe_record import ProbeRecord
 from scalewise.ranks.results.samples import samples_seen
-from scalewise.ranks.results.starts import JoinedStarts, StartRecords
+from scalewise.ranks.results.starts import StartRecords
 from scalewise.records import MetricReading, ProgramMeasurements
 
 
@@ -137,3 +140,55 @@ def _notes(settings: ProgramSettings, records: Sequence[ProbeRecord], steps: Mea
             "change in them does not train again by itself. Name them under `files` where they matter."
         )
     return notes
+
+
+LOST_LOSSES = 3
+"""Last losses, all of them not finite, by which a training has diverged although its weights are finite."""
+
+
+def metric_reading(
+    rank: ProbeRecord, at: float, value: float, no_grad: NoGrad | None = None
+) -> MetricReading:
+    """A number that was printed at some time, by the training's own clock.
+
+    Args:
+        rank: The rank that printed it.
+        at: Monotonic seconds of the rank's host.
+        value: The number.
+        no_grad: Kind of the forward passes without gradients; those of the training take its time.
+    """
+    done = bisect_right(rank.marks, at)
+    seconds = sum(
+        rank.step_seconds(index, off=no_grad != "training" or bool(rank.flags[index] & EVALUATION))
+        for index in range(done)
+    )
+    if done and rank.seconds[0] is None:
+        seconds += rank.first_step_seconds or 0.0
+    return MetricReading(seconds=seconds, step=done, value=value)
+
+
+def divergence(ranks: Sequence[ProbeRecord]) -> str:
+    """Say which weights or losses are no longer finite at the end of a run; empty if none are known to be.
+
+    A single loss may be lost where a gradient scaler or the program itself skips the update. So if the
+    weights are known to be finite, only several losses in a row count.
+
+    Args:
+        ranks: One record for each rank; the losses are those of rank 0.
+    """
+    step = min(rank.step_count for rank in ranks)
+    if lost := [rank.rank for rank in ranks if rank.weights_finite is False]:
+        return f"the weights of rank {lost[0]} are no longer finite after {step} steps"
+    losses = [loss for _, loss in sorted(ranks[0].losses.items(), key=lambda each: int(each[0]))]
+    last = losses[-LOST_LOSSES if ranks[0].weights_finite else -1 :]
+    if last and all(loss is None for loss in last):
+        return f"the loss is no longer finite after {step} steps"
+    return ""
+
+
+def evaluation_seconds(rank: ProbeRecord, no_grad: NoGrad | None) -> float:
+    """Host seconds of a rank's evaluations."""
+    evaluates = EVALUATION if no_grad == "training" else EVALUATION | NO_GRAD
+    return sum(
+        seconds for seconds, bits in zip(rank.off_seconds, rank.flags, strict=True) if bits & evaluates
+    )

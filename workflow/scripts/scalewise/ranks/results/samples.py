@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from scalewise.ranks.results.probe_record import ProbeRecord
+from scalewise.measure.step_flags import UNUSUAL_SHARE, unusual_steps
+from scalewise.ranks.results.probe_record import FORWARD_STEPS, ProbeRecord
 
 
 @dataclass(frozen=True)
@@ -66,3 +67,51 @@ def _usual(samples: Sequence[int | None]) -> float | None:
     if None in samples:
         return None
     return float(median(each for each in samples if each is not None))
+
+
+@dataclass(frozen=True)
+class StepSamples:
+    """Samples of the steps of a run.
+
+    Args:
+        samples: Samples of a step, and their source.
+        each: Samples of each step over all ranks; None if only the usual number is known.
+        vary: Whether they vary by more than the last batches of epochs.
+    """
+
+    samples: Samples
+    each: list[float] | None = None
+    vary: bool = False
+
+    def of(self, steps: Sequence[int]) -> float:
+        """Return the samples of some steps over all ranks."""
+        if self.each is not None:
+            return sum(self.each[index] for index in steps)
+        return (self.samples.per_step or 0.0) * len(steps)
+
+
+def samples_of_steps(
+    ranks: Sequence[ProbeRecord], clean: Sequence[int], planned: Planned
+) -> tuple[StepSamples, set[int]]:
+    """Samples of the steps, and the steps with an unusual number of them, where these are few."""
+    if planned.samples_given:
+        return StepSamples(Samples(float(planned.global_batch_size), "configuration")), set()
+    seen = samples_seen(ranks)
+    if seen.source == "loader":
+        steps = min(rank.step_count for rank in ranks)
+        fed = [rank.samples for rank in ranks if rank.samples]
+        each = [float(sum(samples[index] or 0 for samples in fed)) for index in range(steps)]
+        unusual = unusual_steps(clean, [rank.samples for rank in ranks])
+        if not unusual or (len(unusual) <= UNUSUAL_SHARE * len(clean) and not planned.samples_vary):
+            return StepSamples(seen, each), unusual
+    elif (
+        seen.per_step is not None
+        and len({rank.backward_passes[index] for rank in ranks for index in clean}) > 1
+    ):
+        # forward passes are looked at in the first steps only; later ones may hold more of them or fewer
+        first = median(ranks[0].backward_passes[:FORWARD_STEPS]) or 1
+        each = [seen.per_step * number / first for number in ranks[0].backward_passes]
+    else:
+        return StepSamples(Samples(seen.per_step or float(planned.global_batch_size), seen.source)), set()
+    mean = sum(each[index] for index in clean) / max(len(clean), 1)
+    return StepSamples(Samples(mean, seen.source), each, vary=True), set()

@@ -1,17 +1,14 @@
-"""The starts of a run: what each has left, and all of them as if one had trained."""
+"""The starts of a run: the records that each has left, and which of them count."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 
 from scalewise.execution.messages import TrainSpec
-from scalewise.measure.step_flags import WARM_UP
-from scalewise.ranks.monitoring.monitor import MonitorReport, across_starts
-from scalewise.ranks.results.merge import join_starts, without_measurements
 from scalewise.ranks.results.probe_record import RECORD, ProbeRecord, read_records
 from scalewise.ranks.results.rank_report import RankReport, read_reports
 from scalewise.records import OUTSIDE_THE_STEPS
@@ -130,50 +127,3 @@ def kept_starts(starts: Sequence[StartRecords]) -> list[StartRecords]:
     if not last.ranks:
         kept[-1] = StartRecords(kept[-1].ranks, last.reports)
     return kept
-
-
-class JoinedStarts:
-    """The starts of a run as if one had done it.
-
-    Args:
-        starts: Those whose steps are in the training.
-        warmup_steps: First steps of each start that are not measured.
-    """
-
-    def __init__(self, starts: Sequence[StartRecords], warmup_steps: int) -> None:
-        *_, last = starts
-        own = last.ranks[0].own_interval
-        self.warmup_steps = warmup_steps
-        if own is not None:
-            self.warmup_steps = own.warmup_steps
-        warmups = [warmup_steps] * (len(starts) - 1) + [self.warmup_steps]
-        self.problems: list[str] = []
-        changed_at = 0
-        for index, (before, after) in enumerate(pairwise(starts), 1):
-            if changes := before.changes(after):
-                changed_at = index
-                self.problems.append(
-                    f"step {after.from_step}: resumed with {', '.join(changes)}; what was measured before it "
-                    "is excluded"
-                )
-        parts = [
-            [without_measurements(rank) for rank in start.ranks] if index < changed_at else start.ranks
-            for index, start in enumerate(starts)
-        ]
-        self.ranks = join_starts(parts, warmups)
-        self.reports = last.reports
-        first = max(warmup_steps, 1)
-        late = self.ranks[0].flags[max(first - self.ranks[0].from_step, 0) :]
-        self.unmeasured_steps = sum(bool(bits & WARM_UP) for bits in late) - max(self.warmup_steps - first, 0)
-        """Steps after the first warm-up that warmed up again, or were measured on something else."""
-        monitors = [[monitor for report in start.reports for monitor in report.monitors] for start in starts]
-        alike = [each for each in monitors if len(each) == len(monitors[-1])]
-        self.monitors = [
-            across_starts(reports, changed=bool(changed_at)) for reports in zip(*alike, strict=True)
-        ]
-
-    def monitor_of(self, rank: int) -> MonitorReport | None:
-        """Return the findings on a rank's device; None if it was not watched by itself."""
-        if len(self.monitors) == len(self.ranks):
-            return self.monitors[rank]
-        return None

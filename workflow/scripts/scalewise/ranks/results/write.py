@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from scalewise import __version__
 from scalewise.execution.messages import RankSetup, TrainSpec
@@ -14,6 +13,7 @@ from scalewise.ranks.distributed.cpus import cpu_list
 from scalewise.ranks.monitoring.environments import commit, merge_environments
 from scalewise.ranks.monitoring.machine_load import other_cpu_fraction
 from scalewise.ranks.monitoring.monitor import MonitorReport, across_ranks
+from scalewise.ranks.results.facts import Facts
 from scalewise.ranks.results.figures import (
     communication_fraction,
     quantile,
@@ -21,19 +21,13 @@ from scalewise.ranks.results.figures import (
     throughput,
     waiting_seconds,
 )
-from scalewise.ranks.results.merge import (
-    MeasuredSteps,
-    divergence,
-    evaluation_seconds,
-    first_step_seconds,
-    measured_steps,
-    step_seconds,
-)
-from scalewise.ranks.results.program_findings import program_measurements
+from scalewise.ranks.results.joined_starts import JoinedStarts
+from scalewise.ranks.results.measured_steps import MeasuredSteps, measured_steps
 from scalewise.ranks.results.probe_record import ProbeRecord
+from scalewise.ranks.results.program_findings import divergence, evaluation_seconds, program_measurements
 from scalewise.ranks.results.rank_report import RankReport
 from scalewise.ranks.results.samples import Planned
-from scalewise.ranks.results.starts import JoinedStarts, StartRecords
+from scalewise.ranks.results.starts import StartRecords
 from scalewise.records import (
     EPOCHS,
     RANKS,
@@ -52,43 +46,6 @@ from scalewise.records import (
     write_json,
     write_rows,
 )
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """An epoch that was trained and evaluated, by what only the training knows.
-
-    Args:
-        epoch: Number, from 1.
-        end_step: Optimizer steps of the whole training at its end.
-        samples: Training samples of all ranks in it.
-        evaluation_seconds: Host seconds.
-        learning_rate: The rate of its first step.
-    """
-
-    epoch: int
-    end_step: int
-    samples: int
-    evaluation_seconds: float
-    train_loss: float
-    test_loss: float
-    test_accuracy: float
-    learning_rate: float
-
-
-@dataclass(frozen=True)
-class Facts:
-    """Facts of a built-in training that no probe can see.
-
-    Args:
-        diverged: Place and losses at which the training was no longer finite; empty if it stayed finite.
-        resumption: The starts and resumes of the run.
-    """
-
-    epochs: Sequence[Epoch]
-    diverged: str
-    resumption: Resumption
-
 
 ENDED_EARLY = "not monitored: the program ended before a sample could be taken"
 
@@ -158,7 +115,7 @@ def _epochs(facts: Facts, rank: ProbeRecord) -> list[EpochRecord]:
     records, begin = [], 0
     for each in facts.epochs:
         steps = range(max(begin - rank.from_step, 0), each.end_step - rank.from_step)
-        seconds = sum(step_seconds(rank, index, off=True) for index in steps)
+        seconds = sum(rank.step_seconds(index, off=True) for index in steps)
         records.append(
             EpochRecord(
                 epoch=each.epoch,
@@ -191,7 +148,7 @@ def _rank_row(
     steps: MeasuredSteps,
     waited: float | None,
 ) -> RankRecord:
-    seconds = [step_seconds(record, index) for index in steps.kept]
+    seconds = [record.step_seconds(index) for index in steps.kept]
     counted, memory = record.timed_exchanges, record.peak_memory
     local_rank = record.local_rank if report is None or report.local_rank is None else report.local_rank
     return RankRecord(
@@ -230,7 +187,7 @@ def _train_samples(record: ProbeRecord, report: RankReport | None) -> int | None
 
 def _startup(record: ProbeRecord, report: RankReport | None) -> Startup:
     """Return the parts of a rank's start-up; a program makes most of them unseen."""
-    first = first_step_seconds(record)
+    first = record.first_step_seconds
     if report is not None and report.startup is not None:
         return report.startup.model_copy(update={"first_step_seconds": first})
     return Startup(

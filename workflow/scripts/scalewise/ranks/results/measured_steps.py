@@ -1,8 +1,7 @@
-"""The figures of a run from the records of its starts and ranks. Pure arithmetic."""
+"""The steps of a run that are measured, and their windows. Pure arithmetic."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,16 +14,14 @@ from scalewise.measure.step_flags import (
     NEW_SHAPE,
     NO_GRAD,
     SAVE,
-    UNUSUAL_SHARE,
     WARM_UP,
     consecutive,
-    unusual_steps,
     without_usual_shapes,
 )
 from scalewise.ranks.results.figures import WINDOW_STEPS, throughput
-from scalewise.ranks.results.probe_record import FORWARD_STEPS, ProbeRecord
-from scalewise.ranks.results.samples import Planned, Samples, samples_seen
-from scalewise.records import MetricReading, Window
+from scalewise.ranks.results.probe_record import ProbeRecord
+from scalewise.ranks.results.samples import Planned, Samples, StepSamples, samples_of_steps, samples_seen
+from scalewise.records import Window
 
 REASONS = {
     EVALUATION: "evaluation",
@@ -48,9 +45,6 @@ SHORTEST_SECONDS = 1e-9
 
 WORTH_SAYING = 0.02
 """Difference between two throughputs, as a share, from which on a user is to know both."""
-
-LOST_LOSSES = 3
-"""Last losses, all of them not finite, by which a training has diverged although its weights are finite."""
 
 NoGrad = Literal["training", "evaluation"]
 
@@ -79,69 +73,6 @@ class MeasuredSteps:
     throughput_with_no_grad: float | None
     notes: list[str]
     cautions: list[str]
-
-
-def join_starts(starts: Sequence[Sequence[ProbeRecord]], warmup_steps: Sequence[int]) -> list[ProbeRecord]:
-    """Join the records of a run's starts into one for each rank, as if one process had trained.
-
-    A start that was interrupted has steps beyond the checkpoint from which the next one began: these were
-    made again. The first steps of each start warm up.
-
-    Args:
-        starts: Records of each start that had any, by rank, in the order of the starts.
-        warmup_steps: First steps of each start that are not measured.
-    """
-    joined: list[ProbeRecord] = []
-    for start, following, warmup in zip(starts, [*starts[1:], None], warmup_steps, strict=True):
-        until = None if following is None else following[0].from_step - start[0].from_step
-        parts = [_first_steps(rank, until, warmup) for rank in start]
-        joined = [_followed_by(*pair) for pair in zip(joined, parts, strict=True)] if joined else parts
-    return joined
-
-
-COLUMNS = (
-    *("marks", "seconds", "flags", "off_seconds", "samples", "wait_seconds", "backward_passes"),
-    "communication_seconds",
-)
-"""Fields of a record that have an entry for each step."""
-
-
-def _first_steps(rank: ProbeRecord, steps: int | None, warmup_steps: int) -> ProbeRecord:
-    """Cut a record after so many steps, and flag those that warm up."""
-    columns = {name: getattr(rank, name)[:steps] for name in COLUMNS}
-    # the first step holds what is done once
-    warm = range(min(max(warmup_steps, 1), len(columns["flags"])))
-    columns["flags"] = [
-        bits | (WARM_UP if index in warm else 0) for index, bits in enumerate(columns["flags"])
-    ]
-    return rank.model_copy(update=columns)
-
-
-def _followed_by(earlier: ProbeRecord, later: ProbeRecord) -> ProbeRecord:
-    columns = {name: [*getattr(earlier, name), *getattr(later, name)] for name in COLUMNS}
-    peaks, before = later.peak_memory, earlier.peak_memory
-    evaluated = [each for each in (peaks.evaluation_bytes, before.evaluation_bytes) if each is not None]
-    return later.model_copy(
-        update=columns
-        | {
-            "from_step": earlier.from_step,
-            "peak_memory": peaks.model_copy(
-                update={
-                    "training_bytes": max(peaks.training_bytes, before.training_bytes),
-                    "whole_bytes": max(peaks.whole_bytes, before.whole_bytes),
-                    "evaluation_bytes": max(evaluated, default=None),
-                }
-            ),
-            "skipped_by_scaler": earlier.skipped_by_scaler + later.skipped_by_scaler,
-        }
-    )
-
-
-def without_measurements(rank: ProbeRecord) -> ProbeRecord:
-    """Copy a record so that none of its steps is measured."""
-    flags = [bits | WARM_UP for bits in rank.flags]
-    untimed = [None for _ in rank.communication_seconds]
-    return rank.model_copy(update={"flags": flags, "communication_seconds": untimed})
 
 
 def measured_steps(
@@ -173,7 +104,7 @@ def measured_steps(
         flags = [bits if bits & EVALUATION else bits & ~NO_GRAD for bits in flags]
         notes += _note_of_training(ranks, without_gradients)
     clean = [index for index in late if not flags[index]]
-    per_step, unusual = _samples_of(ranks, clean, planned)
+    per_step, unusual = samples_of_steps(ranks, clean, planned)
     kept = [index for index in clean if index not in unusual]
     times = [index for index in without_gradients if index in set(kept)]
     longest = WINDOW_STEPS
@@ -251,7 +182,7 @@ def _no_grad(steps: Sequence[int], flags: Sequence[int]) -> NoGrad | None:
 
 
 def _note_of_training(ranks: Sequence[ProbeRecord], steps: Sequence[int]) -> list[str]:
-    seconds = sum(max(step_seconds(rank, index) for rank in ranks) for index in steps)
+    seconds = sum(max(rank.step_seconds(index) for rank in ranks) for index in steps)
     off = sum(max(rank.off_seconds[index] for rank in ranks) for index in steps)
     if not seconds or off < WORTH_SAYING * seconds:
         return []
@@ -262,7 +193,7 @@ def _note_of_training(ranks: Sequence[ProbeRecord], steps: Sequence[int]) -> lis
 
 
 def _with_no_grad(
-    ranks: Sequence[ProbeRecord], steps: Sequence[int], per_step: _SamplesOfSteps, without: float | None
+    ranks: Sequence[ProbeRecord], steps: Sequence[int], per_step: StepSamples, without: float | None
 ) -> float | None:
     """Throughput with the time of forward passes without gradients; None where it differs by nothing."""
     found = throughput(list(_windows(ranks, steps, per_step, warmup=False, off=False)))
@@ -271,55 +202,8 @@ def _with_no_grad(
     return found
 
 
-@dataclass(frozen=True)
-class _SamplesOfSteps:
-    """Samples of single steps.
-
-    Args:
-        samples: Samples of a step, and their source.
-        each: Samples of each step over all ranks; None if only the usual number is known.
-        vary: Whether they vary by more than the last batches of epochs.
-    """
-
-    samples: Samples
-    each: list[float] | None = None
-    vary: bool = False
-
-    def of(self, steps: Sequence[int]) -> float:
-        if self.each is not None:
-            return sum(self.each[index] for index in steps)
-        return (self.samples.per_step or 0.0) * len(steps)
-
-
-def _samples_of(
-    ranks: Sequence[ProbeRecord], clean: Sequence[int], planned: Planned
-) -> tuple[_SamplesOfSteps, set[int]]:
-    """Samples of the steps, and the steps with an unusual number of them, where these are few."""
-    if planned.samples_given:
-        return _SamplesOfSteps(Samples(float(planned.global_batch_size), "configuration")), set()
-    seen = samples_seen(ranks)
-    if seen.source == "loader":
-        steps = min(rank.step_count for rank in ranks)
-        fed = [rank.samples for rank in ranks if rank.samples]
-        each = [float(sum(samples[index] or 0 for samples in fed)) for index in range(steps)]
-        unusual = unusual_steps(clean, [rank.samples for rank in ranks])
-        if not unusual or (len(unusual) <= UNUSUAL_SHARE * len(clean) and not planned.samples_vary):
-            return _SamplesOfSteps(seen, each), unusual
-    elif (
-        seen.per_step is not None
-        and len({rank.backward_passes[index] for rank in ranks for index in clean}) > 1
-    ):
-        # forward passes are looked at in the first steps only; later ones may hold more of them or fewer
-        first = median(ranks[0].backward_passes[:FORWARD_STEPS]) or 1
-        each = [seen.per_step * number / first for number in ranks[0].backward_passes]
-    else:
-        return _SamplesOfSteps(Samples(seen.per_step or float(planned.global_batch_size), seen.source)), set()
-    mean = sum(each[index] for index in clean) / max(len(clean), 1)
-    return _SamplesOfSteps(Samples(mean, seen.source), each, vary=True), set()
-
-
 def _cautions(
-    ranks: Sequence[ProbeRecord], kept: Sequence[int], per_step: _SamplesOfSteps, planned: Planned
+    ranks: Sequence[ProbeRecord], kept: Sequence[int], per_step: StepSamples, planned: Planned
 ) -> list[str]:
     if not kept or planned.samples_vary:
         return []
@@ -349,7 +233,7 @@ def _any_bit(flags: Iterator[int]) -> int:
 def _windows(
     ranks: Sequence[ProbeRecord],
     kept: Sequence[int],
-    per_step: _SamplesOfSteps,
+    per_step: StepSamples,
     *,
     warmup: bool,
     off: bool,
@@ -357,7 +241,7 @@ def _windows(
 ) -> Iterator[Window]:
     """Yield windows of consecutive steps; a step is done when its slowest rank has done it."""
     for run in consecutive(kept, longest):
-        seconds = max(sum(step_seconds(rank, index, off) for index in run) for rank in ranks)
+        seconds = max(sum(rank.step_seconds(index, off) for index in run) for rank in ranks)
         yield Window(
             first_step=ranks[0].from_step + run[0],
             steps=len(run),
@@ -366,64 +250,3 @@ def _windows(
             seconds=max(seconds, SHORTEST_SECONDS),
             warmup=warmup,
         )
-
-
-def step_seconds(rank: ProbeRecord, index: int, off: bool = False) -> float:
-    """Return the device seconds of a step, less those of an evaluation in it if ``off`` is true."""
-    seconds = rank.seconds[index] or 0.0
-    return max(seconds - rank.off_seconds[index], 0.0) if off else seconds
-
-
-def first_step_seconds(rank: ProbeRecord) -> float | None:
-    """Host seconds from the first batch or forward pass to the end of the first step."""
-    if rank.first_step_began is None or rank.first_step_ended is None:
-        return None
-    return rank.first_step_ended - rank.first_step_began
-
-
-def metric_reading(
-    rank: ProbeRecord, at: float, value: float, no_grad: NoGrad | None = None
-) -> MetricReading:
-    """A number that was printed at some time, by the training's own clock.
-
-    Args:
-        rank: The rank that printed it.
-        at: Monotonic seconds of the rank's host.
-        value: The number.
-        no_grad: Kind of the forward passes without gradients; those of the training take its time.
-    """
-    done = bisect_right(rank.marks, at)
-    seconds = sum(
-        step_seconds(rank, index, off=no_grad != "training" or bool(rank.flags[index] & EVALUATION))
-        for index in range(done)
-    )
-    if done and rank.seconds[0] is None:
-        seconds += first_step_seconds(rank) or 0.0
-    return MetricReading(seconds=seconds, step=done, value=value)
-
-
-def divergence(ranks: Sequence[ProbeRecord]) -> str:
-    """Say which weights or losses are no longer finite at the end of a run; empty if none are known to be.
-
-    A single loss may be lost where a gradient scaler or the program itself skips the update. So if the
-    weights are known to be finite, only several losses in a row count.
-
-    Args:
-        ranks: One record for each rank; the losses are those of rank 0.
-    """
-    step = min(rank.step_count for rank in ranks)
-    if lost := [rank.rank for rank in ranks if rank.weights_finite is False]:
-        return f"the weights of rank {lost[0]} are no longer finite after {step} steps"
-    losses = [loss for _, loss in sorted(ranks[0].losses.items(), key=lambda each: int(each[0]))]
-    last = losses[-LOST_LOSSES if ranks[0].weights_finite else -1 :]
-    if last and all(loss is None for loss in last):
-        return f"the loss is no longer finite after {step} steps"
-    return ""
-
-
-def evaluation_seconds(rank: ProbeRecord, no_grad: NoGrad | None) -> float:
-    """Host seconds of a rank's evaluations."""
-    evaluates = EVALUATION if no_grad == "training" else EVALUATION | NO_GRAD
-    return sum(
-        seconds for seconds, bits in zip(rank.off_seconds, rank.flags, strict=True) if bits & evaluates
-    )

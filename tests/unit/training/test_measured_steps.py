@@ -7,16 +7,10 @@ from tests.unit.training.probe_record_of import record
 
 from scalewise.measure.step_flags import EVALUATION, NEW_ITERATION, NEW_SHAPE, NO_GRAD, SAVE
 from scalewise.ranks.results.figures import WINDOW_STEPS, throughput
-from scalewise.ranks.results.merge import (
-    MeasuredSteps,
-    NoGrad,
-    divergence,
-    evaluation_seconds,
-    join_starts,
-    measured_steps,
-    metric_reading,
-)
+from scalewise.ranks.results.joined_starts import join_starts
+from scalewise.ranks.results.measured_steps import MeasuredSteps, NoGrad, measured_steps
 from scalewise.ranks.results.probe_record import ProbeRecord
+from scalewise.ranks.results.program_findings import divergence, evaluation_seconds, metric_reading
 from scalewise.ranks.results.samples import Planned
 
 
