@@ -18,7 +18,7 @@ export PATH := $(BIN):$(PATH)
 ONE_STUDY := tests/workflow/test_dry_run.py::test_shipped_study_shows_its_plan_and_starts_nothing \
   tests/workflow/test_study.py::test_every_promised_file_is_there
 
-.PHONY: help setup run check test reliability gpu lint bench generated slurm-packages chromium slurm-lab clean
+.PHONY: help setup run check test reliability nightly gpu lint bench generated slurm-packages chromium slurm-lab clean
 
 help:
 	@echo "make setup    install what a study needs into .venv, and nothing else"
@@ -27,6 +27,7 @@ help:
 	@echo "              one dry run and one tiny study"
 	@echo "make test     run all tests, those marked slow, on a Slurm cluster and in a browser too"
 	@echo "make reliability  provoke every fault and give every bad input, thoroughly; writes docs/reliability.md"
+	@echo "make nightly  hours: other random configurations each time, and tests of a program that ignores a key or a fault"
 	@echo "make lint     check style, types and the workflow"
 	@echo "make slurm-lab  start a real Slurm cluster of four nodes on this machine (root on Debian or Ubuntu)"
 	@echo "make gpu      what only a GPU can show: tests and benchmark in under 14 minutes; writes docs/gpu.md"
@@ -53,6 +54,11 @@ reliability: $(VENV)/dev.installed slurm-packages
 	SCALEWISE_THOROUGH=1 SCALEWISE_REQUIRE_SLURM=1 \
 	  pytest -m "fault or refuses" $(STREAMS) --timeout 7200 --reliability=build/reliability.json || [ $$? = 1 ]
 	python -m tests.reliability.write_table --into docs/reliability.md build/reliability.json
+
+# SCALEWISE_SEED draws the configurations of an earlier night again
+nightly: $(VENV)/dev.installed slurm-packages chromium
+	SCALEWISE_THOROUGH=1 pytest $(STREAMS) --timeout 7200 tests/unit/plan/test_fuzzed_configs.py
+	PYTHONPATH=workflow/scripts python -m tests.mutants
 
 # a machine with a GPU may have no network: nothing is installed, and where there is no .venv its own python is taken
 GPU_JSON ?= build/gpu.json

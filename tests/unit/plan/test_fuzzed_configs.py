@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import shlex
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, example, given, seed, settings
 from hypothesis import strategies as st
 from snakemake_executor_plugin_slurm.submit_string import get_submit_command
 from snakemake_executor_plugin_slurm.utils import set_gres_string
@@ -49,16 +50,19 @@ from scalewise.plan.terminal.plan_table import plan_table
 
 RecordProperty = Callable[[str, object], None]
 
+SEED = int(os.environ.get("SCALEWISE_SEED", random.SystemRandom().getrandbits(32)))
+"""Of what is drawn at night."""
+
 QUOTED = re.compile(r"'[^']*'(?:\"'\"'[^']*')*")
 SAFE = re.compile(r"[A-Za-z0-9@%+=:,./_ -]*")
 """What ``shlex.quote`` leaves as it is, and the spaces between words."""
 
 
-def explored(quick: int, thorough: int) -> settings:
-    """The same examples each time, as many as are asked for."""
-    return settings(
+def explored(quick: int, thorough: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """As many examples as are asked for: a few, the same each time, or many others each night."""
+    bounds = settings(
         max_examples=times(quick, thorough),
-        derandomize=True,
+        derandomize=times(1, 0) == 1,
         deadline=None,
         database=None,
         suppress_health_check=[
@@ -67,6 +71,14 @@ def explored(quick: int, thorough: int) -> settings:
             HealthCheck.function_scoped_fixture,
         ],
     )
+
+    def bounded(test: Callable[..., None]) -> Callable[..., None]:
+        if bounds.derandomize:
+            return bounds(test)
+        print(f"SCALEWISE_SEED={SEED} draws these configurations again")  # shown where a test fails
+        return seed(SEED)(bounds(test))
+
+    return bounded
 
 
 class Desk:
