@@ -56,7 +56,8 @@ IGNORED = """
             return value
         reader = sys._getframe(1).f_globals["__name__"]
         # the checks of the configuration; what resolves a site reads it
-        if reader.startswith(("scalewise.plan.config", "pydantic")) and not reader.endswith(".site"):
+        checks = ("scalewise.plan.config", "scalewise.plan.checks", "pydantic")
+        if reader.startswith(checks) and not reader.endswith(".site"):
             return value
         return type(self).model_fields[name].get_default(call_default_factory=True)
 """
