@@ -5,7 +5,8 @@
     python -m tests.mutants Settings.momentum "time limit"   some of them
 
 Each mutant is a copy of the last commit with one change, for which the tests run that name the key, until one
-fails. A key is checked as ever, but what reads it gets its default. Exit status 1 where no test notices.
+fails. A key is checked and planned as ever, but what trains and analyses gets its default; one that only the
+plan reads is ignored there. Exit status 1 where no test notices.
 """
 
 from __future__ import annotations
@@ -43,6 +44,10 @@ MODELS: tuple[type[StrictModel], ...] = (
     *(Devices, Budget, SiteFile, Container, Proxies, Slurm),
 )
 
+CHECKS = ("pydantic", "scalewise.plan.config", "scalewise.plan.checks")
+PLAN = ("pydantic", "scalewise.plan")
+"""Modules that always read what stands in the configuration."""
+
 FOLDERS = ("unit", "reliability", "workflow", "distributed", "slurm", "browser")
 """Folders of the tests, the fastest first."""
 
@@ -55,9 +60,7 @@ IGNORED = """
         if name != "{key}" or "{model}" not in [each.__name__ for each in type(self).__mro__]:
             return value
         reader = sys._getframe(1).f_globals["__name__"]
-        # the checks of the configuration; what resolves a site reads it
-        checks = ("scalewise.plan.config", "scalewise.plan.checks", "pydantic")
-        if reader.startswith(checks) and not reader.endswith(".site"):
+        if reader.startswith({trusted}) and not reader.endswith(".config.site"):
             return value
         return type(self).model_fields[name].get_default(call_default_factory=True)
 """
@@ -87,8 +90,19 @@ def ignored_keys() -> Iterator[Mutant]:
     for model in MODELS:
         for key, field in model.model_fields.items():
             if not field.is_required() and key in model.__annotations__:
-                change = STRICT + IGNORED.format(key=key, model=model.__name__)
+                trusted = PLAN if is_read_outside_the_plan(key) else CHECKS
+                change = STRICT + IGNORED.format(key=key, model=model.__name__, trusted=trusted)
                 yield Mutant(f"{model.__name__}.{key}", "plan/config/settings.py", STRICT, change, key)
+
+
+def is_read_outside_the_plan(key: str) -> bool:
+    """Whether some module of another room reads an attribute of this name."""
+    read = re.compile(rf"\.{key}\b(?!\()")
+    return any(
+        read.search(path.read_text(encoding="utf-8"))
+        for path in (ROOT / SCRIPTS).rglob("*.py")
+        if "plan" not in path.relative_to(ROOT / SCRIPTS).parts
+    )
 
 
 def missed_faults() -> Iterator[Mutant]:
