@@ -100,11 +100,16 @@ class PlantedReport:
         Args:
             change: Gets the results of each experiment between its tables and its figures.
         """
+        self.tabulate()
         for name in self.study.experiments:
             results = self.results / name
-            self._step("scaling", results)
             change(results)
             self._step("figures", results)
+
+    def tabulate(self) -> None:
+        """Write tables and decisions."""
+        for name in self.study.experiments:
+            self._step("scaling", self.results / name)
 
     def write(self) -> Path:
         """Write the report on all experiments, from tables and figures."""

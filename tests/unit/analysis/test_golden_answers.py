@@ -1,0 +1,109 @@
+"""The words of the answers to planted studies, as the terminal shows them at the end.
+
+``SCALEWISE_UPDATE_SNAPSHOTS=1 pytest tests/unit/analysis/test_golden_answers.py`` writes them again and
+prints the difference. What an answer says of a number is checked elsewhere; here is how it is said.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.golden import compare
+from tests.planted_reports import Law, PlantedReport, Speed
+
+from scalewise.plan.runs.run_definition import RunDefinition
+from scalewise.plan.terminal.card_lines import card_lines
+
+GOLDEN = Path(__file__).parent / "golden_answers.txt"
+
+USUAL: dict[str, Any] = {
+    "dataset": "digits",
+    "model": "digits_cnn",
+    "global_batch_size": 256,
+    "epochs": 10,
+    "warmup_steps": 12,
+    "devices": [1, 2, 4, 8],
+    "repeats": 3,
+    "predict": False,
+    "runtime_minutes": 3,
+}
+
+
+def law(**changed: float) -> Speed:
+    """Speeds by a law."""
+    return Law(**changed).speed
+
+
+def failing(speed: Speed, devices: int) -> Speed:
+    """The same, but all runs on so many devices fail."""
+    return lambda run: None if run.shape.world_size == devices else speed(run)
+
+
+def faster(option: str, value: object, factor: float, speed: Speed) -> Speed:
+    """The same, but a series is faster."""
+
+    def of(run: RunDefinition) -> float | None:
+        rate = speed(run)
+        return rate if rate is None or getattr(run.settings, option) != value else factor * rate
+
+    return of
+
+
+STUDIES: dict[str, tuple[dict[str, Any], Speed]] = {
+    "scales well": ({}, law(serial=0.01)),
+    "knee in the middle": ({}, law(serial=0.25)),
+    "does not scale": ({}, law(serial=1.2)),
+    "hardly differs": ({"devices": [1, 2]}, law(serial=0.6, scatter=0.05)),
+    "efficiency required": ({"decision": {"min_efficiency": 0.7}}, law(serial=0.1, scatter=0.002)),
+    "no count is efficient enough": (
+        {"decision": {"min_efficiency": 0.95}, "devices": [2, 4]},
+        law(serial=0.3),
+    ),
+    "deadline": ({"decision": {"deadline_minutes": 2}}, law(serial=0.1)),
+    "deadline that is missed": ({"decision": {"deadline_minutes": 0.6}}, law(serial=0.3)),
+    "budget of hours": ({"decision": {"max_device_hours": 0.05}}, law(serial=0.1)),
+    "one run each": ({"repeats": 1}, law(serial=0.1)),
+    "much scatter": ({}, law(serial=0.1, scatter=0.15)),
+    "one count": ({"devices": [4]}, law()),
+    "one count fails": ({}, failing(law(serial=0.1), 8)),
+    "baseline fails": ({}, failing(law(serial=0.1), 1)),
+    "weak scaling": (
+        {"scaling": "weak", "batch_size_per_device": 64, "global_batch_size": None},
+        law(serial=0.05),
+    ),
+    "an option that helps": (
+        {"sweep": {"precision": ["fp32", "bf16"]}},
+        faster("precision", "bf16", 1.6, law(serial=0.1)),
+    ),
+    "an option that harms": (
+        {"sweep": {"channels_last": [False, True]}},
+        faster("channels_last", True, 0.8, law(serial=0.1)),
+    ),
+    "an option without effect": ({"sweep": {"static_graph": [False, True]}}, law(serial=0.1)),
+    "accuracy that is reached": ({"stop_at_accuracy": 0.9}, law(serial=0.1)),
+    "several nodes": ({"devices": [4, 8, 16, 32]}, law(serial=0.05)),
+    "counts that are chosen": ({"devices": {"up_to": 16}}, law(serial=0.15)),
+}
+
+
+def said(folder: Path, name: str) -> str:
+    """Plant a study, and return what the terminal says of it."""
+    changed, speed = STUDIES[name]
+    keys = {key: value for key, value in (USUAL | changed).items() if value is not None}
+    text = yaml.safe_dump({"experiments": {"study": keys}})
+    planted = PlantedReport(folder / name.replace(" ", "-"), text, speed)
+    planted.make_runs()
+    planted.tabulate()
+    answer = json.loads((planted.results / "study" / "decision.json").read_text(encoding="utf-8"))
+    return "\n".join(card_lines(answer))
+
+
+def test_answers_to_planted_studies_are_said_in_these_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blocks = [f"# {name}\n\n{said(tmp_path, name)}\n" for name in STUDIES]
+    compare(GOLDEN, "\n".join(blocks), __file__, capsys)
