@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -258,3 +259,29 @@ def test_the_next_attempt_takes_the_folder_whoever_had_it(tmp_path: Path, rank_s
     assert not first.folder.exists()
     # a user may have deleted it as well
     assert first.is_current
+
+
+def test_heartbeats_are_sent_while_the_program_is_not_stopped_though_one_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([False, True, False])
+    sent = 0
+
+    def is_stopped() -> bool:
+        answer = next(answers, None)
+        if answer is None:
+            raise SystemExit
+        return answer
+
+    def fail(_files: RankFiles) -> None:
+        nonlocal sent
+        sent += 1
+        raise OSError
+
+    monkeypatch.setattr("scalewise.execution.rank_files.RANK_HEARTBEAT_SECONDS", 0.0)
+    monkeypatch.setattr(RankFiles, "heartbeat", fail)
+    RankFiles(tmp_path).start_heartbeats(is_stopped)
+    for thread in threading.enumerate():
+        if thread.name == "heartbeat":
+            thread.join(60)
+    assert sent == 2

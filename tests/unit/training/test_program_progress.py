@@ -9,7 +9,7 @@ import pytest
 from scalewise.execution.messages import Progress
 from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.config.program import ProgramSettings
-from scalewise.ranks.program.progress import PROGRESS_SECONDS, ProgressReport
+from scalewise.ranks.program.progress import PROGRESS_SECONDS, ProgramProgress
 
 
 class Program:
@@ -21,7 +21,7 @@ class Program:
         self.probe_folder.mkdir(parents=True)
         values = {"program": "train.py", "steps": steps, "warmup_steps": 10}
         settings = ProgramSettings.model_validate(values)
-        self.progress = ProgressReport(self.files, self.probe_folder, settings, samples_per_step=32)
+        self.progress = ProgramProgress(self.files, self.probe_folder, settings, samples_per_step=32)
 
     def after(self, now: float, steps: int | None) -> Progress | None:
         if steps is not None:
@@ -62,6 +62,15 @@ def test_progress_that_cannot_be_written_is_ignored(tmp_path: Path) -> None:
     (program.files.folder / ".progress.json").mkdir()
     program.progress.update(100.0)
     assert program.files.read_progress() is None
+
+
+def test_a_damaged_file_of_progress_does_not_end_the_program(tmp_path: Path) -> None:
+    program = Program(tmp_path, steps=90)
+    (program.probe_folder / "123.steps").write_text("20")
+    damaged = program.files.folder / "progress.json"
+    damaged.write_text("{")
+    program.progress.update(100.0)
+    assert damaged.read_text() == "{"
 
 
 @pytest.mark.parametrize("text", ["", "x", "12.5"])

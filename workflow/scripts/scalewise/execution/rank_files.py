@@ -26,8 +26,10 @@ import faulthandler
 import json
 import os
 import shutil
+import threading
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -241,6 +243,22 @@ class RankFiles:
     def heartbeat(self) -> None:
         """Show that rank 0 is alive: set the time of its file."""
         os.utime(self._to_write("rank0.json"))
+
+    def start_heartbeats(self, is_stopped: Callable[[], bool] = lambda: False) -> None:
+        """Show from a thread that rank 0 is alive: if it is the only rank, no other would miss it.
+
+        Args:
+            is_stopped: Whether a signal has stopped the process that trains; then no heartbeat is sent.
+        """
+
+        def send() -> None:
+            while True:
+                if not is_stopped():
+                    with suppress(OSError):
+                        self.heartbeat()
+                time.sleep(RANK_HEARTBEAT_SECONDS)
+
+        threading.Thread(target=send, name="heartbeat", daemon=True).start()
 
     def last_heartbeat(self) -> float | None:
         """Return the time of the last ``heartbeat`` by the file's server; None before rank 0 has started."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
@@ -14,7 +12,7 @@ from types import FrameType
 import torch
 
 from scalewise.execution.messages import RankSetup, is_out_of_memory
-from scalewise.execution.rank_files import RANK_HEARTBEAT_SECONDS, RankFiles
+from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.signals import exit_when_parent_dies
 from scalewise.ranks.distributed.devices import claim_cpus, claim_device
 from scalewise.ranks.distributed.identity import Identity, check_place, identify
@@ -34,20 +32,12 @@ def initialize_rank(rank_files: RankFiles, rank_setup: RankSetup) -> tuple[Ident
     rank_files.keep_fault(identity.rank)
     exit_when_parent_dies(rank_setup.supervisor_pid, rank_setup.supervisor_host == identity.host)
     if identity.rank == 0:
-        threading.Thread(target=_send_heartbeats, args=(rank_files,), name="heartbeat", daemon=True).start()
+        rank_files.start_heartbeats()
     check_place(identity, rank_setup.shape)
     affinity = claim_cpus(rank_setup.accelerator, identity, rank_setup.cpus_per_device)
     in_slurm = identity.slurm_job_id is not None
     device = claim_device(rank_setup.accelerator, identity.local_rank, in_slurm=in_slurm)
     return identity, affinity, device
-
-
-def _send_heartbeats(rank_files: RankFiles) -> None:
-    """Let the supervisor see that rank 0 runs: if it is the only rank, no other would miss it."""
-    while True:
-        with suppress(OSError):
-            rank_files.heartbeat()
-        time.sleep(RANK_HEARTBEAT_SECONDS)
 
 
 def install_sigterm_handler(rank_files: RankFiles, rank: int) -> None:

@@ -14,7 +14,7 @@ PROGRESS_SECONDS = 5.0
 """Time between two reports of the progress."""
 
 
-class ProgressReport:
+class ProgramProgress:
     """Write how many steps the program has made, and how fast the latest were.
 
     Args:
@@ -34,7 +34,7 @@ class ProgressReport:
         self._samples_per_second: float | None = None
 
     def update(self, now: float) -> None:
-        """Write the progress if that is due and a step was made; ignore a disk that is full.
+        """Write the progress if that is due and a step was made; ignore a file that cannot be used.
 
         Args:
             now: Monotonic seconds.
@@ -59,6 +59,6 @@ class ProgressReport:
             samples_per_second=self._samples_per_second,
         )
         if progress != self._written:
-            with suppress(OSError):
+            with suppress(OSError, ValueError):
                 self._rank_files.progress(progress)
                 self._written = progress

@@ -12,7 +12,6 @@ import re
 import signal
 import socket
 import sys
-import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,7 +26,7 @@ from scalewise.execution.messages import (
     is_out_of_memory,
 )
 from scalewise.execution.progress_reporter import say
-from scalewise.execution.rank_files import RANK_HEARTBEAT_SECONDS, RankFiles
+from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.signals import exit_when_parent_dies
 from scalewise.plan.config.program import SEEN_SAMPLES, ProgramSettings
 from scalewise.plan.config.templates import names_in
@@ -46,7 +45,7 @@ from scalewise.ranks.program.environment import (
 )
 from scalewise.ranks.program.failure import ProgramError, check_end
 from scalewise.ranks.program.plan_check import CHECK_AFTER_STEPS, check_plan
-from scalewise.ranks.program.progress import ProgressReport
+from scalewise.ranks.program.progress import ProgramProgress
 from scalewise.ranks.results.probe_record import (
     RECORD,
     SEEN,
@@ -124,7 +123,8 @@ class ProgramRank:
             try:
                 for rank in self.ranks:
                     self.rank_files.started(rank, identity.host, child.pid)
-                self._start_heartbeat(child)
+                if self.is_first:
+                    self.rank_files.start_heartbeats(child.is_stopped)
                 monitors, code = self._watch(child, request)
             finally:
                 child.end()
@@ -185,10 +185,13 @@ class ProgramRank:
         checked = training = False
         stopped_since: float | None = None
         recorded_since: float | None = None
+        samples = self.settings.stated_samples or self.spec.definition.global_batch_size
+        progress = ProgramProgress(self.rank_files, self.probe_folder, self.settings, samples)
         while (code := child.wait(POLL_SECONDS)) is None:
             now = time.monotonic()
-            if self.is_first and not checked:
-                checked = self._check_first_steps()
+            if self.is_first:
+                progress.update(now)
+                checked = checked or self._check_first_steps()
             if not monitors and len(records := self._read_own(SEEN)) >= len(self.ranks):
                 monitors = self._start_monitors(child, records)
             if monitors and not training and measures(self.probe_folder):
@@ -303,25 +306,6 @@ class ProgramRank:
         for match in re.finditer(metric.pattern, line):
             with suppress(ValueError, TypeError):
                 self.readings.append((now, float(match[1])))
-
-    def _start_heartbeat(self, child: Child) -> None:
-        """Report from a thread of rank 0 that it runs and its progress, unless its program is stopped."""
-        if not self.is_first:
-            return
-        samples = self.settings.stated_samples or self.spec.definition.global_batch_size
-        progress = ProgressReport(self.rank_files, self.probe_folder, self.settings, samples)
-
-        def beat() -> None:
-            while True:
-                if not child.is_stopped():
-                    with suppress(OSError):
-                        self.rank_files.heartbeat()
-                    # a run whose progress cannot be written must not be taken for one that hangs
-                    with suppress(Exception):
-                        progress.update(time.monotonic())
-                time.sleep(RANK_HEARTBEAT_SECONDS)
-
-        threading.Thread(target=beat, name="heartbeat", daemon=True).start()
 
 
 def run_program_rank(rank_files: RankFiles, began: float) -> int:
