@@ -15,7 +15,7 @@ def record(
     steps: int = 20,
     samples: Sequence[int | None] | None = None,
     flags: dict[int, int] | None = None,
-    off: dict[int, float] | None = None,
+    without_training: dict[int, float] | None = None,
     **changed: Any,
 ) -> ProbeRecord:
     """A rank whose steps take 0.1 s and 8 samples each, but for what is said.
@@ -26,12 +26,12 @@ def record(
         steps: Number of steps where no seconds are given.
         samples: Samples of each step.
         flags: Bits of single steps.
-        off: Seconds of evaluation in single steps.
+        without_training: Seconds of evaluation in single steps.
         changed: Other fields.
     """
     known = list(seconds) or [0.1] * (steps - 1)
     steps = len(known) + 1
-    marks = [1000.0 + sum(known[:index]) for index in range(steps)]
+    ended_at = [1000.0 + sum(known[:index]) for index in range(steps)]
     values: dict[str, Any] = {
         "ended": "steps",
         "rank": rank,
@@ -46,10 +46,10 @@ def record(
         "torch_imported": 992.0,
         "first_step_began": 999.0,
         "first_step_ended": 1000.0,
-        "marks": marks,
+        "ended_at": ended_at,
         "seconds": [None, *known],
         "flags": [(flags or {}).get(index, 0) for index in range(steps)],
-        "off_seconds": [(off or {}).get(index, 0.0) for index in range(steps)],
+        "seconds_without_training": [(without_training or {}).get(index, 0.0) for index in range(steps)],
         "samples": [8] * steps if samples is None else list(samples),
         "forward_samples": None,
         "wait_seconds": [0.01] * steps,

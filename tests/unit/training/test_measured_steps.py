@@ -148,7 +148,9 @@ def rounds(number: int, period: int = 4, bits: int = NO_GRAD) -> ProbeRecord:
     steps = number * period
     times = range(period, steps, period)
     seconds = [0.4 if index in times else 0.1 for index in range(1, steps)]
-    return record(0, seconds, flags=dict.fromkeys(times, bits), off=dict.fromkeys(times, 0.3), world_size=1)
+    return record(
+        0, seconds, flags=dict.fromkeys(times, bits), without_training=dict.fromkeys(times, 0.3), world_size=1
+    )
 
 
 def test_forward_passes_without_gradients_every_few_steps_take_time_of_the_training() -> None:
@@ -168,7 +170,11 @@ def test_forward_passes_without_gradients_every_few_steps_take_time_of_the_train
 def test_forward_passes_without_gradients_in_every_step_take_time_of_the_training() -> None:
     steps = range(1, 31)
     rank = record(
-        0, [0.5] * 30, flags=dict.fromkeys(steps, NO_GRAD), off=dict.fromkeys(steps, 0.4), world_size=1
+        0,
+        [0.5] * 30,
+        flags=dict.fromkeys(steps, NO_GRAD),
+        without_training=dict.fromkeys(steps, 0.4),
+        world_size=1,
     )
     found = measured([rank], 5, 8)
 
@@ -225,7 +231,7 @@ def test_where_every_step_evaluates_its_time_is_taken_off() -> None:
             0,
             [0.3] * 30,
             flags=dict.fromkeys(steps, EVALUATION),
-            off=dict.fromkeys(steps, 0.2),
+            without_training=dict.fromkeys(steps, 0.2),
             world_size=1,
         )
     ]
@@ -252,7 +258,7 @@ def test_a_metric_is_dated_by_the_clock_of_the_training() -> None:
     # steps end at 1000.0, 1000.1, ...; the evaluation before step 11 takes 3 s of its 3.1
     seconds = [0.1] * 20
     seconds[10] = 3.1
-    rank = record(0, seconds, off={11: 3.0})
+    rank = record(0, seconds, without_training={11: 3.0})
 
     after_ten = metric_reading(rank, 1000.0 + 1.0 + 2.0, 0.5)
     at_the_end = metric_reading(rank, 1000.0 + 5.0 + 3.0, 0.4)

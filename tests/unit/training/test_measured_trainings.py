@@ -112,5 +112,5 @@ def test_the_step_after_an_evaluation_begins_once_and_after_it(monkeypatch: pyte
     trainer, _ = trained(True)
     columns = trainer.measured.steps.snapshot().columns(fed=True)
     assert entered[entered.index("evaluate") :] == ["evaluate", "train", "evaluate"]
-    assert columns["marks"][3] < ended[0] <= columns["marks"][4] - columns["seconds"][4]
-    assert columns["off_seconds"] == [0.0] * 8
+    assert columns["ended_at"][3] < ended[0] <= columns["ended_at"][4] - columns["seconds"][4]
+    assert columns["seconds_without_training"] == [0.0] * 8

@@ -260,22 +260,22 @@ def test_losses_are_equal_to_the_last_digit_and_graphs_the_same(
 
 def test_times_of_steps_leave_nothing_out_and_waits_lie_within_them(probed: dict[str, Ended]) -> None:
     record = probed["plain_loop"].record()
-    marks, seconds = record["marks"], record["seconds"]
+    ended_at, seconds = record["ended_at"], record["seconds"]
 
     assert seconds[0] is None
-    assert marks == sorted(marks)
-    for (before, after), taken in zip(pairwise(marks), seconds[1:], strict=True):
+    assert ended_at == sorted(ended_at)
+    for (before, after), taken in zip(pairwise(ended_at), seconds[1:], strict=True):
         # the probe's own work, when the record so far is written and the warm-up ends, is in no step
         assert 0 < taken <= after - before
-    assert sum(seconds[4:]) == pytest.approx(marks[-1] - marks[3])
+    assert sum(seconds[4:]) == pytest.approx(ended_at[-1] - ended_at[3])
     assert all(0 < wait < taken for wait, taken in zip(record["wait_seconds"][1:], seconds[1:], strict=True))
-    assert record["first_step_began"] < record["first_step_ended"] == marks[0]
+    assert record["first_step_began"] < record["first_step_ended"] == ended_at[0]
 
 
 def test_a_program_that_replaces_the_clocks_is_measured_all_the_same(probed: dict[str, Ended]) -> None:
     record = probed["clocks_of_its_own"].record()
 
-    assert record["marks"] == sorted(set(record["marks"]))
+    assert record["ended_at"] == sorted(set(record["ended_at"]))
     assert all(seconds > 0 for seconds in record["seconds"][1:])
     assert all(wait > 0 for wait in record["wait_seconds"])
 
@@ -292,9 +292,11 @@ def test_weights_and_losses_that_are_lost_are_seen(probed: dict[str, Ended]) -> 
 def test_an_evaluation_is_as_long_as_it_was(probed: dict[str, Ended]) -> None:
     for name, place in (("plain_loop", 10), ("without_a_loader", 4), ("evaluation_without_eval", 6)):
         record = probed[name].record()
-        assert 0.05 <= record["off_seconds"][place] <= record["seconds"][place]
+        assert 0.05 <= record["seconds_without_training"][place] <= record["seconds"][place]
         assert [
-            off for off, bits in zip(record["off_seconds"], record["flags"], strict=True) if not bits
+            seconds
+            for seconds, bits in zip(record["seconds_without_training"], record["flags"], strict=True)
+            if not bits
         ] == [0.0] * sum(not bits for bits in record["flags"])
 
 
@@ -409,7 +411,7 @@ def test_time_without_gradients_is_known_wherever_it_lies_in_a_step(probed: dict
         ("endless_loaders", 4, 0.02),
     ):
         record = probed[name].record()
-        assert slept <= record["off_seconds"][place] <= record["seconds"][place], name
+        assert slept <= record["seconds_without_training"][place] <= record["seconds"][place], name
 
 
 def test_modules_that_were_generated_are_none_of_the_programs(probed: dict[str, Ended]) -> None:

@@ -99,7 +99,7 @@ class Batch:
         requested_at: Monotonic seconds at which the program began to wait for it.
         received_at: Monotonic seconds at which the program had it.
         is_first: True for the first batch of its iteration.
-        marks: Begin and end of the wait by the clock of the GPU that is trained on; None without one.
+        wait_marks: Begin and end of the wait by the clock of the GPU that is trained on; None without one.
     """
 
     iteration: LoaderIteration
@@ -107,7 +107,7 @@ class Batch:
     requested_at: float
     received_at: float
     is_first: bool
-    marks: tuple[Any, Any] | None = None
+    wait_marks: tuple[Any, Any] | None = None
 
 
 class LoaderIterations:

@@ -114,7 +114,7 @@ class MeasuredProcess:
         step = self.steps.open
         added = self.iterations.add_batch(iterator, batch, requested_at, received_at, self.activity)
         if mark is not None:
-            added.marks = mark, self.steps.wait_mark()
+            added.wait_marks = mark, self.steps.wait_mark()
         step.batches = (*step.batches, added)
 
     def end_iteration(self, iterator: Any) -> None:

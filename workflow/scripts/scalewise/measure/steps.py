@@ -38,8 +38,8 @@ class Step:
     mode_changes: Sequence[tuple[float, bool]] = ()
     """Monotonic seconds at which forward passes with gradients began (true), or those without (false)."""
     flags = 0
-    at: float
-    """Monotonic seconds of the host at its end."""
+    ended_at: float
+    """Monotonic seconds of the host."""
     backwards: int
     """Backward passes of the process up to its end."""
     mark: Any
@@ -73,7 +73,7 @@ class StepRecord:
         self._before: Step | None = None
         self._recent: list[Step] = []
         self._forward_samples: list[int] = []
-        self._marks, self._seconds, self._off = array("d"), array("d"), array("d")
+        self._ended_at, self._seconds, self._without_training = array("d"), array("d"), array("d")
         self._waits = array("d")
         self._flags, self._backwards = array("B"), array("L")
         self._samples = array("q")
@@ -86,7 +86,7 @@ class StepRecord:
             backwards: Number of all backward passes so far.
         """
         step = self.open
-        step.at = step.mark = at
+        step.ended_at = step.mark = at
         if self.device is not None:
             step.mark = self._mark()
         step.backwards = backwards
@@ -135,10 +135,10 @@ class StepRecord:
         # one that gave a batch once, on which all steps train, shows neither their samples nor waits
         fed = fed and 2 * sum(map(bool, self._samples)) >= len(self._samples)
         return {
-            "marks": [*self._marks, *(step.at for step in self._recent)],
+            "ended_at": [*self._ended_at, *(step.ended_at for step in self._recent)],
             "seconds": [None if math.isnan(value) else value for value in self._seconds],
             "flags": list(self._flags),
-            "off_seconds": list(self._off),
+            "seconds_without_training": list(self._without_training),
             "samples": [None if value == UNKNOWN else value for value in self._samples] if fed else [],
             "forward_samples": self._usual_forward_samples(),
             "wait_seconds": list(self._waits) if fed else [],
@@ -171,21 +171,23 @@ class StepRecord:
         return event
 
     def _append(self, step: Step) -> None:
-        before, is_first = self._before, not self._marks
+        before, is_first = self._before, not self._ended_at
         flags, samples = flags_of(step), samples_of(step)
         waited = sum(self._waited(batch) for batch in step.batches if batch.iteration.trains)
         if step.forwards and None not in step.forwards:
             self._forward_samples.append(sum(size or 0 for size in step.forwards))
         if is_first:
             requested = [batch.requested_at for batch in step.batches if batch.iteration.trains]
-            self.first_step_ended = step.at
+            self.first_step_ended = step.ended_at
             trained = (at for at, trains in step.mode_changes if trains)
             self.first_step_began = min(requested) if requested else next(trained, None)
-        self._marks.append(step.at)
+        self._ended_at.append(step.ended_at)
         self._seconds.append(math.nan if before is None else self.seconds_between(before, step))
         self._flags.append(flags)
-        off = before is not None and flags & (EVALUATION | NO_GRAD)
-        self._off.append(_seconds_without_training(before.at, step) if before and off else 0.0)
+        other = 0.0
+        if before is not None and flags & (EVALUATION | NO_GRAD):
+            other = _seconds_without_training(before.ended_at, step)
+        self._without_training.append(other)
         self._samples.append(samples)
         self._waits.append(waited)
         self._backwards.append(step.backwards - (before.backwards if before is not None else 0))
@@ -196,9 +198,10 @@ class StepRecord:
 
     def _waited(self, batch: Batch) -> float:
         """Return the seconds that the device waited for a batch: the host may wait while a GPU has work."""
-        if batch.marks is not None:
+        if batch.wait_marks is not None:
+            begin, end = batch.wait_marks
             try:
-                return float(batch.marks[0].elapsed_time(batch.marks[1])) / 1e3  # CUDA gives milliseconds
+                return float(begin.elapsed_time(end)) / 1e3  # CUDA gives milliseconds
             except RuntimeError:  # a mark in a stream that is not done with it
                 pass
         return batch.received_at - batch.requested_at
@@ -222,8 +225,8 @@ class StepRecord:
         if self.device is not None:
             torch.cuda.synchronize(self.device)
         columns = self.snapshot()
-        known = zip(columns._seconds[first:last], columns._off[first:last], strict=True)
-        return sum(max(seconds - off, 0.0) for seconds, off in known if not math.isnan(seconds))
+        known = zip(columns._seconds[first:last], columns._without_training[first:last], strict=True)
+        return sum(max(seconds - other, 0.0) for seconds, other in known if not math.isnan(seconds))
 
     def wait_for_all_but(self, recent: int) -> None:
         """Wait until a GPU has done all steps but so many recent ones."""
@@ -279,5 +282,5 @@ def _seconds_without_training(begin: float, step: Step) -> float:
             since = at if place else begin
     if since is not None:
         others = [batch.received_at for batch in step.batches if not batch.iteration.trains]
-        seconds += max(max(others, default=step.at) - since, 0.0)
+        seconds += max(max(others, default=step.ended_at) - since, 0.0)
     return seconds

@@ -74,8 +74,8 @@ class WatchedProgram(MeasuredProcess):
         """Write what the watching process waits for; after the last step this raises SystemExit."""
         super()._end_step(parts)
         done = self.steps.done
-        if parts[-1].at >= self._next_count:
-            self._next_count = parts[-1].at + COUNTED_EVERY_SECONDS
+        if parts[-1].ended_at >= self._next_count:
+            self._next_count = parts[-1].ended_at + COUNTED_EVERY_SECONDS
             write_text(self._file("steps"), str(done))
         if done <= self._early_steps:
             self._after_early_step(done)

@@ -77,8 +77,8 @@ def join_starts(starts: Sequence[Sequence[ProbeRecord]], warmup_steps: Sequence[
 
 
 COLUMNS = (
-    *("marks", "seconds", "flags", "off_seconds", "samples", "wait_seconds", "backward_passes"),
-    "communication_seconds",
+    *("ended_at", "seconds", "flags", "seconds_without_training", "samples", "wait_seconds"),
+    *("backward_passes", "communication_seconds"),
 )
 """Fields of a record that have an entry for each step."""
 

@@ -113,16 +113,16 @@ def measured_steps(
         kept = [index for index in kept if times[0] <= index < times[-1]]
         round_steps = round(median(later - earlier for earlier, later in pairwise(times)))
         longest = max(WINDOW_STEPS // round_steps, 1) * round_steps
-    off = False
+    training_only = False
     if not kept:
         for allowed in (NEW_ITERATION, NEW_ITERATION | EVALUATION | NO_GRAD):
             kept = [index for index in late if not flags[index] & ~allowed]
             if kept:
-                off = allowed != NEW_ITERATION
+                training_only = allowed != NEW_ITERATION
                 break
         if kept:
-            what = "an evaluation" if off else "the begin of a data-loader iteration"
-            taken = ", whose time by the host's clock is taken off" if off else ""
+            what = "an evaluation" if training_only else "the begin of a data-loader iteration"
+            taken = ", whose time by the host's clock is taken off" if training_only else ""
             notes.append(f"Every step holds {what}{taken}.")
     counted = set(kept)
     # an evaluation holds forward passes without gradients, too
@@ -142,8 +142,8 @@ def measured_steps(
         if index not in counted and any(rank.seconds[index] is not None for rank in ranks)
     ]
     windows = [
-        *_windows(ranks, others, per_step, warmup=True, off=no_grad != "training"),
-        *_windows(ranks, kept, per_step, warmup=False, off=off, longest=longest),
+        *_windows(ranks, others, per_step, warmup=True, training_only=no_grad != "training"),
+        *_windows(ranks, kept, per_step, warmup=False, training_only=training_only, longest=longest),
     ]
     windows.sort(key=lambda window: window.first_step)
     both = None
@@ -183,12 +183,12 @@ def _no_grad(steps: Sequence[int], flags: Sequence[int]) -> NoGrad | None:
 
 def _note_of_training(ranks: Sequence[ProbeRecord], steps: Sequence[int]) -> list[str]:
     seconds = sum(max(rank.step_seconds(index) for rank in ranks) for index in steps)
-    off = sum(max(rank.off_seconds[index] for rank in ranks) for index in steps)
-    if not seconds or off < WORTH_SAYING * seconds:
+    no_grad_seconds = sum(max(rank.seconds_without_training[index] for rank in ranks) for index in steps)
+    if not seconds or no_grad_seconds < WORTH_SAYING * seconds:
         return []
     return [
-        f"Forward passes without gradients belong to the training: {off / seconds:.0%} of the time of "
-        f"{len(steps)} steps."
+        f"Forward passes without gradients belong to the training: {no_grad_seconds / seconds:.0%} of the "
+        f"time of {len(steps)} steps."
     ]
 
 
@@ -196,7 +196,7 @@ def _with_no_grad(
     ranks: Sequence[ProbeRecord], steps: Sequence[int], per_step: StepSamples, without: float | None
 ) -> float | None:
     """Throughput with the time of forward passes without gradients; None where it differs by nothing."""
-    found = throughput(list(_windows(ranks, steps, per_step, warmup=False, off=False)))
+    found = throughput(list(_windows(ranks, steps, per_step, warmup=False, training_only=False)))
     if not found or not without or abs(without / found - 1) < WORTH_SAYING:
         return None
     return found
@@ -236,12 +236,12 @@ def _windows(
     per_step: StepSamples,
     *,
     warmup: bool,
-    off: bool,
+    training_only: bool,
     longest: int = WINDOW_STEPS,
 ) -> Iterator[Window]:
     """Yield windows of consecutive steps; a step is done when its slowest rank has done it."""
     for run in consecutive(kept, longest):
-        seconds = max(sum(rank.step_seconds(index, off) for index in run) for rank in ranks)
+        seconds = max(sum(rank.step_seconds(index, training_only) for index in run) for rank in ranks)
         yield Window(
             first_step=ranks[0].from_step + run[0],
             steps=len(run),

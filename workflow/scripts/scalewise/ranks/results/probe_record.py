@@ -39,11 +39,11 @@ class ProbeRecord(_Part):
         rank: Number in the process group; without one, the launcher's.
         from_step: Optimizer steps that the training had made before this process; the lists begin there.
         world_size: Ranks of the process group; 1 without one.
-        marks: Monotonic seconds of this host at which each step ended; a GPU may still be at work on it.
+        ended_at: Monotonic seconds of this host at which each step ended; a GPU may still be at work on it.
         seconds: Device seconds since the end of the step before, or since a pause of the training; None for
             the first step of a program, whose begin is unknown.
         flags: Bits that say what else the step held.
-        off_seconds: Host seconds of a step in which it evaluated or computed no gradients.
+        seconds_without_training: Host seconds of a step in which it evaluated or computed no gradients.
         samples: Samples of the batches of a DataLoader that feeds the training; empty without one.
         forward_samples: Samples of a step by the inputs of forward passes; None where none was seen.
         wait_seconds: Seconds of waiting for a DataLoader's batches: of the GPU that trains, else of the host.
@@ -78,10 +78,10 @@ class ProbeRecord(_Part):
     torch_imported: float
     first_step_began: float | None
     first_step_ended: float | None
-    marks: list[float]
+    ended_at: list[float]
     seconds: list[float | None]
     flags: list[int]
-    off_seconds: list[float]
+    seconds_without_training: list[float]
     samples: list[int | None]
     forward_samples: float | None
     wait_seconds: list[float]
@@ -126,10 +126,10 @@ class ProbeRecord(_Part):
             return None
         return self.first_step_ended - self.first_step_began
 
-    def step_seconds(self, index: int, off: bool = False) -> float:
-        """Return the device seconds of a step, less those of an evaluation in it if ``off`` is true."""
+    def step_seconds(self, index: int, training_only: bool = False) -> float:
+        """Return the device seconds of a step, or only those in which it trained."""
         seconds = self.seconds[index] or 0.0
-        return max(seconds - self.off_seconds[index], 0.0) if off else seconds
+        return max(seconds - self.seconds_without_training[index], 0.0) if training_only else seconds
 
 
 def read_records(folder: Path, kind: str, rank: int | None = None) -> list[ProbeRecord]:

@@ -157,9 +157,9 @@ def metric_reading(
         value: The number.
         no_grad: Kind of the forward passes without gradients; those of the training take its time.
     """
-    done = bisect_right(rank.marks, at)
+    done = bisect_right(rank.ended_at, at)
     seconds = sum(
-        rank.step_seconds(index, off=no_grad != "training" or bool(rank.flags[index] & EVALUATION))
+        rank.step_seconds(index, training_only=no_grad != "training" or bool(rank.flags[index] & EVALUATION))
         for index in range(done)
     )
     if done and rank.seconds[0] is None:
@@ -190,5 +190,7 @@ def evaluation_seconds(rank: ProbeRecord, no_grad: NoGrad | None) -> float:
     """Host seconds of a rank's evaluations."""
     evaluates = EVALUATION if no_grad == "training" else EVALUATION | NO_GRAD
     return sum(
-        seconds for seconds, bits in zip(rank.off_seconds, rank.flags, strict=True) if bits & evaluates
+        seconds
+        for seconds, bits in zip(rank.seconds_without_training, rank.flags, strict=True)
+        if bits & evaluates
     )

@@ -115,7 +115,7 @@ def _epochs(facts: Facts, rank: ProbeRecord) -> list[EpochRecord]:
     records, begin = [], 0
     for each in facts.epochs:
         steps = range(max(begin - rank.from_step, 0), each.end_step - rank.from_step)
-        seconds = sum(rank.step_seconds(index, off=True) for index in steps)
+        seconds = sum(rank.step_seconds(index, training_only=True) for index in steps)
         records.append(
             EpochRecord(
                 epoch=each.epoch,
