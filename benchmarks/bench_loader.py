@@ -82,7 +82,7 @@ def compare(what: str, resident: ResidentImages, epochs: int, samples: Any, leas
     def ours() -> None:
         for epoch in range(epochs):
             sampler.set_epoch(epoch)
-            batches.plan([indices for step in sampler for indices in step.passes], epoch)
+            batches.plan([indices for step in sampler for indices in step.micro_batches], epoch)
             for _batch in loader:
                 pass
 

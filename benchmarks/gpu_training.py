@@ -286,7 +286,7 @@ def batches_alone(work: Work) -> list[tuple[Spent, Spent]]:
         from_host = host_loader(dataset, work, work.workers)
 
         def of_the_device() -> None:
-            batches.plan([indices for step in sampler for indices in step.passes], epoch=0)
+            batches.plan([indices for step in sampler for indices in step.micro_batches], epoch=0)
             for _batch in loader:
                 pass
             timer.synchronize()

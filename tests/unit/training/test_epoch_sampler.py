@@ -24,16 +24,16 @@ def steps(
     epoch: int = 0,
     seed: int = 1,
     batch: int = GLOBAL_BATCH,
-    passes: int = 1,
+    micro_batches: int = 1,
 ) -> list[SampledStep]:
-    sampler = EpochSampler(samples, batch, rank, world_size, seed, passes)
+    sampler = EpochSampler(samples, batch, rank, world_size, seed, micro_batches)
     sampler.set_epoch(epoch)
     return list(sampler)
 
 
 def indices(step: SampledStep) -> torch.Tensor:
-    """Of the rank, in all passes of the step."""
-    return torch.from_numpy(np.concatenate(step.passes))
+    """Of the rank, in all micro-batches of the step."""
+    return torch.from_numpy(np.concatenate(step.micro_batches))
 
 
 def order(samples: int, **kwargs: int) -> list[int]:
@@ -85,17 +85,17 @@ def test_every_rank_has_two_samples_in_every_step_even_where_few_are_left(
 
 @every_size
 @every_world
-@pytest.mark.parametrize("passes", [2, 3])
-def test_a_rank_shares_its_part_of_a_step_evenly_between_passes(
-    samples: int, world_size: int, passes: int
+@pytest.mark.parametrize("micro_batches", [2, 3])
+def test_a_rank_shares_its_part_of_a_step_evenly_between_micro_batches(
+    samples: int, world_size: int, micro_batches: int
 ) -> None:
     for rank in range(world_size):
         whole = steps(samples, rank, world_size, batch=840)
-        divided = steps(samples, rank, world_size, batch=840, passes=passes)
+        divided = steps(samples, rank, world_size, batch=840, micro_batches=micro_batches)
         assert [step.samples for step in divided] == [step.samples for step in whole]
         for step, undivided in zip(divided, whole, strict=True):
-            sizes = [len(part) for part in step.passes]
-            assert len(sizes) == passes
+            sizes = [len(part) for part in step.micro_batches]
+            assert len(sizes) == micro_batches
             assert max(sizes) - min(sizes) <= 1
             assert indices(step).tolist() == indices(undivided).tolist()
 
@@ -103,9 +103,9 @@ def test_a_rank_shares_its_part_of_a_step_evenly_between_passes(
 @every_world
 def test_a_rest_too_small_for_every_pass_of_every_rank_joins_the_step_before(world_size: int) -> None:
     for rank in range(world_size):
-        mine = steps(168 * 3 + 10, rank, world_size, passes=6)
+        mine = steps(168 * 3 + 10, rank, world_size, micro_batches=6)
         assert [step.samples for step in mine] == [168, 168, 178]
-        assert min(len(part) for step in mine for part in step.passes) >= 2
+        assert min(len(part) for step in mine for part in step.micro_batches) >= 2
 
 
 def test_each_epoch_has_an_order_of_its_own() -> None:

@@ -35,7 +35,7 @@ class Recorder(nn.Module):
 
 @pytest.fixture
 def trainer(one_rank: None, monkeypatch: pytest.MonkeyPatch) -> Trainer:
-    """One rank that trains 40 samples in passes of 4, and has 50 to test."""
+    """One rank that trains 40 samples in micro-batches of 4, and has 50 to test."""
     monkeypatch.setitem(BUILDERS, "recorder", Recorder)
     images = torch.randint(256, (90, 1, 4, 4), dtype=torch.uint8)
     labels = torch.arange(90) % 10
@@ -80,17 +80,18 @@ def test_every_test_sample_is_counted_once_in_as_many_batches_on_every_rank(
 
 
 @pytest.mark.parametrize(
-    ("samples", "global_batch_size", "world_size", "passes", "smallest"),
+    ("samples", "global_batch_size", "world_size", "micro_batches", "smallest"),
     [(1000, 256, 2, 1, 128), (1000, 256, 2, 4, 32), (1000, 250, 4, 1, 62), (10, 256, 2, 1, 5)],
 )
-def test_the_samples_of_a_pass_are_those_that_the_first_step_gives_its_poorest_rank(
-    samples: int, global_batch_size: int, world_size: int, passes: int, smallest: int
+def test_the_samples_of_a_micro_batch_are_those_that_the_first_step_gives_its_poorest_rank(
+    samples: int, global_batch_size: int, world_size: int, micro_batches: int, smallest: int
 ) -> None:
     samplers = [
-        EpochSampler(samples, global_batch_size, rank, world_size, 1, passes) for rank in range(world_size)
+        EpochSampler(samples, global_batch_size, rank, world_size, 1, micro_batches)
+        for rank in range(world_size)
     ]
-    given = min(len(indices) for sampler in samplers for indices in next(iter(sampler)).passes)
-    assert {sampler.samples_of_pass for sampler in samplers} == {given} == {smallest}
+    given = min(len(indices) for sampler in samplers for indices in next(iter(sampler)).micro_batches)
+    assert {sampler.samples_of_micro_batch for sampler in samplers} == {given} == {smallest}
 
 
 def test_a_large_batch_of_training_is_not_taken_for_evaluation() -> None:

@@ -59,7 +59,7 @@ def test_a_step_in_which_any_rank_does_something_else_is_left_out_on_all() -> No
     assert throughput(found.windows) == pytest.approx(16 / 0.1)
 
 
-def test_the_smaller_last_batch_of_a_pass_is_no_step_like_the_others() -> None:
+def test_the_smaller_last_batch_of_an_epoch_is_no_step_like_the_others() -> None:
     samples = [8] * 41
     samples[20], samples[40] = 3, 3
     quick = [0.1] * 40

@@ -77,7 +77,7 @@ def test_a_process_alone_ends_at_the_first_look_at_steady_steps() -> None:
     assert 0 < own["half_width_fraction"] <= 0.01
 
 
-def test_the_smaller_last_batch_of_a_pass_is_in_no_window() -> None:
+def test_the_smaller_last_batch_of_an_epoch_is_in_no_window() -> None:
     program, steps = Program(), 0
     while steps != program.early_end.last_step:
         last = program.record.done % 10 == 9

@@ -97,7 +97,7 @@ def test_ranks_use_every_sample_once_an_epoch(images: torch.Tensor, plain: Prepr
         for rank in range(2):
             sampler = EpochSampler(SAMPLES, 16, rank, 2, seed=1)
             sampler.set_epoch(number)
-            order = [indices for step in sampler for indices in step.passes]
+            order = [indices for step in sampler for indices in step.micro_batches]
             loader = workers(images, plain)
             seen += [label for _, labels in epoch(loader, number, order) for label in labels.tolist()]
         assert sorted(seen) == list(range(SAMPLES))
@@ -208,7 +208,7 @@ def test_a_hook_on_torchs_loader_has_the_samples_of_each_batch_also_of_a_smaller
     made = make(images, plain)
     monkeypatch.setattr(_BaseDataLoaderIter, "__next__", hook)
     sampler = EpochSampler(SAMPLES, 16, rank=1, world_size=2, seed=1, accumulation_steps=2)
-    order = [indices for step in sampler for indices in step.passes]
+    order = [indices for step in sampler for indices in step.micro_batches]
     epoch(made, order=order)
     assert taken == [indices.tolist() for indices in order]
     assert [len(batch) for batch in taken] == [4, 4, 4, 4, 4, 4, 3, 3]

@@ -151,7 +151,7 @@ def is_accurate_enough(accuracies: Sequence[float], settings: Settings) -> bool:
 def train_epoch(
     trainer: Trainer, state: TrainingState, after_step: Callable[[TrainingState], bool] = to_the_end
 ) -> float | None:
-    """Train for one pass over the data, or for the rest of one that the state is in the middle of.
+    """Train for an epoch, or for the rest of one that the state is in the middle of.
 
     It ends early at the last step of a training that has one.
 
@@ -168,7 +168,8 @@ def train_epoch(
     end = None if last_step is None else state.step + last_step - state.steps
     steps = epoch[state.step : end]
     first = state.step * trainer.settings.accumulation_steps
-    trainer.batch_sampler.plan([indices for step in steps for indices in step.passes], state.epoch, first)
+    planned = [indices for step in steps for indices in step.micro_batches]
+    trainer.batch_sampler.plan(planned, state.epoch, first)
     batches = iter(trainer.train)
     for step in steps:
         phase = WARM_UP if trainer.measured.steps.done < trainer.settings.warmup_steps else TRAIN
@@ -176,8 +177,8 @@ def train_epoch(
             # this reads the device's sensor, which is in no step, nor is an evaluation before it
             trainer.monitor.phase = phase
             trainer.measured.resume()
-        last = len(step.passes) - 1
-        for index in range(len(step.passes)):
+        last = len(step.micro_batches) - 1
+        for index in range(len(step.micro_batches)):
             images, labels = next(batches)
             with trainer.parallel_model.gradient_sync(now=index == last):
                 loss = summed_loss(trainer, images, labels)
@@ -224,7 +225,7 @@ def evaluate(trainer: Trainer) -> tuple[float, float]:
     loss_sum = torch.zeros((), dtype=torch.float64, device=trainer.device)
     correct = torch.zeros((), dtype=torch.float64, device=trainer.device)
     seen = 0
-    batch_size = evaluation_batch(trainer.sampler.samples_of_pass)
+    batch_size = evaluation_batch(trainer.sampler.samples_of_micro_batch)
     for indices, counted in evaluation_batches(
         len(trainer.test), trainer.identity.rank, trainer.identity.world_size, batch_size
     ):
@@ -239,13 +240,13 @@ def evaluate(trainer: Trainer) -> tuple[float, float]:
     return loss / count, right / count
 
 
-def evaluation_batch(samples_of_pass: int) -> int:
-    """Most samples of a batch of evaluation: as many as a pass of training has, which keeps more of each.
+def evaluation_batch(samples_of_micro_batch: int) -> int:
+    """Most samples of a batch of evaluation: those of a micro-batch of training, which keeps more of each.
 
     A forward pass without gradients holds the activations of a layer or two, a training pass those of all
     layers, and gradients and the optimizer's states.
     """
-    return min(samples_of_pass, LARGEST_EVALUATION_BATCH)
+    return min(samples_of_micro_batch, LARGEST_EVALUATION_BATCH)
 
 
 def evaluation_batches(

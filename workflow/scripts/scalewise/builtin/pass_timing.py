@@ -29,7 +29,7 @@ from scalewise.ranks.distributed.process_group import sum_over_ranks
 from scalewise.records import Bucket, Pass
 
 BLOCKS = 3
-"""Most blocks of passes, with the exchange and without it in turn: the machine's moods fall on both."""
+"""Most blocks of passes, with the exchange and without it in turn: what disturbs the machine meets both."""
 
 COUNTED = 4
 """Most passes of a block, or of a batch size, that count; one goes before them, which does not."""
@@ -80,7 +80,7 @@ def time_forward_backward(trainer: Trainer, least_seconds: float = LEAST_SECONDS
         return PassTimes()
     alone = trainer.identity.world_size == 1
     with _nothing_learned(trainer), _as_compiled_for_each_size(trainer.settings):
-        own = len(next(iter(trainer.sampler)).passes[0])
+        own = len(next(iter(trainer.sampler)).micro_batches[0])
         batch = _batch(trainer, own)
         budget, expected = _budget(trainer, least_seconds)
         if not alone:

@@ -137,7 +137,7 @@ def _settle_buckets(trainer: Trainer, steps: int) -> None:
     their last bits: the first step after a resume must have the buckets of the steps before it. The
     checkpoint then restores all that the pass has changed.
     """
-    size = len(next(iter(trainer.sampler)).passes[0])
+    size = len(next(iter(trainer.sampler)).micro_batches[0])
     images, labels = trainer.test.load(torch.arange(size) % len(trainer.test))
     trainer.parallel_model.train()
     # with a static graph after its second: the first only learns which parameters take part

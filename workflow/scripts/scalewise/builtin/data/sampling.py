@@ -25,24 +25,24 @@ class SampledStep:
 
     Args:
         samples: Number of samples over all ranks.
-        passes: This rank's samples, for each of its forward and backward passes.
+        micro_batches: This rank's samples of each.
     """
 
     samples: int
-    passes: Sequence[Indices]
+    micro_batches: Sequence[Indices]
 
 
 class EpochSampler:
     """Shuffles anew each epoch and shares every step's samples between the ranks.
 
     Unlike torch's DistributedSampler it neither repeats nor drops samples; all ranks take the same
-    number of steps and passes.
+    number of steps and micro-batches.
 
     Args:
         samples: Number of samples in the training split.
         global_batch_size: Samples of a full step over all ranks.
         seed: Equal on all ranks.
-        accumulation_steps: Forward and backward passes of a step.
+        accumulation_steps: Micro-batches of a step.
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class EpochSampler:
     ) -> None:
         parts = world_size * accumulation_steps
         self._sizes = step_sizes(samples, global_batch_size, parts)
-        self.samples_of_pass = max(self._sizes[0] // parts, 1)
-        """Fewest samples of a forward and backward pass of the first step, on whichever rank."""
+        self.samples_of_micro_batch = max(self._sizes[0] // parts, 1)
+        """Fewest samples of a micro-batch of the first step, on any rank."""
         self.samples = samples
         """Number of samples in the training split."""
         self._rank = rank
@@ -94,13 +94,10 @@ class EpochSampler:
         for size in self._sizes:
             mine = shard_range(size, self._rank, self._world_size)
             indices = order[start + mine.start : start + mine.stop]
-            parts = (shard_range(len(indices), part, self._accumulation_steps) for part in self._passes)
+            number = self._accumulation_steps
+            parts = (shard_range(len(indices), part, number) for part in range(number))
             yield SampledStep(size, [indices[part.start : part.stop] for part in parts])
             start += size
-
-    @property
-    def _passes(self) -> range:
-        return range(self._accumulation_steps)
 
 
 class SeededBatches(Sampler[list[Any]]):

@@ -18,7 +18,7 @@ class Planned:
     Args:
         program: The program, as the configuration names it.
         global_batch_size: Samples of a step over all devices.
-        accumulation_steps: Passes of a step.
+        accumulation_steps: Micro-batches of a step.
         samples_given: Whether the configuration says that the samples of a step cannot be seen.
         samples_vary: Whether it says that those that are seen count, whatever their number.
         same_batches: Whether it says that all ranks train on the same batches.
@@ -48,7 +48,7 @@ class Samples:
 def samples_seen(ranks: Sequence[ProbeRecord]) -> Samples:
     """Samples of a step over all ranks: of a loader's batches, else of the inputs of forward passes.
 
-    The usual number of each rank counts: loaders fetch ahead, and the last batch of a pass is smaller.
+    The usual number of each rank counts: loaders fetch ahead, and the last batch of an epoch is smaller.
     """
     by_loader = [_usual(rank.samples) for rank in ranks]
     known = [samples for samples in by_loader if samples is not None]
