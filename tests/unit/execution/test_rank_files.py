@@ -261,6 +261,7 @@ def test_the_next_attempt_takes_the_folder_whoever_had_it(tmp_path: Path, rank_s
     assert first.is_current
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_heartbeats_are_sent_while_the_program_is_not_stopped_though_one_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,7 +271,7 @@ def test_heartbeats_are_sent_while_the_program_is_not_stopped_though_one_fails(
     def is_stopped() -> bool:
         answer = next(answers, None)
         if answer is None:
-            raise SystemExit
+            raise SystemExit  # it ends the thread
         return answer
 
     def fail(_files: RankFiles) -> None:
