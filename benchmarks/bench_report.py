@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 from playwright.sync_api import Browser
 from tests.browser.chromium import missing, started
-from tests.planted_reports import PlantedReport
+from tests.planting import PlantedStudy
 
 from .measure import Row, spread
 
@@ -90,7 +90,7 @@ def rows() -> list[Row]:
     table = []
     for case in cases:
         with tempfile.TemporaryDirectory() as folder:
-            study = PlantedReport(Path(folder), case.text)
+            study = PlantedStudy(Path(folder), case.text)
             study.make_runs()
             study.analyse()
             table += _rows_of(case, study.write())

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from tests.planted_reports import Law, PlantedReport
+from tests.planting import Law, PlantedStudy
 
 from scalewise.plan.runs.run_definition import RunDefinition
 
@@ -81,15 +81,15 @@ experiments:
 """
 
 
-def two_series(folder: Path) -> PlantedReport:
+def two_series(folder: Path) -> PlantedStudy:
     """A study of the shipped one's shape, with names that are unkind to a page."""
-    study = PlantedReport(folder, TWO_SERIES)
+    study = PlantedStudy(folder, TWO_SERIES)
     study.make_runs()
     study.analyse(lambda results: rename_series(results, UNKIND_SERIES))
     return study
 
 
-def several(folder: Path) -> PlantedReport:
+def several(folder: Path) -> PlantedStudy:
     """One experiment that chooses its counts and measures some, one of which all runs failed, and another.
 
     Of the last all runs on 4 devices have failed, and one on 2.
@@ -99,14 +99,14 @@ def several(folder: Path) -> PlantedReport:
         lost = run.experiment == "listed" and (run.shape.world_size == 4 or run.run == "d2.r2")
         return None if lost or run.experiment == "nothing" else Law(serial=0.05).speed(run)
 
-    study = PlantedReport(folder, SEVERAL, speed)
-    study.make_runs()
+    study = PlantedStudy(folder, SEVERAL, speed)
+    study.play()
     return study
 
 
-def six_series(folder: Path) -> PlantedReport:
+def six_series(folder: Path) -> PlantedStudy:
     """Six series on two counts."""
-    study = PlantedReport(folder, SIX_SERIES)
+    study = PlantedStudy(folder, SIX_SERIES)
     study.make_runs()
     study.analyse()
     return study

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Locator, Page
 from tests.browser.conftest import OpenPage
 from tests.browser.reports import TWO_SERIES, UNKIND_SERIES
-from tests.planted_reports import PlantedReport
+from tests.planting import PlantedStudy
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.conclusion import conclude
@@ -27,7 +27,7 @@ def what_if(open_page: OpenPage, two_series: Path) -> Locator:
 
 def decided(report: Path, rule: Mapping[str, float]) -> tuple[int | None, str]:
     """Devices and series that the study answers where its criteria have these values."""
-    planned = PlantedReport(report.parents[1], TWO_SERIES).study.experiments["unkind"]
+    planned = PlantedStudy(report.parents[1], TWO_SERIES).study.experiments["unkind"]
     asked = AnalysisSpec.from_json(planned.analysis_definition)
     spec = asked.spec.model_copy(update={"decision": asked.spec.decision.model_copy(update=dict(rule))})
     tables = collect("unkind", spec, report.parent / "unkind" / "runs")

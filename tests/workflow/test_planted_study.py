@@ -7,7 +7,7 @@ import json
 from html import unescape
 
 import pytest
-from tests.planted_reports import Law, PlantedReport
+from tests.planting import Law, PlantedStudy
 
 pytestmark = pytest.mark.contract
 
@@ -33,16 +33,16 @@ ANSWER = 4
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> PlantedReport:
+def report(tmp_path_factory: pytest.TempPathFactory) -> PlantedStudy:
     """The study, from records alone to its report."""
-    planted = PlantedReport(tmp_path_factory.mktemp("planted") / "study", STUDY, LAW.speed)
+    planted = PlantedStudy(tmp_path_factory.mktemp("planted") / "study", STUDY, LAW.speed)
     planted.make_runs()
     planted.analyse()
     planted.write()
     return planted
 
 
-def test_the_planted_speeds_are_in_the_tables(report: PlantedReport) -> None:
+def test_the_planted_speeds_are_in_the_tables(report: PlantedStudy) -> None:
     with (report.results / "known" / "scaling.csv").open(encoding="utf-8") as file:
         points = {int(point["devices"]): point for point in csv.DictReader(file)}
     assert list(points) == [1, 2, 4, 8]
@@ -55,7 +55,7 @@ def test_the_planted_speeds_are_in_the_tables(report: PlantedReport) -> None:
         assert float(point["parallel_efficiency"]) == pytest.approx(efficiency, rel=0.01)
 
 
-def test_the_planted_answer_stands_in_decision_and_page(report: PlantedReport) -> None:
+def test_the_planted_answer_stands_in_decision_and_page(report: PlantedStudy) -> None:
     (decision,) = json.loads((report.results / "decision.json").read_text(encoding="utf-8"))
     assert decision == json.loads((report.results / "known" / "decision.json").read_text(encoding="utf-8"))
     assert decision["devices"] == ANSWER

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.planting import CHOOSING, PlantedStudy, overhead
 from tests.small_runs import definition
-from tests.unit.chosen_study import STUDY, PlayedStudy, overhead
 
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.runs.rounds import Round
 from scalewise.plan.runs.spending import Spending
 from scalewise.records import HISTORY, SUMMARY, AllReduceMeasurement, History, Start, later, write_json
 
-UP_TO_16 = STUDY.replace("up_to: 64", "up_to: 16").replace("runtime_minutes: 10", "runtime_minutes: 1")
+UP_TO_16 = CHOOSING.replace("up_to: 64", "up_to: 16").replace("runtime_minutes: 10", "runtime_minutes: 1")
 """Runs take 45 s of their minute, and the answer, 16 devices, is measured 3 times."""
 OF_A_MINUTE = 1 / 60
 """Device-hours of the most that a run may take on one device."""
@@ -65,7 +65,7 @@ def test_runs_of_a_round_that_start_at_once_and_take_all_their_time_keep_to_the_
         text = text.replace("steps: 300", "steps: 300\n    sweep: {gradient_as_bucket_view: [false, true]}")
     asked: set[str] = set()
     for budget in (0.2, 0.5, 1.1):
-        study = PlayedStudy(tmp_path / str(budget), overhead(0.04), limited(budget, text))
+        study = PlantedStudy(tmp_path / str(budget), limited(budget, text), overhead(0.04))
         for judged in study.play():
             assert spent(judged) + most(judged) <= budget + 1e-9, judged
             asked |= requested(judged).keys()
@@ -74,10 +74,10 @@ def test_runs_of_a_round_that_start_at_once_and_take_all_their_time_keep_to_the_
 
 
 def test_a_rest_that_pays_for_one_of_two_repeats_buys_that_one(tmp_path: Path) -> None:
-    free = PlayedStudy(tmp_path / "free", overhead(0.04), UP_TO_16).play()
+    free = PlantedStudy(tmp_path / "free", UP_TO_16, overhead(0.04)).play()
     (before,) = (each for each in free if requested(each) == {"d16": 2})
     budget = spent(before) + 1.5 * 16 * OF_A_MINUTE
-    rounds = PlayedStudy(tmp_path / "limited", overhead(0.04), limited(budget)).play()
+    rounds = PlantedStudy(tmp_path / "limited", limited(budget), overhead(0.04)).play()
 
     assert requested(rounds[before.number - 1]) == {"d16": 1}
     last = rounds[-1]
@@ -98,7 +98,7 @@ def test_jobs_that_were_put_back_into_the_queue_are_paid_from_the_budget(
 ) -> None:
     # two runs of the baseline, and one on 8 devices with all of its time
     budget = 2 * 45.4 / 3600 + 8.5 * OF_A_MINUTE
-    study = PlayedStudy(tmp_path, overhead(0.04), limited(budget))
+    study = PlantedStudy(tmp_path, limited(budget), overhead(0.04))
     for run in study.make_runs():
         leave_starts(study.folder / "runs" / run, "1x1", *further, 45.4)
     judged = study.judge()
@@ -109,7 +109,7 @@ def test_jobs_that_were_put_back_into_the_queue_are_paid_from_the_budget(
 
 
 def test_spending_is_of_all_jobs_of_all_runs_and_measurements_as_they_are_billed(tmp_path: Path) -> None:
-    played = PlayedStudy(tmp_path / "played", overhead(0.04), UP_TO_16)
+    played = PlantedStudy(tmp_path / "played", UP_TO_16, overhead(0.04))
     played.make_runs()
     runs = tmp_path / "runs"
     leave_starts(runs / "d2.r1", "1x2", 100.0, 50.0)

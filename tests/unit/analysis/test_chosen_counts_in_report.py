@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from tests.planting import CHOOSING, PlantedStudy, overhead
 from tests.unit.analysis import hand_made_study as made
 from tests.unit.analysis.report_page import Page, cells
-from tests.unit.chosen_study import STUDY, PlayedStudy, overhead
 from tests.unit.planted_rounds import FIRST, LAST, SECOND, THIRD, leave, planted_round, unmeasured
 
 from scalewise.analysis.analysis_spec import THROUGHPUT, AnalysisSpec
@@ -32,7 +32,7 @@ from scalewise.analysis.rounds.sentences import STOPPING_AT_DECISION, repeat_sen
 from scalewise.plan.jobs.make_plan import make_plan
 from scalewise.plan.runs.rounds import SeriesChoice, UnmeasuredPoint
 
-UP_TO_16 = STUDY.replace("up_to: 64", "up_to: 16")
+UP_TO_16 = CHOOSING.replace("up_to: 64", "up_to: 16")
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,9 @@ class Ended:
         return self.results.unmeasured
 
 
-def played(folder: Path, rounds: int, *, with_asked: bool = True) -> PlayedStudy:
+def played(folder: Path, rounds: int, *, with_asked: bool = True) -> PlantedStudy:
     """The study after so many rounds, with the runs that the last one asked for, or without."""
-    study = PlayedStudy(folder, overhead(0.25), UP_TO_16)
+    study = PlantedStudy(folder, UP_TO_16, overhead(0.25))
     study.make_runs()
     for judged in (FIRST, SECOND, THIRD, LAST)[:rounds]:
         leave(study.folder, judged)
@@ -269,7 +269,7 @@ def test_the_runs_of_each_point_have_their_reason() -> None:
 
 def test_a_count_whose_runs_all_failed_is_neither_measured_nor_expected(tmp_path: Path) -> None:
     speed = overhead(0.25)
-    study = PlayedStudy(tmp_path, lambda run: None if run.point == "d12" else speed(run), UP_TO_16)
+    study = PlantedStudy(tmp_path, UP_TO_16, lambda run: None if run.point == "d12" else speed(run))
     leave(study.folder, FIRST, SECOND)
     study.make_runs()
     failed = planted_round(

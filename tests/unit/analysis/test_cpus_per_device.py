@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tests.planted_reports import Law, PlantedReport
+from tests.planting import Law, PlantedStudy
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.comparison.gains import gains
@@ -58,7 +58,7 @@ def decided(folder: Path, *, repeats: int = 3, scatter: float = 0.005, more: str
     def speed(run: RunDefinition) -> float:
         return Law(rate=500.0 * min(run.settings.cpus_per_device, 4), scatter=scatter).speed(run)
 
-    report = PlantedReport(folder, STUDY.format(repeats=repeats, more=more), speed)
+    report = PlantedStudy(folder, STUDY.format(repeats=repeats, more=more), speed)
     report.make_runs()
     experiment = AnalysisSpec.from_json(report.study.experiments["mnist"].analysis_definition)
     tables = collect("mnist", experiment.spec, report.results / "mnist" / "runs")

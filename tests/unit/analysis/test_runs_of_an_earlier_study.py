@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.unit.chosen_study import SITE, STUDY, PlayedStudy, overhead
+from tests.planting import CHOOSING, SITE, PlantedStudy, overhead
 
 from scalewise.analysis.tables import collect
 
-LIST = STUDY.replace("{up_to: 64}", "[1, 8]")
+LIST = CHOOSING.replace("{up_to: 64}", "[1, 8]")
 
 
-def runs_counted(folder: Path, text: str = STUDY, site: dict[str, object] | None = None) -> dict[str, int]:
+def runs_counted(folder: Path, text: str = CHOOSING, site: dict[str, object] | None = None) -> dict[str, int]:
     """Runs of each point that the first judgement of the choice counts as made."""
-    PlayedStudy(folder, overhead(0.1), LIST).make_runs()
-    judged = PlayedStudy(folder, overhead(0.1), text, site).judge()
+    PlantedStudy(folder, LIST, overhead(0.1)).make_runs()
+    judged = PlantedStudy(folder, text, overhead(0.1), site).judge()
     return {point.point: point.completed for point in judged.points if point.completed}
 
 
@@ -26,8 +26,8 @@ def test_runs_of_the_list_are_not_made_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "site"),
     [
-        pytest.param(STUDY, {**SITE, "devices_per_node": 8}, id="other nodes"),
-        pytest.param(STUDY.replace("steps: 300", "steps: 300\n    seed: 7"), SITE, id="other settings"),
+        pytest.param(CHOOSING, {**SITE, "devices_per_node": 8}, id="other nodes"),
+        pytest.param(CHOOSING.replace("steps: 300", "steps: 300\n    seed: 7"), SITE, id="other settings"),
     ],
 )
 def test_runs_made_in_another_way_are_not_taken(text: str, site: dict[str, object], tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_runs_made_in_another_way_are_not_taken(text: str, site: dict[str, objec
 def test_runs_that_are_made_and_runs_that_are_missing_are_of_the_same_series(tmp_path: Path) -> None:
     """The options of a sweep stand in another order in the plan than in the records, which sort them."""
     sweep = "steps: 300\n    sweep: {precision: [fp32, bf16], gradient_as_bucket_view: [false, true]}"
-    study = PlayedStudy(tmp_path, overhead(0.1), STUDY.replace("steps: 300", sweep))
+    study = PlantedStudy(tmp_path, CHOOSING.replace("steps: 300", sweep), overhead(0.1))
     study.make_runs(most=5)
     judged = study.judge()
     assert sum(point.completed for point in judged.points) == 5

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from tests.unit.chosen_study import STUDY, PlayedStudy, overhead
+from tests.planting import CHOOSING, PlantedStudy, overhead
 from tests.unit.planted_rounds import FIRST, LAST, SECOND, THIRD, leave, planted_round
 
 from scalewise.analysis.decision.card import Card
@@ -19,18 +19,18 @@ from scalewise.plan.terminal.choice_lines import most_of_a_round
 from scalewise.plan.terminal.final_message import decisions
 from scalewise.plan.terminal.plan_table import plan_table
 
-UP_TO_16 = STUDY.replace("up_to: 64", "up_to: 16")
+UP_TO_16 = CHOOSING.replace("up_to: 64", "up_to: 16")
 BUDGET = UP_TO_16.replace("steps: 300", "steps: 300\n    budget: {device_hours: 2}")
 STRONG = UP_TO_16.replace("scaling: weak", "scaling: strong").replace(
     "batch_size_per_device: 16", "global_batch_size: 256"
 )
 
 
-def study_of(folder: Path, text: str = UP_TO_16) -> PlayedStudy:
-    return PlayedStudy(folder, overhead(0.1), text)
+def study_of(folder: Path, text: str = UP_TO_16) -> PlantedStudy:
+    return PlantedStudy(folder, text, overhead(0.1))
 
 
-def shown(study: PlayedStudy) -> list[str]:
+def shown(study: PlantedStudy) -> list[str]:
     return plan_table(study.study, study.results).splitlines()
 
 
@@ -209,7 +209,7 @@ def test_of_many_counts_the_first_and_the_last_are_named() -> None:
 @pytest.mark.parametrize("share", [0.02, 0.15])
 def test_no_round_asks_for_more_than_the_plan_said(share: float, tmp_path: Path) -> None:
     """The plan's bound against what the engine really asks for, round by round."""
-    study = PlayedStudy(tmp_path, overhead(share, scatter=0.02), UP_TO_16)
+    study = PlantedStudy(tmp_path, UP_TO_16, overhead(share, scatter=0.02))
     rule, hours, said = Repeats(min=3, max=3), 10 / 60, []
     for _ in range(20):
         study.make_runs()
