@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.unit.analysis.planted_decisions import ALONE, START_UP, Study
+from tests.unit.analysis.planted_tables import spread
 
 from scalewise.plan.config.experiment import DecisionRule
 
@@ -32,11 +33,6 @@ class Case:
     clear: bool = True
     series: str = ALONE
     queue_minutes: float | None = None
-
-
-def spread(rate: float, by: float = 0.01, repeats: int = 3) -> list[float | str]:
-    """Repeats around a rate, one of them on it."""
-    return [rate * (1 + by * (repeat - repeats // 2)) for repeat in range(repeats)]
 
 
 def of(rates: dict[int, float], by: float = 0.01, repeats: int = 3, series: str = ALONE) -> Study:

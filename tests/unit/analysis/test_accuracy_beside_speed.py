@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from tests.unit.analysis.decisions import decision_on, figure
+from tests.unit.analysis.planted_tables import make_runs, spread
 from tests.unit.analysis.reference import welch_bounds
 
 from scalewise.analysis.comparison.gains import gains, target_contrast
@@ -17,34 +18,23 @@ from scalewise.analysis.decision.decision import Decision, decide
 from scalewise.analysis.scaling import known_columns, option_table, scaling_table
 from scalewise.plan.config.experiment import DecisionRule
 
-Runs = Callable[..., pd.DataFrame]
 Change = Callable[[pd.DataFrame], None]
-Decide = Callable[..., Decision]
 
 ALONE = "all runs"
 TARGET = 0.97
 RATES = {1: 100.0, 2: 190.0, 4: 290.0}
 
 
-def spread(rate: float) -> list[float]:
-    return [0.99 * rate, rate, 1.01 * rate]
-
-
-@pytest.fixture
-def answer(make_runs: Runs) -> Decide:
+def answer(change: Change, target: float | None = TARGET) -> Decision:
     """The decision on 1, 2 and 4 devices, 1.9 and 2.9 times as fast, after a change to their runs.
 
     All reach the target with 300 samples, of 500 that they train on.
     """
-
-    def decided(change: Change, target: float | None = TARGET) -> Decision:
-        runs = make_runs({(ALONE, n): spread(rate) for n, rate in RATES.items()})
-        runs["time_to_accuracy_seconds"] = 300 / runs["throughput_samples_per_second"]
-        runs["train_seconds"] = 500 / runs["throughput_samples_per_second"]
-        change(runs)
-        return decision_on(runs, DecisionRule(min_efficiency=0.9), target=target)
-
-    return decided
+    runs = make_runs({(ALONE, n): spread(rate) for n, rate in RATES.items()})
+    runs["time_to_accuracy_seconds"] = 300 / runs["throughput_samples_per_second"]
+    runs["train_seconds"] = 500 / runs["throughput_samples_per_second"]
+    change(runs)
+    return decision_on(runs, DecisionRule(min_efficiency=0.9), target=target)
 
 
 def on(devices: int, **columns: Any) -> Change:
@@ -62,7 +52,7 @@ def unreached(devices: int, **columns: Any) -> Change:
     return on(devices, epochs_to_accuracy=nan, time_to_accuracy_seconds=nan, **columns)
 
 
-def test_an_alternative_that_loses_accuracy_says_so_in_its_own_sentence(answer: Decide) -> None:
+def test_an_alternative_that_loses_accuracy_says_so_in_its_own_sentence() -> None:
     decision = answer(on(4, final_accuracy=[0.92, 0.93, 0.94]), target=None)
     assert decision.devices == 2
     alternative = decision.alternatives[1]
@@ -74,7 +64,7 @@ def test_an_alternative_that_loses_accuracy_says_so_in_its_own_sentence(answer: 
     assert figure(decision, "Final accuracy").note == "", "2 devices lose nothing"
 
 
-def test_what_is_open_of_the_time_to_a_target_is_not_told_as_speed(answer: Decide) -> None:
+def test_what_is_open_of_the_time_to_a_target_is_not_told_as_speed() -> None:
     decision = answer(on(2, time_to_accuracy_seconds=[1.0, 1.4, 2.9]))
     assert decision.devices == 1
     (caution,) = (each for each in decision.cautions if "worth having" in each)
@@ -82,19 +72,19 @@ def test_what_is_open_of_the_time_to_a_target_is_not_told_as_speed(answer: Decid
     assert " times as fast to the target as 1 device. " in caution
 
 
-def test_devices_on_which_no_run_reaches_the_target_are_named_and_no_answer(answer: Decide) -> None:
+def test_devices_on_which_no_run_reaches_the_target_are_named_and_no_answer() -> None:
     decision = answer(unreached(4))
     assert (decision.devices, decision.measure) == (2, "time to target")
     assert "0 of 3 runs on 4 devices reached 97.0 % accuracy." in decision.cautions
 
 
-def test_a_chosen_point_that_loses_accuracy_says_how_much(answer: Decide) -> None:
+def test_a_chosen_point_that_loses_accuracy_says_how_much() -> None:
     decision = answer(on(2, final_accuracy=[0.92, 0.93, 0.94]), target=None)
     accuracy = figure(decision, "Final accuracy")
     assert (accuracy.text, accuracy.note) == ("93.0 %", "5.0 points lower than on 1 device")
 
 
-def test_what_runs_spend_that_do_not_reach_the_target_counts_against_their_devices(answer: Decide) -> None:
+def test_what_runs_spend_that_do_not_reach_the_target_counts_against_their_devices() -> None:
     """One of three on 2 devices: 500 / 0.99 and 500 samples in vain, beside 300 / 1.01 with success."""
     decision = answer(
         on(2, epochs_to_accuracy=[nan, nan, 3.0], time_to_accuracy_seconds=[nan, nan, 300 / 191.9])
@@ -106,7 +96,7 @@ def test_what_runs_spend_that_do_not_reach_the_target_counts_against_their_devic
     assert f"{spent:.2f} s of training, with what 2 of 3 runs spent in vain" in decision.alternatives[0]
 
 
-def test_where_no_run_reaches_the_target_throughput_decides_and_that_is_said(answer: Decide) -> None:
+def test_where_no_run_reaches_the_target_throughput_decides_and_that_is_said() -> None:
     def no_run(runs: pd.DataFrame) -> None:
         for devices in RATES:
             unreached(devices)(runs)
@@ -116,23 +106,21 @@ def test_where_no_run_reaches_the_target_throughput_decides_and_that_is_said(ans
     assert decision.cautions[0].startswith("No run reached 97.0 % accuracy, so throughput decides")
 
 
-def test_accuracy_within_the_intervals_is_not_called_lost(answer: Decide) -> None:
+def test_accuracy_within_the_intervals_is_not_called_lost() -> None:
     decision = answer(on(2, final_accuracy=[0.96, 0.97, 0.98]), target=None)
     assert decision.cautions == []
     assert figure(decision, "Final accuracy").note == ""
 
 
 @pytest.mark.parametrize(("accuracy", "lost"), [(0.97, False), (0.93, True)])
-def test_single_runs_must_differ_by_more_than_a_draw_of_test_images(
-    make_runs: Runs, accuracy: float, lost: bool
-) -> None:
+def test_single_runs_must_differ_by_more_than_a_draw_of_test_images(accuracy: float, lost: bool) -> None:
     runs = make_runs({(ALONE, 1): [100.0], (ALONE, 2): [190.0]})
     on(2, final_accuracy=accuracy)(runs)
     decision = decision_on(runs)
     assert ("points lower" in figure(decision, "Final accuracy").note) is lost
 
 
-def test_time_to_accuracy_is_shown_as_the_product_of_its_two_efficiencies(answer: Decide) -> None:
+def test_time_to_accuracy_is_shown_as_the_product_of_its_two_efficiencies() -> None:
     slow, fast = [18.5, 19.0, 19.5], [10.8, 11.0, 11.2]
 
     def slower_learning(runs: pd.DataFrame) -> None:
@@ -157,7 +145,7 @@ def test_time_to_accuracy_is_shown_as_the_product_of_its_two_efficiencies(answer
     assert "samples" not in four, "one run's are not known"
 
 
-def test_more_throughput_that_reaches_the_target_later_is_not_recommended(answer: Decide) -> None:
+def test_more_throughput_that_reaches_the_target_later_is_not_recommended() -> None:
     def later(runs: pd.DataFrame) -> None:
         on(1, time_to_accuracy_seconds=[9.8, 10.0, 10.2], epochs_to_accuracy=5.0)(runs)
         for devices in (2, 4):
@@ -180,7 +168,7 @@ def test_walls_that_stand_in_for_throughput_are_named_as_such() -> None:
     assert "Speedups are of walls, which include start-up." in decision.cautions
 
 
-def test_runs_that_no_speedup_joins_are_named_with_what_differs(make_runs: Runs) -> None:
+def test_runs_that_no_speedup_joins_are_named_with_what_differs() -> None:
     runs = make_runs({(ALONE, 1): [99.0, 100.0, 101.0], (ALONE, 2): [189.0, 190.0, 290.0]})
     runs["fingerprint"] = ["a"] * 5 + ["b"]
     conditions = {"a": {"CPU model": "Old"}, "b": {"CPU model": "New"}}
@@ -195,7 +183,7 @@ def test_runs_that_no_speedup_joins_are_named_with_what_differs(make_runs: Runs)
     )
 
 
-def test_what_differs_beside_an_option_stands_behind_its_gain(make_runs: Runs) -> None:
+def test_what_differs_beside_an_option_stands_behind_its_gain() -> None:
     runs = make_runs({(ALONE, 1): [99.0, 100.0, 101.0], (ALONE, 2): [189.0, 190.0, 191.0]})
     both = pd.concat([runs.assign(precision="fp32"), runs.assign(precision="bf16")], ignore_index=True)
     options = option_table(both, {"precision": ["fp32", "bf16"]}).assign(

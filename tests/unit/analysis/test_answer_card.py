@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 import pytest
 from tests.unit.analysis.decisions import decision_on, figure
+from tests.unit.analysis.planted_tables import make_runs, spread
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.decision.card import SINGLE_RUN, Card
@@ -20,14 +21,9 @@ from scalewise.analysis.scaling import known_columns, scaling_table
 from scalewise.plan.config.experiment import DecisionRule, Experiment
 from scalewise.plan.terminal.card_lines import card_lines
 
-Runs = Callable[..., pd.DataFrame]
 Points = Mapping[tuple[str, int], Sequence[float | str]]
 
 ALONE = "all runs"
-
-
-def spread(rate: float, scatter: float = 0.01) -> list[float]:
-    return [(1 - scatter) * rate, rate, (1 + scatter) * rate]
 
 
 CLEAR: Points = {(ALONE, devices): spread(rate) for devices, rate in {1: 100, 2: 190, 4: 340, 8: 480}.items()}
@@ -58,7 +54,7 @@ def answer(
     return decision
 
 
-def test_a_clear_answer_has_four_figures_and_nothing_to_do(make_runs: Runs) -> None:
+def test_a_clear_answer_has_four_figures_and_nothing_to_do() -> None:
     decision = answer(make_runs(CLEAR), {"min_efficiency": 0.7})
     card = decision.card
     assert (card.verdict, card.certainty, card.reason) == ("Use 4 GPUs.", "Clear", "")
@@ -69,7 +65,7 @@ def test_a_clear_answer_has_four_figures_and_nothing_to_do(make_runs: Runs) -> N
     assert (card.action, card.paste) == ("Nothing more to measure.", "")
 
 
-def test_the_most_devices_may_not_be_the_end(make_runs: Runs) -> None:
+def test_the_most_devices_may_not_be_the_end() -> None:
     card = answer(make_runs(CLEAR), {"min_efficiency": 0.5}).card
     assert (card.verdict, card.certainty) == ("Use 8 GPUs.", "Clear")
     assert card.paste == "devices: [1, 2, 4, 8, 16]"
@@ -78,7 +74,7 @@ def test_the_most_devices_may_not_be_the_end(make_runs: Runs) -> None:
 @pytest.mark.parametrize(
     ("repeats", "paste"), [(3, "repeats: {}"), ({"min": 3, "max": 6}, "repeats: {{max: {}}}")]
 )
-def test_a_likely_answer_names_the_repeats_to_paste(make_runs: Runs, repeats: Any, paste: str) -> None:
+def test_a_likely_answer_names_the_repeats_to_paste(repeats: Any, paste: str) -> None:
     runs = make_runs({(ALONE, 1): spread(100, 0.05), (ALONE, 2): spread(152, 0.05)})
     decision = answer(runs, {"min_efficiency": 0.7}, repeats)
     assert decision.card.certainty == "Likely"
@@ -94,7 +90,7 @@ def test_a_point_that_needs_no_more_runs_needs_no_known_cost() -> None:
     assert _further_runs(points, 7) == "5 more runs"
 
 
-def test_single_runs_are_to_be_repeated(make_runs: Runs) -> None:
+def test_single_runs_are_to_be_repeated() -> None:
     points = {point: rates[:1] for point, rates in CLEAR.items()}
     card = answer(make_runs(points), {"min_efficiency": 0.7}).card
     assert card.certainty == "Likely"
@@ -105,7 +101,7 @@ def test_single_runs_are_to_be_repeated(make_runs: Runs) -> None:
     assert (card.reason, card.paste) == (SINGLE_RUN, "repeats: 3")
 
 
-def test_an_answer_on_disturbed_runs_is_doubtful(make_runs: Runs) -> None:
+def test_an_answer_on_disturbed_runs_is_doubtful() -> None:
     runs = make_runs(CLEAR)
     runs["disturbance"] = ["other processes" if devices == 4 else "" for devices in runs["devices"]]
     card = answer(runs, {"min_efficiency": 0.7}).card
@@ -113,7 +109,7 @@ def test_an_answer_on_disturbed_runs_is_doubtful(make_runs: Runs) -> None:
     assert "quiet machine" in card.action
 
 
-def test_without_a_run_there_is_no_answer_yet(make_runs: Runs) -> None:
+def test_without_a_run_there_is_no_answer_yet() -> None:
     card = answer(make_runs({(ALONE, 1): ["not run yet"], (ALONE, 2): ["not run yet"]}), {}).card
     assert (card.verdict, card.certainty, card.figures) == ("No answer yet.", "Open", [])
     assert card.action == "Run the same command again."
@@ -121,13 +117,13 @@ def test_without_a_run_there_is_no_answer_yet(make_runs: Runs) -> None:
     assert card.action.endswith("once the reasons of the failures are fixed.")
 
 
-def test_one_device_count_asks_for_a_second_one(make_runs: Runs) -> None:
+def test_one_device_count_asks_for_a_second_one() -> None:
     card = answer(make_runs({(ALONE, 2): spread(100)}), {}).card
     assert card.verdict == "No answer yet: only 2 GPUs measured."
     assert (card.action, card.paste) == ("Measure a second GPU count.", "devices: [2, 4]")
 
 
-def test_a_deadline_shows_the_time_of_a_run_with_the_queue(make_runs: Runs) -> None:
+def test_a_deadline_shows_the_time_of_a_run_with_the_queue() -> None:
     runs = make_runs(CLEAR)
     runs["wall_seconds"] = 360_000 / runs["throughput_samples_per_second"]
     decision = answer(runs, {"deadline_minutes": 40}, queue_minutes={1: 0, 2: 5, 4: 5, 8: 5})
@@ -138,7 +134,7 @@ def test_a_deadline_shows_the_time_of_a_run_with_the_queue(make_runs: Runs) -> N
     assert decision.card.next == "1 GPU would take 60.0 minutes."
 
 
-def test_with_a_target_every_figure_is_of_the_way_to_it(make_runs: Runs) -> None:
+def test_with_a_target_every_figure_is_of_the_way_to_it() -> None:
     runs = make_runs(CLEAR)
     runs["time_to_accuracy_seconds"] = 1000 / runs["throughput_samples_per_second"]
     decision = answer(runs, {"min_efficiency": 0.7}, target=0.97)
@@ -159,7 +155,7 @@ def test_with_a_target_every_figure_is_of_the_way_to_it(make_runs: Runs) -> None
         (0.7, "static_graph: false (the fastest)"),
     ],
 )
-def test_an_option_has_the_reason_for_its_value(make_runs: Runs, rate: float, line: str) -> None:
+def test_an_option_has_the_reason_for_its_value(rate: float, line: str) -> None:
     points = {("off", n): spread(base) for n, base in ((1, 100), (2, 190))}
     points |= {("on", n): spread(base * rate) for n, base in ((1, 100), (2, 190))}
     runs = make_runs(points).assign(static_graph=[False] * 6 + [True] * 6)
@@ -172,9 +168,7 @@ def test_an_option_has_the_reason_for_its_value(make_runs: Runs, rate: float, li
     ("change", "text"),
     [(0.87, "; true needs 13 % less memory)"), (1.2, "; true needs 20 % more memory)"), (0.99, "is shown)")],
 )
-def test_an_option_that_changes_the_memory_says_by_how_much(
-    make_runs: Runs, change: float, text: str
-) -> None:
+def test_an_option_that_changes_the_memory_says_by_how_much(change: float, text: str) -> None:
     points = {(name, n): spread(base) for name in ("off", "on") for n, base in ((1, 100), (2, 190))}
     scatter = [0.999, 1.0, 1.001] * 4
     runs = make_runs(points).assign(static_graph=[False] * 6 + [True] * 6)
@@ -193,14 +187,14 @@ def test_an_option_that_changes_the_memory_says_by_how_much(
     ],
 )
 def test_more_devices_are_advised_only_if_the_site_has_them(
-    make_runs: Runs, most_devices: int, action: tuple[str, str]
+    most_devices: int, action: tuple[str, str]
 ) -> None:
     runs = make_runs({(ALONE, n): spread(95 * n) for n in (1, 2, 4)})
     card = answer(runs, {"min_efficiency": 0.7}, most_devices=most_devices).card
     assert (card.verdict, card.action, card.paste) == ("Use 4 GPUs.", *action)
 
 
-def test_larger_counts_under_other_conditions_leave_the_answer_likely(make_runs: Runs) -> None:
+def test_larger_counts_under_other_conditions_leave_the_answer_likely() -> None:
     runs = make_runs({(ALONE, n): spread(95 * n) for n in (1, 2, 4, 8)})
     runs["fingerprint"] = ["a100"] * 6 + ["h100"] * 6
     conditions = {name: {"device model": name} for name in ("a100", "h100")}

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 from scipy.stats import ttest_ind
+from tests.planting import write_run
 from tests.slowdowns import sentences
+from tests.unit.analysis.planted_tables import make_runs
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.bottlenecks.bottlenecks import find_bottlenecks
@@ -22,31 +24,25 @@ from scalewise.analysis.scaling import scaling_table
 from scalewise.plan.config.experiment import Experiment
 from scalewise.records import Window
 
-Runs = Callable[..., pd.DataFrame]
 ALONE = "all runs"
 PARTS = [
     "compute_seconds", "communication_seconds", "loader_seconds", "straggler_seconds", "jitter_seconds",
 ]  # fmt: skip
 
 
-@pytest.fixture
-def study(make_runs: Runs) -> Callable[..., pd.DataFrame]:
+def study_of(
+    factors: Mapping[int, Sequence[float]], others: Mapping[int, Mapping[str, Any]] | None = None
+) -> pd.DataFrame:
     """Runs by device count: a factor of the computing for each run, and the other parts in seconds."""
-
-    def make(
-        factors: Mapping[int, Sequence[float]], others: Mapping[int, Mapping[str, Any]] | None = None
-    ) -> pd.DataFrame:
-        runs = make_runs({(ALONE, devices): [100.0] * len(each) for devices, each in factors.items()})
-        runs[PARTS] = 0.0
-        for devices, each in factors.items():
-            here = runs["devices"] == devices
-            runs.loc[here, "compute_seconds"] = [factor / devices for factor in each]
-            for column, values in (others or {}).get(devices, {}).items():
-                runs.loc[here, column] = values
-        runs["step_seconds"] = runs[PARTS].sum(axis=1)
-        return runs
-
-    return make
+    runs = make_runs({(ALONE, devices): [100.0] * len(each) for devices, each in factors.items()})
+    runs[PARTS] = 0.0
+    for devices, each in factors.items():
+        here = runs["devices"] == devices
+        runs.loc[here, "compute_seconds"] = [factor / devices for factor in each]
+        for column, values in (others or {}).get(devices, {}).items():
+            runs.loc[here, column] = values
+    runs["step_seconds"] = runs[PARTS].sum(axis=1)
+    return runs
 
 
 def causes(runs: pd.DataFrame) -> list[tuple[int, str]]:
@@ -57,25 +53,23 @@ def causes(runs: pd.DataFrame) -> list[tuple[int, str]]:
 EVEN = [1.0, 1.01, 0.99]
 
 
-def test_compute_is_held_against_the_baseline_where_fewer_devices_are_out_of_memory(
-    study: Runs, make_runs: Runs
-) -> None:
-    known = study({2: EVEN, 8: [2.0, 2.02, 1.98]})
+def test_compute_is_held_against_the_baseline_where_fewer_devices_are_out_of_memory() -> None:
+    known = study_of({2: EVEN, 8: [2.0, 2.02, 1.98]})
     impossible = make_runs({(ALONE, 1): ["out-of-memory"] * 3})
     (said,) = sentences(pd.concat([impossible, known], ignore_index=True))
     assert said.startswith("On 8 devices, 50 % of each step is lost (4")
     assert "most of it to slower computing." in said
 
 
-def test_jitter_is_named_with_its_own_advice(study: Runs) -> None:
-    (said,) = sentences(study({1: EVEN, 8: EVEN}, {8: {"jitter_seconds": 0.03}}))
+def test_jitter_is_named_with_its_own_advice() -> None:
+    (said,) = sentences(study_of({1: EVEN, 8: EVEN}, {8: {"jitter_seconds": 0.03}}))
     assert said.startswith("On 8 devices, 19 % of each step is lost (")
     assert "most of it to waiting for uneven ranks. Give all ranks equal work in each step" in said
     assert "communication_hook" not in said
 
 
-def test_where_jitter_was_not_recorded_the_communication_says_what_it_may_hold(study: Runs) -> None:
-    runs = study({1: EVEN, 8: EVEN}, {8: {"communication_seconds": 0.05}})
+def test_where_jitter_was_not_recorded_the_communication_says_what_it_may_hold() -> None:
+    runs = study_of({1: EVEN, 8: EVEN}, {8: {"communication_seconds": 0.05}})
     assert len(sentences(runs)) == 1
     _, said = sentences(runs.assign(jitter_seconds=math.nan))
     assert said == "The records do not separate waiting for late ranks from communication."
@@ -84,20 +78,18 @@ def test_where_jitter_was_not_recorded_the_communication_says_what_it_may_hold(s
 # --- intervals ----------------------------------------------------------------------------------------
 
 
-def test_a_loss_that_the_scatter_of_the_runs_explains_is_not_named_but_said_with_its_interval(
-    study: Runs,
-) -> None:
+def test_a_loss_that_the_scatter_of_the_runs_explains_is_not_named_but_said_with_its_interval() -> None:
     base = [0.9, 1.0, 1.1]
-    (said,) = sentences(study({1: base, 4: [1.0, 1.15, 1.3]}))
+    (said,) = sentences(study_of({1: base, 4: [1.0, 1.15, 1.3]}))
     assert said.startswith("On 4 devices, slower computing may take 13 % of each step (-")
     assert said.endswith("More repeats would show it.")
-    assert causes(study({1: EVEN, 4: [1.14, 1.15, 1.16]})) == [(4, COMPUTE)]
+    assert causes(study_of({1: EVEN, 4: [1.14, 1.15, 1.16]})) == [(4, COMPUTE)]
 
 
-def test_more_points_have_wider_intervals_so_that_a_study_invents_no_more(study: Runs) -> None:
+def test_more_points_have_wider_intervals_so_that_a_study_invents_no_more() -> None:
     factors = dict.fromkeys((1, 2, 4, 8, 16), EVEN)
-    few = study(factors | {16: [1.25, 1.3, 1.35]})
-    many = study(factors | dict.fromkeys((3, 5, 6, 7), EVEN) | {16: [1.25, 1.3, 1.35]})
+    few = study_of(factors | {16: [1.25, 1.3, 1.35]})
+    many = study_of(factors | dict.fromkeys((3, 5, 6, 7), EVEN) | {16: [1.25, 1.3, 1.35]})
     ends = []
     for runs in (few, many):
         limits = [limit for _, limit in find_bottlenecks(scaling_table(runs, "strong"), runs) if limit]
@@ -105,13 +97,13 @@ def test_more_points_have_wider_intervals_so_that_a_study_invents_no_more(study:
     assert ends[1] < ends[0]
 
 
-def test_one_odd_run_makes_no_cause(study: Runs) -> None:
-    assert causes(study({1: EVEN, 4: EVEN}, {4: {"loader_seconds": [0.0, 0.0, 0.4]}})) == []
+def test_one_odd_run_makes_no_cause() -> None:
+    assert causes(study_of({1: EVEN, 4: EVEN}, {4: {"loader_seconds": [0.0, 0.0, 0.4]}})) == []
 
 
-def test_a_single_run_shows_what_it_waited_but_not_what_its_computing_lost(study: Runs) -> None:
-    assert causes(study({1: [1.0], 4: [1.0]}, {4: {"loader_seconds": 0.1}})) == [(4, LOADER)]
-    runs = study({1: [1.0], 4: [1.5]})
+def test_a_single_run_shows_what_it_waited_but_not_what_its_computing_lost() -> None:
+    assert causes(study_of({1: [1.0], 4: [1.0]}, {4: {"loader_seconds": 0.1}})) == [(4, LOADER)]
+    runs = study_of({1: [1.0], 4: [1.5]})
     assert causes(runs) == []
     (said,) = sentences(runs)
     assert said == ("On 4 devices, slower computing may take 33 % of each step. One run cannot show it.")
@@ -127,31 +119,31 @@ def test_the_interval_of_a_difference_is_welchs() -> None:
     assert math.isnan(difference_of_means([1.0], reference).low)
 
 
-def test_small_losses_that_add_up_are_told_together(study: Runs) -> None:
+def test_small_losses_that_add_up_are_told_together() -> None:
     small = {"communication_seconds": 0.009, "loader_seconds": 0.008, "straggler_seconds": 0.005}
-    (said,) = sentences(study({1: EVEN, 8: [1.08, 1.07, 1.09]}, {8: small}))
+    (said,) = sentences(study_of({1: EVEN, 8: [1.08, 1.07, 1.09]}, {8: small}))
     assert said.startswith("On 8 devices, 20 % of each step is lost (")
     assert "with no single cause. A larger batch size reduces most of this." in said
 
 
-def test_losses_sum_to_what_the_efficiency_lacks(study: Runs) -> None:
+def test_losses_sum_to_what_the_efficiency_lacks() -> None:
     small = {"communication_seconds": 0.009, "loader_seconds": 0.008, "straggler_seconds": 0.005}
-    runs = study({1: [1.0] * 3, 8: [1.08] * 3}, {1: {"loader_seconds": 0.05}, 8: small})
+    runs = study_of({1: [1.0] * 3, 8: [1.08] * 3}, {1: {"loader_seconds": 0.05}, 8: small})
     (said,) = sentences(runs)
     base, point = (runs[runs["devices"] == devices]["step_seconds"].mean() for devices in (1, 8))
     assert f"On 8 devices, {100 - 100 * base / (8 * point):.0f} % of each step is lost" in said
 
 
-def test_a_wait_that_the_baseline_has_too_is_told_from_what_stops_scaling(study: Runs) -> None:
+def test_a_wait_that_the_baseline_has_too_is_told_from_what_stops_scaling() -> None:
     half = {devices: {"loader_seconds": 0.5 / devices} for devices in (1, 4)}
-    alike, own = sentences(study({1: EVEN, 4: EVEN}, half))
+    alike, own = sentences(study_of({1: EVEN, 4: EVEN}, half))
     assert own == "On 1 device, waiting for data takes 33 % of each step. The efficiency does not show it."
     assert alike.startswith(
         "On 4 devices, waiting for data takes 33 % of each step. The efficiency does not show it: 1 device "
         "waited alike."
     )
     half[4] = {"loader_seconds": 0.5}
-    worse, _ = sentences(study({1: EVEN, 4: EVEN}, half))
+    worse, _ = sentences(study_of({1: EVEN, 4: EVEN}, half))
     assert worse.startswith("On 4 devices, 50 % of each step is lost (")
     assert "efficiency" not in worse
 
@@ -159,9 +151,9 @@ def test_a_wait_that_the_baseline_has_too_is_told_from_what_stops_scaling(study:
 # --- who is slow --------------------------------------------------------------------------------------
 
 
-def slowed(study: Runs, devices: int, repeats: int, **columns: Any) -> pd.DataFrame:
+def slowed(devices: int, repeats: int, **columns: Any) -> pd.DataFrame:
     """A study in which one rank is slower than the others on the most devices."""
-    runs = study(
+    runs = study_of(
         {1: EVEN, devices: [1.0] * repeats},
         {devices: {"straggler_seconds": [(0.5 + 0.01 * repeat) / devices for repeat in range(repeats)]}},
     )
@@ -185,22 +177,22 @@ def slowed(study: Runs, devices: int, repeats: int, **columns: Any) -> pd.DataFr
     ],
 )  # fmt: skip
 def test_a_rank_is_named_where_chance_would_hardly_pick_it_so_often(
-    study: Runs, devices: int, ranks: list[int], said: str
+    devices: int, ranks: list[int], said: str
 ) -> None:
-    runs = slowed(study, devices, len(ranks), slowest_rank=ranks, slowest_host="node0", nodes=1)
+    runs = slowed(devices, len(ranks), slowest_rank=ranks, slowest_host="node0", nodes=1)
     (sentence,) = sentences(runs)
     assert said in sentence
 
 
-def test_a_rank_that_is_slow_on_every_node_is_not_blamed_on_one(study: Runs) -> None:
+def test_a_rank_that_is_slow_on_every_node_is_not_blamed_on_one() -> None:
     hosts = ["node0", "node3", "node5"]
-    (said,) = sentences(slowed(study, 8, 3, slowest_rank=0, slowest_host=hosts, nodes=2))
+    (said,) = sentences(slowed(8, 3, slowest_rank=0, slowest_host=hosts, nodes=2))
     assert "most of it to waiting for rank 0. It is slow on every node: check whether its share" in said
 
 
-def test_a_node_is_named_where_all_its_ranks_are_slow_whichever_is_the_slowest(study: Runs) -> None:
+def test_a_node_is_named_where_all_its_ranks_are_slow_whichever_is_the_slowest() -> None:
     runs = slowed(
-        study, 8, 3, slowest_rank=[4, 6, 5], slowest_host="node1", slow_host="node1", nodes=2,
+        8, 3, slowest_rank=[4, 6, 5], slowest_host="node1", slow_host="node1", nodes=2,
         hosts="node0, node1",
     )  # fmt: skip
     (said,) = sentences(runs)
@@ -210,9 +202,9 @@ def test_a_node_is_named_where_all_its_ranks_are_slow_whichever_is_the_slowest(s
     assert "not the same rank in all runs" in of_a_few
 
 
-def test_a_slow_node_that_takes_part_in_some_runs_is_named_with_what_it_costs_there(study: Runs) -> None:
+def test_a_slow_node_that_takes_part_in_some_runs_is_named_with_what_it_costs_there() -> None:
     runs = slowed(
-        study, 8, 4, slowest_rank=[4, 6, 1, 2], slowest_host=["node1", "node1", "node0", "node2"],
+        8, 4, slowest_rank=[4, 6, 1, 2], slowest_host=["node1", "node1", "node0", "node2"],
         slow_host=["node1", "node1", None, None], nodes=2,
         hosts=["node0, node1", "node1, node2", "node0, node2", "node2, node3"],
     )  # fmt: skip
@@ -226,9 +218,9 @@ def test_a_slow_node_that_takes_part_in_some_runs_is_named_with_what_it_costs_th
     assert causes(runs) == [(8, STRAGGLER)]
 
 
-def test_hosts_that_are_slow_by_turns_are_not_named(study: Runs) -> None:
+def test_hosts_that_are_slow_by_turns_are_not_named() -> None:
     runs = slowed(
-        study, 8, 4, slowest_rank=[4, 1, 5, 2], slowest_host=["node1", "node0", "node1", "node0"], nodes=2,
+        8, 4, slowest_rank=[4, 1, 5, 2], slowest_host=["node1", "node0", "node1", "node0"], nodes=2,
         hosts="node0, node1",
     )  # fmt: skip
     (said,) = sentences(runs)
@@ -238,7 +230,7 @@ def test_hosts_that_are_slow_by_turns_are_not_named(study: Runs) -> None:
 # --- start-up -----------------------------------------------------------------------------------------
 
 
-def test_start_up_stands_by_itself_in_the_decision(tmp_path: Path, write_run: Callable[..., Path]) -> None:
+def test_start_up_stands_by_itself_in_the_decision(tmp_path: Path) -> None:
     window = Window(first_step=0, steps=1, samples=256, seconds=0.25, warmup=False)
     for devices in (1, 2):
         write_run(
@@ -255,7 +247,7 @@ def test_start_up_stands_by_itself_in_the_decision(tmp_path: Path, write_run: Ca
     assert not any("Start-up" in sentence for sentence in decision["limits"])
 
 
-def test_jitter_needs_no_cause_where_it_is_small(study: Runs) -> None:
-    runs = study({1: EVEN, 8: EVEN}, {8: {"jitter_seconds": 0.005, "communication_seconds": 0.05}})
+def test_jitter_needs_no_cause_where_it_is_small() -> None:
+    runs = study_of({1: EVEN, 8: EVEN}, {8: {"jitter_seconds": 0.005, "communication_seconds": 0.05}})
     assert causes(runs) == [(8, "communication")]
     assert "uneven" not in " ".join(sentences(runs))

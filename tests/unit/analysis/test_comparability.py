@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.planting import write_run
 
 from scalewise.analysis.comparison.comparability import (
     Measured,
@@ -19,11 +20,9 @@ from scalewise.analysis.comparison.fingerprint import Fingerprint
 from scalewise.analysis.statistics.intervals import Interval, mean_interval
 from scalewise.records import Provenance, RunRecord, read_summary
 
-WriteRun = Callable[..., Path]
-
 
 @pytest.fixture
-def summary_of(tmp_path: Path, write_run: WriteRun) -> Callable[..., RunRecord]:
+def summary_of(tmp_path: Path) -> Callable[..., RunRecord]:
     """The summary of a run that is written and read back."""
 
     def read(run: str = "d2.r1", devices: int = 2, **changed: Any) -> RunRecord:

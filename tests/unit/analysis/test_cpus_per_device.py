@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from tests.planting import Law, PlantedStudy
+from tests.unit.analysis.planted_tables import make_runs
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.comparison.gains import gains
@@ -19,8 +19,6 @@ from scalewise.analysis.decision.decision import Decision
 from scalewise.analysis.scaling import known_columns, scaling_table
 from scalewise.analysis.tables import collect
 from scalewise.plan.runs.run_definition import RunDefinition
-
-Runs = Callable[..., pd.DataFrame]
 
 QUIET, NOISY = (0.995, 1.0, 1.005), (0.8, 1.0, 1.25)
 """Factors by which three runs of a point differ."""
@@ -88,7 +86,6 @@ def test_records_of_single_runs_or_of_noise_leave_it_unknown(tmp_path: Path) -> 
 
 
 def answered(
-    make_runs: Runs,
     rates: Mapping[int, float],
     spread: Sequence[float] = QUIET,
     *,
@@ -125,22 +122,22 @@ def answered(
     return answer_cpus(scaling_table(known, "weak"), gains(known), options, 0.05, answer=answer)
 
 
-def test_fewer_cpus_do_where_more_are_faster_by_less_than_a_gain_worth_having(make_runs: Runs) -> None:
-    answer = answered(make_runs, {1: 100, 4: 300, 8: 306})
+def test_fewer_cpus_do_where_more_are_faster_by_less_than_a_gain_worth_having() -> None:
+    answer = answered({1: 100, 4: 300, 8: 306})
     assert answer.per_device == 4
     _, more, fewer, *_ = answer.sentences
     assert more.startswith("More are not 5 % faster: 8 CPUs have 1.02x the throughput of 4 (")
     assert fewer.startswith("Fewer are slower: 1 CPU has 0.33x the throughput of 4 (")
 
 
-def test_the_most_cpus_that_were_measured_may_be_too_few(make_runs: Runs) -> None:
-    answer = answered(make_runs, {1: 100, 4: 300})
+def test_the_most_cpus_that_were_measured_may_be_too_few() -> None:
+    answer = answered({1: 100, 4: 300})
     assert answer.per_device == 4
     assert "No more were measured: more may be faster." in answer.sentences
 
 
-def test_cpus_that_make_no_difference_are_as_few_as_possible(make_runs: Runs) -> None:
-    answer = answered(make_runs, {1: 100, 4: 100})
+def test_cpus_that_make_no_difference_are_as_few_as_possible() -> None:
+    answer = answered({1: 100, 4: 100})
     assert answer.per_device == 1
     assert answer.learning.startswith("CPUs per device do not change the accuracy")
 
@@ -161,50 +158,48 @@ def test_cpus_that_make_no_difference_are_as_few_as_possible(make_runs: Runs) ->
     ],
 )
 def test_an_answer_is_given_only_where_the_runs_carry_it(
-    make_runs: Runs, rates: dict[int, float], spread: Sequence[float], at_least: int, advice: str | None
+    rates: dict[int, float], spread: Sequence[float], at_least: int, advice: str | None
 ) -> None:
-    answer = answered(make_runs, rates, spread)
+    answer = answered(rates, spread)
     assert answer.at_least == at_least
     assert answer.per_device == (at_least if advice is None else None)
     assert any(each.startswith(advice) for each in answer.sentences) if advice else True
 
 
-def test_cpus_are_compared_on_the_devices_of_the_answer_else_on_the_most(make_runs: Runs) -> None:
+def test_cpus_are_compared_on_the_devices_of_the_answer_else_on_the_most() -> None:
     rates = {1: 100.0, 4: 300.0}
-    assert answered(make_runs, rates).devices == 2
-    assert answered(make_runs, rates, answer=("c4", 1)).devices == 1
-    assert answered(make_runs, {1: 100}).devices is None
+    assert answered(rates).devices == 2
+    assert answered(rates, answer=("c4", 1)).devices == 1
+    assert answered({1: 100}).devices is None
 
 
-def test_an_answer_on_devices_that_names_other_cpus_is_explained(make_runs: Runs) -> None:
-    *_, last = answered(make_runs, {1: 100, 4: 300}, answer=("c1", 2)).sentences
+def test_an_answer_on_devices_that_names_other_cpus_is_explained() -> None:
+    *_, last = answered({1: 100, 4: 300}, answer=("c1", 2)).sentences
     assert last.startswith("The answer on devices names c1 by another rule")
     for known in ("c4", "runs under other conditions"):
-        same = answered(make_runs, {1: 100, 4: 300}, answer=(known, 2))
+        same = answered({1: 100, 4: 300}, answer=(known, 2))
         assert not any("another rule" in sentence for sentence in same.sentences)
 
 
-def test_the_share_of_a_step_that_waits_for_data_is_told_with_each_number(make_runs: Runs) -> None:
-    answer = answered(make_runs, {1: 100, 4: 300}, waits={1: 0.826, 4: 0.03})
+def test_the_share_of_a_step_that_waits_for_data_is_told_with_each_number() -> None:
+    answer = answered({1: 100, 4: 300}, waits={1: 0.826, 4: 0.03})
     assert answer.loader_fractions == pytest.approx({"1": 0.826, "4": 0.03})
     assert "Share of a step that waits for data: 83 % with 1 CPU and 3 % with 4 CPUs." in answer.sentences
-    unknown = answered(make_runs, {1: 100, 4: 300})
+    unknown = answered({1: 100, 4: 300})
     assert unknown.loader_fractions == {"1": None, "4": None}
     assert "How much of a step waits for data is not known." in unknown.sentences
 
 
-def test_cpus_that_may_change_the_accuracy_are_not_said_to_change_only_the_time(make_runs: Runs) -> None:
+def test_cpus_that_may_change_the_accuracy_are_not_said_to_change_only_the_time() -> None:
     alike = {1: [0.990, 0.991, 0.992], 4: [0.991, 0.990, 0.992]}
     rates = {1: 100.0, 4: 300.0}
-    assert "only the time" in answered(make_runs, rates, accuracies=alike).learning
+    assert "only the time" in answered(rates, accuracies=alike).learning
     apart = alike | {4: [0.985, 0.984, 0.986]}
-    assert (
-        "may differ by up to 0.8 percentage points" in answered(make_runs, rates, accuracies=apart).learning
-    )
+    assert "may differ by up to 0.8 percentage points" in answered(rates, accuracies=apart).learning
     scattered = {1: [0.98, 0.99, 0.97], 4: [0.99, 0.97, 0.98]}
-    assert "is not clear" in answered(make_runs, rates, accuracies=scattered).learning
+    assert "is not clear" in answered(rates, accuracies=scattered).learning
 
 
-def test_the_answer_can_be_written_as_json(make_runs: Runs) -> None:
-    answer = answered(make_runs, {1: 100, 4: 300}, waits={1: 0.8})
+def test_the_answer_can_be_written_as_json() -> None:
+    answer = answered({1: 100, 4: 300}, waits={1: 0.8})
     assert json.loads(json.dumps(vars(answer)))["loader_fractions"] == {"1": pytest.approx(0.8), "4": None}

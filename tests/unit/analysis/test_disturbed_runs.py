@@ -8,6 +8,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from tests.planting import write_run
+from tests.unit.analysis.planted_tables import make_runs
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.bottlenecks.disturbances import disturbance, set_apart
@@ -24,7 +26,6 @@ from scalewise.plan.runs.rounds import Round
 from scalewise.plan.runs.run_definition import canonical_json
 from scalewise.records import GpuLimits, Pass
 
-WriteRun = Callable[..., Path]
 Measured = tuple[float, Mapping[str, Any]]
 """Samples/s of a run, and what its monitor has measured."""
 
@@ -51,7 +52,7 @@ def experiment(points: Mapping[int, Sequence[Measured]], **keys: Any) -> Experim
 
 
 @pytest.fixture
-def study(tmp_path: Path, write_run: WriteRun) -> Callable[..., Conclusion]:
+def study(tmp_path: Path) -> Callable[..., Conclusion]:
     def conclusion(
         points: Mapping[int, Sequence[Measured]], slurm_job_id: str | None = None, **keys: Any
     ) -> Conclusion:
@@ -154,7 +155,7 @@ def test_whatever_is_measured_of_disturbances_is_said(record: dict[str, Any], te
     ],
 )
 def test_slow_files_show_by_a_wait_that_other_runs_of_the_point_lack(
-    make_runs: Callable[..., pd.DataFrame], waits: list[float | None], slow: list[int]
+    waits: list[float | None], slow: list[int]
 ) -> None:
     runs = make_runs({("a", 1): [100.0] * 3}).assign(
         loader_wait_fraction=pd.Series(waits, dtype=float), disturbance="", fingerprint="f"
@@ -162,9 +163,7 @@ def test_slow_files_show_by_a_wait_that_other_runs_of_the_point_lack(
     assert runs.index[set_apart(runs)["outcome"] == "disturbed"].tolist() == slow
 
 
-def test_a_quiet_run_under_other_conditions_takes_no_disturbed_runs_place(
-    make_runs: Callable[..., pd.DataFrame],
-) -> None:
+def test_a_quiet_run_under_other_conditions_takes_no_disturbed_runs_place() -> None:
     runs = make_runs({("a", 1): [100.0] * 3}).assign(
         disturbance=["", "load", "load"], fingerprint=["other", "f", "f"]
     )
@@ -208,9 +207,7 @@ def test_disturbed_runs_are_measured_again(
         assert round_lines(found)[0].startswith("study: d1: fewer than 3 of its 3 repeats were undisturbed")
 
 
-def test_a_machine_that_is_never_quiet_gets_each_run_twice_at_most(
-    make_runs: Callable[..., pd.DataFrame],
-) -> None:
+def test_a_machine_that_is_never_quiet_gets_each_run_twice_at_most() -> None:
     runs = make_runs({("a", 1): [100.0] * 6}).assign(disturbance="load")
     assert in_place_of_disturbed(runs, Repeats(min=3, max=10)) == 0
     assert in_place_of_disturbed(runs[:3], Repeats(min=3, max=4)) == 1

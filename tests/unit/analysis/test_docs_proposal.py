@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
-import pandas as pd
 from tests.unit.analysis.decisions import decision_on
 from tests.unit.analysis.hand_made_study import results
+from tests.unit.analysis.planted_tables import make_runs
 
 from scalewise.analysis.report.proposal import write_proposal
 from scalewise.analysis.scaling import scaling_table
@@ -19,9 +18,7 @@ RATES = {1: 100.0, 2: 190.0, 4: 340.0, 8: 480.0}
 RULE = DecisionRule(min_efficiency=0.7)
 
 
-def test_the_example_in_the_docs_is_what_such_runs_give(
-    make_runs: Callable[..., pd.DataFrame], tmp_path: Path
-) -> None:
+def test_the_example_in_the_docs_is_what_such_runs_give(tmp_path: Path) -> None:
     runs = make_runs({("all runs", n): [0.99 * r, r, 1.01 * r] for n, r in RATES.items()})
     runs["nodes"] = [1.0 if devices < 8 else 2.0 for devices in runs["devices"]]
     runs["wall_seconds"] = 300 + 2_880_000 / runs["throughput_samples_per_second"]

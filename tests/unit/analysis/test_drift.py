@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from tests.planting import write_run
 from tests.unit.analysis.reference import welch_bounds
 
 from scalewise.analysis.bottlenecks.drift import drift, drift_flags
@@ -79,7 +80,7 @@ def test_a_drift_within_five_percent_is_not_flagged() -> None:
     assert drift_flags(table([100, 100, 100, 102, 102, 102, 104, 104, 104])) == []
 
 
-def test_each_run_in_the_table_has_its_steadiness(tmp_path: Path, write_run: Callable[..., Path]) -> None:
+def test_each_run_in_the_table_has_its_steadiness(tmp_path: Path) -> None:
     write_run(tmp_path, "d2.r1", 2, windows=windows(SPEEDING_UP))
     spec = Experiment.model_validate(
         {"dataset": "digits", "model": "linear", "global_batch_size": 256, "devices": [2], "repeats": 1}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from matplotlib.collections import FillBetweenPolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from tests.unit.analysis import hand_made_study as made
+from tests.unit.analysis.planted_tables import make_epochs, make_runs
 
 from scalewise.analysis.bottlenecks.time_parts import STEP_PARTS, UNKNOWN
 from scalewise.analysis.report import drawing, efficiency_figures, scaling_figures, step_figures, style
@@ -23,14 +23,12 @@ from scalewise.analysis.report.figures import FIGURES
 from scalewise.analysis.report.marks import Drawing
 from scalewise.analysis.scaling import scaling_table
 
-Runs = Callable[..., pd.DataFrame]
-
 ALONE = "all runs"
 TWO = ["bucket-view-off", "bucket-view-on"]
 
 
 @pytest.fixture(scope="module")
-def runs(make_runs: Runs) -> pd.DataFrame:
+def runs() -> pd.DataFrame:
     return made.with_steps(make_runs(made.points([ALONE])))
 
 
@@ -40,7 +38,7 @@ def scaling(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def two_scaling(make_runs: Runs) -> pd.DataFrame:
+def two_scaling() -> pd.DataFrame:
     return scaling_table(made.with_steps(make_runs(made.points(TWO))), "strong")
 
 
@@ -251,7 +249,7 @@ def test_nothing_is_asked_for_where_the_criterion_is_another(scaling: pd.DataFra
 
 @pytest.mark.slow
 def test_every_figure_has_the_width_of_one_column_or_two(
-    runs: pd.DataFrame, scaling: pd.DataFrame, make_epochs: Runs, tmp_path: Path
+    runs: pd.DataFrame, scaling: pd.DataFrame, tmp_path: Path
 ) -> None:
     fields: dict[str, Any] = {"laws": made.laws([ALONE]), "prediction": made.prediction([ALONE])}
     epochs = make_epochs(runs)
@@ -278,7 +276,7 @@ def test_device_counts_that_would_touch_leave_out_some_and_never_the_last(width:
 
 
 @pytest.mark.slow
-def test_twelve_series_of_eight_device_counts_keep_names_and_values_apart(make_runs: Runs) -> None:
+def test_twelve_series_of_eight_device_counts_keep_names_and_values_apart() -> None:
     names = [f"parallelism-zero{index}.bucket-view-on" for index in range(14)]
     counts = [1, 2, 4, 8, 16, 32, 64, 128]
     runs = made.with_steps(make_runs(made.points(names, counts)))

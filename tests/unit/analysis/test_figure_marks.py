@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from xml.etree.ElementTree import fromstring
 import pandas as pd
 import pytest
 from tests.unit.analysis import hand_made_study as made
+from tests.unit.analysis.planted_tables import make_epochs, make_runs
 
 from scalewise.analysis.report import drawing, scaling_figures, step_figures, style
 from scalewise.analysis.report.inline_figures import inline_figure, runs_of_points
@@ -29,15 +29,13 @@ from scalewise.analysis.report.page import as_script_data
 from scalewise.analysis.report.svg_file import draw_svg
 from scalewise.analysis.scaling import scaling_table
 
-Runs = Callable[..., pd.DataFrame]
-
 NAN = float("nan")
 HOSTILE = "<script>alert('x')</script> & \"more\" for $5 or $6"
 NAMES = ["bucket-view-off", HOSTILE]
 
 
 @pytest.fixture(scope="module")
-def runs(make_runs: Runs) -> pd.DataFrame:
+def runs() -> pd.DataFrame:
     table = made.with_steps(make_runs(made.points(NAMES)))
     table["hosts"] = ["node-a" if devices < 8 else "node-a, node-b" for devices in table["devices"]]
     return table
@@ -312,9 +310,7 @@ def test_a_line_that_leaves_its_panel_is_cut_there() -> None:
     assert re.search(r'stroke="#0000ff"[^>]* clip-path="url\(#c0\)"', svg)
 
 
-def test_a_report_on_twelve_series_of_eight_counts_with_six_repeats_is_small(
-    make_runs: Runs, make_epochs: Runs, tmp_path: Path
-) -> None:
+def test_a_report_on_twelve_series_of_eight_counts_with_six_repeats_is_small(tmp_path: Path) -> None:
     """The drawings and their numbers, which are nearly all of the page."""
     counts = [1, 2, 4, 8, 16, 32, 64, 128]
     many = {(f"precision-bf16.bucket-view-{name}", d): [100.0 * d] * 6 for name in range(12) for d in counts}

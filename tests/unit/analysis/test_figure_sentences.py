@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from tests.unit.analysis.hand_made_study import results
+from tests.unit.analysis.planted_tables import make_epochs, make_runs
 
 from scalewise.analysis.report.figure_sentences import figure_sentences
 from scalewise.analysis.scaling import scaling_table
@@ -130,7 +131,7 @@ def test_an_efficiency_is_never_rounded_to_the_one_asked_for() -> None:
     )
 
 
-def test_single_runs_of_a_study_have_no_interval_and_no_verdict(make_runs: Any) -> None:
+def test_single_runs_of_a_study_have_no_interval_and_no_verdict() -> None:
     for rate in (200.0, 140.0):
         table = scaling_table(make_runs({(ALONE, 1): [100.0], (ALONE, 2): [rate]}), "strong")
         assert table["speedup_low"].isna().tolist() == [False, True]
@@ -139,7 +140,7 @@ def test_single_runs_of_a_study_have_no_interval_and_no_verdict(make_runs: Any) 
         assert found["efficiency"] == f"On 2 devices efficiency is {rate / 200:.2f} (n = 1)."
 
 
-def test_what_a_gain_costs_in_accuracy_stands_beside_it(make_runs: Any) -> None:
+def test_what_a_gain_costs_in_accuracy_stands_beside_it() -> None:
     points = {(ALONE, 1): [99.0, 100.0, 101.0], (ALONE, 2): [178.0, 180.0, 182.0]}
     runs = make_runs(points | {(ALONE, 4): [300.0, 302.0, 304.0]})
     runs["final_accuracy"] = [0.98, 0.981, 0.979, 0.96, 0.961, 0.959, 0.98, 0.981, 0.979]
@@ -214,9 +215,7 @@ def test_losses_are_compared_after_the_last_epoch_that_all_runs_have() -> None:
     )
 
 
-def test_losses_are_of_completed_runs_under_the_conditions_of_the_series(
-    make_runs: Any, make_epochs: Any
-) -> None:
+def test_losses_are_of_completed_runs_under_the_conditions_of_the_series() -> None:
     names = {(name, devices): [100.0 * devices] * 3 for name in ("a", "b") for devices in (1, 2)}
     runs = make_runs(names | {("a", 2): [200.0, 200.0, 200.0, "diverged"]})
     epochs = make_epochs(runs)

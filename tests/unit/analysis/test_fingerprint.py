@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.planting import write_run
 
 from scalewise.analysis.comparison.comparability import differences, origin_cautions
 from scalewise.analysis.comparison.fingerprint import Fingerprint, complete
@@ -14,7 +15,6 @@ from scalewise.analysis.scaling import scaling_table
 from scalewise.analysis.tables import Tables, collect
 from scalewise.plan.config.experiment import Experiment
 
-WriteRun = Callable[..., Path]
 Collect = Callable[[Mapping[str, Mapping[str, Any]]], Tables]
 
 HASH = {"dataset": f"1024:{'a' * 64}", "weights": "b" * 64}
@@ -39,7 +39,7 @@ NEW: dict[str, Any] = {
 
 
 @pytest.fixture
-def collected(tmp_path: Path, write_run: WriteRun) -> Collect:
+def collected(tmp_path: Path) -> Collect:
     """The tables of a study on 1 and 2 devices, by what its runs have unlike the others."""
 
     def make(runs: Mapping[str, Mapping[str, Any]]) -> Tables:

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from tests.unit.analysis import hand_made_study as made
 from tests.unit.analysis.decisions import decision_on
+from tests.unit.analysis.planted_tables import make_runs
 from tests.unit.analysis.reference import welch_bounds
 from tests.unit.analysis.report_page import Page, below, cells
 
@@ -23,7 +24,6 @@ from scalewise.analysis.report.page import as_script_data, render
 from scalewise.analysis.scaling import option_table, scaling_table
 from scalewise.plan.config.experiment import DecisionRule
 
-Runs = Callable[..., pd.DataFrame]
 Results = ExperimentResults
 MakeSection = Callable[..., Results]
 
@@ -36,7 +36,7 @@ MEASURED: dict[tuple[str, int], list[float | str]] = {
 
 
 @pytest.fixture
-def section(make_runs: Runs, tmp_path: Path) -> MakeSection:
+def section(tmp_path: Path) -> MakeSection:
     (tmp_path / "figures").mkdir()
     for name in FIGURES:
         (tmp_path / "figures" / f"{name}.svg").write_text(f"<svg><text>{name}</text></svg>", encoding="utf-8")
@@ -323,7 +323,7 @@ def test_one_run_a_point_carries_no_interval_and_the_report_says_so(section: Mak
 
 
 @pytest.fixture
-def whole(section: MakeSection, make_runs: Runs) -> ExperimentResults:
+def whole(section: MakeSection) -> ExperimentResults:
     """A study with everything that a report can show."""
     runs = made.with_steps(make_runs(made.points([ALONE])))
     study = section(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+from tests.planting import write_run
+from tests.unit.analysis.planted_tables import make_runs
 
 from scalewise.analysis.memory import memory_gain
 from scalewise.analysis.report import data_tables
@@ -17,9 +18,6 @@ from scalewise.analysis.scaling import option_table, scaling_table
 from scalewise.analysis.tables import collect
 from scalewise.plan.config.experiment import Experiment
 from scalewise.records import read_summary
-
-Runs = Callable[..., pd.DataFrame]
-WriteRun = Callable[..., Path]
 
 MB = 1_000_000
 BY_PHASE = "RSS beyond that before the model"
@@ -32,7 +30,7 @@ def shown(table: Table, label: str) -> list[str]:
     return [row.cells[index].value for row in table.rows]
 
 
-def test_both_peaks_stand_in_every_table_by_their_names(make_runs: Runs) -> None:
+def test_both_peaks_stand_in_every_table_by_their_names() -> None:
     tables = []
     for view, training in ((False, 300.0), (True, 202.0)):
         point: dict[tuple[str, int], list[float | str]] = {(f"view-{view}", 1): [100.0, 101.0, 99.0]}
@@ -75,7 +73,7 @@ def test_models_of_different_sizes_have_no_copies_to_count() -> None:
 
 
 @pytest.mark.parametrize("kind", ["process peak RSS", "CUDA allocator peak"])
-def test_a_peak_that_holds_evaluation_says_so(tmp_path: Path, write_run: WriteRun, kind: str) -> None:
+def test_a_peak_that_holds_evaluation_says_so(tmp_path: Path, kind: str) -> None:
     folder = write_run(tmp_path, "d2.r1", 2)
     path = folder / "summary.json"
     text = path.read_text(encoding="utf-8").replace("process peak RSS", kind)
@@ -91,7 +89,7 @@ def test_a_peak_that_holds_evaluation_says_so(tmp_path: Path, write_run: WriteRu
     assert pd.isna(row["evaluation_peak_memory_bytes"])
 
 
-def test_no_mean_joins_peaks_that_count_different_memory(make_runs: Runs) -> None:
+def test_no_mean_joins_peaks_that_count_different_memory() -> None:
     runs = make_runs({("all runs", 1): [100.0] * 5})
     peaks: dict[str, list[Any]] = {
         "peak_memory_bytes": [2134.0 * MB, 2137.0 * MB, 1041.0 * MB, 1042.0 * MB, 1043.0 * MB],

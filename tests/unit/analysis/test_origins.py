@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.planting import write_run
 
 from scalewise.analysis.analysis_spec import DIFFERED, EQUAL_IN_SERIES, HELD_EQUAL, NOT_KNOWN, AnalysisSpec
 from scalewise.analysis.experiment_tables import compute
 from scalewise.plan.config.experiment import Experiment
 
-WriteRun = Callable[..., Path]
 Results = tuple[dict[str, list[str]], dict[str, Any]]
 
 ENVIRONMENT = {"cpu_model": "A CPU", "operating_system": "Linux 6", "versions": {"torch": "2.15.0"}}
@@ -30,7 +30,7 @@ def origin(host: str, **changed: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def results(tmp_path: Path, write_run: WriteRun) -> Callable[..., Results]:
+def results(tmp_path: Path) -> Callable[..., Results]:
     """What ``provenance.json`` and ``decision.json`` say of a study on 1 and 2 devices."""
 
     def of(origins: dict[str, dict[str, Any]], **swept: list[Any]) -> Results:

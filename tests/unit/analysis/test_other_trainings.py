@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from tests.planting import program_experiment, write_program_run
 from tests.unit.analysis.decisions import decision_on, figure
+from tests.unit.analysis.planted_tables import make_runs
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.decision.decision import Decision
@@ -18,7 +19,6 @@ from scalewise.analysis.experiment_tables import compute
 from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.runs.runs import points
 
-Runs = Callable[..., pd.DataFrame]
 SWEPT: dict[str, list[Any]] = {
     "precision": ["fp32", "bf16"],
     "gradient_as_bucket_view": [False, True],
@@ -37,7 +37,7 @@ LOST: Accuracies = KEPT | {"bf16": [0.97, 0.971, 0.972]}
 UNKNOWN: Accuracies = KEPT | {"bf16": [0.99, None, None]}
 
 
-def decided(make_runs: Runs, accuracies: Accuracies, accept: list[str] | None = None) -> Decision:
+def decided(accuracies: Accuracies, accept: list[str] | None = None) -> Decision:
     """The decision at an efficiency of 0.7 on three runs a point, which scatter by 1 %."""
     planted, precisions, views, accuracy = {}, [], [], []
     for (precision, view), rates in RATES.items():
@@ -52,8 +52,8 @@ def decided(make_runs: Runs, accuracies: Accuracies, accept: list[str] | None = 
     return decision_on(runs, DecisionRule(min_efficiency=0.7, accept=accept or []), swept=SWEPT)
 
 
-def test_options_that_train_the_same_compete_beside_one_that_does_not(make_runs: Runs) -> None:
-    decision = decided(make_runs, KEPT)
+def test_options_that_train_the_same_compete_beside_one_that_does_not() -> None:
+    decision = decided(KEPT)
     assert (decision.series, decision.devices) == ("fp32, view True", 8)
     assert (
         "precision: fp32 (bf16 is faster here, but changes the training: "
@@ -61,35 +61,35 @@ def test_options_that_train_the_same_compete_beside_one_that_does_not(make_runs:
     ) in decision.card.options
 
 
-def test_the_best_of_another_training_is_one_line(make_runs: Runs) -> None:
-    (line,) = decided(make_runs, KEPT).other_trainings
+def test_the_best_of_another_training_is_one_line() -> None:
+    (line,) = decided(KEPT).other_trainings
     # 1050 / 750, and efficiency 1050 / 8 / 153
     assert line.startswith("With bf16, view True: 8 devices, 1.40x as fast as this answer (1.37 to 1.43, ")
     assert "final accuracy 99.6 %: no difference is shown (" in line
 
 
-def test_accuracy_that_another_training_loses_is_told(make_runs: Runs) -> None:
-    (line,) = decided(make_runs, LOST).other_trainings
+def test_accuracy_that_another_training_loses_is_told() -> None:
+    (line,) = decided(LOST).other_trainings
     assert "final accuracy 97.1 %: 2.55 percentage points lower (" in line
 
 
-def test_an_accepted_option_is_chosen_where_its_accuracy_is_kept(make_runs: Runs) -> None:
-    decision = decided(make_runs, KEPT, ["precision"])
+def test_an_accepted_option_is_chosen_where_its_accuracy_is_kept() -> None:
+    decision = decided(KEPT, ["precision"])
     assert (decision.series, decision.devices) == ("bf16, view True", 8)
     assert decision.other_trainings == []
 
 
 @pytest.mark.parametrize("accuracies", [LOST, UNKNOWN])
 def test_an_accepted_option_is_not_chosen_where_its_accuracy_is_not_shown_to_be_kept(
-    make_runs: Runs, accuracies: Accuracies
+    accuracies: Accuracies,
 ) -> None:
-    decision = decided(make_runs, accuracies, ["precision"])
+    decision = decided(accuracies, ["precision"])
     assert decision.series == "fp32, view True"
     (line,) = decision.other_trainings
     assert line.endswith("It is not accepted: a loss of at most 0.5 points is not shown.")
 
 
-def test_efficiency_names_the_best_baseline_that_it_is_relative_to(make_runs: Runs) -> None:
+def test_efficiency_names_the_best_baseline_that_it_is_relative_to() -> None:
     planted = {
         ("off", 1): [99, 100, 101], ("off", 4): [297, 300, 303],
         ("on", 1): [79.2, 80, 80.8], ("on", 4): [336.6, 340, 343.4],

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from tests.planting import write_run
 
 from scalewise.analysis.comparison.own_intervals import own_interval_notes
 from scalewise.analysis.tables import collect
 from scalewise.plan.config.experiment import Experiment
 from scalewise.plan.runs.run_definition import NO_OPTIONS
 from scalewise.records import OwnInterval
-
-WriteRun = Callable[..., Path]
 
 
 def rows(rates: Sequence[float], **changed: Any) -> pd.DataFrame:
@@ -79,7 +78,7 @@ def test_runs_that_never_became_steady_are_named() -> None:
     assert "(d8.r4)" in note
 
 
-def test_the_table_of_runs_has_what_the_records_say(tmp_path: Path, write_run: WriteRun) -> None:
+def test_the_table_of_runs_has_what_the_records_say(tmp_path: Path) -> None:
     own = OwnInterval(
         until_interval=0.01,
         half_width_fraction=0.008,

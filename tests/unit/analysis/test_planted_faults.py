@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import NormalDist
 from typing import Any
@@ -18,6 +18,7 @@ import pandas as pd
 import pytest
 from benchmarks.planted_studies import Circumstances, Planted, Rates, answer, run_table
 from tests.unit.analysis.decisions import decision_on
+from tests.unit.analysis.planted_tables import make_runs
 from tests.unit.analysis.reference import next_bound
 
 from scalewise.analysis.comparison.gains import contrast, gains, speeds
@@ -27,8 +28,6 @@ from scalewise.analysis.decision.wording import option_sentences
 from scalewise.analysis.scaling import known_columns, option_table, scaling_table
 from scalewise.analysis.statistics.ratios import ratio_of
 from scalewise.plan.config.experiment import DecisionRule
-
-Runs = Callable[..., pd.DataFrame]
 
 ALONE = "all runs"
 ANY_EFFICIENCY = DecisionRule(min_efficiency=0.01)
@@ -88,7 +87,7 @@ def test_a_gain_that_is_just_not_worth_having_is_taken_for_one_in_2_5_of_100() -
     assert 0.01 < taken / studies <= 0.033
 
 
-def test_where_the_runs_cannot_tell_the_answer_says_so_and_how_many_more_would(make_runs: Runs) -> None:
+def test_where_the_runs_cannot_tell_the_answer_says_so_and_how_many_more_would() -> None:
     """A gain of 8 % at 3 % scatter, planted as the quantiles of a normal distribution."""
     logs = 0.03 * np.array([-1.0, 0.0, 1.0])
     runs = make_runs({(ALONE, 1): (100 * np.exp(logs)).tolist(), (ALONE, 2): (108 * np.exp(logs)).tolist()})
@@ -200,7 +199,7 @@ def without_totals(sentence: str) -> str:
     return re.sub(r"(n = \d+) of \d+", r"\1", sentence)
 
 
-def test_two_kinds_of_other_runs_are_never_mixed_though_they_differ_alike_at_first(make_runs: Runs) -> None:
+def test_two_kinds_of_other_runs_are_never_mixed_though_they_differ_alike_at_first() -> None:
     known = {
         name: dict(zip(("CPU model", "GPU", "driver version"), values, strict=True))
         for name, values in {"a": "XG1", "b": "YH2", "c": "YH3"}.items()
@@ -264,7 +263,7 @@ def test_where_speed_drifts_runs_are_compared_within_their_blocks() -> None:
 # --- runs without a result, and deadlines -------------------------------------------------------------
 
 
-def test_devices_on_which_half_of_the_runs_diverge_are_not_recommended(make_runs: Runs) -> None:
+def test_devices_on_which_half_of_the_runs_diverge_are_not_recommended() -> None:
     points: dict[tuple[str, int], list[float | str]] = {
         (ALONE, n): [0.99 * rate, rate, 1.01 * rate] * 2 for n, rate in {1: 100, 2: 190, 4: 360}.items()
     }
@@ -276,7 +275,7 @@ def test_devices_on_which_half_of_the_runs_diverge_are_not_recommended(make_runs
     assert decision_on(make_runs(points), DecisionRule(min_efficiency=0.7)).devices == 8
 
 
-def test_a_run_that_was_not_made_yet_counts_against_nothing(make_runs: Runs) -> None:
+def test_a_run_that_was_not_made_yet_counts_against_nothing() -> None:
     points: dict[tuple[str, int], list[float | str]] = {
         (ALONE, 1): [99.0, 100.0, 101.0],
         (ALONE, 2): [188.0, 190.0, 192.0, *["not run yet"] * 3],
@@ -290,7 +289,7 @@ def quantile_walls(n: int) -> list[float]:
     return [10 * math.exp(0.03 * score) for score in scores]
 
 
-def test_the_bound_by_which_a_deadline_is_judged_does_not_grow_with_the_runs(make_runs: Runs) -> None:
+def test_the_bound_by_which_a_deadline_is_judged_does_not_grow_with_the_runs() -> None:
     """The slowest of 300 is 10.88 minutes, the bound that 95 % of further runs keep is 10.51."""
     bounds = {n: next_bound(quantile_walls(n)) for n in (3, 30, 300)}
     assert bounds[3] > bounds[30] > bounds[300]
@@ -344,7 +343,7 @@ def test_an_option_that_doubles_the_speed_is_found_among_sixteen() -> None:
 
 
 @pytest.mark.parametrize("option", [*sorted(SAME_TRAINING), "optimizer"])
-def test_options_that_change_no_training_compete_for_the_decision(make_runs: Runs, option: str) -> None:
+def test_options_that_change_no_training_compete_for_the_decision(option: str) -> None:
     points = {
         (series, n): [r * n * x for x in (0.99, 1, 1.01)]
         for series, r in (("first", 100.0), ("second", 130.0))

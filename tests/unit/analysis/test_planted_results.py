@@ -10,11 +10,10 @@ from typing import Any
 import pandas as pd
 import pytest
 from tests.planned_job import plan_one_experiment
+from tests.planting import write_run
 
 import cli
 from scalewise.plan.runs.run_definition import canonical_json
-
-WriteRun = Callable[..., Path]
 
 SPEC: dict[str, Any] = {
     "dataset": "digits",
@@ -30,7 +29,7 @@ Told = Callable[..., tuple[dict[str, Any], pd.DataFrame]]
 
 
 @pytest.fixture
-def told(tmp_path: Path, write_run: WriteRun) -> Told:
+def told(tmp_path: Path) -> Told:
     """The decision and scaling.csv that the rule's command makes of planted runs."""
 
     def conclude(rates: Mapping[int, float], **spec: Any) -> tuple[dict[str, Any], pd.DataFrame]:
@@ -45,7 +44,6 @@ def told(tmp_path: Path, write_run: WriteRun) -> Told:
 
 
 def plant(
-    write_run: WriteRun,
     folder: Path,
     rates: Mapping[int, float],
     further: Callable[[int], Mapping[str, Any]],
@@ -58,13 +56,10 @@ def plant(
             )
 
 
-def test_more_devices_that_reach_the_target_later_are_not_recommended(
-    told: Told, write_run: WriteRun, tmp_path: Path
-) -> None:
+def test_more_devices_that_reach_the_target_later_are_not_recommended(told: Told, tmp_path: Path) -> None:
     """Epoch n of a hand-made run takes n seconds: 5, 5, 3 and 8 epochs are 15, 15, 6 and 36 seconds."""
     rates, epochs = {1: 1000.0, 2: 1900.0, 4: 3600.0, 8: 6600.0}, {1: 5, 2: 5, 4: 3, 8: 8}
     plant(
-        write_run,
         tmp_path,
         rates,
         lambda devices: {"accuracies": [0.5] * (epochs[devices] - 1) + [0.98]},
@@ -82,12 +77,10 @@ def test_more_devices_that_reach_the_target_later_are_not_recommended(
     assert at_eight["time_to_accuracy_speedup"] == pytest.approx(15 / 36)
 
 
-def test_another_kind_of_gpu_moves_no_figure_of_the_study(
-    told: Told, write_run: WriteRun, tmp_path: Path
-) -> None:
+def test_another_kind_of_gpu_moves_no_figure_of_the_study(told: Told, tmp_path: Path) -> None:
     """Half of the runs on 4 devices are on GPUs of half the speed."""
     rates = {1: 1000.0, 2: 1900.0, 4: 3600.0}
-    plant(write_run, tmp_path, rates, lambda devices: {"origin": {"devices": [FAST] * devices}})
+    plant(tmp_path, rates, lambda devices: {"origin": {"devices": [FAST] * devices}})
     alone, expected = told(rates)
     for repeat, factor in enumerate(SCATTER, start=4):
         write_run(
@@ -111,11 +104,9 @@ def test_another_kind_of_gpu_moves_no_figure_of_the_study(
     assert any(f"device model is {SLOW}, not {FAST}" in caution for caution in mixed["cautions"])
 
 
-def test_counts_with_nodes_of_their_own_are_told_first(
-    told: Told, write_run: WriteRun, tmp_path: Path
-) -> None:
+def test_counts_with_nodes_of_their_own_are_told_first(told: Told, tmp_path: Path) -> None:
     rates = {1: 1000.0, 2: 1900.0}
-    plant(write_run, tmp_path, rates, lambda devices: {"origin": {"hosts": [f"node{devices}"]}})
+    plant(tmp_path, rates, lambda devices: {"origin": {"hosts": [f"node{devices}"]}})
 
     decision, _ = told(rates)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from tests.planting import DDP, STEPS, program_experiment, write_program_run
+from tests.planting import DDP, STEPS, program_experiment, write_program_run, write_run
 from tests.unit.analysis.report_page import Page, cells
 
 from scalewise.analysis.analysis_spec import DIFFERED, AnalysisSpec
@@ -225,9 +225,7 @@ def test_a_key_that_a_record_lacks_has_its_default(tmp_path: Path) -> None:
     assert changed["outcome"].to_list() == ["out of date", "out of date"]
 
 
-def test_a_key_that_a_built_in_record_lacks_has_its_default(
-    tmp_path: Path, write_run: Callable[..., Path]
-) -> None:
+def test_a_key_that_a_built_in_record_lacks_has_its_default(tmp_path: Path) -> None:
     folder = write_run(tmp_path, "d1.r1", 1)
     write_run(tmp_path, "d2.r1", 2)
     path = folder / "summary.json"
@@ -263,7 +261,7 @@ OWN = {
     ],
 )
 def test_a_built_in_study_that_steps_end_has_a_report_without_epochs(
-    tmp_path: Path, write_run: Callable[..., Path], steps: object, own: object, said: str
+    tmp_path: Path, steps: object, own: object, said: str
 ) -> None:
     values = {"dataset": "digits", "model": "linear", "global_batch_size": 256, "steps": steps}
     spec = Experiment.model_validate(values | {"devices": [1, 2], "decision": {"max_device_hours": 1}})

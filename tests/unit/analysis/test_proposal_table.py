@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,23 +10,19 @@ import pandas as pd
 import pytest
 from tests.unit.analysis.decisions import decision_on
 from tests.unit.analysis.hand_made_study import results
+from tests.unit.analysis.planted_tables import make_runs, spread
 from tests.unit.analysis.reference import welch_bounds
 
 from scalewise.analysis.decision.decision import Decision
 from scalewise.analysis.report.proposal import latex_text, write_proposal
 from scalewise.analysis.scaling import scaling_table
 
-Runs = Callable[..., pd.DataFrame]
 ALONE = "all runs"
 RATES = {1: 100.0, 2: 190.0, 4: 300.0, 8: 400.0}
 
 
-def spread(rate: float) -> list[float]:
-    return [0.99 * rate, rate, 1.01 * rate]
-
-
 @pytest.fixture
-def runs(make_runs: Runs) -> pd.DataFrame:
+def runs() -> pd.DataFrame:
     """Two series of four points; 8 devices of the second have no result."""
     points: dict[tuple[str, int], list[float | str]] = {
         (series, n): list(spread(r)) for series in ("view_off", "view_on") for n, r in RATES.items()
@@ -140,7 +135,7 @@ def test_what_latex_would_read_as_a_command_is_made_plain(text: str, escaped: st
 
 @pytest.mark.parametrize(("seconds", "unit", "shown"), [(59.0, "s", "59.0"), (36_000.0, "h", "10.0")])
 def test_times_are_read_in_the_unit_that_fits_them(
-    make_runs: Runs, tmp_path: Path, seconds: float, unit: str, shown: str
+    tmp_path: Path, seconds: float, unit: str, shown: str
 ) -> None:
     runs = make_runs({(ALONE, 1): [100.0], (ALONE, 2): [190.0]}, wall_seconds=seconds)
     scaling = scaling_table(runs, "strong")
@@ -162,7 +157,7 @@ def test_published_walls_are_told_as_walls(tmp_path: Path) -> None:
     assert "warm-up" not in text
 
 
-def test_a_study_without_a_result_still_has_its_table(make_runs: Runs, tmp_path: Path) -> None:
+def test_a_study_without_a_result_still_has_its_table(tmp_path: Path) -> None:
     runs = make_runs({(ALONE, 1): ["failed"], (ALONE, 2): ["failed"]})
     scaling = scaling_table(runs, "strong")
     write(scaling, decision_on(runs), tmp_path)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from tests.planned_job import plan_one_experiment
+from tests.planting import write_run
 from tests.unit.analysis.decisions import decision_on
+from tests.unit.analysis.planted_tables import make_runs
 
 import cli
 from scalewise.analysis.rounds.repeats import further, judge
@@ -27,9 +29,6 @@ from scalewise.plan.runs.rounds import Round, known_rounds, read_round, round_fi
 from scalewise.plan.runs.run_definition import canonical_json
 from scalewise.records import write_json
 
-MakeRuns = Callable[..., pd.DataFrame]
-WriteRun = Callable[..., Path]
-
 RULE = Repeats(min=3, max=10, until_interval=0.03)
 
 
@@ -38,7 +37,7 @@ def points(judged: Round) -> dict[str, tuple[str, int]]:
     return {point.point: (point.verdict, point.next_asked) for point in judged.points}
 
 
-def test_only_points_whose_interval_is_wider_than_asked_for_get_more_repeats(make_runs: MakeRuns) -> None:
+def test_only_points_whose_interval_is_wider_than_asked_for_get_more_repeats() -> None:
     runs = make_runs({("a", 1): [1000, 1001, 1002], ("a", 2): [1800, 1900, 2000]})
 
     judged = judge("study", 1, runs, RULE)
@@ -49,7 +48,7 @@ def test_only_points_whose_interval_is_wider_than_asked_for_get_more_repeats(mak
     assert judged.requests_more
 
 
-def test_the_interval_is_the_one_that_the_report_shows(make_runs: MakeRuns) -> None:
+def test_the_interval_is_the_one_that_the_report_shows() -> None:
     rates = [1000.0, 1010, 990, 1005, 1200, 980, 1001, 1002]
 
     (point,) = judge("study", 1, make_runs({("a", 1): rates}), RULE).points
@@ -75,7 +74,7 @@ def test_a_point_gets_as_many_repeats_as_its_width_asks_for_and_at_most_twice(
     assert further(completed, excess) == more
 
 
-def test_no_point_gets_more_than_its_most_repeats(make_runs: MakeRuns) -> None:
+def test_no_point_gets_more_than_its_most_repeats() -> None:
     rates = [1000.0 + 100 * step for step in range(10)]
 
     assert points(judge("study", 1, make_runs({("a", 1): rates[:8]}), RULE)) == {"d1.a": ("too wide", 10)}
@@ -85,7 +84,7 @@ def test_no_point_gets_more_than_its_most_repeats(make_runs: MakeRuns) -> None:
 
 
 @pytest.mark.parametrize("outcome", ["failed", "timed-out", "diverged", "out-of-memory"])
-def test_a_point_is_judged_by_its_completed_runs(outcome: str, make_runs: MakeRuns) -> None:
+def test_a_point_is_judged_by_its_completed_runs(outcome: str) -> None:
     runs = make_runs(
         {
             ("a", 1): [1000, outcome, 1200],
@@ -108,7 +107,7 @@ def test_a_point_is_judged_by_its_completed_runs(outcome: str, make_runs: MakeRu
     ]
 
 
-def test_the_speed_of_a_run_that_diverged_does_not_count(make_runs: MakeRuns) -> None:
+def test_the_speed_of_a_run_that_diverged_does_not_count() -> None:
     runs = make_runs({("a", 1): [1000, 1001, "diverged"]})
     runs.loc[2, "throughput_samples_per_second"] = 2000.0
 
@@ -117,7 +116,7 @@ def test_the_speed_of_a_run_that_diverged_does_not_count(make_runs: MakeRuns) ->
     assert (point.completed, point.verdict) == (2, "narrow enough")
 
 
-def test_the_terminal_says_of_each_point_what_was_found_and_what_follows(make_runs: MakeRuns) -> None:
+def test_the_terminal_says_of_each_point_what_was_found_and_what_follows() -> None:
     runs = make_runs({("a", 1): [1000, 1001, 1002], ("a", 2): [1800, 1900, 2000]})
 
     assert round_lines(judge("study", 1, runs, RULE)) == [
@@ -126,7 +125,7 @@ def test_the_terminal_says_of_each_point_what_was_found_and_what_follows(make_ru
     ]
 
 
-def test_a_width_just_over_the_limit_is_not_shown_as_equal_to_it(make_runs: MakeRuns) -> None:
+def test_a_width_just_over_the_limit_is_not_shown_as_equal_to_it() -> None:
     runs = make_runs({("a", 1): [9879.7, 10000, 10121.8]})
 
     (line,) = round_lines(judge("study", 1, runs, RULE))
@@ -134,9 +133,7 @@ def test_a_width_just_over_the_limit_is_not_shown_as_equal_to_it(make_runs: Make
     assert "half-width 3.01 % of the throughput (n = 3), more than 3 %: repeat 4" in line
 
 
-def test_the_report_says_which_points_got_more_and_why_and_which_are_still_too_wide(
-    make_runs: MakeRuns,
-) -> None:
+def test_the_report_says_which_points_got_more_and_why_and_which_are_still_too_wide() -> None:
     rule = Repeats(min=3, max=5, until_interval=0.03)
     steady, wide, mended = [1000.0, 1001, 1002], [1000.0, 1100, 1200, 1000, 1200], [1000.0, 1010, 1025]
     first = judge(
@@ -174,7 +171,7 @@ def test_the_report_says_which_points_got_more_and_why_and_which_are_still_too_w
     ]
 
 
-def test_a_report_on_points_that_needed_no_more_does_not_speak_of_stopping(make_runs: MakeRuns) -> None:
+def test_a_report_on_points_that_needed_no_more_does_not_speak_of_stopping() -> None:
     judged = judge("study", 1, make_runs({("a", 1): [1000, 1001, 1002], ("a", 2): [1900, 1901, 1902]}), RULE)
 
     assert repeat_sentences([judged]) == [
@@ -186,7 +183,7 @@ def test_a_report_on_points_that_needed_no_more_does_not_speak_of_stopping(make_
 DECIDED = Repeats(min=3, max=10)
 
 
-def test_without_a_width_only_points_that_leave_the_decision_open_get_more(make_runs: MakeRuns) -> None:
+def test_without_a_width_only_points_that_leave_the_decision_open_get_more() -> None:
     """4 devices may or may not be 5 % faster than 2, whose gain over 1 is clear."""
     runs = make_runs(
         {
@@ -212,9 +209,7 @@ def test_without_a_width_only_points_that_leave_the_decision_open_get_more(make_
     assert round_lines(judged)[1].startswith("study: d2.a: 3 repeats leave the decision open: repeat")
 
 
-def test_repeats_end_where_the_decision_is_clear_and_the_report_says_what_they_were_for(
-    make_runs: MakeRuns,
-) -> None:
+def test_repeats_end_where_the_decision_is_clear_and_the_report_says_what_they_were_for() -> None:
     clear = {("a", 1): [1000, 1001, 1002], ("a", 2): [1890, 1900, 1910]}
     unclear = make_runs({**clear, ("a", 4): [1990, 2030, 2070]})
     first = judge("study", 1, unclear, DECIDED, decision_on(unclear, DecisionRule(min_efficiency=0.1)))
@@ -235,9 +230,7 @@ def test_repeats_end_where_the_decision_is_clear_and_the_report_says_what_they_w
 
 
 @pytest.mark.parametrize("rule", [RULE, DECIDED])
-def test_a_baseline_is_measured_again_beside_a_count_that_was_added_later(
-    make_runs: MakeRuns, rule: Repeats
-) -> None:
+def test_a_baseline_is_measured_again_beside_a_count_that_was_added_later(rule: Repeats) -> None:
     rates = {("a", devices): [950 * devices + run for run in range(3)] for devices in (1, 2, 4)}
     runs = make_runs(rates, wall_seconds=60.0)
     runs["started_at"] = runs["devices"].map(
@@ -261,9 +254,7 @@ def test_a_baseline_is_measured_again_beside_a_count_that_was_added_later(
     assert not after.requests_more
 
 
-def test_equal_runs_make_an_equal_round_and_it_is_read_as_it_was_written(
-    make_runs: MakeRuns, tmp_path: Path
-) -> None:
+def test_equal_runs_make_an_equal_round_and_it_is_read_as_it_was_written(tmp_path: Path) -> None:
     runs = make_runs({("a", 1): [1000, 1001, 1002], ("a", 2): [1800, "failed", "failed"]})
     files = [tmp_path / "one.json", tmp_path / "two.json"]
     for file in files:
@@ -292,7 +283,7 @@ def judge_folder(folder: Path, number: int) -> int:
 
 
 def test_tables_list_further_repeats_only_where_a_round_has_asked_for_them(
-    write_run: WriteRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = tmp_path / "runs"
     for name, devices, rate in (
@@ -314,9 +305,7 @@ def test_tables_list_further_repeats_only_where_a_round_has_asked_for_them(
     assert collect("study", SPEC, runs).runs["outcome"].tolist()[-2:] == ["not run yet"] * 2
 
 
-def test_a_round_rests_on_the_runs_that_the_rounds_before_it_asked_for(
-    write_run: WriteRun, tmp_path: Path
-) -> None:
+def test_a_round_rests_on_the_runs_that_the_rounds_before_it_asked_for(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     for repeat, rate in enumerate((1800, 2000, 1900, 1901), start=1):
         write_run(runs, f"d2.r{repeat}", 2, rate=float(rate))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+from tests.planting import write_run
 from tests.unit.analysis.report_page import cells
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
@@ -21,8 +22,6 @@ from scalewise.analysis.scaling import scaling_table
 from scalewise.analysis.tables import Tables, collect
 from scalewise.plan.config.experiment import Experiment
 from scalewise.records import EPOCHS, SUMMARY, Resumption
-
-WriteRun = Callable[..., Path]
 
 TWICE = Resumption(starts=3, resumed_at_steps=[120, 300], lost_steps=14, unmeasured_steps=20)
 ONCE = Resumption(starts=2, resumed_at_steps=[40])
@@ -41,12 +40,12 @@ def experiment(**changed: Any) -> Experiment:
     return Experiment.model_validate(values | changed)
 
 
-def study(folder: Path, write_run: WriteRun, resumed: Mapping[str, Resumption]) -> Tables:
+def study(folder: Path, resumed: Mapping[str, Resumption]) -> Tables:
     """Three runs on one device and three on two, some of them resumed, each of 90 s by its clock."""
     for devices in (1, 2):
         for repeat in (1, 2, 3):
             run = f"d{devices}.r{repeat}"
-            known = {"resumption": resumed[run]} if run in resumed else {}
+            known: dict[str, Any] = {"resumption": resumed[run]} if run in resumed else {}
             write_run(folder / "runs", run, devices, rate=1000.0 * devices, energy_joules=512.0, **known)
     return collect("study", experiment(), folder / "runs")
 
@@ -56,20 +55,16 @@ def row_of(tables: Tables, run: str) -> dict[str, Any]:
     return {str(key): value for key, value in row.items()}
 
 
-def test_the_table_of_runs_says_how_often_a_run_was_started_and_what_it_did_twice(
-    tmp_path: Path, write_run: WriteRun
-) -> None:
-    tables = study(tmp_path, write_run, {"d2.r1": TWICE, "d2.r2": RESTARTED})
+def test_the_table_of_runs_says_how_often_a_run_was_started_and_what_it_did_twice(tmp_path: Path) -> None:
+    tables = study(tmp_path, {"d2.r1": TWICE, "d2.r2": RESTARTED})
     columns = ("starts", "resumes", "lost_steps")
     assert [row_of(tables, "d2.r1")[column] for column in columns] == [3, 2, 14]
     assert [row_of(tables, "d2.r2")[column] for column in columns] == [2, 0, 7]
     assert [row_of(tables, "d2.r3")[column] for column in columns] == [1, 0, 0]
 
 
-def test_a_run_that_was_resumed_has_no_wall_time_to_compare_but_keeps_its_throughput(
-    tmp_path: Path, write_run: WriteRun
-) -> None:
-    tables = study(tmp_path, write_run, {"d2.r1": TWICE, "d2.r2": RESTARTED})
+def test_a_run_that_was_resumed_has_no_wall_time_to_compare_but_keeps_its_throughput(tmp_path: Path) -> None:
+    tables = study(tmp_path, {"d2.r1": TWICE, "d2.r2": RESTARTED})
     of_whole = ["wall_seconds", "device_hours"]
     resumed = row_of(tables, "d2.r1")
     assert all(pd.isna(resumed[column]) for column in of_whole)
@@ -80,10 +75,8 @@ def test_a_run_that_was_resumed_has_no_wall_time_to_compare_but_keeps_its_throug
         assert [row_of(tables, run)[column] for column in of_whole] == [90, 90 * 2 / 3600], run
 
 
-def test_the_memory_of_a_process_that_read_a_checkpoint_is_not_that_of_a_training(
-    tmp_path: Path, write_run: WriteRun
-) -> None:
-    tables = study(tmp_path, write_run, {"d2.r1": TWICE, "d2.r2": RESTARTED})
+def test_the_memory_of_a_process_that_read_a_checkpoint_is_not_that_of_a_training(tmp_path: Path) -> None:
+    tables = study(tmp_path, {"d2.r1": TWICE, "d2.r2": RESTARTED})
     assert row_of(tables, "d2.r1")["peak_memory_kind"] == "process peak RSS, evaluation included"
     assert pd.isna(row_of(tables, "d2.r1")["peak_memory_bytes"])
     assert row_of(tables, "d2.r2")["peak_memory_bytes"] > 0
@@ -92,9 +85,9 @@ def test_the_memory_of_a_process_that_read_a_checkpoint_is_not_that_of_a_trainin
 
 
 @pytest.mark.slow
-def test_a_study_whose_runs_were_all_cut_off_has_a_report(tmp_path: Path, write_run: WriteRun) -> None:
+def test_a_study_whose_runs_were_all_cut_off_has_a_report(tmp_path: Path) -> None:
     everything = {f"d{devices}.r{repeat}": ONCE for devices in (1, 2) for repeat in (1, 2, 3)}
-    study(tmp_path / "study", write_run, everything)
+    study(tmp_path / "study", everything)
     analysed, page = AnalysisSpec("study", experiment()), tmp_path / "report.html"
     compute(analysed, tmp_path / "study" / "runs", tmp_path / "study")
     results = ExperimentResults.read(analysed, tmp_path / "study", title="Study")
@@ -103,8 +96,8 @@ def test_a_study_whose_runs_were_all_cut_off_has_a_report(tmp_path: Path, write_
     assert "6 of 6 runs resumed from a checkpoint" in page.read_text(encoding="utf-8")
 
 
-def test_walls_of_a_point_are_those_of_its_undisturbed_runs(tmp_path: Path, write_run: WriteRun) -> None:
-    tables = study(tmp_path, write_run, {"d2.r1": TWICE})
+def test_walls_of_a_point_are_those_of_its_undisturbed_runs(tmp_path: Path) -> None:
+    tables = study(tmp_path, {"d2.r1": TWICE})
     # what its last start took is far from what a whole run takes
     summary = tmp_path / "runs" / "d2.r1" / SUMMARY
     summary.write_text(summary.read_text().replace("00:01:30", "01:00:00"), encoding="utf-8")
@@ -115,10 +108,8 @@ def test_walls_of_a_point_are_those_of_its_undisturbed_runs(tmp_path: Path, writ
     assert point["speedup"] == pytest.approx(2)
 
 
-def test_a_resumed_run_reached_the_target_in_so_many_epochs_and_in_no_time_to_compare(
-    tmp_path: Path, write_run: WriteRun
-) -> None:
-    study(tmp_path, write_run, {"d2.r1": TWICE, "d2.r2": RESTARTED})
+def test_a_resumed_run_reached_the_target_in_so_many_epochs_and_in_no_time_to_compare(tmp_path: Path) -> None:
+    study(tmp_path, {"d2.r1": TWICE, "d2.r2": RESTARTED})
     # seconds of the renewed warm-up, which no undisturbed run has
     epochs = tmp_path / "runs" / "d2.r1" / EPOCHS
     epochs.write_text(epochs.read_text(encoding="utf-8").replace("\n2,2.0,", "\n2,20.0,"), encoding="utf-8")
@@ -140,9 +131,9 @@ def decided(folder: Path, spec: Experiment) -> dict[str, Any]:
     return found
 
 
-def test_a_deadline_is_not_judged_by_runs_that_were_all_cut_off(tmp_path: Path, write_run: WriteRun) -> None:
+def test_a_deadline_is_not_judged_by_runs_that_were_all_cut_off(tmp_path: Path) -> None:
     spec = experiment(decision={"deadline_minutes": 1})
-    study(tmp_path, write_run, {f"d2.r{repeat}": ONCE for repeat in (1, 2, 3)})
+    study(tmp_path, {f"d2.r{repeat}": ONCE for repeat in (1, 2, 3)})
     decision = decided(tmp_path, spec)
     assert decision["devices"] is None
     assert decision["card"]["reason"] == (
@@ -160,10 +151,8 @@ def test_a_deadline_is_not_judged_by_runs_that_were_all_cut_off(tmp_path: Path, 
 
 
 @pytest.mark.slow
-def test_the_report_says_which_runs_were_resumed_and_what_that_leaves_out(
-    tmp_path: Path, write_run: WriteRun
-) -> None:
-    study(tmp_path / "study", write_run, {"d2.r1": TWICE, "d1.r3": ONCE})
+def test_the_report_says_which_runs_were_resumed_and_what_that_leaves_out(tmp_path: Path) -> None:
+    study(tmp_path / "study", {"d2.r1": TWICE, "d1.r3": ONCE})
     (note,) = (line for line in decided(tmp_path / "study", experiment())["cautions"] if "checkpoint" in line)
     assert note == (
         "2 of 6 runs resumed from a checkpoint: d1.r3 (once, no step done again), d2.r1 (2 times, 14 steps "
@@ -182,8 +171,8 @@ def test_the_report_says_which_runs_were_resumed_and_what_that_leaves_out(
     assert sum("Resumed" in row for row in rows) == 2
 
 
-def test_an_undisturbed_study_says_nothing_of_checkpoints(tmp_path: Path, write_run: WriteRun) -> None:
-    tables = study(tmp_path, write_run, {"d1.r1": RESTARTED})
+def test_an_undisturbed_study_says_nothing_of_checkpoints(tmp_path: Path) -> None:
+    tables = study(tmp_path, {"d1.r1": RESTARTED})
     assert resumption_notes(tables.runs) == []
     older = tables.runs.drop(columns=["starts", "resumes", "lost_steps", "checkpoint_problems"])
     assert resumption_notes(older) == []

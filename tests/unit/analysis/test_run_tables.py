@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from tests.planting import write_run
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.experiment_results import ExperimentResults
@@ -22,8 +23,6 @@ from scalewise.analysis.tables import RUN_COLUMNS, collect
 from scalewise.plan.config.experiment import Experiment
 from scalewise.plan.runs.runs import series_name
 from scalewise.records import EPOCHS, RANKS, SUMMARY
-
-WriteRun = Callable[..., Path]
 
 
 def experiment(**changed: Any) -> Experiment:
@@ -38,7 +37,7 @@ def experiment(**changed: Any) -> Experiment:
     return Experiment.model_validate(values | changed)
 
 
-def test_a_run_of_earlier_settings_is_not_pooled_with_the_others(tmp_path: Path, write_run: WriteRun) -> None:
+def test_a_run_of_earlier_settings_is_not_pooled_with_the_others(tmp_path: Path) -> None:
     write_run(tmp_path, "d2.r1", 2)
     changed = experiment(devices=[2], repeats=1, learning_rate=0.5)
     (row,) = collect("study", changed, tmp_path).runs.to_dict("records")
@@ -46,7 +45,7 @@ def test_a_run_of_earlier_settings_is_not_pooled_with_the_others(tmp_path: Path,
     assert pd.isna(row["throughput_samples_per_second"])
 
 
-def test_a_completed_run_brings_its_figures(tmp_path: Path, write_run: WriteRun) -> None:
+def test_a_completed_run_brings_its_figures(tmp_path: Path) -> None:
     write_run(tmp_path, "d2.r1", 2, rate=1234.5)
     runs = collect("study", experiment(devices=[2], repeats=1), tmp_path).runs
     assert list(runs.columns) == RUN_COLUMNS
@@ -65,7 +64,7 @@ def test_a_completed_run_brings_its_figures(tmp_path: Path, write_run: WriteRun)
     assert (row["device_name"], row["hosts"], row["commit"]) == ("CPU process", "node1", "abc123")
 
 
-def test_what_the_monitor_saw_is_beside_the_figures_of_the_run(tmp_path: Path, write_run: WriteRun) -> None:
+def test_what_the_monitor_saw_is_beside_the_figures_of_the_run(tmp_path: Path) -> None:
     write_run(
         tmp_path,
         "d2.r1",
@@ -88,7 +87,7 @@ def test_what_the_monitor_saw_is_beside_the_figures_of_the_run(tmp_path: Path, w
         assert pd.isna(unwatched[column]), column
 
 
-def test_runs_under_other_conditions_have_another_fingerprint(tmp_path: Path, write_run: WriteRun) -> None:
+def test_runs_under_other_conditions_have_another_fingerprint(tmp_path: Path) -> None:
     for repeat, cpu in ((1, "A CPU"), (2, "A CPU"), (3, "B CPU")):
         write_run(tmp_path, f"d2.r{repeat}", 2, origin={"cpu_model": cpu})
     write_run(tmp_path, "d1.r1", 1)
@@ -99,7 +98,7 @@ def test_runs_under_other_conditions_have_another_fingerprint(tmp_path: Path, wr
     assert set(tables.conditions) == set(tables.runs["fingerprint"].dropna())
 
 
-def test_a_swept_loader_keeps_the_runs_of_each_apart(tmp_path: Path, write_run: WriteRun) -> None:
+def test_a_swept_loader_keeps_the_runs_of_each_apart(tmp_path: Path) -> None:
     spec = experiment(devices=[1], repeats=1, sweep={"loader": ["resident", "workers"]})
     for name in ("resident", "workers"):
         write_run(tmp_path, f"d1.loader-{name}.r1", 1, options={"loader": name})
@@ -108,7 +107,7 @@ def test_a_swept_loader_keeps_the_runs_of_each_apart(tmp_path: Path, write_run: 
     assert runs["outcome"].tolist() == ["completed", "completed"]
 
 
-def test_devices_that_waited_are_said_beside_the_decision(tmp_path: Path, write_run: WriteRun) -> None:
+def test_devices_that_waited_are_said_beside_the_decision(tmp_path: Path) -> None:
     for devices in (1, 2):
         for repeat in (1, 2):
             write_run(
@@ -132,7 +131,6 @@ def test_devices_that_waited_are_said_beside_the_decision(tmp_path: Path, write_
 )
 def test_time_to_accuracy_is_training_time_until_the_first_epoch_that_reaches_it(
     tmp_path: Path,
-    write_run: WriteRun,
     accuracies: tuple[float, ...],
     seconds: float | None,
     epoch: int | None,
@@ -147,13 +145,13 @@ def test_time_to_accuracy_is_training_time_until_the_first_epoch_that_reaches_it
         assert row["epochs_to_accuracy"] == epoch
 
 
-def test_without_a_target_there_is_no_time_to_it(tmp_path: Path, write_run: WriteRun) -> None:
+def test_without_a_target_there_is_no_time_to_it(tmp_path: Path) -> None:
     write_run(tmp_path, "d1.r1", 1)
     runs = collect("study", experiment(devices=[1], repeats=1, target=None), tmp_path).runs
     assert runs["time_to_accuracy_seconds"].isna().all()
 
 
-def test_every_planned_run_has_a_row_with_its_outcome_and_reason(tmp_path: Path, write_run: WriteRun) -> None:
+def test_every_planned_run_has_a_row_with_its_outcome_and_reason(tmp_path: Path) -> None:
     write_run(tmp_path, "d1.r1", 1)
     write_run(tmp_path, "d1.r2", 1, "diverged", accuracies=(0.1,))
     write_run(tmp_path, "d1.r3", 1, "out-of-memory")
@@ -172,9 +170,7 @@ def test_every_planned_run_has_a_row_with_its_outcome_and_reason(tmp_path: Path,
     assert len(tables.origins) == 2
 
 
-def test_folders_of_runs_that_are_no_longer_planned_are_left_alone(
-    tmp_path: Path, write_run: WriteRun
-) -> None:
+def test_folders_of_runs_that_are_no_longer_planned_are_left_alone(tmp_path: Path) -> None:
     write_run(tmp_path, "d1.r1", 1)
     write_run(tmp_path, "d4.r1", 4)
     write_run(tmp_path, "d1.bucket-view-on.r1", 1)
@@ -185,7 +181,7 @@ def test_folders_of_runs_that_are_no_longer_planned_are_left_alone(
     assert set(tables.epochs["run"]) == {"d1.r1"}
 
 
-def test_swept_options_are_columns_and_name_the_series(tmp_path: Path, write_run: WriteRun) -> None:
+def test_swept_options_are_columns_and_name_the_series(tmp_path: Path) -> None:
     spec = experiment(devices=[1], repeats=1, sweep={"gradient_as_bucket_view": [False, True]})
     write_run(tmp_path, "d1.bucket-view-on.r1", 1, options={"gradient_as_bucket_view": True})
     runs = collect("study", spec, tmp_path).runs
@@ -245,7 +241,7 @@ def _pipe(folder: Path) -> None:
     ],
 )
 def test_a_damaged_run_is_left_out_and_named_with_its_fix(
-    tmp_path: Path, write_run: WriteRun, name: str, damage: Callable[[Path], None]
+    tmp_path: Path, name: str, damage: Callable[[Path], None]
 ) -> None:
     for run in ("d1.r1", "d1.r2", "d2.r1", "d2.r2"):
         write_run(tmp_path / "runs", run, int(run[1]), rate=1000.0 * int(run[1]))
@@ -272,7 +268,7 @@ def _study(tmp_path: Path, name: str, **changed: Any) -> ExperimentResults:
 
 
 @pytest.mark.slow
-def test_a_study_goes_from_records_to_a_report(tmp_path: Path, write_run: WriteRun) -> None:
+def test_a_study_goes_from_records_to_a_report(tmp_path: Path) -> None:
     for repeat in (1, 2):
         write_run(tmp_path / "done" / "runs", f"d1.r{repeat}", 1, rate=1000.0 + repeat)
         write_run(tmp_path / "done" / "runs", f"d2.r{repeat}", 2, rate=1900.0 + repeat)
@@ -293,7 +289,7 @@ def test_a_study_goes_from_records_to_a_report(tmp_path: Path, write_run: WriteR
     assert scaling["speedup"].tolist() == pytest.approx([1.0, 1901.5 / 1001.5])
 
 
-def test_equal_records_make_equal_tables(tmp_path: Path, write_run: WriteRun) -> None:
+def test_equal_records_make_equal_tables(tmp_path: Path) -> None:
     made = []
     for name in ("first", "second"):
         folder = tmp_path / name

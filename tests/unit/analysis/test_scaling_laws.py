@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
-import pandas as pd
 import pytest
+from tests.unit.analysis.planted_tables import make_runs
 
 from scalewise.analysis.laws import Law, fit_laws, study_laws
 
@@ -217,9 +217,7 @@ def test_repeats_without_any_scatter_are_fitted_too() -> None:
     assert the("usl", laws).parameters["contention"].estimate == pytest.approx(0.1)
 
 
-def test_a_law_is_fitted_for_each_series_to_its_comparable_runs_alone(
-    make_runs: Callable[..., pd.DataFrame],
-) -> None:
+def test_a_law_is_fitted_for_each_series_to_its_comparable_runs_alone() -> None:
     clean = measure(amdahl(0.1), (1, 2, 4), noise=0.005)
     runs = make_runs(
         {

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from pathlib import Path
 from statistics import geometric_mean
 
 import pandas as pd
 import pytest
 import yaml
+from tests.unit.analysis.planted_tables import make_runs
 from tests.unit.analysis.reference import next_bound, t_bounds, welch_bounds, welch_p
 
 from scalewise.analysis.scaling import SCALING_COLUMNS, karp_flatt, option_table, scaling_table
-
-Runs = Callable[..., pd.DataFrame]
 
 ALONE = "all runs"
 NAN = float("nan")
@@ -47,7 +45,7 @@ def test_an_amdahl_program_has_its_serial_fraction_at_every_size() -> None:
         assert karp_flatt(speedup, devices) == pytest.approx(serial)
 
 
-def test_speedup_and_efficiency_by_hand(make_runs: Runs) -> None:
+def test_speedup_and_efficiency_by_hand() -> None:
     on_one, on_four = [98.0, 100.0, 105.0], [310.0, 320.0, 330.0]
     runs = make_runs({(ALONE, 1): on_one, (ALONE, 2): [170.0, 180.0, 190.0], (ALONE, 4): on_four})
     table = scaling_table(runs, "strong")
@@ -80,7 +78,7 @@ def test_speedup_and_efficiency_by_hand(make_runs: Runs) -> None:
     )
 
 
-def test_other_columns_are_means_or_medians(make_runs: Runs) -> None:
+def test_other_columns_are_means_or_medians() -> None:
     runs = make_runs({(ALONE, 1): [1.0, 1.0, 1.0], (ALONE, 2): [1.0, 1.0, 1.0]})
     two = runs["devices"] == 2
     runs.loc[two, "final_accuracy"] = [0.95, 0.99, 0.97]
@@ -101,7 +99,7 @@ def test_other_columns_are_means_or_medians(make_runs: Runs) -> None:
     assert row["device_hours"] == 0.2
 
 
-def test_each_series_has_a_baseline_of_its_own(make_runs: Runs) -> None:
+def test_each_series_has_a_baseline_of_its_own() -> None:
     runs = make_runs(
         {
             ("plain", 1): [100.0] * 3,
@@ -116,13 +114,13 @@ def test_each_series_has_a_baseline_of_its_own(make_runs: Runs) -> None:
     assert at(table, 2, "fast")["speedup"] == pytest.approx(1.5)
 
 
-def test_the_order_of_the_runs_changes_nothing(make_runs: Runs) -> None:
+def test_the_order_of_the_runs_changes_nothing() -> None:
     runs = make_runs({(ALONE, 1): [90.0, 100.0, 110.0], (ALONE, 2): [150.0, 160.0, "failed"]})
     shuffled = runs.sample(frac=1, random_state=3)
     pd.testing.assert_frame_equal(scaling_table(runs, "strong"), scaling_table(shuffled, "strong"))
 
 
-def test_without_a_baseline_there_is_no_speedup_and_a_note_says_why(make_runs: Runs) -> None:
+def test_without_a_baseline_there_is_no_speedup_and_a_note_says_why() -> None:
     runs = make_runs(
         {
             (ALONE, 1): ["failed", "timed-out", "failed"],
@@ -139,13 +137,13 @@ def test_without_a_baseline_there_is_no_speedup_and_a_note_says_why(make_runs: R
     assert at(table, 4)["throughput_samples_per_second"] == pytest.approx(320.0)
 
 
-def test_one_device_count_alone_has_no_baseline(make_runs: Runs) -> None:
+def test_one_device_count_alone_has_no_baseline() -> None:
     table = scaling_table(make_runs({(ALONE, 2): [180.0, 190.0]}), "strong")
     assert at(table, 2)["note"] == "no baseline: the series has one device count"
     assert pd.isna(at(table, 2)["speedup"])
 
 
-def test_a_baseline_of_several_devices_is_stated(make_runs: Runs) -> None:
+def test_a_baseline_of_several_devices_is_stated() -> None:
     table = scaling_table(make_runs({(ALONE, 2): [100.0] * 3, (ALONE, 8): [300.0] * 3}), "strong")
     assert (table["note"] == "relative to 2 devices, not to 1").all()
     row = at(table, 8)
@@ -155,7 +153,7 @@ def test_a_baseline_of_several_devices_is_stated(make_runs: Runs) -> None:
     assert row["karp_flatt_fraction"] == pytest.approx(karp_flatt(3.0, 4.0))
 
 
-def test_runs_that_did_not_complete_are_counted_and_never_averaged_in(make_runs: Runs) -> None:
+def test_runs_that_did_not_complete_are_counted_and_never_averaged_in() -> None:
     runs = make_runs({(ALONE, 1): [100.0] * 3, (ALONE, 2): [150.0, "diverged", "not run yet"]})
     runs.loc[runs["outcome"] == "diverged", "throughput_samples_per_second"] = 9e9
     row = at(scaling_table(runs, "strong"), 2)
@@ -163,21 +161,21 @@ def test_runs_that_did_not_complete_are_counted_and_never_averaged_in(make_runs:
     assert row["throughput_samples_per_second"] == 150.0
 
 
-def test_runs_that_ended_by_themselves_without_a_result_are_counted_by_their_outcome(make_runs: Runs) -> None:
+def test_runs_that_ended_by_themselves_without_a_result_are_counted_by_their_outcome() -> None:
     ended = ["diverged", "out-of-memory", "diverged", "interrupted", "not run yet"]
     row = at(scaling_table(make_runs({(ALONE, 1): [100.0], (ALONE, 2): [150.0, *ended]}), "strong"), 2)
     assert (row["n"], row["n_failed"], row["n_unsuccessful"]) == (1, 5, 3)
     assert row["unsuccessful"] == "2 diverged, 1 out-of-memory"
 
 
-def test_weak_scaling_has_no_serial_fraction_of_a_fixed_work(make_runs: Runs) -> None:
+def test_weak_scaling_has_no_serial_fraction_of_a_fixed_work() -> None:
     runs = make_runs({(ALONE, 1): [100.0] * 3, (ALONE, 2): [190.0] * 3})
     table = scaling_table(runs, "weak")
     assert table["karp_flatt_fraction"].isna().all()
     assert at(table, 2)["parallel_efficiency"] == pytest.approx(0.95)
 
 
-def test_an_experiment_of_failures_alone_still_has_its_rows(make_runs: Runs) -> None:
+def test_an_experiment_of_failures_alone_still_has_its_rows() -> None:
     table = scaling_table(make_runs({(ALONE, 1): ["failed"], (ALONE, 2): ["not run yet"]}), "strong")
     assert table["devices"].tolist() == [1, 2]
     assert table["throughput_samples_per_second"].isna().all()
@@ -186,9 +184,7 @@ def test_an_experiment_of_failures_alone_still_has_its_rows(make_runs: Runs) -> 
 KNOWN = {"a": {"CPU model": "X", "driver version": "1"}, "b": {"CPU model": "Y", "driver version": "1"}}
 
 
-def test_runs_under_other_conditions_are_left_out_and_named_and_have_a_row_of_their_own(
-    make_runs: Runs,
-) -> None:
+def test_runs_under_other_conditions_are_left_out_and_named_and_have_a_row_of_their_own() -> None:
     runs = make_runs({(ALONE, 1): [100.0] * 3, (ALONE, 4): [300.0, 700.0, 900.0]})
     runs["fingerprint"] = ["a", "a", "a", "a", "b", "b"]
     table = scaling_table(runs, "strong", KNOWN)
@@ -209,7 +205,7 @@ def test_runs_under_other_conditions_are_left_out_and_named_and_have_a_row_of_th
     )
 
 
-def test_runs_that_are_not_comparable_for_several_reasons_are_named_in_one_phrase(make_runs: Runs) -> None:
+def test_runs_that_are_not_comparable_for_several_reasons_are_named_in_one_phrase() -> None:
     runs = make_runs({(ALONE, 1): [100.0] * 3, (ALONE, 4): [300.0] * 3})
     runs["fingerprint"] = ["a", "a", "a", "a", "b", "c"]
     note = at(scaling_table(runs, "strong", KNOWN | {"c": {"CPU model": "Z", "driver version": "1"}}), 4)[
@@ -221,7 +217,7 @@ def test_runs_that_are_not_comparable_for_several_reasons_are_named_in_one_phras
     )
 
 
-def test_where_no_run_is_comparable_the_row_has_no_figure(make_runs: Runs) -> None:
+def test_where_no_run_is_comparable_the_row_has_no_figure() -> None:
     runs = make_runs({(ALONE, 2): [100.0] * 2, (ALONE, 4): [300.0] * 2, (ALONE, 8): [500.0] * 2})
     runs["fingerprint"] = ["a", "a", "b", "b", "a", "a"]
     table = scaling_table(runs, "strong", KNOWN)
@@ -236,7 +232,7 @@ def test_where_no_run_is_comparable_the_row_has_no_figure(make_runs: Runs) -> No
     assert eight["speedup"] == pytest.approx(5.0)
 
 
-def test_the_baseline_is_what_most_of_its_runs_met(make_runs: Runs) -> None:
+def test_the_baseline_is_what_most_of_its_runs_met() -> None:
     runs = make_runs({(ALONE, 1): [100.0, 100.0, 50.0], (ALONE, 2): [200.0, 90.0, 90.0, 90.0]})
     runs["fingerprint"] = ["b", "b", "a", "b", "a", "a", "a"]
     table = scaling_table(runs, "strong", KNOWN)
@@ -247,27 +243,27 @@ def test_the_baseline_is_what_most_of_its_runs_met(make_runs: Runs) -> None:
     assert (at(table, 2, others)["speedup"], at(table, 2, others)["baseline_devices"]) == (1.8, 1)
 
 
-def test_of_two_equally_frequent_conditions_the_series_own_is_the_baseline(make_runs: Runs) -> None:
+def test_of_two_equally_frequent_conditions_the_series_own_is_the_baseline() -> None:
     runs = make_runs({(ALONE, 1): [50.0, 100.0], (ALONE, 2): [200.0] * 2})
     runs["fingerprint"] = ["a", "b", "b", "b"]
     assert at(scaling_table(runs, "strong", KNOWN), 2)["speedup"] == pytest.approx(2.0)
 
 
-def test_conditions_that_nobody_kept_are_named_by_their_fingerprints(make_runs: Runs) -> None:
+def test_conditions_that_nobody_kept_are_named_by_their_fingerprints() -> None:
     runs = make_runs({(ALONE, 1): [100.0], (ALONE, 2): [150.0]}, fingerprint=["a", None])
     assert at(scaling_table(runs, "strong"), 2)["note"] == (
         "1 of 1 runs on 2 devices is not comparable with the baseline: fingerprint is not recorded, not a"
     )
 
 
-def test_the_serial_fraction_has_the_bounds_of_the_speedup(make_runs: Runs) -> None:
+def test_the_serial_fraction_has_the_bounds_of_the_speedup() -> None:
     row = at(scaling_table(make_runs({(ALONE, 1): [98.0, 105.0], (ALONE, 4): [310.0, 330.0]}), "strong"), 4)
     assert row["karp_flatt_fraction_low"] == pytest.approx(karp_flatt(row["speedup_high"], 4))
     assert row["karp_flatt_fraction_high"] == pytest.approx(karp_flatt(row["speedup_low"], 4))
     assert row["karp_flatt_fraction_low"] < row["karp_flatt_fraction"] < row["karp_flatt_fraction_high"]
 
 
-def test_hardware_and_statistical_efficiency_stand_apart(make_runs: Runs) -> None:
+def test_hardware_and_statistical_efficiency_stand_apart() -> None:
     runs = make_runs({(ALONE, 1): [100.0] * 3, (ALONE, 2): [200.0] * 3})
     two = runs["devices"] == 2
     runs.loc[~two, "epochs_to_accuracy"] = [4.0, 4.0, 5.0]
@@ -289,9 +285,7 @@ def test_hardware_and_statistical_efficiency_stand_apart(make_runs: Runs) -> Non
     assert row["time_to_accuracy_speedup"] == pytest.approx(row["speedup"] * row["statistical_efficiency"])
 
 
-def test_a_run_that_did_not_reach_the_target_leaves_no_statistical_efficiency_and_costs_its_time(
-    make_runs: Runs,
-) -> None:
+def test_a_run_that_did_not_reach_the_target_leaves_no_statistical_efficiency_and_costs_its_time() -> None:
     """Three of four reach it in 1 s each and one trains for 2 s in vain: 5 s for three successes."""
     runs = make_runs({(ALONE, 1): [100.0] * 2, (ALONE, 2): [200.0] * 4}, train_seconds=2.0)
     runs.loc[5, ["epochs_to_accuracy", "time_to_accuracy_seconds"]] = NAN
@@ -304,7 +298,7 @@ def test_a_run_that_did_not_reach_the_target_leaves_no_statistical_efficiency_an
     assert two["time_to_accuracy_speedup"] == pytest.approx(3 / 5)
 
 
-def test_the_time_to_a_target_is_relative_to_the_fewest_devices_that_reach_it(make_runs: Runs) -> None:
+def test_the_time_to_a_target_is_relative_to_the_fewest_devices_that_reach_it() -> None:
     runs = make_runs({(ALONE, n): [100.0 * n] * 3 for n in (1, 2, 4)})
     runs["time_to_accuracy_seconds"] = [NAN] * 3 + [30.0] * 3 + [20.0] * 3
     runs.loc[runs["devices"] == 1, "epochs_to_accuracy"] = NAN
@@ -314,7 +308,7 @@ def test_the_time_to_a_target_is_relative_to_the_fewest_devices_that_reach_it(ma
     assert pd.isna(at(table, 1)["time_to_accuracy_speedup"])
 
 
-def test_walls_start_up_and_the_parts_of_a_step_are_medians(make_runs: Runs) -> None:
+def test_walls_start_up_and_the_parts_of_a_step_are_medians() -> None:
     runs = make_runs({(ALONE, 1): [100.0] * 3, (ALONE, 2): [200.0] * 3})
     runs["wall_seconds"] = [60.0, 61.0, 62.0, 40.0, 42.0, 41.0]
     runs["step_seconds"] = [0.3, 0.1, 0.2, 0.1, 0.15, 0.2]
@@ -335,14 +329,14 @@ def test_walls_start_up_and_the_parts_of_a_step_are_medians(make_runs: Runs) -> 
     assert pd.isna(row["straggler_seconds"])
 
 
-def test_a_run_that_was_all_warm_up_has_no_throughput_and_says_so(make_runs: Runs) -> None:
+def test_a_run_that_was_all_warm_up_has_no_throughput_and_says_so() -> None:
     runs = make_runs({(ALONE, 1): [100.0], (ALONE, 2): [NAN]})
     row = at(scaling_table(runs, "strong"), 2)
     assert row["note"] == "no throughput: all steps were warm-up"
     assert pd.isna(row["speedup"])
 
 
-def test_an_option_that_was_measured_elsewhere_says_so(make_runs: Runs) -> None:
+def test_an_option_that_was_measured_elsewhere_says_so() -> None:
     runs = make_runs({("off", 1): [100.0] * 2, ("on", 1): [150.0] * 2})
     runs["compile"] = [False, False, True, True]
     runs["fingerprint"] = ["a", "a", "b", "b"]
@@ -351,7 +345,7 @@ def test_an_option_that_was_measured_elsewhere_says_so(make_runs: Runs) -> None:
     assert row["also_differs"] == "CPU model is Y, not X"
 
 
-def test_an_option_is_compared_at_equal_devices_and_equal_other_options(make_runs: Runs) -> None:
+def test_an_option_is_compared_at_equal_devices_and_equal_other_options() -> None:
     swept: dict[str, list[str] | list[bool]] = {
         "model": ["linear", "digits_cnn"],
         "gradient_as_bucket_view": [False, True],
@@ -396,7 +390,7 @@ def test_an_option_is_compared_at_equal_devices_and_equal_other_options(make_run
     assert set(models["value"]) == {"digits_cnn"}
 
 
-def test_every_further_value_is_compared_with_the_first(make_runs: Runs) -> None:
+def test_every_further_value_is_compared_with_the_first() -> None:
     runs = pd.concat(
         [make_runs({(f"cpus-{c}", 1): [10.0 * c] * 3}, cpus_per_device=c) for c in (1, 2, 4)],
         ignore_index=True,
@@ -408,7 +402,7 @@ def test_every_further_value_is_compared_with_the_first(make_runs: Runs) -> None
     assert (table["beside"] == "").all()
 
 
-def test_an_option_whose_runs_failed_gains_nothing_that_could_be_said(make_runs: Runs) -> None:
+def test_an_option_whose_runs_failed_gains_nothing_that_could_be_said() -> None:
     runs = pd.concat(
         [
             make_runs({("off", 1): [100.0] * 3}, gradient_as_bucket_view=False),
@@ -419,11 +413,11 @@ def test_an_option_whose_runs_failed_gains_nothing_that_could_be_said(make_runs:
     assert len(option_table(runs, {"gradient_as_bucket_view": [False, True]})) == 0
 
 
-def test_no_sweep_no_options(make_runs: Runs) -> None:
+def test_no_sweep_no_options() -> None:
     assert len(option_table(make_runs({(ALONE, 1): [1.0]}), {})) == 0
 
 
-def test_runs_without_a_rate_are_left_out_of_what_an_option_gains(make_runs: Runs) -> None:
+def test_runs_without_a_rate_are_left_out_of_what_an_option_gains() -> None:
     runs = make_runs({("off", 1): [90.0, 91.0, 92.0], ("on", 1): [100.0, 101.0, 102.0]})
     runs["compile"] = [False] * 3 + [True] * 3
     runs.loc[[1, 5], "throughput_samples_per_second"] = NAN
@@ -434,14 +428,14 @@ def test_runs_without_a_rate_are_left_out_of_what_an_option_gains(make_runs: Run
     )
 
 
-def test_a_swept_null_is_a_value_like_any_other(make_runs: Runs) -> None:
+def test_a_swept_null_is_a_value_like_any_other() -> None:
     runs = make_runs({("default", 1): [100.0] * 3, ("fifty", 1): [150.0] * 3})
     runs["bucket_cap_mb"] = [NAN] * 3 + [50.0] * 3
     (row,) = option_table(runs, {"bucket_cap_mb": [None, 50]}).to_dict("records")
     assert (row["reference"], row["value"], row["throughput_ratio"]) == (None, 50, pytest.approx(1.5))
 
 
-def test_an_option_is_judged_by_runs_under_the_same_conditions(make_runs: Runs) -> None:
+def test_an_option_is_judged_by_runs_under_the_same_conditions() -> None:
     runs = make_runs({("off", 1): [100.0] * 3, ("on", 1): [110.0, 110.0, 110.0, 330.0]})
     runs["compile"] = [False] * 3 + [True] * 4
     runs["fingerprint"] = [*"aaa", *"bbb", "c"]
@@ -449,7 +443,7 @@ def test_an_option_is_judged_by_runs_under_the_same_conditions(make_runs: Runs) 
     assert (row["throughput_ratio_high"], row["n"]) == (pytest.approx(1.1), 3)
 
 
-def test_where_a_training_does_not_fit_on_one_device_two_are_the_baseline(make_runs: Runs) -> None:
+def test_where_a_training_does_not_fit_on_one_device_two_are_the_baseline() -> None:
     runs = make_runs({(ALONE, 1): ["out-of-memory"] * 3, (ALONE, 2): [100.0] * 3, (ALONE, 4): [180.0] * 3})
     table = scaling_table(runs, "strong")
     assert at(table, 4)["speedup"] == pytest.approx(1.8)
@@ -457,7 +451,7 @@ def test_where_a_training_does_not_fit_on_one_device_two_are_the_baseline(make_r
     assert pd.isna(at(table, 1)["speedup"])
 
 
-def test_a_start_takes_no_longer_than_the_run_less_its_training(make_runs: Runs) -> None:
+def test_a_start_takes_no_longer_than_the_run_less_its_training() -> None:
     runs = make_runs({(ALONE, 1): [100.0], (ALONE, 2): [180.0]}, train_seconds=20.0)
     runs["wall_seconds"] = 23.0
     runs["imports_seconds"] = [0.5, 30.0]  # of a rank that the others did not wait for

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from tests.planned_job import plan_one_experiment
-from tests.planting import measurements
+from tests.planting import measurements, write_run
 
 from cli import main
 from scalewise.analysis.prediction.all_reduce_model import CENTRAL, Values
@@ -191,7 +191,7 @@ def test_more_devices_than_samples_is_refused() -> None:
 # ---- the files
 
 
-def study(folder: Path, write_run: Callable[..., Path], definition: dict[str, Any], **more: Any) -> Any:
+def study(folder: Path, definition: dict[str, Any], **more: Any) -> Any:
     """Two repeats on one device, the all-reduce of two nodes at 1 GiB/s; then what the script leaves."""
     values: dict[str, Any] = {
         "passes": LADDER,
@@ -232,10 +232,8 @@ def study(folder: Path, write_run: Callable[..., Path], definition: dict[str, An
     return pd.read_csv(folder / f"{name}.csv"), json.loads((folder / f"{name}.json").read_text())
 
 
-def test_study_gets_a_row_for_each_planned_and_projected_count(
-    tmp_path: Path, write_run: Callable[..., Path]
-) -> None:
-    table, told = study(tmp_path, write_run, {"project": ["8x1", "16x1"]})
+def test_study_gets_a_row_for_each_planned_and_projected_count(tmp_path: Path) -> None:
+    table, told = study(tmp_path, {"project": ["8x1", "16x1"]})
     assert list(table["devices"]) == [1, 2, 8, 16]
     assert list(table["measured_point"]) == [True, True, False, False]
     assert list(table["extrapolated"]) == [False, False, True, True]
@@ -251,38 +249,32 @@ def test_study_gets_a_row_for_each_planned_and_projected_count(
     assert told["links"][0]["bus_bytes_per_second"]["estimate"] == pytest.approx(2**30)
 
 
-def test_notes_say_where_communication_shows_and_what_was_not_measured(
-    tmp_path: Path, write_run: Callable[..., Path]
-) -> None:
-    _, told = study(tmp_path, write_run, {"project": ["8x1"]})
+def test_notes_say_where_communication_shows_and_what_was_not_measured(tmp_path: Path) -> None:
+    _, told = study(tmp_path, {"project": ["8x1"]})
     # 62.5 ms of a step of 190 ms
     expected = "from 2 devices on, communication no longer hides behind the backward pass: 33 % of the step"
     assert f"all runs: {expected} is exposed." in told["notes"]
     assert any("over 8 devices was not measured" in note for note in told["notes"])
 
 
-def test_communication_that_hides_inside_a_node_shows_from_the_second_node_on(
-    tmp_path: Path, write_run: Callable[..., Path]
-) -> None:
+def test_communication_that_hides_inside_a_node_shows_from_the_second_node_on(tmp_path: Path) -> None:
     definition = {
         "speeds": {"1x2": 2**40, "2x2": 2**30},
         "spec": {"devices": [1, 2, "2x2"]},
         "shapes": {"1": "1x1", "2": "1x2", "2x2": "2x2"},
     }
-    table, told = study(tmp_path, write_run, definition)
+    table, told = study(tmp_path, definition)
     assert list(table["hidden"]) == [True, True, False]
     assert any("from 4 devices on, communication no longer hides" in note for note in told["notes"])
 
 
-def test_communication_that_always_hides_is_said_to(tmp_path: Path, write_run: Callable[..., Path]) -> None:
-    _, told = study(tmp_path, write_run, {"speeds": {"2x1": 2**40}})
+def test_communication_that_always_hides_is_said_to(tmp_path: Path) -> None:
+    _, told = study(tmp_path, {"speeds": {"2x1": 2**40}})
     assert told["notes"] == ["all runs: up to 2 devices, communication hides behind the backward pass."]
 
 
-def test_failed_all_reduce_measurement_leaves_a_reason_in_place_of_a_row(
-    tmp_path: Path, write_run: Callable[..., Path]
-) -> None:
-    table, told = study(tmp_path, write_run, {"error": "no route to host"})
+def test_failed_all_reduce_measurement_leaves_a_reason_in_place_of_a_row(tmp_path: Path) -> None:
+    table, told = study(tmp_path, {"error": "no route to host"})
     assert list(table["devices"]) == [1]
     assert any("no prediction for 2 devices (2x1)" in note and "no route" in note for note in told["notes"])
 
@@ -297,15 +289,15 @@ def test_failed_all_reduce_measurement_leaves_a_reason_in_place_of_a_row(
     ],
 )
 def test_series_without_a_sound_baseline_is_refused_with_the_cure(
-    tmp_path: Path, write_run: Callable[..., Path], options: dict[str, Any], reason: str
+    tmp_path: Path, options: dict[str, Any], reason: str
 ) -> None:
-    table, told = study(tmp_path, write_run, {"spec": options})
+    table, told = study(tmp_path, {"spec": options})
     assert table.empty
     assert reason in told["refused"]["all runs"]
 
 
-def test_record_of_an_earlier_version_is_refused(tmp_path: Path, write_run: Callable[..., Path]) -> None:
-    _, told = study(tmp_path, write_run, {}, passes=[])
+def test_record_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
+    _, told = study(tmp_path, {}, passes=[])
     assert "no timed passes" in told["refused"]["all runs"]
 
 
@@ -328,9 +320,7 @@ def test_a_predicted_speedup_is_the_ratio_of_the_rates_beside_it() -> None:
 OTHER_GPU = {"devices": ["another GPU"]}
 
 
-def test_baseline_of_another_gpu_moves_no_prediction_and_is_told(
-    tmp_path: Path, write_run: Callable[..., Path]
-) -> None:
+def test_baseline_of_another_gpu_moves_no_prediction_and_is_told(tmp_path: Path) -> None:
     spec = {"spec": {"repeats": 5}, "project": ["8x1"]}
     alike, mixed = tmp_path / "alike", tmp_path / "mixed"
     for folder in (alike, mixed):
@@ -348,8 +338,8 @@ def test_baseline_of_another_gpu_moves_no_prediction_and_is_told(
             passes=LADDER,
             buckets=[Bucket(bytes=64 * MIB, ready_fraction=1)],
         )
-    expected, _ = study(alike, write_run, dict(spec))
-    table, told = study(mixed, write_run, dict(spec))
+    expected, _ = study(alike, dict(spec))
+    table, told = study(mixed, dict(spec))
     pd.testing.assert_frame_equal(table, expected)
     (note,) = [note for note in told["notes"] if "not comparable" in note]
     assert note.startswith(
@@ -358,9 +348,7 @@ def test_baseline_of_another_gpu_moves_no_prediction_and_is_told(
     assert note.endswith("left out of the prediction.")
 
 
-def several_nodes(
-    folder: Path, write_run: Callable[..., Path], nodes: int, seconds: Sequence[float], **origin: Any
-) -> None:
+def several_nodes(folder: Path, nodes: int, seconds: Sequence[float], **origin: Any) -> None:
     """Runs on nodes of one device each, whose steps take so long."""
     for repeat, each in enumerate(seconds, start=1):
         window = Window(first_step=0, steps=1, samples=256, seconds=each, warmup=False)
@@ -375,18 +363,16 @@ PLANNED = {
 }
 
 
-def test_steps_measured_on_two_and_four_nodes_are_the_base_for_sixteen(
-    tmp_path: Path, write_run: Callable[..., Path]
-) -> None:
+def test_steps_measured_on_two_and_four_nodes_are_the_base_for_sixteen(tmp_path: Path) -> None:
     # in training the exchange takes 0.4 s on two nodes and 0.2 s on four, and alone a sixteenth of a second
-    before, told = study(tmp_path, write_run, dict(PLANNED))
+    before, told = study(tmp_path, dict(PLANNED))
     parts = before.set_index("shape")
     alone = parts["compute_seconds"] + parts["loader_seconds"]
-    several_nodes(tmp_path, write_run, 2, [alone["2x1"] + 0.4] * 2)
-    several_nodes(tmp_path, write_run, 4, [alone["4x1"] + 0.2] * 2)
+    several_nodes(tmp_path, 2, [alone["2x1"] + 0.4] * 2)
+    several_nodes(tmp_path, 4, [alone["4x1"] + 0.2] * 2)
     assert "extrapolated from 2 and 4 nodes." in " ".join(told["notes"])
 
-    after, told = study(tmp_path, write_run, dict(PLANNED) | {"from_steps": True})
+    after, told = study(tmp_path, dict(PLANNED) | {"from_steps": True})
     rows = after.set_index("shape")
     assert list(rows["from_steps_on"].fillna("")) == ["", "", "", "2x1 4x1"]
     # of what the study measured itself, what was expected before still stands
@@ -402,17 +388,15 @@ def test_steps_measured_on_two_and_four_nodes_are_the_base_for_sixteen(
     )
 
 
-def test_steps_on_another_gpu_are_no_base_for_more_nodes(
-    tmp_path: Path, write_run: Callable[..., Path]
-) -> None:
-    several_nodes(tmp_path, write_run, 2, [0.9, 0.9], devices=["another GPU"] * 2)
-    table, told = study(tmp_path, write_run, dict(PLANNED) | {"from_steps": True})
+def test_steps_on_another_gpu_are_no_base_for_more_nodes(tmp_path: Path) -> None:
+    several_nodes(tmp_path, 2, [0.9, 0.9], devices=["another GPU"] * 2)
+    table, told = study(tmp_path, dict(PLANNED) | {"from_steps": True})
     assert table["from_steps_on"].isna().all()
     assert any("2 of 2 runs on 2 devices are not comparable" in note for note in told["notes"])
 
 
-def test_two_nodes_alone_are_called_no_safe_base(tmp_path: Path, write_run: Callable[..., Path]) -> None:
-    _, told = study(tmp_path, write_run, {"project": ["8x1"]})
+def test_two_nodes_alone_are_called_no_safe_base(tmp_path: Path) -> None:
+    _, told = study(tmp_path, {"project": ["8x1"]})
     assert any("from 2 nodes. Two nodes are no safe base" in note for note in told["notes"])
     assert any("The band does not cover" in note for note in told["notes"])
 

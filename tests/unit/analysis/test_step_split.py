@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+from tests.planting import write_run
 from tests.slowdowns import sentences, slowdown_of
+from tests.unit.analysis.planted_tables import make_runs
 
 from scalewise.analysis.bottlenecks.bottlenecks import find_bottlenecks, startup_sentences
 from scalewise.analysis.bottlenecks.time_parts import STEP_COLUMNS, split
@@ -18,9 +20,6 @@ from scalewise.analysis.scaling import scaling_table
 from scalewise.analysis.tables import collect
 from scalewise.plan.config.experiment import Experiment
 from scalewise.records import RankRecord, Window
-
-Runs = Callable[..., pd.DataFrame]
-WriteRun = Callable[..., Path]
 
 PARTS = [
     "compute_seconds", "communication_seconds", "loader_seconds", "straggler_seconds", "jitter_seconds",
@@ -151,7 +150,7 @@ def test_the_crosscheck_too_is_of_the_rank_that_waits_for_nobody() -> None:
     assert faster["crosscheck_communication_seconds"] == 0.0
 
 
-def test_the_tables_of_a_study_hold_the_split_of_each_run(tmp_path: Path, write_run: WriteRun) -> None:
+def test_the_tables_of_a_study_hold_the_split_of_each_run(tmp_path: Path) -> None:
     def record(rank: int, communication: float) -> RankRecord:
         values: dict[str, Any] = dict.fromkeys(RankRecord.__dataclass_fields__, 0)
         values |= {"rank": rank, "host": "node-a", "loader_wait_seconds": 1.0}
@@ -178,7 +177,7 @@ def test_the_tables_of_a_study_hold_the_split_of_each_run(tmp_path: Path, write_
 # --- the cause ----------------------------------------------------------------------------------------
 
 
-def study(make_runs: Runs, parts: Mapping[int, Sequence[float]], **columns: Any) -> pd.DataFrame:
+def study(parts: Mapping[int, Sequence[float]], **columns: Any) -> pd.DataFrame:
     """Runs whose steps divide so: device count -> compute, communication, loader, straggler, no jitter."""
     runs = make_runs({(ALONE, devices): [100.0] * 3 for devices in parts})
     divided = [(*values, 0.0)[: len(PARTS)] for values in parts.values()]
@@ -188,14 +187,14 @@ def study(make_runs: Runs, parts: Mapping[int, Sequence[float]], **columns: Any)
     return runs.assign(**columns)
 
 
-def test_a_training_that_scales_has_no_limit(make_runs: Runs) -> None:
-    assert sentences(study(make_runs, {1: (1.0, 0, 0, 0), 2: (0.5, 0.01, 0.02, 0.01)})) == [
+def test_a_training_that_scales_has_no_limit() -> None:
+    assert sentences(study({1: (1.0, 0, 0, 0), 2: (0.5, 0.01, 0.02, 0.01)})) == [
         "On 2 devices, 7 % of each step is lost."
     ]
 
 
-def test_communication_is_named_with_what_is_lost_and_the_line_to_write(make_runs: Runs) -> None:
-    runs = study(make_runs, {1: (1.0, 0, 0, 0), 4: (0.25, 0.12, 0, 0.01), 8: (0.125, 0.14, 0, 0.01)})
+def test_communication_is_named_with_what_is_lost_and_the_line_to_write() -> None:
+    runs = study({1: (1.0, 0, 0, 0), 4: (0.25, 0.12, 0, 0.01), 8: (0.125, 0.14, 0, 0.01)})
     found, others = slowdown_of(runs)
     assert found.sentence == "On 8 devices, 55 % of each step is lost, most of it to communication."
     assert found.advice.startswith("Exchange gradients less often: double the batch size")
@@ -204,8 +203,8 @@ def test_communication_is_named_with_what_is_lost_and_the_line_to_write(make_run
     assert others == ["On 4 devices, 34 % of each step is lost, most of it to communication."]
 
 
-def test_a_bar_has_the_parts_of_a_step_with_the_shares_that_the_table_has(make_runs: Runs) -> None:
-    runs = study(make_runs, {1: (1.0, 0, 0, 0), 8: (0.2, 0.1, 0.05, 0.05)})
+def test_a_bar_has_the_parts_of_a_step_with_the_shares_that_the_table_has() -> None:
+    runs = study({1: (1.0, 0, 0, 0), 8: (0.2, 0.1, 0.05, 0.05)})
     found, _ = slowdown_of(runs)
     assert {part["name"]: round(part["share"], 4) for part in found.parts} == {
         "computing": 0.3125,
@@ -219,8 +218,8 @@ def test_a_bar_has_the_parts_of_a_step_with_the_shares_that_the_table_has(make_r
     assert point["communication_seconds"] / point["step_seconds"] == pytest.approx(0.25)
 
 
-def test_parts_and_step_are_means_over_the_runs_so_that_they_sum(make_runs: Runs) -> None:
-    runs = study(make_runs, {1: (1.0, 0, 0, 0), 8: (0.125, 0.1, 0.02, 0)})
+def test_parts_and_step_are_means_over_the_runs_so_that_they_sum() -> None:
+    runs = study({1: (1.0, 0, 0, 0), 8: (0.125, 0.1, 0.02, 0)})
     runs.loc[runs["devices"] == 8, "communication_seconds"] = [0.05, 0.06, 0.19]
     runs["step_seconds"] = runs[PARTS].sum(axis=1)
     point = scaling_table(runs, "strong").iloc[-1]
@@ -232,12 +231,8 @@ def test_parts_and_step_are_means_over_the_runs_so_that_they_sum(make_runs: Runs
 
 
 @pytest.mark.parametrize(("chosen", "devices"), [(1, 4), (2, 4), (4, 4), (8, 8), (16, 8), (None, 8)], ids=str)
-def test_the_bar_is_of_the_answer_or_the_next_count_that_loses_time(
-    make_runs: Runs, chosen: int | None, devices: int
-) -> None:
-    runs = study(
-        make_runs, {1: (1.0, 0, 0, 0), 2: (0.5, 0, 0, 0), 4: (0.25, 0.1, 0, 0), 8: (0.125, 0.1, 0, 0)}
-    )
+def test_the_bar_is_of_the_answer_or_the_next_count_that_loses_time(chosen: int | None, devices: int) -> None:
+    runs = study({1: (1.0, 0, 0, 0), 2: (0.5, 0, 0, 0), 4: (0.25, 0.1, 0, 0), 8: (0.125, 0.1, 0, 0)})
     assert slowdown_of(runs, chosen=chosen)[0].devices == devices
 
 
@@ -248,18 +243,16 @@ def test_the_bar_is_of_the_answer_or_the_next_count_that_loses_time(
         ("resident", "larger batches", "global_batch_size: 512"),
     ],
 )
-def test_advice_on_a_slow_loader_is_for_that_loader(
-    make_runs: Runs, loader: str, cure: str, paste: str
-) -> None:
-    runs = study(make_runs, {1: (1.0, 0, 0, 0), 8: (0.125, 0.01, 0.1, 0)}, loader=loader)
+def test_advice_on_a_slow_loader_is_for_that_loader(loader: str, cure: str, paste: str) -> None:
+    runs = study({1: (1.0, 0, 0, 0), 8: (0.125, 0.01, 0.1, 0)}, loader=loader)
     found, _ = slowdown_of(runs)
     assert found.sentence == "On 8 devices, 47 % of each step is lost, most of it to waiting for data."
     assert cure in found.advice
     assert found.paste == paste
 
 
-def test_a_slow_rank_is_named_with_its_node(make_runs: Runs) -> None:
-    runs = study(make_runs, {1: (1.0, 0, 0, 0), 8: (0.125, 0.0, 0, 0.125)}, nodes=2)
+def test_a_slow_rank_is_named_with_its_node() -> None:
+    runs = study({1: (1.0, 0, 0, 0), 8: (0.125, 0.0, 0, 0.125)}, nodes=2)
     runs = runs.assign(slowest_rank=3, slowest_host="node7")
     assert sentences(runs) == [
         "On 8 devices, 50 % of each step is lost, most of it to waiting for rank 3 on node7. "
@@ -272,31 +265,31 @@ def test_a_slow_rank_is_named_with_its_node(make_runs: Runs) -> None:
     assert "most of it to waiting for one slow rank. It is not the same rank in all runs." in changing
 
 
-def test_compute_that_does_not_shrink_is_the_limit_of_strong_scaling_only(make_runs: Runs) -> None:
-    runs = study(make_runs, {1: (1.0, 0, 0, 0), 4: (0.9, 0.1, 0, 0)})
+def test_compute_that_does_not_shrink_is_the_limit_of_strong_scaling_only() -> None:
+    runs = study({1: (1.0, 0, 0, 0), 4: (0.9, 0.1, 0, 0)})
     (said,) = sentences(runs)
     assert said.startswith("On 4 devices, 75 % of each step is lost, most of it to slower computing. Give")
-    (even,) = sentences(study(make_runs, {1: (1.0, 0, 0, 0), 4: (1.02, 0.05, 0, 0)}), "weak")
+    (even,) = sentences(study({1: (1.0, 0, 0, 0), 4: (1.02, 0.05, 0, 0)}), "weak")
     assert even == "On 4 devices, 7 % of each step is lost."
-    (slowed,) = sentences(study(make_runs, {1: (1.0, 0, 0, 0), 4: (1.5, 0.05, 0, 0)}), "weak")
+    (slowed,) = sentences(study({1: (1.0, 0, 0, 0), 4: (1.5, 0.05, 0, 0)}), "weak")
     assert slowed.startswith("On 4 devices, 35 % of each step is lost, most of it to slower computing.")
 
 
-def test_a_cause_that_faster_computing_hides_is_named_by_its_own_share(make_runs: Runs) -> None:
-    (said,) = sentences(study(make_runs, {1: (1.0, 0, 0, 0), 4: (0.2, 0.1, 0, 0)}))
+def test_a_cause_that_faster_computing_hides_is_named_by_its_own_share() -> None:
+    (said,) = sentences(study({1: (1.0, 0, 0, 0), 4: (0.2, 0.1, 0, 0)}))
     assert said.startswith("On 4 devices, communication takes 33 % of each step. Exchange")
 
 
-def test_the_largest_loss_is_the_one_that_is_named(make_runs: Runs) -> None:
-    runs = study(make_runs, {1: (1.0, 0, 0, 0), 2: (0.5, 0.2, 0.1, 0.15)})
+def test_the_largest_loss_is_the_one_that_is_named() -> None:
+    runs = study({1: (1.0, 0, 0, 0), 2: (0.5, 0.2, 0.1, 0.15)})
     (limit,) = (limit for _, limit in find_bottlenecks(scaling_table(runs, "strong"), runs) if limit)
     assert limit.point["devices"] == 2
     assert limit.cause == "communication"
     assert limit.share.estimate == pytest.approx(0.2 / 0.95)
 
 
-def test_a_series_is_named_where_there_are_several(make_runs: Runs) -> None:
-    runs = study(make_runs, {1: (1.0, 0, 0, 0), 8: (0.125, 0.1, 0, 0)})
+def test_a_series_is_named_where_there_are_several() -> None:
+    runs = study({1: (1.0, 0, 0, 0), 8: (0.125, 0.1, 0, 0)})
     both = pd.concat([runs.assign(series="hook-none"), runs.assign(series="hook-fp16")])
     first, second = sentences(both)
     assert first.startswith("On 8 devices with hook-none, 44 % of each step is lost")
@@ -306,16 +299,16 @@ def test_a_series_is_named_where_there_are_several(make_runs: Runs) -> None:
     assert found.sentence.startswith("On 8 devices, ")
 
 
-def test_start_up_is_said_as_a_share_of_a_run(make_runs: Runs) -> None:
-    runs = study(make_runs, {1: (1.0, 0, 0, 0), 2: (0.5, 0, 0, 0)}, wall_seconds=10.0)
+def test_start_up_is_said_as_a_share_of_a_run() -> None:
+    runs = study({1: (1.0, 0, 0, 0), 2: (0.5, 0, 0, 0)}, wall_seconds=10.0)
     assert startup_sentences(scaling_table(runs.assign(wall_seconds=100.0), "strong")) == []
     assert startup_sentences(scaling_table(runs, "strong"), "GPU") == [
         "Start-up takes 40 % of a run on 1 GPU and 40 % on 2 GPUs. In longer trainings it matters less."
     ]
 
 
-def test_two_measurements_that_disagree_are_both_given(make_runs: Runs) -> None:
-    runs = study(make_runs, {1: (1.0, 0, 0, 0), 2: (0.5, 0.05, 0, 0)})
+def test_two_measurements_that_disagree_are_both_given() -> None:
+    runs = study({1: (1.0, 0, 0, 0), 2: (0.5, 0.05, 0, 0)})
 
     def checked(seconds: float) -> list[str]:
         checks = runs["devices"].map({2: seconds})
@@ -333,16 +326,16 @@ def test_two_measurements_that_disagree_are_both_given(make_runs: Runs) -> None:
     )
 
 
-def test_idle_devices_are_not_guessed_about_where_the_split_tells_why(make_runs: Runs) -> None:
-    runs = study(make_runs, {1: (1.0, 0, 0, 0), 2: (0.5, 0.4, 0, 0)}, mean_utilization=0.2)
+def test_idle_devices_are_not_guessed_about_where_the_split_tells_why() -> None:
+    runs = study({1: (1.0, 0, 0, 0), 2: (0.5, 0.4, 0, 0)}, mean_utilization=0.2)
     one, two = (point for _, point in scaling_table(runs, "strong").iterrows())
     assert cause_at(one) == CAUSES[LAUNCH]
     assert cause_at(two) == ""
     assert cause_at(two.drop(PARTS)) != ""
 
 
-def test_communication_in_doubt_is_not_named_where_one_of_its_measurements_is_small(make_runs: Runs) -> None:
-    runs = study(make_runs, {1: (1.0, 0, 0, 0), 2: (0.5, 0.3, 0, 0.15)})
+def test_communication_in_doubt_is_not_named_where_one_of_its_measurements_is_small() -> None:
+    runs = study({1: (1.0, 0, 0, 0), 2: (0.5, 0.3, 0, 0.15)})
     assert "most of it to communication" in sentences(runs)[0]
     disturbed, doubt = sentences(runs.assign(crosscheck_communication_seconds=runs["devices"].map({2: 0.01})))
     assert "to waiting for one slow rank" in disturbed

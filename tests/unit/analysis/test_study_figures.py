@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from tests.unit.analysis.hand_made_study import results
+from tests.unit.analysis.planted_tables import make_epochs, make_runs
 
 from scalewise.analysis.report import drawing, epoch_figures, style
 from scalewise.analysis.report import scaling_figures as relative
@@ -20,8 +20,6 @@ from scalewise.analysis.report.efficiency_figures import efficiency
 from scalewise.analysis.report.figures import FIGURES
 from scalewise.analysis.scaling import scaling_table
 from scalewise.plan.runs.runs import shown_names
-
-Runs = Callable[..., pd.DataFrame]
 
 Drawn = list[dict[str, bytes]]
 
@@ -35,7 +33,7 @@ def spread(rate: float) -> list[float]:
 
 
 @pytest.fixture(scope="module")
-def study(make_runs: Runs) -> pd.DataFrame:
+def study() -> pd.DataFrame:
     return make_runs({(ALONE, 1): spread(100), (ALONE, 2): spread(180), (ALONE, 4): spread(310)})
 
 
@@ -66,7 +64,7 @@ def titles(figure: Figure) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def drawn(study: pd.DataFrame, make_epochs: Runs, tmp_path_factory: pytest.TempPathFactory) -> Drawn:
+def drawn(study: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Drawn:
     """The same study twice."""
     folder = tmp_path_factory.mktemp("figures")
     return [draw(study, make_epochs(study), folder / "new" / name) for name in ("first", "second")]
@@ -113,9 +111,7 @@ def test_throughput_shows_means_bounds_and_single_runs(study: pd.DataFrame) -> N
     assert axes.get_ylim()[0] == 0
 
 
-def test_speedup_is_drawn_against_the_ideal_and_names_its_baseline(
-    study: pd.DataFrame, make_runs: Runs
-) -> None:
+def test_speedup_is_drawn_against_the_ideal_and_names_its_baseline(study: pd.DataFrame) -> None:
     (axes,) = relative.speedup(scaling_table(study, "strong")).axes
     assert axes.get_ylabel() == "speedup over 1 device"
     assert "ideal" in words(axes)
@@ -126,7 +122,7 @@ def test_speedup_is_drawn_against_the_ideal_and_names_its_baseline(
     assert np.asarray(axes.lines[0].get_ydata()).tolist() == [1.0, 3.0]
 
 
-def test_series_with_different_baselines_each_have_their_ideal_line(make_runs: Runs) -> None:
+def test_series_with_different_baselines_each_have_their_ideal_line() -> None:
     other = f"{ALONE} (device model H100)"
     runs = make_runs(
         {(ALONE, 1): spread(100), (ALONE, 4): spread(310), (other, 2): spread(400), (other, 4): spread(700)}
@@ -157,7 +153,7 @@ def test_memory_has_its_unit_and_says_what_it_counts(study: pd.DataFrame) -> Non
     assert [700.0] * 3 in drawn
 
 
-def test_loss_curves_are_of_both_splits_by_device_count(study: pd.DataFrame, make_epochs: Runs) -> None:
+def test_loss_curves_are_of_both_splits_by_device_count(study: pd.DataFrame) -> None:
     epochs = make_epochs(study)
     figure = epoch_figures.loss(epochs)
     assert [axes.get_xlabel() for axes in figure.axes] == ["epoch", "training time (s)"] * 2
@@ -169,7 +165,7 @@ def test_loss_curves_are_of_both_splits_by_device_count(study: pd.DataFrame, mak
     assert test != training, "each loss has an axis that fits it"
 
 
-def test_a_loss_that_falls_to_a_third_has_a_logarithmic_axis(study: pd.DataFrame, make_epochs: Runs) -> None:
+def test_a_loss_that_falls_to_a_third_has_a_logarithmic_axis(study: pd.DataFrame) -> None:
     epochs = make_epochs(study)
     assert epochs["test_loss"].max() / epochs["test_loss"].min() > 3
     assert {axes.get_yscale() for axes in epoch_figures.loss(epochs).axes} == {"log"}
@@ -178,7 +174,7 @@ def test_a_loss_that_falls_to_a_third_has_a_logarithmic_axis(study: pd.DataFrame
     assert scales == ["linear"] * 4, "a loss at or below zero has no logarithm"
 
 
-def test_accuracy_curves_show_the_target(study: pd.DataFrame, make_epochs: Runs) -> None:
+def test_accuracy_curves_show_the_target(study: pd.DataFrame) -> None:
     figure = epoch_figures.accuracy(make_epochs(study), 0.975)
     left, right = figure.axes
     assert [axes.get_ylabel() for axes in figure.axes] == ["test accuracy", ""]
@@ -195,7 +191,7 @@ def test_accuracy_curves_show_the_target(study: pd.DataFrame, make_epochs: Runs)
     ("repeats", "said"), [([3, 3], "median of n = 3 runs"), ([2, 3], "n = 2 to 3"), ([1, 1], "n = 1")]
 )
 def test_a_figure_of_curves_says_of_how_many_runs_they_are_and_what_a_device_is(
-    make_runs: Runs, make_epochs: Runs, tmp_path: Path, repeats: list[int], said: str
+    tmp_path: Path, repeats: list[int], said: str
 ) -> None:
     """A figure that is printed in a paper comes without the caption of the page."""
     points = {(ALONE, d): [100.0 * d] * n for d, n in zip((1, 2), repeats, strict=True)}
@@ -209,9 +205,7 @@ def test_a_figure_of_curves_says_of_how_many_runs_they_are_and_what_a_device_is(
             assert said in title
 
 
-def test_against_seconds_a_curve_is_as_long_as_its_training_took(
-    study: pd.DataFrame, make_epochs: Runs
-) -> None:
+def test_against_seconds_a_curve_is_as_long_as_its_training_took(study: pd.DataFrame) -> None:
     epochs = make_epochs(study)
     epochs.loc[epochs["devices"] == 1, "elapsed_train_seconds"] *= np.repeat([0.9, 1, 1.2], 4)
     by_epoch, by_time = epoch_figures.accuracy(epochs, None).axes
@@ -225,9 +219,7 @@ def test_against_seconds_a_curve_is_as_long_as_its_training_took(
     assert by_time.get_xlim()[0] == 0
 
 
-def test_trainings_of_very_different_length_have_a_logarithmic_axis_that_all_panels_share(
-    make_runs: Runs, make_epochs: Runs
-) -> None:
+def test_trainings_of_very_different_length_have_a_logarithmic_axis_that_all_panels_share() -> None:
     runs = pd.concat(
         make_runs({(f"cpus-per-device-{cpus}", d): spread(100 * rate * d) for d in (1, 2)}).assign(
             cpus_per_device=cpus
@@ -239,9 +231,7 @@ def test_trainings_of_very_different_length_have_a_logarithmic_axis_that_all_pan
     assert len({axes.get_xlim() for axes in shown}) == 1
 
 
-def test_a_sweep_of_cpus_has_a_panel_for_each_number(
-    make_runs: Runs, make_epochs: Runs, tmp_path: Path
-) -> None:
+def test_a_sweep_of_cpus_has_a_panel_for_each_number(tmp_path: Path) -> None:
     runs = pd.concat(
         [
             make_runs({(f"cpus-per-device-{cpus}", d): spread(100 * cpus * d) for d in (1, 2)}).assign(
@@ -278,9 +268,7 @@ def faded(axes: Axes) -> list[list[float]]:
     ]
 
 
-def test_repeats_that_stop_early_leave_a_curve_that_says_from_where(
-    make_runs: Runs, make_epochs: Runs
-) -> None:
+def test_repeats_that_stop_early_leave_a_curve_that_says_from_where() -> None:
     """At the target: the repeats that go on are not those that were fast."""
     epochs = make_epochs(make_runs({(ALONE, 1): spread(100), (ALONE, 2): spread(180)}), 6)
     stopped = (epochs["devices"] == 2) & (epochs["epoch"] > 2 + 2 * (epochs["repeat"] - 1))
@@ -297,7 +285,7 @@ def test_repeats_that_stop_early_leave_a_curve_that_says_from_where(
     )
 
 
-def test_a_curve_is_the_median_of_its_repeats(make_runs: Runs, make_epochs: Runs) -> None:
+def test_a_curve_is_the_median_of_its_repeats() -> None:
     epochs = make_epochs(make_runs({(ALONE, 1): spread(100)}))
     epochs.loc[epochs["repeat"] == 3, "test_accuracy"] = 0.01
     axes, _ = epoch_figures.accuracy(epochs, None).axes
@@ -305,9 +293,7 @@ def test_a_curve_is_the_median_of_its_repeats(make_runs: Runs, make_epochs: Runs
     assert faded(axes) == []
 
 
-def test_every_column_of_panels_has_its_axis_named_where_the_last_row_is_shorter(
-    make_runs: Runs, make_epochs: Runs
-) -> None:
+def test_every_column_of_panels_has_its_axis_named_where_the_last_row_is_shorter() -> None:
     runs = make_runs({(f"series-{index}", d): spread(100 * d) for index in range(6) for d in (1, 2)})
     figure = epoch_figures.accuracy(make_epochs(runs), None)
     drawn = [axes for axes in figure.axes if axes.get_visible()]
@@ -316,7 +302,7 @@ def test_every_column_of_panels_has_its_axis_named_where_the_last_row_is_shorter
     assert named(figure) == ["1", "2"]
 
 
-def test_series_are_told_apart_by_colour_marker_and_name(make_runs: Runs, make_epochs: Runs) -> None:
+def test_series_are_told_apart_by_colour_marker_and_name() -> None:
     runs = make_runs(
         {(series, d): spread(100 * d) for series in ("bucket-view-off", "bucket-view-on") for d in (1, 2, 4)}
     )
@@ -335,9 +321,7 @@ def test_series_are_told_apart_by_colour_marker_and_name(make_runs: Runs, make_e
     assert titles(curves)[:2] == ["bucket-view-off", "bucket-view-on"]
 
 
-def test_many_device_counts_have_a_logarithmic_axis(
-    make_runs: Runs, make_epochs: Runs, tmp_path: Path
-) -> None:
+def test_many_device_counts_have_a_logarithmic_axis(tmp_path: Path) -> None:
     counts = [1, 2, 4, 8, 16, 32, 64]
     runs = make_runs({(ALONE, count): spread(100 * count**0.9) for count in counts})
     scaling = scaling_table(runs, "strong")
@@ -354,9 +338,7 @@ def test_few_device_counts_have_a_linear_axis(study: pd.DataFrame) -> None:
 
 
 @pytest.mark.slow
-def test_one_run_of_one_epoch_on_one_device_count_is_drawn(
-    make_runs: Runs, make_epochs: Runs, tmp_path: Path
-) -> None:
+def test_one_run_of_one_epoch_on_one_device_count_is_drawn(tmp_path: Path) -> None:
     runs = make_runs({(ALONE, 2): [100.0]})
     files = draw(runs, make_epochs(runs, 1), tmp_path)
     assert files.keys() == FILES
@@ -365,7 +347,7 @@ def test_one_run_of_one_epoch_on_one_device_count_is_drawn(
 
 @pytest.mark.slow
 def test_without_a_completed_run_every_figure_says_so(
-    make_runs: Runs, make_epochs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved: list[set[str]] = []
     save = Figure.savefig
@@ -384,7 +366,7 @@ def test_without_a_completed_run_every_figure_says_so(
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
 @pytest.mark.slow
 def test_a_run_that_diverged_does_not_keep_the_others_from_being_drawn(
-    study: pd.DataFrame, make_epochs: Runs, tmp_path: Path, loss: float
+    study: pd.DataFrame, tmp_path: Path, loss: float
 ) -> None:
     epochs = make_epochs(study)
     epochs.loc[epochs["run"] == epochs["run"].iloc[-1], ["train_loss", "test_loss"]] = loss

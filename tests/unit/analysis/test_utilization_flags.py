@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pandas as pd
 import pytest
+from tests.unit.analysis.planted_tables import make_runs
 
 from scalewise.analysis.bottlenecks.utilization import CAUSES, cause_text, flags, likely_cause
 from scalewise.analysis.scaling import scaling_table
-
-Runs = Callable[..., pd.DataFrame]
 
 ALONE = "all runs"
 NAN = float("nan")
@@ -54,13 +51,13 @@ def flagged(runs: pd.DataFrame) -> list[str]:
     return list(flags(scaling_table(runs, "strong")))
 
 
-def test_a_study_whose_devices_were_busy_has_no_flag(make_runs: Runs) -> None:
+def test_a_study_whose_devices_were_busy_has_no_flag() -> None:
     runs = make_runs({(ALONE, 1): [100.0], (ALONE, 2): [190.0]})
     assert flagged(runs) == []
     assert flagged(runs.assign(mean_utilization=0.5)) == []
 
 
-def test_points_that_were_under_half_busy_are_named_with_cause_and_cure(make_runs: Runs) -> None:
+def test_points_that_were_under_half_busy_are_named_with_cause_and_cure() -> None:
     runs = make_runs({(ALONE, devices): [100.0, 101.0, 102.0] for devices in (1, 2, 4)})
     runs.loc[runs["devices"] == 2, ["mean_utilization", "communication_fraction"]] = 0.41
     runs.loc[runs["devices"] == 4, ["mean_utilization", "communication_fraction"]] = [
@@ -74,7 +71,7 @@ def test_points_that_were_under_half_busy_are_named_with_cause_and_cure(make_run
     ]
 
 
-def test_each_cause_is_said_once_with_the_series_it_is_of(make_runs: Runs) -> None:
+def test_each_cause_is_said_once_with_the_series_it_is_of() -> None:
     points = {(f"cpus-per-device-{cpus}", devices): [100.0] for cpus in (1, 2, 4) for devices in (1, 2, 4)}
     runs = make_runs(points, loader="workers", mean_utilization=0.25, loader_wait_fraction=0.6)
     runs.loc[runs["series"] == "cpus-per-device-4", "loader_wait_fraction"] = 0.01
@@ -89,7 +86,7 @@ def test_each_cause_is_said_once_with_the_series_it_is_of(make_runs: Runs) -> No
     assert "and at 3 more points. They waited for data." in all_points
 
 
-def test_one_device_waits_for_no_other_where_communication_was_not_measured(make_runs: Runs) -> None:
+def test_one_device_waits_for_no_other_where_communication_was_not_measured() -> None:
     runs = make_runs(
         {(ALONE, 1): [100.0], (ALONE, 2): [190.0]}, mean_utilization=0.2, communication_fraction=None
     )
@@ -100,6 +97,6 @@ def test_one_device_waits_for_no_other_where_communication_was_not_measured(make
     assert two.endswith(CAUSES["communication unknown"])
 
 
-def test_runs_that_nobody_watched_have_no_flag(make_runs: Runs) -> None:
+def test_runs_that_nobody_watched_have_no_flag() -> None:
     runs = make_runs({(ALONE, 1): [100.0], (ALONE, 2): ["failed"]}, mean_utilization=None)
     assert flagged(runs) == []

@@ -1,20 +1,28 @@
-"""Hand-made tables and run folders, in the shapes that the training leaves."""
+"""Tables of runs and epochs, in the shape that the analysis makes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
-import pytest
-from tests import planting
 
 Point = tuple[str, int]
 """Series and devices."""
 
 
-def _runs(points: Mapping[Point, Sequence[float | str]], **columns: Any) -> pd.DataFrame:
+def spread(rate: float, by: float = 0.01, repeats: int = 3) -> list[float]:
+    """Return repeats around a rate, one of them on it."""
+    return [rate * (1 + by * (repeat - repeats // 2)) for repeat in range(repeats)]
+
+
+def make_runs(points: Mapping[Point, Any], **columns: Any) -> pd.DataFrame:
+    """Return the table of runs.
+
+    Args:
+        points: Samples per second of each repeat, or the outcome of one that has none.
+        columns: Replace columns.
+    """
     rows = []
     for (series, devices), results in points.items():
         for repeat, result in enumerate(results, start=1):
@@ -57,13 +65,8 @@ def _runs(points: Mapping[Point, Sequence[float | str]], **columns: Any) -> pd.D
     return pd.DataFrame(rows).assign(**columns)
 
 
-@pytest.fixture(scope="session")
-def make_runs() -> Callable[..., pd.DataFrame]:
-    """``{(series, devices): [samples/s of each repeat, or the outcome of one that has none]}``."""
-    return _runs
-
-
-def _curves(runs: pd.DataFrame, count: int = 4) -> pd.DataFrame:
+def make_epochs(runs: pd.DataFrame, count: int = 4) -> pd.DataFrame:
+    """Return the curves of the runs that completed."""
     rows = [
         {key: run[key] for key in ("run", "series", "devices", "repeat", "cpus_per_device")}
         | {
@@ -78,14 +81,3 @@ def _curves(runs: pd.DataFrame, count: int = 4) -> pd.DataFrame:
         for epoch in range(1, count + 1)
     ]
     return pd.DataFrame(rows) if rows else pd.DataFrame(columns=["run"])
-
-
-@pytest.fixture(scope="session")
-def make_epochs() -> Callable[..., pd.DataFrame]:
-    """Curves of the runs that completed."""
-    return _curves
-
-
-@pytest.fixture(scope="session")
-def write_run() -> Callable[..., Path]:
-    return planting.write_run
