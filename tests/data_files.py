@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import os
 import sys
 import tarfile
 from pathlib import Path
@@ -18,6 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 CHECKSUMS = "SHA256SUMS"
+
+
+class Trap:
+    """Creates a folder where it is unpickled."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (str(self._folder),)
 
 
 def class_images(

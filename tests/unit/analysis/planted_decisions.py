@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import pandas as pd
+from tests.unit.analysis.planted_tables import make_runs
 
 from scalewise.analysis.comparison.gains import Gains, gains
 from scalewise.analysis.conclusion import Terms
@@ -16,7 +18,7 @@ from scalewise.analysis.decision.criteria import as_billed
 from scalewise.analysis.decision.decision import Decision, decide
 from scalewise.analysis.decision.selection import candidates, select
 from scalewise.analysis.report.what_if import facts
-from scalewise.analysis.scaling import known_columns, option_table, scaling_table
+from scalewise.analysis.scaling import option_table, scaling_table
 from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.runs.runs import Options
 
@@ -53,28 +55,21 @@ class Study:
     @cached_property
     def runs(self) -> pd.DataFrame:
         """One row for each run, with the columns that a decision reads."""
-        rows = []
-        for (series, devices), results in self.points.items():
-            for repeat, result in enumerate(results, start=1):
-                row: dict[str, Any] = {
-                    "experiment": "study", "run": f"d{devices}.{series}.r{repeat}", "series": series,
-                    "devices": devices, "repeat": repeat, "nodes": 1.0, "outcome": result,
-                    "final_accuracy": None, "epochs_to_accuracy": None, "time_to_accuracy_seconds": None,
-                    "throughput_samples_per_second": None, "wall_seconds": None, "device_hours": None,
-                    "train_seconds": None, "peak_memory_kind": None,
-                }  # fmt: skip
-                if not isinstance(result, str):
-                    epochs = self.epochs.get((series, devices), (None,) * repeat)[repeat - 1]
-                    wall = START_UP + SAMPLES / result if self.walls else float("nan")
-                    row |= {
-                        "outcome": "completed", "throughput_samples_per_second": result,
-                        "wall_seconds": wall, "device_hours": wall * devices / 3600,
-                        "train_seconds": SAMPLES / result, "final_accuracy": 0.98 if epochs else 0.9,
-                        "epochs_to_accuracy": epochs,
-                        "time_to_accuracy_seconds": epochs and epochs * 60_000 / result,
-                    }  # fmt: skip
-                rows.append(row)
-        return known_columns(pd.DataFrame(rows))
+        reached = [
+            self.epochs.get(point, (None,) * len(results))[repeat]
+            for point, results in self.points.items()
+            for repeat in range(len(results))
+        ]
+        runs = make_runs(self.points, epochs_to_accuracy=pd.Series(reached, dtype=float))
+        rate = runs["throughput_samples_per_second"]
+        wall = START_UP + SAMPLES / rate if self.walls else math.nan
+        return runs.assign(
+            train_seconds=SAMPLES / rate,
+            wall_seconds=wall,
+            device_hours=wall * runs["devices"] / 3600,
+            final_accuracy=runs["epochs_to_accuracy"].notna().map({True: 0.98, False: 0.9}),
+            time_to_accuracy_seconds=runs["epochs_to_accuracy"] * 60_000 / rate,
+        )
 
     @property
     def options_of(self) -> dict[str, Options]:

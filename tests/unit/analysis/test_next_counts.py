@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import pandas as pd
 import pytest
+from tests.unit.analysis.planted_tables import make_runs
 
 from scalewise.analysis.comparison.gains import gains
 from scalewise.analysis.decision.card import Card
@@ -23,7 +23,7 @@ from scalewise.analysis.rounds.chosen_devices import (
 )
 from scalewise.analysis.rounds.likely_answers import RunTimes, answers
 from scalewise.analysis.rounds.overhead_model import PredictedEfficiency
-from scalewise.analysis.scaling import known_columns, option_table, scaling_table
+from scalewise.analysis.scaling import option_table, scaling_table
 from scalewise.plan.config.experiment import DecisionRule, Repeats
 from scalewise.plan.runs.rounds import FIRST_OF_BASELINE
 
@@ -50,25 +50,14 @@ Speeds = Mapping[int, Sequence[float]]
 
 def decide(speeds: Speeds, rule: DecisionRule) -> Decision:
     """The decision of the pipeline on runs of these speeds."""
-    rows = [
-        {
-            "experiment": "study",
-            "run": f"d{devices}.r{repeat}",
-            "series": "all runs",
-            "devices": devices,
-            "nodes": float(max(1, devices // PER_NODE)),
-            "repeat": repeat,
-            "outcome": "completed",
-            "reason": "",
-            "throughput_samples_per_second": speed,
-            "train_seconds": SAMPLES / speed,
-            "wall_seconds": START_UP_SECONDS + SAMPLES / speed,
-            "device_hours": (START_UP_SECONDS + SAMPLES / speed) * devices / 3600,
-        }
-        for devices, found in speeds.items()
-        for repeat, speed in enumerate(found, start=1)
-    ]
-    runs = known_columns(pd.DataFrame(rows))
+    runs = make_runs({("all runs", devices): found for devices, found in speeds.items()})
+    seconds = SAMPLES / runs["throughput_samples_per_second"]
+    runs = runs.assign(
+        nodes=(runs["devices"] / PER_NODE).clip(lower=1.0),
+        train_seconds=seconds,
+        wall_seconds=START_UP_SECONDS + seconds,
+        device_hours=(START_UP_SECONDS + seconds) * runs["devices"] / 3600,
+    )
     compared = gains(runs)
     table = scaling_table(runs, "strong", None, compared)
     return decide_on_tables("study", table, option_table(runs, {}), rule, compared=compared)

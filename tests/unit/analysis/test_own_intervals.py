@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 from tests.planting import write_run
+from tests.unit.analysis.planted_tables import make_runs
 
 from scalewise.analysis.comparison.own_intervals import own_interval_notes
 from scalewise.analysis.tables import collect
@@ -16,23 +17,10 @@ from scalewise.plan.runs.run_definition import NO_OPTIONS
 from scalewise.records import OwnInterval
 
 
-def rows(rates: Sequence[float], **changed: Any) -> pd.DataFrame:
+def rows(rates: Sequence[float], devices: int = 8, **changed: Any) -> pd.DataFrame:
     """Runs of one point with these rates, ended by an interval of 0.4 %."""
-    values = {
-        "series": NO_OPTIONS,
-        "devices": 8,
-        "outcome": "completed",
-        "measured_steps": 110,
-        "own_half_width_fraction": 0.004,
-        "steady": True,
-        "ended_by": "interval",
-    }
-    return pd.DataFrame(
-        [
-            values | {"run": f"d8.r{repeat}", "throughput_samples_per_second": rate} | changed
-            for repeat, rate in enumerate(rates, 1)
-        ]
-    )
+    measured = {"measured_steps": 110, "own_half_width_fraction": 0.004, "steady": True}
+    return make_runs({(NO_OPTIONS, devices): rates}, **measured | {"ended_by": "interval"} | changed)
 
 
 def test_the_runs_that_were_cut_are_counted_with_their_steps_and_intervals() -> None:

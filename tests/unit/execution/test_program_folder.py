@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.planting import leave_failure
+from tests.small_runs import definition
 
 from scalewise.execution import train_job
 from scalewise.execution.history import load_history, would_fail_again
@@ -17,21 +18,9 @@ from scalewise.execution.train_job import TrainOptions, prepare_program_folder, 
 from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.plan_file import Limits
-from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import RECORD_LOG
 
-DEFINITION = RunDefinition(
-    experiment="own",
-    run="d2.r1",
-    shape="1x2",
-    batch_size_per_device=8,
-    global_batch_size=16,
-    repeat=1,
-    options={},
-    accelerator="cpu",
-    launcher="torchrun",
-    settings={"program": "train.py"},
-)
+DEFINITION = definition(2).model_copy(update={"settings": ProgramSettings(program="train.py")})
 
 
 @pytest.mark.parametrize("resumes", [False, True])

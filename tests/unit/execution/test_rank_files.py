@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.small_runs import definition
 
 from scalewise.execution.messages import Progress, RankSetup, TrainSpec
 from scalewise.execution.rank_files import RankFiles
-from scalewise.plan.runs.run_definition import RunDefinition
 
 HOST = "node-a"
 
@@ -25,20 +25,8 @@ GLOO = [
 
 @pytest.fixture
 def spec(tmp_path: Path) -> TrainSpec:
-    definition = RunDefinition(
-        experiment="study",
-        run="d2.r1",
-        shape="1x2",
-        batch_size_per_device=8,
-        global_batch_size=16,
-        repeat=1,
-        options={"gradient_as_bucket_view": True},
-        accelerator="cpu",
-        launcher="torchrun",
-        settings={"dataset": "digits", "model": "linear", "global_batch_size": 16},
-    )
     return TrainSpec(
-        definition=definition,
+        definition=definition(2),
         dataset=tmp_path / "d.safetensors",
         folder=tmp_path,
         started_at="2026-01-01T00:00:00+00:00",

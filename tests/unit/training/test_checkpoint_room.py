@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.data_files import Trap
 from tests.small_disk import needs_small_disk, on_small_disk
 
 from scalewise.builtin.checkpoints.storage import check_space, load, save
@@ -47,12 +48,9 @@ def test_what_is_loaded_is_what_was_saved(tmp_path: Path) -> None:
 
 
 def test_a_pickle_in_place_of_a_checkpoint_runs_nothing(tmp_path: Path) -> None:
-    class Touches:
-        def __reduce__(self) -> tuple[object, tuple[str]]:
-            return Path.touch, (str(tmp_path / "ran"),)
-
-    (tmp_path / "bare.pt").write_bytes(pickle.dumps({"weights": Touches()}, protocol=2))
-    torch.save({"weights": Touches()}, tmp_path / "zip.pt")
+    trap = {"weights": Trap(tmp_path / "ran")}
+    (tmp_path / "bare.pt").write_bytes(pickle.dumps(trap, protocol=2))
+    torch.save(trap, tmp_path / "zip.pt")
     for name in ("bare.pt", "zip.pt"):
         with pytest.raises(
             CheckpointError, match=rf"{name} cannot be loaded as a checkpoint of tensors: \w+"

@@ -9,11 +9,11 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.data_files import Trap
 from tests.small_disk import needs_small_disk, on_small_disk
 
 from scalewise.builtin.data.datasets import DatasetError, load, write
@@ -88,21 +88,11 @@ def test_a_file_that_has_gone_is_named(tmp_path: Path) -> None:
         load(tmp_path / "gone.safetensors")
 
 
-class _Trap:
-    """Leaves a file behind where it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, tuple[str]]:
-        return os.mkdir, (str(self.path),)
-
-
 @pytest.mark.refuses("data: pickle", "security: pickle for data")
 def test_a_pickle_in_place_of_data_is_refused_and_not_executed(tmp_path: Path) -> None:
     sprung = tmp_path / "sprung"
     path = tmp_path / "dataset.safetensors"
-    path.write_bytes(pickle.dumps(_Trap(sprung)))
+    path.write_bytes(pickle.dumps(Trap(sprung)))
     with pytest.raises(DatasetError, match="is damaged"):
         load(path)
     assert list(tmp_path.iterdir()) == [path]

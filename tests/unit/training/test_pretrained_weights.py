@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from tests.data_files import write_checksums
+from tests.data_files import Trap, write_checksums
 
 from scalewise.builtin.data.datasets import DatasetError, read
 from scalewise.builtin.data.fetch import Mirror, read_checksums
@@ -47,18 +46,10 @@ def test_weights_come_through_by_their_names(zipped: bool, near: Path) -> None:
     assert all(torch.equal(stored[name], value) for name, value in state.items())
 
 
-class _Trap:
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, tuple[str]]:
-        return Path.mkdir, (self.path,)  # type: ignore[return-value]
-
-
 @pytest.mark.refuses("security: pickle for weights")
 def test_a_program_in_place_of_weights_is_refused_and_not_executed(near: Path) -> None:
     sprung = near / "sprung"
-    torch.save({"fc.bias": _Trap(sprung)}, near / NAME)
+    torch.save({"fc.bias": Trap(sprung)}, near / NAME)
     with pytest.raises(DatasetError, match=f"{NAME}: does not hold tensors by name, and nothing else"):
         prepare_from(near)
     assert not sprung.exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tests.planting import leave_result, measurements, run_record
 from tests.small_runs import definition
 from tests.unit.watch.planted_status import point
 
@@ -109,10 +109,8 @@ class Follower:
         self.write(f"attempt/{PROGRESS}", progress.model_dump_json())
 
     def summary(self, outcome: str = "completed", rate: float | None = 200.0) -> None:
-        provenance = {"started_at": BEGAN, "ended_at": "2026-11-22T10:01:00.000+00:00"}
-        measured = {"throughput_samples_per_second": rate}
-        record = {"outcome": outcome, "measurements": measured, "provenance": provenance}
-        self.write("summary.json", json.dumps(record))
+        measured = measurements(throughput_samples_per_second=rate)
+        leave_result(self.folder, run_record(definition(2), outcome=outcome, measurements=measured))
 
     def status(self, in_session: bool = True, slurm: str = "", restarts: int = 0) -> RunStatus:
         """Return the status of the run, by its files, Snakemake's log and Slurm's answer on its job."""

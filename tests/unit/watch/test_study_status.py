@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from tests.planting import leave_result, run_record
 from tests.small_runs import definition
 from tests.unit.conftest import SCRIPTS
 from tests.unit.watch.planted_status import point
@@ -152,13 +153,8 @@ def test_another_folder_can_be_named_and_one_without_a_study_says_what_to_do(tmp
 
 
 def test_repeats_that_a_round_asks_for_and_that_are_there_already_are_done(tmp_path: Path) -> None:
-    provenance = {"started_at": "2026-11-22T10:00:00+00:00", "ended_at": "2026-11-22T10:01:00+00:00"}
-    measured = {"throughput_samples_per_second": 100.0}
-    summary = {"outcome": "completed", "measurements": measured, "provenance": provenance}
     for repeat in (1, 2, 3, 4):
-        folder = tmp_path / "digits" / "runs" / f"d1.r{repeat}"
-        folder.mkdir(parents=True)
-        (folder / "summary.json").write_text(json.dumps(summary))
+        leave_result(tmp_path / "digits" / "runs" / f"d1.r{repeat}", run_record(definition()))
     requested = Rounds(requested={"digits": {"d1": 5, "d2": 0}})
     begun = session(first_requested={"digits": {"d1": 3, "d2": 0}}, runs=(), rounds=requested)
 
