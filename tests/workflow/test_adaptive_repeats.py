@@ -71,7 +71,7 @@ class Adaptive:
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -> Adaptive:
+def adaptive(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -> Adaptive:
     workplace = Workplace(tmp_path_factory.mktemp("adaptive"), preloaded_python)
     plan = workplace.snakemake("-n", config=STUDY)
     first = workplace.snakemake("--scheduler", "greedy", config=STUDY)
@@ -80,29 +80,29 @@ def study(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -> A
 
 
 @pytest.fixture
-def copied(study: Adaptive, tmp_path: Path) -> Adaptive:
+def copied(adaptive: Adaptive, tmp_path: Path) -> Adaptive:
     """A copy of the study, for a test that changes it: whatever test comes next finds it as it was."""
-    shutil.copytree(study.workplace.folder, tmp_path / "study", symlinks=True)
-    return replace(study, workplace=replace(study.workplace, folder=tmp_path / "study"))
+    shutil.copytree(adaptive.workplace.folder, tmp_path / "study", symlinks=True)
+    return replace(adaptive, workplace=replace(adaptive.workplace, folder=tmp_path / "study"))
 
 
-def test_a_dry_run_before_anything_shows_the_first_runs_and_what_may_follow(study: Adaptive) -> None:
-    assert study.plan.code == 0, study.plan.text
-    assert study.plan.trained == FIRST
-    assert "narrow/d1.r1-2 (up to 4)  1x1" in study.plan.text
-    assert "device-hours (7 runs) if all points need their most repeats." in study.plan.text
+def test_a_dry_run_before_anything_shows_the_first_runs_and_what_may_follow(adaptive: Adaptive) -> None:
+    assert adaptive.plan.code == 0, adaptive.plan.text
+    assert adaptive.plan.trained == FIRST
+    assert "narrow/d1.r1-2 (up to 4)  1x1" in adaptive.plan.text
+    assert "device-hours (7 runs) if all points need their most repeats." in adaptive.plan.text
 
 
-def test_a_wide_point_gets_more_runs_up_to_its_most_and_a_narrow_one_none(study: Adaptive) -> None:
-    assert trained(study.first) == {*FIRST, "wide/d1.r3"}
-    assert study.round("narrow", 1)["verdict"] == "narrow enough"
-    assert study.round("wide", 1)["verdict"] == "too wide"
-    assert study.round("wide", 2)["verdict"] == "most repeats"
-    assert study.round("wide", 2)["completed"] == 3
+def test_a_wide_point_gets_more_runs_up_to_its_most_and_a_narrow_one_none(adaptive: Adaptive) -> None:
+    assert trained(adaptive.first) == {*FIRST, "wide/d1.r3"}
+    assert adaptive.round("narrow", 1)["verdict"] == "narrow enough"
+    assert adaptive.round("wide", 1)["verdict"] == "too wide"
+    assert adaptive.round("wide", 2)["verdict"] == "most repeats"
+    assert adaptive.round("wide", 2)["completed"] == 3
 
 
-def test_the_terminal_says_of_each_point_what_is_asked_for_and_why(study: Adaptive) -> None:
-    said = [line for line in study.first.text.splitlines() if "half-width" in line]
+def test_the_terminal_says_of_each_point_what_is_asked_for_and_why(adaptive: Adaptive) -> None:
+    said = [line for line in adaptive.first.text.splitlines() if "half-width" in line]
 
     assert sum("narrow: d1: half-width" in line and line.endswith(": enough") for line in said) == 1
     asked = [line for line in said if line.endswith("more than 0.0001 %: repeat 3 follows")]
@@ -110,24 +110,24 @@ def test_the_terminal_says_of_each_point_what_is_asked_for_and_why(study: Adapti
     assert sum(line.endswith("3 are the most, no more follow") for line in said) == 1
 
 
-def test_the_tables_hold_the_runs_that_were_asked_for(study: Adaptive) -> None:
-    assert study.listed("narrow") == ["d1.r1", "d1.r2"]
-    assert study.listed("wide") == ["d1.r1", "d1.r2", "d1.r3"]
+def test_the_tables_hold_the_runs_that_were_asked_for(adaptive: Adaptive) -> None:
+    assert adaptive.listed("narrow") == ["d1.r1", "d1.r2"]
+    assert adaptive.listed("wide") == ["d1.r1", "d1.r2", "d1.r3"]
 
 
-def test_a_second_run_does_nothing(study: Adaptive) -> None:
-    outcome = study.run()
+def test_a_second_run_does_nothing(adaptive: Adaptive) -> None:
+    outcome = adaptive.run()
 
     assert outcome.code == 0, outcome.text
     assert NOTHING in outcome.text
 
 
-def test_a_report_on_what_has_finished_and_snakemakes_own_can_be_made(study: Adaptive) -> None:
-    partial = study.run("partial_report")
+def test_a_report_on_what_has_finished_and_snakemakes_own_can_be_made(adaptive: Adaptive) -> None:
+    partial = adaptive.run("partial_report")
     assert partial.code == 0, partial.text
-    own = study.run("--report", "own.html")
+    own = adaptive.run("--report", "own.html")
     assert own.code == 0, own.text
-    assert (study.workplace.folder / "own.html").exists()
+    assert (adaptive.workplace.folder / "own.html").exists()
 
 
 def test_a_deleted_extra_run_is_made_again(copied: Adaptive) -> None:
@@ -168,10 +168,10 @@ def test_a_raised_maximum_adds_runs_and_repeats_none(copied: Adaptive) -> None:
     assert NOTHING in copied.run(*TABLES, **raised).text
 
 
-def test_going_over_to_a_plain_number_trains_nothing(study: Adaptive) -> None:
+def test_going_over_to_a_plain_number_trains_nothing(adaptive: Adaptive) -> None:
     fixed = {"old": "{min: 2, max: 4, until_interval: 1}", "new": "2"}
 
-    outcome = study.run("-n", **fixed)
+    outcome = adaptive.run("-n", **fixed)
 
     assert outcome.code == 0, outcome.text
     assert outcome.trained == set()

@@ -110,7 +110,7 @@ def interrupt(snakemake: Running, judged: Path, runs: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -> Chosen:
+def chosen(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -> Chosen:
     workplace = Workplace(tmp_path_factory.mktemp("chosen"), preloaded_python)
     folder = workplace.folder / "results" / "planted"
     seen: dict[str, str] = {}
@@ -130,29 +130,29 @@ def study(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -> C
 
 
 @pytest.fixture
-def copied(study: Chosen, tmp_path: Path) -> Chosen:
+def copied(chosen: Chosen, tmp_path: Path) -> Chosen:
     """A copy of the study, for a test that changes it: whatever test comes next finds it as it was."""
-    shutil.copytree(study.workplace.folder, tmp_path / "study", symlinks=True)
-    return replace(study, workplace=replace(study.workplace, folder=tmp_path / "study"))
+    shutil.copytree(chosen.workplace.folder, tmp_path / "study", symlinks=True)
+    return replace(chosen, workplace=replace(chosen.workplace, folder=tmp_path / "study"))
 
 
-def test_the_planted_answer_is_found_with_fewer_runs_than_all(study: Chosen) -> None:
-    assert study.decision["devices"] == ANSWER, study.decision
-    choice = study.decision["choice"]
+def test_the_planted_answer_is_found_with_fewer_runs_than_all(chosen: Chosen) -> None:
+    assert chosen.decision["devices"] == ANSWER, chosen.decision
+    choice = chosen.decision["choice"]
     # fewer device counts are measured: a run that other tests on this machine disturb is measured again
     assert choice["full_grid_runs"] == 12
-    assert choice["runs"] == len(study.ended) < 12
+    assert choice["runs"] == len(chosen.ended) < 12
     assert 0 < choice["spent_device_hours"] < choice["full_grid_device_hours"]
     assert not choice["is_open"]
-    assert {f"d{ANSWER}.r1", f"d{ANSWER}.r2", "d1.r1", "d1.r2"} <= set(study.ended)
+    assert {f"d{ANSWER}.r1", f"d{ANSWER}.r2", "d1.r1", "d1.r2"} <= set(chosen.ended)
 
 
-def test_a_study_interrupted_in_each_round_goes_on_and_measures_nothing_twice(study: Chosen) -> None:
+def test_a_study_interrupted_in_each_round_goes_on_and_measures_nothing_twice(chosen: Chosen) -> None:
     # that no run was measured again is asserted after each interruption
-    assert study.interruptions >= 3
-    assert study.last.code == 0
-    assert NOTHING in study.last.text
-    rounds = study.rounds()
+    assert chosen.interruptions >= 3
+    assert chosen.last.code == 0
+    assert NOTHING in chosen.last.text
+    rounds = chosen.rounds()
     assert [each.requests_more for each in rounds] == [True] * (len(rounds) - 1) + [False]
 
 

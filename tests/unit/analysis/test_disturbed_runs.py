@@ -52,7 +52,7 @@ def experiment(points: Mapping[int, Sequence[Measured]], **keys: Any) -> Experim
 
 
 @pytest.fixture
-def study(tmp_path: Path) -> Callable[..., Conclusion]:
+def concluded(tmp_path: Path) -> Callable[..., Conclusion]:
     def conclusion(
         points: Mapping[int, Sequence[Measured]], slurm_job_id: str | None = None, **keys: Any
     ) -> Conclusion:
@@ -81,17 +81,17 @@ def above_1(found: Conclusion) -> str:
 
 @pytest.mark.parametrize("job", [None, "7"], ids=["one machine", "Slurm"])
 def test_advice_on_disturbed_runs_names_a_key_of_slurm_only_for_runs_of_slurm(
-    study: Callable[..., Conclusion], job: str | None
+    concluded: Callable[..., Conclusion], job: str | None
 ) -> None:
-    first = study({1: busy(BUSY), 2: QUIET_2}, slurm_job_id=job).decision.cautions[0]
+    first = concluded({1: busy(BUSY), 2: QUIET_2}, slurm_job_id=job).decision.cautions[0]
     assert "on a quiet machine" in first
     assert ("slurm.exclusive" in first) == (job is not None)
 
 
 def test_an_answer_that_rests_on_a_busy_machine_is_not_clear_and_says_so_first(
-    study: Callable[..., Conclusion],
+    concluded: Callable[..., Conclusion],
 ) -> None:
-    found = study({1: busy(BUSY), 2: QUIET_2})
+    found = concluded({1: busy(BUSY), 2: QUIET_2})
 
     assert not found.decision.clear
     first = found.decision.cautions[0]
@@ -105,8 +105,8 @@ def test_an_answer_that_rests_on_a_busy_machine_is_not_clear_and_says_so_first(
     assert above_1(found).startswith("Efficiency is above 1: 1.74 on 2 devices.")
 
 
-def test_a_disturbed_run_is_set_apart_if_its_point_has_others(study: Callable[..., Conclusion]) -> None:
-    found = study({1: [*QUIET_1, *busy([(716.0, 0.90)])], 2: [*QUIET_2, (4715.0, {})]})
+def test_a_disturbed_run_is_set_apart_if_its_point_has_others(concluded: Callable[..., Conclusion]) -> None:
+    found = concluded({1: [*QUIET_1, *busy([(716.0, 0.90)])], 2: [*QUIET_2, (4715.0, {})]})
 
     (row,) = (row for _, row in found.scaling.iterrows() if row["devices"] == 1)
     assert (row["n"], row["n_failed"], row["n_set_apart"], row["n_not_comparable"]) == (3, 0, 1, 1)
@@ -120,9 +120,9 @@ def test_a_disturbed_run_is_set_apart_if_its_point_has_others(study: Callable[..
     )
 
 
-def test_the_share_of_the_cpus_counts_from_a_tenth_on(study: Callable[..., Conclusion]) -> None:
+def test_the_share_of_the_cpus_counts_from_a_tenth_on(concluded: Callable[..., Conclusion]) -> None:
     below = [(rate, {"other_cpu_fraction": 0.099}) for rate in (2510.0, 2500.0, 2520.0)]
-    assert study({1: below, 2: QUIET_2}).decision.cautions == []
+    assert concluded({1: below, 2: QUIET_2}).decision.cautions == []
 
 
 @pytest.mark.parametrize(
@@ -176,9 +176,9 @@ GROWS = {"repeats": {"min": 3, "max": 10}}
 
 
 @pytest.fixture
-def judged(tmp_path: Path, study: Callable[..., Conclusion]) -> Callable[..., Round]:
+def judged(tmp_path: Path, concluded: Callable[..., Conclusion]) -> Callable[..., Round]:
     def round_of(points: Mapping[int, Sequence[Measured]]) -> Round:
-        study(points, **GROWS)
+        concluded(points, **GROWS)
         spec = experiment(points, **GROWS)
         definition = canonical_json({"name": "study", "spec": spec.model_dump(mode="json")})
         return judge_round(definition, 1, tmp_path / "study")
@@ -224,8 +224,8 @@ def single(rates: Mapping[int, float], **measured: Any) -> dict[int, list[Measur
     return {devices: [(rate, measured)] for devices, rate in rates.items()}
 
 
-def test_a_published_efficiency_of_1_6_is_not_clear(study: Callable[..., Conclusion]) -> None:
-    found = study(single(A100))
+def test_a_published_efficiency_of_1_6_is_not_clear(concluded: Callable[..., Conclusion]) -> None:
+    found = concluded(single(A100))
 
     assert not found.decision.clear
     assert above_1(found).startswith(
@@ -236,10 +236,10 @@ def test_a_published_efficiency_of_1_6_is_not_clear(study: Callable[..., Conclus
 
 
 def test_an_efficiency_above_1_is_not_clear_also_if_its_interval_reaches_below(
-    study: Callable[..., Conclusion],
+    concluded: Callable[..., Conclusion],
 ) -> None:
     rates = {1: (1000.0, 800.0, 1250.0), 2: (2850.0, 2200.0, 1700.0)}
-    found = study({devices: [(rate, {}) for rate in runs] for devices, runs in rates.items()})
+    found = concluded({devices: [(rate, {}) for rate in runs] for devices, runs in rates.items()})
 
     assert found.scaling["parallel_efficiency_low"].iloc[1] < 1
     assert not found.decision.clear
@@ -249,8 +249,8 @@ def test_an_efficiency_above_1_is_not_clear_also_if_its_interval_reaches_below(
     )
 
 
-def test_a_baseline_short_of_memory_is_recognized_by_its_peak(study: Callable[..., Conclusion]) -> None:
-    found = study(single(A100))
+def test_a_baseline_short_of_memory_is_recognized_by_its_peak(concluded: Callable[..., Conclusion]) -> None:
+    found = concluded(single(A100))
     base = found.scaling["devices"] == 1
     scaling = found.scaling.assign(device_memory_bytes=42.9e9)
     scaling.loc[base, "peak_memory_bytes"] = 39.5e9
@@ -263,7 +263,7 @@ def test_a_baseline_short_of_memory_is_recognized_by_its_peak(study: Callable[..
 
 
 def test_a_baseline_short_of_memory_is_recognized_by_a_smaller_batch_that_is_faster(
-    study: Callable[..., Conclusion],
+    concluded: Callable[..., Conclusion],
 ) -> None:
     passes = [
         Pass(batch_size=256, forward_seconds=0.1, backward_seconds=0.3),
@@ -273,7 +273,7 @@ def test_a_baseline_short_of_memory_is_recognized_by_a_smaller_batch_that_is_fas
     points[1] = [(1622.0, {"passes": passes})]
 
     (caution,) = (
-        each for each in study(points).decision.cautions if each.startswith("Efficiency is above 1")
+        each for each in concluded(points).decision.cautions if each.startswith("Efficiency is above 1")
     )
     assert "by itself it makes 1.67x the samples/s with a smaller batch" in caution
 

@@ -33,7 +33,7 @@ def spread(rate: float) -> list[float]:
 
 
 @pytest.fixture(scope="module")
-def study() -> pd.DataFrame:
+def runs() -> pd.DataFrame:
     return make_runs({(ALONE, 1): spread(100), (ALONE, 2): spread(180), (ALONE, 4): spread(310)})
 
 
@@ -64,10 +64,10 @@ def titles(figure: Figure) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def drawn(study: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Drawn:
+def drawn(runs: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Drawn:
     """The same study twice."""
     folder = tmp_path_factory.mktemp("figures")
-    return [draw(study, make_epochs(study), folder / "new" / name) for name in ("first", "second")]
+    return [draw(runs, make_epochs(runs), folder / "new" / name) for name in ("first", "second")]
 
 
 @pytest.mark.slow
@@ -96,8 +96,8 @@ def test_text_of_a_figure_is_text_and_nothing_is_fetched_where_it_is_read(drawn:
             assert b"://" not in content.replace(b'"http://www.w3.org/', b'"'), name
 
 
-def test_throughput_shows_means_bounds_and_single_runs(study: pd.DataFrame) -> None:
-    (axes,) = drawing.throughput(scaling_table(study, "strong"), study).axes
+def test_throughput_shows_means_bounds_and_single_runs(runs: pd.DataFrame) -> None:
+    (axes,) = drawing.throughput(scaling_table(runs, "strong"), runs).axes
     assert axes.get_xlabel() == "devices"
     assert axes.get_ylabel() == "throughput (samples/s)"
     assert ticks(axes) == ["1", "2", "4"]
@@ -111,8 +111,8 @@ def test_throughput_shows_means_bounds_and_single_runs(study: pd.DataFrame) -> N
     assert axes.get_ylim()[0] == 0
 
 
-def test_speedup_is_drawn_against_the_ideal_and_names_its_baseline(study: pd.DataFrame) -> None:
-    (axes,) = relative.speedup(scaling_table(study, "strong")).axes
+def test_speedup_is_drawn_against_the_ideal_and_names_its_baseline(runs: pd.DataFrame) -> None:
+    (axes,) = relative.speedup(scaling_table(runs, "strong")).axes
     assert axes.get_ylabel() == "speedup over 1 device"
     assert "ideal" in words(axes)
     assert np.asarray(axes.lines[0].get_ydata()).tolist() == [1.0, 2.0, 4.0]
@@ -137,8 +137,8 @@ def test_series_with_different_baselines_each_have_their_ideal_line() -> None:
     assert shown_names(["bf16", "bf16 (A100)"]) == ["bf16 (all other runs)", "bf16 (A100)"]
 
 
-def test_efficiency_shows_what_was_asked_for(study: pd.DataFrame) -> None:
-    figure = efficiency(scaling_table(study, "strong"), 0.85)
+def test_efficiency_shows_what_was_asked_for(runs: pd.DataFrame) -> None:
+    figure = efficiency(scaling_table(runs, "strong"), 0.85)
     (axes,) = figure.axes
     assert axes.get_ylabel() == "parallel efficiency"
     assert {"ideal: 100 %", "required: 85 %"} <= words(axes)
@@ -146,15 +146,15 @@ def test_efficiency_shows_what_was_asked_for(study: pd.DataFrame) -> None:
     assert all(label.get_text().endswith("%") for label in axes.get_yticklabels())
 
 
-def test_memory_has_its_unit_and_says_what_it_counts(study: pd.DataFrame) -> None:
-    (axes,) = drawing.memory(scaling_table(study, "strong"), study).axes
+def test_memory_has_its_unit_and_says_what_it_counts(runs: pd.DataFrame) -> None:
+    (axes,) = drawing.memory(scaling_table(runs, "strong"), runs).axes
     assert axes.get_ylabel() == "peak memory per device (MB)\nprocess peak RSS"
     drawn = [np.asarray(line.get_ydata()).tolist() for line in axes.lines]
     assert [700.0] * 3 in drawn
 
 
-def test_loss_curves_are_of_both_splits_by_device_count(study: pd.DataFrame) -> None:
-    epochs = make_epochs(study)
+def test_loss_curves_are_of_both_splits_by_device_count(runs: pd.DataFrame) -> None:
+    epochs = make_epochs(runs)
     figure = epoch_figures.loss(epochs)
     assert [axes.get_xlabel() for axes in figure.axes] == ["epoch", "training time (s)"] * 2
     assert [axes.get_ylabel() for axes in figure.axes] == ["test loss", "", "training loss", ""]
@@ -165,8 +165,8 @@ def test_loss_curves_are_of_both_splits_by_device_count(study: pd.DataFrame) -> 
     assert test != training, "each loss has an axis that fits it"
 
 
-def test_a_loss_that_falls_to_a_third_has_a_logarithmic_axis(study: pd.DataFrame) -> None:
-    epochs = make_epochs(study)
+def test_a_loss_that_falls_to_a_third_has_a_logarithmic_axis(runs: pd.DataFrame) -> None:
+    epochs = make_epochs(runs)
     assert epochs["test_loss"].max() / epochs["test_loss"].min() > 3
     assert {axes.get_yscale() for axes in epoch_figures.loss(epochs).axes} == {"log"}
     flat = epochs.assign(test_loss=1 + epochs["test_loss"], train_loss=epochs["train_loss"] - 0.6)
@@ -174,8 +174,8 @@ def test_a_loss_that_falls_to_a_third_has_a_logarithmic_axis(study: pd.DataFrame
     assert scales == ["linear"] * 4, "a loss at or below zero has no logarithm"
 
 
-def test_accuracy_curves_show_the_target(study: pd.DataFrame) -> None:
-    figure = epoch_figures.accuracy(make_epochs(study), 0.975)
+def test_accuracy_curves_show_the_target(runs: pd.DataFrame) -> None:
+    figure = epoch_figures.accuracy(make_epochs(runs), 0.975)
     left, right = figure.axes
     assert [axes.get_ylabel() for axes in figure.axes] == ["test accuracy", ""]
     assert [words(left), words(right)] == [set(), {"target\n97.5 %"}]
@@ -183,7 +183,7 @@ def test_accuracy_curves_show_the_target(study: pd.DataFrame) -> None:
     (label,) = right.texts
     assert label.get_window_extent().x0 > right.get_window_extent().x1, "it lies across no curve"
     assert [text.get_text() for text in left.get_yticklabels()][-2:] == ["90 %", "100 %"]
-    for axes in epoch_figures.accuracy(make_epochs(study), None).axes:
+    for axes in epoch_figures.accuracy(make_epochs(runs), None).axes:
         assert words(axes) == set()
 
 
@@ -205,8 +205,8 @@ def test_a_figure_of_curves_says_of_how_many_runs_they_are_and_what_a_device_is(
             assert said in title
 
 
-def test_against_seconds_a_curve_is_as_long_as_its_training_took(study: pd.DataFrame) -> None:
-    epochs = make_epochs(study)
+def test_against_seconds_a_curve_is_as_long_as_its_training_took(runs: pd.DataFrame) -> None:
+    epochs = make_epochs(runs)
     epochs.loc[epochs["devices"] == 1, "elapsed_train_seconds"] *= np.repeat([0.9, 1, 1.2], 4)
     by_epoch, by_time = epoch_figures.accuracy(epochs, None).axes
     on_one = epochs[(epochs["devices"] == 1) & (epochs["repeat"] == 2)]
@@ -332,8 +332,8 @@ def test_many_device_counts_have_a_logarithmic_axis(tmp_path: Path) -> None:
     assert draw(runs, make_epochs(runs), tmp_path).keys() == FILES
 
 
-def test_few_device_counts_have_a_linear_axis(study: pd.DataFrame) -> None:
-    (axes,) = relative.speedup(scaling_table(study, "strong")).axes
+def test_few_device_counts_have_a_linear_axis(runs: pd.DataFrame) -> None:
+    (axes,) = relative.speedup(scaling_table(runs, "strong")).axes
     assert axes.get_xscale() == "linear"
 
 
@@ -366,8 +366,8 @@ def test_without_a_completed_run_every_figure_says_so(
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
 @pytest.mark.slow
 def test_a_run_that_diverged_does_not_keep_the_others_from_being_drawn(
-    study: pd.DataFrame, tmp_path: Path, loss: float
+    runs: pd.DataFrame, tmp_path: Path, loss: float
 ) -> None:
-    epochs = make_epochs(study)
+    epochs = make_epochs(runs)
     epochs.loc[epochs["run"] == epochs["run"].iloc[-1], ["train_loss", "test_loss"]] = loss
-    assert draw(study, epochs, tmp_path).keys() == FILES
+    assert draw(runs, epochs, tmp_path).keys() == FILES

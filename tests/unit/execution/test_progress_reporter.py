@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 from tests.waiting import wait_until
@@ -16,12 +15,10 @@ from scalewise.execution.progress_reporter import ProgressReporter, say
 from scalewise.execution.rank_files import RankFiles
 
 
-@pytest.fixture
-def rank_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RankFiles:
+@pytest.fixture(autouse=True)
+def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messengers, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(messengers, "END_SECONDS", 60)
-    (tmp_path / "attempt").mkdir()
-    return RankFiles(tmp_path / "attempt")
 
 
 def wait_for_request(reporter: ProgressReporter) -> str:

@@ -53,7 +53,7 @@ from scalewise.records import (
 DEFINITION = definition(2, epochs=2)
 
 
-class Training:
+class RestartedRun:
     """A run's folder, in which starts are made as train.py makes them."""
 
     def __init__(self, folder: Path) -> None:
@@ -101,102 +101,106 @@ def new_start(by_user: bool = False) -> Start:
 
 
 @pytest.fixture
-def training(tmp_path: Path) -> Training:
-    return Training(tmp_path)
+def restarted(tmp_path: Path) -> RestartedRun:
+    return RestartedRun(tmp_path)
 
 
-def test_a_training_that_nothing_disturbs_has_one_start_and_loses_nothing(training: Training) -> None:
-    assert training.starts_if_from(0) == (1, 0)
-    history = read_history(training.folder)
+def test_a_training_that_nothing_disturbs_has_one_start_and_loses_nothing(restarted: RestartedRun) -> None:
+    assert restarted.starts_if_from(0) == (1, 0)
+    history = read_history(restarted.folder)
     assert history is not None
     (only,) = history.starts
     assert (only.outcome, only.from_step, only.ended_at) == (None, 0, None)
 
 
-def test_steps_that_no_checkpoint_had_are_counted_as_lost(training: Training) -> None:
-    training.start(0, seen=130)
-    assert training.starts_if_from(100) == (2, 30)
-    training.rank_files.progress(Progress(epoch=0, epochs=2, step=250))
-    assert training.starts_if_from(250) == (3, 30)
-    training.rank_files.progress(Progress(epoch=0, epochs=2, step=260))
+def test_steps_that_no_checkpoint_had_are_counted_as_lost(restarted: RestartedRun) -> None:
+    restarted.start(0, seen=130)
+    assert restarted.starts_if_from(100) == (2, 30)
+    restarted.rank_files.progress(Progress(epoch=0, epochs=2, step=250))
+    assert restarted.starts_if_from(250) == (3, 30)
+    restarted.rank_files.progress(Progress(epoch=0, epochs=2, step=260))
     # the newest checkpoint was damaged
-    assert training.starts_if_from(200) == (4, 30 + 60)
+    assert restarted.starts_if_from(200) == (4, 30 + 60)
 
 
-def test_a_start_that_was_killed_is_filled_in_by_the_next(training: Training) -> None:
-    training.start(0, seen=42)
-    (killed,) = training.earlier().starts
+def test_a_start_that_was_killed_is_filled_in_by_the_next(restarted: RestartedRun) -> None:
+    restarted.start(0, seen=42)
+    (killed,) = restarted.earlier().starts
     assert (killed.outcome, killed.steps, killed.no_progress) == ("killed", 42, True)
 
 
-def test_where_the_ranks_stopped_in_order_the_step_is_the_one_they_stopped_at(training: Training) -> None:
-    history = training.start(0, seen=42)
-    training.rank_files.stopped(GracefulStop(step=50, saved=True, stop_source="SIGUSR1"))
-    history.end(training.rank_files, outcome="interrupted", reason="ended by SIGUSR1.")
+def test_where_the_ranks_stopped_in_order_the_step_is_the_one_they_stopped_at(
+    restarted: RestartedRun,
+) -> None:
+    history = restarted.start(0, seen=42)
+    restarted.rank_files.stopped(GracefulStop(step=50, saved=True, stop_source="SIGUSR1"))
+    history.end(restarted.rank_files, outcome="interrupted", reason="ended by SIGUSR1.")
     (start,) = history.history.starts
     assert (start.steps, start.ended_at is not None) == (50, True)
-    assert read_history(training.folder) == history.history
-    assert training.starts_if_from(50) == (2, 0)
+    assert read_history(restarted.folder) == history.history
+    assert restarted.starts_if_from(50) == (2, 0)
 
 
 @pytest.mark.fault(17)
-def test_tries_in_a_row_that_come_no_further_are_counted_against_the_training(training: Training) -> None:
+def test_tries_in_a_row_that_come_no_further_are_counted_against_the_training(
+    restarted: RestartedRun,
+) -> None:
     for _ in range(2):
-        training.end(0)
-    training.start(0)  # and one that was killed
-    assert training.row(0) == ["killed", "failed", "failed"]
+        restarted.end(0)
+    restarted.start(0)  # and one that was killed
+    assert restarted.row(0) == ["killed", "failed", "failed"]
 
 
-def test_progress_forgives_what_failed_before_it(training: Training) -> None:
-    training.end(0)
-    training.end(0, seen=120)
-    assert training.row(100) == []
-    training.end(100)
-    assert training.row(100) == ["failed"]
+def test_progress_forgives_what_failed_before_it(restarted: RestartedRun) -> None:
+    restarted.end(0)
+    restarted.end(0, seen=120)
+    assert restarted.row(100) == []
+    restarted.end(100)
+    assert restarted.row(100) == ["failed"]
 
 
-def test_tries_that_a_signal_ended_stand_aside(training: Training) -> None:
-    training.end(0)
+def test_tries_that_a_signal_ended_stand_aside(restarted: RestartedRun) -> None:
+    restarted.end(0)
     for _ in range(5):
-        training.end(0, why="interrupted", no_progress=False)
-    training.end(0)
-    assert training.row(0) == ["failed", "failed"]
+        restarted.end(0, why="interrupted", no_progress=False)
+    restarted.end(0)
+    assert restarted.row(0) == ["failed", "failed"]
 
 
 def test_a_user_who_starts_again_forgives_failures_and_keeps_the_counts_of_what_is_resumed(
-    training: Training,
+    restarted: RestartedRun,
 ) -> None:
-    training.end(0, seen=130)
-    training.end(100, seen=110)
-    history = training.start(100, seen=110, by_user=True).history
+    restarted.end(0, seen=130)
+    restarted.end(100, seen=110)
+    history = restarted.start(100, seen=110, by_user=True).history
     assert (len(in_training(history)), lost_steps(history, 100)) == (3, 30 + 10)
-    assert training.row(100) == ["killed"]
+    assert restarted.row(100) == ["killed"]
 
 
-def test_a_training_that_begins_again_has_no_earlier_starts(training: Training) -> None:
-    training.end(0, seen=130)
+def test_a_training_that_begins_again_has_no_earlier_starts(restarted: RestartedRun) -> None:
+    restarted.end(0, seen=130)
     other = DEFINITION.model_copy(update={"settings": definition(epochs=3).settings})
-    assert in_training(training.earlier(definition=other)) == []
-    assert in_training(training.earlier(dataset="b")) == []
-    assert len(in_training(training.earlier())) == 1
-    training.end(0, why="completed")
+    assert in_training(restarted.earlier(definition=other)) == []
+    assert in_training(restarted.earlier(dataset="b")) == []
+    assert len(in_training(restarted.earlier())) == 1
+    restarted.end(0, why="completed")
     # what they took is still known
-    assert (in_training(training.earlier()), len(training.earlier().starts)) == ([], 2)
-    history = training.start(0, by_user=True).history
+    assert (in_training(restarted.earlier()), len(restarted.earlier().starts)) == ([], 2)
+    history = restarted.start(0, by_user=True).history
     assert (len(in_training(history)), len(history.starts)) == (1, 3)
 
 
 @pytest.mark.parametrize("damage", ["", "{", '{"starts": 3}', "\x00\xff"])
-def test_a_damaged_history_is_as_none(training: Training, damage: str) -> None:
-    training.end(0)
-    (training.folder / HISTORY).write_text(damage, encoding="latin-1")
-    assert training.earlier().starts == []
+def test_a_damaged_history_is_as_none(restarted: RestartedRun, damage: str) -> None:
+    restarted.end(0)
+    (restarted.folder / HISTORY).write_text(damage, encoding="latin-1")
+    assert restarted.earlier().starts == []
 
 
-def test_progress_that_was_cut_off_while_it_was_written_is_none(training: Training) -> None:
-    training.start(0, seen=42)
-    (training.rank_files.folder / "progress.json").write_text("{", encoding="utf-8")
-    assert training.earlier().starts[0].steps is None
+def test_progress_that_was_cut_off_while_it_was_written_is_none(restarted: RestartedRun) -> None:
+    restarted.start(0, seen=42)
+    (restarted.rank_files.folder / "progress.json").write_text("{", encoding="utf-8")
+    assert restarted.earlier().starts[0].steps is None
 
 
 def start(folder: Path, spent: float = 0.0) -> RunFailedError:

@@ -13,6 +13,7 @@ import pytest
 from snakemake_executor_plugin_slurm.submit_string import get_submit_command
 from snakemake_executor_plugin_slurm.utils import set_gres_string
 from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
+from tests.stand_ins import Resources
 
 from scalewise.plan.jobs.make_plan import make_plan
 from scalewise.plan.plan_file import TrainJob, requested
@@ -63,13 +64,6 @@ def plan(tmp_path: Path) -> Plan:
 
 def of(study: Study, shape: str, experiment: str = "a") -> Allocation:
     return study.allocations[experiment, SHAPES[shape]]
-
-
-class Resources(SimpleNamespace):
-    """As Snakemake gives them to an executor: attributes, and ``get``."""
-
-    def get(self, name: str, default: object = None) -> object:
-        return getattr(self, name, default)
 
 
 def resources_of(study: Study, shape: str, experiment: str = "a") -> dict[str, Any]:

@@ -22,6 +22,7 @@ from snakemake_executor_plugin_slurm.submit_string import get_submit_command
 from snakemake_executor_plugin_slurm.utils import set_gres_string
 from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
 from tests.reliability.thoroughness import times
+from tests.stand_ins import Resources
 from tests.unit.plan.fuzzed_studies import (
     SITES,
     STUDIES,
@@ -235,13 +236,6 @@ def check_command(run: RunDefinition, allocation: Allocation, site: Site) -> Non
     line += set_gres_string(job)
     for text in (line, allocation.sbatch_args()):
         assert SAFE.fullmatch(QUOTED.sub("", text)), text
-
-
-class Resources(SimpleNamespace):
-    """As Snakemake gives them to an executor: attributes, and ``get``."""
-
-    def get(self, name: str, default: object = None) -> object:
-        return getattr(self, name, default)
 
 
 def check_definition(run: RunDefinition) -> None:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.unit.planted_rounds import leave
 
 from scalewise.plan.config.experiment import Experiment, Repeats
 from scalewise.plan.runs.rounds import (
@@ -25,7 +26,7 @@ from scalewise.plan.runs.rounds import (
 from scalewise.plan.runs.runs import priority
 from scalewise.plan.study import Study
 from scalewise.plan.terminal.plan_table import plan_table
-from scalewise.records import RecordError, write_json
+from scalewise.records import RecordError
 
 Load = Callable[[str], Study]
 Refuse = Callable[[str], list[str]]
@@ -74,14 +75,6 @@ def judged(number: int, asked: dict[str, tuple[int, int]], rule: Repeats = RULE)
 
 FIRST = judged(1, {"d1": (3, 3), "d2": (3, 6)})
 SECOND = judged(2, {"d1": (3, 3), "d2": (6, 6)})
-
-
-def leave(folder: Path, *rounds: Round) -> None:
-    """The files that the rounds leave."""
-    for each in rounds:
-        path = round_file(folder, each.number)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, each)
 
 
 def names(point: str, count: int) -> list[str]:
