@@ -15,11 +15,11 @@ from tests.small_runs import definition
 
 import cli
 from scalewise.analysis.rounds.judge_round import judge_round
-from scalewise.plan.config.experiment import ProgramExperiment
+from scalewise.plan.config.experiment import Experiment, ProgramExperiment
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.jobs.make_plan import make_plan, write_plan
 from scalewise.plan.runs.rounds import Round, known_rounds
-from scalewise.plan.runs.run_definition import RunDefinition, parse_run_name
+from scalewise.plan.runs.run_definition import RunDefinition, parse_point_name, parse_run_name
 from scalewise.plan.runs.runs import global_batch, repeat_settings, settings_of
 from scalewise.plan.study import PlannedExperiment, Study, load_study
 from scalewise.records import (
@@ -152,10 +152,15 @@ def leave_failure(folder: Path, run: RunDefinition, outcome: str, reason: str, *
     return folder
 
 
+def experiment(**changed: Any) -> Experiment:
+    """Return the study that the runs of ``write_run`` are of: three on 1 device, three on 2."""
+    training = {"dataset": "digits", "model": "linear", "global_batch_size": 256}
+    return Experiment.model_validate(training | {"devices": [1, 2], "repeats": 3} | changed)
+
+
 def write_run(
     runs_folder: Path,
     run: str,
-    devices: int,
     outcome: str = "completed",
     *,
     options: Mapping[str, Any] | None = None,
@@ -170,8 +175,7 @@ def write_run(
 
     Args:
         runs_folder: Holds a folder for each run.
-        run: Its name, ``d2.r1``.
-        devices: Of the run.
+        run: Its name, ``d2.r1``, which has the number of its devices.
         outcome: How it ended.
         options: Swept values.
         accuracies: Of each epoch.
@@ -181,7 +185,8 @@ def write_run(
         origin: Replaces parts of the provenance.
         measured: Figures that are not the usual ones.
     """
-    repeat = parse_run_name(run)[1]
+    point, repeat = parse_run_name(run)
+    devices = parse_point_name(point)[0]
     changed = {"global_batch_size": 256, "seed": repeat} | dict(options or {}) | dict(settings or {})
     planned = definition(devices, **changed).model_copy(
         update={

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from scipy.stats import ttest_ind
-from tests.planting import write_run
+from tests.planting import experiment, write_run
 from tests.slowdowns import sentences
 from tests.unit.analysis.planted_tables import make_runs
 
@@ -21,7 +21,6 @@ from scalewise.analysis.bottlenecks.losses import difference_of_means
 from scalewise.analysis.bottlenecks.time_parts import COMPUTE, LOADER, STRAGGLER
 from scalewise.analysis.experiment_tables import compute
 from scalewise.analysis.scaling import scaling_table
-from scalewise.plan.config.experiment import Experiment
 from scalewise.records import Window
 
 ALONE = "all runs"
@@ -234,12 +233,10 @@ def test_start_up_stands_by_itself_in_the_decision(tmp_path: Path) -> None:
     window = Window(first_step=0, steps=1, samples=256, seconds=0.25, warmup=False)
     for devices in (1, 2):
         write_run(
-            tmp_path / "runs", f"d{devices}.r1", devices, rate=1000.0 * devices, windows=[window],
+            tmp_path / "runs", f"d{devices}.r1", rate=1000.0 * devices, windows=[window],
             origin={"ended_at": "2026-01-01T00:00:10+00:00"},
         )  # fmt: skip
-    spec = Experiment.model_validate(
-        {"dataset": "digits", "model": "linear", "global_batch_size": 256, "devices": [1, 2], "repeats": 1}
-    )
+    spec = experiment(repeats=1)
     compute(AnalysisSpec("study", spec), tmp_path / "runs", tmp_path)
     decision = json.loads((tmp_path / "decision.json").read_text(encoding="utf-8"))
     (said,) = decision["startup"]

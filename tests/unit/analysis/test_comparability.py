@@ -25,9 +25,9 @@ from scalewise.records import Provenance, RunRecord, read_summary
 def summary_of(tmp_path: Path) -> Callable[..., RunRecord]:
     """The summary of a run that is written and read back."""
 
-    def read(run: str = "d2.r1", devices: int = 2, **changed: Any) -> RunRecord:
+    def read(run: str = "d2.r1", **changed: Any) -> RunRecord:
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
-        return read_summary(write_run(folder, run, devices, **changed))
+        return read_summary(write_run(folder, run, **changed))
 
     return read
 
@@ -39,8 +39,8 @@ def fingerprint(summary: RunRecord) -> Fingerprint:
 def test_runs_that_differ_in_devices_repeat_host_and_commit_have_one_fingerprint(
     summary_of: Callable[..., RunRecord],
 ) -> None:
-    first = fingerprint(summary_of("d1.r1", 1))
-    other = fingerprint(summary_of("d4.r3", 4, origin={"hosts": ["node-b"], "commit": "def456"}))
+    first = fingerprint(summary_of("d1.r1"))
+    other = fingerprint(summary_of("d4.r3", origin={"hosts": ["node-b"], "commit": "def456"}))
     assert first.id == other.id
     assert len(first.id) == 12
     assert differences(first.conditions, other.conditions) == []
@@ -116,10 +116,10 @@ def test_a_sentence_names_three_differences_and_counts_the_others(
 def test_strong_scaling_keeps_the_global_batch_and_weak_the_one_per_device(
     summary_of: Callable[..., RunRecord],
 ) -> None:
-    small, large = summary_of("d1.r1", 1), summary_of("d2.r1", 2)
+    small, large = summary_of("d1.r1"), summary_of("d2.r1")
     assert small.definition.batch_size_per_device != large.definition.batch_size_per_device
     assert fingerprint(small).id == fingerprint(large).id
-    weak = [summary_of(f"d{n}.r1", n, settings={"scaling": "weak"}) for n in (1, 2)]
+    weak = [summary_of(f"d{n}.r1", settings={"scaling": "weak"}) for n in (1, 2)]
     assert differences(*(fingerprint(summary).conditions for summary in weak)) == [
         ("batch_size_per_device", "256", "128")
     ]

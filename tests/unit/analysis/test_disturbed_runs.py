@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tests.planting import write_run
+from tests.planting import experiment, write_run
 from tests.unit.analysis.planted_tables import make_runs
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
@@ -38,17 +38,9 @@ def busy(runs: Sequence[tuple[float, float]]) -> list[Measured]:
     return [(rate, {"other_cpu_fraction": share}) for rate, share in runs]
 
 
-def experiment(points: Mapping[int, Sequence[Measured]], **keys: Any) -> Experiment:
-    settings: dict[str, Any] = {
-        "dataset": "digits",
-        "model": "linear",
-        "global_batch_size": 256,
-        "scaling": "strong",
-        "devices": list(points),
-        "repeats": max(map(len, points.values())),
-        "decision": {"min_efficiency": 0.6},
-    }
-    return Experiment.model_validate(settings | keys)
+def study_of(points: Mapping[int, Sequence[Measured]], **keys: Any) -> Experiment:
+    usual = {"repeats": max(map(len, points.values())), "decision": {"min_efficiency": 0.6}}
+    return experiment(**{"scaling": "strong", "devices": list(points)} | usual | keys)
 
 
 @pytest.fixture
@@ -62,12 +54,11 @@ def concluded(tmp_path: Path) -> Callable[..., Conclusion]:
                 write_run(
                     tmp_path / "study" / "runs",
                     name,
-                    devices,
                     rate=rate,
                     origin={"slurm_job_id": slurm_job_id},
                     **measured,
                 )
-        spec = experiment(points, **keys)
+        spec = study_of(points, **keys)
         tables = collect("study", spec, tmp_path / "study" / "runs")
         return conclude(AnalysisSpec("study", spec), tables)
 
@@ -179,7 +170,7 @@ GROWS = {"repeats": {"min": 3, "max": 10}}
 def judged(tmp_path: Path, concluded: Callable[..., Conclusion]) -> Callable[..., Round]:
     def round_of(points: Mapping[int, Sequence[Measured]]) -> Round:
         concluded(points, **GROWS)
-        spec = experiment(points, **GROWS)
+        spec = study_of(points, **GROWS)
         definition = canonical_json({"name": "study", "spec": spec.model_dump(mode="json")})
         return judge_round(definition, 1, tmp_path / "study")
 

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tests.planting import write_run
+from tests.planting import experiment, write_run
 from tests.unit.analysis.reference import welch_bounds
 
 from scalewise.analysis.bottlenecks.drift import drift, drift_flags
 from scalewise.analysis.tables import collect
-from scalewise.plan.config.experiment import Experiment
 from scalewise.records import Window
 
 STEADY = [100, 102, 98, 101, 99, 100, 103, 97, 100]
@@ -81,10 +80,8 @@ def test_a_drift_within_five_percent_is_not_flagged() -> None:
 
 
 def test_each_run_in_the_table_has_its_steadiness(tmp_path: Path) -> None:
-    write_run(tmp_path, "d2.r1", 2, windows=windows(SPEEDING_UP))
-    spec = Experiment.model_validate(
-        {"dataset": "digits", "model": "linear", "global_batch_size": 256, "devices": [2], "repeats": 1}
-    )
+    write_run(tmp_path, "d2.r1", windows=windows(SPEEDING_UP))
+    spec = experiment(devices=[2], repeats=1)
     (row,) = collect("study", spec, tmp_path).runs.to_dict("records")
     expected = drift(windows(SPEEDING_UP))
     assert {key: row[key] for key in expected} == expected

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.planting import write_run
+from tests.planting import experiment, write_run
 
 from scalewise.analysis.comparison.comparability import differences, origin_cautions
 from scalewise.analysis.comparison.fingerprint import Fingerprint, complete
 from scalewise.analysis.scaling import scaling_table
 from scalewise.analysis.tables import Tables, collect
-from scalewise.plan.config.experiment import Experiment
 
 Collect = Callable[[Mapping[str, Mapping[str, Any]]], Tables]
 
@@ -45,10 +44,9 @@ def collected(tmp_path: Path) -> Collect:
     def make(runs: Mapping[str, Mapping[str, Any]]) -> Tables:
         for run, changed in runs.items():
             devices = int(run[1])
-            write_run(tmp_path, run, devices, **{"rate": 1000.0 * devices, **changed})
-        spec = {"dataset": "digits", "model": "linear", "global_batch_size": 256, "devices": [1, 2]}
+            write_run(tmp_path, run, **{"rate": 1000.0 * devices, **changed})
         repeats = max(int(run.rpartition("r")[2]) for run in runs)
-        return collect("study", Experiment.model_validate({**spec, "repeats": repeats}), tmp_path)
+        return collect("study", experiment(repeats=repeats), tmp_path)
 
     return make
 

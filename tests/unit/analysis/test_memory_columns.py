@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tests.planting import write_run
+from tests.planting import experiment, write_run
 from tests.unit.analysis.planted_tables import make_runs
 
 from scalewise.analysis.memory import memory_gain
@@ -16,7 +16,6 @@ from scalewise.analysis.report import data_tables
 from scalewise.analysis.report.data_tables import Table
 from scalewise.analysis.scaling import option_table, scaling_table
 from scalewise.analysis.tables import collect
-from scalewise.plan.config.experiment import Experiment
 from scalewise.records import read_summary
 
 MB = 1_000_000
@@ -74,7 +73,7 @@ def test_models_of_different_sizes_have_no_copies_to_count() -> None:
 
 @pytest.mark.parametrize("kind", ["process peak RSS", "CUDA allocator peak"])
 def test_a_peak_that_holds_evaluation_says_so(tmp_path: Path, kind: str) -> None:
-    folder = write_run(tmp_path, "d2.r1", 2)
+    folder = write_run(tmp_path, "d2.r1")
     path = folder / "summary.json"
     text = path.read_text(encoding="utf-8").replace("process peak RSS", kind)
     lacking = "\n".join(line for line in text.splitlines() if "evaluation_peak" not in line)
@@ -82,8 +81,7 @@ def test_a_peak_that_holds_evaluation_says_so(tmp_path: Path, kind: str) -> None
     measured = read_summary(folder).measurements
     assert measured is not None
     assert measured.evaluation_peak_memory_bytes is None
-    spec = {"dataset": "digits", "model": "linear", "global_batch_size": 256, "devices": [2], "repeats": 1}
-    (row,) = collect("study", Experiment.model_validate(spec), tmp_path).runs.to_dict("records")
+    (row,) = collect("study", experiment(devices=[2], repeats=1), tmp_path).runs.to_dict("records")
     assert row["peak_memory_kind"] == f"{kind}, evaluation included"
     assert row["peak_memory_bytes"] == 700_000_002
     assert pd.isna(row["evaluation_peak_memory_bytes"])

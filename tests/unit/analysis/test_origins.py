@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.planting import write_run
+from tests.planting import experiment, write_run
 
 from scalewise.analysis.analysis_spec import DIFFERED, EQUAL_IN_SERIES, HELD_EQUAL, NOT_KNOWN, AnalysisSpec
 from scalewise.analysis.experiment_tables import compute
-from scalewise.plan.config.experiment import Experiment
 
 Results = tuple[dict[str, list[str]], dict[str, Any]]
 
@@ -38,11 +37,10 @@ def results(tmp_path: Path) -> Callable[..., Results]:
         for run, met in origins.items():
             options = {name: run.split(".")[1].endswith("on") for name in swept}
             devices = int(run[1])
-            write_run(folder, run, devices, origin=met, options=options, rate=1000.0 * devices)
+            write_run(folder, run, origin=met, options=options, rate=1000.0 * devices)
         repeats = max(int(run.rpartition("r")[2]) for run in origins)
-        spec = {"dataset": "digits", "model": "linear", "global_batch_size": 256, "devices": [1, 2]}
-        experiment = Experiment.model_validate({**spec, "repeats": repeats, "sweep": swept})
-        compute(AnalysisSpec("study", experiment), folder, tmp_path / "out")
+        spec = experiment(repeats=repeats, sweep=swept)
+        compute(AnalysisSpec("study", spec), folder, tmp_path / "out")
         found = [
             json.loads((tmp_path / "out" / name).read_text()) for name in ("provenance.json", "decision.json")
         ]

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from tests.planting import write_run
+from tests.planting import experiment, write_run
 from tests.unit.analysis.planted_tables import make_runs
 
 from scalewise.analysis.comparison.own_intervals import own_interval_notes
 from scalewise.analysis.tables import collect
-from scalewise.plan.config.experiment import Experiment
 from scalewise.plan.runs.run_definition import NO_OPTIONS
 from scalewise.records import OwnInterval
 
@@ -77,10 +76,9 @@ def test_the_table_of_runs_has_what_the_records_say(tmp_path: Path) -> None:
         steady=True,
         ended="interval",
     )
-    write_run(tmp_path / "runs", "d1.r1", 1, rate=1000.0, own_interval=own)
-    write_run(tmp_path / "runs", "d2.r1", 2, rate=2000.0)
-    values = {"dataset": "digits", "model": "linear", "global_batch_size": 256, "devices": [1, 2]}
-    runs = collect("study", Experiment.model_validate(values | {"repeats": 1}), tmp_path / "runs").runs
+    write_run(tmp_path / "runs", "d1.r1", rate=1000.0, own_interval=own)
+    write_run(tmp_path / "runs", "d2.r1", rate=2000.0)
+    runs = collect("study", experiment(repeats=1), tmp_path / "runs").runs
     first, second = runs.to_dict("records")
     assert first["own_half_width_fraction"] == 0.008
     assert (first["warmed_up_steps"], first["steady"], first["ended_by"]) == (35, True, "interval")

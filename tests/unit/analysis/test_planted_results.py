@@ -10,18 +10,11 @@ from typing import Any
 import pandas as pd
 import pytest
 from tests.planned_job import plan_one_experiment
-from tests.planting import write_run
+from tests.planting import experiment, write_run
 
 import cli
 from scalewise.plan.runs.run_definition import canonical_json
 
-SPEC: dict[str, Any] = {
-    "dataset": "digits",
-    "model": "linear",
-    "global_batch_size": 256,
-    "repeats": 3,
-    "decision": {"min_efficiency": 0.01},
-}
 SCATTER = (0.99, 1.0, 1.01)
 FAST, SLOW = "A fast GPU", "A slow GPU"
 
@@ -33,8 +26,8 @@ def told(tmp_path: Path) -> Told:
     """The decision and scaling.csv that the rule's command makes of planted runs."""
 
     def conclude(rates: Mapping[int, float], **spec: Any) -> tuple[dict[str, Any], pd.DataFrame]:
-        settings = SPEC | {"devices": list(rates)} | spec
-        definition = canonical_json({"name": "study", "spec": settings})
+        asked = experiment(**{"devices": list(rates), "decision": {"min_efficiency": 0.01}} | spec)
+        definition = canonical_json({"name": "study", "spec": asked.model_dump(exclude_none=True)})
         plan = plan_one_experiment(tmp_path / "plan.json", tmp_path, definition=definition)
         assert cli.main([*plan, "scaling", str(tmp_path)]) == 0
         decision = json.loads((tmp_path / "decision.json").read_text(encoding="utf-8"))
@@ -51,9 +44,7 @@ def plant(
     """Three runs at each device count, with what else is true of its runs."""
     for devices, rate in rates.items():
         for repeat, factor in enumerate(SCATTER, start=1):
-            write_run(
-                folder / "runs", f"d{devices}.r{repeat}", devices, rate=rate * factor, **further(devices)
-            )
+            write_run(folder / "runs", f"d{devices}.r{repeat}", rate=rate * factor, **further(devices))
 
 
 def test_more_devices_that_reach_the_target_later_are_not_recommended(told: Told, tmp_path: Path) -> None:
@@ -86,7 +77,6 @@ def test_another_kind_of_gpu_moves_no_figure_of_the_study(told: Told, tmp_path: 
         write_run(
             tmp_path / "runs",
             f"d4.r{repeat}",
-            4,
             rate=1800.0 * factor,
             origin={"devices": [SLOW] * 4, "ended_at": "2026-01-01T00:03:00+00:00"},
         )

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from tests.planting import DDP, STEPS, program_experiment, write_program_run, write_run
+from tests.planting import DDP, STEPS, experiment, program_experiment, write_program_run, write_run
 from tests.unit.analysis.report_page import Page, cells
 
 from scalewise.analysis.analysis_spec import DIFFERED, AnalysisSpec
@@ -226,18 +226,17 @@ def test_a_key_that_a_record_lacks_has_its_default(tmp_path: Path) -> None:
 
 
 def test_a_key_that_a_built_in_record_lacks_has_its_default(tmp_path: Path) -> None:
-    folder = write_run(tmp_path, "d1.r1", 1)
-    write_run(tmp_path, "d2.r1", 2)
+    folder = write_run(tmp_path, "d1.r1")
+    write_run(tmp_path, "d2.r1")
     path = folder / "summary.json"
     record = json.loads(path.read_text(encoding="utf-8"))
     del record["definition"]["settings"]["steps"]
     path.write_text(json.dumps(record), encoding="utf-8")
-    values = {"dataset": "digits", "model": "linear", "global_batch_size": 256}
-    spec = Experiment.model_validate(values | {"devices": [1, 2], "repeats": 1})
+    spec = experiment(repeats=1)
     runs = collect("study", spec, tmp_path).runs
     assert runs["outcome"].to_list() == ["completed", "completed"]
     assert runs["fingerprint"].nunique() == 1
-    asked = Experiment.model_validate(values | {"devices": [1], "repeats": 1, "steps": 50})
+    asked = experiment(devices=[1], repeats=1, steps=50)
     assert collect("study", asked, tmp_path).runs["outcome"].to_list() == ["out of date"]
 
 
@@ -263,14 +262,12 @@ OWN = {
 def test_a_built_in_study_that_steps_end_has_a_report_without_epochs(
     tmp_path: Path, steps: object, own: object, said: str
 ) -> None:
-    values = {"dataset": "digits", "model": "linear", "global_batch_size": 256, "steps": steps}
-    spec = Experiment.model_validate(values | {"devices": [1, 2], "decision": {"max_device_hours": 1}})
+    spec = experiment(steps=steps, decision={"max_device_hours": 1})
     for devices, rate in ((1, 1000.0), (2, 1900.0)):
         for repeat, factor in enumerate(SCATTER, start=1):
             folder = write_run(
                 tmp_path / "study/runs",
                 f"d{devices}.r{repeat}",
-                devices,
                 rate=rate * factor,
                 settings={"steps": steps},
                 own_interval=own,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from tests.planned_job import plan_one_experiment
-from tests.planting import write_run
+from tests.planting import experiment, write_run
 from tests.unit.analysis.decisions import decision_on
 from tests.unit.analysis.planted_tables import make_runs
 
@@ -24,7 +24,7 @@ from scalewise.analysis.rounds.sentences import (
 )
 from scalewise.analysis.statistics.intervals import Interval, geometric_interval
 from scalewise.analysis.tables import collect
-from scalewise.plan.config.experiment import DecisionRule, Experiment, Repeats
+from scalewise.plan.config.experiment import DecisionRule, Repeats
 from scalewise.plan.runs.rounds import Round, known_rounds, read_round, round_file
 from scalewise.plan.runs.run_definition import canonical_json
 from scalewise.records import write_json
@@ -264,15 +264,7 @@ def test_equal_runs_make_an_equal_round_and_it_is_read_as_it_was_written(tmp_pat
     assert read_round(files[0]) == judge("study", 1, runs, RULE)
 
 
-SPEC = Experiment.model_validate(
-    {
-        "dataset": "digits",
-        "model": "linear",
-        "global_batch_size": 256,
-        "devices": [1, 2],
-        "repeats": {"min": 2, "max": 4, "until_interval": 0.03},
-    }
-)
+SPEC = experiment(repeats={"min": 2, "max": 4, "until_interval": 0.03})
 
 
 def judge_folder(folder: Path, number: int) -> int:
@@ -286,14 +278,9 @@ def test_tables_list_further_repeats_only_where_a_round_has_asked_for_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = tmp_path / "runs"
-    for name, devices, rate in (
-        ("d1.r1", 1, 1000),
-        ("d1.r2", 1, 1001),
-        ("d2.r1", 2, 1800),
-        ("d2.r2", 2, 2000),
-    ):
-        write_run(runs, name, devices, rate=float(rate))
-    write_run(runs, "d1.r3", 1, rate=5.0)
+    rates = {"d1.r1": 1000.0, "d1.r2": 1001.0, "d1.r3": 5.0, "d2.r1": 1800.0, "d2.r2": 2000.0}
+    for name, rate in rates.items():
+        write_run(runs, name, rate=rate)
 
     def listed() -> list[str]:
         return collect("study", SPEC, runs).runs["run"].tolist()
@@ -308,8 +295,8 @@ def test_tables_list_further_repeats_only_where_a_round_has_asked_for_them(
 def test_a_round_rests_on_the_runs_that_the_rounds_before_it_asked_for(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     for repeat, rate in enumerate((1800, 2000, 1900, 1901), start=1):
-        write_run(runs, f"d2.r{repeat}", 2, rate=float(rate))
-        write_run(runs, f"d1.r{repeat}", 1)
+        write_run(runs, f"d2.r{repeat}", rate=float(rate))
+        write_run(runs, f"d1.r{repeat}")
 
     judge_folder(tmp_path, 1)
     judge_folder(tmp_path, 2)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tests.planting import write_run
+from tests.planting import experiment, write_run
 from tests.unit.analysis.report_page import cells
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
@@ -29,24 +29,13 @@ RESTARTED = Resumption(starts=2, lost_steps=7)
 """It failed before its first checkpoint: what counts was done in one go."""
 
 
-def experiment(**changed: Any) -> Experiment:
-    values = {
-        "dataset": "digits",
-        "model": "linear",
-        "global_batch_size": 256,
-        "devices": [1, 2],
-        "repeats": 3,
-    }
-    return Experiment.model_validate(values | changed)
-
-
 def study(folder: Path, resumed: Mapping[str, Resumption]) -> Tables:
     """Three runs on one device and three on two, some of them resumed, each of 90 s by its clock."""
     for devices in (1, 2):
         for repeat in (1, 2, 3):
             run = f"d{devices}.r{repeat}"
             known: dict[str, Any] = {"resumption": resumed[run]} if run in resumed else {}
-            write_run(folder / "runs", run, devices, rate=1000.0 * devices, energy_joules=512.0, **known)
+            write_run(folder / "runs", run, rate=1000.0 * devices, energy_joules=512.0, **known)
     return collect("study", experiment(), folder / "runs")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tests.planting import write_run
+from tests.planting import experiment, write_run
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.experiment_results import ExperimentResults
@@ -25,29 +25,21 @@ from scalewise.plan.runs.runs import series_name
 from scalewise.records import EPOCHS, RANKS, SUMMARY
 
 
-def experiment(**changed: Any) -> Experiment:
-    values = {
-        "dataset": "digits",
-        "model": "linear",
-        "global_batch_size": 256,
-        "devices": [1, 2],
-        "repeats": 2,
-        "target": {"accuracy": 0.9},
-    }
-    return Experiment.model_validate(values | changed)
+def with_target(**changed: Any) -> Experiment:
+    return experiment(**{"repeats": 2, "target": {"accuracy": 0.9}} | changed)
 
 
 def test_a_run_of_earlier_settings_is_not_pooled_with_the_others(tmp_path: Path) -> None:
-    write_run(tmp_path, "d2.r1", 2)
-    changed = experiment(devices=[2], repeats=1, learning_rate=0.5)
+    write_run(tmp_path, "d2.r1")
+    changed = with_target(devices=[2], repeats=1, learning_rate=0.5)
     (row,) = collect("study", changed, tmp_path).runs.to_dict("records")
     assert row["outcome"] == "out of date"
     assert pd.isna(row["throughput_samples_per_second"])
 
 
 def test_a_completed_run_brings_its_figures(tmp_path: Path) -> None:
-    write_run(tmp_path, "d2.r1", 2, rate=1234.5)
-    runs = collect("study", experiment(devices=[2], repeats=1), tmp_path).runs
+    write_run(tmp_path, "d2.r1", rate=1234.5)
+    runs = collect("study", with_target(devices=[2], repeats=1), tmp_path).runs
     assert list(runs.columns) == RUN_COLUMNS
     (row,) = runs.to_dict("records")
     assert (row["experiment"], row["run"], row["series"]) == ("study", "d2.r1", "all runs")
@@ -68,7 +60,6 @@ def test_what_the_monitor_saw_is_beside_the_figures_of_the_run(tmp_path: Path) -
     write_run(
         tmp_path,
         "d2.r1",
-        2,
         mean_utilization=0.4,
         least_utilization=0.3,
         energy_joules=512.0,
@@ -77,8 +68,8 @@ def test_what_the_monitor_saw_is_beside_the_figures_of_the_run(tmp_path: Path) -
         loader="workers",
         monitor_note="rank 1: hot",
     )
-    write_run(tmp_path, "d2.r2", 2)
-    watched, unwatched = collect("study", experiment(devices=[2]), tmp_path).runs.to_dict("records")
+    write_run(tmp_path, "d2.r2")
+    watched, unwatched = collect("study", with_target(devices=[2]), tmp_path).runs.to_dict("records")
     assert (watched["mean_utilization"], watched["least_utilization"]) == (0.4, 0.3)
     assert (watched["energy_joules"], watched["samples_per_joule"]) == (512.0, 256 / 512)
     assert (watched["throttled"], watched["communication_fraction"]) == (True, 0.5)
@@ -89,9 +80,9 @@ def test_what_the_monitor_saw_is_beside_the_figures_of_the_run(tmp_path: Path) -
 
 def test_runs_under_other_conditions_have_another_fingerprint(tmp_path: Path) -> None:
     for repeat, cpu in ((1, "A CPU"), (2, "A CPU"), (3, "B CPU")):
-        write_run(tmp_path, f"d2.r{repeat}", 2, origin={"cpu_model": cpu})
-    write_run(tmp_path, "d1.r1", 1)
-    tables = collect("study", experiment(repeats=3), tmp_path)
+        write_run(tmp_path, f"d2.r{repeat}", origin={"cpu_model": cpu})
+    write_run(tmp_path, "d1.r1")
+    tables = collect("study", with_target(repeats=3), tmp_path)
     alone, *rest = tables.runs["fingerprint"].dropna()
     assert rest[:2] == [alone, alone]
     assert [tables.conditions[name]["CPU model"] for name in rest] == ["A CPU", "A CPU", "B CPU"]
@@ -99,9 +90,9 @@ def test_runs_under_other_conditions_have_another_fingerprint(tmp_path: Path) ->
 
 
 def test_a_swept_loader_keeps_the_runs_of_each_apart(tmp_path: Path) -> None:
-    spec = experiment(devices=[1], repeats=1, sweep={"loader": ["resident", "workers"]})
+    spec = with_target(devices=[1], repeats=1, sweep={"loader": ["resident", "workers"]})
     for name in ("resident", "workers"):
-        write_run(tmp_path, f"d1.loader-{name}.r1", 1, options={"loader": name})
+        write_run(tmp_path, f"d1.loader-{name}.r1", options={"loader": name})
     runs = collect("study", spec, tmp_path).runs
     assert runs["loader"].tolist() == ["resident", "workers"]
     assert runs["outcome"].tolist() == ["completed", "completed"]
@@ -110,10 +101,8 @@ def test_a_swept_loader_keeps_the_runs_of_each_apart(tmp_path: Path) -> None:
 def test_devices_that_waited_are_said_beside_the_decision(tmp_path: Path) -> None:
     for devices in (1, 2):
         for repeat in (1, 2):
-            write_run(
-                tmp_path / "runs", f"d{devices}.r{repeat}", devices, mean_utilization=0.3, loader="workers"
-            )
-    compute(AnalysisSpec("study", experiment()), tmp_path / "runs", tmp_path)
+            write_run(tmp_path / "runs", f"d{devices}.r{repeat}", mean_utilization=0.3, loader="workers")
+    compute(AnalysisSpec("study", with_target()), tmp_path / "runs", tmp_path)
     cautions = json.loads((tmp_path / "decision.json").read_text(encoding="utf-8"))["cautions"]
     assert any(
         "70 % on 1 device" in caution and "pieces of work are too short" in caution for caution in cautions
@@ -135,8 +124,8 @@ def test_time_to_accuracy_is_training_time_until_the_first_epoch_that_reaches_it
     seconds: float | None,
     epoch: int | None,
 ) -> None:
-    write_run(tmp_path, "d1.r1", 1, accuracies=accuracies)
-    (row,) = collect("study", experiment(devices=[1], repeats=1), tmp_path).runs.to_dict("records")
+    write_run(tmp_path, "d1.r1", accuracies=accuracies)
+    (row,) = collect("study", with_target(devices=[1], repeats=1), tmp_path).runs.to_dict("records")
     if seconds is None:
         assert pd.isna(row["time_to_accuracy_seconds"])
         assert pd.isna(row["epochs_to_accuracy"])
@@ -146,18 +135,18 @@ def test_time_to_accuracy_is_training_time_until_the_first_epoch_that_reaches_it
 
 
 def test_without_a_target_there_is_no_time_to_it(tmp_path: Path) -> None:
-    write_run(tmp_path, "d1.r1", 1)
-    runs = collect("study", experiment(devices=[1], repeats=1, target=None), tmp_path).runs
+    write_run(tmp_path, "d1.r1")
+    runs = collect("study", with_target(devices=[1], repeats=1, target=None), tmp_path).runs
     assert runs["time_to_accuracy_seconds"].isna().all()
 
 
 def test_every_planned_run_has_a_row_with_its_outcome_and_reason(tmp_path: Path) -> None:
-    write_run(tmp_path, "d1.r1", 1)
-    write_run(tmp_path, "d1.r2", 1, "diverged", accuracies=(0.1,))
-    write_run(tmp_path, "d1.r3", 1, "out-of-memory")
-    write_run(tmp_path, "d2.r1", 2, "failed")
-    write_run(tmp_path, "d2.r2", 2, "timed-out")
-    tables = collect("study", experiment(repeats=3), tmp_path)
+    write_run(tmp_path, "d1.r1")
+    write_run(tmp_path, "d1.r2", "diverged", accuracies=(0.1,))
+    write_run(tmp_path, "d1.r3", "out-of-memory")
+    write_run(tmp_path, "d2.r1", "failed")
+    write_run(tmp_path, "d2.r2", "timed-out")
+    tables = collect("study", with_target(repeats=3), tmp_path)
     columns = ["outcome", "reason", "devices", "repeat"]
     found = {row["run"]: [row[column] for column in columns] for row in tables.runs.to_dict("records")}
     assert found["d1.r1"] == ["completed", "", 1, 1]
@@ -171,19 +160,19 @@ def test_every_planned_run_has_a_row_with_its_outcome_and_reason(tmp_path: Path)
 
 
 def test_folders_of_runs_that_are_no_longer_planned_are_left_alone(tmp_path: Path) -> None:
-    write_run(tmp_path, "d1.r1", 1)
-    write_run(tmp_path, "d4.r1", 4)
-    write_run(tmp_path, "d1.bucket-view-on.r1", 1)
-    damaged = write_run(tmp_path, "d8.r1", 8)
+    write_run(tmp_path, "d1.r1")
+    write_run(tmp_path, "d4.r1")
+    write_run(tmp_path, "d1.bucket-view-on.r1")
+    damaged = write_run(tmp_path, "d8.r1")
     (damaged / SUMMARY).write_text("{", encoding="utf-8")
-    tables = collect("study", experiment(devices=[1], repeats=1), tmp_path)
+    tables = collect("study", with_target(devices=[1], repeats=1), tmp_path)
     assert tables.runs["run"].tolist() == ["d1.r1"]
     assert set(tables.epochs["run"]) == {"d1.r1"}
 
 
 def test_swept_options_are_columns_and_name_the_series(tmp_path: Path) -> None:
-    spec = experiment(devices=[1], repeats=1, sweep={"gradient_as_bucket_view": [False, True]})
-    write_run(tmp_path, "d1.bucket-view-on.r1", 1, options={"gradient_as_bucket_view": True})
+    spec = with_target(devices=[1], repeats=1, sweep={"gradient_as_bucket_view": [False, True]})
+    write_run(tmp_path, "d1.bucket-view-on.r1", options={"gradient_as_bucket_view": True})
     runs = collect("study", spec, tmp_path).runs
     assert runs["series"].tolist() == ["bucket-view-off", "bucket-view-on"]
     assert runs["gradient_as_bucket_view"].tolist() == [False, True]
@@ -192,7 +181,7 @@ def test_swept_options_are_columns_and_name_the_series(tmp_path: Path) -> None:
 
 
 def test_a_forced_shape_counts_its_devices_before_it_has_run(tmp_path: Path) -> None:
-    runs = collect("study", experiment(devices=[1, "2x2"], repeats=1), tmp_path).runs
+    runs = collect("study", with_target(devices=[1, "2x2"], repeats=1), tmp_path).runs
     assert runs["devices"].tolist() == [1, 4]
     assert runs["run"].tolist() == ["d1.r1", "d2x2.r1"]
 
@@ -244,9 +233,9 @@ def test_a_damaged_run_is_left_out_and_named_with_its_fix(
     tmp_path: Path, name: str, damage: Callable[[Path], None]
 ) -> None:
     for run in ("d1.r1", "d1.r2", "d2.r1", "d2.r2"):
-        write_run(tmp_path / "runs", run, int(run[1]), rate=1000.0 * int(run[1]))
+        write_run(tmp_path / "runs", run, rate=1000.0 * int(run[1]))
     damage(tmp_path / "runs" / "d2.r2")
-    compute(AnalysisSpec("study", experiment()), tmp_path / "runs", tmp_path)
+    compute(AnalysisSpec("study", with_target()), tmp_path / "runs", tmp_path)
     runs = pd.read_csv(tmp_path / "runs.csv")
     assert runs["outcome"].tolist() == ["completed"] * 3 + ["unreadable"]
     assert pd.isna(runs["throughput_samples_per_second"].iloc[3])
@@ -260,7 +249,7 @@ def test_a_damaged_run_is_left_out_and_named_with_its_fix(
 
 def _study(tmp_path: Path, name: str, **changed: Any) -> ExperimentResults:
     experiment_folder = tmp_path / name
-    analysed = AnalysisSpec(name, experiment(**changed))
+    analysed = AnalysisSpec(name, with_target(**changed))
     compute(analysed, experiment_folder / "runs", experiment_folder)
     results = ExperimentResults.read(analysed, experiment_folder, title=f"Title of {name}")
     draw(results)
@@ -270,8 +259,8 @@ def _study(tmp_path: Path, name: str, **changed: Any) -> ExperimentResults:
 @pytest.mark.slow
 def test_a_study_goes_from_records_to_a_report(tmp_path: Path) -> None:
     for repeat in (1, 2):
-        write_run(tmp_path / "done" / "runs", f"d1.r{repeat}", 1, rate=1000.0 + repeat)
-        write_run(tmp_path / "done" / "runs", f"d2.r{repeat}", 2, rate=1900.0 + repeat)
+        write_run(tmp_path / "done" / "runs", f"d1.r{repeat}", rate=1000.0 + repeat)
+        write_run(tmp_path / "done" / "runs", f"d2.r{repeat}", rate=1900.0 + repeat)
     experiments = [_study(tmp_path, "done", target=None), _study(tmp_path, "nothing-yet")]
     write_report(experiments, tmp_path / "report.html")
 
@@ -294,8 +283,8 @@ def test_equal_records_make_equal_tables(tmp_path: Path) -> None:
     for name in ("first", "second"):
         folder = tmp_path / name
         for devices in (1, 2):
-            write_run(folder / "runs", f"d{devices}.r1", devices, rate=900.0 * devices)
-        compute(AnalysisSpec("study", experiment(repeats=1)), folder / "runs", folder / "out")
+            write_run(folder / "runs", f"d{devices}.r1", rate=900.0 * devices)
+        compute(AnalysisSpec("study", with_target(repeats=1)), folder / "runs", folder / "out")
         made.append({path.name: path.read_bytes() for path in (folder / "out").iterdir()})
     assert made[0] == made[1]
     assert made[0].keys() == {

@@ -199,7 +199,7 @@ def study(folder: Path, definition: dict[str, Any], **more: Any) -> Any:
     } | more
     for run in ("d1.r1", "d1.r2"):
         if not (folder / "runs" / run).exists():
-            write_run(folder / "runs", run, 1, **values)
+            write_run(folder / "runs", run, **values)
     collectives = []
     from_steps = definition.pop("from_steps", False)
     error = definition.pop("error", "")
@@ -324,15 +324,12 @@ def test_baseline_of_another_gpu_moves_no_prediction_and_is_told(tmp_path: Path)
     spec = {"spec": {"repeats": 5}, "project": ["8x1"]}
     alike, mixed = tmp_path / "alike", tmp_path / "mixed"
     for folder in (alike, mixed):
-        write_run(
-            folder / "runs", "d1.r3", 1, passes=LADDER, buckets=[Bucket(bytes=64 * MIB, ready_fraction=1)]
-        )
+        write_run(folder / "runs", "d1.r3", passes=LADDER, buckets=[Bucket(bytes=64 * MIB, ready_fraction=1)])
     fast = [Window(first_step=0, steps=1, samples=256, seconds=0.05, warmup=False)]
     for run in ("d1.r4", "d1.r5"):
         write_run(
             mixed / "runs",
             run,
-            1,
             windows=fast,
             origin=OTHER_GPU,
             passes=LADDER,
@@ -352,7 +349,7 @@ def several_nodes(folder: Path, nodes: int, seconds: Sequence[float], **origin: 
     """Runs on nodes of one device each, whose steps take so long."""
     for repeat, each in enumerate(seconds, start=1):
         window = Window(first_step=0, steps=1, samples=256, seconds=each, warmup=False)
-        write_run(folder / "runs", f"d{nodes}x1.r{repeat}", nodes, windows=[window], origin=origin)
+        write_run(folder / "runs", f"d{nodes}x1.r{repeat}", windows=[window], origin=origin)
 
 
 PLANNED = {

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tests.planting import write_run
+from tests.planting import experiment, write_run
 from tests.slowdowns import sentences, slowdown_of
 from tests.unit.analysis.planted_tables import make_runs
 
@@ -18,7 +18,6 @@ from scalewise.analysis.bottlenecks.time_parts import STEP_COLUMNS, split
 from scalewise.analysis.bottlenecks.utilization import CAUSES, LAUNCH, cause_at
 from scalewise.analysis.scaling import scaling_table
 from scalewise.analysis.tables import collect
-from scalewise.plan.config.experiment import Experiment
 from scalewise.records import RankRecord, Window
 
 PARTS = [
@@ -157,10 +156,8 @@ def test_the_tables_of_a_study_hold_the_split_of_each_run(tmp_path: Path) -> Non
         return RankRecord(**values | {"communication_seconds_per_step": communication})
 
     records = [record(0, 0.5), record(1, 0.1)]
-    write_run(tmp_path, "d2.r1", devices=2, windows=windows(1.0), ranks=records)
-    spec = Experiment.model_validate(
-        {"dataset": "digits", "model": "linear", "global_batch_size": 256, "devices": [2], "repeats": 1}
-    )
+    write_run(tmp_path, "d2.r1", windows=windows(1.0), ranks=records)
+    spec = experiment(devices=[2], repeats=1)
     runs = collect("study", spec, tmp_path).runs
     row = runs.iloc[0].to_dict()
     assert_sums(row)
