@@ -134,6 +134,13 @@ def leave_result(
     return folder
 
 
+def leave_history(folder: Path, run: RunDefinition, *starts: Start) -> Path:
+    """Write the history of a run; return its folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / HISTORY, History(definition=run, inputs={}, starts=list(starts)))
+    return folder
+
+
 def leave_failure(folder: Path, run: RunDefinition, outcome: str, reason: str, **start: Any) -> Path:
     """Write the history of a run that has failed once; return its folder.
 
@@ -146,10 +153,7 @@ def leave_failure(folder: Path, run: RunDefinition, outcome: str, reason: str, *
     """
     usual = {"started_at": BEGAN, "limit_seconds": 600.0}
     usual |= {"ended_at": BEGAN, "outcome": outcome, "reason": reason}
-    failed = Start.model_validate(usual | start)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / HISTORY, History(definition=run, inputs={}, starts=[failed]))
-    return folder
+    return leave_history(folder, run, Start.model_validate(usual | start))
 
 
 def experiment(**changed: Any) -> Experiment:

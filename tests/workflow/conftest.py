@@ -113,7 +113,7 @@ def workplace(tmp_path: Path, preloaded_python: Path) -> Workplace:
 
 
 @dataclass(frozen=True)
-class Study:
+class FinishedStudy:
     """A study that has run to its report."""
 
     workplace: Workplace
@@ -131,9 +131,9 @@ class Study:
 
 
 @pytest.fixture(scope="session")
-def study(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -> Study:
+def study(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -> FinishedStudy:
     """A tiny real study: three runs of one device; the terminal shows it as with the profiles."""
     workplace = Workplace(tmp_path_factory.mktemp("study"), preloaded_python)
     outcome = workplace.snakemake("--scheduler", "greedy", "--show-failed-logs", config=TINY)
     assert outcome.code == 0, outcome.text
-    return Study(workplace, outcome)
+    return FinishedStudy(workplace, outcome)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tests.workflow.conftest import Study
+from tests.workflow.conftest import FinishedStudy
 
 from scalewise.analysis.event_files import EVENT_FILE, write_event_files
 from scalewise.records import SUMMARY, read_summary
@@ -26,7 +26,7 @@ DIGITS = 1437
 """Samples of scikit-learn's digits that are trained on in an epoch."""
 
 
-def test_tensorboard_reads_just_the_epochs_that_the_records_hold(study: Study) -> None:
+def test_tensorboard_reads_just_the_epochs_that_the_records_hold(study: FinishedStudy) -> None:
     strong = study.results / "strong"
     runs = sorted(path.name for path in (strong / "runs").iterdir())
     assert sorted(path.name for path in (strong / "tensorboard").iterdir() if path.is_dir()) == runs
@@ -50,7 +50,7 @@ def test_tensorboard_reads_just_the_epochs_that_the_records_hold(study: Study) -
         assert scalar.step == 2 * steps
 
 
-def test_the_same_records_make_the_same_files(study: Study, tmp_path: Path) -> None:
+def test_the_same_records_make_the_same_files(study: FinishedStudy, tmp_path: Path) -> None:
     strong = study.results / "strong"
     shutil.copytree(strong / "runs", tmp_path / "runs")
     write_event_files(strong / "runs.csv", tmp_path)
@@ -60,7 +60,9 @@ def test_the_same_records_make_the_same_files(study: Study, tmp_path: Path) -> N
         assert path.read_bytes() == (strong / path.relative_to(tmp_path)).read_bytes()
 
 
-def test_of_runs_of_which_some_have_failed_the_others_are_written(study: Study, tmp_path: Path) -> None:
+def test_of_runs_of_which_some_have_failed_the_others_are_written(
+    study: FinishedStudy, tmp_path: Path
+) -> None:
     strong = study.results / "strong"
     shutil.copytree(strong / "runs", tmp_path / "runs")
     failed, completed = sorted(tmp_path.glob("runs/*"))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.workflow.conftest import SITE, SNAKEFILE, Outcome, Study, Workplace
+from tests.workflow.conftest import SITE, SNAKEFILE, FinishedStudy, Outcome, Workplace
 from tests.workflow.login_node import ACCOUNT, PARTITION, LoginNode
 from tests.workflow.recording_slurm import recording_slurm, submissions
 
@@ -214,7 +214,7 @@ def test_a_private_umask_keeps_all_of_a_run_private(hostile: HostileStudy) -> No
 
 
 @refuses("security: umask")
-def test_a_common_umask_lets_a_group_read_all_of_a_run(study: Study) -> None:
+def test_a_common_umask_lets_a_group_read_all_of_a_run(study: FinishedStudy) -> None:
     """Where the tests themselves run under another umask, it is that one which holds."""
     umask = os.umask(0)
     os.umask(umask)

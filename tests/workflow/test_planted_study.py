@@ -33,7 +33,7 @@ ANSWER = 4
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> PlantedStudy:
+def planted(tmp_path_factory: pytest.TempPathFactory) -> PlantedStudy:
     """The study, from records alone to its report."""
     planted = PlantedStudy(tmp_path_factory.mktemp("planted") / "study", STUDY, LAW.speed)
     planted.make_runs()
@@ -42,8 +42,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> PlantedStudy:
     return planted
 
 
-def test_the_planted_speeds_are_in_the_tables(report: PlantedStudy) -> None:
-    with (report.results / "known" / "scaling.csv").open(encoding="utf-8") as file:
+def test_the_planted_speeds_are_in_the_tables(planted: PlantedStudy) -> None:
+    with (planted.results / "known" / "scaling.csv").open(encoding="utf-8") as file:
         points = {int(point["devices"]): point for point in csv.DictReader(file)}
     assert list(points) == [1, 2, 4, 8]
     for devices, point in points.items():
@@ -55,10 +55,10 @@ def test_the_planted_speeds_are_in_the_tables(report: PlantedStudy) -> None:
         assert float(point["parallel_efficiency"]) == pytest.approx(efficiency, rel=0.01)
 
 
-def test_the_planted_answer_stands_in_decision_and_page(report: PlantedStudy) -> None:
-    (decision,) = json.loads((report.results / "decision.json").read_text(encoding="utf-8"))
-    assert decision == json.loads((report.results / "known" / "decision.json").read_text(encoding="utf-8"))
+def test_the_planted_answer_stands_in_decision_and_page(planted: PlantedStudy) -> None:
+    (decision,) = json.loads((planted.results / "decision.json").read_text(encoding="utf-8"))
+    assert decision == json.loads((planted.results / "known" / "decision.json").read_text(encoding="utf-8"))
     assert decision["devices"] == ANSWER
-    page = unescape((report.results / "report.html").read_text(encoding="utf-8"))
+    page = unescape((planted.results / "report.html").read_text(encoding="utf-8"))
     assert decision["card"]["verdict"] in page
     assert "What is planted" in page

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 import yaml
-from tests.workflow.conftest import SNAKEFILE, TINY, Study, Workplace
+from tests.workflow.conftest import SNAKEFILE, TINY, FinishedStudy, Workplace
 
 from scalewise.plan.jobs.make_plan import make_plan, write_plan
 from scalewise.plan.plan_file import PLAN
@@ -19,7 +19,7 @@ from scalewise.records import RUN_RECORDS, SUMMARY
 NOTHING = "Nothing to be done"
 
 
-def test_second_run_does_nothing(study: Study) -> None:
+def test_second_run_does_nothing(study: FinishedStudy) -> None:
     outcome = study.workplace.snakemake(config=TINY)
     assert outcome.code == 0, outcome.text
     assert NOTHING in outcome.text
@@ -37,7 +37,7 @@ def test_second_run_does_nothing(study: Study) -> None:
         pytest.param("    tensorboard: true\n", "", id="no-event-files"),
     ],
 )
-def test_what_defines_no_run_reruns_nothing(study: Study, old: str, new: str) -> None:
+def test_what_defines_no_run_reruns_nothing(study: FinishedStudy, old: str, new: str) -> None:
     assert NOTHING in study.after(old, new).text
 
 
@@ -65,28 +65,30 @@ def test_what_defines_no_run_reruns_nothing(study: Study, old: str, new: str) ->
         ),
     ],
 )
-def test_an_addition_trains_the_new_runs_alone(study: Study, old: str, new: str, trained: set[str]) -> None:
+def test_an_addition_trains_the_new_runs_alone(
+    study: FinishedStudy, old: str, new: str, trained: set[str]
+) -> None:
     assert study.after(old, new).trained == trained
 
 
-def test_a_changed_learning_rate_trains_the_runs_it_defines(study: Study) -> None:
+def test_a_changed_learning_rate_trains_the_runs_it_defines(study: FinishedStudy) -> None:
     outcome = study.after("repeats: 1\n    learning_rate: 0.05", "repeats: 1\n    learning_rate: 0.1")
     assert outcome.trained == {"weak/d1.r1"}
 
 
-def test_a_changed_target_makes_new_tables_but_no_training(study: Study) -> None:
+def test_a_changed_target_makes_new_tables_but_no_training(study: FinishedStudy) -> None:
     outcome = study.after("accuracy: 0.5", "accuracy: 0.6")
     assert outcome.trained == set()
     assert "rule compute_scaling" in outcome.text
 
 
-def test_event_files_that_are_asked_for_later_make_nothing_else(study: Study) -> None:
+def test_event_files_that_are_asked_for_later_make_nothing_else(study: FinishedStudy) -> None:
     outcome = study.after("repeats: 1\n", "repeats: 1\n    tensorboard: true\n")
     assert outcome.code == 0, outcome.text
     assert outcome.rules == {"write_event_files", "all"}
 
 
-def test_a_deleted_run_is_made_again(study: Study) -> None:
+def test_a_deleted_run_is_made_again(study: FinishedStudy) -> None:
     summary = study.results / "weak" / "runs" / "d1.r1" / "summary.json"
     aside = summary.with_suffix(".aside")
     summary.rename(aside)
@@ -99,7 +101,7 @@ def test_a_deleted_run_is_made_again(study: Study) -> None:
 
 @pytest.mark.fault(14)
 def test_a_result_that_was_there_when_slurm_started_its_job_anew_is_kept(
-    study: Study, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    study: FinishedStudy, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     """Snakemake inside a job, as the executor starts it there."""
     run = study.results / "weak" / "runs" / "d1.r1"

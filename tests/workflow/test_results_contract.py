@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tests.workflow.conftest import ROOT, Outcome, Study, Workplace
+from tests.workflow.conftest import ROOT, FinishedStudy, Outcome, Workplace
 from tests.workflow.results_contract import KEPT, broken_promises, listing, place_kept_study, promised
 
 pytestmark = pytest.mark.contract
@@ -38,7 +38,7 @@ def read_back(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) 
     return ReadBack(workplace.folder / "results", outcome)
 
 
-def test_a_study_writes_every_column_and_key_that_is_promised(study: Study) -> None:
+def test_a_study_writes_every_column_and_key_that_is_promised(study: FinishedStudy) -> None:
     found = listing(study.results)
     assert {
         "decision.json",

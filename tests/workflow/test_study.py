@@ -8,14 +8,14 @@ import sys
 from itertools import pairwise
 
 import pandas as pd
-from tests.workflow.conftest import SNAKEFILE, TINY, Study, Workplace
+from tests.workflow.conftest import SNAKEFILE, TINY, FinishedStudy, Workplace
 
 from scalewise.plan.catalog.datasets import prepared_path
 
 RUNS = ("strong/runs/d1.bucket-view-off.r1", "strong/runs/d1.bucket-view-off.r2", "weak/runs/d1.r1")
 
 
-def test_every_promised_file_is_there(study: Study) -> None:
+def test_every_promised_file_is_there(study: FinishedStudy) -> None:
     figures = ("throughput", "speedup", "efficiency", "loss", "accuracy", "memory")
     for experiment in ("strong", "weak"):
         folder = study.results / experiment
@@ -28,7 +28,7 @@ def test_every_promised_file_is_there(study: Study) -> None:
         assert kept == {"summary.json", "record.json", "record.log", "history.json", "train.log", *tables}
 
 
-def test_the_report_needs_no_other_file_and_opens_with_the_decision(study: Study) -> None:
+def test_the_report_needs_no_other_file_and_opens_with_the_decision(study: FinishedStudy) -> None:
     html = (study.results / "report.html").read_text()
     decisions = json.loads((study.results / "decision.json").read_text())
     assert [decision["experiment"] for decision in decisions] == ["strong", "weak"]
@@ -38,7 +38,7 @@ def test_the_report_needs_no_other_file_and_opens_with_the_decision(study: Study
     assert 'href="http' not in html
 
 
-def test_the_decision_is_printed_at_the_end(study: Study) -> None:
+def test_the_decision_is_printed_at_the_end(study: FinishedStudy) -> None:
     *_, end = study.first.text.partition("3 of 3 runs done, ")
     lines = end.splitlines()
     for decision in json.loads((study.results / "decision.json").read_text()):
@@ -46,7 +46,7 @@ def test_the_decision_is_printed_at_the_end(study: Study) -> None:
     assert "Report: results/report.html" in lines
 
 
-def test_without_a_terminal_each_point_is_told_until_its_last_run(study: Study) -> None:
+def test_without_a_terminal_each_point_is_told_until_its_last_run(study: FinishedStudy) -> None:
     told = [line[9:] for line in study.first.text.splitlines() if re.match(r"\d\d:\d\d:\d\d ", line)]
     strong = [line for line in told if line.startswith("strong, 1 CPU process, bucket-view-off: ")]
     found = [re.search(r"(\d) of 2 runs done", line) for line in strong]
@@ -59,7 +59,7 @@ def test_without_a_terminal_each_point_is_told_until_its_last_run(study: Study) 
     assert [line for line in told if re.match(r"[12] of 3 runs done, .* to go, done about \d\d:\d\d", line)]
 
 
-def test_snakemakes_own_log_stays_in_its_file(study: Study) -> None:
+def test_snakemakes_own_log_stays_in_its_file(study: FinishedStudy) -> None:
     logs = [log.read_text() for log in (study.workplace.folder / ".snakemake" / "log").glob("*.log")]
     for text in ("Job stats:", "Select jobs to execute...", "Finished jobid", "rule train:"):
         assert any(text in log for log in logs)
@@ -67,14 +67,14 @@ def test_snakemakes_own_log_stays_in_its_file(study: Study) -> None:
     assert not [line for line in study.first.text.splitlines() if line.startswith(openings)]
 
 
-def test_another_process_learns_how_it_ended(study: Study) -> None:
+def test_another_process_learns_how_it_ended(study: FinishedStudy) -> None:
     told = study.workplace.run([sys.executable, str(SNAKEFILE.parent / "scripts" / "status.py")])
     assert told.code == 0
     assert told.text.splitlines()[0].startswith("Started ")
     assert "3 of 3 runs done" in told.text
 
 
-def test_training_runs_never_overlap_whatever_the_cores(study: Study) -> None:
+def test_training_runs_never_overlap_whatever_the_cores(study: FinishedStudy) -> None:
     # the study was started with --cores 4
     spans = []
     for run in RUNS:
@@ -84,7 +84,7 @@ def test_training_runs_never_overlap_whatever_the_cores(study: Study) -> None:
         assert ended <= started
 
 
-def test_each_repeat_is_done_before_the_next_begins(study: Study) -> None:
+def test_each_repeat_is_done_before_the_next_begins(study: FinishedStudy) -> None:
     started = {
         run: json.loads((study.results / run / "summary.json").read_text())["provenance"]["started_at"]
         for run in RUNS
@@ -93,7 +93,7 @@ def test_each_repeat_is_done_before_the_next_begins(study: Study) -> None:
     assert started["strong/runs/d1.bucket-view-off.r2"] > started["strong/runs/d1.bucket-view-off.r1"]
 
 
-def test_tables_hold_what_the_runs_recorded(study: Study) -> None:
+def test_tables_hold_what_the_runs_recorded(study: FinishedStudy) -> None:
     runs = pd.read_csv(study.results / "strong" / "runs.csv")
     assert list(runs["outcome"]) == ["completed", "completed"]
     epochs = pd.read_csv(study.results / "strong" / "epochs.csv")
@@ -103,7 +103,7 @@ def test_tables_hold_what_the_runs_recorded(study: Study) -> None:
     assert runs["throughput_samples_per_second"].iloc[0] == recorded
 
 
-def test_snakemakes_own_report_holds_figures_with_captions(study: Study) -> None:
+def test_snakemakes_own_report_holds_figures_with_captions(study: FinishedStudy) -> None:
     outcome = study.workplace.snakemake("--report", "own.html", config=TINY)
     assert outcome.code == 0, outcome.text
     html = (study.workplace.folder / "own.html").read_text()

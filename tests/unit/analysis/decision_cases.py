@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tests.unit.analysis.planted_decisions import ALONE, START_UP, Study
+from tests.unit.analysis.planted_decisions import ALONE, START_UP, PlantedResults
 from tests.unit.analysis.planted_tables import spread
 
 from scalewise.plan.config.experiment import DecisionRule
@@ -27,7 +27,7 @@ class Case:
     """
 
     title: str
-    study: Study
+    study: PlantedResults
     rule: DecisionRule
     devices: int | None
     clear: bool = True
@@ -35,20 +35,20 @@ class Case:
     queue_minutes: float | None = None
 
 
-def of(rates: dict[int, float], by: float = 0.01, repeats: int = 3, series: str = ALONE) -> Study:
+def of(rates: dict[int, float], by: float = 0.01, repeats: int = 3, series: str = ALONE) -> PlantedResults:
     """A study of one series."""
-    return Study({(series, devices): spread(rate, by, repeats) for devices, rate in rates.items()})
+    return PlantedResults({(series, devices): spread(rate, by, repeats) for devices, rate in rates.items()})
 
 
-def both(one: Study, other: Study, **further: object) -> Study:
+def both(one: PlantedResults, other: PlantedResults, **further: object) -> PlantedResults:
     """A study with the series of two."""
-    return Study({**one.points, **other.points}, **further)  # type: ignore[arg-type]
+    return PlantedResults({**one.points, **other.points}, **further)  # type: ignore[arg-type]
 
 
-def with_outcomes(study: Study, devices: int, *outcomes: str) -> Study:
+def with_outcomes(study: PlantedResults, devices: int, *outcomes: str) -> PlantedResults:
     """The study with further runs of a point that ended without a result."""
     point = (ALONE, devices)
-    return Study({**study.points, point: [*study.points[point], *outcomes]})
+    return PlantedResults({**study.points, point: [*study.points[point], *outcomes]})
 
 
 RATES = {1: 100.0, 2: 190.0, 4: 300.0, 8: 400.0}
@@ -68,29 +68,29 @@ FASTEST_OF_FEW_FAILED = {
     point: [*rates, *(["failed"] * 3 if point[1] == 2 else [])]
     for point, rates in of({1: 100, 2: 300, 4: 290, 8: 500}).points.items()
 }
-UNKNOWN_WALLS = Study(FOUR.points, walls=False)
-WHOLE_NODES = Study(FOUR.points, billed={1: 4, 2: 4, 4: 4, 8: 8})
+UNKNOWN_WALLS = PlantedResults(FOUR.points, walls=False)
+WHOLE_NODES = PlantedResults(FOUR.points, billed={1: 4, 2: 4, 4: 4, 8: 8})
 """6.8, 3.64, 2.36 and 3.6 device-hours are paid."""
-BUSY = Study(FOUR.points, queue_minutes={1: 0, 2: 20, 4: 30, 8: 120})
+BUSY = PlantedResults(FOUR.points, queue_minutes={1: 0, 2: 20, 4: 30, 8: 120})
 
-EPOCHS_GROW = Study(
+EPOCHS_GROW = PlantedResults(
     FOUR.points,
     target=0.97,
     epochs={(ALONE, devices): [needed] * 3 for devices, needed in {1: 3, 2: 3, 4: 4, 8: 9}.items()},
 )
 """Times to the target over the baseline's: 1.9, 3 x 3/4 = 2.25, 4 x 3/9 = 1.33."""
-TARGET_BY_LUCK = Study(
+TARGET_BY_LUCK = PlantedResults(
     FOUR.points,
     target=0.97,
     epochs={(ALONE, 1): [3, 3, 3], (ALONE, 2): [3, 3, 3], (ALONE, 4): [3, 3, None], (ALONE, 8): [None] * 3},
 )
-MORE_BUT_BY_LUCK = Study(
+MORE_BUT_BY_LUCK = PlantedResults(
     {(ALONE, 1): spread(100), (ALONE, 4): spread(300, repeats=4)},
     target=0.97,
     epochs={(ALONE, 1): [3, 3, 3], (ALONE, 4): [3, 3, 3, None]},
 )
 """With the run that did not reach it, 4 devices take 1267 s to the target, 1 device 1800 s."""
-TARGET_NOT_REACHED = Study(FOUR.points, target=0.99)
+TARGET_NOT_REACHED = PlantedResults(FOUR.points, target=0.99)
 
 VIEW_OFF = of({1: 1157.0, 2: 2150.0, 4: 3900.0, 8: 6300.0, 16: 8200.0}, series="view off")
 VIEW_ON = of({1: 953.0, 2: 1880.0, 4: 3650.0, 8: 6900.0, 16: 10500.0}, series="view on")
@@ -99,7 +99,7 @@ VIEW_ON = of({1: 953.0, 2: 1880.0, 4: 3650.0, 8: 6900.0, 16: 10500.0}, series="v
 SLOW, FAST = of(RATES, series="slow"), of({at: 1.2 * rate for at, rate in RATES.items()}, series="fast")
 SLIGHTLY_FASTER = of({at: 1.001 * rate for at, rate in RATES.items()}, by=0.03, series="fast")
 FAST_FROM_SINGLE_RUNS = of({at: 1.2 * rate for at, rate in RATES.items()}, repeats=1, series="fast")
-MANY_ALIKE = Study(
+MANY_ALIKE = PlantedResults(
     {
         (f"s{index}", devices): [rate * factor * each for each in (0.99, 1.0, 1.01)]
         for index, factor in enumerate((1.0, 1.0, 1.0, 0.99, 1.0, 1.01, 1.0, 1.018))
@@ -147,12 +147,12 @@ CASES = [
     Case("a deadline that the median run keeps and the next may not",
          FOUR, rule(deadline_minutes=35.5), 8, clear=False),
     Case("devices that mostly failed are no rival of more that are a little slower",
-         Study({at: FASTEST_OF_FEW_FAILED[at] for at in ((ALONE, 1), (ALONE, 2), (ALONE, 4))}),
+         PlantedResults({at: FASTEST_OF_FEW_FAILED[at] for at in ((ALONE, 1), (ALONE, 2), (ALONE, 4))}),
          rule(min_efficiency=0.1), 4, clear=False),
     Case("nor if these are in time",
-         Study(FASTEST_OF_FEW_FAILED), rule(deadline_minutes=40), 4, clear=False),
+         PlantedResults(FASTEST_OF_FEW_FAILED), rule(deadline_minutes=40), 4, clear=False),
     Case("what is open beyond the last gain does not matter to a knee before it",
-         Study({**of({1: 100, 2: 190, 4: 230}).points, (ALONE, 8): spread(240, 0.05)}), rule(), 2),
+         PlantedResults({**of({1: 100, 2: 190, 4: 230}).points, (ALONE, 8): spread(240, 0.05)}), rule(), 2),
     Case("a dip does not keep a deadline that more devices keep", DIP, rule(deadline_minutes=40), 8),
     Case("a queue that makes more devices late", BUSY, rule(deadline_minutes=70), 4),
     Case("a queue that the reader changes", BUSY, rule(deadline_minutes=40), 4, queue_minutes=0),
@@ -174,7 +174,7 @@ CASES = [
     Case("single runs are not clear even where more devices are far slower",
          of({1: 100, 2: 50}, repeats=1), rule(), 1, clear=False),
     Case("a gain whose interval is too wide",
-         Study({(ALONE, 1): [92, 100, 108], (ALONE, 2): [180, 195, 212]}),
+         PlantedResults({(ALONE, 1): [92, 100, 108], (ALONE, 2): [180, 195, 212]}),
          rule(min_efficiency=0.5), 2, clear=False),
     Case("a point of which half the runs failed", HALF_FAILED, rule(), 8),
     Case("a point of which one run in four failed", ONE_OF_FOUR_FAILED, rule(), 4),

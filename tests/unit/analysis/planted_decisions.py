@@ -31,7 +31,7 @@ START_UP, SAMPLES = 120.0, 600_000.0
 
 
 @dataclass(frozen=True)
-class Study:
+class PlantedResults:
     """The results of planted runs, and what the site and the configuration say beside them.
 
     Args:
@@ -161,7 +161,7 @@ _JUDGE = """
 
 
 def concluded_by_script(page: Any, jobs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The script's decisions, in the shape of ``Study.concluded``.
+    """The script's decisions, in the shape of ``PlantedResults.concluded``.
 
     Args:
         page: A page of Playwright's that has the script.

@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from tests.unit.analysis.planted_decisions import ALONE, SAMPLES, START_UP, Point, Study
+from tests.unit.analysis.planted_decisions import ALONE, SAMPLES, START_UP, PlantedResults, Point
 
 from scalewise.plan.config.experiment import DecisionRule
 
@@ -19,7 +19,7 @@ Asked = tuple[DecisionRule, float | None]
 """The criteria, and one wait in the queue for all device counts or None for the site's."""
 
 
-def random_study(chance: random.Random) -> Study:
+def random_study(chance: random.Random) -> PlantedResults:
     """A study of one to four series, with whatever may befall one."""
     names = [ALONE, "on", "off", "7"][: chance.choice((1, 1, 2, 3, 4))]
     counts = sorted(chance.sample(COUNTS, chance.randint(2, 6)))
@@ -45,7 +45,7 @@ def random_study(chance: random.Random) -> Study:
             epochs[name, devices] = [
                 None if chance.random() < 0.2 else float(chance.randint(3, 5) + devices // 8) for _ in rates
             ]
-    return Study(
+    return PlantedResults(
         points,
         target=0.97 if to_target else None,
         epochs=epochs if to_target else {},
@@ -56,7 +56,7 @@ def random_study(chance: random.Random) -> Study:
     )
 
 
-def random_rules(chance: random.Random, study: Study) -> Iterator[Asked]:
+def random_rules(chance: random.Random, study: PlantedResults) -> Iterator[Asked]:
     """Some criteria for a study: round numbers, and those that one of its points just meets or misses."""
     rates = [each for results in study.points.values() for each in results if not isinstance(each, str)]
     for _ in range(4):

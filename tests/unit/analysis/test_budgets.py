@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.planting import CHOOSING, PlantedStudy, overhead
+from tests.planting import CHOOSING, PlantedStudy, leave_history, overhead
 from tests.small_runs import definition
 
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.runs.rounds import Round
 from scalewise.plan.runs.spending import Spending
-from scalewise.records import HISTORY, SUMMARY, AllReduceMeasurement, History, Start, later, write_json
+from scalewise.records import HISTORY, SUMMARY, AllReduceMeasurement, Start, later
 
 UP_TO_16 = CHOOSING.replace("up_to: 64", "up_to: 16").replace("runtime_minutes: 10", "runtime_minutes: 1")
 """Runs take 45 s of their minute, and the answer, 16 devices, is measured 3 times."""
@@ -46,14 +46,13 @@ KILLED = None
 
 
 def leave_starts(folder: Path, shape: str, *seconds: float | None) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     starts = []
     for number, taken in enumerate(seconds):
         began = later("2026-03-01T00:00:00+00:00", 1000 * number)
         ended_at = None if taken is KILLED else later(began, taken)
         starts.append(Start(started_at=began, limit_seconds=60, ended_at=ended_at))
     run = definition().model_copy(update={"shape": Shape.parse(shape)})
-    write_json(folder / HISTORY, History(definition=run, inputs={}, starts=starts))
+    leave_history(folder, run, *starts)
 
 
 @pytest.mark.parametrize("series", [1, 2])

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from tests.unit.analysis.decision_cases import CASES, Case, both, of
-from tests.unit.analysis.planted_decisions import Study
+from tests.unit.analysis.planted_decisions import PlantedResults
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)
@@ -31,5 +31,5 @@ def test_twelve_series_on_eight_counts_come_to_few_bytes() -> None:
 
 
 def test_without_a_point_to_choose_the_part_says_so() -> None:
-    failed = Study({("all runs", 1): ["failed"], ("all runs", 2): ["failed"]})
+    failed = PlantedResults({("all runs", 1): ["failed"], ("all runs", 2): ["failed"]})
     assert failed.facts() == {"left_out": "There is nothing to choose among: no device count has a speedup."}

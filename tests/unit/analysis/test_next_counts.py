@@ -8,12 +8,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
+from tests.unit.analysis.decisions import decision_on
 from tests.unit.analysis.planted_tables import make_runs
 
-from scalewise.analysis.comparison.gains import gains
 from scalewise.analysis.decision.card import Card
 from scalewise.analysis.decision.decision import Decision
-from scalewise.analysis.decision.decision import decide as decide_on_tables
 from scalewise.analysis.decision.walk import NONE
 from scalewise.analysis.rounds.chosen_devices import (
     Candidate,
@@ -23,7 +22,6 @@ from scalewise.analysis.rounds.chosen_devices import (
 )
 from scalewise.analysis.rounds.likely_answers import RunTimes, answers
 from scalewise.analysis.rounds.overhead_model import PredictedEfficiency
-from scalewise.analysis.scaling import option_table, scaling_table
 from scalewise.plan.config.experiment import DecisionRule, Repeats
 from scalewise.plan.runs.rounds import FIRST_OF_BASELINE
 
@@ -58,9 +56,7 @@ def decide(speeds: Speeds, rule: DecisionRule) -> Decision:
         wall_seconds=START_UP_SECONDS + seconds,
         device_hours=(START_UP_SECONDS + seconds) * runs["devices"] / 3600,
     )
-    compared = gains(runs)
-    table = scaling_table(runs, "strong", None, compared)
-    return decide_on_tables("study", table, option_table(runs, {}), rule, compared=compared)
+    return decision_on(runs, rule)
 
 
 def curve(generator: np.random.Generator, counts: Sequence[int] = COUNTS) -> dict[int, float]:
@@ -105,7 +101,7 @@ def test_deadline_is_held_against_a_bound_of_the_next_run_and_its_queue() -> Non
 
 
 @dataclass
-class Study:
+class SimulatedStudy:
     """A study that chooses among counts whose true speeds are planted.
 
     Args:
@@ -200,7 +196,7 @@ def test_every_study_ends_with_the_repeats_that_its_answer_needs() -> None:
     for number, rule in enumerate(RULES.values()):
         truth = curve(generator)
         repeats = REPEATS if number % 2 else Repeats(min=3, max=5)
-        study = Study(truth, rule, repeats)
+        study = SimulatedStudy(truth, rule, repeats)
         answer = study.run()
         assert all(n <= repeats.max for n in study.asked.values())
         assert study.asked[1] >= repeats.min
@@ -215,7 +211,7 @@ def test_fewer_counts_are_measured_than_there_are_and_the_answer_is_that_of_all(
     studies = 6
     for _ in range(studies):
         truth = curve(generator)
-        study = Study(truth, RULES["half"])
+        study = SimulatedStudy(truth, RULES["half"])
         same += (
             study.run()
             == decide({devices: [speed] * 3 for devices, speed in truth.items()}, study.rule).devices
@@ -229,7 +225,7 @@ def test_fewer_counts_are_measured_than_there_are_and_the_answer_is_that_of_all(
 def test_dense_grid_is_not_crept_up_count_by_count(rule: str) -> None:
     # efficiency falls to 0.4 on 128 devices
     truth = {devices: 100 * devices / (1 + 0.012 * (devices - 1)) for devices in DENSE}
-    study = Study(truth, RULES[rule])
+    study = SimulatedStudy(truth, RULES[rule])
     answer = study.run()
     right = [
         devices for devices in DENSE if truth[devices] / devices >= 100 * (study.rule.min_efficiency or 0)
@@ -243,20 +239,20 @@ def test_dense_grid_is_not_crept_up_count_by_count(rule: str) -> None:
 
 
 def test_baseline_alone_is_kept_where_no_other_count_is_efficient() -> None:
-    study = Study({devices: 100.0 * devices**0.1 for devices in COUNTS}, RULES["most"])
+    study = SimulatedStudy({devices: 100.0 * devices**0.1 for devices in COUNTS}, RULES["most"])
     assert study.run() == 1
     assert sum(n for devices, n in study.asked.items() if devices > 1) <= 6
 
 
 def test_deadline_that_nobody_keeps_is_answered_with_none() -> None:
-    study = Study(curve(np.random.default_rng(1)), DecisionRule(deadline_minutes=0.5))
+    study = SimulatedStudy(curve(np.random.default_rng(1)), DecisionRule(deadline_minutes=0.5))
     assert study.run() is None
     assert sum(n > 0 for n in study.asked.values()) <= 3
 
 
 def test_dip_at_two_nodes_does_not_hide_what_lies_behind_it() -> None:
     efficiency = {1: 1.0, 2: 0.97, 4: 0.93, 8: 0.6, 12: 0.75, 16: 0.74, 24: 0.6, 32: 0.55, 48: 0.5, 64: 0.45}
-    study = Study(
+    study = SimulatedStudy(
         {devices: 100 * devices * each for devices, each in efficiency.items()},
         DecisionRule(min_efficiency=0.7),
     )
@@ -266,15 +262,15 @@ def test_dip_at_two_nodes_does_not_hide_what_lies_behind_it() -> None:
 def test_wild_run_of_what_would_be_the_answer_is_made_again() -> None:
     truth = {devices: 100 * devices / (1 + 0.004 * (devices - 1)) for devices in COUNTS}
     rule = DecisionRule(min_efficiency=0.7)
-    assert Study(truth, rule).run() == 64
-    study = Study(truth, rule, wild={64: 0.8})
+    assert SimulatedStudy(truth, rule).run() == 64
+    study = SimulatedStudy(truth, rule, wild={64: 0.8})
     assert study.run() == 64
     assert any(each.wanted.get(64) == ("undecided", 2) for each in study.rounds)
 
 
 def test_counts_that_gave_no_speed_are_passed_over() -> None:
     truth = {devices: 99.0 * devices for devices in COUNTS}
-    study = Study(truth, RULES["half"], without_speed=(64, 48))
+    study = SimulatedStudy(truth, RULES["half"], without_speed=(64, 48))
     assert study.run() == 32
     # one run each told that there is none
     assert study.asked[64] <= 1
@@ -282,7 +278,7 @@ def test_counts_that_gave_no_speed_are_passed_over() -> None:
 
 
 def test_baseline_that_gives_no_speed_ends_the_study() -> None:
-    study = Study(curve(np.random.default_rng(1)), RULES["half"], without_speed=(1,))
+    study = SimulatedStudy(curve(np.random.default_rng(1)), RULES["half"], without_speed=(1,))
     assert study.next().wanted == {}
     assert study.next().choice.devices is None
 
@@ -297,13 +293,13 @@ def test_study_without_a_count_that_can_be_trained_asks_for_nothing() -> None:
 @pytest.mark.parametrize("base", [1, 4, 8])
 def test_baseline_is_the_fewest_devices_that_there_are(base: int) -> None:
     truth = {devices: 100 * devices / (1 + 0.03 * (devices - 1)) for devices in COUNTS if devices >= base}
-    study = Study(truth, RULES["most"])
+    study = SimulatedStudy(truth, RULES["most"])
     expected = decide({devices: [speed] * 3 for devices, speed in truth.items()}, study.rule).devices
     assert study.run() == expected
 
 
 def test_counts_that_cannot_be_paid_are_not_asked_for() -> None:
-    study = Study(
+    study = SimulatedStudy(
         {devices: 99.0 * devices for devices in COUNTS}, RULES["half"], affordable=lambda n: n <= 16
     )
     study.run()
@@ -314,7 +310,7 @@ def test_counts_that_cannot_be_paid_are_not_asked_for() -> None:
 
 
 def test_first_judgement_without_any_run_asks_for_the_baseline() -> None:
-    study = Study(curve(np.random.default_rng(1)), RULES["half"])
+    study = SimulatedStudy(curve(np.random.default_rng(1)), RULES["half"])
     study.asked = dict.fromkeys(study.truth, 0)
     assert study.next().wanted == {1: ("baseline", FIRST_OF_BASELINE)}
 
@@ -331,7 +327,7 @@ def test_count_whose_computing_was_interpolated_is_measured_before_it_is_given_u
             else PredictedEfficiency(0.8, 0.78, 0.82, interpolated)
             for devices in truth
         }
-        study = Study(truth, DecisionRule(min_efficiency=0.88), predicted=expected)
+        study = SimulatedStudy(truth, DecisionRule(min_efficiency=0.88), predicted=expected)
         study.asked |= {1: 6, 2: 1, 4: 1, 8: 6}
         (last,) = study.next().choice.unmeasured
         assert last.devices == 12

@@ -21,7 +21,7 @@ JOB = {"SLURM_JOB_ID": "7"}
 
 
 @pytest.fixture
-def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def slurm_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Stand-ins of squeue and scontrol, the latter writes down what it is told."""
     folder = tmp_path / "programs"
     folder.mkdir()
@@ -36,24 +36,24 @@ def answer(folder: Path, program: str, script: str) -> None:
     (folder / program).chmod(0o755)
 
 
-def test_a_running_job_is_put_back(programs: Path, tmp_path: Path) -> None:
+def test_a_running_job_is_put_back(slurm_programs: Path, tmp_path: Path) -> None:
     assert requeue(JOB) == ""
     assert (tmp_path / "asked").read_text(encoding="utf-8") == "requeue 7\n"
 
 
 @pytest.mark.parametrize("state", ["COMPLETING", "CANCELLED", ""])
-def test_a_job_that_somebody_ends_stays_ended(programs: Path, tmp_path: Path, state: str) -> None:
-    answer(programs, "squeue", f"echo {state}")
+def test_a_job_that_somebody_ends_stays_ended(slurm_programs: Path, tmp_path: Path, state: str) -> None:
+    answer(slurm_programs, "squeue", f"echo {state}")
     assert requeue(JOB) == f"Slurm job 7 is {state or 'unknown to squeue'}"
     assert not (tmp_path / "asked").exists()
 
 
-def test_a_controller_that_does_not_answer_squeue_may_still_take_it_back(programs: Path) -> None:
-    answer(programs, "squeue", "exit 1")
+def test_a_controller_that_does_not_answer_squeue_may_still_take_it_back(slurm_programs: Path) -> None:
+    answer(slurm_programs, "squeue", "exit 1")
     assert requeue(JOB) == ""
 
 
-def test_outside_of_slurm_there_is_nothing_to_put_back(programs: Path, tmp_path: Path) -> None:
+def test_outside_of_slurm_there_is_nothing_to_put_back(slurm_programs: Path, tmp_path: Path) -> None:
     assert requeue({}) == "this is no Slurm job"
     assert not (tmp_path / "asked").exists()
 
@@ -66,9 +66,9 @@ def test_outside_of_slurm_there_is_nothing_to_put_back(programs: Path, tmp_path:
     ],
 )
 def test_why_a_job_was_not_put_back_stands_in_the_log_of_the_run(
-    programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, why: str
+    slurm_programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, why: str
 ) -> None:
-    answer(programs, "scontrol", script)
+    answer(slurm_programs, "scontrol", script)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     requeue_job(tmp_path / "train.log", "study/d2.r1", saved=True)
     first, second = (tmp_path / "train.log").read_text(encoding="utf-8").splitlines()
@@ -78,9 +78,9 @@ def test_why_a_job_was_not_put_back_stands_in_the_log_of_the_run(
 
 
 def test_without_a_checkpoint_of_its_end_a_run_does_not_say_that_it_goes_on_from_one(
-    programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    slurm_programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer(programs, "scontrol", "exit 3")
+    answer(slurm_programs, "scontrol", "exit 3")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     requeue_job(tmp_path / "train.log", "study/d2.r1", saved=False)
     first, second = (tmp_path / "train.log").read_text(encoding="utf-8").splitlines()
@@ -127,16 +127,18 @@ def test_a_run_whose_ranks_did_not_stop_together_does_not_go_back_into_the_queue
         ("", None),
     ],
 )
-def test_what_slurm_leaves_a_job_is_read_as_seconds(programs: Path, told: str, seconds: float | None) -> None:
-    answer(programs, "squeue", f'[ "$*" = "--noheader --jobs=7 --format=%L" ] && echo {told}')
+def test_what_slurm_leaves_a_job_is_read_as_seconds(
+    slurm_programs: Path, told: str, seconds: float | None
+) -> None:
+    answer(slurm_programs, "squeue", f'[ "$*" = "--noheader --jobs=7 --format=%L" ] && echo {told}')
     assert seconds_left(JOB) == seconds
 
 
 def test_what_is_left_of_a_job_is_unknown_outside_of_slurm_and_while_it_does_not_answer(
-    programs: Path,
+    slurm_programs: Path,
 ) -> None:
     assert seconds_left({}) is None
-    answer(programs, "squeue", "exit 1")
+    answer(slurm_programs, "squeue", "exit 1")
     assert seconds_left(JOB) is None
 
 
@@ -153,15 +155,15 @@ HOURS = 3600.0
     ],
 )
 def test_a_job_that_has_waited_trains_for_what_is_left_of_it(
-    programs: Path, told: str, waited: float, least: float, most: float
+    slurm_programs: Path, told: str, waited: float, least: float, most: float
 ) -> None:
-    answer(programs, "squeue", told)
+    answer(slurm_programs, "squeue", told)
     now = time.monotonic()
     assert least <= train_job.end_of_job(JOB, 10 * HOURS, now - waited) - now <= most
 
 
-def test_a_job_of_which_too_little_is_left_says_how_much_and_what_to_do(programs: Path) -> None:
-    answer(programs, "squeue", "echo 2:00")
+def test_a_job_of_which_too_little_is_left_says_how_much_and_what_to_do(slurm_programs: Path) -> None:
+    answer(slurm_programs, "squeue", "echo 2:00")
     with pytest.raises(LockTimeoutError) as busy:
         train_job.end_of_job(JOB, 10 * HOURS, time.monotonic() - 3000)
     assert str(busy.value) == (

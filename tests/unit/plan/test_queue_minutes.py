@@ -16,11 +16,11 @@ from scalewise.plan.study import Study, load_study
 NODE = "accelerator: cuda\ndevices_per_node: 4\ncpus_per_node: 64\nmax_nodes: 2\n"
 EXPERIMENT = {"dataset": "digits", "model": "linear", "global_batch_size": 240, "devices": [1, 2, 4, 8]}
 
-LoadSite = Callable[[str], Study]
+LoadCluster = Callable[[str], Study]
 
 
 @pytest.fixture
-def load_site(tmp_path: Path) -> LoadSite:
+def load_cluster(tmp_path: Path) -> LoadCluster:
     """The study on a cluster with these lines below ``slurm:``."""
 
     def load(slurm: str) -> Study:
@@ -36,19 +36,21 @@ def definition(study: Study) -> dict[str, Any]:
     return values
 
 
-def test_each_device_count_waits_as_long_as_the_next_larger_one_that_is_named(load_site: LoadSite) -> None:
-    study = load_site("  queue_minutes: {8: 60, 1: 5}\n")
+def test_each_device_count_waits_as_long_as_the_next_larger_one_that_is_named(
+    load_cluster: LoadCluster,
+) -> None:
+    study = load_cluster("  queue_minutes: {8: 60, 1: 5}\n")
     assert definition(study)["queue_minutes"] == {"1": 5, "2": 60, "4": 60, "8": 60}
 
 
-def test_beyond_the_largest_count_that_is_named_its_wait_holds(load_site: LoadSite) -> None:
-    study = load_site("  queue_minutes:\n    2: 7.5\n")
+def test_beyond_the_largest_count_that_is_named_its_wait_holds(load_cluster: LoadCluster) -> None:
+    study = load_cluster("  queue_minutes:\n    2: 7.5\n")
     assert definition(study)["queue_minutes"] == {"1": 7.5, "2": 7.5, "4": 7.5, "8": 7.5}
 
 
-def test_a_queue_changes_the_decision_and_no_run(load_site: LoadSite) -> None:
+def test_a_queue_changes_the_decision_and_no_run(load_cluster: LoadCluster) -> None:
     without, short, long = (
-        load_site(text) for text in ("", "  queue_minutes: {8: 5}\n", "  queue_minutes: {8: 50}\n")
+        load_cluster(text) for text in ("", "  queue_minutes: {8: 5}\n", "  queue_minutes: {8: 50}\n")
     )
     assert "queue_minutes" not in definition(without)
     assert len({study.experiments["digits"].analysis_definition for study in (without, short, long)}) == 3
@@ -57,9 +59,9 @@ def test_a_queue_changes_the_decision_and_no_run(load_site: LoadSite) -> None:
 
 
 @pytest.mark.parametrize("line", ["partial_nodes: billed-whole", "exclusive: true"])
-def test_a_site_that_bills_whole_nodes_tells_the_decision(load_site: LoadSite, line: str) -> None:
-    assert definition(load_site(f"  {line}\n"))["billed_devices"] == {"1": 4, "2": 4}
-    assert "billed_devices" not in definition(load_site(""))
+def test_a_site_that_bills_whole_nodes_tells_the_decision(load_cluster: LoadCluster, line: str) -> None:
+    assert definition(load_cluster(f"  {line}\n"))["billed_devices"] == {"1": 4, "2": 4}
+    assert "billed_devices" not in definition(load_cluster(""))
 
 
 @pytest.mark.parametrize(
@@ -79,10 +81,10 @@ def test_a_site_that_bills_whole_nodes_tells_the_decision(load_site: LoadSite, l
     ],
 )
 def test_a_queue_that_cannot_be_read_is_refused_with_line_value_and_cure(
-    load_site: LoadSite, tmp_path: Path, value: str, says: str
+    load_cluster: LoadCluster, tmp_path: Path, value: str, says: str
 ) -> None:
     with pytest.raises(StudyError) as refused:
-        load_site(f"  queue_minutes: {value}\n")
+        load_cluster(f"  queue_minutes: {value}\n")
 
     (line,) = refused.value.lines
     assert line.startswith(f"{tmp_path}/site.yaml:7: slurm.queue_minutes{says}. ")
@@ -97,13 +99,13 @@ def test_a_queue_that_cannot_be_read_is_refused_with_line_value_and_cure(
         ("{8: 1:00}", "base 60"),
     ],
 )
-def test_traps_of_yaml_in_a_queue_are_named(load_site: LoadSite, value: str, says: str) -> None:
+def test_traps_of_yaml_in_a_queue_are_named(load_cluster: LoadCluster, value: str, says: str) -> None:
     with pytest.raises(StudyError) as refused:
-        load_site(f"  queue_minutes: {value}\n")
+        load_cluster(f"  queue_minutes: {value}\n")
     assert any(says in line for line in refused.value.lines)
 
 
-def test_numbers_are_no_keys_anywhere_else(load_site: LoadSite) -> None:
+def test_numbers_are_no_keys_anywhere_else(load_cluster: LoadCluster) -> None:
     with pytest.raises(StudyError) as refused:
-        load_site("  1: 5\n")
+        load_cluster("  1: 5\n")
     assert "slurm.1 is a key that YAML reads as int" in refused.value.lines[0]

@@ -83,12 +83,9 @@ def those(state: str, lines: list[Finding]) -> list[str]:
 
 
 @pytest.fixture
-def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """All of PATH."""
-    folder = tmp_path / "programs"
-    monkeypatch.setenv("PATH", str(folder))
+def programs(programs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("LOGNAME", "someone")
-    return folder
+    return programs
 
 
 def test_a_site_that_is_right_is_ok_in_every_line(programs: Path) -> None:

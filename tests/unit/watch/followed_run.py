@@ -9,13 +9,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tests.planting import leave_result, measurements, run_record
+from tests.planting import leave_history, leave_result, measurements, run_record
 from tests.small_runs import definition
 from tests.unit.watch.planted_status import point
 
 from scalewise.execution.messages import Progress
 from scalewise.execution.rank_files import PROGRESS
-from scalewise.records import HISTORY, History, Start
+from scalewise.records import Start
 from scalewise.watch.jobs import JobLog
 from scalewise.watch.status import RunStatus, StatusReader
 from scalewise.watch.study import QueuedJob, Rounds, RunKey, StudySession, WatchedStudy
@@ -93,8 +93,7 @@ class Follower:
         return Start(started_at=time_of(1000 * number), limit_seconds=LIMIT_SECONDS)
 
     def write_history(self, starts: list[Start], devices: int = 2) -> None:
-        history = History(definition=definition(devices), inputs={}, starts=starts)
-        self.write(HISTORY, history.model_dump_json())
+        leave_history(self.folder, definition(devices), *starts)
 
     def write(self, name: str, text: str) -> Path:
         path = self.folder / name

@@ -14,13 +14,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from tests.planting import leave_result, run_record
+from tests.planting import leave_history, leave_result, run_record
 from tests.small_runs import definition
 from tests.unit.conftest import SCRIPTS
 from tests.unit.watch.planted_status import point
 
 from scalewise.analysis.decision.card import Card
-from scalewise.records import HISTORY, History, Start, write_json
+from scalewise.records import Start
 from scalewise.watch.follow import SILENT_SECONDS, follow_status
 from scalewise.watch.status import StatusReader
 from scalewise.watch.study import SESSION, Job, Rounds, StudySession, WatchedStudy
@@ -102,11 +102,8 @@ def test_one_that_is_silent_for_long_has_gone_also_where_its_process_id_is_in_us
 @pytest.mark.parametrize("ended", [True, False])
 def test_what_was_at_work_at_the_end_has_cost_its_time_until_then(tmp_path: Path, ended: bool) -> None:
     run, began = ("digits", "d2.r1"), float(int(time.time()) - 2 * 86400)
-    folder = tmp_path / "results" / "digits" / "runs" / "d2.r1"
-    folder.mkdir(parents=True)
-    start = datetime.fromtimestamp(began, UTC).isoformat()
-    starts = [Start(started_at=start, limit_seconds=86400.0)]
-    write_json(folder / HISTORY, History(definition=definition(2), inputs={}, starts=starts))
+    start = Start(started_at=datetime.fromtimestamp(began, UTC).isoformat(), limit_seconds=86400.0)
+    folder = leave_history(tmp_path / "results" / "digits" / "runs" / "d2.r1", definition(2), start)
     progress = folder / "attempt" / "progress.json"
     progress.parent.mkdir()
     progress.write_text(json.dumps({"epoch": 3, "epochs": 10, "reported_at": began + 60}))

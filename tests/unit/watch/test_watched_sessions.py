@@ -7,10 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import yaml
+from tests.planting import PlantedStudy
 
 from scalewise.plan.config.experiment import Experiment, Target
-from scalewise.plan.study import Study, load_study
+from scalewise.plan.study import Study
 from scalewise.snakemake_adapter import Snakemake
 from scalewise.watch.session import RuleNames, forced_runs, watch_session
 from scalewise.watch.study import WatchedStudy, required_efficiency
@@ -30,9 +30,8 @@ experiments:
 
 @pytest.fixture
 def study(tmp_path: Path) -> Study:
-    (tmp_path / "study.yaml").write_text(STUDY)
-    (tmp_path / "site.yaml").write_text("accelerator: cpu\ndevices_per_node: 2\ncpus_per_node: 2\n")
-    return load_study(yaml.safe_load(STUDY), [tmp_path / "study.yaml"], tmp_path / "site.yaml")
+    site = {"accelerator": "cpu", "devices_per_node": 2, "cpus_per_node": 2}
+    return PlantedStudy(tmp_path, STUDY, site=site).study
 
 
 def snakemake(*rules: str, touch: bool = False, **asked: Any) -> Snakemake:
