@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +20,10 @@ from scalewise.analysis.statistics.intervals import Interval, mean_interval
 from scalewise.records import Provenance, RunRecord, read_summary
 
 
-@pytest.fixture
-def summary_of(tmp_path: Path) -> Callable[..., RunRecord]:
+def summary_of(tmp_path: Path, run: str = "d2.r1", **changed: Any) -> RunRecord:
     """The summary of a run that is written and read back."""
-
-    def read(run: str = "d2.r1", **changed: Any) -> RunRecord:
-        folder = tmp_path / str(len(list(tmp_path.iterdir())))
-        return read_summary(write_run(folder, run, **changed))
-
-    return read
+    folder = tmp_path / str(len(list(tmp_path.iterdir())))
+    return read_summary(write_run(folder, run, **changed))
 
 
 def fingerprint(summary: RunRecord) -> Fingerprint:
@@ -37,10 +31,10 @@ def fingerprint(summary: RunRecord) -> Fingerprint:
 
 
 def test_runs_that_differ_in_devices_repeat_host_and_commit_have_one_fingerprint(
-    summary_of: Callable[..., RunRecord],
+    tmp_path: Path,
 ) -> None:
-    first = fingerprint(summary_of("d1.r1"))
-    other = fingerprint(summary_of("d4.r3", origin={"hosts": ["node-b"], "commit": "def456"}))
+    first = fingerprint(summary_of(tmp_path, "d1.r1"))
+    other = fingerprint(summary_of(tmp_path, "d4.r3", origin={"hosts": ["node-b"], "commit": "def456"}))
     assert first.id == other.id
     assert len(first.id) == 12
     assert differences(first.conditions, other.conditions) == []
@@ -69,16 +63,16 @@ def test_runs_that_differ_in_devices_repeat_host_and_commit_have_one_fingerprint
     ],
 )
 def test_whatever_else_differs_is_named_with_both_values(
-    summary_of: Callable[..., RunRecord], changed: dict[str, Any], field: str, values: tuple[str, str]
+    tmp_path: Path, changed: dict[str, Any], field: str, values: tuple[str, str]
 ) -> None:
-    first, other = fingerprint(summary_of()), fingerprint(summary_of(**changed))
+    first, other = fingerprint(summary_of(tmp_path)), fingerprint(summary_of(tmp_path, **changed))
     assert first.id != other.id
     assert differences(first.conditions, other.conditions) == [(field, *values)]
 
 
-def test_a_newer_snakemake_changes_no_throughput(summary_of: Callable[..., RunRecord]) -> None:
-    newer = summary_of(origin={"versions": {"torch": "2.15.0", "snakemake": "9.9"}})
-    assert fingerprint(summary_of()).id == fingerprint(newer).id
+def test_a_newer_snakemake_changes_no_throughput(tmp_path: Path) -> None:
+    newer = summary_of(tmp_path, origin={"versions": {"torch": "2.15.0", "snakemake": "9.9"}})
+    assert fingerprint(summary_of(tmp_path)).id == fingerprint(newer).id
 
 
 def imported(**files: str) -> dict[str, str]:
@@ -114,12 +108,12 @@ def test_a_sentence_names_three_differences_and_counts_the_others(
 
 
 def test_strong_scaling_keeps_the_global_batch_and_weak_the_one_per_device(
-    summary_of: Callable[..., RunRecord],
+    tmp_path: Path,
 ) -> None:
-    small, large = summary_of("d1.r1"), summary_of("d2.r1")
+    small, large = summary_of(tmp_path, "d1.r1"), summary_of(tmp_path, "d2.r1")
     assert small.definition.batch_size_per_device != large.definition.batch_size_per_device
     assert fingerprint(small).id == fingerprint(large).id
-    weak = [summary_of(f"d{n}.r1", settings={"scaling": "weak"}) for n in (1, 2)]
+    weak = [summary_of(tmp_path, f"d{n}.r1", settings={"scaling": "weak"}) for n in (1, 2)]
     assert differences(*(fingerprint(summary).conditions for summary in weak)) == [
         ("batch_size_per_device", "256", "128")
     ]
@@ -201,11 +195,11 @@ def test_lost_accuracy_is_named_with_both_values() -> None:
 
 
 def test_another_commit_or_kernel_is_a_caution_and_no_refusal(
-    summary_of: Callable[..., RunRecord],
+    tmp_path: Path,
 ) -> None:
     origins: list[Provenance] = []
     for origin in ({}, {"commit": "def456"}, {"operating_system": "Linux 7", "commit": None}):
-        found = summary_of(origin=origin).provenance
+        found = summary_of(tmp_path, origin=origin).provenance
         assert found is not None
         origins.append(found)
     commits, kernels = origin_cautions(origins)

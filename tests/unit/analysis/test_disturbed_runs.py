@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,26 +43,22 @@ def study_of(points: Mapping[int, Sequence[Measured]], **keys: Any) -> Experimen
     return experiment(**{"scaling": "strong", "devices": list(points)} | usual | keys)
 
 
-@pytest.fixture
-def concluded(tmp_path: Path) -> Callable[..., Conclusion]:
-    def conclusion(
-        points: Mapping[int, Sequence[Measured]], slurm_job_id: str | None = None, **keys: Any
-    ) -> Conclusion:
-        for devices, runs in points.items():
-            for repeat, (rate, measured) in enumerate(runs, start=1):
-                name = f"d{devices}.r{repeat}"
-                write_run(
-                    tmp_path / "study" / "runs",
-                    name,
-                    rate=rate,
-                    origin={"slurm_job_id": slurm_job_id},
-                    **measured,
-                )
-        spec = study_of(points, **keys)
-        tables = collect("study", spec, tmp_path / "study" / "runs")
-        return conclude(AnalysisSpec("study", spec), tables)
-
-    return conclusion
+def concluded(
+    tmp_path: Path, points: Mapping[int, Sequence[Measured]], slurm_job_id: str | None = None, **keys: Any
+) -> Conclusion:
+    for devices, runs in points.items():
+        for repeat, (rate, measured) in enumerate(runs, start=1):
+            name = f"d{devices}.r{repeat}"
+            write_run(
+                tmp_path / "study" / "runs",
+                name,
+                rate=rate,
+                origin={"slurm_job_id": slurm_job_id},
+                **measured,
+            )
+    spec = study_of(points, **keys)
+    tables = collect("study", spec, tmp_path / "study" / "runs")
+    return conclude(AnalysisSpec("study", spec), tables)
 
 
 def above_1(found: Conclusion) -> str:
@@ -72,17 +68,17 @@ def above_1(found: Conclusion) -> str:
 
 @pytest.mark.parametrize("job", [None, "7"], ids=["one machine", "Slurm"])
 def test_advice_on_disturbed_runs_names_a_key_of_slurm_only_for_runs_of_slurm(
-    concluded: Callable[..., Conclusion], job: str | None
+    tmp_path: Path, job: str | None
 ) -> None:
-    first = concluded({1: busy(BUSY), 2: QUIET_2}, slurm_job_id=job).decision.cautions[0]
+    first = concluded(tmp_path, {1: busy(BUSY), 2: QUIET_2}, slurm_job_id=job).decision.cautions[0]
     assert "on a quiet machine" in first
     assert ("slurm.exclusive" in first) == (job is not None)
 
 
 def test_an_answer_that_rests_on_a_busy_machine_is_not_clear_and_says_so_first(
-    concluded: Callable[..., Conclusion],
+    tmp_path: Path,
 ) -> None:
-    found = concluded({1: busy(BUSY), 2: QUIET_2})
+    found = concluded(tmp_path, {1: busy(BUSY), 2: QUIET_2})
 
     assert not found.decision.clear
     first = found.decision.cautions[0]
@@ -96,8 +92,8 @@ def test_an_answer_that_rests_on_a_busy_machine_is_not_clear_and_says_so_first(
     assert above_1(found).startswith("Efficiency is above 1: 1.74 on 2 devices.")
 
 
-def test_a_disturbed_run_is_set_apart_if_its_point_has_others(concluded: Callable[..., Conclusion]) -> None:
-    found = concluded({1: [*QUIET_1, *busy([(716.0, 0.90)])], 2: [*QUIET_2, (4715.0, {})]})
+def test_a_disturbed_run_is_set_apart_if_its_point_has_others(tmp_path: Path) -> None:
+    found = concluded(tmp_path, {1: [*QUIET_1, *busy([(716.0, 0.90)])], 2: [*QUIET_2, (4715.0, {})]})
 
     (row,) = (row for _, row in found.scaling.iterrows() if row["devices"] == 1)
     assert (row["n"], row["n_failed"], row["n_set_apart"], row["n_not_comparable"]) == (3, 0, 1, 1)
@@ -111,9 +107,9 @@ def test_a_disturbed_run_is_set_apart_if_its_point_has_others(concluded: Callabl
     )
 
 
-def test_the_share_of_the_cpus_counts_from_a_tenth_on(concluded: Callable[..., Conclusion]) -> None:
+def test_the_share_of_the_cpus_counts_from_a_tenth_on(tmp_path: Path) -> None:
     below = [(rate, {"other_cpu_fraction": 0.099}) for rate in (2510.0, 2500.0, 2520.0)]
-    assert concluded({1: below, 2: QUIET_2}).decision.cautions == []
+    assert concluded(tmp_path, {1: below, 2: QUIET_2}).decision.cautions == []
 
 
 @pytest.mark.parametrize(
@@ -163,18 +159,14 @@ def test_a_quiet_run_under_other_conditions_takes_no_disturbed_runs_place() -> N
 
 # --- measured again -----------------------------------------------------------------------------------
 
-GROWS = {"repeats": {"min": 3, "max": 10}}
+GROWS: dict[str, Any] = {"repeats": {"min": 3, "max": 10}}
 
 
-@pytest.fixture
-def judged(tmp_path: Path, concluded: Callable[..., Conclusion]) -> Callable[..., Round]:
-    def round_of(points: Mapping[int, Sequence[Measured]]) -> Round:
-        concluded(points, **GROWS)
-        spec = study_of(points, **GROWS)
-        definition = canonical_json({"name": "study", "spec": spec.model_dump(mode="json")})
-        return judge_round(definition, 1, tmp_path / "study")
-
-    return round_of
+def judged(tmp_path: Path, points: Mapping[int, Sequence[Measured]]) -> Round:
+    concluded(tmp_path, points, **GROWS)
+    spec = study_of(points, **GROWS)
+    definition = canonical_json({"name": "study", "spec": spec.model_dump(mode="json")})
+    return judge_round(definition, 1, tmp_path / "study")
 
 
 @pytest.mark.parametrize(
@@ -186,10 +178,8 @@ def judged(tmp_path: Path, concluded: Callable[..., Conclusion]) -> Callable[...
         (busy(BUSY), 6),
     ],
 )
-def test_disturbed_runs_are_measured_again(
-    judged: Callable[..., Round], runs: Sequence[Measured], asked: int
-) -> None:
-    found = judged({1: runs, 2: QUIET_2})
+def test_disturbed_runs_are_measured_again(tmp_path: Path, runs: Sequence[Measured], asked: int) -> None:
+    found = judged(tmp_path, {1: runs, 2: QUIET_2})
 
     point = found.points[0]
     assert (point.point, point.next_asked) == ("d1", asked)
@@ -215,8 +205,8 @@ def single(rates: Mapping[int, float], **measured: Any) -> dict[int, list[Measur
     return {devices: [(rate, measured)] for devices, rate in rates.items()}
 
 
-def test_a_published_efficiency_of_1_6_is_not_clear(concluded: Callable[..., Conclusion]) -> None:
-    found = concluded(single(A100))
+def test_a_published_efficiency_of_1_6_is_not_clear(tmp_path: Path) -> None:
+    found = concluded(tmp_path, single(A100))
 
     assert not found.decision.clear
     assert above_1(found).startswith(
@@ -227,10 +217,10 @@ def test_a_published_efficiency_of_1_6_is_not_clear(concluded: Callable[..., Con
 
 
 def test_an_efficiency_above_1_is_not_clear_also_if_its_interval_reaches_below(
-    concluded: Callable[..., Conclusion],
+    tmp_path: Path,
 ) -> None:
     rates = {1: (1000.0, 800.0, 1250.0), 2: (2850.0, 2200.0, 1700.0)}
-    found = concluded({devices: [(rate, {}) for rate in runs] for devices, runs in rates.items()})
+    found = concluded(tmp_path, {devices: [(rate, {}) for rate in runs] for devices, runs in rates.items()})
 
     assert found.scaling["parallel_efficiency_low"].iloc[1] < 1
     assert not found.decision.clear
@@ -240,8 +230,8 @@ def test_an_efficiency_above_1_is_not_clear_also_if_its_interval_reaches_below(
     )
 
 
-def test_a_baseline_short_of_memory_is_recognized_by_its_peak(concluded: Callable[..., Conclusion]) -> None:
-    found = concluded(single(A100))
+def test_a_baseline_short_of_memory_is_recognized_by_its_peak(tmp_path: Path) -> None:
+    found = concluded(tmp_path, single(A100))
     base = found.scaling["devices"] == 1
     scaling = found.scaling.assign(device_memory_bytes=42.9e9)
     scaling.loc[base, "peak_memory_bytes"] = 39.5e9
@@ -254,7 +244,7 @@ def test_a_baseline_short_of_memory_is_recognized_by_its_peak(concluded: Callabl
 
 
 def test_a_baseline_short_of_memory_is_recognized_by_a_smaller_batch_that_is_faster(
-    concluded: Callable[..., Conclusion],
+    tmp_path: Path,
 ) -> None:
     passes = [
         Pass(batch_size=256, forward_seconds=0.1, backward_seconds=0.3),
@@ -264,7 +254,9 @@ def test_a_baseline_short_of_memory_is_recognized_by_a_smaller_batch_that_is_fas
     points[1] = [(1622.0, {"passes": passes})]
 
     (caution,) = (
-        each for each in concluded(points).decision.cautions if each.startswith("Efficiency is above 1")
+        each
+        for each in concluded(tmp_path, points).decision.cautions
+        if each.startswith("Efficiency is above 1")
     )
     assert "by itself it makes 1.67x the samples/s with a smaller batch" in caution
 

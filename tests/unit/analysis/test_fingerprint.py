@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,6 @@ from scalewise.analysis.comparison.comparability import differences, origin_caut
 from scalewise.analysis.comparison.fingerprint import Fingerprint, complete
 from scalewise.analysis.scaling import scaling_table
 from scalewise.analysis.tables import Tables, collect
-
-Collect = Callable[[Mapping[str, Mapping[str, Any]]], Tables]
 
 HASH = {"dataset": f"1024:{'a' * 64}", "weights": "b" * 64}
 
@@ -37,18 +35,13 @@ NEW: dict[str, Any] = {
 """Provenance of a run on two nodes with a GPU each."""
 
 
-@pytest.fixture
-def collected(tmp_path: Path) -> Collect:
+def collected(tmp_path: Path, runs: Mapping[str, Mapping[str, Any]]) -> Tables:
     """The tables of a study on 1 and 2 devices, by what its runs have unlike the others."""
-
-    def make(runs: Mapping[str, Mapping[str, Any]]) -> Tables:
-        for run, changed in runs.items():
-            devices = int(run[1])
-            write_run(tmp_path, run, **{"rate": 1000.0 * devices, **changed})
-        repeats = max(int(run.rpartition("r")[2]) for run in runs)
-        return collect("study", experiment(repeats=repeats), tmp_path)
-
-    return make
+    for run, changed in runs.items():
+        devices = int(run[1])
+        write_run(tmp_path, run, **{"rate": 1000.0 * devices, **changed})
+    repeats = max(int(run.rpartition("r")[2]) for run in runs)
+    return collect("study", experiment(repeats=repeats), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -88,10 +81,10 @@ def collected(tmp_path: Path) -> Collect:
     ids=["parameters", "weights", "data", "a host's CPU", "a host's driver", "a power limit", "a clock"],
 )
 def test_no_speedup_joins_runs_of_another_model_or_on_other_hardware(
-    collected: Collect, changed: dict[str, Any], field: str, values: tuple[str, str]
+    tmp_path: Path, changed: dict[str, Any], field: str, values: tuple[str, str]
 ) -> None:
     other = {"parameters": changed.get("parameters", 650), "origin": NEW | changed.get("origin", {})}
-    tables = collected({"d1.r1": {"origin": NEW}, "d2.r1": other})
+    tables = collected(tmp_path, {"d1.r1": {"origin": NEW}, "d2.r1": other})
     assert [
         str(one) for one in differences(*(tables.conditions[id_] for id_ in tables.runs["fingerprint"]))
     ] == [f"{field} is {values[1]}, not {values[0]}"]
@@ -103,31 +96,36 @@ def test_no_speedup_joins_runs_of_another_model_or_on_other_hardware(
     assert f"{field} is {values[1]}, not {values[0]}" in table["note"].iloc[1]
 
 
-def test_other_nodes_of_one_kind_and_another_kernel_on_one_of_them_are_joined(collected: Collect) -> None:
+def test_other_nodes_of_one_kind_and_another_kernel_on_one_of_them_are_joined(tmp_path: Path) -> None:
     moved = NEW | {"environments": [environment("node-c"), environment("node-d", operating_system="Linux 7")]}
-    tables = collected({"d1.r1": {"origin": NEW}, "d2.r1": {"origin": moved}})
+    tables = collected(tmp_path, {"d1.r1": {"origin": NEW}, "d2.r1": {"origin": moved}})
     assert tables.runs["fingerprint"].nunique() == 1
     (caution,) = origin_cautions(tables.origins)
     assert "the operating system (Linux 6; Linux 7)" in caution
 
 
-def test_runs_of_another_cpu_are_not_joined(collected: Collect) -> None:
-    tables = collected({"d1.r1": {}, "d1.r2": {}, "d2.r1": {}, "d2.r2": {"origin": {"cpu_model": "B CPU"}}})
+def test_runs_of_another_cpu_are_not_joined(tmp_path: Path) -> None:
+    tables = collected(
+        tmp_path, {"d1.r1": {}, "d1.r2": {}, "d2.r1": {}, "d2.r2": {"origin": {"cpu_model": "B CPU"}}}
+    )
     first, second, third, other = tables.runs["fingerprint"]
     assert first == second == third != other
 
 
-def test_a_record_that_lacks_conditions_is_joined_with_those_that_agree(collected: Collect) -> None:
-    tables = collected({"d1.r1": {}, "d1.r2": {"origin": NEW}, "d2.r1": {"origin": NEW}, "d2.r2": {}})
+def test_a_record_that_lacks_conditions_is_joined_with_those_that_agree(tmp_path: Path) -> None:
+    tables = collected(
+        tmp_path, {"d1.r1": {}, "d1.r2": {"origin": NEW}, "d2.r1": {"origin": NEW}, "d2.r2": {}}
+    )
     assert tables.runs["fingerprint"].nunique() == 1
     (conditions,) = tables.conditions.values()
     assert conditions["GPU power limit"] == "700 W"
 
 
-def test_a_record_that_lacks_conditions_does_not_join_those_that_differ(collected: Collect) -> None:
+def test_a_record_that_lacks_conditions_does_not_join_those_that_differ(tmp_path: Path) -> None:
     capped = NEW | {"gpu_limits": [gpu(500.0)] * 2}
     tables = collected(
-        {"d1.r1": {"origin": NEW}, "d1.r2": {}, "d2.r1": {"origin": NEW}, "d2.r2": {"origin": capped}}
+        tmp_path,
+        {"d1.r1": {"origin": NEW}, "d1.r2": {}, "d2.r1": {"origin": NEW}, "d2.r2": {"origin": capped}},
     )
     assert tables.runs["fingerprint"].nunique() == 3
     note = scaling_table(tables.runs, "strong", tables.conditions)["note"].iloc[0]

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from tests.planting import experiment, write_run
 
 from scalewise.analysis.analysis_spec import DIFFERED, EQUAL_IN_SERIES, HELD_EQUAL, NOT_KNOWN, AnalysisSpec
@@ -28,32 +26,27 @@ def origin(host: str, **changed: Any) -> dict[str, Any]:
     return recorded | changed
 
 
-@pytest.fixture
-def results(tmp_path: Path) -> Callable[..., Results]:
+def results(tmp_path: Path, origins: dict[str, dict[str, Any]], **swept: list[Any]) -> Results:
     """What ``provenance.json`` and ``decision.json`` say of a study on 1 and 2 devices."""
-
-    def of(origins: dict[str, dict[str, Any]], **swept: list[Any]) -> Results:
-        folder = tmp_path / "runs"
-        for run, met in origins.items():
-            options = {name: run.split(".")[1].endswith("on") for name in swept}
-            devices = int(run[1])
-            write_run(folder, run, origin=met, options=options, rate=1000.0 * devices)
-        repeats = max(int(run.rpartition("r")[2]) for run in origins)
-        spec = experiment(repeats=repeats, sweep=swept)
-        compute(AnalysisSpec("study", spec), folder, tmp_path / "out")
-        found = [
-            json.loads((tmp_path / "out" / name).read_text()) for name in ("provenance.json", "decision.json")
-        ]
-        return found[0], found[1]
-
-    return of
+    folder = tmp_path / "runs"
+    for run, met in origins.items():
+        options = {name: run.split(".")[1].endswith("on") for name in swept}
+        devices = int(run[1])
+        write_run(folder, run, origin=met, options=options, rate=1000.0 * devices)
+    repeats = max(int(run.rpartition("r")[2]) for run in origins)
+    spec = experiment(repeats=repeats, sweep=swept)
+    compute(AnalysisSpec("study", spec), folder, tmp_path / "out")
+    found = [
+        json.loads((tmp_path / "out" / name).read_text()) for name in ("provenance.json", "decision.json")
+    ]
+    return found[0], found[1]
 
 
-def test_all_that_is_equal_is_listed_and_all_that_is_not(results: Callable[..., Results]) -> None:
+def test_all_that_is_equal_is_listed_and_all_that_is_not(tmp_path: Path) -> None:
     moved = origin("node-b", commit="def456", started_at="2026-01-02T00:00:00+00:00")
     moved |= {"environments": [{"hosts": ["node-b"]} | ENVIRONMENT | {"operating_system": "Linux 7"}]}
     moved |= {"ended_at": "2026-01-02T00:01:00+00:00"}
-    found, decision = results({"d1.r1": origin("node-a"), "d2.r1": moved})
+    found, decision = results(tmp_path, {"d1.r1": origin("node-a"), "d2.r1": moved})
     for held in (
         "precision fp32",
         "global_batch_size 256",
@@ -83,17 +76,19 @@ def test_all_that_is_equal_is_listed_and_all_that_is_not(results: Callable[..., 
         assert caution in cautions, caution
 
 
-def test_a_swept_option_is_equal_within_its_series_alone(results: Callable[..., Results]) -> None:
+def test_a_swept_option_is_equal_within_its_series_alone(tmp_path: Path) -> None:
     names = [f"d{devices}.bucket-view-{side}.r1" for devices in (1, 2) for side in ("off", "on")]
-    found, _ = results({name: origin("node-a") for name in names}, gradient_as_bucket_view=[False, True])
+    found, _ = results(
+        tmp_path, {name: origin("node-a") for name in names}, gradient_as_bucket_view=[False, True]
+    )
     assert found[EQUAL_IN_SERIES] == ["gradient_as_bucket_view (false, true)"]
     assert {"hosts node-a", "commit abc123", "day (UTC) 2026-01-01"} <= set(found[HELD_EQUAL])
     assert found[DIFFERED] == ["devices", "repeat and seed", "batch size per device"]
 
 
-def test_limits_that_gpus_do_not_tell_are_said(results: Callable[..., Results]) -> None:
+def test_limits_that_gpus_do_not_tell_are_said(tmp_path: Path) -> None:
     silent = {"devices": ["A GPU"], "hosts": ["node-a", "node-b"]}
-    found, _ = results({"d1.r1": silent, "d2.r1": silent | {"devices": ["A GPU"] * 2}})
+    found, _ = results(tmp_path, {"d1.r1": silent, "d2.r1": silent | {"devices": ["A GPU"] * 2}})
     assert found[NOT_KNOWN] == [
         "power limits and clocks of GPUs, in 2 of 2 runs",
     ]
