@@ -36,6 +36,20 @@ def unmeasured(devices: int, chance: float, efficiency: float = 0.8) -> Unmeasur
     )
 
 
+def judged_point(
+    name: str, before: int, after: int, verdict: Verdict, half_width: float | None = None
+) -> JudgedPoint:
+    """A point that has so many repeats and gets so many."""
+    return JudgedPoint(
+        point=name,
+        asked=before,
+        completed=before,
+        half_width_fraction=half_width,
+        verdict=verdict,
+        next_asked=after,
+    )
+
+
 def planted_round(
     number: int,
     asked: Asked,
@@ -69,18 +83,7 @@ def planted_round(
         experiment=experiment,
         number=number,
         rule=RULE,
-        points=[
-            JudgedPoint(
-                point=name,
-                asked=before,
-                completed=before,
-                half_width_fraction=None,
-                verdict=why,
-                next_asked=after,
-            )
-            for (_, count), name in names.items()
-            for before, after, why in [asked.get(count, (0, 0, verdict))]
-        ],
+        points=[judged_point(name, *asked.get(count, (0, 0, verdict))) for (_, count), name in names.items()],
         choices=[
             SeriesChoice(
                 series=label or "all runs",

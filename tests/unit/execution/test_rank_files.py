@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.small_runs import definition
+from tests import small_runs
 
 from scalewise.execution.messages import Progress, RankSetup, TrainSpec
 from scalewise.execution.rank_files import RankFiles
@@ -26,7 +26,7 @@ GLOO = [
 @pytest.fixture
 def spec(tmp_path: Path) -> TrainSpec:
     return TrainSpec(
-        definition=definition(2),
+        definition=small_runs.definition(2),
         dataset=tmp_path / "d.safetensors",
         folder=tmp_path,
         started_at="2026-01-01T00:00:00+00:00",
@@ -36,17 +36,8 @@ def spec(tmp_path: Path) -> TrainSpec:
 
 @pytest.fixture
 def rank_setup() -> RankSetup:
-    return RankSetup(
-        shape="1x2",
-        accelerator="cpu",
-        cpus_per_device=1,
-        launcher="torchrun",
-        rendezvous="tcp",
-        network_interface="eth0",
-        timeout_seconds=120,
-        supervisor_host=HOST,
-        supervisor_pid=os.getpid(),
-    )
+    own = {"supervisor_host": HOST, "supervisor_pid": os.getpid()}
+    return small_runs.rank_setup(network_interface="eth0", **own)
 
 
 def raised(message: str) -> RuntimeError:

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 from tests.unit.plan.refusals import HERE, assert_refused
+from tests.unit.planted_rounds import judged_point
 
 from scalewise.plan.config.experiment import Repeats
 from scalewise.plan.runs.rounds import (
     FIRST_OF_BASELINE,
-    JudgedPoint,
     Round,
     SeriesChoice,
-    Verdict,
     is_settled,
     known_rounds,
     read_round,
@@ -58,18 +57,8 @@ def study(devices: str, *more: str) -> str:
 def judged(number: int, asked: dict[str, tuple[int, int]], *, chosen: bool = True, least: int = 3) -> Round:
     """A round that found these points with so many repeats and asks for so many."""
 
-    def verdict(before: int, after: int) -> Verdict:
-        return "may be the answer" if after > before else "not needed"
-
     points = [
-        JudgedPoint(
-            point=name,
-            asked=before,
-            completed=before,
-            half_width_fraction=None,
-            verdict=verdict(before, after),
-            next_asked=after,
-        )
+        judged_point(name, before, after, "may be the answer" if after > before else "not needed")
         for name, (before, after) in asked.items()
     ]
     choices = [SeriesChoice(series="all runs", devices=None, other_answer=0.5)] if chosen else []

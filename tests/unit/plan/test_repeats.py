@@ -9,13 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.unit.planted_rounds import leave
+from tests.unit.planted_rounds import judged_point, leave
 
 from scalewise.plan.config.experiment import Experiment, Repeats
 from scalewise.plan.runs.rounds import (
-    JudgedPoint,
     Round,
-    Verdict,
     judged_rounds,
     known_rounds,
     read_round,
@@ -52,25 +50,11 @@ def study_of(repeats: str) -> str:
 def judged(number: int, asked: dict[str, tuple[int, int]], rule: Repeats = RULE) -> Round:
     """A round that found these points with so many repeats and asks for so many."""
 
-    def verdict(before: int, after: int) -> Verdict:
-        return "too wide" if after > before else "narrow enough"
-
-    return Round(
-        experiment="digits",
-        number=number,
-        rule=rule,
-        points=[
-            JudgedPoint(
-                point=point,
-                asked=before,
-                completed=before,
-                half_width_fraction=0.05,
-                verdict=verdict(before, after),
-                next_asked=after,
-            )
-            for point, (before, after) in asked.items()
-        ],
-    )
+    points = [
+        judged_point(name, before, after, "too wide" if after > before else "narrow enough", 0.05)
+        for name, (before, after) in asked.items()
+    ]
+    return Round(experiment="digits", number=number, rule=rule, points=points)
 
 
 FIRST = judged(1, {"d1": (3, 3), "d2": (3, 6)})
