@@ -18,7 +18,8 @@ from tests.unit.analysis.decision_cases import (
     of,
     rule,
 )
-from tests.unit.analysis.planted_decisions import ALONE, PlantedResults
+from tests.unit.analysis.planted_decisions import PlantedResults
+from tests.unit.analysis.planted_tables import ALONE
 
 from scalewise.analysis.report import page as report_page
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tests.unit.analysis.planted_decisions import ALONE, START_UP, PlantedResults
-from tests.unit.analysis.planted_tables import spread
+from tests.unit.analysis.planted_decisions import START_UP, PlantedResults
+from tests.unit.analysis.planted_tables import ALONE, spread
 
 from scalewise.plan.config.experiment import DecisionRule
 

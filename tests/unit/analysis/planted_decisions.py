@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 import pandas as pd
-from tests.unit.analysis.planted_tables import make_runs
+from tests.unit.analysis.planted_tables import Point, make_runs
 
 from scalewise.analysis.comparison.gains import Gains, gains
 from scalewise.analysis.conclusion import Terms
@@ -22,10 +22,6 @@ from scalewise.analysis.scaling import option_table, scaling_table
 from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.runs.runs import Options
 
-Point = tuple[str, int]
-"""Series and devices."""
-
-ALONE = "all runs"
 START_UP, SAMPLES = 120.0, 600_000.0
 """Seconds that every run takes beside its training, and samples that it trains on."""
 

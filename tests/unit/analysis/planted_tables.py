@@ -7,6 +7,12 @@ from typing import Any
 
 import pandas as pd
 
+ALONE = "all runs"
+"""The series of a study without a sweep."""
+PARTS = [
+    "compute_seconds", "communication_seconds", "loader_seconds", "straggler_seconds", "jitter_seconds",
+]  # fmt: skip
+
 Point = tuple[str, int]
 """Series and devices."""
 
@@ -81,3 +87,9 @@ def make_epochs(runs: pd.DataFrame, count: int = 4) -> pd.DataFrame:
         for epoch in range(1, count + 1)
     ]
     return pd.DataFrame(rows) if rows else pd.DataFrame(columns=["run"])
+
+
+def at(table: pd.DataFrame, devices: int, series: str = ALONE) -> pd.Series:
+    """Return the only row of a point."""
+    (row,) = (row for _, row in table.iterrows() if (row["series"], row["devices"]) == (series, devices))
+    return row

@@ -7,7 +7,8 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from tests.unit.analysis.planted_decisions import ALONE, SAMPLES, START_UP, PlantedResults, Point
+from tests.unit.analysis.planted_decisions import SAMPLES, START_UP, PlantedResults
+from tests.unit.analysis.planted_tables import ALONE, Point
 
 from scalewise.plan.config.experiment import DecisionRule
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from tests.unit.analysis.decisions import decision_on, figure
-from tests.unit.analysis.planted_tables import make_runs, spread
+from tests.unit.analysis.planted_tables import ALONE, make_runs, spread
 from tests.unit.analysis.reference import welch_bounds
 
 from scalewise.analysis.comparison.gains import gains, target_contrast
@@ -20,7 +20,6 @@ from scalewise.plan.config.experiment import DecisionRule
 
 Change = Callable[[pd.DataFrame], None]
 
-ALONE = "all runs"
 TARGET = 0.97
 RATES = {1: 100.0, 2: 190.0, 4: 290.0}
 

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from tests.unit.analysis.decisions import decision_on, figure
-from tests.unit.analysis.planted_tables import make_runs, spread
+from tests.unit.analysis.planted_tables import ALONE, make_runs, spread
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.decision.card import SINGLE_RUN, Card
@@ -22,8 +22,6 @@ from scalewise.plan.config.experiment import DecisionRule, Experiment
 from scalewise.plan.terminal.card_lines import card_lines
 
 Points = Mapping[tuple[str, int], Sequence[float | str]]
-
-ALONE = "all runs"
 
 
 CLEAR: Points = {(ALONE, devices): spread(rate) for devices, rate in {1: 100, 2: 190, 4: 340, 8: 480}.items()}

@@ -13,7 +13,7 @@ import pytest
 from scipy.stats import ttest_ind
 from tests.planting import experiment, write_run
 from tests.slowdowns import sentences
-from tests.unit.analysis.planted_tables import make_runs
+from tests.unit.analysis.planted_tables import ALONE, PARTS, make_runs
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.bottlenecks.bottlenecks import find_bottlenecks
@@ -22,11 +22,6 @@ from scalewise.analysis.bottlenecks.time_parts import COMPUTE, LOADER, STRAGGLER
 from scalewise.analysis.experiment_tables import compute
 from scalewise.analysis.scaling import scaling_table
 from scalewise.records import Window
-
-ALONE = "all runs"
-PARTS = [
-    "compute_seconds", "communication_seconds", "loader_seconds", "straggler_seconds", "jitter_seconds",
-]  # fmt: skip
 
 
 def study_of(

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from tests.unit.analysis.decisions import decision_on, figure
-from tests.unit.analysis.planted_tables import Point, make_runs, spread
+from tests.unit.analysis.planted_tables import ALONE, Point, make_runs, spread
 from tests.unit.analysis.reference import next_bound, welch_bounds
 
 from scalewise.analysis.comparison.gains import gains
@@ -18,7 +18,6 @@ from scalewise.analysis.decision.decision import Decision, decide
 from scalewise.analysis.scaling import known_columns, option_table, scaling_table
 from scalewise.plan.config.experiment import DecisionRule
 
-ALONE = "all runs"
 START_UP = 120.0
 SAMPLES = 600_000.0
 

@@ -9,15 +9,13 @@ from typing import Any
 import pandas as pd
 import pytest
 from tests.unit.analysis.decisions import decision_on, figure
-from tests.unit.analysis.planted_tables import Point, make_runs, spread
+from tests.unit.analysis.planted_tables import ALONE, Point, make_runs, spread
 from tests.unit.analysis.reference import welch_bounds
 
 from scalewise.analysis.decision.choice import KNOWN_WITHIN
 from scalewise.analysis.decision.decision import Decision
 from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.config.shape import count_devices
-
-ALONE = "all runs"
 
 
 def answer(

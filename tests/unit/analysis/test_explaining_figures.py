@@ -15,7 +15,7 @@ from matplotlib.collections import FillBetweenPolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from tests.unit.analysis import hand_made_study as made
-from tests.unit.analysis.planted_tables import make_epochs, make_runs
+from tests.unit.analysis.planted_tables import ALONE, make_epochs, make_runs
 
 from scalewise.analysis.bottlenecks.time_parts import STEP_PARTS, UNKNOWN
 from scalewise.analysis.report import drawing, efficiency_figures, scaling_figures, step_figures, style
@@ -23,7 +23,6 @@ from scalewise.analysis.report.figures import FIGURES
 from scalewise.analysis.report.marks import Drawing
 from scalewise.analysis.scaling import scaling_table
 
-ALONE = "all runs"
 TWO = ["bucket-view-off", "bucket-view-on"]
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from tests.unit.analysis import hand_made_study as made
 from tests.unit.analysis.decisions import decision_on
-from tests.unit.analysis.planted_tables import make_runs
+from tests.unit.analysis.planted_tables import ALONE, make_runs
 from tests.unit.analysis.reference import welch_bounds
 from tests.unit.analysis.report_page import Page, below, cells
 
@@ -27,7 +27,6 @@ from scalewise.plan.config.experiment import DecisionRule
 Results = ExperimentResults
 MakeSection = Callable[..., Results]
 
-ALONE = "all runs"
 HOSTILE = "<script>alert('x')</script> & \"more\""
 MEASURED: dict[tuple[str, int], list[float | str]] = {
     (ALONE, 1): [98.0, 100.0, 102.0],

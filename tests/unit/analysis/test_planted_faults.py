@@ -18,7 +18,7 @@ import pandas as pd
 import pytest
 from benchmarks.planted_studies import Circumstances, Planted, Rates, answer, run_table
 from tests.unit.analysis.decisions import decision_on
-from tests.unit.analysis.planted_tables import make_runs
+from tests.unit.analysis.planted_tables import ALONE, at, make_runs
 from tests.unit.analysis.reference import next_bound
 
 from scalewise.analysis.comparison.gains import contrast, gains, speeds
@@ -29,7 +29,6 @@ from scalewise.analysis.scaling import known_columns, option_table, scaling_tabl
 from scalewise.analysis.statistics.ratios import ratio_of
 from scalewise.plan.config.experiment import DecisionRule
 
-ALONE = "all runs"
 ANY_EFFICIENCY = DecisionRule(min_efficiency=0.01)
 STUDIES, LARGE_STUDIES = 100, 60
 CALM = Circumstances()
@@ -50,11 +49,6 @@ def answers(rates: Rates, n: int, scatter: float, studies: int = STUDIES) -> Cou
     draws = generator()
     planted = Planted(rates, ANY_EFFICIENCY)
     return Counter(answer(planted, study(rates, n, scatter, draws)).devices for _ in range(studies))
-
-
-def at(table: pd.DataFrame, devices: int, series: str = ALONE) -> pd.Series:
-    (row,) = (row for _, row in table.iterrows() if (row["series"], row["devices"]) == (series, devices))
-    return row
 
 
 # --- more devices only where they are faster ----------------------------------------------------------

@@ -10,14 +10,13 @@ import pandas as pd
 import pytest
 from tests.unit.analysis.decisions import decision_on
 from tests.unit.analysis.hand_made_study import results
-from tests.unit.analysis.planted_tables import make_runs, spread
+from tests.unit.analysis.planted_tables import ALONE, make_runs, spread
 from tests.unit.analysis.reference import welch_bounds
 
 from scalewise.analysis.decision.decision import Decision
 from scalewise.analysis.report.proposal import latex_text, write_proposal
 from scalewise.analysis.scaling import scaling_table
 
-ALONE = "all runs"
 RATES = {1: 100.0, 2: 190.0, 4: 300.0, 8: 400.0}
 
 

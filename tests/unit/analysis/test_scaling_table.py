@@ -10,18 +10,12 @@ from statistics import geometric_mean
 import pandas as pd
 import pytest
 import yaml
-from tests.unit.analysis.planted_tables import make_runs
+from tests.unit.analysis.planted_tables import ALONE, at, make_runs
 from tests.unit.analysis.reference import next_bound, t_bounds, welch_bounds, welch_p
 
 from scalewise.analysis.scaling import SCALING_COLUMNS, karp_flatt, option_table, scaling_table
 
-ALONE = "all runs"
 NAN = float("nan")
-
-
-def at(table: pd.DataFrame, devices: int, series: str = ALONE) -> pd.Series:
-    (row,) = (row for _, row in table.iterrows() if (row["series"], row["devices"]) == (series, devices))
-    return row
 
 
 @pytest.mark.parametrize(

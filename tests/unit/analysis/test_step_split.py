@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from tests.planting import experiment, write_run
 from tests.slowdowns import sentences, slowdown_of
-from tests.unit.analysis.planted_tables import make_runs
+from tests.unit.analysis.planted_tables import ALONE, PARTS, make_runs
 
 from scalewise.analysis.bottlenecks.bottlenecks import find_bottlenecks, startup_sentences
 from scalewise.analysis.bottlenecks.time_parts import STEP_COLUMNS, split
@@ -19,11 +19,6 @@ from scalewise.analysis.bottlenecks.utilization import CAUSES, LAUNCH, cause_at
 from scalewise.analysis.scaling import scaling_table
 from scalewise.analysis.tables import collect
 from scalewise.records import RankRecord, Window
-
-PARTS = [
-    "compute_seconds", "communication_seconds", "loader_seconds", "straggler_seconds", "jitter_seconds",
-]  # fmt: skip
-ALONE = "all runs"
 
 
 def windows(step_seconds: float, steps: int = 10) -> list[Window]:

@@ -12,7 +12,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from tests.unit.analysis.hand_made_study import results
-from tests.unit.analysis.planted_tables import make_epochs, make_runs
+from tests.unit.analysis.planted_tables import ALONE, make_epochs, make_runs
 
 from scalewise.analysis.report import drawing, epoch_figures, style
 from scalewise.analysis.report import scaling_figures as relative
@@ -23,7 +23,6 @@ from scalewise.plan.runs.runs import shown_names
 
 Drawn = list[dict[str, bytes]]
 
-ALONE = "all runs"
 NO_RUN = ": no completed run to show"
 FILES = {f"{name}.{kind}" for name in FIGURES for kind in ("svg", "pdf")} | {"traces.json"}
 

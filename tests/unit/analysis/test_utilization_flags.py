@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
-from tests.unit.analysis.planted_tables import make_runs
+from tests.unit.analysis.planted_tables import ALONE, make_runs
 
 from scalewise.analysis.bottlenecks.utilization import CAUSES, cause_text, flags, likely_cause
 from scalewise.analysis.scaling import scaling_table
 
-ALONE = "all runs"
 NAN = float("nan")
 
 

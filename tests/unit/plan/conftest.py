@@ -11,6 +11,9 @@ import yaml
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.study import Study, check_spelling, load_study
 
+Load = Callable[[str], Study]
+Refuse = Callable[[str], list[str]]
+
 SITE = """\
 accelerator: cpu
 devices_per_node: 4
@@ -38,7 +41,7 @@ def site_file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def load(study_file: Path, site_file: Path) -> Callable[[str], Study]:
+def load(study_file: Path, site_file: Path) -> Load:
     """The study of a text."""
 
     def load_text(text: str) -> Study:
@@ -49,7 +52,7 @@ def load(study_file: Path, site_file: Path) -> Callable[[str], Study]:
 
 
 @pytest.fixture
-def refuse(study_file: Path, site_file: Path) -> Callable[[str], list[str]]:
+def refuse(study_file: Path, site_file: Path) -> Refuse:
     """The lines of the error that a text ends in."""
 
     def refuse_text(text: str) -> list[str]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tests.unit.plan.conftest import Load, Refuse
 
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.site import Site, SiteFile, resolve_site
@@ -23,9 +23,6 @@ from scalewise.plan.study import Study, load_study
 from scalewise.plan.terminal.final_message import EarlierFiles
 from scalewise.plan.terminal.plan_table import plan_table, predicted_plan
 from scalewise.plan.terminal.predictions import read_remarks
-
-Load = Callable[[str], Study]
-Refuse = Callable[[str], list[str]]
 
 STRONG = "  strong: {dataset: digits, model: linear, global_batch_size: 192, repeats: 2, devices: %s}\n"
 

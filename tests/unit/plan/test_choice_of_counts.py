@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.unit.plan.conftest import Load, Refuse
 from tests.unit.plan.refusals import HERE, assert_refused
 from tests.unit.planted_rounds import judged_point
 
@@ -21,11 +21,7 @@ from scalewise.plan.runs.rounds import (
     required_rounds,
     round_file,
 )
-from scalewise.plan.study import Study
 from scalewise.records import write_json
-
-Load = Callable[[str], Study]
-Refuse = Callable[[str], list[str]]
 
 CLUSTER = """\
 accelerator: cuda

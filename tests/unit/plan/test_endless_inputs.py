@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
+from tests.unit.plan.conftest import Refuse
 
 from scalewise.plan.config.errors import StudyError, one_line
 from scalewise.plan.study import check_spelling, load_study
-
-Refuse = Callable[[str], list[str]]
 
 COMMON = "defaults: {dataset: digits, model: linear, global_batch_size: 240, devices: [1, 2]}\nexperiments:\n"
 HERE = "  # the mistake"

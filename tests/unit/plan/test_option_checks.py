@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.unit.plan.conftest import Load, Refuse
 from tests.unit.plan.kinds import settings_of_loop
 from tests.unit.plan.refusals import assert_refused, mistaken
-
-from scalewise.plan.study import Study
-
-Load = Callable[[str], Study]
-Refuse = Callable[[str], list[str]]
 
 CPU = "accelerator: cpu\ndevices_per_node: 4\ncpus_per_node: 8\nmax_nodes: 4\n"
 GPU = CPU.replace("cpu\n", "cuda\n", 1)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
+from tests.unit.plan.conftest import Load
 from tests.unit.plan.kinds import built_in
 
 from scalewise.plan.checks.options import option_warnings
-from scalewise.plan.study import Study
-
-Load = Callable[[str], Study]
 
 STRONG = "model: linear, dataset: digits, global_batch_size: 240, devices: [1, 4]"
 WEAK = "model: linear, dataset: digits, scaling: weak, batch_size_per_device: 64, devices: [1, 4]"

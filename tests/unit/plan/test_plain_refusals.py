@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.unit.plan.conftest import Load, Refuse
 from tests.unit.plan.refusals import COMMON, HERE, assert_refused, mistaken
 
 from scalewise.plan.config.errors import StudyError
-from scalewise.plan.study import Study, check_spelling, load_study
-
-Load = Callable[[str], Study]
-Refuse = Callable[[str], list[str]]
+from scalewise.plan.study import check_spelling, load_study
 
 PROGRAM = "experiments:\n  own:\n    program: train.py\n    devices: [1, 2]\n    global_batch_size: 240\n"
 SIZE = 'arguments: ["--batch-size", "{batch_size_per_device}"]'

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.planned_job import LIMITS
+from tests.unit.plan.conftest import Load
 
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.site import Container, SiteFile, resolve_site
@@ -18,9 +18,7 @@ from scalewise.plan.config.slurm import Slurm
 from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.jobs.make_plan import make_plan, write_plan
 from scalewise.plan.plan_file import PLAN, Job, Plan, read_plan, requested
-from scalewise.plan.study import Study
 
-Load = Callable[[str], Study]
 STUDY = """\
 experiments:
   a: {title: %s, dataset: digits, model: linear, global_batch_size: 240, devices: [1, 2], repeats: 1}

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from tests.planting import leave_result, provenance, run_record
+from tests.unit.plan.conftest import Load
 
 from scalewise.analysis.decision.card import Card
 from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.plan.study import Study, load_study
+from scalewise.plan.study import load_study
 from scalewise.plan.terminal.final_message import EarlierFiles, decisions
 from scalewise.plan.terminal.plan_table import plan_table
 from scalewise.records import SUMMARY, later
-
-Load = Callable[[str], Study]
 
 STUDY = """\
 defaults: {dataset: digits, model: digits_cnn, repeats: 2, epochs: 5, devices: [1, 2]}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import product
 from typing import Any
 
 import pytest
+from tests.unit.plan.conftest import Load
 from tests.unit.plan.kinds import settings_of_loop
 
 from scalewise.plan.config.errors import StudyError
@@ -15,8 +15,6 @@ from scalewise.plan.config.shape import Shape
 from scalewise.plan.runs.run_definition import RunDefinition, parse_run_name
 from scalewise.plan.runs.runs import input_files, option_label, priority
 from scalewise.plan.study import Study
-
-Load = Callable[[str], Study]
 
 STUDY = """\
 defaults:

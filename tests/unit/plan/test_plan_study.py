@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
+from tests.unit.plan.conftest import Load, Refuse
 from tests.unit.plan.kinds import built_in
 
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.yaml_source import read_source
 from scalewise.plan.jobs.make_plan import make_plan
-from scalewise.plan.study import Study, load_study
-
-Load = Callable[[str], Study]
-Refuse = Callable[[str], list[str]]
+from scalewise.plan.study import load_study
 
 HERE = "# the mistake"
 ONE_DEVICE = {"dataset": "digits", "model": "linear", "global_batch_size": 240, "devices": [1]}

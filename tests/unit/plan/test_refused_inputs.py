@@ -9,13 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.unit.plan.conftest import Load, Refuse
 from tests.unit.plan.refusals import COMMON, HERE, assert_refused, mistaken
 
 from scalewise.plan.config.errors import StudyError
-from scalewise.plan.study import Study, check_results_folder, check_spelling
-
-Load = Callable[[str], Study]
-Refuse = Callable[[str], list[str]]
+from scalewise.plan.study import check_results_folder, check_spelling
 
 refuses = pytest.mark.refuses
 MANY_OPTIONS = (

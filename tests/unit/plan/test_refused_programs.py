@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import yaml
+from tests.unit.plan.conftest import Load, Refuse
 from tests.unit.plan.refusals import HERE, assert_refused
 
 from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.runs.runs import input_files
-from scalewise.plan.study import Study, load_study
-
-Load = Callable[[str], Study]
-Refuse = Callable[[str], list[str]]
+from scalewise.plan.study import load_study
 
 SOUND = {
     "program": "train.py",

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.unit.plan.conftest import Load, Refuse
 from tests.unit.planted_rounds import judged_point, leave
 
 from scalewise.plan.config.experiment import Experiment, Repeats
@@ -22,12 +23,8 @@ from scalewise.plan.runs.rounds import (
     round_file,
 )
 from scalewise.plan.runs.runs import priority
-from scalewise.plan.study import Study
 from scalewise.plan.terminal.plan_table import plan_table
 from scalewise.records import RecordError
-
-Load = Callable[[str], Study]
-Refuse = Callable[[str], list[str]]
 
 STUDY = """\
 defaults: {dataset: digits, model: digits_cnn, global_batch_size: 240, devices: [1, 2], predict: false}

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.unit.plan.conftest import Load, Refuse
 from tests.unit.plan.refusals import assert_refused, mistaken
 
-from scalewise.plan.study import Study
 from scalewise.plan.terminal.plan_table import plan_table
-
-Load = Callable[[str], Study]
-Refuse = Callable[[str], list[str]]
 
 
 def study(*lines: str) -> str:
