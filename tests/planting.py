@@ -365,12 +365,12 @@ SITE = {"accelerator": "cuda", "devices_per_node": 4, "cpus_per_node": 32, "max_
 CHOOSING = """\
 experiments:
   gpt:
-    title: A transformer on up to 64 GPUs
+    title: A transformer on up to 16 GPUs
     dataset: digits
     model: digits_cnn
     scaling: weak
     batch_size_per_device: 16
-    devices: {up_to: 64}
+    devices: {up_to: 16}
     steps: 300
     runtime_minutes: 10
     predict: false

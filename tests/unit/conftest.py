@@ -14,7 +14,14 @@ from scalewise.execution.rank_files import RankFiles
 
 SCRIPTS = Path(__file__).parents[2] / "workflow" / "scripts"
 
-StartPython = Callable[..., subprocess.Popen[str]]
+Process = subprocess.Popen[str]
+StartPython = Callable[..., Process]
+
+
+def said(process: Process) -> str:
+    """Return the next line of its output."""
+    assert process.stdout is not None
+    return process.stdout.readline()
 
 
 @pytest.fixture

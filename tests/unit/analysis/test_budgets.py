@@ -13,13 +13,13 @@ from scalewise.plan.runs.rounds import Round
 from scalewise.plan.runs.spending import Spending
 from scalewise.records import HISTORY, SUMMARY, AllReduceMeasurement, Start, later
 
-UP_TO_16 = CHOOSING.replace("up_to: 64", "up_to: 16").replace("runtime_minutes: 10", "runtime_minutes: 1")
+ONE_MINUTE_RUNS = CHOOSING.replace("runtime_minutes: 10", "runtime_minutes: 1")
 """Runs take 45 s of their minute, and the answer, 16 devices, is measured 3 times."""
 OF_A_MINUTE = 1 / 60
 """Device-hours of the most that a run may take on one device."""
 
 
-def limited(budget: float, text: str = UP_TO_16) -> str:
+def limited(budget: float, text: str = ONE_MINUTE_RUNS) -> str:
     return text.replace("steps: 300", f"steps: 300\n    budget: {{device_hours: {budget:.6f}}}")
 
 
@@ -59,7 +59,7 @@ def leave_starts(folder: Path, shape: str, *seconds: float | None) -> None:
 def test_runs_of_a_round_that_start_at_once_and_take_all_their_time_keep_to_the_budget(
     tmp_path: Path, series: int
 ) -> None:
-    text = UP_TO_16
+    text = ONE_MINUTE_RUNS
     if series == 2:
         text = text.replace("steps: 300", "steps: 300\n    sweep: {gradient_as_bucket_view: [false, true]}")
     asked: set[str] = set()
@@ -73,7 +73,7 @@ def test_runs_of_a_round_that_start_at_once_and_take_all_their_time_keep_to_the_
 
 
 def test_a_rest_that_pays_for_one_of_two_repeats_buys_that_one(tmp_path: Path) -> None:
-    free = PlantedStudy(tmp_path / "free", UP_TO_16, overhead(0.04)).play()
+    free = PlantedStudy(tmp_path / "free", ONE_MINUTE_RUNS, overhead(0.04)).play()
     (before,) = (each for each in free if requested(each) == {"d16": 2})
     budget = spent(before) + 1.5 * 16 * OF_A_MINUTE
     rounds = PlantedStudy(tmp_path / "limited", limited(budget), overhead(0.04)).play()
@@ -108,7 +108,7 @@ def test_jobs_that_were_put_back_into_the_queue_are_paid_from_the_budget(
 
 
 def test_spending_is_of_all_jobs_of_all_runs_and_measurements_as_they_are_billed(tmp_path: Path) -> None:
-    played = PlantedStudy(tmp_path / "played", UP_TO_16, overhead(0.04))
+    played = PlantedStudy(tmp_path / "played", ONE_MINUTE_RUNS, overhead(0.04))
     played.make_runs()
     runs = tmp_path / "runs"
     leave_starts(runs / "d2.r1", "1x2", 100.0, 50.0)

@@ -32,8 +32,6 @@ from scalewise.analysis.rounds.sentences import STOPPING_AT_DECISION, repeat_sen
 from scalewise.plan.jobs.make_plan import make_plan
 from scalewise.plan.runs.rounds import SeriesChoice, UnmeasuredPoint
 
-UP_TO_16 = CHOOSING.replace("up_to: 64", "up_to: 16")
-
 
 @dataclass(frozen=True)
 class Ended:
@@ -62,7 +60,7 @@ class Ended:
 
 def played(folder: Path, rounds: int, *, with_asked: bool = True) -> PlantedStudy:
     """The study after so many rounds, with the runs that the last one asked for, or without."""
-    study = PlantedStudy(folder, UP_TO_16, overhead(0.25))
+    study = PlantedStudy(folder, CHOOSING, overhead(0.25))
     study.make_runs()
     for judged in (FIRST, SECOND, THIRD, LAST)[:rounds]:
         leave(study.folder, judged)
@@ -269,7 +267,7 @@ def test_the_runs_of_each_point_have_their_reason() -> None:
 
 def test_a_count_whose_runs_all_failed_is_neither_measured_nor_expected(tmp_path: Path) -> None:
     speed = overhead(0.25)
-    study = PlantedStudy(tmp_path, UP_TO_16, lambda run: None if run.point == "d12" else speed(run))
+    study = PlantedStudy(tmp_path, CHOOSING, lambda run: None if run.point == "d12" else speed(run))
     leave(study.folder, FIRST, SECOND)
     study.make_runs()
     failed = planted_round(

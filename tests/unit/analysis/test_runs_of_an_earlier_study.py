@@ -9,7 +9,7 @@ from tests.planting import CHOOSING, SITE, PlantedStudy, overhead
 
 from scalewise.analysis.tables import collect
 
-LIST = CHOOSING.replace("{up_to: 64}", "[1, 8]")
+LIST = CHOOSING.replace("{up_to: 16}", "[1, 8]")
 
 
 def runs_counted(folder: Path, text: str = CHOOSING, site: dict[str, object] | None = None) -> dict[str, int]:

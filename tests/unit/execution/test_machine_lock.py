@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.unit.conftest import StartPython
+from tests.unit.conftest import Process, StartPython, said
 
 from scalewise.execution.machine_lock import MachineBusyError, machine_lock
 
@@ -23,8 +22,6 @@ with machine_lock(3600, lambda text: print(text, flush=True), sys.argv[1]):
     sys.stdin.read()
 """
 
-Process = subprocess.Popen[str]
-
 
 @pytest.fixture
 def lock(tmp_path: Path) -> str:
@@ -35,11 +32,6 @@ def lock(tmp_path: Path) -> str:
 def hold(lock: str, start_python: StartPython) -> Callable[..., Process]:
     """Starts a process that wants the machine, and keeps it until its stdin is closed."""
     return lambda *user: start_python(HOLDER, lock, *map(str, user))
-
-
-def said(process: Process) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline()
 
 
 def test_the_second_training_waits_names_the_first_once_and_then_has_its_turn(

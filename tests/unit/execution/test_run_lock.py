@@ -6,14 +6,13 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.conftest import StartPython
+from tests.unit.conftest import Process, StartPython, said
 from tests.waiting import LIMIT_SECONDS, wait_until
 
 from scalewise.execution import run_lock
@@ -72,7 +71,6 @@ for round in range(rounds):
             os._exit(0)
 """
 
-Process = subprocess.Popen[str]
 Start = Callable[..., Process]
 
 
@@ -87,11 +85,6 @@ def folder(tmp_path: Path) -> Path:
 def start(folder: Path, start_python: StartPython) -> Start:
     """Starts a Python program on the folder."""
     return lambda program, *arguments, **further: start_python(program, str(folder), *arguments, **further)
-
-
-def said(process: Process) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline()
 
 
 class Clock:

@@ -19,14 +19,13 @@ from scalewise.plan.terminal.choice_lines import most_of_a_round
 from scalewise.plan.terminal.final_message import decisions
 from scalewise.plan.terminal.plan_table import plan_table
 
-UP_TO_16 = CHOOSING.replace("up_to: 64", "up_to: 16")
-BUDGET = UP_TO_16.replace("steps: 300", "steps: 300\n    budget: {device_hours: 2}")
-STRONG = UP_TO_16.replace("scaling: weak", "scaling: strong").replace(
+BUDGET = CHOOSING.replace("steps: 300", "steps: 300\n    budget: {device_hours: 2}")
+STRONG = CHOOSING.replace("scaling: weak", "scaling: strong").replace(
     "batch_size_per_device: 16", "global_batch_size: 256"
 )
 
 
-def study_of(folder: Path, text: str = UP_TO_16) -> PlantedStudy:
+def study_of(folder: Path, text: str = CHOOSING) -> PlantedStudy:
     return PlantedStudy(folder, text, overhead(0.1))
 
 
@@ -63,7 +62,7 @@ def test_a_budget_is_the_most_that_the_study_costs_and_that_a_round_takes(tmp_pa
 def test_what_is_predicted_of_counts_that_are_not_asked_for_is_told_until_a_round_knows_better(
     tmp_path: Path,
 ) -> None:
-    study = study_of(tmp_path, UP_TO_16.replace("predict: false", "predict: true"))
+    study = study_of(tmp_path, CHOOSING.replace("predict: false", "predict: true"))
     study.folder.mkdir(parents=True)
     columns = "series,shape,speedup,speedup_low,speedup_high,parallel_efficiency,device_hours_per_epoch"
     rows = ["all runs,1x1,1,1,1,1,", "all runs,1x4,3.4,3.1,3.6,0.85,", "all runs,4x4,12,9,13,0.75,"]
@@ -118,7 +117,7 @@ def test_the_plan_of_a_study_that_has_ended_asks_for_nothing(tmp_path: Path) -> 
 
 
 def test_each_series_has_lines_of_its_own(tmp_path: Path) -> None:
-    text = UP_TO_16.replace("steps: 300", "steps: 300\n    sweep: {gradient_as_bucket_view: [false, true]}")
+    text = CHOOSING.replace("steps: 300", "steps: 300\n    sweep: {gradient_as_bucket_view: [false, true]}")
     study = study_of(tmp_path, text)
     labels = ("bucket-view-off", "bucket-view-on")
     asked = {1: (2, 2, "not needed"), 8: (0, 1, "may be the answer")}
@@ -209,7 +208,7 @@ def test_of_many_counts_the_first_and_the_last_are_named() -> None:
 @pytest.mark.parametrize("share", [0.02, 0.15])
 def test_no_round_asks_for_more_than_the_plan_said(share: float, tmp_path: Path) -> None:
     """The plan's bound against what the engine really asks for, round by round."""
-    study = PlantedStudy(tmp_path, UP_TO_16, overhead(share, scatter=0.02))
+    study = PlantedStudy(tmp_path, CHOOSING, overhead(share, scatter=0.02))
     rule, hours, said = Repeats(min=3, max=3), 10 / 60, []
     for _ in range(20):
         study.make_runs()
