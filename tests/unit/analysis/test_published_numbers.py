@@ -12,7 +12,6 @@ from collections.abc import Mapping
 import pandas as pd
 import pytest
 from tests.unit.analysis.decisions import decision_on
-from tests.unit.analysis.planted_tables import make_runs
 
 from scalewise.analysis.comparison.comparability import Measured, compare
 from scalewise.analysis.comparison.fingerprint import Fingerprint
@@ -39,17 +38,23 @@ PALMETTO = {1: 151.0, 2: 111.0, 4: 96.0}
 
 def as_runs(published: Mapping[int, Measured]) -> tuple[pd.DataFrame, dict[str, Mapping[str, str]]]:
     """A table of one series, as somebody loads it who believes that all belongs together."""
-    found = [
-        Fingerprint({key: str(value) for key, value in measured.conditions.items()})
-        for measured in published.values()
-    ]
-    runs = make_runs(
-        {("published", devices): [measured.throughput] for devices, measured in published.items()},
-        fingerprint=[each.id for each in found],
-        final_accuracy=[measured.final_accuracy for measured in published.values()],
-        wall_seconds=[measured.wall_seconds for measured in published.values()],
-    )
-    return runs, {each.id: each.conditions for each in found}
+    conditions: dict[str, Mapping[str, str]] = {}
+    rows = []
+    for devices, measured in published.items():
+        found = Fingerprint({key: str(value) for key, value in measured.conditions.items()})
+        conditions[found.id] = found.conditions
+        rows.append(
+            {
+                "series": "published",
+                "devices": devices,
+                "outcome": "completed",
+                "fingerprint": found.id,
+                "throughput_samples_per_second": measured.throughput,
+                "final_accuracy": measured.final_accuracy,
+                "wall_seconds": measured.wall_seconds,
+            }
+        )
+    return pd.DataFrame(rows), conditions
 
 
 def at(table: pd.DataFrame, devices: int) -> pd.Series:
