@@ -381,7 +381,7 @@ experiments:
 STEPS_OF_AN_EPOCH, EPOCHS_OF_A_RUN = 40, 10
 COMPUTED_SHARE = 0.9
 """Of a step on one device; the rest is waiting for data."""
-START_UP_SECONDS = 40.0
+START_UP_SECONDS = 30.0
 
 Speed = Callable[[RunDefinition], float | None]
 """Samples per second of a run; None where it fails."""
@@ -478,12 +478,11 @@ class PlantedStudy:
         """Judge the next round."""
         return judge_round(self.planned.rounds_definition, len(self.rounds()) + 1, self.folder)
 
-    def play(self, rounds: int = 40) -> list[Round]:
-        """Make runs and judge them until nothing more is asked for, or so many rounds have been judged."""
-        for _ in range(rounds):
+    def play(self) -> list[Round]:
+        """Make runs, and judge them where counts are chosen, until nothing more is asked for."""
+        self.make_runs()
+        while self.planned.experiment.chooses_devices and self.judge().requests_more:
             self.make_runs()
-            if not self.judge().requests_more:
-                break
         return self.rounds()
 
     def analyse(self, change: Callable[[Path], None] = lambda _: None) -> None:
@@ -492,11 +491,16 @@ class PlantedStudy:
         Args:
             change: Gets the results of each experiment between its tables and its figures.
         """
+        self.tabulate()
         for name in self.study.experiments:
             results = self.results / name
-            self._step("scaling", results)
             change(results)
             self._step("figures", results)
+
+    def tabulate(self) -> None:
+        """Write tables and decisions."""
+        for name in self.study.experiments:
+            self._step("scaling", self.results / name)
 
     def write(self) -> Path:
         """Write the report on all experiments, from tables and figures."""

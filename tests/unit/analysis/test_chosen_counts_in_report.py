@@ -325,7 +325,7 @@ def test_what_a_spent_budget_leaves_open_is_the_first_caution(tmp_path: Path) ->
     decision = json.loads((study.folder / "decision.json").read_text(encoding="utf-8"))
 
     assert decision["cautions"][0] == (
-        "The budget of 2.00 device-hours ends the study: 0.130 are spent, and the time limit of the next "
+        "The budget of 2.00 device-hours ends the study: 0.102 are spent, and the time limit of the next "
         "run does not fit into the rest. Another GPU count may be the answer: 12 (12 %), 16 (2 %). "
         "One run of each takes about 0.280 device-hours."
     )

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.golden import compare
-from tests.planted_reports import Law, PlantedReport, Speed
+from tests.planting import Law, PlantedStudy, Speed
 
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.terminal.card_lines import card_lines
@@ -95,8 +95,8 @@ def said(folder: Path, name: str) -> str:
     changed, speed = STUDIES[name]
     keys = {key: value for key, value in (USUAL | changed).items() if value is not None}
     text = yaml.safe_dump({"experiments": {"study": keys}})
-    planted = PlantedReport(folder / name.replace(" ", "-"), text, speed)
-    planted.make_runs()
+    planted = PlantedStudy(folder / name.replace(" ", "-"), text, speed)
+    planted.play()
     planted.tabulate()
     answer = json.loads((planted.results / "study" / "decision.json").read_text(encoding="utf-8"))
     return "\n".join(card_lines(answer))

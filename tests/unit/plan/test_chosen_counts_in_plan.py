@@ -55,8 +55,8 @@ def test_a_budget_is_the_most_that_the_study_costs_and_that_a_round_takes(tmp_pa
     ]
     spent = study.make_runs()
     assert spent == ["d1.r1", "d1.r2"]
-    # two runs of 40 s and 300 steps on one device
-    assert shown(study)[-1] == "  limit: 2 device-hours by its budget, of which 1.97 are left"
+    # two runs of 30 s and 300 steps on one device
+    assert shown(study)[-1] == "  limit: 2 device-hours by its budget, of which 1.98 are left"
 
 
 def test_what_is_predicted_of_counts_that_are_not_asked_for_is_told_until_a_round_knows_better(
@@ -96,9 +96,9 @@ def test_after_a_round_the_plan_says_what_it_found_and_what_all_counts_would_tak
         "  3 further counts (2 to 16 devices) are measured if the answer needs them: a round takes "
         "at most 5 runs and 6.83 device-hours",
     ]
-    # 45.3 s on 1 device, twice, and 46.2 s on 8; three of each with 0.34 for the four others
+    # 35.3 s on 1 device, twice, and 36.2 s on 8; three of each with 0.34 for the four others
     assert lines[9] == (
-        "  spent: 0.128 of the about 1.37 device-hours that all counts take with 18 runs (9.4 %)"
+        "  spent: 0.100 of the about 1.29 device-hours that all counts take with 18 runs (7.8 %)"
     )
 
 
