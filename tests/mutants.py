@@ -5,8 +5,8 @@
     python -m tests.mutants Settings.momentum "time limit"   some of them
 
 Each mutant is a copy of the last commit with one change, for which the tests run that name the key, until one
-fails. A key is checked and planned as ever, but what trains and analyses gets its default; one that only the
-plan reads is ignored there. Exit status 1 where no test notices.
+fails. At first what trains and analyses gets a key's default, and plan and checks read it as ever; where no
+test notices, the plan ignores it too, and at last the checks. Exit status 1 where still no test notices.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ MODELS: tuple[type[StrictModel], ...] = (
     *(Devices, Budget, SiteFile, Container, Proxies, Slurm),
 )
 
-CHECKS = ("pydantic", "scalewise.plan.config", "scalewise.plan.checks")
-PLAN = ("pydantic", "scalewise.plan")
-"""Modules that always read what stands in the configuration."""
+CONFIG = ("pydantic", "scalewise.plan.config")
+READERS = (("pydantic", "scalewise.plan"), (*CONFIG, "scalewise.plan.checks"), CONFIG)
+"""Modules that read a key as it stands, while the others get its default: fewer from try to try."""
 
 FOLDERS = ("unit", "reliability", "workflow", "distributed", "slurm", "browser")
 """Folders of the tests, the fastest first."""
@@ -60,7 +60,7 @@ IGNORED = """
         if name != "{key}" or "{model}" not in [each.__name__ for each in type(self).__mro__]:
             return value
         reader = sys._getframe(1).f_globals["__name__"]
-        if reader.startswith({trusted}) and not reader.endswith(".config.site"):
+        if reader.startswith({readers}) and not reader.endswith(".config.site"):
             return value
         return type(self).model_fields[name].get_default(call_default_factory=True)
 """
@@ -74,14 +74,14 @@ class Mutant:
         name: of the key or of the fault that is ignored.
         file: below the package.
         text: stands there once.
-        changed: takes its place.
-        word: tests whose files have it are run.
+        changes: take its place, one after the other until a test notices.
+        word: tests whose files have it, or what they import, are run.
     """
 
     name: str
     file: str
     text: str
-    changed: str
+    changes: Sequence[str]
     word: str
 
 
@@ -90,19 +90,11 @@ def ignored_keys() -> Iterator[Mutant]:
     for model in MODELS:
         for key, field in model.model_fields.items():
             if not field.is_required() and key in model.__annotations__:
-                trusted = PLAN if is_read_outside_the_plan(key) else CHECKS
-                change = STRICT + IGNORED.format(key=key, model=model.__name__, trusted=trusted)
-                yield Mutant(f"{model.__name__}.{key}", "plan/config/settings.py", STRICT, change, key)
-
-
-def is_read_outside_the_plan(key: str) -> bool:
-    """Whether some module of another room reads an attribute of this name."""
-    read = re.compile(rf"\.{key}\b(?!\()")
-    return any(
-        read.search(path.read_text(encoding="utf-8"))
-        for path in (ROOT / SCRIPTS).rglob("*.py")
-        if "plan" not in path.relative_to(ROOT / SCRIPTS).parts
-    )
+                changes = [
+                    STRICT + IGNORED.format(key=key, model=model.__name__, readers=readers)
+                    for readers in READERS
+                ]
+                yield Mutant(f"{model.__name__}.{key}", "plan/config/settings.py", STRICT, changes, key)
 
 
 def missed_faults() -> Iterator[Mutant]:
@@ -122,19 +114,29 @@ def missed_faults() -> Iterator[Mutant]:
         ("unheeded stop", " or now - since >= STOP_SECONDS", ""),
         ("Slurm's warning", "if signal.SIGUSR1 in self._received and", "if False and"),
     ):
-        yield Mutant(name, "execution/watchdog.py", text, changed, "[Ww]atchdog")
+        yield Mutant(name, "execution/watchdog.py", text, [changed], "[Ww]atchdog")
 
 
 def tests_naming(word: str) -> list[str]:
-    """Return the test files that have a word, the fastest folders first."""
+    """Return the test files that have a word or import a file of the tests that has it, the fastest first."""
     named = re.compile(rf"(?<![A-Za-z]){word}(?![a-z])")
-    files = [path for folder in FOLDERS for path in sorted((ROOT / "tests" / folder).rglob("test_*.py"))]
-    return [str(path.relative_to(ROOT)) for path in files if named.search(path.read_text(encoding="utf-8"))]
+    texts = {path.relative_to(ROOT): path.read_text("utf-8") for path in (ROOT / "tests").rglob("*.py")}
+    naming = {path for path, text in texts.items() if named.search(text)}
+    modules = [".".join(path.with_suffix("").parts) for path in naming if not path.name.startswith("test_")]
+    importing = re.compile(rf"^(from|import) ({'|'.join(map(re.escape, modules)) or '-'})\b", re.MULTILINE)
+    return [
+        str(path)
+        for folder in FOLDERS
+        for path, text in sorted(texts.items())
+        if path.parts[1] == folder
+        and path.name.startswith("test_")
+        and (path in naming or importing.search(text))
+    ]
 
 
 @contextmanager
-def changed_copy(mutant: Mutant) -> Iterator[Path]:
-    """Make a copy of the last commit with the mutant's change.
+def changed_copy(mutant: Mutant, change: str) -> Iterator[Path]:
+    """Make a copy of the last commit with one of the mutant's changes.
 
     Raises:
         ValueError: The text that it changes is not there once.
@@ -148,7 +150,7 @@ def changed_copy(mutant: Mutant) -> Iterator[Path]:
             source = file.read_text(encoding="utf-8")
             if source.count(mutant.text) != 1:
                 raise ValueError(f"{mutant.name}: {mutant.file} has not once: {mutant.text.strip()}")
-            file.write_text(source.replace(mutant.text, mutant.changed), encoding="utf-8")
+            file.write_text(source.replace(mutant.text, change), encoding="utf-8")
             yield copy
         finally:
             subprocess.run([*git, "remove", "--force", str(copy)], check=True)
@@ -157,18 +159,18 @@ def changed_copy(mutant: Mutant) -> Iterator[Path]:
 def noticed_by(mutant: Mutant) -> str:
     """Return the first test that fails for a mutant; empty if none does."""
     tests = tests_naming(mutant.word)
-    if not tests:
-        return ""
     options = ["-x", "-q", "--no-header", "-p", "no:cacheprovider", "-rfE"]
-    with changed_copy(mutant) as copy:
-        command = [sys.executable, "-m", "pytest", *options, *tests]
-        done = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
-    if failed is None and done.returncode != 0:
-        raise RuntimeError(
-            f"{mutant.name}: pytest ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
-        )
-    return failed[1] if failed else ""
+    for number, change in enumerate(mutant.changes if tests else (), start=1):
+        with changed_copy(mutant, change) as copy:
+            command = [sys.executable, "-m", "pytest", *options, *tests]
+            done = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
+        if failed := re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE):
+            return f"{failed[1]}, try {number}"
+        if done.returncode != 0:
+            raise RuntimeError(
+                f"{mutant.name}: pytest ended with {done.returncode}: {done.stdout}{done.stderr}"
+            )
+    return ""
 
 
 def main(words: Sequence[str] | None = None) -> int:
