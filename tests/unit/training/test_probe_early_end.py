@@ -22,7 +22,7 @@ from scalewise.measure.steps import StepRecord
 WARMUP = 10
 FEEDS = LoaderIteration(batch_size=8, workers=0)
 FEEDS.add_batch(0, 0)
-FEEDS.check_last_batch(1, directly=True)
+FEEDS.check_batches(1, directly=True)
 assert FEEDS.trains
 assert fake_pg  # its import registers the backend whose collectives do nothing
 

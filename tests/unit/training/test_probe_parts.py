@@ -15,6 +15,7 @@ from torch import nn
 from scalewise.measure.batches import checksum, samples_in, samples_of_inputs
 from scalewise.measure.communication import CommunicationSamples
 from scalewise.measure.discovery import TrainedModules, all_objects, find_trained
+from scalewise.measure.loader_iterations import LoaderIterations
 from scalewise.measure.probe_spec import ProbeSpec
 from scalewise.measure.process_record import write_json
 from scalewise.measure.watched_program import WatchedProgram
@@ -55,6 +56,34 @@ def test_samples_of_inputs_are_what_most_of_them_have() -> None:
         samples_of_inputs(((torch.zeros(4, 9),), {"mask": torch.zeros(4, 9), "table": torch.zeros(100)})) == 4
     )
     assert samples_of_inputs(((), {})) is None
+
+
+@pytest.mark.parametrize(
+    ("happened", "training"),
+    [
+        pytest.param("tbs tbs vv", {"t"}, id="a batch, its backward pass and its step"),
+        pytest.param("tbtbs tbtbs", {"t"}, id="accumulation batch by batch"),
+        pytest.param("ttttbbbs tttbbbs vvv", {"t"}, id="accumulation of batches that are fetched at once"),
+        pytest.param("tts tts", {"t"}, id="backward passes that are not seen"),
+        pytest.param("ttbs tbs vvv bs tbs vvv bs", {"t"}, id="a validation between a batch and its step"),
+        pytest.param("tubs tubs", {"t", "u"}, id="two loaders in each step"),
+    ],
+)
+def test_an_iteration_whose_batches_are_followed_by_work_feeds_the_training(
+    happened: str, training: set[str]
+) -> None:
+    iterations, iterators, activity = LoaderIterations(), dict[str, SimpleNamespace](), 0
+    for each in happened.replace(" ", ""):
+        if each in "bs":
+            activity += 1
+            continue
+        if each not in iterators:
+            iterators[each] = SimpleNamespace()
+            iterations.begin(iterators[each], SimpleNamespace(batch_size=8, num_workers=0))
+        iterations.add_batch(iterators[each], IMAGES, 0.0, 0.0, activity)
+    iterations.check_latest(activity)
+
+    assert {name for name, each in iterators.items() if each._scalewise_iteration.trains} == training
 
 
 class Graphs:

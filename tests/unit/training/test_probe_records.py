@@ -147,6 +147,11 @@ SEEN: dict[str, dict[str, Any]] = {
         "samples": [16, 8, 8, 0] * 3,
         "flags": [NEW_ITERATION, 0, 0, 0] + [EVALUATION | NO_GRAD | NEW_ITERATION, 0, 0, 0] * 2,
     },
+    "batches_of_a_step_at_once": {
+        "samples": [32, 24, 24, 16] * 3,
+        "backward_passes": [3] * LAST,
+        "flags": [NEW_ITERATION, 0, 0, 0] + [EVALUATION | NO_GRAD | NEW_ITERATION, 0, 0, 0] * 2,
+    },
     "two_optimizers": {
         "optimizers": ["SGD"],
         "samples": [8] * LAST,

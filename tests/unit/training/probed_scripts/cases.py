@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import copy
+import itertools
 import multiprocessing
 import os
 import sys
@@ -241,24 +242,41 @@ def passes_of_one_batch() -> None:
             step(model, optimizer, inputs, labels)
 
 
+def ahead(loader: Any) -> Iterator[Any]:
+    """Fetch a batch before the one in front of it is trained on, as accelerate's loader."""
+    batches = iter(loader)
+    current = next(batches)
+    for following in batches:
+        yield current
+        current = following
+    yield current
+
+
 @case()
 def one_batch_ahead() -> None:
-    """As accelerate's loader: a batch is fetched before the one in front of it is trained on."""
-
-    def ahead(loader: Any) -> Iterator[Any]:
-        batches = iter(loader)
-        current = next(batches)
-        for following in batches:
-            yield current
-            current = following
-        yield current
-
     model = network()
     optimizer = sgd(model)
     for _ in range(ENOUGH_STEPS):
         for inputs, labels in ahead(DataLoader(samples(32), batch_size=8)):
             step(model, optimizer, inputs, labels)
         with torch.inference_mode():
+            for inputs, _labels in ahead(DataLoader(samples(16), batch_size=8)):
+                model(inputs)
+
+
+@case()
+def batches_of_a_step_at_once() -> None:
+    """As Hugging Face's Trainer: all micro-batches of a step are fetched before the first is trained on."""
+    model = network()
+    optimizer = sgd(model)
+    for _ in range(ENOUGH_STEPS):
+        batches = ahead(DataLoader(samples(96), batch_size=8))
+        while micro_batches := list(itertools.islice(batches, 3)):
+            for inputs, labels in micro_batches:
+                cross_entropy(model(inputs), labels).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        with torch.no_grad():
             for inputs, _labels in ahead(DataLoader(samples(16), batch_size=8)):
                 model(inputs)
 

@@ -1,9 +1,10 @@
 """Data-loader iterations: which of them feed the training, with how many samples, after how much waiting.
 
 An iteration feeds the training if work follows most of its batches: a backward pass or a step, since not all
-ways to compute gradients are seen. Some loaders keep one iterator for all iterations, in validation too. Work
-follows those batches in the end, but a batch of the training's loader comes first, and most steps have none
-of them. Of two loaders that feed each step together, both have a batch in each.
+ways to compute gradients are seen. Of batches that are fetched at once, such as those of an accumulated step,
+as many count as backward passes follow. Some loaders keep one iterator for all iterations, in validation too.
+Work follows those batches in the end, but a batch of the training's loader comes first, and most steps have
+none of them. Of two loaders that feed each step together, both have a batch in each.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class LoaderIteration:
     """
 
     __slots__ = (
-        *("_checked", "_followed", "_followed_directly", "_is_unchecked", "_without_gradients"),
+        *("_checked", "_followed", "_followed_directly", "_unchecked", "_without_gradients"),
         *("activity", "batch_size", "checksums", "first_round", "last_round", "workers"),
     )
 
@@ -43,8 +44,8 @@ class LoaderIteration:
         """Activity of the process up to the last batch; negative before the first."""
         self.first_round = self.last_round = 0
         """Times that work had followed a batch of any iteration, at the first and at the last batch."""
-        self._is_unchecked = False
-        """True if it is unknown yet whether work follows the last batch."""
+        self._unchecked = 0
+        """Number of batches since the last check."""
         self._checked = self._followed = self._followed_directly = self._without_gradients = 0
         """Batches that were checked; those that work followed; those without another batch in between; those
         that were taken where no gradients are computed."""
@@ -69,24 +70,24 @@ class LoaderIteration:
         if self.activity < 0:
             self.first_round = round_number
         self.activity, self.last_round = activity, round_number
-        self._is_unchecked = True
+        self._unchecked += 1
         if not torch.is_grad_enabled():
             self._without_gradients += 1
 
-    def check_last_batch(self, activity: int, directly: bool) -> None:
-        """Count whether work has followed the last batch.
+    def check_batches(self, activity: int, directly: bool) -> None:
+        """Count the batches since the last check, and those of them that work has followed.
 
         Args:
             activity: Backward passes and steps of the process by now.
-            directly: True if no other batch came since.
+            directly: True if no batch of another iteration came since.
         """
-        if not self._is_unchecked:
-            return
-        followed = activity > self.activity
-        self._is_unchecked = False
-        self._checked += 1
+        work = activity - self.activity
+        # a backward pass for each batch, and the step; other batches in between may be those that train
+        followed = min(self._unchecked, max(work - 1, 1) if directly else 1) if work else 0
+        self._checked += self._unchecked
         self._followed += followed
-        self._followed_directly += followed and directly
+        self._followed_directly += followed if directly else 0
+        self._unchecked = 0
 
 
 @dataclass(slots=True)
@@ -151,14 +152,14 @@ class LoaderIterations:
             self._rounds += 1
             # before an iteration that a program has broken off ends, it is unknown what would have followed
             if latest is not iteration:
-                latest.check_last_batch(activity, directly=True)
+                latest.check_batches(activity, directly=True)
         is_first = iteration.activity < 0
         if is_first:
             if len(self._iterations) < MOST_ITERATIONS or self.training is None:
                 self._iterations.append(iteration)
             self._needs_checksums = len(self.checksums) < CHECKED_BATCHES
-        else:
-            iteration.check_last_batch(activity, directly=latest is iteration)
+        elif activity > iteration.activity:
+            iteration.check_batches(activity, directly=latest is iteration)
         iteration.add_batch(activity, self._rounds)
         self._latest = iteration
         if self._needs_checksums and len(iteration.checksums) < CHECKED_BATCHES:
@@ -167,13 +168,13 @@ class LoaderIterations:
         return Batch(iteration, samples, requested_at, received_at, is_first)
 
     def end(self, iterator: Any, activity: int) -> None:
-        """Check the last batch of an iteration; one that trains may have had a single batch."""
+        """Check the last batches of an iteration; one that trains may have had a single batch."""
         iteration = iterator.__dict__.get("_scalewise_iteration")
         if iteration is not None:
-            iteration.check_last_batch(activity, directly=self._latest is iteration)
+            iteration.check_batches(activity, directly=self._latest is iteration)
 
     def check_latest(self, activity: int) -> None:
-        """Check the last batch of all if work has followed it."""
+        """Check the last batches of all if work has followed them."""
         latest = self._latest
         if latest is not None and activity > latest.activity:
-            latest.check_last_batch(activity, directly=True)
+            latest.check_batches(activity, directly=True)
