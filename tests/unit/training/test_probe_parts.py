@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import time
 from collections import UserDict
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +19,7 @@ from scalewise.measure.batches import checksum, samples_in, samples_of_inputs
 from scalewise.measure.communication import CommunicationSamples
 from scalewise.measure.discovery import TrainedModules, all_objects, find_trained
 from scalewise.measure.loader_iterations import LoaderIterations
+from scalewise.measure.origins import imported_files
 from scalewise.measure.probe_spec import ProbeSpec
 from scalewise.measure.process_record import write_json
 from scalewise.measure.watched_program import WatchedProgram
@@ -205,3 +209,26 @@ def test_a_loss_that_cannot_be_read_costs_no_record(tmp_path: Path) -> None:
 
     assert record["losses"] == {}
     assert [event for event in record["events"] if event.startswith("probe: losses: ")] != []
+
+
+def test_modules_that_an_earlier_run_left_in_a_cache_are_none_of_the_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hugging-face"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for place in (".", "hugging-face", "hugging-face/modules/metrics", "cache/torch/hub"):
+        source = tmp_path / place / "module.py"
+        source.parent.mkdir(parents=True, exist_ok=True)
+        source.touch()
+        os.utime(source, (0, 0))
+        module = ModuleType(f"module of {place}")
+        module.__file__ = str(source)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+
+    found = {Path(path) for path in imported_files([], time.time())}
+
+    assert {path.relative_to(tmp_path).as_posix() for path in found if path.is_relative_to(tmp_path)} == {
+        "module.py",
+        "hugging-face/module.py",
+    }

@@ -18,8 +18,16 @@ from typing import Any
 
 import torch
 
-CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR")
-"""Variables with the folders into which torch and Triton write modules that they compile."""
+CACHES = {
+    "TORCHINDUCTOR_CACHE_DIR": "",
+    "TRITON_CACHE_DIR": "",
+    "TORCH_EXTENSIONS_DIR": "",
+    "TORCH_HOME": "hub",
+    "HF_MODULES_CACHE": "",
+    "HF_HOME": "modules",
+    "XDG_CACHE_HOME": "",
+}
+"""Variables that name a folder, and the folder in it with modules that libraries compile or download."""
 
 LARGEST_HASHED = 64 * 2**20
 """Most bytes of a source file."""
@@ -90,7 +98,8 @@ def _modules_of(distribution: metadata.Distribution) -> set[str]:
 def imported_files(others: Iterable[Path], process_began: float) -> dict[str, str]:
     """Return the hashes, by path, of the files of all modules of the user.
 
-    Modules that were generated are not: PyG and torch.compile write some of another name in each process.
+    Modules that were generated are not: PyG and torch.compile write some of another name in each process. Nor
+    are those in caches, which the first run has just written and the next one finds.
 
     Args:
         others: Folders with none of the user's modules, such as those of the probe.
@@ -98,9 +107,11 @@ def imported_files(others: Iterable[Path], process_began: float) -> dict[str, st
     """
     libraries = [*site.getsitepackages(), site.getusersitepackages()]
     libraries += [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    caches = [os.environ[name] for name in CACHES if os.environ.get(name)]
-    outside = _folders([*libraries, *map(str, others), *caches])
-    temporary = _folders([tempfile.gettempdir(), os.environ.get("TMPDIR") or "/tmp", "/tmp"])  # noqa: S108
+    outside = _folders([*libraries, *map(str, others)])
+    caches = [f"{os.environ[name]}/{within}" for name, within in CACHES.items() if os.environ.get(name)]
+    temporary = [tempfile.gettempdir(), os.environ.get("TMPDIR") or "/tmp", "/tmp"]  # noqa: S108
+    caches.append(os.path.expanduser("~/.cache"))  # noqa: PTH111  # Path raises for a user without a home
+    generated = _folders([*temporary, *caches])
     # a program that lies in a temporary folder has its modules there
     main = getattr(sys.modules.get("__main__"), "__file__", None) or sys.argv[0]
     homes = _folders([str(Path.cwd()), str(Path(os.path.realpath(main)).parent)])
@@ -112,7 +123,7 @@ def imported_files(others: Iterable[Path], process_began: float) -> dict[str, st
         path = Path(os.path.realpath(file))
         if str(path).startswith(outside) or {"site-packages", "dist-packages"}.intersection(path.parts):
             continue
-        around = [folder for folder in temporary if str(path).startswith(folder)]
+        around = [folder for folder in generated if str(path).startswith(folder)]
         if around and not any(
             str(path).startswith(home) and home not in around and home.startswith(max(around, key=len))
             for home in homes
