@@ -33,7 +33,7 @@ from pathlib import Path
 
 import yaml
 
-from scalewise.records import RunRecord, read_failure, read_summary
+from scalewise.records import ProgramMeasurements, RunRecord, read_failure, read_summary
 
 from .measure import Row
 from .public_scripts import SCRIPTS, PublicScript
@@ -92,13 +92,14 @@ def row(script: PublicScript, place: Path, repositories: Path | None, python: st
     times = compare_times(script, measured.summary, measured.log)
     equal, losses = compare_losses(script, measured.log, folder, python)
     samples = samples_per_step(measured.summary)
+    has_source = findings(measured.summary).samples_from == script.samples_from
     return _row(
         script,
         f"{measured_steps(measured.summary)} steps of {samples:g} samples; {_told(measured.summary)}",
-        reference=f"{script.samples} samples; losses: {losses}; {times.told}",
+        reference=f"{script.samples} samples by {script.samples_from}; losses: {losses}; {times.told}",
         ratio="" if times.ratio is None else f"{times.ratio - 1:+.2%}",
         target=_target(script),
-        met=samples == script.samples and equal and times.is_within,
+        met=samples == script.samples and has_source and equal and times.is_within,
     )
 
 
@@ -243,13 +244,25 @@ def samples_per_step(summary: RunRecord) -> float:
     return samples / measured_steps(summary)
 
 
+def findings(summary: RunRecord) -> ProgramMeasurements:
+    """Return what is known of the script in addition to the figures of every training."""
+    assert summary.measurements is not None
+    assert summary.measurements.program is not None
+    return summary.measurements.program
+
+
 def _told(summary: RunRecord) -> str:
-    measurements = summary.measurements
+    measurements, program = summary.measurements, findings(summary)
     assert measurements is not None
     wait = measurements.loader_wait_fraction
+    excluded = ", ".join(f"{reason} {steps}" for reason, steps in measurements.excluded_steps.items())
     told = [
-        "data wait not known" if wait is None else f"data wait {wait:.1%}",
+        f"samples by {program.samples_from}",
+        f"data wait unknown: {program.unknown['loader wait']}" if wait is None else f"data wait {wait:.1%}",
         f"evaluation off the clock {measurements.evaluation_seconds:.2f} s",
+        f"excluded steps: {excluded or 'none'}",
+        *program.notes,
+        *program.cautions,
     ]
     return "; ".join(told)
 

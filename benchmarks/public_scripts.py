@@ -40,6 +40,7 @@ class PublicScript:
         arguments: As in an experiment.
         keys: Further keys of the experiment.
         samples: Samples of a step of all devices, known from its arguments.
+        samples_from: Source of their number, as a record names it.
         data: Name in public_data.py.
         packages: Modules that it imports, beyond those of Scalewise.
         times: Its own log of step times.
@@ -57,6 +58,7 @@ class PublicScript:
     arguments: tuple[str, ...]
     keys: Mapping[str, Any]
     samples: int
+    samples_from: str = "loader"
     data: str = ""
     packages: tuple[str, ...] = ()
     times: OwnLog | None = None
@@ -195,6 +197,7 @@ SCRIPTS = (
         keys=weak(97, samples_per_step="planned", prepare=["generate_sine_wave.py"], inputs=["traindata.pt"]),
         environment={"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"},
         samples=97,
+        samples_from="configuration",
         steps=2,
         warmup_steps=1,
         losses=r"(?P<step>(?:test )?)loss: (?P<loss>[\d.e-]+)",
@@ -236,6 +239,7 @@ SCRIPTS = (
         ),
         keys=weak(20, samples_per_step="planned"),
         samples=20,
+        samples_from="configuration",
         data="wikitext",
         losses=r"epoch +(?P<step>\d+ \| +\d+)/.*loss +(?P<loss>[\d.]+)",
         note="time comes first in its batches, not samples",
@@ -263,6 +267,7 @@ SCRIPTS = (
         ),
         keys=weak(4, accumulation_steps=3, starts="itself", files=["config/train_shakespeare_char.py"]),
         samples=12,
+        samples_from="forward",
         data="characters",
         times=OwnLog(r"iter (?P<step>\d+): .*time (?P<ms>[\d.]+)ms"),
         losses=r"iter (?P<step>\d+): loss (?P<loss>[\d.]+)",
@@ -309,6 +314,7 @@ SCRIPTS = (
         arguments=(),
         keys=weak(32),
         samples=32,
+        samples_from="forward",
         packages=("einops", "einx", "loguru", "torch_einops_utils"),
         note="takes no argument; its batch is written in it, and nothing is seeded",
     ),
@@ -393,7 +399,7 @@ SCRIPTS = (
         steps=100,
         environment={"PL_USE_MOCKED_MNIST": "1"},
         data="mnist_of_lightning",
-        packages=("lightning", "jsonargparse"),
+        packages=("lightning", "jsonargparse", "docstring_parser", "typeshed_client"),
     ),
     PublicScript(
         "lightning-starts-itself",
@@ -416,7 +422,7 @@ SCRIPTS = (
         steps=100,
         environment={"PL_USE_MOCKED_MNIST": "1"},
         data="mnist_of_lightning",
-        packages=("lightning", "jsonargparse"),
+        packages=("lightning", "jsonargparse", "docstring_parser", "typeshed_client"),
         note="started once: Lightning starts the other rank",
     ),
     PublicScript(
