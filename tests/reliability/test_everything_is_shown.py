@@ -58,3 +58,10 @@ def test_the_table_in_the_repository_is_whole() -> None:
     assert f"\n## {len(FAULTS)} of {len(FAULTS)} faults\n" in text, "make it by `make reliability`"
     assert f"\n## {len(BAD_INPUTS)} of {len(BAD_INPUTS)} inputs\n" in text, "make it by `make reliability`"
     assert "/tmp/" not in text, "a figure or a message names a folder of the machine it was made on"
+
+
+def test_the_table_names_no_test_that_is_gone(marked: Evidence) -> None:
+    named = re.findall(r"\[([^\]]+)\]\(\.\./(tests/[^)]+\.py)\)", TABLE.read_text(encoding="utf-8"))
+    assert named
+    there = {(test.says, test.file) for test in marked.tests}
+    assert sorted(set(named) - there) == [], "make the table by `make reliability`"
