@@ -118,10 +118,13 @@ def missed_faults() -> Iterator[Mutant]:
 
 
 def tests_naming(word: str) -> list[str]:
-    """Return the test files that have a word or import a file of the tests that has it, the fastest first."""
+    """Return the test files that have a word, or import or read a file that has it; the fastest first."""
     named = re.compile(rf"(?<![A-Za-z]){word}(?![a-z])")
     texts = {path.relative_to(ROOT): path.read_text("utf-8") for path in (ROOT / "tests").rglob("*.py")}
-    naming = {path for path, text in texts.items() if named.search(text)}
+    data = [path.name for path in (ROOT / "tests").rglob("*.yaml") if named.search(path.read_text("utf-8"))]
+    naming = {
+        path for path, text in texts.items() if named.search(text) or any(name in text for name in data)
+    }
     modules = [".".join(path.with_suffix("").parts) for path in naming if not path.name.startswith("test_")]
     importing = re.compile(rf"^(from|import) ({'|'.join(map(re.escape, modules)) or '-'})\b", re.MULTILINE)
     return [
