@@ -1,13 +1,11 @@
 """What each shipped site file asks of its cluster, word by word, by the real executor plugin.
 
 A site's jobs are those of the examples that name it; a small study stands in where there is none.
-``SCALEWISE_UPDATE_SNAPSHOTS=1 pytest tests/workflow/test_site_snapshots.py`` writes the snapshots again.
+``SCALEWISE_UPDATE_SNAPSHOTS=1 pytest tests/workflow/test_site_snapshots.py`` renews the snapshots.
 """
 
 from __future__ import annotations
 
-import difflib
-import os
 import re
 import shlex
 import sys
@@ -18,6 +16,7 @@ from typing import Any, cast
 
 import pytest
 import yaml
+from tests.golden import compare
 from tests.shrunk_examples import EXAMPLES, FOLDER
 from tests.workflow.conftest import ROOT
 from tests.workflow.login_node import ACCOUNT, LoginNode
@@ -32,7 +31,6 @@ from scalewise.plan.runs.runs import input_files
 from scalewise.plan.study import Study, load_study
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
-UPDATE = "SCALEWISE_UPDATE_SNAPSHOTS"
 PLUGINS = ("snakemake-executor-plugin-slurm", "snakemake-executor-plugin-slurm-jobstep")
 SITES = sorted(
     str(path.relative_to(ROOT))
@@ -134,7 +132,7 @@ def check_geometry(words: Sequence[str], run: RunDefinition, tasks_per_node: int
 
 @pytest.mark.parametrize("site", SITES, ids=name_of)
 def test_a_site_is_asked_in_the_words_of_its_snapshot(
-    site: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    site: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     node = LoginNode.at(tmp_path)
     node.fill_in(site)
@@ -154,7 +152,7 @@ def test_a_site_is_asked_in_the_words_of_its_snapshot(
             check_geometry(srun, run, devices_per_node if run.launcher == "srun" else 1)
             lines += ["", f"# {file}: {run.experiment}, {run.shape}, {run.launcher}"]
             lines += [shown(["sbatch", *words[1:]], node.folder), shown(srun, node.folder)]
-    compare(SNAPSHOTS / f"{name_of(site)}.txt", "\n".join(lines) + "\n")
+    compare(SNAPSHOTS / f"{name_of(site)}.txt", "\n".join(lines) + "\n", __file__, capsys)
 
 
 def submitted(
@@ -182,21 +180,6 @@ def submitted(
         jobs[name] = words, environment
     assert jobs.keys() == {f"{run.experiment}_{run.run}" for run in runs}, outcome.text
     return jobs
-
-
-def compare(file: Path, text: str) -> None:
-    """Fail with the difference to the snapshot, or write it with the variable set."""
-    if os.environ.get(UPDATE):
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(text, encoding="utf-8")
-    kept = file.read_text(encoding="utf-8") if file.exists() else ""
-    difference = difflib.unified_diff(
-        kept.splitlines(), text.splitlines(), f"{file.name} as kept", f"{file.name} as it is now", lineterm=""
-    )
-    where = Path(__file__).relative_to(ROOT)
-    assert kept == text, "\n".join(
-        [*difference, "", f"If that is meant, write it down:  {UPDATE}=1 pytest {where}"]
-    )
 
 
 def test_every_snapshot_is_of_a_site_that_is_shipped() -> None:

@@ -7,19 +7,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.unit.plan.refusals import MACHINES
 
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.study import Study, check_spelling, load_study
 
 Load = Callable[[str], Study]
 Refuse = Callable[[str], list[str]]
-
-SITE = """\
-accelerator: cpu
-devices_per_node: 4
-cpus_per_node: 8
-max_nodes: 4
-"""
 
 
 def plan(path: Path, site_file: Path) -> Study:
@@ -36,7 +30,7 @@ def study_file(tmp_path: Path) -> Path:
 @pytest.fixture
 def site_file(tmp_path: Path) -> Path:
     path = tmp_path / "site.yaml"
-    path.write_text(SITE, encoding="utf-8")
+    path.write_text(MACHINES["cpus"], encoding="utf-8")
     return path
 
 

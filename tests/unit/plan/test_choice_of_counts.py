@@ -1,12 +1,11 @@
-"""``devices: {up_to: ...}`` and ``budget``: which runs are asked for, and what is refused."""
+"""``devices: {up_to: ...}`` and ``budget``: which runs are requested."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from tests.unit.plan.conftest import Load, Refuse
-from tests.unit.plan.refusals import HERE, assert_refused
+from tests.unit.plan.conftest import Load
 from tests.unit.planted_rounds import judged_point
 
 from scalewise.plan.config.experiment import Repeats
@@ -170,63 +169,3 @@ def test_the_budget_and_time_limits_define_no_run_and_no_table(load: Load) -> No
     assert one.analysis_definition == other.analysis_definition
     # what is measured next does depend on them
     assert one.rounds_definition != other.rounds_definition
-
-
-REFUSALS = [
-    pytest.param(
-        ("devices: {up_to: 65}",),
-        ("up_to is 65", "16 nodes of 4 devices", "Use at most 64."),
-        id="beyond the site",
-    ),
-    pytest.param(
-        ("devices: {up_to: 1}",), ("up_to is 1", "leaves [1] to choose among"), id="nothing to choose"
-    ),
-    pytest.param(
-        ("devices: {up_to: 8, among: [1, 2]}",),
-        ("up_to is 8", "among also names 2 device counts", "Keep one of the two."),
-        id="both",
-    ),
-    pytest.param(("devices: {}",), ("names no device counts", "{up_to: 64}"), id="neither"),
-    pytest.param(("devices: {up_too: 8}",), ("is not a known key", "'up_to'"), id="misspelt"),
-    pytest.param(("devices: {up_to: many}",), ("is 'many'", "whole number"), id="a word"),
-    pytest.param(("devices: {among: [1, 6]}",), ("is 6", "Use 4 or 8"), id="a node partly empty"),
-    pytest.param(
-        ("devices: {up_to: 8}", "repeats: 1"),
-        ("repeats is 1", "how far runs scatter", "Use 3 or more"),
-        id="one repeat",
-    ),
-    pytest.param(
-        ("devices: [1, 2]", "budget: {device_hours: 5}"),
-        ("limits a study that measures every device count", "{among: [1, 2, 4]}"),
-        id="a budget of a list",
-    ),
-    pytest.param(
-        ("devices: {up_to: 8}", "predict: false", "budget: {device_hours: 0.1}"),
-        ("is 0.1", "the first 2 runs, on 1 device", "0.333", "runtime_minutes (10)", "of 3 or less"),
-        id="a budget smaller than the first runs",
-    ),
-    pytest.param(
-        ("devices: {up_to: 8}", "budget: {device_hours: 1}"),
-        ("is 1", "all-reduces that its prediction needs 1.17", "Use 1.5 or more", "predict: false"),
-        id="a budget smaller than the prediction",
-    ),
-    pytest.param(
-        ("devices: {up_to: 8}", "budget: {device_hours: 0}"), ("is 0", "more than 0"), id="no hours"
-    ),
-    pytest.param(
-        ("devices: {up_to: 8}", "budget: {device_hour: 1}"),
-        ("is not a known key", "'device_hours'"),
-        id="other hours",
-    ),
-]
-
-
-@pytest.mark.parametrize(("lines", "says"), REFUSALS)
-def test_what_cannot_be_a_choice_is_refused_with_both_values_and_the_cure(
-    lines: tuple[str, ...], says: tuple[str, ...], refuse: Refuse, tmp_path: Path
-) -> None:
-    keys = {line.partition(":")[0] for line in lines}
-    body = [line for line in STUDY.splitlines() if line.partition(":")[0].strip() not in keys]
-    text = "\n".join([*body, *(f"    {line}" for line in lines)]) + f"  {HERE}\n"
-
-    assert_refused(text, says, refuse(text), tmp_path / "study.yaml")

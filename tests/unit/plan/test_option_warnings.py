@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from tests.unit.plan.conftest import Load
-from tests.unit.plan.kinds import built_in
+from tests.unit.plan.kinds import built_in as experiment_of
+from tests.unit.plan.refusals import built_in
 
 from scalewise.plan.checks.options import option_warnings
 
@@ -15,7 +16,9 @@ WEAK = "model: linear, dataset: digits, scaling: weak, batch_size_per_device: 64
 def warnings(load: Load, keys: str) -> list[str]:
     study = load(f"experiments:\n  study: {{{keys}}}\n")
     runs = study.experiments["study"].runs
-    return list(option_warnings("study", built_in(study, "study"), [run.shape.world_size for run in runs]))
+    return list(
+        option_warnings("study", experiment_of(study, "study"), [run.shape.world_size for run in runs])
+    )
 
 
 @pytest.mark.parametrize(
@@ -52,3 +55,27 @@ def test_a_learning_rate_that_grows_while_its_batch_stays_is_warned_of(
 )
 def test_a_learning_rate_that_follows_its_batch_is_not_warned_of(keys: str, load: Load) -> None:
     assert warnings(load, keys) == []
+
+
+@pytest.mark.refuses("topology: no 1-device run")
+def test_without_one_device_the_user_is_warned_and_not_stopped(load: Load) -> None:
+    study = load(built_in("devices: [2, 4]"))
+
+    assert [run.shape.world_size for run in study.runs.values()] == [2, 2, 2, 4, 4, 4]
+    assert study.warnings == [
+        "experiments.digits.devices has no 1-device run: speedups will be relative to 2 devices. "
+        "Add 1 for a baseline."
+    ]
+
+
+@pytest.mark.refuses("topology: no 1-device run")
+def test_a_series_that_loses_its_baseline_by_exclude_is_warned_of(load: Load) -> None:
+    study = load(
+        built_in(
+            "sweep: {gradient_as_bucket_view: [false, true]}",
+            "exclude: [{devices: 1, gradient_as_bucket_view: true}]",
+        )
+    )
+
+    assert len(study.warnings) == 1
+    assert "no 1-device run" in study.warnings[0]

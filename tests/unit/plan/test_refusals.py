@@ -1,0 +1,81 @@
+"""Each mistake of refusals.yaml is refused with its file, line, key and value, in the words of refusals.txt.
+
+``SCALEWISE_UPDATE_SNAPSHOTS=1 pytest tests/unit/plan/test_refusals.py`` renews them and prints what differs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+from tests.golden import compare
+from tests.unit.plan.refusals import Desk, Refusal, refusals
+
+from scalewise.plan.config.errors import one_line
+
+CASES = list(refusals())
+WORDS = Path(__file__).with_name("refusals.txt")
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    folder = tmp_path_factory.mktemp("desk")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("HOME", "/home/me")
+        yield Desk(folder)
+
+
+def case(refusal: Refusal) -> object:
+    marks = [pytest.mark.refuses(refusal.refuses)] if refusal.refuses else []
+    return pytest.param(refusal, id=refusal.name, marks=marks)
+
+
+@pytest.mark.parametrize("refusal", [case(refusal) for refusal in CASES])
+def test_a_mistake_is_refused_with_its_line_and_value_and_a_fix(
+    refusal: Refusal, desk: Desk, record_property: Callable[[str, object], None]
+) -> None:
+    before = sorted(desk.folder.rglob("*"))
+    (message,) = desk.refuse(refusal)
+    record_property("message", message)
+
+    place, text = message.split(": ", 1)
+    assert place == refusal.place
+    assert re.search(in_this_order(refusal.names), text), f"{refusal.names} are not named"
+    assert re.search(r"\. [A-Z].*[.?]$", text), "there is no fix"
+    assert message == one_line(message)
+    assert len(message) < 4000
+    assert sorted(desk.folder.rglob("*")) == before, "something was started"
+
+
+def in_this_order(names: Sequence[str]) -> str:
+    """Return a pattern of a text that has these names as whole words, one after the other."""
+    return ".*".join(rf"(?<!\w){re.escape(name)}(?!\w)" for name in names)
+
+
+@pytest.mark.parametrize("refusal", [refusal for refusal in CASES if refusal.planned], ids=lambda it: it.name)
+def test_the_same_without_the_mistake_is_planned(refusal: Refusal, desk: Desk) -> None:
+    assert refusal.planned
+    assert desk.plan(*refusal.planned).runs
+
+
+def test_each_message_has_the_words_that_are_kept(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    parts = []
+    for group, members in groupby(CASES, key=lambda refusal: refusal.group):
+        blocks = [block(refusal, desk) for refusal in members]
+        parts.append("\n".join([f"# {group}\n", *dict.fromkeys(blocks)]))
+    compare(WORDS, "\n".join(parts), __file__, capsys)
+
+
+def block(refusal: Refusal, desk: Desk) -> str:
+    """Return the name of a case, its mistake, and what a user sees; runs of one character are counted."""
+    lines = [refusal.name.partition(", on ")[0], one_line(refusal.mistake), *desk.refuse(refusal)]
+    text = "\n    ".join(line for line in lines if line)
+    return re.sub(r"(.{1,4}?)\1{39,}", lambda it: f"<{it[1]} x {len(it[0]) // len(it[1])}>", text) + "\n"
+
+
+def test_no_two_cases_have_one_name() -> None:
+    assert len({refusal.name for refusal in CASES}) == len(CASES)
