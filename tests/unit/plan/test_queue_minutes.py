@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,33 +66,6 @@ def test_a_site_that_bills_whole_nodes_tells_the_decision(load_cluster: LoadClus
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        ("60", " is 60, not a mapping of keys to values"),
-        ("{}", " is an empty mapping"),
-        ("[5, 60]", " is [5, 60], not a mapping of keys to values"),
-        ('{"1": 5}', ".1 is '1', not a whole number"),
-        ("{0: 5}", "[0] is 0, but must be more than 0"),
-        ("{-4: 5}", "[-4] is -4, but must be more than 0"),
-        ("{1: -5}", "[1] is -5, but must be at least 0"),
-        ("{1: soon}", "[1] is 'soon', not a number"),
-        ("{1: true}", "[1] is true, not a number"),
-        ("{1: .inf}", "[1] is inf, not a finite number"),
-        ("{1: .nan}", "[1] is nan, not a finite number"),
-    ],
-)
-def test_a_queue_that_cannot_be_read_is_refused_with_line_value_and_cure(
-    load_cluster: LoadCluster, tmp_path: Path, value: str, says: str
-) -> None:
-    with pytest.raises(StudyError) as refused:
-        load_cluster(f"  queue_minutes: {value}\n")
-
-    (line,) = refused.value.lines
-    assert line.startswith(f"{tmp_path}/site.yaml:7: slurm.queue_minutes{says}. ")
-    assert re.search(r"\. (Write|Use|Give|Indent) .*\.$", line)
-
-
-@pytest.mark.parametrize(
-    ("value", "says"),
-    [
         ("{1: 5, 1: 6}", "is written twice"),
         ("{1.5: 5}", "a key that YAML reads as float"),
         ("{8: 1:00}", "base 60"),
@@ -103,9 +75,3 @@ def test_traps_of_yaml_in_a_queue_are_named(load_cluster: LoadCluster, value: st
     with pytest.raises(StudyError) as refused:
         load_cluster(f"  queue_minutes: {value}\n")
     assert any(says in line for line in refused.value.lines)
-
-
-def test_numbers_are_no_keys_anywhere_else(load_cluster: LoadCluster) -> None:
-    with pytest.raises(StudyError) as refused:
-        load_cluster("  1: 5\n")
-    assert "slurm.1 is a key that YAML reads as int" in refused.value.lines[0]

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-import yaml
 from tests.unit.plan.conftest import Load, Refuse
-from tests.unit.plan.refusals import DEFAULTS, MACHINES, built_in, site_of
+from tests.unit.plan.refusals import DEFAULTS, built_in, site_of
 
 from scalewise.plan.config.errors import StudyError
-from scalewise.plan.study import load_study
 
 BOTH = """\
 defaults: {learning_rate: 0.2, epochs: 3, arguments: ["--lr", "{argument.lr}"], devices: [1, 2]}
@@ -83,13 +81,3 @@ def test_what_is_left_to_auto_by_silence_is_named_on_a_cluster(refuse: Refuse, s
     site_file.write_text("slurm: {}\n", encoding="utf-8")
     keys = [line.removeprefix(f"{site_file}:1: ").split(",")[0] for line in refuse(built_in())]
     assert keys == ["accelerator is auto", "devices_per_node is auto", "cpus_per_node is auto"]
-
-
-def test_without_a_file_the_place_is_the_configuration(site_file: Path) -> None:
-    """As ``--config`` on the command line gives it."""
-    site_file.write_text(MACHINES["cpus"], encoding="utf-8")
-    config = yaml.safe_load(built_in("epochs: 4"))
-    config["experiments"]["digits"]["epochs"] = 2**63
-    with pytest.raises(StudyError) as refused:
-        load_study(config, (), site_file)
-    assert refused.value.lines[0].startswith("config: experiments.digits.epochs is 9223372036854775808")
