@@ -13,9 +13,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from tests.planting import measurements, provenance, rank_record, run_record
+from tests.small_runs import definition
+from tests.unit.conftest import SCRIPTS
 from tests.waiting import LIMIT_SECONDS
 
-from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import (
     EPOCHS,
     HISTORY,
@@ -23,14 +25,10 @@ from scalewise.records import (
     SUMMARY,
     EpochRecord,
     History,
-    Measurements,
-    Provenance,
     RankRecord,
     RecordError,
     RowKind,
-    RunRecord,
     Start,
-    Startup,
     UtilizationRecord,
     Window,
     read_failure,
@@ -41,61 +39,15 @@ from scalewise.records import (
     write_text,
 )
 
-SCRIPTS = Path(__file__).parents[2] / "workflow" / "scripts"
-
-DEFINITION = RunDefinition(
-    experiment="study",
-    run="d2.bucket-view-on.r1",
-    shape="1x2",
-    batch_size_per_device=128,
-    global_batch_size=256,
-    repeat=1,
-    options={"gradient_as_bucket_view": True},
-    accelerator="cpu",
-    launcher="torchrun",
-    settings={"dataset": "digits", "model": "linear", "global_batch_size": 256, "learning_rate": 0.1},
-)
-
-SUMMARY_RECORD = RunRecord(
-    definition=DEFINITION,
-    outcome="completed",
-    reason="",
-    measurements=Measurements(
-        parameters=650,
-        epochs_completed=2,
+DEFINITION = definition(2, learning_rate=0.1)
+SUMMARY_RECORD = run_record(
+    DEFINITION,
+    measurements=measurements(
         throughput_samples_per_second=1 / 3,
         windows=[Window(first_step=0, steps=2, samples=512, seconds=0.1 + 0.2, warmup=True)],
-        train_seconds=1.5,
-        evaluation_seconds=0.25,
-        final_accuracy=0.97,
-        best_accuracy=0.98,
         peak_memory_bytes=2**40,
-        peak_memory_kind="process peak RSS",
-        loader_wait_fraction=0.01,
-        startup=Startup(
-            imports_seconds=1,
-            process_group_seconds=2,
-            data_seconds=3,
-            model_seconds=4,
-            first_step_seconds=5,
-        ),
     ),
-    provenance=Provenance(
-        commit=None,
-        versions={"torch": "2.15.0"},
-        hosts=["node-a"],
-        devices=["CPU process", "CPU process"],
-        cpu_model="Élan μ-CPU",
-        operating_system="Linux",
-        launcher="torchrun",
-        started_at="2026-01-01T00:00:00+00:00",
-        ended_at="2026-01-01T00:00:09+00:00",
-        slurm_job_id="4711",
-        restart_count=1,
-        inputs={},
-        environments=[],
-        gpu_limits=[],
-    ),
+    provenance=provenance(DEFINITION, cpu_model="Élan μ-CPU", slurm_job_id="4711", restart_count=1),
 )
 
 EPOCH_ROWS = [
@@ -171,11 +123,18 @@ def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_summary_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    folder = tmp_path / DEFINITION.run
-    folder.mkdir()
-    write_json(folder / SUMMARY, SUMMARY_RECORD)
-    assert read_summary(folder) == SUMMARY_RECORD
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"outcome": "out-of-memory", "reason": "rank 0", "measurements": None, "provenance": None},
+    ],
+    ids=["completed", "without measurements"],
+)
+def test_a_summary_comes_back_as_it_was_written(changes: dict[str, Any], tmp_path: Path) -> None:
+    record = SUMMARY_RECORD.model_copy(update=changes)
+    write_json(tmp_path / SUMMARY, record)
+    assert read_summary(tmp_path) == record
 
 
 def test_a_summary_of_another_run_is_refused_with_the_cure(tmp_path: Path) -> None:
@@ -183,16 +142,6 @@ def test_a_summary_of_another_run_is_refused_with_the_cure(tmp_path: Path) -> No
     assert read_summary(tmp_path, DEFINITION.run) == SUMMARY_RECORD
     with pytest.raises(RecordError, match=rf"is of the run {DEFINITION.run}. Delete {tmp_path} and give"):
         read_summary(tmp_path, "d9.r9")
-
-
-def test_a_run_without_measurements_comes_back_too(tmp_path: Path) -> None:
-    folder = tmp_path / DEFINITION.run
-    folder.mkdir()
-    record = SUMMARY_RECORD.model_copy(
-        update={"outcome": "out-of-memory", "reason": "rank 0", "measurements": None, "provenance": None}
-    )
-    write_json(folder / SUMMARY, record)
-    assert read_summary(folder) == record
 
 
 def test_a_failure_comes_back_as_it_was_written_and_none_is_none(tmp_path: Path) -> None:
@@ -214,100 +163,57 @@ def test_a_failure_comes_back_as_it_was_written_and_none_is_none(tmp_path: Path)
     assert record.seconds == [300.0, 609.0]
 
 
-def test_rows_come_back_to_the_last_digit(tmp_path: Path) -> None:
-    write_rows(tmp_path / EPOCHS, EpochRecord, EPOCH_ROWS)
-    table = pd.read_csv(tmp_path / EPOCHS)
-    assert list(table.columns) == [field.name for field in fields(EpochRecord)]
-    expected = pd.DataFrame([vars(row) for row in EPOCH_ROWS])
-    pd.testing.assert_frame_equal(table, expected, check_exact=True)
+def test_rows_come_back_to_the_last_digit_and_a_run_that_never_trained_has_none(tmp_path: Path) -> None:
+    for rows in (EPOCH_ROWS, []):
+        write_rows(tmp_path / EPOCHS, EpochRecord, rows)
+        table = pd.read_csv(tmp_path / EPOCHS)
+        assert list(table.columns) == [field.name for field in fields(EpochRecord)]
+        if rows:
+            expected = pd.DataFrame([vars(row) for row in rows])
+            pd.testing.assert_frame_equal(table, expected, check_exact=True)
+        else:
+            assert table.empty
 
 
-def test_a_run_that_never_trained_has_a_header_and_no_rows(tmp_path: Path) -> None:
-    for name, kind in ((EPOCHS, EpochRecord), (RANKS, RankRecord)):
-        write_rows(tmp_path / name, kind, [])
-        table = pd.read_csv(tmp_path / name)
-        assert len(table) == 0
-        assert list(table.columns) == [field.name for field in fields(kind)]
-
-
-def test_a_host_name_with_a_comma_or_a_quote_stays_one_value(tmp_path: Path) -> None:
-    odd = 'GPU "A", model 2'
-    row = RankRecord(
-        rank=0,
-        local_rank=0,
-        host="node-a",
-        device=odd,
-        visible_devices="0,1",
-        threads=1,
-        cpu_affinity="0-3,8",
-        train_samples=10,
-        test_samples=5,
-        step_seconds_p05=0.1,
-        step_seconds_p50=0.2,
-        step_seconds_p95=0.3,
-        step_seconds_max=0.4,
-        loader_wait_seconds=0.5,
-        peak_memory_bytes=2**33,
-        imports_seconds=1.0,
-        process_group_seconds=1.0,
-        data_seconds=1.0,
-        model_seconds=1.0,
-        first_step_seconds=1.0,
-    )
-    write_rows(tmp_path / RANKS, RankRecord, [row])
-    table = pd.read_csv(tmp_path / RANKS)
-    assert table["device"].iloc[0] == odd
-    assert table["cpu_affinity"].iloc[0] == "0-3,8"
-    assert table["peak_memory_bytes"].iloc[0] == 2**33
+def test_a_name_with_a_comma_or_a_quote_stays_one_value(tmp_path: Path) -> None:
+    odd = {"device": 'GPU "A", model 2', "cpu_affinity": "0-3,8", "peak_memory_bytes": 2**33}
+    write_rows(tmp_path / RANKS, RankRecord, [rank_record(0, **odd)])
+    (row,) = pd.read_csv(tmp_path / RANKS).to_dict("records")
+    assert {name: row[name] for name in odd} == odd
 
 
 UNITLESS = {
-    "counts and ranks": {"epoch", "rank", "local_rank", "threads", "train_samples", "test_samples"},
-    "names": {"host", "device", "visible_devices", "cpu_affinity", "timestamp", "phase"},
-    "without a unit": {
-        "train_loss",
-        "test_loss",
-        "test_accuracy",
-        "learning_rate",
-        "mean_utilization",
-        "memory_utilization",
-        "utilization",
-    },
+    *("epoch", "rank", "local_rank", "threads", "train_samples", "test_samples"),
+    *("host", "device", "visible_devices", "cpu_affinity", "timestamp", "phase"),
+    *("train_loss", "test_loss", "test_accuracy", "learning_rate"),
+    *("mean_utilization", "memory_utilization", "utilization"),
 }
 UNIT = re.compile(r"_seconds(_p\d\d|_max|_per_step)?$|_bytes$|_watts$|_per_second$")
 
 
 @pytest.mark.parametrize("kind", [EpochRecord, RankRecord, UtilizationRecord])
 def test_every_column_names_its_unit_where_it_has_one(kind: RowKind) -> None:
-    known = set().union(*UNITLESS.values())
-    assert [f.name for f in fields(kind) if f.name not in known and not UNIT.search(f.name)] == []
+    assert [f.name for f in fields(kind) if f.name not in UNITLESS and not UNIT.search(f.name)] == []
+
+
+WHOLE = SUMMARY_RECORD.model_dump_json()
 
 
 @pytest.mark.parametrize(
     "damaged",
     [
-        b"",
-        b"{",
-        b"[]",
-        b"\xff\xfe{}",
-        b'{"record_version": 1}',
-        SUMMARY_RECORD.model_dump_json().encode()[:-40],
-        SUMMARY_RECORD.model_dump_json().replace('"record_version":1', '"record_version":2').encode(),
-        SUMMARY_RECORD.model_dump_json().replace('"environments":[],', "").encode(),
-        SUMMARY_RECORD.model_dump_json().replace('"outcome"', '"result"').encode(),
-        SUMMARY_RECORD.model_dump_json().replace('"completed"', '"splendid"').encode(),
-    ],
-    ids=[
-        "empty",
-        "not JSON",
-        "a list",
-        "not text",
-        "nearly empty",
-        "cut off",
-        "of another version",
-        "without a key",
-        "with a foreign key",
-        "with a foreign outcome",
+        pytest.param(b"", id="empty"),
+        pytest.param(b"{", id="not JSON"),
+        pytest.param(b"[]", id="a list"),
+        pytest.param(b"\xff\xfe{}", id="not text"),
+        pytest.param(b'{"record_version": 1}', id="nearly empty"),
+        pytest.param(WHOLE.encode()[:-40], id="cut off"),
+        pytest.param(
+            WHOLE.replace('"record_version":1', '"record_version":2').encode(), id="of another version"
+        ),
+        pytest.param(WHOLE.replace('"inputs":{},', "").encode(), id="without a key"),
+        pytest.param(WHOLE.replace('"outcome"', '"result"').encode(), id="with a foreign key"),
+        pytest.param(WHOLE.replace('"completed"', '"splendid"').encode(), id="with a foreign outcome"),
     ],
 )
 def test_a_damaged_summary_is_named_with_the_cure(tmp_path: Path, damaged: bytes) -> None:
@@ -319,14 +225,11 @@ def test_a_damaged_summary_is_named_with_the_cure(tmp_path: Path, damaged: bytes
     assert message.endswith("Delete the file and run snakemake again.")
 
 
-def test_a_summary_that_is_not_there_is_named_with_the_cure(tmp_path: Path) -> None:
+def test_records_that_are_not_there_or_damaged_are_named_with_the_cure(tmp_path: Path) -> None:
     with pytest.raises(RecordError) as refused:
         read_summary(tmp_path)
     message = str(refused.value)
     assert message == f"{tmp_path / SUMMARY}: No such file or directory. Run snakemake again to make it."
-
-
-def test_a_damaged_failure_is_named_too(tmp_path: Path) -> None:
     (tmp_path / HISTORY).write_text("{}", encoding="utf-8")
     with pytest.raises(RecordError, match=r"history\.json: not a record of this version"):
         read_failure(tmp_path)

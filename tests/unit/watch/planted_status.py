@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import logging
+import shutil
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tests.planting import leave_history, leave_result, measurements, run_record
+from tests.small_runs import definition
 
 from scalewise.execution.messages import Progress
-from scalewise.watch.status import PointStatus, RunStatus, StudyStatus
-from scalewise.watch.study import Rounds, WatchedPoint, WatchedStudy
+from scalewise.execution.rank_files import PROGRESS
+from scalewise.records import Start
+from scalewise.watch.jobs import JobLog
+from scalewise.watch.status import PointStatus, RunStatus, StatusReader, StudyStatus
+from scalewise.watch.study import QueuedJob, Rounds, RunKey, StudySession, WatchedPoint, WatchedStudy
 
 NOW = 1_800_000_000.0
 
@@ -60,3 +71,115 @@ def status_of(
     required = {each.experiment: min_efficiency for each in runs}
     study = WatchedStudy(points=tuple(runs), min_efficiency=required, device_budget=budget)
     return StudyStatus(study, points, 0, Rounds(requested={}), NOW, over)
+
+
+RUN: RunKey = ("digits", "d2.r1")
+BEGAN = "2026-11-22T10:00:00.000+00:00"
+EPOCH = datetime.fromisoformat(BEGAN).timestamp()
+LIMIT_SECONDS = 86400.0
+NOT_SHOWN = RunStatus("later")
+
+
+def time_of(seconds: float) -> str:
+    """A time so many seconds after the first start."""
+    return datetime.fromtimestamp(EPOCH + seconds, UTC).isoformat()
+
+
+class Follower:
+    """A run that is followed as the watcher does, and a Snakemake whose log reports of it.
+
+    Its starts begin at 0, 1000, 2000, ... seconds; ``clock`` is the time of the last thing that happened.
+    """
+
+    def __init__(
+        self, results: Path, on_cluster: bool = False, snakemake: logging.Logger | None = None
+    ) -> None:
+        self.results, self.on_cluster = results, on_cluster
+        self.reader = StatusReader(results)
+        self.folder = results / RUN[0] / "runs" / RUN[1]
+        self.folder.mkdir(parents=True)
+        self.clock = EPOCH - 1
+        self.log = JobLog(now=lambda: self.clock)
+        self.snakemake = snakemake or logging.Logger("snakemake")
+        self.snakemake.addHandler(self.log)
+        self.slurm_id = ""
+        self.restarts = 0
+
+    def report(self, event: str | None, message: str = "", **fields: Any) -> None:
+        self.snakemake.info(message, extra={"event": event, **fields})
+
+    def hand_over(self, job: int = 7, slurm: str = "") -> None:
+        self.clock += 1
+        wildcards = {"experiment": RUN[0], "run": RUN[1]}
+        self.report("job_info", jobid=job, rule_name="train", wildcards=wildcards)
+        self.slurm_id = slurm
+        if slurm:
+            self.report(None, f"Job {job} has been submitted with SLURM jobid {slurm} (log: x.log).")
+
+    def starts(self, *ended: float, outcome: str = "failed", devices: int = 2) -> None:
+        """Write that a start begins, after others that took so many seconds; None of one that was killed."""
+        shutil.rmtree(self.folder / "attempt", ignore_errors=True)
+        began = self._start(len(ended)).model_copy(
+            update={"slurm_job_id": self.slurm_id or None, "restart_count": self.restarts}
+        )
+        self.write_history([*self._ended(ended, outcome), began], devices)
+        self.clock = max(self.clock, EPOCH + 1000 * len(ended))
+
+    def ends(self, *seconds: float, outcome: str = "completed") -> None:
+        """Write that a start has ended, the last of these."""
+        *earlier, last = self._ended(seconds, outcome)
+        of_job = {"slurm_job_id": self.slurm_id or None, "restart_count": self.restarts}
+        self.write_history([*earlier, last.model_copy(update=of_job)])
+        self.clock = EPOCH + 1000 * (len(seconds) - 1) + seconds[-1]
+
+    def _ended(self, seconds: Sequence[float], outcome: str) -> list[Start]:
+        return [
+            self._start(number).model_copy(
+                update={"ended_at": time_of(1000 * number + each), "outcome": outcome}
+                if each < LIMIT_SECONDS
+                else {"outcome": "killed"}
+            )
+            for number, each in enumerate(seconds)
+        ]
+
+    def _start(self, number: int) -> Start:
+        return Start(started_at=time_of(1000 * number), limit_seconds=LIMIT_SECONDS)
+
+    def write_history(self, starts: list[Start], devices: int = 2) -> None:
+        leave_history(self.folder, definition(devices), *starts)
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def progress(self, epoch: int) -> None:
+        """Write a report of the ranks, a second after all that was written before."""
+        self.clock += 1
+        progress = Progress(epoch=epoch, epochs=4, samples_per_second=123.0, reported_at=self.clock)
+        self.write(f"attempt/{PROGRESS}", progress.model_dump_json())
+
+    def summary(self, outcome: str = "completed", rate: float | None = 200.0) -> None:
+        measured = measurements(throughput_samples_per_second=rate)
+        leave_result(self.folder, run_record(definition(2), outcome=outcome, measurements=measured))
+
+    def status(self, in_session: bool = True, slurm: str = "", restarts: int = 0) -> RunStatus:
+        """Return the status of the run, by its files, Snakemake's log and Slurm's answer on its job."""
+        requested = {RUN[0]: {"d2": 1}}
+        budget = 4 if self.on_cluster else None
+        study = WatchedStudy(points=(point(2),), min_efficiency={RUN[0]: None}, device_budget=budget)
+        session = StudySession(
+            study=study,
+            rounds=Rounds(requested=requested),
+            first_requested=requested,
+            host="here",
+            pid=1,
+            began=EPOCH,
+            written_at=EPOCH,
+            runs=(RUN,) if in_session else (),
+            jobs=tuple(self.log.jobs().items()),
+            queue={self.slurm_id: QueuedJob(state=slurm, restarts=restarts)} if slurm else {},
+        )
+        reader = self.reader if in_session else StatusReader(self.results)
+        return reader.read(session, self.clock).runs.get(RUN, NOT_SHOWN)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.watch.followed_run import EPOCH, LIMIT_SECONDS, RUN, Follower, time_of
+from tests.unit.watch.planted_status import EPOCH, LIMIT_SECONDS, RUN, Follower, time_of
 
 from scalewise.execution.train_job import report_wait
 from scalewise.records import Start

@@ -6,8 +6,6 @@ import io
 import json
 import os
 import socket
-import subprocess
-import sys
 import time
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -16,12 +14,11 @@ from pathlib import Path
 import pytest
 from tests.planting import leave_history, leave_result, run_record
 from tests.small_runs import definition
-from tests.unit.conftest import SCRIPTS
 from tests.unit.watch.planted_status import point
 
 from scalewise.analysis.decision.card import Card
 from scalewise.records import Start
-from scalewise.watch.follow import SILENT_SECONDS, follow_status
+from scalewise.watch.follow import SILENT_SECONDS, follow_status, print_status
 from scalewise.watch.status import StatusReader
 from scalewise.watch.study import SESSION, Job, Rounds, StudySession, WatchedStudy
 
@@ -44,18 +41,18 @@ def session(**changes: object) -> StudySession:
     return known.model_copy(update=changes)
 
 
-def status(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(SCRIPTS / "status.py"), *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+def status(folder: Path) -> list[str]:
+    """The lines that `status.py` prints."""
+    printed = io.StringIO()
+    assert print_status(folder, printed) == 0
+    return printed.getvalue().splitlines()
 
 
 def test_it_says_how_a_study_stands_and_changes_nothing(tmp_path: Path) -> None:
     session().write(tmp_path)
     before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*"))
-    told = status(tmp_path)
 
-    assert told.returncode == 0, told.stderr
-    head, heading, *points, last = told.stdout.splitlines()
+    head, heading, *points, last = status(tmp_path)
     assert head.startswith("Running since ")
     assert heading.split() == ["devices", "runs", "done", "now"]
     assert [line.split() for line in points] == [
@@ -66,17 +63,25 @@ def test_it_says_how_a_study_stands_and_changes_nothing(tmp_path: Path) -> None:
     assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
 
 
+SILENT = "which has reported nothing for 2 days 4 h"
+
+
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "silent_hours", "said"),
     [
-        ({"ended": True}, "ended"),
-        ({"pid": 2**22 + 1}, "which has ended"),
-        ({"host": "login9"}, "Running since"),
+        ({"ended": True}, 0, "ended"),
+        ({"pid": 2**22 + 1}, 0, "which has ended"),
+        ({"host": "login9"}, 0, "Running since"),
+        # its process id may be in use again
+        ({"host": "login9"}, 52, SILENT),
+        ({}, 52, SILENT),
     ],
 )
-def test_it_says_whether_the_study_goes_on(tmp_path: Path, changes: dict[str, object], said: str) -> None:
-    session(**changes).write(tmp_path)
-    assert said in status(tmp_path).stdout.splitlines()[0]
+def test_it_says_whether_the_study_goes_on(
+    tmp_path: Path, changes: dict[str, object], silent_hours: int, said: str
+) -> None:
+    session(**changes | {"written_at": time.time() - silent_hours * 3600}).write(tmp_path)
+    assert said in status(tmp_path)[0]
 
 
 def test_after_the_study_it_shows_the_answers(tmp_path: Path) -> None:
@@ -86,17 +91,9 @@ def test_after_the_study_it_shows_the_answers(tmp_path: Path) -> None:
         json.dumps([answer | {"other_trainings": [], "cautions": []}])
     )
     session().write(tmp_path)
-    assert "Use 2 GPUs." not in status(tmp_path).stdout, "the study may change it"
+    assert "Use 2 GPUs." not in "".join(status(tmp_path)), "the study may change it"
     session(ended=True).write(tmp_path)
-    assert status(tmp_path).stdout.splitlines()[-1] == "digits: Use 2 GPUs. [clear]"
-
-
-@pytest.mark.parametrize("host", ["login9", socket.gethostname()])
-def test_one_that_is_silent_for_long_has_gone_also_where_its_process_id_is_in_use(
-    tmp_path: Path, host: str
-) -> None:
-    session(host=host, written_at=time.time() - 52 * 3600).write(tmp_path)
-    assert "which has reported nothing for 2 days 4 h" in status(tmp_path).stdout.splitlines()[0]
+    assert status(tmp_path)[-1] == "digits: Use 2 GPUs. [clear]"
 
 
 @pytest.mark.parametrize("ended", [True, False])
@@ -111,8 +108,7 @@ def test_what_was_at_work_at_the_end_has_cost_its_time_until_then(tmp_path: Path
     cut = session(host="login9", began=began, written_at=began + 1800, jobs=((run, job),), ended=ended)
     cut.write(tmp_path)
 
-    last = status(tmp_path).stdout.splitlines()[-1]
-    assert last == "0 of 3 runs done, 1.00 device-hours spent"
+    assert status(tmp_path)[-1] == "0 of 3 runs done, 1.00 device-hours spent"
 
 
 def test_following_a_study_says_who_runs_it_and_when_nobody_does_any_more(
@@ -127,26 +123,22 @@ def test_following_a_study_says_who_runs_it_and_when_nobody_does_any_more(
     assert "which has reported nothing for 3 min" in lines[-1]
 
 
-def test_a_record_that_cannot_be_read_is_not_taken_for_none(tmp_path: Path) -> None:
+def test_a_record_that_cannot_be_read_is_not_taken_for_none_and_a_missing_one_says_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = io.StringIO()
     session().write(tmp_path)
     (tmp_path / SESSION).write_text("{}")
-    for arguments in ([], ["--follow"]):
-        told = status(tmp_path, *arguments)
-        assert told.returncode == 1
-        assert "study.json is damaged. The next start of snakemake writes it again." in told.stderr
+    assert print_status(tmp_path, shown) == follow_status(tmp_path, {}, shown) == 1
+    damaged = "study.json is damaged. The next start of snakemake writes it again."
+    assert capsys.readouterr().err.count(damaged) == 2
     (tmp_path / SESSION).unlink()
     (tmp_path / SESSION).mkdir()
-    assert "study.json cannot be read: Is a directory." in status(tmp_path).stderr
-
-
-def test_another_folder_can_be_named_and_one_without_a_study_says_what_to_do(tmp_path: Path) -> None:
-    session(ended=True).write(tmp_path / "mine")
-    assert "0 of 3 runs done" in status(tmp_path, "mine").stdout
-    assert "0 of 3 runs done" in status(tmp_path, "--follow", "mine").stdout
-
-    none = status(tmp_path)
-    assert none.returncode == 1
-    assert f"No study has been started in {tmp_path}" in none.stderr
+    assert print_status(tmp_path, shown) == 1
+    assert "study.json cannot be read: Is a directory." in capsys.readouterr().err
+    assert print_status(tmp_path / "other", shown) == 1
+    assert f"No study has been started in {tmp_path / 'other'}" in capsys.readouterr().err
+    assert shown.getvalue() == ""
 
 
 def test_repeats_that_a_round_asks_for_and_that_are_there_already_are_done(tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from tests.planting import leave_failure
 from tests.small_runs import definition
-from tests.unit.watch.followed_run import Follower
-from tests.unit.watch.planted_status import point
+from tests.unit.watch.planted_status import Follower, point
 from tests.waiting import wait_until
 
 from scalewise.execution.supervisor import STUDY_IS_SHOWN
