@@ -6,53 +6,36 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import yaml
-from tests.unit.plan.refusals import MACHINES
+from tests.unit.plan.refusals import Desk
 
-from scalewise.plan.config.errors import StudyError
-from scalewise.plan.study import Study, check_spelling, load_study
+from scalewise.plan.config.settings import Settings
+from scalewise.plan.runs.run_definition import RunDefinition
+from scalewise.plan.study import Study
 
-Load = Callable[[str], Study]
-Refuse = Callable[[str], list[str]]
+Load = Callable[..., Study]
+"""Takes the text of a study, and of a site if it is not ``MACHINES["cpus"]``."""
 
-
-def plan(path: Path, site_file: Path) -> Study:
-    """What the Snakefile does with a configuration."""
-    check_spelling(path)
-    return load_study(yaml.safe_load(path.read_text(encoding="utf-8")), [path], site_file)
+Refuse = Callable[..., list[str]]
+"""Takes the same, and returns the lines of the error."""
 
 
 @pytest.fixture
-def study_file(tmp_path: Path) -> Path:
-    return tmp_path / "study.yaml"
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    monkeypatch.chdir(tmp_path)
+    return Desk(tmp_path)
 
 
 @pytest.fixture
-def site_file(tmp_path: Path) -> Path:
-    path = tmp_path / "site.yaml"
-    path.write_text(MACHINES["cpus"], encoding="utf-8")
-    return path
+def load(desk: Desk) -> Load:
+    return desk.plan
 
 
 @pytest.fixture
-def load(study_file: Path, site_file: Path) -> Load:
-    """The study of a text."""
-
-    def load_text(text: str) -> Study:
-        study_file.write_text(text, encoding="utf-8")
-        return plan(study_file, site_file)
-
-    return load_text
+def refuse(desk: Desk) -> Refuse:
+    return desk.refuse
 
 
-@pytest.fixture
-def refuse(study_file: Path, site_file: Path) -> Refuse:
-    """The lines of the error that a text ends in."""
-
-    def refuse_text(text: str) -> list[str]:
-        study_file.write_text(text, encoding="utf-8")
-        with pytest.raises(StudyError) as refused:
-            plan(study_file, site_file)
-        return refused.value.lines
-
-    return refuse_text
+def settings_of_loop(run: RunDefinition) -> Settings:
+    """The settings of a run of the built-in training."""
+    assert isinstance(run.settings, Settings)
+    return run.settings

@@ -1,8 +1,9 @@
-"""Configurations that are refused, as refusals.yaml lists them, and a desk at which each of them is tried.
+"""Configurations that refusals.yaml lists, and a desk at which each of them is tried.
 
 A case has a name, the mistake, and `names`: the key and the value, in the order of the message. The mistake
 is in the last line of the study if it has lines, else of the site; `# the mistake` marks another line, and
-`at` names one. What is given:
+`at` names one. With `ends: warned` it is planned with one warning, with `ends: planned` without any. What is
+given:
 
 - experiment: the lines of one experiment of the built-in training, below DEFAULTS
 - program: the lines of one experiment of a program; they replace those of PROGRAM, and `without` removes some
@@ -34,7 +35,7 @@ FILE = Path(__file__).with_name("refusals.yaml")
 HERE = "# the mistake"
 KEYS = {
     *("name", "each", "experiment", "program", "without", "experiments", "study", "machine", "site", "slurm"),
-    *("at", "names", "refuses", "planned"),
+    *("at", "names", "refuses", "planned", "ends"),
 }
 
 DEFAULTS = """\
@@ -61,6 +62,8 @@ MACHINES = {
 }
 FILES = {
     "train.py": "import helper\n",
+    "writes.py": "import torch\ntorch.save({}, 'x.pt')\n",
+    "imports_writes.py": "import writes\n",
     "helper.py": "",
     "broken.py": "import torch\n\ndef main(:\n    pass\n",
     "run.sh": "#!/bin/bash\necho hello\n",
@@ -74,7 +77,7 @@ FILES = {
 
 @dataclass(frozen=True)
 class Refusal:
-    """A configuration that is refused.
+    """A configuration and what becomes of it.
 
     Attributes:
         group: The part of refusals.yaml.
@@ -85,6 +88,7 @@ class Refusal:
         names: Key and value of the mistake.
         refuses: The input of the catalogue of reliability that it is.
         planned: Study and site that differ in the mistake only.
+        ends: "refused", "warned" or "planned".
     """
 
     group: str
@@ -95,6 +99,7 @@ class Refusal:
     names: tuple[str, ...]
     refuses: str | None
     planned: tuple[str, str] | None
+    ends: str
 
     @property
     def mistake(self) -> str:
@@ -146,6 +151,7 @@ def _refusal(group: str, entry: dict[str, Any]) -> Refusal:
         tuple(map(str, entry["names"])),
         entry.get("refuses"),
         (_study(planned), _site(planned)) if planned else None,
+        entry.get("ends", "refused"),
     )
 
 
@@ -210,7 +216,7 @@ class Desk:
     """The folder in which studies are planned.
 
     Args:
-        folder: Becomes the working directory.
+        folder: Gets FILES; tests make it the working directory.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -220,22 +226,31 @@ class Desk:
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8")
         os.mkfifo(folder / "pipe")
-        self.paths = folder / "study.yaml", folder / "site.yaml"
-        for path in self.paths:
-            path.touch()
+        self.study_file, self.site_file = folder / "study.yaml", folder / "site.yaml"
+        self.study_file.touch()
+        self.site_file.touch()
 
-    def plan(self, study: str, site: str) -> Study:
+    def plan(self, study: str, site: str = CPUS) -> Study:
         """Do what the Snakefile does with a configuration."""
-        for path, text in zip(self.paths, (study, site), strict=True):
-            path.write_text(text, encoding="utf-8")
-        check_spelling(self.paths[0])
-        return load_study(yaml.safe_load(study), [self.paths[0]], self.paths[1])
+        self.study_file.write_text(study, encoding="utf-8")
+        self.site_file.write_text(site, encoding="utf-8")
+        check_spelling(self.study_file)
+        return load_study(yaml.safe_load(study), [self.study_file], self.site_file)
 
-    def refuse(self, refusal: Refusal) -> list[str]:
+    def refuse(self, study: str, site: str = CPUS) -> list[str]:
+        """Return the lines of the error that a configuration ends in."""
+        with pytest.raises(StudyError) as refused:
+            self.plan(study, site)
+        return refused.value.lines
+
+    def messages_of(self, refusal: Refusal) -> list[str]:
         """Return what a user sees, without the path of the folder."""
         if refusal not in self.messages:
-            with pytest.raises(StudyError) as refused:
-                self.plan(refusal.study, refusal.site)
-            lines = [line.replace(f"{self.folder}/", "") for line in refused.value.lines]
-            self.messages[refusal] = [line.replace(str(self.folder), "FOLDER") for line in lines]
+            lines: Sequence[str]
+            if refusal.ends == "refused":
+                lines = self.refuse(refusal.study, refusal.site)
+            else:
+                lines = self.plan(refusal.study, refusal.site).warnings
+            plain = [line.replace(f"{self.folder}/", "") for line in lines]
+            self.messages[refusal] = [line.replace(str(self.folder), "FOLDER") for line in plain]
         return self.messages[refusal]

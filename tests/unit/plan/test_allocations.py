@@ -5,15 +5,17 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 from itertools import product
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 from snakemake_executor_plugin_slurm.submit_string import get_submit_command
 from snakemake_executor_plugin_slurm.utils import set_gres_string
 from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
 from tests.stand_ins import Resources
+from tests.unit.plan.conftest import Load
+from tests.unit.plan.refusals import MACHINES
 
 from scalewise.plan.jobs.make_plan import make_plan
 from scalewise.plan.plan_file import TrainJob, requested
@@ -21,16 +23,11 @@ from scalewise.plan.runs.allocation import (
     Allocation,
     job_threads,
 )
-from scalewise.plan.study import Study, load_study
+from scalewise.plan.study import Study
 
 refuses = pytest.mark.refuses
-NODE = """\
-accelerator: cuda
-devices_per_node: 4
-cpus_per_node: 64
-memory_gb_per_node: 240
-max_nodes: 2
-"""
+NODE = MACHINES["cluster"].replace("slurm: {}\n", "")
+MEMORY = "memory_gb_per_node: 240\n"
 EXPERIMENT = {
     "dataset": "digits",
     "model": "linear",
@@ -46,18 +43,17 @@ Plan = Callable[..., Study]
 
 
 @pytest.fixture
-def plan(tmp_path: Path) -> Plan:
+def plan(load: Load) -> Plan:
     """The study of one experiment a name, on a cluster with these lines below ``slurm:``."""
 
     def plan(
-        *slurm: str, node: str = NODE, others: dict[str, dict[str, Any]] | None = None, **own: Any
+        *slurm: str, node: str = NODE + MEMORY, others: dict[str, dict[str, Any]] | None = None, **own: Any
     ) -> Study:
         lines = "".join(f"  {line}\n" for line in slurm)
-        site = tmp_path / "site.yaml"
-        site.write_text(f"{node}slurm:\n{lines}" if slurm else node, encoding="utf-8")
         experiments = {"a": EXPERIMENT | own}
         experiments |= {name: EXPERIMENT | more for name, more in (others or {}).items()}
-        return load_study({"experiments": experiments}, (), site)
+        text = yaml.safe_dump({"experiments": experiments})
+        return load(text, f"{node}slurm:\n{lines}" if slurm else node)
 
     return plan
 
@@ -95,12 +91,6 @@ def sbatch(study: Study, shape: str, experiment: str = "a") -> list[str]:
     return words[words.index("rule_train") + 1 :]
 
 
-GEOMETRY = {
-    "1x1": ("--nodes=1", "--ntasks-per-node=1", "--cpus-per-task=8"),
-    "1x2": ("--nodes=1", "--ntasks-per-node=2", "--cpus-per-task=8"),
-    "1x4": ("--nodes=1", "--ntasks-per-node=4", "--cpus-per-task=8"),
-    "2x4": ("--nodes=2", "--ntasks-per-node=4", "--cpus-per-task=8"),
-}
 DEVICES = {"1x1": 1, "1x2": 2, "1x4": 4, "2x4": 4}
 NTASKS = {"1x1": 1, "1x2": 2, "1x4": 4, "2x4": 8}
 every_shape = pytest.mark.parametrize("shape", SHAPES)
@@ -108,13 +98,21 @@ every_shape = pytest.mark.parametrize("shape", SHAPES)
 
 @every_shape
 def test_one_device_or_many_are_asked_for_by_the_same_line(shape: str, plan: Plan) -> None:
-    words = sbatch(plan("account: a", "partition: p1,p2", "qos: devel", "constraint: a&b"), shape)
+    words = sbatch(
+        plan(
+            *("account: a", "partition: p1,p2", "qos: devel", "constraint: a&b", "exclusive: true"),
+            *("reservation: training", "mail_user: anna@example.org", "mail_type: [END, FAIL]"),
+            "extra: ['--wait-all-nodes=1', '--licenses=a b;$(x)']",
+        ),
+        shape,
+    )
 
-    nodes, tasks, cpus = GEOMETRY[shape]
     assert words == [
         *("-A", "a", "-p", "p1,p2", "-t", "32", "-C", "a&b", "--qos=devel"),
-        *("--mem", str(60_000 * DEVICES[shape]), nodes, cpus, tasks, "--signal=USR1@30"),
-        *("-D", "/work", f"--gres=gpu:{DEVICES[shape]}"),
+        *("--mem", str(60_000 * DEVICES[shape]), f"--nodes={shape[0]}", "--cpus-per-task=8"),
+        *(f"--ntasks-per-node={shape[2]}", "--exclusive", "--reservation=training"),
+        *("--mail-user=anna@example.org", "--mail-type=END,FAIL", "--wait-all-nodes=1"),
+        *("--licenses=a b;$(x)", "--signal=USR1@30", "-D", "/work", f"--gres=gpu:{DEVICES[shape]}"),
     ]
 
 
@@ -138,96 +136,61 @@ def test_one_device_or_many_are_asked_for_by_the_same_line(shape: str, plan: Pla
             marks=refuses("slurm: gpu type with hyphens"),
         ),
         pytest.param(("gpu_request: none",), None, id="not at all"),
+        pytest.param(("CPUs",), None, id="CPU processes"),
     ],
 )
 def test_gpus_are_asked_for_once_and_alike_on_every_node(
     shape: str, lines: tuple[str, ...], expected: str | None, plan: Plan
 ) -> None:
-    words = sbatch(plan(*lines), shape)
+    cpus = lines == ("CPUs",)
+    study = plan("account: a", node=NODE.replace("cuda", "cpu")) if cpus else plan(*lines)
+    words = sbatch(study, shape)
 
     asked = [word for word in words if "gpu" in word or "gres" in word]
     assert asked == ([expected.format(DEVICES[shape])] if expected else [])
     tasks = [word for word in words if word.startswith("--ntasks")]
     by_gres = expected is not None and expected.startswith("--gres")
     whole = [] if by_gres else [f"--ntasks={NTASKS[shape]}"]
-    assert sorted(tasks) == sorted([*whole, GEOMETRY[shape][1]])
-
-
-@every_shape
-def test_cpu_processes_ask_for_no_gpu(shape: str, plan: Plan) -> None:
-    words = sbatch(plan("account: a", node=NODE.replace("cuda", "cpu")), shape)
-
-    assert [word for word in words if "gpu" in word or "gres" in word] == []
-    assert f"--ntasks={NTASKS[shape]}" in words
-    assert set(GEOMETRY[shape]) <= set(words)
-
-
-@every_shape
-@pytest.mark.parametrize(
-    "request_line", ["gpu_request: gres", "gpu_request: gpus-per-node", "gpu_request: none"]
-)
-def test_nothing_stands_there_that_would_place_gpus_or_tasks_unevenly(
-    shape: str, request_line: str, plan: Plan
-) -> None:
-    resources = resources_of(plan(request_line), shape)
-
+    assert sorted(tasks) == sorted([*whole, f"--ntasks-per-node={shape[2]}"])
+    # nothing that would place GPUs or tasks unevenly
+    resources = resources_of(study, shape)
     assert not {"gpu", "gpus", "gpu_model", "tasks_per_gpu", "tasks_per_node"} & resources.keys()
-    assert ("tasks" in resources) == ("gres" not in resources)
     assert resources["device_budget"] == NTASKS[shape]
 
 
-@every_shape
+@pytest.mark.parametrize("shape", ["1x2", "2x4"])
 @pytest.mark.parametrize(
-    ("lines", "own", "node", "per_device"),
+    ("line", "own", "node", "expected"),
     [
-        pytest.param(("account: a",), {}, NODE, ("--mem", 60_000), id="share of the node"),
-        pytest.param(
-            ("memory: per-cpu",), {}, NODE, ("--mem-per-cpu", 7_500), id="share of the node, for each CPU"
-        ),
-        pytest.param(
-            ("account: a",), {}, NODE.replace("memory_gb_per_node: 240\n", ""), None, id="left to the cluster"
-        ),
-        pytest.param(
-            ("memory: none",), {}, NODE.replace("memory_gb_per_node: 240\n", ""), None, id="not asked for"
-        ),
+        pytest.param("account: a", {}, MEMORY, ("--mem", 60_000), id="share of the node"),
+        pytest.param("memory: per-cpu", {}, MEMORY, ("--mem-per-cpu", 7_500), id="share, for each CPU"),
+        pytest.param("account: a", {}, "", None, id="left to the cluster"),
+        pytest.param("memory: none", {}, "", None, id="not asked for"),
+        pytest.param("memory: per-node", {"memory_gb": 64}, "", ("--mem", 0), id="an experiment's"),
+        pytest.param("memory: per-cpu", {"memory_gb": 64}, "", ("--mem-per-cpu", 0), id="its CPUs'"),
     ],
 )
 def test_memory_is_asked_for_as_the_site_wants_it(
     shape: str,
-    lines: tuple[str, ...],
+    line: str,
     own: dict[str, Any],
     node: str,
-    per_device: tuple[str, int] | None,
+    expected: tuple[str, int] | None,
     plan: Plan,
 ) -> None:
-    words = sbatch(plan(*lines, node=node, **own), shape)
+    study = plan(line, node=NODE + node, others={"b": own})
+    words = sbatch(study, shape, "b")
+    per_node = DEVICES[shape]
 
-    asked = [(word, words[words.index(word) + 1]) for word in words if word.startswith("--mem")]
-    if per_device is None:
+    asked = [(word, int(words[words.index(word) + 1])) for word in words if word.startswith("--mem")]
+    if expected is None:
         assert asked == []
+    elif own:
+        assert asked == [(expected[0], 64_000 if expected[0] == "--mem" else 8_000 // per_node)]
+        # the other experiment of the study leaves it to the cluster
+        assert not [word for word in sbatch(study, shape) if word.startswith("--mem")]
     else:
-        option, megabytes = per_device
-        assert asked == [(option, str(megabytes * (DEVICES[shape] if option == "--mem" else 1)))]
-
-
-@every_shape
-@pytest.mark.parametrize(("memory", "expected"), [("per-node", "--mem"), ("per-cpu", "--mem-per-cpu")])
-def test_the_memory_of_an_experiment_is_of_each_node(
-    shape: str, memory: str, expected: str, plan: Plan
-) -> None:
-    words = sbatch(plan(f"memory: {memory}", memory_gb=64), shape)
-
-    megabytes = 64_000 if memory == "per-node" else 64_000 // (8 * DEVICES[shape])
-    assert words[words.index(expected) + 1] == str(megabytes)
-
-
-def test_experiments_with_and_without_memory_stand_in_one_study(plan: Plan) -> None:
-    node = NODE.replace("memory_gb_per_node: 240\n", "")
-    for memory in ("per-node", "per-cpu"):
-        study = plan(f"memory: {memory}", node=node, memory_gb=64, others={"b": {}})
-
-        assert [word for word in sbatch(study, "1x1") if word.startswith("--mem")]
-        assert not [word for word in sbatch(study, "1x1", "b") if word.startswith("--mem")]
+        assert asked == [(expected[0], expected[1] * (per_node if expected[0] == "--mem" else 1))]
 
 
 HOUR = 'longest_walltime: "01:00:00"'
@@ -236,94 +199,48 @@ HOUR = 'longest_walltime: "01:00:00"'
 @pytest.mark.parametrize(
     ("lines", "minutes", "expected"),
     [
-        pytest.param(("account: a",), 30, (32, 1800, 30), id="two minutes to end in"),
-        pytest.param(("account: a", "signal_seconds: 10"), 30, (32, 1800, 10), id="a later signal"),
-        pytest.param(("account: a", "signal_seconds: 0"), 30, (32, 1800, 0), id="no signal"),
-        pytest.param((HOUR,), 30, (32, 1800, 30), id="below the longest"),
-        pytest.param((HOUR,), 58, (60, 3480, 30), id="up to the longest"),
-        pytest.param((HOUR, "signal_seconds: 0"), 59, (60, 3540, 0), id="a minute to end in"),
-        pytest.param((HOUR, "signal_seconds: 0"), 60, (60, 3570, 0), id="as long: ended 30 s earlier"),
-        pytest.param(('longest_walltime: "00:01:00"',), 1, (1, 30, 0), id="a minute in all"),
-    ],
-)
-def test_a_run_is_ended_before_its_job_is_which_would_leave_no_reason(
-    lines: tuple[str, ...], minutes: int, expected: tuple[int, int, int], plan: Plan
-) -> None:
-    study = plan(*lines, runtime_minutes=minutes)
-
-    allocation = of(study, "2x4")
-    assert (allocation.minutes, allocation.limits.limit_seconds, allocation.signal_seconds) == expected
-    assert allocation.jobs == 1
-    words = sbatch(study, "2x4")
-    assert words[words.index("-t") + 1] == str(expected[0])
-    assert job_of(study, "2x4")["limits"]["limit_seconds"] == expected[1] < expected[0] * 60
-    signals = [word for word in words if word.startswith("--signal")]
-    assert signals == ([f"--signal=USR1@{expected[2]}"] if expected[2] else [])
-    # Slurm may send it a minute early, and even then not before the run ends by itself
-    assert expected[2] == 0 or expected[0] * 60 - expected[2] - 60 >= expected[1]
-
-
-@pytest.mark.parametrize(
-    ("lines", "minutes", "expected"),
-    [
+        pytest.param(("account: a",), 30, (32, 1800, 30, 1), id="two minutes to end in"),
+        pytest.param(("signal_seconds: 10",), 30, (32, 1800, 10, 1), id="a later signal"),
+        pytest.param(("signal_seconds: 0",), 30, (32, 1800, 0, 1), id="no signal"),
+        pytest.param((HOUR,), 30, (32, 1800, 30, 1), id="below the longest"),
+        pytest.param((HOUR,), 58, (60, 3480, 30, 1), id="up to the longest"),
+        pytest.param((HOUR, "signal_seconds: 0"), 59, (60, 3540, 0, 1), id="a minute to end in"),
+        pytest.param((HOUR, "signal_seconds: 0"), 60, (60, 3570, 0, 1), id="as long: ended 30 s earlier"),
+        pytest.param(('longest_walltime: "00:01:00"',), 1, (1, 30, 0, 1), id="a minute in all"),
         pytest.param((HOUR,), 59, (60, 3540, 60, 2), id="nearly as long"),
         pytest.param((HOUR,), 150, (60, 9000, 60, 3), id="two and a half times as long"),
         pytest.param((HOUR, "signal_seconds: 600"), 150, (60, 9000, 600, 4), id="an earlier signal"),
         pytest.param(('longest_walltime: "2-00:00:00"',), 6000, (2880, 360_000, 60, 3), id="days"),
     ],
 )
-def test_a_run_longer_than_a_job_may_be_takes_several_with_a_signal_before_the_end_of_each(
+def test_a_run_is_ended_before_its_job_is_and_a_longer_one_takes_several_jobs(
     lines: tuple[str, ...], minutes: int, expected: tuple[int, int, int, int], plan: Plan
 ) -> None:
     study = plan(*lines, runtime_minutes=minutes)
 
     allocation = of(study, "2x4")
-    assert (
-        allocation.minutes,
-        allocation.limits.limit_seconds,
-        allocation.signal_seconds,
-        allocation.jobs,
-    ) == expected
+    job_minutes, limit_seconds, signal_seconds, jobs = expected
+    assert (allocation.minutes, allocation.limits.limit_seconds) == (job_minutes, limit_seconds)
+    assert (allocation.signal_seconds, allocation.jobs) == (signal_seconds, jobs)
     words = sbatch(study, "2x4")
-    assert words[words.index("-t") + 1] == str(expected[0])
-    assert f"--signal=USR1@{expected[2]}" in words
-    assert job_of(study, "2x4")["limits"]["limit_seconds"] == minutes * 60
+    assert words[words.index("-t") + 1] == str(job_minutes)
+    assert job_of(study, "2x4")["limits"]["limit_seconds"] == limit_seconds
+    signals = [word for word in words if word.startswith("--signal")]
+    assert signals == ([f"--signal=USR1@{signal_seconds}"] if signal_seconds else [])
+    if jobs == 1:
+        assert limit_seconds < job_minutes * 60
+        # Slurm may send it a minute early, and even then not before the run ends by itself
+        assert signal_seconds == 0 or job_minutes * 60 - signal_seconds - 60 >= limit_seconds
 
 
-@every_shape
-def test_whole_nodes_a_reservation_mail_and_further_options_are_passed_on(shape: str, plan: Plan) -> None:
-    words = sbatch(
-        plan(
-            "exclusive: true",
-            "reservation: training",
-            "mail_user: anna@example.org",
-            "mail_type: [END, FAIL]",
-            "extra: ['--wait-all-nodes=1', '--licenses=a b;$(x)']",
-        ),
-        shape,
-    )
-
-    assert words[words.index(GEOMETRY[shape][1]) + 1 : words.index("-D")] == [
-        "--exclusive",
-        "--reservation=training",
-        "--mail-user=anna@example.org",
-        "--mail-type=END,FAIL",
-        "--wait-all-nodes=1",
-        "--licenses=a b;$(x)",
-        "--signal=USR1@30",
-    ]
-
-
-@every_shape
-def test_what_the_user_is_shown_is_what_sbatch_is_given(shape: str, plan: Plan) -> None:
+def test_what_the_user_is_shown_is_what_sbatch_is_given(plan: Plan) -> None:
     long = {"-t": "--time", "--mem": "--mem", "--mem-per-cpu": "--mem-per-cpu"}
     for memory, request in product(("per-node", "per-cpu"), ("gres", "gpus-per-node", "none")):
         study = plan(f"memory: {memory}", f"gpu_request: {request}", "extra: ['--licenses=a b']")
 
-        words = iter(sbatch(study, shape))
+        words = iter(sbatch(study, "2x4"))
         given = {f"{long[word]}={next(words)}" if word in long else word for word in words}
-        derived = {"-D", "/work", f"--ntasks={NTASKS[shape]}"}
-        assert given - derived == set(shlex.split(of(study, shape).sbatch_args()))
+        assert given - {"-D", "/work", "--ntasks=8"} == set(shlex.split(of(study, "2x4").sbatch_args()))
 
 
 def test_runs_of_all_sizes_are_jobs_of_one_rule(plan: Plan) -> None:

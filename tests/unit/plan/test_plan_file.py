@@ -30,25 +30,18 @@ def plan(load: Load) -> Plan:
     return make_plan(load(STUDY % "First"))
 
 
-def test_a_job_reads_what_the_main_process_has_planned(plan: Plan, tmp_path: Path) -> None:
-    read = read_plan({PLAN: str(write_plan(plan, tmp_path))})
-
-    assert read == plan
-    assert list(read["runs"]["a"]) == ["d1.r1", "d2.r1"]
-
-
-def test_only_the_user_may_read_the_plan(plan: Plan, tmp_path: Path) -> None:
-    assert stat.S_IMODE(write_plan(plan, tmp_path).stat().st_mode) == 0o600
-
-
-def test_two_studies_at_once_have_a_file_each(plan: Plan, load: Load, tmp_path: Path) -> None:
+def test_jobs_read_the_plan_of_their_study_and_no_other_user_does(
+    plan: Plan, load: Load, tmp_path: Path
+) -> None:
     other = make_plan(load(STUDY % "Second"))
 
     first, second = write_plan(plan, tmp_path), write_plan(other, tmp_path)
 
     assert first != second == write_plan(other, tmp_path)
     assert read_plan({PLAN: str(first)}) == plan
+    assert list(plan["runs"]["a"]) == ["d1.r1", "d2.r1"]
     assert {path.name for path in tmp_path.glob("plan-*")} == {first.name, second.name}
+    assert stat.S_IMODE(first.stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize("left", [b"", b"\xff\xfe"], ids=["empty", "no text"])

@@ -40,20 +40,6 @@ def launch(
     return build_launch(ranks, SiteLaunch(**start), OF_RANK, "/usr/bin/python3", visible)
 
 
-def standalone(processes: int) -> tuple[str, ...]:
-    return (
-        "/usr/bin/python3",
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--local-addr=127.0.0.1",
-        "--nnodes=1",
-        f"--nproc-per-node={processes}",
-        "rank.py",
-        ATTEMPT,
-    )
-
-
 def srun(nodes: int, tasks: int, tasks_per_node: int, cpus: int) -> tuple[str, ...]:
     return (
         *("srun", "--kill-on-bad-exit=1", "--mpi=none", "--input=none", f"--nodes={nodes}"),
@@ -65,12 +51,12 @@ def test_torchrun_starts_one_rank_a_device_with_its_threads() -> None:
     started = launch("torchrun", 1, 2)
 
     assert started.name == "torchrun"
-    assert started.argv == standalone(2)
-    assert started.environment == {
-        "OMP_NUM_THREADS": "3",
-        "MKL_NUM_THREADS": "3",
-        "OPENBLAS_NUM_THREADS": "3",
-    }
+    assert started.argv == (
+        *("/usr/bin/python3", "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"),
+        *("--nnodes=1", "--nproc-per-node=2", *OF_RANK),
+    )
+    threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    assert started.environment == dict.fromkeys(threads, "3")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +82,7 @@ def test_on_slurm_every_launcher_is_a_step_with_the_same_tasks_on_each_node(
     assert started.environment["OMP_NUM_THREADS"] == "3"
 
 
-def test_popen_starts_every_rank_and_tells_it_who_it_is() -> None:
+def test_popen_starts_every_rank_and_tells_it_who_it_is_also_in_a_clean_environment() -> None:
     started = launch("popen", 1, 2)
 
     assert started.argv == ("/usr/bin/python3", "-u", *OF_RANK)
@@ -105,26 +91,13 @@ def test_popen_starts_every_rank_and_tells_it_who_it_is() -> None:
         {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"},
         {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"},
     )
-
-
-def test_a_rank_is_told_who_it_is_also_in_a_container_that_gets_a_clean_environment() -> None:
     _, second = launch("popen", 1, 2, container=Container(image="a.sif")).process_environments
-
     assert second["RANK"] == second["APPTAINERENV_RANK"] == second["SINGULARITYENV_RANK"] == "1"
     assert len(second) == 3 * 4
 
 
-def test_on_slurm_nothing_is_started_beside_its_steps() -> None:
-    with pytest.raises(ValueError, match="launcher popen starts ranks on one machine"):
-        launch("popen", 1, 2, slurm=True)
-
-
-@pytest.mark.parametrize("launcher", ["torchrun", "spawn"])
-def test_launchers_that_start_the_ranks_are_one_process(launcher: LauncherName) -> None:
-    assert launch(launcher, 1, 2).process_environments == ({},)
-
-
-def test_on_one_machine_spawn_starts_one_process_that_starts_the_ranks() -> None:
+def test_launchers_that_start_the_ranks_are_one_process() -> None:
+    assert [launch(name, 1, 2).process_environments for name in ("torchrun", "spawn")] == [({},), ({},)]
     assert launch("spawn", 1, 2).argv == NODE
 
 
@@ -137,21 +110,19 @@ def test_one_device_is_started_as_many_are(launcher: LauncherName) -> None:
     assert one.environment == two.environment
 
 
-@pytest.mark.parametrize("launcher", ["srun", "popen", "torchrun", "spawn"])
-def test_several_nodes_are_not_started_on_one_machine(launcher: LauncherName) -> None:
-    with pytest.raises(ValueError, match="2 nodes need a cluster"):
-        launch(launcher, 2, 2)
-
-
-def test_srun_is_not_called_where_there_is_no_slurm() -> None:
-    with pytest.raises(ValueError, match="launcher srun needs Slurm"):
-        launch("srun", 1, 2)
-
-
-def test_further_options_of_srun_stand_before_the_program() -> None:
-    argv = launch("srun", 2, 4, slurm=True, srun_extra=("--cpu-bind=cores", "--label")).argv
-
-    assert argv == (*srun(2, 8, 4, 3), "--cpu-bind=cores", "--label", *RANK)
+@pytest.mark.parametrize(
+    ("launcher", "nodes", "slurm", "refusal"),
+    [
+        *((name, 2, False, "2 nodes need a cluster") for name in ("srun", "popen", "torchrun", "spawn")),
+        ("srun", 1, False, "launcher srun needs Slurm"),
+        ("popen", 1, True, "launcher popen starts ranks on one machine"),
+    ],
+)
+def test_what_a_launcher_cannot_start_is_refused(
+    launcher: LauncherName, nodes: int, slurm: bool, refusal: str
+) -> None:
+    with pytest.raises(ValueError, match=refusal):
+        launch(launcher, nodes, 2, slurm=slurm)
 
 
 IMAGE = Container(image="/images/py torch.sif")
@@ -179,13 +150,12 @@ def test_every_rank_runs_the_python_of_the_site(
 def test_a_container_sees_the_working_folder_and_all_that_ranks_read() -> None:
     container = Container(image="a.sif", binds=["/scratch", "/data:/mnt"], runtime="singularity")
     visible = (Path("/cache/scripts"), Path("/data sets"), Path.cwd())
+    start: dict[str, Any] = {"container_arguments": ("--nv",), "srun_extra": ("--cpu-bind=cores", "--label")}
 
-    argv = launch(
-        "srun", 1, 2, slurm=True, container=container, container_arguments=("--nv",), visible=visible
-    ).argv
+    argv = launch("srun", 1, 2, slurm=True, container=container, visible=visible, **start).argv
 
     assert argv == (
-        *srun(1, 2, 2, 3),
+        *(*srun(1, 2, 2, 3), "--cpu-bind=cores", "--label"),
         *("singularity", "exec", "--nv", f"--bind={Path.cwd()}"),
         *("--bind=/cache/scripts", "--bind=/data sets", "--bind=/scratch", "--bind=/data:/mnt"),
         *(f"--pwd={Path.cwd()}", "a.sif", "python3", *OF_RANK),
@@ -307,31 +277,21 @@ def test_a_log_shows_a_command_without_prelude_and_container_which_may_hold_secr
     assert both == (*step, "[prelude]", "[container]", *inside)
 
 
-def test_on_slurm_the_lines_run_on_every_node_and_outside_of_the_container() -> None:
-    argv = launch("srun", 2, 4, slurm=True, prelude=("module load cuda",), container=IMAGE).argv
-
-    assert argv[0] == "srun"
-    assert argv.index("bash") == len(srun(2, 8, 4, 3))
-    assert argv.index("bash") < argv.index("apptainer") < argv.index(IMAGE.image) < argv.index("rank.py")
-
-
 @pytest.mark.parametrize(
-    ("launcher", "program"),
-    [
-        pytest.param("srun", ("python3", *OF_RANK), id="srun"),
-        pytest.param("torchrun", ("python3", *OF_NODE), id="torchrun"),
-        pytest.param("spawn", ("python3", *OF_NODE), id="spawn"),
-    ],
+    ("launcher", "program"), [("srun", OF_RANK), ("torchrun", OF_NODE), ("spawn", OF_NODE)]
 )
-def test_lines_of_the_container_run_inside_before_the_python_that_they_find(
+def test_lines_run_on_every_node_outside_of_the_container_and_its_own_inside(
     launcher: LauncherName, program: tuple[str, ...]
 ) -> None:
     lines = ["source /ext3/env.sh"]
     container = IMAGE.model_copy(update={"prelude": lines})
     argv = launch(launcher, 2, 4, slurm=True, prelude=("module load cuda",), container=container).argv
 
-    assert argv[argv.index(IMAGE.image) + 1 :] == with_prelude(lines, program, "container.prelude")
-    assert argv.index("prelude") < argv.index("apptainer")
+    assert argv[0] == "srun"
+    assert argv.index("bash") == len(srun(2, 8, 4, 3))
+    assert argv.index("bash") < argv.index("apptainer") < argv.index(IMAGE.image)
+    inside = with_prelude(lines, ("python3", *program), "container.prelude")
+    assert argv[argv.index(IMAGE.image) + 1 :] == inside
 
 
 @needs_bash

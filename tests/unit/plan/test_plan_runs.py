@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import pytest
-from tests.unit.plan.conftest import Load
-from tests.unit.plan.kinds import settings_of_loop
+from tests.unit.plan.conftest import Load, settings_of_loop
 
-from scalewise.plan.config.errors import StudyError
-from scalewise.plan.config.settings import Settings
+from scalewise.plan.config.experiment import (
+    Budget,
+    DecisionRule,
+    Devices,
+    Experiment,
+    ProgramExperiment,
+    Projection,
+    Repeats,
+    Sweep,
+    Target,
+)
+from scalewise.plan.config.reruns import DECIDES
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.runs.run_definition import RunDefinition, parse_run_name
-from scalewise.plan.runs.runs import input_files, option_label, priority
-from scalewise.plan.study import Study
+from scalewise.plan.runs.runs import expand, input_files, option_label, priority
+from scalewise.plan.study import PlannedExperiment, Study
 
 STUDY = """\
 defaults:
@@ -58,20 +69,14 @@ def test_a_run_is_named_by_its_devices_its_options_and_its_repeat(load: Load) ->
     study = load(STUDY)
 
     assert names(study, "strong") == [
-        "d1.bucket-view-off.r1",
-        "d1.bucket-view-off.r2",
-        "d2.bucket-view-off.r1",
-        "d2.bucket-view-off.r2",
-        "d1.bucket-view-on.r1",
-        "d1.bucket-view-on.r2",
-        "d2.bucket-view-on.r1",
-        "d2.bucket-view-on.r2",
+        f"d{devices}.bucket-view-{view}.r{repeat}"
+        for view, devices, repeat in product(("off", "on"), (1, 2), (1, 2))
     ]
     assert names(study, "weak") == ["d1.r1", "d1.r2", "d2.r1", "d2.r2"]
 
 
 @pytest.mark.parametrize("point", ["d1", "d2x2.rate-0.5", "d4.model-a.r7"])
-def test_a_runs_name_says_its_point_and_its_repeat_whatever_stands_in_its_options(point: str) -> None:
+def test_a_runs_name_has_its_point_and_its_repeat(point: str) -> None:
     assert parse_run_name(f"{point}.r12") == (point, 12)
 
 
@@ -84,12 +89,21 @@ def test_a_runs_name_says_its_point_and_its_repeat_whatever_stands_in_its_option
         ("learning_rate", 0.001, "learning-rate-0.001"),
         ("learning_rate", 1e-05, "learning-rate-1e-05"),
         ("model", "digits_cnn", "model-digits_cnn"),
+        ("accumulation_steps", 4, "accumulation-4"),
+        ("bucket_cap_mb", 50, "bucket-mb-50"),
+        ("communication_hook", "fp16", "hook-fp16"),
+        ("crop_padding", 4, "crop-4"),
+        ("horizontal_flip", True, "flip-on"),
+        ("learning_rate_scaling", "linear", "rate-scaling-linear"),
+        ("learning_rate_warmup_epochs", 0.5, "rate-warmup-0.5"),
+        ("precision", "bf16", "precision-bf16"),
+        ("stop_patience_epochs", 3, "patience-3"),
         ("argument.config", "configs/mine.yaml", "config-configs-mine.yaml"),
         ("argument.config", "my model;$(x).yaml", "config-my-model---x-.yaml"),
         ("argument.config", "é/ü.yaml", "config----.yaml"),
     ],
 )
-def test_an_option_is_readable_in_a_name_and_safe_in_a_path(key: str, value: object, label: str) -> None:
+def test_an_option_is_short_in_a_name_and_safe_in_a_path(key: str, value: object, label: str) -> None:
     assert option_label(key, value) == label
 
 
@@ -103,9 +117,17 @@ def test_an_option_is_readable_in_a_name_and_safe_in_a_path(key: str, value: obj
             "  weak:\n", "  more: {global_batch_size: 120, devices: [1]}\n  weak:\n", id="experiment"
         ),
         pytest.param("    title: First title\n", "    exclude: [{devices: 2}]\n", id="exclude"),
+        pytest.param("[false, true]", "[true]", id="value of an option"),
+        pytest.param(
+            "  dataset: digits\n  model: digits_cnn\n",
+            "  # a comment\n  model: digits_cnn\n  dataset: digits\n",
+            id="key order",
+        ),
+        pytest.param("learning_rate: 0.1", "learning_rate: 1.0e-1", id="spelling of a number"),
+        pytest.param("  repeats: 2\n", "  repeats: 2\n  momentum: 0.9\n", id="default written out"),
     ],
 )
-def test_adding_to_a_study_makes_none_of_its_runs_again(old: str, new: str, load: Load) -> None:
+def test_what_changes_no_training_makes_no_run_again(old: str, new: str, load: Load) -> None:
     before, after = definitions(load(STUDY)), definitions(load(edited(old, new)))
 
     common = before.keys() & after.keys()
@@ -113,197 +135,68 @@ def test_adding_to_a_study_makes_none_of_its_runs_again(old: str, new: str, load
     assert {key: before[key] for key in common} == {key: after[key] for key in common}
 
 
-def test_adding_an_option_value_adds_its_runs_alone(load: Load) -> None:
-    text = edited("gradient_as_bucket_view: [false, true]", "epochs: [10, 20]")
-    before, after = definitions(load(text)), definitions(load(edited("[10, 20]", "[10, 20, 30]", text)))
-
-    assert before.items() < after.items()
-    assert {name for _, name in after.keys() - before.keys()} == {
-        f"d{devices}.epochs-30.r{repeat}" for devices, repeat in product((1, 2), (1, 2))
-    }
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        pytest.param("    title: First title\n", "    # a comment\n    title: Second title\n", id="title"),
-        pytest.param("    title: First title\n", "    description: Why\n", id="description"),
-        pytest.param("  repeats: 2\n", "  repeats: 2\n  runtime_minutes: 99\n", id="runtime_minutes"),
-        pytest.param("  repeats: 2\n", "  repeats: 2\n  memory_gb: 3.5\n", id="memory_gb"),
-        pytest.param(
-            "  dataset: digits\n  model: digits_cnn\n",
-            "  model: digits_cnn\n  dataset: digits\n",
-            id="key order",
-        ),
-        pytest.param("learning_rate: 0.1", "learning_rate: 1.0e-1", id="spelling of a number"),
-        pytest.param("  repeats: 2\n", "  repeats: 2\n  momentum: 0.9\n", id="default written out"),
-    ],
-)
-def test_what_does_not_change_a_training_makes_nothing_again(old: str, new: str, load: Load) -> None:
-    before, after = load(STUDY), load(edited(old, new))
-
-    assert definitions(before) == definitions(after)
-    for name in ("strong", "weak"):
-        analysed = [study.experiments[name].analysis_definition for study in (before, after)]
-        assert analysed[0] == analysed[1]
-
-
-def test_the_order_of_keys_within_an_exclude_makes_no_analysis_again(load: Load) -> None:
-    orders = ("{devices: 2, gradient_as_bucket_view: true}", "{gradient_as_bucket_view: true, devices: 2}")
-    studies = [load(edited("    title: First title\n", f"    exclude: [{entry}]\n")) for entry in orders]
-
-    first, second = (study.experiments["strong"].analysis_definition for study in studies)
-    assert first == second
-
-
-def changed(before: Study, after: Study) -> set[tuple[str, str]]:
-    old, new = definitions(before), definitions(after)
-    assert old.keys() == new.keys()
-    return {key for key in old if old[key] != new[key]}
-
-
-def test_a_changed_learning_rate_makes_the_runs_again_that_use_it_and_no_others(load: Load) -> None:
-    study = load(STUDY)
-
-    own = changed(study, load(edited("learning_rate: 0.1", "learning_rate: 0.2")))
-    default = changed(study, load(edited("  repeats: 2\n", "  repeats: 2\n  learning_rate: 0.2\n")))
-
-    assert own == {("weak", name) for name in names(study, "weak")}
-    assert default == {("strong", name) for name in names(study, "strong")}
-
-
-def test_a_changed_target_makes_the_analysis_again_and_no_run(load: Load) -> None:
-    before = load(STUDY)
-    after = load(edited("learning_rate: 0.1\n", "learning_rate: 0.1\n    target: {accuracy: 0.9}\n"))
-
-    assert changed(before, after) == set()
-    redone = {
-        name
-        for name, planned in before.experiments.items()
-        if planned.analysis_definition != after.experiments[name].analysis_definition
-    }
-    assert redone == {"weak"}
-
-
-def test_training_reads_the_definition_that_the_plan_writes(load: Load) -> None:
-    run = load(STUDY).runs["strong", "d2.bucket-view-on.r2"]
-
-    definition = RunDefinition.model_validate_json(run.as_json())
-
-    assert (definition.experiment, definition.run) == ("strong", "d2.bucket-view-on.r2")
-    assert (definition.shape, definition.accelerator, definition.repeat) == (Shape(1, 2), "cpu", 2)
-    assert (definition.global_batch_size, definition.batch_size_per_device) == (240, 120)
-    assert definition.options == {"gradient_as_bucket_view": True}
-    assert isinstance(definition.settings, Settings)
-    assert definition.settings.gradient_as_bucket_view is True
-    assert definition.settings.seed == 2
-
-
 def test_a_sweep_makes_every_combination_named_in_one_order(load: Load) -> None:
     sweep = "momentum: [0.0, 0.9]\n      epochs: [4, 5, 6]"
     study = load(edited("gradient_as_bucket_view: [false, true]", sweep))
 
-    expected = [
+    assert names(study, "strong") == [
         f"d{devices}.epochs-{epochs}.momentum-{momentum}.r{repeat}"
         for epochs, momentum, devices, repeat in product((4, 5, 6), (0.0, 0.9), (1, 2), (1, 2))
     ]
-    assert names(study, "strong") == expected
-    run = study.runs["strong", "d2.epochs-5.momentum-0.9.r1"]
-    settings = settings_of_loop(run)
+    settings = settings_of_loop(study.runs["strong", "d2.epochs-5.momentum-0.9.r1"])
     assert (settings.epochs, settings.momentum) == (5, 0.9)
 
 
 @pytest.mark.parametrize(
     ("exclude", "left"),
     [
-        ("[{devices: 2}]", {"d1.bucket-view-off", "d1.bucket-view-on"}),
-        ("[{gradient_as_bucket_view: true}]", {"d1.bucket-view-off", "d2.bucket-view-off"}),
+        ("[{devices: 2}]", {"d1.bucket-mb-default", "d1.bucket-mb-50"}),
+        ("[{bucket_cap_mb: 50}]", {"d1.bucket-mb-default", "d2.bucket-mb-default"}),
+        ("[{bucket_cap_mb: default}]", {"d1.bucket-mb-50", "d2.bucket-mb-50"}),
         (
-            "[{devices: 2, gradient_as_bucket_view: true}]",
-            {"d1.bucket-view-off", "d2.bucket-view-off", "d1.bucket-view-on"},
+            "[{devices: 2, bucket_cap_mb: 50}]",
+            {"d1.bucket-mb-default", "d2.bucket-mb-default", "d1.bucket-mb-50"},
         ),
-        ("[{devices: 2}, {gradient_as_bucket_view: true}]", {"d1.bucket-view-off"}),
+        ("[{devices: 2}, {bucket_cap_mb: 50}]", {"d1.bucket-mb-default"}),
     ],
 )
 def test_exclude_leaves_out_the_runs_that_match_all_keys_of_an_entry(
     exclude: str, left: set[str], load: Load
 ) -> None:
-    study = load(edited("    title: First title\n", f"    exclude: {exclude}\n"))
-
-    assert {name.rsplit(".", 1)[0] for name in names(study, "strong")} == left
-
-
-def test_an_exclude_of_true_does_not_take_1_for_it(load: Load) -> None:
-    text = edited("gradient_as_bucket_view: [false, true]", "epochs: [1, 2]")
-    with pytest.raises(StudyError, match=r"exclude\[0\]\.epochs is True, which is not among \[1, 2\]"):
-        load(text.replace("    title: First title\n", "    exclude: [{epochs: true}]\n"))
-
-
-def test_an_exclude_may_name_the_word_default(load: Load) -> None:
     text = edited("gradient_as_bucket_view: [false, true]", "bucket_cap_mb: [default, 50]")
-    study = load(text.replace("    title: First title\n", "    exclude: [{bucket_cap_mb: default}]\n"))
+    study = load(edited("    title: First title\n", f"    exclude: {exclude}\n", text))
 
-    assert {run.point for run in study.experiments["strong"].runs} == {"d1.bucket-mb-50", "d2.bucket-mb-50"}
-
-
-def test_strong_scaling_keeps_the_global_batch_and_weak_scaling_the_batch_per_device(load: Load) -> None:
-    study = load(STUDY.replace("devices: [1, 2]", 'devices: [1, 2, 4, "2x3"]'))
-
-    def batches(experiment: str) -> list[tuple[int, int]]:
-        runs = study.experiments[experiment].runs
-        first = {run.shape: (run.batch_size_per_device, run.global_batch_size) for run in runs}
-        return list(first.values())
-
-    assert batches("strong") == [(240, 240), (120, 240), (60, 240), (40, 240)]
-    assert batches("weak") == [(64, 64), (64, 128), (64, 256), (64, 384)]
-
-
-def test_accumulation_divides_the_batch_that_strong_scaling_keeps_and_multiplies_the_other(
-    load: Load,
-) -> None:
-    study = load(STUDY.replace("  repeats: 2\n", "  repeats: 1\n  accumulation_steps: 4\n"))
-
-    def batches(experiment: str) -> list[tuple[int, int]]:
-        runs = study.experiments[experiment].runs
-        first = {run.shape: (run.batch_size_per_device, run.global_batch_size) for run in runs}
-        return list(first.values())
-
-    assert batches("strong") == [(60, 240), (30, 240)]
-    assert batches("weak") == [(64, 256), (64, 512)]
-    definition = RunDefinition.model_validate_json(study.runs["weak", "d2.r1"].as_json())
-    assert (definition.batch_size_per_device, definition.global_batch_size) == (64, 512)
+    assert {run.point for run in study.experiments["strong"].runs} == left
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "label"),
+    ("accumulation", "strong", "weak"),
     [
-        ("accumulation_steps", 4, "accumulation-4"),
-        ("bucket_cap_mb", 50, "bucket-mb-50"),
-        ("communication_hook", "fp16", "hook-fp16"),
-        ("crop_padding", 4, "crop-4"),
-        ("horizontal_flip", True, "flip-on"),
-        ("learning_rate_scaling", "linear", "rate-scaling-linear"),
-        ("learning_rate_warmup_epochs", 0.5, "rate-warmup-0.5"),
-        ("precision", "bf16", "precision-bf16"),
-        ("stop_patience_epochs", 3, "patience-3"),
+        (1, [(240, 240), (120, 240), (60, 240), (40, 240)], [(64, 64), (64, 128), (64, 256), (64, 384)]),
+        (2, [(120, 240), (60, 240), (30, 240), (20, 240)], [(64, 128), (64, 256), (64, 512), (64, 768)]),
     ],
 )
-def test_options_have_short_names_in_a_run(key: str, value: object, label: str) -> None:
-    assert option_label(key, value) == label
+def test_strong_scaling_keeps_the_global_batch_and_weak_scaling_the_batch_per_device(
+    accumulation: int, strong: list[tuple[int, int]], weak: list[tuple[int, int]], load: Load
+) -> None:
+    text = STUDY.replace("devices: [1, 2]", 'devices: [1, 2, 4, "2x3"]')
+    study = load(text.replace("repeats: 2", f"repeats: 2\n  accumulation_steps: {accumulation}"))
+
+    for experiment, batches in (("strong", strong), ("weak", weak)):
+        runs = study.experiments[experiment].runs
+        found = {run.shape: (run.batch_size_per_device, run.global_batch_size) for run in runs}
+        assert list(found.values()) == batches
 
 
 def test_a_swept_key_may_also_be_left_out_by_the_word_default(load: Load) -> None:
     sweep = "bucket_cap_mb: [default, 50]\n      launcher: [default, spawn]\n      image_size: [default, 16]"
     study = load(edited("gradient_as_bucket_view: [false, true]", sweep))
 
-    runs = {run.run: run for run in study.experiments["strong"].runs}
-    left_out = runs["d1.image-size-default.bucket-mb-default.launcher-default.r1"]
-    settings = settings_of_loop(left_out)
-    assert settings.bucket_cap_mb is None
+    left_out = study.runs["strong", "d1.image-size-default.bucket-mb-default.launcher-default.r1"]
+    swept = study.runs["strong", "d2.image-size-16.bucket-mb-50.launcher-spawn.r2"]
+    assert settings_of_loop(left_out).bucket_cap_mb is None
     assert left_out.options["bucket_cap_mb"] == "default"
-    swept = runs["d2.image-size-16.bucket-mb-50.launcher-spawn.r2"]
-    other = settings_of_loop(swept)
-    assert (other.image_size, other.bucket_cap_mb) == (16, 50)
+    assert (settings_of_loop(swept).image_size, settings_of_loop(swept).bucket_cap_mb) == (16, 50)
     assert (left_out.launcher, swept.launcher) == ("popen", "spawn")
 
 
@@ -329,23 +222,16 @@ def test_each_repeat_has_a_seed_of_its_own_shared_by_all_device_counts(load: Loa
 MANY = edited("gradient_as_bucket_view: [false, true]", "epochs: [4, 5, 6, 7, 8, 9]")
 
 
-def test_every_point_is_measured_once_before_any_is_measured_twice(load: Load) -> None:
+def test_every_point_is_measured_once_before_any_twice_in_an_order_of_each_repeats_own(load: Load) -> None:
     study = load(edited("    learning_rate: 0.1", "    learning_rate: 0.1\n    repeats: 5", MANY))
+    ordered = start_order(study)
 
-    repeats = [run.repeat for run in start_order(study)]
-
-    assert repeats == sorted(repeats)
-    assert min(priority(run) for run in study.runs.values()) > 0
-
-
-def test_within_a_repeat_the_order_is_shuffled_and_another_one_in_the_next(load: Load) -> None:
-    study = load(MANY)
-
-    def block(repeat: int, runs: list[RunDefinition]) -> list[tuple[str, Any]]:
-        return [(run.experiment, run.run.rsplit(".", 1)[0]) for run in runs if run.repeat == repeat]
-
-    configured = block(1, list(study.runs.values()))
-    first, second = block(1, start_order(study)), block(2, start_order(study))
+    assert [run.repeat for run in ordered] == sorted(run.repeat for run in ordered)
+    assert min(map(priority, ordered)) > 0
+    configured, first, second = (
+        [(run.experiment, run.point) for run in runs if run.repeat == repeat]
+        for runs, repeat in ((list(study.runs.values()), 1), (ordered, 1), (ordered, 2))
+    )
     assert len(configured) == 14
     assert sorted(first) == sorted(second) == sorted(configured)
     assert len({tuple(order) for order in (configured, configured[::-1], first, second)}) == 4
@@ -368,7 +254,70 @@ def test_a_run_waits_for_its_data_and_its_first_weights(load: Load) -> None:
 
     pretrained = "dataset: cifar10\n  image_size: 224\n  pretrained: true"
     text = edited("model: digits_cnn", "model: resnet18", edited("dataset: digits", pretrained))
-    assert (
-        input_files(load(text).runs["weak", "d1.r1"])["weights"]
-        == "resources/weights/resnet18/model.safetensors"
-    )
+    weights = input_files(load(text).runs["weak", "d1.r1"])["weights"]
+    assert weights == "resources/weights/resnet18/model.safetensors"
+
+
+ADAPTIVE = """\
+experiments:
+  digits:
+    dataset: digits
+    model: digits_cnn
+    global_batch_size: 240
+    devices: [1, 2]
+    repeats: {min: 3, max: 6, until_interval: 0.03}
+"""
+FIELDS = Experiment.model_fields | ProgramExperiment.model_fields
+CHANGED: dict[str, Any] = {
+    "title": "Another",
+    "description": "Another",
+    "tensorboard": True,
+    "runtime_minutes": 99,
+    "memory_gb": 3.5,
+    "timeout_seconds": 77,
+    "checkpoint_minutes": 3.0,
+    "keep_checkpoints": True,
+    "budget": Budget(device_hours=3),
+    "predict": False,
+    "project": Projection(devices=[64]),
+    "decision": DecisionRule(min_efficiency=0.7),
+    "target": Target(accuracy=0.9),
+    "exclude": [{"devices": 2}],
+    "repeats": Repeats(min=4, max=6, until_interval=0.03),
+    "devices": Devices(every=[1, 4]),
+    "sweep": Sweep.model_validate({"momentum": [0.0, 0.9]}),
+    "learning_rate": 0.2,
+    "global_batch_size": 120,
+}
+
+
+def products(planned: PlannedExperiment) -> dict[str, Any]:
+    """The definitions of an experiment's products."""
+    runs = expand("digits", planned.experiment, {1: Shape(1, 1), 2: Shape(1, 2), 4: Shape(1, 4)}, "cpu")
+    return {
+        "runs": {run.run: run.as_json() for run in runs},
+        "tables": planned.analysis_definition,
+        "prediction": planned.prediction_definition,
+        "rounds": planned.rounds_definition,
+    }
+
+
+def test_the_table_of_what_a_key_decides_holds_every_key_and_no_other() -> None:
+    assert set(DECIDES) == set(FIELDS)
+    said = {key for key, field in FIELDS.items() if "reruns nothing" in (field.description or "")}
+    assert {"title", "runtime_minutes", "project"} <= said
+    assert [key for key in said if DECIDES[key] & {"runs", "tables"}] == []
+
+
+@pytest.mark.parametrize("key", CHANGED)
+def test_a_changed_key_changes_what_the_table_says(key: str, load: Callable[[str], Study]) -> None:
+    before = load(ADAPTIVE).experiments["digits"]
+    after = replace(before, experiment=before.experiment.model_copy(update={key: CHANGED[key]}))
+
+    old, new = products(before), products(after)
+    if "runs" not in DECIDES[key]:
+        # which runs there are may change, but nothing of any run
+        kept = old["runs"].keys() & new["runs"].keys()
+        assert all(old["runs"][name] == new["runs"][name] for name in kept)
+        new["runs"] = old["runs"]
+    assert {product for product in old if old[product] != new[product]} == DECIDES[key]

@@ -1,29 +1,21 @@
-"""A whole configuration: defaults, every mistake at once, and the site it is planned for."""
+"""A whole configuration: its files, its defaults, and every mistake at once and once."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import yaml
 from tests.unit.plan.conftest import Load, Refuse
-from tests.unit.plan.kinds import built_in
+from tests.unit.plan.refusals import CPUS, DEFAULTS, HERE, Desk, built_in, of_program, site_of
 
 from scalewise.plan.config.errors import StudyError
-from scalewise.plan.config.yaml_source import read_source
-from scalewise.plan.jobs.make_plan import make_plan
-from scalewise.plan.study import load_study
+from scalewise.plan.study import check_spelling, load_study
 
-HERE = "# the mistake"
 ONE_DEVICE = {"dataset": "digits", "model": "linear", "global_batch_size": 240, "devices": [1]}
-SOUND = """\
-defaults:
-  dataset: digits
-  model: digits_cnn
-  global_batch_size: 240
-  devices: [1, 2, 4]
-experiments:
-"""
+SOUND = f"{DEFAULTS}experiments:\n"
 TEN_MISTAKES = f"""\
 defaults:
   dataset: digits
@@ -43,49 +35,111 @@ experiments:
     devices: [1, 2]
     devices: [1, 4]              {HERE}
 """
+BOTH = """\
+defaults: {learning_rate: 0.2, epochs: 3, arguments: ["--lr", "{argument.lr}"], devices: [1, 2]}
+experiments:
+  loop: {dataset: digits, model: linear, global_batch_size: 64}
+  own: {program: train.py, argument: {lr: 1}, scaling: weak, batch_size_per_device: 4, steps: 50}
+"""
 
 
-def line_numbers(lines: list[str]) -> list[int]:
-    return sorted(int(line.split(":")[1]) for line in lines)
+def lines_of(messages: Sequence[str]) -> list[int]:
+    return sorted(int(message.split(":")[1]) for message in messages)
 
 
 def marked(text: str) -> list[int]:
     return [number for number, line in enumerate(text.splitlines(), 1) if HERE in line]
 
 
-def test_all_mistakes_of_a_file_are_reported_at_once_and_each_once(refuse: Refuse) -> None:
-    lines = refuse(TEN_MISTAKES)
-
-    assert len(lines) == 10
-    assert line_numbers(lines) == marked(TEN_MISTAKES)
-
-
-def test_the_error_counts_the_mistakes_and_says_that_nothing_was_started() -> None:
-    assert str(StudyError(["a", "b"])) == (
-        "2 mistakes in the configuration. Nothing was started.\n  - a\n  - b"
-    )
-    assert str(StudyError(["a"])).startswith("1 mistake in")
-
-
 @pytest.mark.parametrize(
     "text",
     [
+        pytest.param(TEN_MISTAKES, id="ten"),
         pytest.param(
             SOUND.replace("  devices", f"  epochs: 1.5  {HERE}\n  devices")
             + f"  a: {{devices: [1, 6]}}  {HERE}\n",
-            id="in defaults",
+            id="a wrong type in the defaults and a count",
         ),
-        pytest.param(SOUND + f"  a:\n    epochs: 1.5  {HERE}\n    devices: [1, 6]  {HERE}\n", id="beside it"),
+        pytest.param(
+            SOUND + f"  a:\n    epochs: 1.5  {HERE}\n    devices: [1, 6]  {HERE}\n", id="side by side"
+        ),
+        pytest.param(
+            SOUND.replace("devices:", f"device:  {HERE}\n   ") + "  b: {devices: [1]}\n", id="a key"
+        ),
     ],
 )
-def test_a_wrong_type_hides_no_device_count_that_does_not_fit(text: str, refuse: Refuse) -> None:
-    assert line_numbers(refuse(text)) == marked(text)
+def test_all_mistakes_of_a_file_are_reported_at_once_and_each_once(text: str, refuse: Refuse) -> None:
+    assert lines_of(refuse(text)) == marked(text)
 
 
-def test_a_mistake_in_defaults_that_shows_in_an_experiment_is_found_in_defaults(refuse: Refuse) -> None:
-    text = SOUND.replace("global_batch_size: 240", f"global_batch_size: 250  {HERE}") + "  a: {}\n"
+@pytest.mark.parametrize(
+    ("mistakes", "keys"),
+    [
+        (
+            ("dataset: digit", "model: digit_cnn", "precision: tf32", "stop_patience_epochs: 2"),
+            {"dataset", "model", "precision", "stop_patience_epochs"},
+        ),
+        (
+            ("model: resnet19", "image_size: 2", "pretrained: true", "global_batch_size: 241"),
+            {"model", "global_batch_size"},
+        ),
+    ],
+    ids=["of each kind", "none of an unknown model"],
+)
+def test_no_mistake_hides_or_makes_another(mistakes: tuple[str, ...], keys: set[str], refuse: Refuse) -> None:
+    messages = refuse(built_in(*mistakes))
 
-    assert line_numbers(refuse(text)) == marked(text)
+    assert {message.split(": experiments.digits.")[1].split()[0] for message in messages} == keys
+    assert len(messages) == len(keys)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "key"),
+    [
+        ("epochs: 3", "epochs: x", "experiments.loop.epochs"),
+        ('arguments: ["--lr", "{argument.lr}"]', "arguments: --lr", "experiments.own.arguments"),
+    ],
+)
+def test_a_mistake_in_the_defaults_is_named_once_whichever_training_it_is_for(
+    right: str, wrong: str, key: str, refuse: Refuse
+) -> None:
+    (message,) = [line for line in refuse(BOTH.replace(right, wrong)) if f" {key} is " in line]
+    assert lines_of([message]) == [1]
+
+
+def test_of_very_many_mistakes_the_first_are_shown_and_the_others_counted(load: Load) -> None:
+    with pytest.raises(StudyError) as refused:
+        load(SOUND + "".join(f"  e{number}: {{epochs: x}}\n" for number in range(60)))
+    shown = str(refused.value).splitlines()
+    assert shown[0] == "60 mistakes in the configuration. Nothing was started."
+    assert len(shown) == 42
+    assert shown[-1] == "  - ... and 20 more"
+    assert str(StudyError(["a"])).startswith("1 mistake in")
+
+
+def test_the_mistakes_of_the_site_come_before_those_of_the_study(refuse: Refuse) -> None:
+    text = built_in("devices: [1, 16]")
+    (account,) = refuse(text, site_of("cluster", slurm=["account: <account>"]))
+    assert "site.yaml:6: slurm.account " in account
+    (devices,) = refuse(text, site_of("cluster", slurm=["account: nn9999k"]))
+    assert " experiments.digits.devices[1] is 16" in devices
+
+
+def test_what_is_left_to_auto_by_silence_is_named_on_a_cluster(refuse: Refuse) -> None:
+    keys = [line.split(": ")[1].split(",")[0] for line in refuse(built_in(), "slurm: {}\n")]
+    assert keys == ["accelerator is auto", "devices_per_node is auto", "cpus_per_node is auto"]
+
+
+def test_a_gpu_that_auto_leaves_alone_is_named_with_the_way_to_use_it(
+    load: Load, refuse: Refuse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    auto = CPUS.replace("cpu\n", "auto\n", 1)
+    (warning,) = load(built_in("precision: bf16"), auto).warnings
+    (refusal,) = refuse(built_in("precision: fp16"), auto)
+    assert "`accelerator: auto`" in warning
+    assert "`accelerator: cuda`" in refusal
+    assert load(built_in("precision: bf16")).warnings == []
 
 
 def test_an_experiment_replaces_a_default_whole_and_keeps_the_others(load: Load) -> None:
@@ -97,128 +151,117 @@ defaults:
   global_batch_size: 240
   devices: [1, 2]
   epochs: 7
+  repeats: {min: 3, max: 10, until_interval: 0.03}
   target: {accuracy: 0.5}
   sweep: {momentum: [0.0, 0.9]}
 experiments:
   kept: {}
-  own:
+  own: &common
     epochs: 8
+    repeats: 2
     target: {accuracy: 0.9}
     sweep: {learning_rate: [0.1, 0.2]}
+  anchored: {<<: *common, epochs: 9}
 """
     )
-    kept, own = (built_in(study, name) for name in ("kept", "own"))
+    kept, own, anchored = (
+        study.experiments[name].experiment.model_dump(include={"epochs", "repeats", "target", "sweep"})
+        for name in ("kept", "own", "anchored")
+    )
+    defaults = {"epochs": 7, "repeats": {"min": 3, "max": 10, "until_interval": 0.03}}
+    own_values = {"epochs": 8, "repeats": 2, "target": {"accuracy": 0.9}}
 
-    assert (kept.epochs, kept.swept) == (7, {"momentum": [0.0, 0.9]})
-    assert (own.epochs, own.swept) == (8, {"learning_rate": [0.1, 0.2]})
-    assert kept.target is not None
-    assert own.target is not None
-    assert (kept.target.accuracy, own.target.accuracy) == (0.5, 0.9)
-    assert (own.model, own.device_counts) == ("linear", [1, 2])
-
-
-def test_experiments_may_share_keys_by_an_anchor(load: Load) -> None:
-    study = load(SOUND + "  a: &common {epochs: 7, momentum: 0.5}\n  b: {<<: *common, epochs: 8}\n")
-
-    spec = built_in(study, "b")
-    assert (spec.epochs, spec.momentum) == (8, 0.5)
-
-
-def test_a_key_misspelt_in_defaults_is_reported_there_and_not_in_every_experiment(refuse: Refuse) -> None:
-    (line,) = refuse(SOUND.replace("devices", "device") + "  a: {devices: [1]}\n  b: {devices: [1]}\n")
-
-    assert ":5: defaults.device " in line
+    assert kept == defaults | {"target": {"accuracy": 0.5}, "sweep": kept["sweep"]}
+    assert own == own_values | {"sweep": own["sweep"]}
+    assert anchored == own | {"epochs": 9}
+    assert [study.experiments[name].experiment.swept for name in ("kept", "own")] == [
+        {"momentum": [0.0, 0.9]},
+        {"learning_rate": [0.1, 0.2]},
+    ]
 
 
-def test_an_experiment_of_any_size_is_planned(load: Load) -> None:
-    entries = ", ".join(["{devices: 1, epochs: 5}"] * 4000)
-
-    study = load(SOUND + f"  a:\n    sweep: {{epochs: [4, 5]}}\n    exclude: [{entries}]\n")
-
-    assert {"d1.epochs-4", "d2.epochs-5"} <= {run.point for run in study.runs.values()}
-    assert "d1.epochs-5" not in {run.point for run in study.runs.values()}
-
-
-def test_titles_reach_the_report_and_no_definition(load: Load) -> None:
-    study = load(SOUND + "  a: {title: First, description: Why}\n  b: {}\n")
-
-    definitions = [planned.analysis_definition for planned in study.experiments.values()]
-    assert not any("First" in text or "Why" in text for text in definitions)
-    facts = make_plan(study)["experiments"]
-    assert [(each["title"], each["description"]) for each in facts.values()] == [("First", "Why"), ("b", "")]
-    assert [each["definition"] for each in facts.values()] == definitions
-
-
-def test_of_several_files_the_one_with_the_mistake_is_named(tmp_path: Path, site_file: Path) -> None:
-    first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
-    first.write_text("defaults: {dataset: digits, model: linear}\n")
-    second.write_text("experiments:\n  a:\n    global_batch_size: 240\n    devices: [0]\n")
-    config = {
-        "defaults": {"dataset": "digits", "model": "linear"},
-        "experiments": {"a": {"global_batch_size": 240, "devices": [0]}},
-    }
+def test_of_several_files_the_one_with_the_mistake_is_named(desk: Desk) -> None:
+    defaults = "defaults: {dataset: digits, model: linear, global_batch_size: 240}\n"
+    text = "experiments:\n  a:\n    devices: [0]\n"
+    first, second = Path("first.yaml"), Path("second.yaml")
+    first.write_text(defaults)
+    second.write_text(text)
+    desk.site_file.write_text(CPUS)
 
     with pytest.raises(StudyError) as refused:
-        load_study(config, [first, second], site_file)
-
+        load_study(yaml.safe_load(defaults + text), [first, second], desk.site_file)
     (line,) = refused.value.lines
-    assert line.startswith(f"{second}:4: experiments.a.devices[0] is 0")
+    assert line.startswith("second.yaml:3: experiments.a.devices[0] is 0")
 
-
-def test_a_value_given_on_the_command_line_is_refused_without_a_file(site_file: Path) -> None:
-    own = ONE_DEVICE | {"devices": [0]}
-
-    with pytest.raises(StudyError) as refused:
-        load_study({"experiments": {"a": own}}, (), site_file)
-
-    (line,) = refused.value.lines
-    assert line.startswith("config: experiments.a.devices[0] is 0")
+    sound = yaml.safe_load(defaults + text.replace("0", "1"))
+    second.write_text(text.replace("0", "1"))
+    (warning,) = load_study(sound, [first, second], desk.site_file).warnings
+    assert "first.yaml" in warning
+    assert "second.yaml" in warning
+    assert "merged" in warning
 
 
 @pytest.mark.parametrize(
     ("own", "says"),
     [
+        ({"devices": [0]}, "devices[0] is 0"),
         ({"title": None}, "title "),
         ({"epochs": None}, "epochs "),
         ({"sweep": {"launcher": [None]}}, "sweep.launcher[0] "),
         ({"epochs": 2**63}, "epochs is 9223372036854775808"),
     ],
 )
-def test_a_value_that_no_file_may_hold_is_refused_once_without_one(
-    own: dict[str, object], says: str, site_file: Path
+def test_a_value_from_the_command_line_is_refused_without_a_file(
+    own: dict[str, object], says: str, desk: Desk
 ) -> None:
+    desk.site_file.write_text(CPUS)
     with pytest.raises(StudyError) as refused:
-        load_study({"experiments": {"a": ONE_DEVICE | own}}, (), site_file)
+        load_study({"experiments": {"a": ONE_DEVICE | own}}, (), desk.site_file)
 
     (line,) = refused.value.lines
     assert line.startswith(f"config: experiments.a.{says}")
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("010", "8"), ("0x10", "16"), ("-07", "-7")],
-)
-def test_a_number_in_another_base_is_refused(tmp_path: Path, text: str, value: str) -> None:
+def test_files_that_are_missing_are_named(tmp_path: Path) -> None:
+    with pytest.raises(StudyError) as refused:
+        check_spelling(tmp_path / "none.yaml")
+    (line,) = refused.value.lines
+    assert line.startswith(f"{tmp_path}/none.yaml:1: ")
+
+    with pytest.raises(StudyError) as refused:
+        load_study({"experiments": {}}, [], "profiles/none.yaml")
+    (line,) = refused.value.lines
+    assert line.startswith("profiles/none.yaml: ")
+    assert str(Path.cwd()) in line
+    assert "--config site=PATH" in line
+
+
+def test_a_byte_that_is_no_text_is_named_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"
-    path.write_text(f"defaults: {{seed: {text}}}\n", encoding="utf-8")
-    (problem,) = read_source(path).problems
-    assert problem.render("here").startswith(f"here: defaults.seed is {text}, which YAML takes for {value}")
-    assert "Write the decimal number." in problem.render("here")
+    path.write_bytes(built_in("title: caf").encode().rstrip(b"\n") + b"\xe9\n    epochs: 3\n")
+    with pytest.raises(StudyError) as refused:
+        check_spelling(path)
+    (line,) = refused.value.lines
+    assert line.startswith(f"{path}:8: ")
+    assert "0xe9" in line
 
 
-def test_numbers_in_base_10_are_none_in_another(tmp_path: Path) -> None:
-    path = tmp_path / "study.yaml"
-    path.write_text("a: 0\nb: 10\nc: 0.5\nd: 1_000\ne: -3\nf: 0.0\n", encoding="utf-8")
-    assert read_source(path).problems == []
+@pytest.mark.parametrize(("link", "target"), [("loop.py", "loop.py"), ("gone.py", "moved.py")])
+def test_a_link_that_leads_nowhere_is_not_recommended_for_itself(
+    link: str, target: str, refuse: Refuse
+) -> None:
+    (Path.cwd() / link).symlink_to(target)
+    (line,) = refuse(of_program(f"program: {link}"))
+    assert f" experiments.own.program is '{link}'" in line
+    assert f"Did you mean '{link}'" not in line
 
 
-def test_two_configuration_files_are_named(tmp_path: Path) -> None:
-    text = "experiments: {e: {dataset: digits, model: linear, global_batch_size: 240, devices: [1]}}\n"
-    paths = [tmp_path / "a.yaml", tmp_path / "b.yaml"]
-    for path in paths:
-        path.write_text(text, encoding="utf-8")
-    config = yaml.safe_load(text)
-    (warning,) = [line for line in load_study(config, paths).warnings if "merged" in line]
-    assert str(paths[0]) in warning
-    assert str(paths[1]) in warning
-    assert not [line for line in load_study(config, paths[:1]).warnings if "merged" in line]
+def test_event_files_that_nobody_could_write_are_refused_unless_conda_makes_the_environment(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    text = built_in("tensorboard: true")
+    (line,) = desk.refuse(text)
+    assert "study.yaml:8: experiments.digits.tensorboard is true" in line
+    assert "`pip install tensorboard`" in line
+    assert load_study(yaml.safe_load(text), (), desk.site_file, conda_environments=True).runs

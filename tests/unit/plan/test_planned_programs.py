@@ -1,32 +1,23 @@
-"""Programs of a user are planned as they are written, and warned of if they would write to one place."""
+"""Programs of a user are planned as they are written, with the files that they consist of."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 import yaml
 from tests.unit.plan.conftest import Load, Refuse
-from tests.unit.plan.refusals import Desk, of_program, site_of
+from tests.unit.plan.refusals import of_program
 
+from scalewise.plan.catalog.program_files import program_files
 from scalewise.plan.config.program import ProgramSettings
+from scalewise.plan.config.templates import fill_in, names_in
 from scalewise.plan.runs.runs import input_files
 from scalewise.plan.study import load_study
-
-
-@pytest.fixture(autouse=True)
-def _desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder that snakemake runs in, with a script, a module, and much that is neither."""
-    monkeypatch.chdir(tmp_path)
-    Desk(tmp_path)
-
-
-@pytest.mark.parametrize("program", ["train.py", "./train.py", "-m package.train", "-m timeit"])
-def test_a_script_and_a_module_are_programs(program: str, load: Load) -> None:
-    assert load(of_program(f"program: {program}")).runs
 
 
 def test_a_module_on_the_python_path_that_the_study_gives_is_a_program(load: Load, tmp_path: Path) -> None:
@@ -49,73 +40,6 @@ def test_a_module_in_a_folder_that_a_shell_would_obey_is_refused(refuse: Refuse,
     (line,) = refuse(of_program('environment: {PYTHONPATH: "$(touch x)"}'))
     assert " experiments.own.program is 'train.py'" in line
     assert "'$(touch x)/helper.py'" in line
-
-
-def test_the_folder_that_it_runs_in_is_part_of_what_defines_a_run(load: Load) -> None:
-    plain, changed = (
-        {run.as_json() for run in load(of_program(*lines)).runs.values()}
-        for lines in ((), ("working_directory: config",))
-    )
-    assert not plain & changed
-
-
-def test_the_syntax_of_another_python_is_left_to_it(load: Load) -> None:
-    """A newer one may have a syntax that this one does not know."""
-    assert load(of_program(f"python: {sys.executable}", "program: broken.py")).runs
-
-
-def test_modules_of_another_python_are_not_looked_for_in_this_one(load: Load) -> None:
-    assert load(of_program(f"python: {sys.executable}", "program: -m mine.train")).runs
-
-
-def test_nothing_is_looked_for_here_that_is_in_a_container(load: Load, site_file: Path) -> None:
-    site_file.write_text(site_of("cpus", "container: {image: torch.sif}"), encoding="utf-8")
-    assert load(of_program("python: /opt/conda/bin/python", "program: -m mine.train")).runs
-    assert load(of_program("program: broken.py")).runs
-
-
-def test_another_launcher_than_the_sites_can_run_a_file(load: Load, site_file: Path) -> None:
-    site_file.write_text(site_of("cpus", "launcher: spawn"), encoding="utf-8")
-    assert load(of_program("launcher: torchrun")).runs
-    assert load(of_program("starts: itself")).runs
-
-
-TAKEN = [
-    *("{folder}", "{{}}", "a b", "--name=a b", "+x=[1,2]", "", "it's", "#1", "`x`", "a;b", "a|b", "a && b"),
-    *("> log", "*.pt", "<eos>", "^lora.*|head$", "~trainer.logger", "model.dim=${other}", "${a.b:${c}}"),
-    *("http://x/y?a=1&b=2", "--input_bin", "dev/data/fineweb10B/fineweb_train_*.bin", "${{other}}", "$1"),
-]
-
-
-def test_words_that_only_look_like_more_are_taken_as_they_are(load: Load) -> None:
-    study = load(of_program(f"arguments: [{', '.join(map(json.dumps, TAKEN))}, 0.1]"))
-    assert study.runs
-    assert not study.warnings
-
-
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ('arguments: ["~/data", "{folder}"]', "experiments.own.arguments[0] has ~/, which no shell replaces"),
-        (
-            'arguments: ["{folder}", "--out=$HOME/x"]',
-            "experiments.own.arguments[1] has $HOME, which",
-        ),
-        (
-            'environment: {PATH: "$PATH:/x", OUT: "{folder}"}',
-            "experiments.own.environment.PATH has $PATH, which no shell",
-        ),
-        (
-            'arguments: ["{folder}", "${devices}"]',
-            "experiments.own.arguments[1] has ${devices}, which no shell replaces: the program gets it as it "
-            "is. Write {devices} for the value.",
-        ),
-        ('prepare: ["true", $TMPDIR/x]', "experiments.own.prepare[1] has $TMPDIR, which no shell"),
-    ],
-)
-def test_a_word_that_a_shell_would_replace_is_taken_with_a_caution(line: str, says: str, load: Load) -> None:
-    (warning,) = load(of_program(line)).warnings
-    assert warning.startswith(says)
 
 
 def test_paths_may_begin_with_the_home_folder(
@@ -166,8 +90,14 @@ def test_a_global_batch_of_the_programs_own_is_one_number_and_is_still_counted(l
         assert (again.global_batch_size, again.batch_is_own, again.samples_given) == (512, True, False)
 
 
-@pytest.mark.parametrize("line", ["samples_per_step: seen", "same_batches: true", "no_grad_passes: training"])
-def test_how_a_script_is_measured_is_part_of_what_defines_its_runs(line: str, load: Load) -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("samples_per_step: seen", "same_batches: true", "no_grad_passes: training"),
+        "working_directory: config",
+    ],
+)
+def test_how_a_script_runs_and_is_measured_is_part_of_what_defines_its_runs(line: str, load: Load) -> None:
     plain, changed = (
         {run.as_json() for run in load(of_program(*lines)).runs.values()} for lines in ((), (line,))
     )
@@ -229,32 +159,6 @@ def test_an_excluded_value_of_the_users_own_makes_no_run(load: Load) -> None:
     }
 
 
-WRITES = "import torch\ntorch.save({}, 'x.pt')\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "lines", "warned"),
-    [
-        pytest.param(WRITES, ["arguments: [a]"], True, id="nobody tells it where"),
-        pytest.param("import helper\n", ["arguments: [a]"], True, id="a module of it writes"),
-        pytest.param(WRITES, [], False, id="told in its arguments"),
-        pytest.param(
-            WRITES, ["arguments: [a]", 'environment: {OUT: "{folder}"}'], False, id="told in its environment"
-        ),
-        pytest.param("print('hello')\n", ["arguments: [a]"], False, id="writes nothing"),
-    ],
-)
-def test_a_program_that_writes_to_a_fixed_place_is_warned_of(
-    text: str, lines: list[str], warned: bool, load: Load, tmp_path: Path
-) -> None:
-    (tmp_path / "train.py").write_text(text, encoding="utf-8")
-    (tmp_path / "helper.py").write_text(WRITES, encoding="utf-8")
-    warnings = [warning for warning in load(of_program(*lines)).warnings if "{folder}" in warning]
-    assert len(warnings) == warned
-    for warning in warnings:
-        assert warning.startswith("experiments.own: train.py writes files (torch.save), without {folder}")
-
-
 @pytest.mark.parametrize(
     "call",
     [
@@ -269,6 +173,7 @@ def test_calls_that_write_are_known(call: str, load: Load, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("calls", ["", "plt.savefig('x.png')"])
+@pytest.mark.usefixtures("desk")
 def test_a_program_that_runs_in_scalewises_folder_is_warned_of(calls: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(f"{calls}\n", encoding="utf-8")
 
@@ -283,7 +188,123 @@ def test_a_program_that_runs_in_scalewises_folder_is_warned_of(calls: str, tmp_p
     assert ["Scalewise's folder" in warning for warning in elsewhere] == [False] * bool(calls)
 
 
-def test_a_program_that_runs_to_its_own_end_is_told_of_steps(load: Load) -> None:
-    (warning,) = load(of_program("runtime_minutes: 20", without="steps")).warnings
-    assert "train.py runs to its own end, at most 20 minutes (runtime_minutes). `steps: 200`" in warning
-    assert not load(of_program("runtime_minutes: 600", without="steps")).warnings
+def lay_out(folder: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def files_of(program: str) -> list[Path]:
+    return program_files(ProgramSettings(program=program))
+
+
+def found(folder: Path) -> list[str]:
+    files = files_of(f"{folder}/mine.py")
+    assert files[0] == folder / "mine.py"
+    return sorted(str(path.relative_to(folder)) for path in files[1:])
+
+
+@pytest.mark.parametrize(
+    ("text", "imported"),
+    [
+        ("import layers", ["layers.py"]),
+        ("import layers as l, torch", ["layers.py"]),
+        ("from layers import Block", ["layers.py"]),
+        ("from layers import *", ["layers.py"]),
+        ("def main():\n    from layers import Block", ["layers.py"]),
+        ("import parts.head", ["parts/__init__.py", "parts/deep.py", "parts/head.py"]),
+        ("from parts import head", ["parts/__init__.py", "parts/deep.py", "parts/head.py"]),
+        ("from parts.head import Head", ["parts/__init__.py", "parts/deep.py", "parts/head.py"]),
+        ("import parts", ["parts/__init__.py"]),
+        ("from bare import one", ["bare/one.py"]),
+        ("import around", ["around.py", "layers.py"]),
+        ("import unused.elsewhere, torch.nn", []),
+        ("from . import layers", ["layers.py"]),
+        ("from ... import layers", ["layers.py"]),
+    ],
+)
+def test_what_a_program_imports_from_its_folder_belongs_to_it(
+    tmp_path: Path, text: str, imported: list[str]
+) -> None:
+    lay_out(
+        tmp_path,
+        {
+            "mine.py": text,
+            "layers.py": "import around",
+            "around.py": "import layers",
+            "parts/__init__.py": "",
+            "parts/head.py": "from .deep import Deep",
+            "parts/deep.py": "from ..beyond import nothing",
+            "bare/one.py": "raise SystemExit",
+            "other.py": "",
+        },
+    )
+    expected = [*imported, "around.py"] if imported == ["layers.py"] else imported
+    assert found(tmp_path) == sorted(expected)
+
+
+def test_a_file_that_has_changed_is_read_again(tmp_path: Path) -> None:
+    lay_out(tmp_path, {"mine.py": "import one", "one.py": "", "second.py": ""})
+    assert found(tmp_path) == ["one.py"]
+    lay_out(tmp_path, {"mine.py": "import second"})
+    assert found(tmp_path) == ["second.py"]
+
+
+def test_a_neighbour_that_is_not_python_counts_all_the_same(tmp_path: Path) -> None:
+    lay_out(tmp_path, {"mine.py": "try:\n    import torn\nexcept SyntaxError:\n    pass", "torn.py": "def ("})
+    assert found(tmp_path) == ["torn.py"]
+
+
+def test_a_link_imports_from_where_the_file_lies(tmp_path: Path) -> None:
+    lay_out(tmp_path / "real", {"mine.py": "import layers", "layers.py": ""})
+    (tmp_path / "link.py").symlink_to(tmp_path / "real" / "mine.py")
+    lay_out(tmp_path, {"layers.py": ""})
+    files = files_of(f"{tmp_path}/link.py")
+    assert files == [tmp_path / "link.py", tmp_path / "real" / "layers.py"]
+
+
+def test_paths_stay_as_the_user_wrote_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lay_out(tmp_path / "models", {"mine.py": "import layers", "layers.py": ""})
+    monkeypatch.chdir(tmp_path)
+    files = [os.fspath(path) for path in files_of("models/mine.py")]
+    assert files == ["models/mine.py", "models/layers.py"]
+
+
+def test_a_file_that_is_missing_is_named_for_whoever_looks_for_it(tmp_path: Path) -> None:
+    assert files_of(f"{tmp_path}/missing.py") == [tmp_path / "missing.py"]
+
+
+VALUES = {"devices": 4, "global_batch_size": 512, "folder": "/runs/{x} $HOME", "argument.n": 3}
+
+
+@pytest.mark.parametrize(
+    ("template", "filled"),
+    [
+        ("plain", "plain"),
+        ("--n={devices}", "--n=4"),
+        ("{folder}", "/runs/{x} $HOME"),
+        ("{ devices }", "4"),
+        ("{global_batch_size * 1024}", "524288"),
+        ("{global_batch_size//(devices+argument.n)-1}", "72"),
+        ("{devices-1},{1 - devices}", "3,-3"),
+        ("{{devices}}", "{devices}"),
+        ("{{{devices}}}", "{4}"),
+        ("${devices}", "${devices}"),
+        ("${{devices}}", "${devices}"),
+        ("${a.b:${c},{devices}}{devices}", "${a.b:${c},{devices}}4"),
+        ("$devices $ {devices}", "$devices $ 4"),
+    ],
+)
+def test_braces_hold_names_and_arithmetic(template: str, filled: str) -> None:
+    assert fill_in(template, VALUES) == filled
+
+
+def test_names_in_arithmetic_are_names() -> None:
+    assert names_in("{seed}${no} {2 * (devices + argument.n)}") == ["seed", "devices", "argument.n"]
+
+
+@pytest.mark.parametrize("template", ["{", "}", "{}", "a{b{c}}", "${a", "{a.b + 1}", "{1 +}", "{f(1)}"])
+def test_anything_else_in_braces_is_refused(template: str) -> None:
+    with pytest.raises(ValueError, match=r"[{}]"):
+        names_in(template)

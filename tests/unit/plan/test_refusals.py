@@ -1,4 +1,4 @@
-"""Each mistake of refusals.yaml is refused with its file, line, key and value, in the words of refusals.txt.
+"""Each mistake of refusals.yaml is named with its file, line, key and value, in the words of refusals.txt.
 
 ``SCALEWISE_UPDATE_SNAPSHOTS=1 pytest tests/unit/plan/test_refusals.py`` renews them and prints what differs.
 """
@@ -11,12 +11,23 @@ from itertools import groupby
 from pathlib import Path
 
 import pytest
+import yaml
+from jsonschema import Draft202012Validator
 from tests.golden import compare
 from tests.unit.plan.refusals import Desk, Refusal, refusals
 
 from scalewise.plan.config.errors import one_line
+from scalewise.plan.config.schema import study_schema
+from scalewise.plan.config.site import SiteFile
 
-CASES = list(refusals())
+CASES = {
+    ends: [case for case in refusals() if case.ends == ends] for ends in ("refused", "warned", "planned")
+}
+NAMED = [*CASES["refused"], *CASES["warned"]]
+SCHEMAS = {
+    "study.yaml": Draft202012Validator(study_schema()),
+    "site.yaml": Draft202012Validator(SiteFile.model_json_schema()),
+}
 WORDS = Path(__file__).with_name("refusals.txt")
 
 
@@ -34,12 +45,12 @@ def case(refusal: Refusal) -> object:
     return pytest.param(refusal, id=refusal.name, marks=marks)
 
 
-@pytest.mark.parametrize("refusal", [case(refusal) for refusal in CASES])
+@pytest.mark.parametrize("refusal", [case(refusal) for refusal in CASES["refused"]])
 def test_a_mistake_is_refused_with_its_line_and_value_and_a_fix(
     refusal: Refusal, desk: Desk, record_property: Callable[[str, object], None]
 ) -> None:
     before = sorted(desk.folder.rglob("*"))
-    (message,) = desk.refuse(refusal)
+    (message,) = desk.messages_of(refusal)
     record_property("message", message)
 
     place, text = message.split(": ", 1)
@@ -56,15 +67,26 @@ def in_this_order(names: Sequence[str]) -> str:
     return ".*".join(rf"(?<!\w){re.escape(name)}(?!\w)" for name in names)
 
 
-@pytest.mark.parametrize("refusal", [refusal for refusal in CASES if refusal.planned], ids=lambda it: it.name)
+@pytest.mark.parametrize("refusal", [refusal for refusal in NAMED if refusal.planned], ids=lambda it: it.name)
 def test_the_same_without_the_mistake_is_planned(refusal: Refusal, desk: Desk) -> None:
     assert refusal.planned
-    assert desk.plan(*refusal.planned).runs
+    assert desk.plan(*refusal.planned).warnings == []
+
+
+@pytest.mark.parametrize("refusal", [case(refusal) for refusal in CASES["warned"]])
+def test_what_is_possible_and_seldom_meant_is_warned_of(refusal: Refusal, desk: Desk) -> None:
+    (warning,) = desk.messages_of(refusal)
+    assert re.search(in_this_order(refusal.names), warning), f"{refusal.names} are not named"
+
+
+@pytest.mark.parametrize("refusal", CASES["planned"], ids=lambda it: it.name)
+def test_what_goes_together_is_planned_without_a_warning(refusal: Refusal, desk: Desk) -> None:
+    assert desk.messages_of(refusal) == []
 
 
 def test_each_message_has_the_words_that_are_kept(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
     parts = []
-    for group, members in groupby(CASES, key=lambda refusal: refusal.group):
+    for group, members in groupby(NAMED, key=lambda refusal: refusal.group):
         blocks = [block(refusal, desk) for refusal in members]
         parts.append("\n".join([f"# {group}\n", *dict.fromkeys(blocks)]))
     compare(WORDS, "\n".join(parts), __file__, capsys)
@@ -72,10 +94,22 @@ def test_each_message_has_the_words_that_are_kept(desk: Desk, capsys: pytest.Cap
 
 def block(refusal: Refusal, desk: Desk) -> str:
     """Return the name of a case, its mistake, and what a user sees; runs of one character are counted."""
-    lines = [refusal.name.partition(", on ")[0], one_line(refusal.mistake), *desk.refuse(refusal)]
+    marked = "    <- marked in an editor" if is_marked(refusal) else ""
+    mistake = one_line(refusal.mistake) + marked
+    lines = [refusal.name.partition(", on ")[0], mistake, *desk.messages_of(refusal)]
     text = "\n    ".join(line for line in lines if line)
     return re.sub(r"(.{1,4}?)\1{39,}", lambda it: f"<{it[1]} x {len(it[0]) // len(it[1])}>", text) + "\n"
 
 
+def is_marked(refusal: Refusal) -> bool:
+    """Return whether the schema that an editor completes by refuses what YAML makes of the file."""
+    try:
+        config = yaml.safe_load(refusal.study if refusal.place.startswith("study") else refusal.site)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return False
+    return not SCHEMAS[refusal.place.partition(":")[0]].is_valid(config)
+
+
 def test_no_two_cases_have_one_name() -> None:
-    assert len({refusal.name for refusal in CASES}) == len(CASES)
+    cases = [case for cases in CASES.values() for case in cases]
+    assert len({refusal.name for refusal in cases}) == len(cases)

@@ -10,9 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.plan.config.errors import StudyError
-from scalewise.plan.study import check_results_folder
-
 # Imports first, then gives up root where there is one: permissions do not bind it.
 CHECK_AS_ANOTHER_USER = """\
 import os, sys
@@ -67,10 +64,3 @@ def test_a_writable_results_folder_passes(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
 
     assert check_results_as_another_user(tmp_path) == ""
-
-
-def test_a_file_in_place_of_the_results_folder_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "results").write_text("")
-
-    with pytest.raises(StudyError, match=r"is a file, but results go there\. Rename it\."):
-        check_results_folder(tmp_path / "results" / "digits")

@@ -25,6 +25,7 @@ REFUSAL = (
     "allocation failure: Requested node configuration is not available\n"
     "sbatch: error: Batch job submission failed"
 )
+REFUSES = f"case \"$1\" in --version) echo slurm 22.05.8;; *) echo '{REFUSAL}' >&2; exit 1;; esac"
 ANSWERS = {
     "sbatch": f'case "$1" in --version) echo slurm 22.05.8;; *) echo "{TEST_ONLY}" >&2;; esac',
     "srun": "exit 0",
@@ -78,8 +79,12 @@ def ask(
     return list(check_site(preflight))
 
 
-def those(state: str, lines: list[Finding]) -> list[str]:
-    return [str(line) for line in lines if line.state == state]
+def lines_of(findings: list[Finding]) -> dict[str, list[str]]:
+    """The lines without their state, by state."""
+    lines: dict[str, list[str]] = {"ok": [], "bad": [], "unknown": []}
+    for finding in findings:
+        lines[finding.state].append(str(finding)[8:])
+    return lines
 
 
 @pytest.fixture
@@ -104,168 +109,173 @@ def test_one_machine_has_no_scheduler_to_ask(programs: Path) -> None:
 
 
 def test_commands_that_are_missing_are_named_and_nothing_else_is_asked(programs: Path) -> None:
-    lines = ask(programs, {"srun": None, "sinfo": None})
-
-    assert list(map(str, lines)) == [
+    assert list(map(str, ask(programs, {"srun": None, "sinfo": None}))) == [
         "NOT OK  srun, sinfo not on PATH. Go to a login node of the cluster, or load its Slurm module."
     ]
 
 
-@pytest.mark.refuses("slurm: unknown account")
-def test_someone_elses_account_is_answered_with_ones_own(
-    programs: Path, record_property: Callable[[str, object], None]
-) -> None:
-    bad = those("bad", ask(programs, account="proj789"))
-
-    assert bad == [
-        "NOT OK  account proj789 is not yours. Set slurm.account to one of yours. Known: proj123, proj456."
-    ]
-    record_property("message", bad[0])
-
-
-def test_an_account_is_read_as_slurm_keeps_it_in_small_letters(programs: Path) -> None:
-    lines = ask(programs, account="Proj123")
-
-    assert those("bad", lines) == []
-    assert "ok      account Proj123" in those("ok", lines)
-
-
-def test_an_account_that_is_left_to_slurm_shows_which_there_are(programs: Path) -> None:
-    lines = ask(programs, account=None)
-
-    assert "ok      account left to Slurm; yours are proj123, proj456" in those("ok", lines)
-    assert those("bad", lines) == []
+def of_partition(limit: str = "1-00:00:00", state: str = "UP", config: str = "MinJobAge = 300 sec") -> str:
+    """A scontrol that knows this partition and this configuration."""
+    partition = PARTITION.format(limit=limit, state=state)
+    return f"case \"$*\" in *config*) echo '{config}';; *) echo '{partition}';; esac"
 
 
 @pytest.mark.parametrize(
-    ("script", "why"),
+    ("facts", "answers", "line"),
     [
-        pytest.param("exit 0", "accounting names no account of yours", id="nothing"),
-        pytest.param(
-            "echo 'You are not running a supported accounting_storage plugin' >&2; exit 1",
-            "You are not running a supported accounting_storage plugin",
-            id="no accounting",
+        # accounting keeps names in small letters
+        ({"account": "Proj123"}, {}, "account Proj123"),
+        ({"account": None}, {}, "account left to Slurm; yours are proj123, proj456"),
+        ({"partition": None}, {}, "partition left to Slurm"),
+        ({"reservation": "course"}, {}, "reservation course"),
+        (
+            {"gpu_type": "a100"},
+            {},
+            "3 nodes with 16 CPUs, 240000 MB and gpu:a100:4 or more; the largest run takes 2",
         ),
-        pytest.param(None, "No such file or directory: 'sacctmgr'", id="no command"),
+        (
+            {"longest_minutes": 30},
+            {"scontrol": of_partition("00:30:00")},
+            "partition gpu, jobs up to 00:30:00",
+        ),
+        (
+            {"longest_minutes": 10**6},
+            {"scontrol": of_partition("UNLIMITED")},
+            "partition gpu, jobs up to UNLIMITED",
+        ),
     ],
+    ids=str,
 )
-def test_a_cluster_without_accounting_is_no_mistake(programs: Path, script: str | None, why: str) -> None:
-    lines = ask(programs, {"sacctmgr": script})
-
-    (line,) = those("unknown", lines)
-    assert line.startswith("?       account and QoS could not be looked up (")
-    assert why in line
-    assert those("bad", lines) == []
-
-
-@pytest.mark.refuses("slurm: unknown qos")
-def test_a_qos_of_another_account_is_answered_with_what_is_open(
-    programs: Path, record_property: Callable[[str, object], None]
+def test_what_the_cluster_has_is_ok(
+    programs: Path, facts: dict[str, Any], answers: dict[str, str], line: str
 ) -> None:
-    bad = those("bad", ask(programs, account="proj456", qos="high"))
+    lines = lines_of(ask(programs, answers, **facts))
 
-    assert bad == [
-        "NOT OK  QoS high is not open to your account. Set slurm.qos to one of them. Known: normal."
-    ]
-    record_property("message", bad[0])
-
-
-def test_a_qos_that_accounting_does_not_list_is_left_open(programs: Path) -> None:
-    lines = ask(programs, {"sacctmgr": "echo 'proj123|'"})
-
-    assert those("unknown", lines) == ["?       QoS high: accounting lists none of yours"]
-
-
-@pytest.mark.refuses("slurm: unknown partition")
-def test_an_unknown_partition_is_answered_with_those_there_are(
-    programs: Path, record_property: Callable[[str, object], None]
-) -> None:
-    bad = those("bad", ask(programs, partition="gpus"))
-
-    assert bad == [
-        "NOT OK  partition gpus does not exist. Set slurm.partition to one of them. Known: cpu, gpu."
-    ]
-    record_property("message", bad[0])
-
-
-def test_each_of_several_partitions_is_looked_at(programs: Path) -> None:
-    lines = ask(programs, partition="gpu,gpus")
-
-    assert "ok      partition gpu, jobs up to 1-00:00:00" in those("ok", lines)
-    assert len(those("bad", lines)) == 1
-
-
-def test_a_partition_that_is_left_to_slurm_is_not_looked_at(programs: Path) -> None:
-    lines = ask(programs, partition=None)
-
-    assert "ok      partition left to Slurm" in those("ok", lines)
-    assert those("bad", lines) == []
-
-
-@pytest.mark.parametrize("state", ["DOWN", "DRAIN", "INACTIVE"])
-def test_a_partition_that_takes_or_starts_no_jobs_is_said(programs: Path, state: str) -> None:
-    answer = f"case \"$*\" in *partition*) echo '{PARTITION.format(limit='UNLIMITED', state=state)}';; esac"
-
-    assert f"NOT OK  partition gpu is {state}. Wait, or use another." in those(
-        "bad", ask(programs, {"scontrol": answer})
-    )
-
-
-@pytest.mark.parametrize(
-    ("limit", "minutes", "fits"),
-    [
-        pytest.param("00:30:00", 30, True, id="just as long"),
-        pytest.param("00:30:00", 31, False, id="a minute more"),
-        pytest.param("1-12:00:00", 36 * 60 + 1, False, id="days"),
-        pytest.param("UNLIMITED", 10**6, True, id="no limit"),
-    ],
-)
-@pytest.mark.refuses("slurm: walltime over the limit")
-def test_the_longest_job_is_compared_with_the_partitions_limit(
-    programs: Path, limit: str, minutes: int, fits: bool
-) -> None:
-    partition = PARTITION.format(limit=limit, state="UP")
-    answer = f"case \"$*\" in *config*) echo 'MinJobAge = 300 sec';; *) echo '{partition}';; esac"
-    lines = ask(programs, {"scontrol": answer}, longest_minutes=minutes)
-
-    expected = [
-        f"NOT OK  partition gpu ends jobs after {limit}, and the longest requests {minutes} minutes. "
-        f'Set slurm.longest_walltime to "{limit}": longer runs then take several jobs.'
-    ]
-    assert those("bad", lines) == ([] if fits else expected)
-
-
-def test_a_reservation_is_looked_up(programs: Path) -> None:
-    assert "ok      reservation course" in those("ok", ask(programs, reservation="course"))
-    assert those("bad", ask(programs, reservation="cours")) == [
-        "NOT OK  reservation cours does not exist now. Correct or remove slurm.reservation."
-    ]
+    assert line in lines["ok"]
+    assert lines["bad"] == []
 
 
 FOUND = "3 with 64 CPUs, 257000 MB, gpu:a100:4(S:0-1),nvme:1; 1 with 64+ CPUs, 257000+ MB, gpu:h100:4(S:0-1)"
+NODES = (
+    f"nodes have {{}}, and the largest run takes 2. There are: {FOUND}. Correct devices_per_node, "
+    "cpus_per_node, memory_gb_per_node or gpu_type in the site file."
+)
+refuses = pytest.mark.refuses
+
+
+def too_long(limit: str, minutes: int) -> str:
+    return (
+        f"partition gpu ends jobs after {limit}, and the longest requests {minutes} minutes. "
+        f'Set slurm.longest_walltime to "{limit}": longer runs then take several jobs.'
+    )
 
 
 @pytest.mark.parametrize(
-    ("facts", "fitting", "needs"),
+    ("facts", "answers", "line"),
     [
-        pytest.param({"gpu_type": "v100"}, 0, "16 CPUs, 240000 MB and gpu:v100:4", id="no such type"),
-        pytest.param({"gpu_type": "h100"}, 1, "16 CPUs, 240000 MB and gpu:h100:4", id="too few of it"),
-        pytest.param({"memory_mb": 257001}, 0, "16 CPUs, 257001 MB and gpu:4", id="too much memory"),
+        pytest.param(
+            {"account": "proj789"},
+            {},
+            "account proj789 is not yours. Set slurm.account to one of yours. Known: proj123, proj456.",
+            marks=refuses("slurm: unknown account"),
+        ),
+        pytest.param(
+            {"account": "proj456"},
+            {},
+            "QoS high is not open to your account. Set slurm.qos to one of them. Known: normal.",
+            marks=refuses("slurm: unknown qos"),
+        ),
+        pytest.param(
+            # each of several is looked at
+            {"partition": "gpu,gpus"},
+            {},
+            "partition gpus does not exist. Set slurm.partition to one of them. Known: cpu, gpu.",
+            marks=refuses("slurm: unknown partition"),
+        ),
+        *(
+            ({}, {"scontrol": of_partition(state=state)}, f"partition gpu is {state}. Wait, or use another.")
+            for state in ("DOWN", "DRAIN", "INACTIVE")
+        ),
+        *(
+            pytest.param(
+                {"longest_minutes": minutes},
+                {"scontrol": of_partition(limit)},
+                too_long(limit, minutes),
+                marks=refuses("slurm: walltime over the limit"),
+            )
+            for limit, minutes in (("00:30:00", 31), ("1-12:00:00", 36 * 60 + 1))
+        ),
+        (
+            {"reservation": "cours"},
+            {},
+            "reservation cours does not exist now. Correct or remove slurm.reservation.",
+        ),
+        ({"gpu_type": "v100"}, {}, f"0 {NODES.format('16 CPUs, 240000 MB and gpu:v100:4')}"),
+        ({"gpu_type": "h100"}, {}, f"1 {NODES.format('16 CPUs, 240000 MB and gpu:h100:4')}"),
+        ({"memory_mb": 257001}, {}, f"0 {NODES.format('16 CPUs, 257001 MB and gpu:4')}"),
+        (
+            {},
+            {"sbatch": REFUSES},
+            "Slurm refuses the largest job: Requested node configuration is not available sbatch: error: "
+            "Batch job submission failed. The request was: sbatch --account=proj123 --partition=gpu "
+            "--nodes=2 --gres=gpu:4. Correct the site file.",
+        ),
     ],
+    ids=str,
 )
-def test_nodes_that_there_are_not_are_answered_with_those_there_are(
-    programs: Path, facts: Mapping[str, Any], fitting: int, needs: str
+def test_what_the_cluster_does_not_have_is_answered_with_what_there_is(
+    programs: Path,
+    facts: dict[str, Any],
+    answers: dict[str, str],
+    line: str,
+    record_property: Callable[[str, object], None],
 ) -> None:
-    assert those("bad", ask(programs, **facts)) == [
-        f"NOT OK  {fitting} nodes have {needs}, and the largest run takes 2. There are: {FOUND}. Correct "
-        "devices_per_node, cpus_per_node, memory_gb_per_node or gpu_type in the site file."
-    ]
+    assert lines_of(ask(programs, answers, **facts))["bad"] == [line]
+    record_property("message", f"NOT OK  {line}")
 
 
-def test_a_type_that_there_is_is_ok(programs: Path) -> None:
-    assert "ok      3 nodes with 16 CPUs, 240000 MB and gpu:a100:4 or more; the largest run takes 2" in those(
-        "ok", ask(programs, gpu_type="a100")
-    )
+@pytest.mark.parametrize(
+    ("answers", "begin", "reason"),
+    [
+        (
+            {"sacctmgr": "exit 0"},
+            "account and QoS could not be looked up (",
+            "accounting names no account of yours",
+        ),
+        (
+            {"sacctmgr": "echo 'You are not running a supported accounting_storage plugin' >&2; exit 1"},
+            "account and QoS could not be looked up (",
+            "You are not running a supported accounting_storage plugin",
+        ),
+        (
+            {"sacctmgr": None},
+            "account and QoS could not be looked up (",
+            "No such file or directory: 'sacctmgr'",
+        ),
+        ({"sacctmgr": "echo 'proj123|'"}, "QoS high: accounting lists none of yours", ""),
+        (
+            {"sinfo": "echo 'slurm_load_partitions: Unable to contact' >&2; exit 1"},
+            "the partition's nodes could not be looked up (",
+            "slurm_load_partitions: Unable to contact",
+        ),
+        (
+            {"scontrol": of_partition(config="MinJobAge               = 10 sec")},
+            "Slurm forgets jobs 10 s after their end (MinJobAge)",
+            "snakemake may look",
+        ),
+        ({"scontrol": of_partition(config="MaxArraySize = 1001")}, "MinJobAge could not be looked up", ""),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_looked_up_is_no_mistake(
+    programs: Path, answers: dict[str, str | None], begin: str, reason: str
+) -> None:
+    lines = lines_of(ask(programs, answers))
+
+    (line,) = lines["unknown"]
+    assert line.startswith(begin)
+    assert reason in line
+    assert lines["bad"] == []
 
 
 @pytest.mark.parametrize(
@@ -284,47 +294,8 @@ def test_gpus_are_counted_as_sinfo_spells_them(
     programs: Path, gres: str, accelerator: str, request_: str | None, fits: bool
 ) -> None:
     answer = {"sinfo": f"echo '4|64|257000|{gres}|(null)'"}
-    lines = ask(programs, answer, accelerator, gpu_request=request_)
 
-    assert bool(those("bad", lines)) is not fits
-
-
-def test_nodes_that_cannot_be_looked_up_are_no_mistake(programs: Path) -> None:
-    lines = ask(programs, {"sinfo": "echo 'slurm_load_partitions: Unable to contact' >&2; exit 1"})
-
-    assert (
-        "?       the partition's nodes could not be looked up (slurm_load_partitions: Unable to contact)"
-        in (those("unknown", lines))
-    )
-
-
-def with_config(line: str) -> dict[str, str]:
-    partition = PARTITION.format(limit="1-00:00:00", state="UP")
-    return {"scontrol": f"case \"$*\" in *config*) echo '{line}';; *) echo '{partition}';; esac"}
-
-
-def test_a_controller_that_forgets_jobs_too_soon_is_said(programs: Path) -> None:
-    (line,) = those("unknown", ask(programs, with_config("MinJobAge               = 10 sec")))
-
-    assert line.startswith(
-        "?       Slurm forgets jobs 10 s after their end (MinJobAge), and snakemake may look"
-    )
-
-
-def test_a_controller_that_does_not_say_is_no_mistake(programs: Path) -> None:
-    lines = ask(programs, with_config("MaxArraySize = 1001"))
-
-    assert those("unknown", lines) == ["?       MinJobAge could not be looked up"]
-
-
-def test_what_slurm_refuses_is_shown_in_its_words_with_what_was_asked(programs: Path) -> None:
-    refusing = f"case \"$1\" in --version) echo slurm 22.05.8;; *) echo '{REFUSAL}' >&2; exit 1;; esac"
-
-    assert those("bad", ask(programs, {"sbatch": refusing})) == [
-        "NOT OK  Slurm refuses the largest job: Requested node configuration is not available sbatch: error: "
-        "Batch job submission failed. The request was: sbatch --account=proj123 --partition=gpu --nodes=2 "
-        "--gres=gpu:4. Correct the site file."
-    ]
+    assert (lines_of(ask(programs, answer, accelerator, gpu_request=request_))["bad"] == []) is fits
 
 
 def test_slurm_is_asked_for_the_very_job_and_nothing_is_sent(programs: Path) -> None:

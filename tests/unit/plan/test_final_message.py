@@ -76,6 +76,21 @@ def test_the_cpus_per_device_are_a_line_of_the_card(tmp_path: Path) -> None:
     assert answered(tmp_path, STRONG | {"cpus": None}) == answered(tmp_path, STRONG)
 
 
+def test_what_a_choice_of_counts_saved_is_a_line_of_the_card(tmp_path: Path) -> None:
+    choice = {
+        "measured": [1, 8, 12],
+        "unmeasured": [{"devices": 2}, {"devices": 4}],
+        "no_result": [16],
+        "spent_device_hours": 3.1,
+        "full_grid_device_hours": 14.2,
+        "other_answer": 0.03,
+    }
+    assert (
+        "  Spent       3.10 of about 14.2 device-hours, 22 %: 3 of 6 device counts were\n"
+        "              measured, another has a chance of 3 %.\n"
+    ) in answered(tmp_path, STRONG | {"choice": choice})
+
+
 def test_the_report_is_named_last_and_several_answers_begin_with_a_table(tmp_path: Path) -> None:
     lines = answered(tmp_path, STRONG, card("weak", "No answer yet.")).splitlines()
     assert lines[:3] == [
@@ -91,6 +106,17 @@ def test_cautions_that_are_all_shown_are_not_called_more(tmp_path: Path, caution
     text = answered(tmp_path, STRONG | {"cautions": cautions})
     assert text.count("Caution ") == len(cautions)
     assert "in the report" not in text
+
+
+def test_only_a_report_that_this_command_made_is_announced(tmp_path: Path) -> None:
+    assert decisions(tmp_path) == ""
+    earlier = EarlierFiles()
+    answered(tmp_path, STRONG)
+    earlier.look(tmp_path)
+
+    assert decisions(tmp_path, earlier) == ""
+    (tmp_path / "report.html").write_text("again")
+    assert decisions(tmp_path, earlier) != ""
 
 
 def test_the_latest_answers_are_shown_until_a_run_is_newer(tmp_path: Path) -> None:

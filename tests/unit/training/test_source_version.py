@@ -1,4 +1,4 @@
-"""The proxies of a site, and the version of the workflow that a result keeps."""
+"""The version of the workflow that a result keeps."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.plan.config.site import Proxies, SiteFile, resolve_site
-from scalewise.plan.jobs.make_plan import site_environment
 from scalewise.ranks.monitoring.environments import source_version
 
 
@@ -34,34 +32,15 @@ def script(tmp_path: Path) -> Path:
     return script
 
 
-def test_a_clean_checkout_is_its_commit(script: Path) -> None:
-    version = source_version(script.parent)
-
-    assert re.fullmatch("[0-9a-f]{40}", version)
-    assert version == git(script.parent, "rev-parse", "HEAD")
-
-
-def test_a_tag_does_not_replace_the_commit(script: Path) -> None:
+def test_a_checkout_is_its_commit_whatever_its_tag_and_dirty_once_a_file_has_changed(script: Path) -> None:
+    commit = git(script.parent, "rev-parse", "HEAD")
+    assert re.fullmatch("[0-9a-f]{40}", commit)
+    assert source_version(script.parent) == commit
     git(script.parent, "tag", "--annotate", "--message", "First", "v1.0")
-
-    assert source_version(script.parent) == git(script.parent, "rev-parse", "HEAD")
-
-
-def test_a_changed_file_makes_the_commit_dirty(script: Path) -> None:
+    assert source_version(script.parent) == commit
     script.write_text("print('changed')\n")
-
-    assert source_version(script.parent) == git(script.parent, "rev-parse", "HEAD") + "-dirty"
+    assert source_version(script.parent) == f"{commit}-dirty"
 
 
 def test_a_folder_that_is_no_checkout_has_no_version(tmp_path: Path) -> None:
     assert source_version(tmp_path) == ""
-
-
-def test_downloads_go_through_the_proxies_of_the_site() -> None:
-    facts = SiteFile(proxies=Proxies(http="http://proxy:3128", no="localhost,.example.org"))
-
-    variables = site_environment(resolve_site(facts))
-
-    assert variables["http_proxy"] == "http://proxy:3128"
-    assert variables["no_proxy"] == "localhost,.example.org"
-    assert "https_proxy" not in variables

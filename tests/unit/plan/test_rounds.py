@@ -1,0 +1,297 @@
+"""Which runs are made of ``repeats: {until_interval: ...}``, ``devices: {up_to: ...}`` and ``budget``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.unit.plan.conftest import Load
+from tests.unit.plan.refusals import MACHINES
+from tests.unit.planted_rounds import judged_point, leave
+
+from scalewise.plan.config.experiment import Repeats
+from scalewise.plan.runs.rounds import (
+    Round,
+    SeriesChoice,
+    is_settled,
+    judged_rounds,
+    known_rounds,
+    read_round,
+    requested_repeats,
+    required_rounds,
+    round_file,
+)
+from scalewise.plan.runs.runs import priority
+from scalewise.plan.study import PlannedExperiment
+from scalewise.records import RecordError
+
+MORE = "{min: 3, max: 10, until_interval: 0.03}"
+RULE = Repeats(min=3, max=10, until_interval=0.03)
+CLUSTER = MACHINES["cluster"].replace("max_nodes: 2", "max_nodes: 16")
+NotMadeError = type("NotMadeError", (Exception,), {})
+"""Stands for what Snakemake raises if a checkpoint is still to run."""
+
+
+@pytest.fixture
+def planned(load: Load) -> Callable[..., PlannedExperiment]:
+    """Plans an experiment with these keys, on a cluster of nodes with four GPUs."""
+
+    def plan(site: str = CLUSTER, **keys: str) -> PlannedExperiment:
+        usual = {"dataset": "synthetic-3x32x32", "model": "linear", "predict": "false"}
+        if "global_batch_size" not in keys:
+            usual |= {"scaling": "weak", "batch_size_per_device": "32"}
+        lines = "".join(f"    {key}: {value}\n" for key, value in (usual | keys).items())
+        return load(f"experiments:\n  digits:\n{lines}", site).experiments["digits"]
+
+    return plan
+
+
+Planned = Callable[..., PlannedExperiment]
+
+
+def judged(number: int, asked: Mapping[str, tuple[int, int]], **changes: Any) -> Round:
+    """A round that found these points with so many repeats and asks for so many."""
+    points = [
+        judged_point(name, before, after, "too wide" if after > before else "narrow enough", 0.05)
+        for name, (before, after) in asked.items()
+    ]
+    return Round.model_validate(
+        {"experiment": "digits", "number": number, "rule": RULE, "points": points} | changes
+    )
+
+
+FIRST = judged(1, {"d1": (3, 3), "d2": (3, 6)})
+SECOND = judged(2, {"d1": (3, 3), "d2": (6, 6)})
+THIRD = judged(2, {"d1": (3, 3), "d2": (6, 9)})
+CHOOSING = {
+    "rule": Repeats(min=3, max=3),
+    "choices": [SeriesChoice(series="all runs", devices=None, other_answer=0.5)],
+}
+
+
+def names(**counts: int) -> list[str]:
+    return [f"{point}.r{repeat}" for point, count in counts.items() for repeat in range(1, count + 1)]
+
+
+def test_every_run_that_may_be_asked_for_is_known_and_the_fewest_are_asked_for(planned: Planned) -> None:
+    adaptive = planned(devices="[1, 2]", repeats=MORE)
+
+    assert [run.run for run in adaptive.runs] == names(d1=10, d2=10)
+    assert adaptive.requested_run_names([]) == names(d1=3, d2=3)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "most", "expected"),
+    [
+        pytest.param([FIRST], 10, {"d1": 3, "d2": 6}, id="more repeats of a wide point"),
+        pytest.param(
+            [FIRST, judged(2, {"d1": (3, 3), "d2": (6, 9)})], 10, {"d1": 3, "d2": 9}, id="still more"
+        ),
+        pytest.param([FIRST], 4, {"d1": 3, "d2": 4}, id="a lowered maximum"),
+    ],
+)
+def test_a_round_asks_for_more_repeats_up_to_the_most(
+    rounds: list[Round], most: int, expected: dict[str, int], planned: Planned
+) -> None:
+    adaptive = planned(devices="[1, 2]", repeats=MORE.replace("10", str(most)))
+
+    assert requested_repeats(adaptive.experiment, rounds) == expected
+    assert adaptive.requested_run_names(rounds) == names(**expected)
+
+
+def test_a_plain_number_makes_all_its_runs_and_looks_at_no_round(planned: Planned) -> None:
+    plain = planned(devices="[1, 2]", repeats="4")
+
+    def never() -> Iterator[Round]:
+        raise AssertionError("a round was looked at")
+        yield
+
+    assert plain.requested_run_names(never()) == names(d1=4, d2=4)
+    assert required_rounds(plain.experiment, never()) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"devices": "[1, 2]", "repeats": "3"}, {"devices": "[1, 2]", "repeats": MORE}),
+        ({"devices": "[1, 2, 8]"}, {"devices": "{up_to: 8}"}),
+    ],
+    ids=["to repeats until an interval", "to a choice of counts"],
+)
+def test_a_study_that_goes_over_to_rounds_trains_nothing_again(
+    before: dict[str, str], after: dict[str, str], planned: Planned
+) -> None:
+    listed, chosen = ({run.run: run.as_json() for run in planned(**keys).runs} for keys in (before, after))
+
+    assert listed.items() <= chosen.items()
+
+
+def test_a_mapping_that_leaves_no_choice_is_a_plain_number(planned: Planned) -> None:
+    plain, mapping = (planned(devices="[1, 2]", repeats=repeats) for repeats in ("3", "{min: 3, max: 3}"))
+
+    assert plain.analysis_definition == mapping.analysis_definition
+    assert required_rounds(mapping.experiment, []) == []
+
+
+def test_extra_repeats_are_shuffled_too_and_come_after_the_first(planned: Planned) -> None:
+    runs = planned(devices="[1, 2]", repeats=MORE, sweep="{seed: [10, 20, 30, 40]}").runs
+    fourth = [run for run in runs if run.repeat == 4]
+
+    assert sorted(fourth, key=priority, reverse=True) != fourth
+    assert max(map(priority, fourth)) < min(priority(run) for run in runs if run.repeat <= 3)
+
+
+@pytest.mark.parametrize(
+    ("up_to", "site", "counts"),
+    [
+        pytest.param(16, CLUSTER, [1, 2, 4, 8, 12, 16], id="nodes of 4"),
+        pytest.param(18, CLUSTER, [1, 2, 4, 8, 12, 16], id="not itself a count that fills nodes"),
+        pytest.param(3, CLUSTER, [1, 2], id="less than a node"),
+        pytest.param(18, CLUSTER.replace("node: 4", "node: 6"), [1, 2, 3, 6, 12, 18], id="of 6"),
+        pytest.param(12, CLUSTER.replace("{}", "{partial_nodes: refused}"), [4, 8, 12], id="whole nodes"),
+    ],
+)
+def test_up_to_names_the_counts_that_fill_nodes(
+    up_to: int, site: str, counts: list[int], planned: Planned
+) -> None:
+    chosen = planned(site, devices=f"{{up_to: {up_to}}}")
+
+    assert list(chosen.experiment.device_counts) == counts
+    assert {run.shape.world_size for run in chosen.runs} == set(counts)
+
+
+def test_up_to_leaves_out_counts_that_do_not_divide_the_batch_of_strong_scaling(planned: Planned) -> None:
+    chosen = planned(devices="{up_to: 16}", global_batch_size="256")
+
+    assert list(chosen.experiment.device_counts) == [1, 2, 4, 8, 16]
+
+
+def test_at_first_two_runs_on_the_fewest_devices_are_asked_for_in_every_series(planned: Planned) -> None:
+    chosen = planned(devices="{up_to: 8}", sweep="{cpus_per_device: [1, 2]}", predict="true")
+
+    first = [f"d1.cpus-per-device-{cpus}.r{repeat}" for cpus in (1, 2) for repeat in (1, 2)]
+    assert chosen.requested_run_names([]) == first
+    # a prediction waits for these alone
+    assert chosen.prediction_runs == first
+
+
+def test_rounds_ask_for_further_counts_and_later_ones_take_nothing_back(planned: Planned) -> None:
+    spec = planned(devices="{up_to: 8}").experiment
+    first = judged(1, {"d1": (2, 2), "d2": (0, 0), "d4": (0, 0), "d8": (0, 1)}, **CHOOSING)
+    second = judged(2, {"d1": (2, 3), "d2": (0, 0), "d4": (0, 0), "d8": (1, 1)}, **CHOOSING)
+
+    assert requested_repeats(spec, [first]) == {"d1": 2, "d2": 0, "d4": 0, "d8": 1}
+    assert requested_repeats(spec, [first, second]) == {"d1": 3, "d2": 0, "d4": 0, "d8": 1}
+    assert required_rounds(spec, [first]) == [1, 2]
+    assert not is_settled(spec, [first])
+
+
+CHOICE = (judged(1, {"d1": (2, 2), "d8": (0, 1)}, **CHOOSING),)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "keys", "known"),
+    [
+        pytest.param((FIRST, SECOND), {"repeats": MORE}, 2, id="the same repeats"),
+        pytest.param((FIRST, SECOND), {"repeats": MORE.replace("10", "20")}, 2, id="larger max"),
+        pytest.param((FIRST, SECOND), {"repeats": MORE.replace("0.03", "0.1")}, 0, id="other interval"),
+        pytest.param((FIRST, SECOND), {"repeats": MORE.replace("min: 3", "min: 4")}, 0, id="other min"),
+        pytest.param((FIRST, SECOND), {"repeats": "5"}, 0, id="plain number"),
+        pytest.param(CHOICE, {"devices": "{up_to: 8}"}, 1, id="the same counts"),
+        pytest.param(CHOICE, {"devices": "{up_to: 16}"}, 1, id="more counts"),
+        pytest.param(CHOICE, {"devices": "{up_to: 8}", "budget": "{device_hours: 100}"}, 1, id="a budget"),
+        pytest.param(CHOICE, {"devices": "[1, 2, 4, 8]", "repeats": "{min: 3, max: 5}"}, 0, id="all counts"),
+        pytest.param(CHOICE, {"devices": "{up_to: 8}", "repeats": "4"}, 0, id="other repeats"),
+        pytest.param(
+            (FIRST, SECOND, judged(3, {"d1": (3, 3), "d2": (9, 10)})),
+            {"repeats": MORE},
+            2,
+            id="until one asks for nothing",
+        ),
+    ],
+)
+def test_rounds_hold_as_long_as_what_they_asked_for_does(
+    rounds: tuple[Round, ...], keys: dict[str, str], known: int, planned: Planned, tmp_path: Path
+) -> None:
+    leave(tmp_path, *rounds)
+
+    spec = planned(**{"devices": "[1, 2]"} | keys).experiment
+    assert known_rounds(spec, tmp_path) == list(rounds[:known])
+
+
+def test_a_damaged_round_is_named_with_its_cure_and_does_not_keep_a_plan_from_showing(
+    planned: Planned, tmp_path: Path
+) -> None:
+    leave(tmp_path, FIRST)
+    path = round_file(tmp_path, 1)
+    path.write_text(path.read_text()[:50])
+
+    with pytest.raises(RecordError, match=r"(?s)round1\.json: not a record .* Delete the file"):
+        read_round(path)
+    assert known_rounds(planned(devices="[1, 2]", repeats=MORE).experiment, tmp_path) == []
+
+
+def test_a_round_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "round1.json"
+    path.write_text(
+        '{"record_version": 1, "experiment": "a", "number": 1,'
+        ' "rule": {"min": 3, "max": 10, "until_interval": 0.03}, "points": []}'
+    )
+
+    assert read_round(path).choices == []
+    assert read_round(path).spent_device_hours is None
+
+
+def checkpoint(*made: int) -> Callable[..., Any]:
+    """What ``checkpoints.judge_round.get`` gives if these rounds count as made."""
+
+    def get(**wildcards: Any) -> SimpleNamespace:
+        if wildcards["round"] not in made:
+            raise NotMadeError
+        path = round_file(Path("results") / wildcards["experiment"], wildcards["round"])
+        return SimpleNamespace(output=[str(path)])
+
+    return get
+
+
+@pytest.mark.parametrize(
+    ("rounds", "needed"),
+    [
+        pytest.param([], [1], id="none yet"),
+        pytest.param([FIRST], [1, 2], id="more asked for"),
+        pytest.param([FIRST, SECOND], [1, 2], id="all narrow"),
+    ],
+)
+def test_the_tables_wait_for_the_round_that_is_to_be_made(
+    rounds: list[Round], needed: list[int], planned: Planned, tmp_path: Path
+) -> None:
+    spec = planned(devices="[1, 2]", repeats=MORE).experiment
+    leave(tmp_path / "results" / "digits", *rounds)
+
+    assert required_rounds(spec, judged_rounds(checkpoint(1, 2), "digits")) == needed
+
+
+@pytest.mark.usefixtures("desk")
+def test_a_round_on_disk_that_snakemake_makes_again_is_not_believed(tmp_path: Path) -> None:
+    leave(tmp_path / "results" / "digits", FIRST, SECOND)
+
+    with pytest.raises(NotMadeError):
+        list(judged_rounds(checkpoint(1), "digits"))
+    assert list(judged_rounds(checkpoint(1), "digits", before=2)) == [FIRST]
+
+
+def test_a_deleted_run_is_made_again_and_one_never_asked_for_is_not(load: Load, tmp_path: Path) -> None:
+    keys = "dataset: digits, model: linear, global_batch_size: 240, devices: [1, 2], predict: false"
+    study = load(f"experiments:\n  digits: {{{keys}, repeats: {MORE}}}\n")
+    folder = tmp_path / "digits"
+    for name in names(d1=3, d2=5):
+        (folder / "runs" / name).mkdir(parents=True)
+        (folder / "runs" / name / "summary.json").write_text("{}")
+    (folder / "scaling.csv").write_text("")
+
+    assert study.deleted_runs(tmp_path) == []
+    leave(folder, FIRST)
+    assert study.deleted_runs(tmp_path) == [("digits", "d2.r6")]

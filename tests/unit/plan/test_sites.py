@@ -1,0 +1,268 @@
+"""Facts of a site: which are looked up, which reach downloads and decisions, and what sending jobs needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from snakemake_executor_plugin_slurm.validation import get_forbidden_slurm_options, validate_slurm_extra
+from tests.stand_ins import stand_ins
+from tests.unit.conftest import SCRIPTS
+from tests.unit.plan.conftest import Load, Refuse
+from tests.unit.plan.refusals import built_in, refusals, site_of
+from tests.workflow.login_node import filled_in
+
+from scalewise.plan.catalog.datasets import CHECKSUMS_VARIABLE, MIRROR_VARIABLE
+from scalewise.plan.config.errors import StudyError
+from scalewise.plan.config.site import Proxies, Site, SiteFile, resolve_site
+from scalewise.plan.config.slurm import MANAGED_BY_SBATCH
+from scalewise.plan.jobs.make_plan import site_environment
+from scalewise.plan.jobs.open_study import check_environment, check_operating_system, prepare_submission
+from scalewise.plan.study import Study
+
+ROOT = Path(__file__).parents[3]
+PINNED = """\
+import os
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+from scalewise.plan.config.site import SiteFile, resolve_site
+print(resolve_site(SiteFile()).cpus_per_node)
+"""
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+@pytest.mark.parametrize(
+    ("facts", "site"),
+    [
+        pytest.param({}, ("cpu", len(os.sched_getaffinity(0)), len(os.sched_getaffinity(0)), 1), id="auto"),
+        pytest.param(
+            {"accelerator": "cuda", "devices_per_node": 8, "cpus_per_node": 96, "max_nodes": 4},
+            ("cuda", 8, 96, 4),
+            id="stated",
+        ),
+        pytest.param({"accelerator": "cpu", "cpus_per_node": 6}, ("cpu", 6, 6, 1), id="as many as CPUs"),
+    ],
+)
+@pytest.mark.usefixtures("no_gpu")
+def test_facts_that_are_stated_are_kept_and_others_looked_up(
+    facts: dict[str, Any], site: tuple[Any, int, int, int]
+) -> None:
+    assert resolve_site(SiteFile(**facts)) == Site(*site, SiteFile(**facts))
+
+
+def test_a_process_held_to_one_cpu_plans_for_one() -> None:
+    environ = os.environ | {"PYTHONPATH": str(SCRIPTS)}
+    assert subprocess.check_output([sys.executable, "-c", PINNED], env=environ, text=True) == "1\n"
+
+
+@pytest.mark.parametrize(
+    ("visible", "accelerator", "devices"),
+    [
+        pytest.param("0", "cpu", 8, id="one has nothing to scale to"),
+        pytest.param("0,1,3", "cuda", 3, id="three"),
+        pytest.param("GPU-8932f937-d72c,MIG-GPU-8932f937/1/2", "cuda", 2, id="by UUID"),
+        pytest.param("", "cpu", 8, id="none"),
+        pytest.param("-1", "cpu", 8, id="hidden"),
+        pytest.param("0,1,-1,2", "cuda", 2, id="CUDA stops at the first that is invalid"),
+        pytest.param("NoDevFiles", "cpu", 8, id="Slurm, for a job without a GPU"),
+    ],
+)
+def test_the_gpus_that_cuda_would_see_are_counted(
+    visible: str, accelerator: str, devices: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+
+    site = resolve_site(SiteFile(cpus_per_node=8))
+
+    assert (site.accelerator, site.devices_per_node) == (accelerator, devices)
+
+
+def test_without_that_variable_the_device_files_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    present = [path for path in Path("/dev").iterdir() if re.fullmatch("nvidia[0-9]+", path.name)]
+
+    site = resolve_site(SiteFile(cpus_per_node=8))
+
+    several = len(present) > 1
+    assert site.accelerator == ("cuda" if several else "cpu")
+    assert site.devices_per_node == (len(present) if several else 8)
+    assert site.unused_gpus == (0 if several else len(present))
+
+
+def test_everything_that_the_executor_plugin_forbids_is_refused_beforehand() -> None:
+    forbidden = {
+        option
+        for pattern in get_forbidden_slurm_options()
+        for option in re.findall("--([a-z][a-z-]*)", pattern)
+    }
+    assert len(forbidden) > 15
+    assert forbidden <= MANAGED_BY_SBATCH
+
+
+@pytest.mark.parametrize("option", [f"--{name}" for name in sorted(MANAGED_BY_SBATCH)])
+@pytest.mark.refuses("slurm: managed flag")
+def test_no_option_that_follows_from_the_run_can_be_given_twice(option: str, refuse: Refuse) -> None:
+    for written in (option, f"{option}=1"):
+        (line,) = refuse(built_in(), site_of("cluster", slurm=[f"extra: ['{written}']"]))
+        assert f"site.yaml:6: slurm.extra[0] is '{written}'" in line
+
+
+def check_by_plugin(study: Study) -> None:
+    assert study.site.slurm is not None
+    for allocation in study.allocations.values():
+        validate_slurm_extra(SimpleNamespace(resources=SimpleNamespace(**allocation.resources())))
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in refusals() if case.group == "planned: sites"], ids=lambda it: it.name
+)
+def test_what_the_plan_takes_the_executor_plugin_takes_too(case: Any, load: Load) -> None:
+    study = load(case.study, case.site)
+    if study.site.slurm is not None:
+        check_by_plugin(study)
+
+
+@pytest.mark.parametrize(
+    "shipped", sorted((ROOT / "profiles" / "sites").glob("*.yaml")), ids=lambda path: path.stem
+)
+def test_a_shipped_site_is_sound_once_its_placeholders_are_filled_in(shipped: Path, load: Load) -> None:
+    check_by_plugin(load(built_in("devices: [1, 2]"), filled_in(shipped)))
+
+
+def test_options_with_spaces_reach_sbatch_as_they_were_written(load: Load) -> None:
+    study = load(built_in(), site_of("cluster", slurm=["extra: ['--comment-of-ours=a b; $(x)']"]))
+
+    for allocation in study.allocations.values():
+        assert "--comment-of-ours=a b; $(x)" in shlex.split(str(allocation.resources()["slurm_extra"]))
+
+
+def variables(**keys: Any) -> dict[str, str]:
+    return site_environment(resolve_site(SiteFile(cpus_per_node=2, accelerator="cpu", **keys)))
+
+
+@pytest.mark.parametrize("place", ["/datasets/public", "near/by", "https://mirror.example/data"])
+def test_mirror_and_proxies_reach_what_downloads(place: str) -> None:
+    proxies = Proxies(http="http://proxy:3128", no="localhost,.example.org")
+    found = variables(data_mirror=place, data_checksums="near/SHA256SUMS", proxies=proxies)
+
+    assert found[MIRROR_VARIABLE] == place
+    assert found[CHECKSUMS_VARIABLE] == "near/SHA256SUMS"
+    assert (found["http_proxy"], found["no_proxy"]) == ("http://proxy:3128", "localhost,.example.org")
+    assert "https_proxy" not in found
+    assert {MIRROR_VARIABLE, CHECKSUMS_VARIABLE, "http_proxy"} & variables().keys() == set()
+
+
+def on_cluster(load: Load, *slurm: str) -> Study:
+    return load(built_in("devices: [1, 2, 4, 8]"), site_of("cluster", slurm=["account: mine", *slurm]))
+
+
+def definition(study: Study) -> dict[str, Any]:
+    return dict(json.loads(study.experiments["digits"].analysis_definition))
+
+
+@pytest.mark.parametrize(
+    ("queue", "minutes"),
+    [
+        pytest.param("{8: 60, 1: 5}", {"1": 5, "2": 60, "4": 60, "8": 60}, id="the next larger one"),
+        pytest.param("{2: 7.5}", {"1": 7.5, "2": 7.5, "4": 7.5, "8": 7.5}, id="beyond the largest"),
+    ],
+)
+def test_each_device_count_waits_as_long_as_the_next_larger_one_that_is_named(
+    queue: str, minutes: dict[str, float], load: Load
+) -> None:
+    assert definition(on_cluster(load, f"queue_minutes: {queue}"))["queue_minutes"] == minutes
+
+
+def test_a_queue_and_a_bill_change_the_decision_and_no_run(load: Load) -> None:
+    without, short, long = (
+        on_cluster(load, *lines) for lines in ([], ["queue_minutes: {8: 5}"], ["queue_minutes: {8: 50}"])
+    )
+    assert not {"queue_minutes", "billed_devices"} & definition(without).keys()
+    assert len({study.experiments["digits"].analysis_definition for study in (without, short, long)}) == 3
+    for line in ("partial_nodes: billed-whole", "exclusive: true"):
+        billed = on_cluster(load, line)
+        assert definition(billed)["billed_devices"] == {"1": 4, "2": 4}
+        assert billed.runs == without.runs
+    assert without.runs == short.runs == long.runs
+    assert without.allocations == short.allocations == long.allocations
+
+
+MACHINE = Site("cpu", 2, 2, 1)
+CLUSTER = Site("cuda", 4, 64, 4, SiteFile.model_validate({"slurm": {}}))
+SENDING = ("sbatch", "squeue", "scancel")
+
+
+@pytest.mark.parametrize(
+    ("site", "cluster_profile", "environ"),
+    [
+        (MACHINE, False, {"SLURM_CONF": "/etc/slurm.conf"}),
+        (CLUSTER, True, {"SLURM_CONF": "/etc/slurm.conf"}),
+        (CLUSTER, False, {"SLURM_CONF": "/etc/slurm.conf"}),
+        (MACHINE, False, {"SLURM_JOB_ID": "4711"}),
+    ],
+)
+def test_a_site_that_fits_its_profile_is_planned_and_one_machine_may_be_a_node_of_a_job(
+    site: Site, cluster_profile: bool, environ: dict[str, str]
+) -> None:
+    check_environment(site, cluster_profile, environ)
+
+
+def test_a_clusters_profile_without_its_site_says_how_to_add_it() -> None:
+    with pytest.raises(StudyError, match=r"Add site=profiles/slurm/site\.yaml"):
+        check_environment(MACHINE, True, {})
+
+
+@pytest.mark.refuses("slurm: started inside a job")
+def test_a_plan_for_a_cluster_is_not_made_inside_one_of_its_jobs(
+    record_property: Callable[[str, object], None],
+) -> None:
+    with pytest.raises(StudyError, match=r"inside Slurm job 4711.*env -u SLURM_JOB_ID snakemake") as refused:
+        check_environment(CLUSTER, True, {"SLURM_JOB_ID": "4711"})
+    record_property("message", "; ".join(refused.value.lines))
+
+
+@pytest.mark.parametrize(
+    ("site", "elsewhere", "fix"),
+    [
+        pytest.param(MACHINE, True, r"Add site=profiles/slurm/site\.yaml", id="no site for the cluster"),
+        pytest.param(
+            CLUSTER, False, "on the login node. Use --profile profiles/slurm", id="cluster's runs here"
+        ),
+        pytest.param(CLUSTER, True, "sbatch, squeue, scancel not on PATH", id="no Slurm"),
+    ],
+)
+@pytest.mark.usefixtures("programs")
+def test_what_cannot_be_sent_stops_with_the_cure(site: Site, elsewhere: bool, fix: str) -> None:
+    prepare_submission(MACHINE, False)
+    with pytest.raises(StudyError, match=fix):
+        prepare_submission(site, elsewhere)
+
+
+@pytest.mark.parametrize("absent", SENDING)
+@pytest.mark.refuses("slurm: sbatch missing")
+def test_the_command_that_is_missing_is_named(
+    programs: Path, absent: str, record_property: Callable[[str, object], None]
+) -> None:
+    stand_ins(programs, {name: "exit 0" for name in SENDING if name != absent})
+
+    with pytest.raises(StudyError, match=f"- {absent} not on PATH") as refused:
+        prepare_submission(CLUSTER, True)
+    record_property("message", "; ".join(refused.value.lines))
+
+
+def test_a_system_that_is_not_linux_is_refused_before_anything_else() -> None:
+    check_operating_system("Linux")
+    with pytest.raises(StudyError, match="this machine runs Darwin, and Scalewise needs Linux"):
+        check_operating_system("Darwin")
