@@ -61,12 +61,6 @@ def checked(checkpoints: CheckpointFolder, refused: list[str]) -> int | None:
     return None
 
 
-def test_a_run_without_checkpoints_begins_at_the_beginning(checkpoints: CheckpointFolder) -> None:
-    refused: list[str] = []
-    assert list(checkpoints.valid(refused)) == []
-    assert refused == []
-
-
 def test_the_newest_comes_first_and_the_one_before_is_kept(checkpoints: CheckpointFolder) -> None:
     # 1000 is after 999 although its name would not be without its zeros
     for step in (9, 99, 999, 1000):
@@ -76,6 +70,7 @@ def test_the_newest_comes_first_and_the_one_before_is_kept(checkpoints: Checkpoi
 
 
 def test_what_was_written_is_what_is_read(checkpoints: CheckpointFolder) -> None:
+    assert steps(checkpoints) == []
     written = write(checkpoints, 120)
     (found,) = checkpoints.valid([])
     assert found == written
@@ -124,11 +119,14 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_is_used(
     for step in (10, 20):
         write(checkpoints, step)
     damaged = checkpoints.folder / "step-000000020" / name
+    size = damaged.stat().st_size
     damage(damaged)
     refused: list[str] = []
     assert checked(checkpoints, refused) == 10
     assert len(refused) == 1
     assert str(damaged) in refused[0]
+    if damage is truncate and name != MANIFEST:
+        assert f"{size // 2} bytes, not the {size} " in refused[0]
 
 
 @pytest.mark.fault(20)
@@ -186,16 +184,6 @@ def test_every_single_flipped_bit_of_a_manifest_is_seen(
     )
 
 
-def test_a_damage_tells_both_values(checkpoints: CheckpointFolder) -> None:
-    path = write(checkpoints, 10).folder / "shared.pt"
-    size = path.stat().st_size
-    truncate(path)
-    refused: list[str] = []
-    assert checked(checkpoints, refused) is None
-    assert f"{size // 2} bytes" in refused[0]
-    assert str(size) in refused[0]
-
-
 def test_a_file_that_no_manifest_names_is_never_read(checkpoints: CheckpointFolder) -> None:
     written = write(checkpoints, 10)
     (written.folder / "rank1.pt").write_bytes(b"of nobody")
@@ -209,33 +197,23 @@ def test_a_file_that_no_manifest_names_is_never_read(checkpoints: CheckpointFold
 @pytest.mark.parametrize(
     ("changed", "inputs", "said"),
     [
-        ({"learning_rate": 0.2}, {"dataset": "1" * 64}, "settings"),
-        ({}, {"dataset": "2" * 64}, "dataset"),
-        ({}, {"dataset": "1" * 64, "weights": "3" * 64}, "weights"),
-        ({}, {}, "dataset"),
+        ({"learning_rate": 0.2}, {"dataset": "1" * 64}, ("settings", "learning_rate", "0.1", "0.2")),
+        ({}, {"dataset": "2" * 64}, ("dataset",)),
+        ({}, {"dataset": "1" * 64, "weights": "3" * 64}, ("weights",)),
+        ({}, {}, ("dataset",)),
     ],
     ids=["settings", "dataset", "weights", "without"],
 )
 def test_a_run_goes_on_from_its_own_checkpoints_alone(
-    checkpoints: CheckpointFolder, changed: dict[str, Any], inputs: dict[str, str], said: str
+    checkpoints: CheckpointFolder, changed: dict[str, Any], inputs: dict[str, str], said: tuple[str, ...]
 ) -> None:
     write(checkpoints, 10)
     other = CheckpointFolder(checkpoints.folder, definition(**{"learning_rate": 0.1} | changed), inputs)
     refused: list[str] = []
     assert list(other.valid(refused)) == []
     assert len(refused) == 1
-    assert said in refused[0]
-    assert str(checkpoints.folder / "step-000000010") in refused[0]
+    assert all(word in refused[0] for word in (*said, str(checkpoints.folder / "step-000000010")))
     assert steps(checkpoints) == [10]
-
-
-def test_other_settings_are_named_with_both_values(checkpoints: CheckpointFolder) -> None:
-    write(checkpoints, 10)
-    refused: list[str] = []
-    other = CheckpointFolder(checkpoints.folder, definition(learning_rate=0.2), checkpoints.inputs)
-    assert list(other.valid(refused)) == []
-    for word in ("learning_rate", "0.1", "0.2"):
-        assert word in refused[0]
 
 
 def test_a_checkpoint_of_another_version_is_refused_with_both(checkpoints: CheckpointFolder) -> None:

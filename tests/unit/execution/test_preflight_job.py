@@ -63,96 +63,78 @@ def test_ranks_that_found_all_as_planned_are_ok_in_every_line() -> None:
 
 
 def test_a_rank_on_a_cpu_names_no_gpus() -> None:
-    assert (
-        "ok      rank 0 on n1: local rank 0, cpu, CPUs 0-3, 4 threads"
-        in (judged(reported(0, device="cpu", visible_devices=""))["ok"])
-    )
+    lines = judged(reported(0, device="cpu", visible_devices=""))["ok"]
+    assert "ok      rank 0 on n1: local rank 0, cpu, CPUs 0-3, 4 threads" in lines
+
+
+PLACES = (
+    "planned were {} ranks, found {}. Look for options in the site's extra and srun_extra that place tasks."
+)
+PROGRAMS = "ranks run different programs: "
+BLIND = f"{DATASET} is not the same seen from {{}}. Work in a folder that all nodes share, and bind it "
 
 
 @pytest.mark.parametrize(
-    ("odd", "shape", "found"),
+    ("odd", "shape", "here", "said"),
     [
         pytest.param(
             [reported(2, host="n1", local_rank=2)],
-            "2x2",
-            "planned were 2x2 ranks, found n1: local ranks [0, 1, 2]; n2: local ranks [1]",
+            *("2x2", 1234567),
+            PLACES.format("2x2", "n1: local ranks [0, 1, 2]; n2: local ranks [1]"),
             id="three on one node and one on the other",
         ),
         pytest.param(
             [reported(2, host="n1", local_rank=2), reported(3, host="n1", local_rank=3)],
-            "2x2",
-            "planned were 2x2 ranks, found n1: local ranks [0, 1, 2, 3]",
+            *("2x2", 1234567),
+            PLACES.format("2x2", "n1: local ranks [0, 1, 2, 3]"),
             id="all on one node",
         ),
         pytest.param(
             [reported(3, local_rank=0)],
-            "2x2",
-            "planned were 2x2 ranks, found n1: local ranks [0, 1]; n2: local ranks [0, 0]",
+            *("2x2", 1234567),
+            PLACES.format("2x2", "n1: local ranks [0, 1]; n2: local ranks [0, 0]"),
             id="two of one local rank",
         ),
-        pytest.param(
-            [],
-            "4x1",
-            "planned were 4x1 ranks, found n1: local ranks [0, 1]; n2: local ranks [0, 1]",
-            id="fewer nodes than planned",
+        *(
+            pytest.param(
+                [],
+                *(shape, 1234567),
+                PLACES.format(shape, "n1: local ranks [0, 1]; n2: local ranks [0, 1]"),
+                id=f"fewer than {shape}",
+            )
+            for shape in ("4x1", "2x4")
         ),
+        pytest.param(
+            [reported(1, total=3.0), reported(3, total=9.0)],
+            *("2x2", 1234567),
+            "the all-reduce gave ranks [1, 3] another sum than 10. Set network_interface in the site "
+            "file, and ask the site which one is right.",
+            id="a wrong sum",
+        ),
+        pytest.param([reported(2, python="/usr/bin/python3 3.9.2")], "2x2", 1234567, PROGRAMS, id="a python"),
+        pytest.param([reported(2, torch="2.14.0")], "2x2", 1234567, PROGRAMS, id="a torch"),
+        *(
+            pytest.param(
+                [reported(rank, datasets={DATASET: seen}) for rank in (2, 3)],
+                *("2x2", 1234567),
+                BLIND.format("n2"),
+                id=f"a dataset of {seen} bytes",
+            )
+            for seen in (None, 1234)
+        ),
+        pytest.param([reported(0, datasets={})], "2x2", 1234567, BLIND.format("n1"), id="did not look"),
+        pytest.param([], "2x2", None, f"{DATASET} is missing. Run snakemake once more.", id="no dataset"),
     ],
 )
-def test_ranks_at_wrong_places_are_shown(odd: list[RankPreflight], shape: str, found: str) -> None:
-    assert (
-        f"NOT OK  {found}. Look for options in the site's extra and srun_extra that place tasks."
-        in (judged(*odd, shape=shape)["bad"])
-    )
-
-
-def test_ranks_that_are_missing_are_shown() -> None:
-    bad = judged(shape="2x4")["bad"]
-
-    assert bad[0].startswith(
-        "NOT OK  planned were 2x4 ranks, found n1: local ranks [0, 1]; n2: local ranks [0, 1]"
-    )
-
-
-def test_a_wrong_sum_names_the_ranks_that_got_it() -> None:
-    assert judged(reported(1, total=3.0), reported(3, total=9.0))["bad"] == [
-        "NOT OK  the all-reduce gave ranks [1, 3] another sum than 10. Set network_interface in the site "
-        "file, and ask the site which one is right."
-    ]
-
-
-@pytest.mark.parametrize(
-    ("other", "shown"),
-    [
-        ({"python": "/usr/bin/python3 3.9.2"}, "/usr/bin/python3 3.9.2 with torch 2.15.0"),
-        ({"torch": "2.14.0"}, "/env/bin/python 3.11.7 with torch 2.14.0"),
-    ],
-    ids=["python", "torch"],
-)
-def test_different_programs_are_shown(other: dict[str, str], shown: str) -> None:
-    (line,) = judged(reported(2, **other))["bad"]
-
-    assert line.startswith("NOT OK  ranks run different programs: ")
-    assert shown in line
-    assert "/env/bin/python 3.11.7 with torch 2.15.0" in line
-    assert line.endswith("Set python in the site file, or correct prelude.")
-
-
-@pytest.mark.parametrize("seen", [None, 1234], ids=["missing", "another size"])
-def test_a_node_that_sees_another_dataset_is_named(seen: int | None) -> None:
-    odd = [reported(rank, datasets={DATASET: seen}) for rank in (2, 3)]
-
-    assert judged(*odd)["bad"] == [
-        f"NOT OK  {DATASET} is not the same seen from n2. Work in a folder that all nodes share, and bind it "
-        "if there is a container."
-    ]
-
-
-def test_a_rank_that_did_not_look_counts_as_blind() -> None:
-    assert "is not the same seen from n1" in judged(reported(0, datasets={}))["bad"][0]
-
-
-def test_a_dataset_that_is_missing_where_the_job_began_is_said_once() -> None:
-    assert judged(here=None)["bad"] == [f"NOT OK  {DATASET} is missing. Run snakemake once more."]
+def test_what_is_not_as_planned_is_shown_with_its_ranks_and_a_fix(
+    odd: list[RankPreflight], shape: str, here: int | None, said: str
+) -> None:
+    line, *others = judged(*odd, shape=shape, here=here)["bad"]
+    assert line.startswith(f"NOT OK  {said}")
+    assert not others or shape == "2x4"
+    if said == PROGRAMS:
+        assert "/env/bin/python 3.11.7 with torch 2.15.0" in line
+        assert f"{odd[0].python} with torch {odd[0].torch}" in line
 
 
 def test_sizes_are_those_of_the_files_that_can_be_seen(tmp_path: Path) -> None:

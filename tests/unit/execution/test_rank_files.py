@@ -1,4 +1,4 @@
-"""From the notes that ranks leave to the one that explains how a run ended."""
+"""Notes of ranks and their supervisor: by files of one attempt, which forgets the one before it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,6 @@ from scalewise.execution.messages import Progress, RankSetup, TrainSpec
 from scalewise.execution.rank_files import RankFiles
 
 HOST = "node-a"
-
-GLOO = [
-    "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:41234",
-    "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection reset by peer",
-    "Broken pipe",
-]
 
 
 @pytest.fixture
@@ -40,128 +34,9 @@ def rank_setup() -> RankSetup:
     return small_runs.rank_setup(network_interface="eth0", **own)
 
 
-def raised(message: str) -> RuntimeError:
-    try:
-        raise RuntimeError(message)
-    except RuntimeError as error:
-        return error
-
-
-@pytest.mark.parametrize("message", GLOO)
-def test_the_cause_is_the_rank_that_raised_not_the_one_that_noticed(
-    rank_files: RankFiles, message: str
-) -> None:
-    for rank in range(3):
-        rank_files.started(rank, HOST)
-    rank_files.failed(0, HOST, raised(message), out_of_memory=False)
-    rank_files.failed(2, HOST, raised("label 11 is out of range"), out_of_memory=False)
-    rank_files.failed(1, HOST, raised(message), out_of_memory=False)
-    cause = rank_files.root_cause(3)
-    assert cause is not None
-    assert (cause.rank, cause.host) == (2, HOST)
-    assert cause.message == "RuntimeError: label 11 is out of range"
-
-
-def test_of_several_that_raised_the_first_is_the_cause(rank_files: RankFiles) -> None:
-    for rank in (1, 0):
-        rank_files.started(rank, HOST)
-        rank_files.failed(rank, HOST, raised(f"of rank {rank}"), out_of_memory=False)
-    cause = rank_files.root_cause(2)
-    assert cause is not None
-    assert cause.rank == 1
-
-
-def test_the_traceback_leads_to_the_line_that_raised(rank_files: RankFiles) -> None:
-    rank_files.failed(0, HOST, raised("here"), out_of_memory=False)
-    cause = rank_files.root_cause(1)
-    assert cause is not None
-    assert "in raised" in cause.traceback
-    assert "RuntimeError: here" in cause.traceback
-    assert not cause.out_of_memory
-
-
-def test_a_rank_that_was_killed_is_the_cause_though_its_peers_complain(rank_files: RankFiles) -> None:
-    for rank in range(2):
-        rank_files.started(rank, HOST)
-    rank_files.failed(0, HOST, raised(GLOO[0]), out_of_memory=False)
-    assert rank_files.root_cause(2) is None
-    (gone,) = rank_files.died_without_note(2)
-    assert (gone.rank, gone.host, gone.pid) == (1, HOST, os.getpid())
-
-
-def test_a_complaint_of_its_own_counts_even_beside_a_killed_rank(rank_files: RankFiles) -> None:
-    for rank in range(2):
-        rank_files.started(rank, HOST)
-    rank_files.failed(0, HOST, raised("the loss is NaN"), out_of_memory=False)
-    cause = rank_files.root_cause(2)
-    assert cause is not None
-    assert cause.rank == 0
-
-
-def test_where_all_ranks_only_lost_each_other_the_first_one_tells_it(rank_files: RankFiles) -> None:
-    for rank in range(2):
-        rank_files.started(rank, HOST)
-        rank_files.failed(rank, HOST, raised(GLOO[0]), out_of_memory=False)
-    cause = rank_files.root_cause(2)
-    assert cause is not None
-    assert cause.rank == 0
-    assert rank_files.died_without_note(2) == []
-
-
-TIMED_OUT = "[unbound_buffer.cc:78] Timed out waiting 30000ms for recv operation to complete"
-CLOSED = "[pair.cc:561] Connection closed by peer [10.0.0.1]:21927"
-
-
-@pytest.mark.parametrize(
-    ("messages", "named"),
-    [
-        pytest.param([TIMED_OUT, CLOSED], [1], id="the others waited for it"),
-        pytest.param([CLOSED, TIMED_OUT, TIMED_OUT], [0], id="two waited"),
-        pytest.param([TIMED_OUT, CLOSED, CLOSED], [], id="one of two"),
-        pytest.param([TIMED_OUT, TIMED_OUT], [], id="both waited"),
-        pytest.param([CLOSED], [], id="alone"),
-        pytest.param([TIMED_OUT, None, CLOSED], [1], id="one is silent"),
-    ],
-)
-def test_the_rank_that_all_others_waited_for_is_named_though_it_was_woken_to_be_ended(
-    rank_files: RankFiles, messages: list[str | None], named: list[int]
-) -> None:
-    for rank, message in enumerate(messages):
-        rank_files.started(rank, HOST)
-        if message is not None:
-            rank_files.failed(rank, HOST, raised(message), out_of_memory=False)
-    assert [note.rank for note in rank_files.unresponsive(len(messages))] == named
-
-
-@pytest.mark.parametrize("ending", ["finished", "failed", "terminated"])
-def test_a_rank_that_left_word_was_not_killed_from_outside(rank_files: RankFiles, ending: str) -> None:
-    rank_files.started(0, HOST)
-    assert [note.rank for note in rank_files.died_without_note(1)] == [0]
-    if ending == "failed":
-        rank_files.failed(0, HOST, raised("x"), out_of_memory=False)
-    else:
-        getattr(rank_files, ending)(0)
-    assert rank_files.died_without_note(1) == []
-
-
-def test_ranks_that_never_came_are_missing_and_not_killed(rank_files: RankFiles) -> None:
-    rank_files.started(1, HOST)
-    rank_files.finished(1)
-    assert rank_files.never_started(4) == [0, 2, 3]
-    assert rank_files.died_without_note(4) == []
-    assert rank_files.root_cause(4) is None
-
-
-def test_out_of_memory_is_told_apart(rank_files: RankFiles) -> None:
-    rank_files.failed(0, HOST, raised("CUDA out of memory"), out_of_memory=True)
-    cause = rank_files.root_cause(1)
-    assert cause is not None
-    assert cause.out_of_memory
-
-
 def test_an_attempt_forgets_the_one_before_it(rank_files: RankFiles, rank_setup: RankSetup) -> None:
     rank_files.started(0, HOST)
-    rank_files.failed(0, HOST, raised("of yesterday"), out_of_memory=False)
+    rank_files.failed(0, HOST, RuntimeError("of yesterday"), out_of_memory=False)
     rank_files.progress(Progress(epoch=3, epochs=9))
     rank_files.publish_endpoint("10.0.0.1", 41234)
     rank_files.begin(rank_setup)

@@ -1,19 +1,23 @@
-"""A job whose time is over goes back into the queue, unless it is being cancelled; a refusal is told."""
+"""Jobs whose time is over and jobs that are preempted go back into the queue; a refusal is reported."""
 
 from __future__ import annotations
 
 import math
+import os
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.stand_ins import stand_ins
 
 from scalewise.execution import train_job
 from scalewise.execution.messages import GracefulStop
 from scalewise.execution.requeue import Requeue, requeue_after, requeue_job
 from scalewise.execution.run import RunFailedError
 from scalewise.execution.run_lock import LockTimeoutError
-from scalewise.execution.slurm import requeue, seconds_left
+from scalewise.execution.slurm import REQUEUE_ATTEMPTS, PreemptionWatch, requeue, seconds_left
 from scalewise.execution.supervisor import ExitStatus
 from scalewise.execution.watchdog import JOB_END
 
@@ -21,71 +25,80 @@ JOB = {"SLURM_JOB_ID": "7"}
 
 
 @pytest.fixture
-def slurm_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stand-ins of squeue and scontrol, the latter writes down what it is told."""
-    folder = tmp_path / "programs"
-    folder.mkdir()
-    answer(folder, "squeue", "echo RUNNING")
-    answer(folder, "scontrol", f'echo "$@" >> {tmp_path}/asked')
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-    return folder
+def answer(programs: Path, tmp_path: Path) -> Callable[[str, str], None]:
+    """Gives a stand-in of squeue or scontrol another script; scontrol writes down its arguments first."""
+
+    def answer(program: str, script: str) -> None:
+        noted = f"echo \"$@\" >> '{tmp_path}/asked'\n" if program == "scontrol" else ""
+        stand_ins(programs, {program: noted + script})
+
+    answer("squeue", "echo RUNNING")
+    answer("scontrol", "exit 0")
+    return answer
 
 
-def answer(folder: Path, program: str, script: str) -> None:
-    (folder / program).write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
-    (folder / program).chmod(0o755)
+@pytest.fixture
+def asked(tmp_path: Path) -> Callable[[], list[str]]:
+    """Returns the arguments of each scontrol."""
+    file = tmp_path / "asked"
+    return lambda: file.read_text(encoding="utf-8").splitlines() if file.exists() else []
 
 
-def test_a_running_job_is_put_back(slurm_programs: Path, tmp_path: Path) -> None:
-    assert requeue(JOB) == ""
-    assert (tmp_path / "asked").read_text(encoding="utf-8") == "requeue 7\n"
-
-
-@pytest.mark.parametrize("state", ["COMPLETING", "CANCELLED", ""])
-def test_a_job_that_somebody_ends_stays_ended(slurm_programs: Path, tmp_path: Path, state: str) -> None:
-    answer(slurm_programs, "squeue", f"echo {state}")
-    assert requeue(JOB) == f"Slurm job 7 is {state or 'unknown to squeue'}"
-    assert not (tmp_path / "asked").exists()
-
-
-def test_a_controller_that_does_not_answer_squeue_may_still_take_it_back(slurm_programs: Path) -> None:
-    answer(slurm_programs, "squeue", "exit 1")
-    assert requeue(JOB) == ""
-
-
-def test_outside_of_slurm_there_is_nothing_to_put_back(slurm_programs: Path, tmp_path: Path) -> None:
-    assert requeue({}) == "this is no Slurm job"
-    assert not (tmp_path / "asked").exists()
+Answer = Callable[[str, str], None]
+Asked = Callable[[], list[str]]
 
 
 @pytest.mark.parametrize(
-    ("script", "why"),
+    ("environ", "squeue", "refusal"),
     [
-        ("echo 'Requested operation is presently disabled' >&2; exit 1", "Requested operation is presently"),
-        ("exit 3", "scontrol ended with 3"),
+        pytest.param(JOB, "echo RUNNING", "", id="running"),
+        pytest.param(JOB, "exit 1", "", id="the controller does not answer"),
+        pytest.param(JOB, "echo COMPLETING", "Slurm job 7 is COMPLETING", id="completing"),
+        pytest.param(JOB, "echo CANCELLED", "Slurm job 7 is CANCELLED", id="cancelled"),
+        pytest.param(JOB, "echo", "Slurm job 7 is unknown to squeue", id="unknown"),
+        pytest.param({}, "echo RUNNING", "this is no Slurm job", id="outside of Slurm"),
+    ],
+)
+def test_a_running_job_is_put_back_and_one_that_somebody_ends_stays_ended(
+    environ: dict[str, str], squeue: str, refusal: str, answer: Answer, asked: Asked
+) -> None:
+    answer("squeue", squeue)
+    assert requeue(environ) == refusal
+    assert asked() == ([] if refusal else ["requeue 7"])
+
+
+@pytest.mark.parametrize(
+    ("script", "saved", "first", "second"),
+    [
+        (
+            "echo 'is disabled' >&2; exit 1",
+            True,
+            "to resume",
+            "it does not: is disabled. Another try resumes",
+        ),
+        (
+            "exit 3",
+            False,
+            "to start again from the beginning",
+            "scontrol ended with 3. Another try starts again",
+        ),
     ],
 )
 def test_why_a_job_was_not_put_back_stands_in_the_log_of_the_run(
-    slurm_programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, why: str
+    script: str,
+    saved: bool,
+    first: str,
+    second: str,
+    answer: Answer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    answer(slurm_programs, "scontrol", script)
+    answer("scontrol", script)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    requeue_job(tmp_path / "train.log", "study/d2.r1", saved=True)
-    first, second = (tmp_path / "train.log").read_text(encoding="utf-8").splitlines()
-    assert first.endswith("Slurm job 7 goes back into the queue, to resume")
-    assert f"it does not: {why}" in second
-    assert second.endswith("Another try resumes")
-
-
-def test_without_a_checkpoint_of_its_end_a_run_does_not_say_that_it_goes_on_from_one(
-    slurm_programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answer(slurm_programs, "scontrol", "exit 3")
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    requeue_job(tmp_path / "train.log", "study/d2.r1", saved=False)
-    first, second = (tmp_path / "train.log").read_text(encoding="utf-8").splitlines()
-    assert first.endswith("goes back into the queue, to start again from the beginning")
-    assert second.endswith("Another try starts again from the beginning")
+    requeue_job(tmp_path / "train.log", "study/d2.r1", saved=saved)
+    before, after = (tmp_path / "train.log").read_text(encoding="utf-8").splitlines()
+    assert before.endswith(f"Slurm job 7 goes back into the queue, {first}")
+    assert second in after
 
 
 @pytest.mark.parametrize(
@@ -117,29 +130,21 @@ def test_a_run_whose_ranks_did_not_stop_together_does_not_go_back_into_the_queue
 @pytest.mark.parametrize(
     ("told", "seconds"),
     [
-        ("0:09", 9.0),
-        ("04:00", 240.0),
-        ("1:02:03", 3723.0),
-        ("2-01:00:05", 176_405.0),
-        ("UNLIMITED", math.inf),
-        ("INVALID", None),
-        ("NOT_SET", None),
-        ("", None),
+        ("echo 0:09", 9.0),
+        ("echo 04:00", 240.0),
+        ("echo 1:02:03", 3723.0),
+        ("echo 2-01:00:05", 176_405.0),
+        ("echo UNLIMITED", math.inf),
+        ("echo INVALID", None),
+        ("echo NOT_SET", None),
+        ("echo", None),
+        ("exit 1", None),
     ],
 )
-def test_what_slurm_leaves_a_job_is_read_as_seconds(
-    slurm_programs: Path, told: str, seconds: float | None
-) -> None:
-    answer(slurm_programs, "squeue", f'[ "$*" = "--noheader --jobs=7 --format=%L" ] && echo {told}')
+def test_what_slurm_leaves_a_job_is_read_as_seconds(answer: Answer, told: str, seconds: float | None) -> None:
+    answer("squeue", f'[ "$*" = "--noheader --jobs=7 --format=%L" ] && {told}')
     assert seconds_left(JOB) == seconds
-
-
-def test_what_is_left_of_a_job_is_unknown_outside_of_slurm_and_while_it_does_not_answer(
-    slurm_programs: Path,
-) -> None:
     assert seconds_left({}) is None
-    answer(slurm_programs, "squeue", "exit 1")
-    assert seconds_left(JOB) is None
 
 
 HOURS = 3600.0
@@ -155,18 +160,118 @@ HOURS = 3600.0
     ],
 )
 def test_a_job_that_has_waited_trains_for_what_is_left_of_it(
-    slurm_programs: Path, told: str, waited: float, least: float, most: float
+    answer: Answer, told: str, waited: float, least: float, most: float
 ) -> None:
-    answer(slurm_programs, "squeue", told)
+    answer("squeue", told)
     now = time.monotonic()
     assert least <= train_job.end_of_job(JOB, 10 * HOURS, now - waited) - now <= most
 
 
-def test_a_job_of_which_too_little_is_left_says_how_much_and_what_to_do(slurm_programs: Path) -> None:
-    answer(slurm_programs, "squeue", "echo 2:00")
+def test_a_job_of_which_too_little_is_left_says_how_much_and_what_to_do(answer: Answer) -> None:
+    answer("squeue", "echo 2:00")
     with pytest.raises(LockTimeoutError) as busy:
         train_job.end_of_job(JOB, 10 * HOURS, time.monotonic() - 3000)
     assert str(busy.value) == (
         "another training of this run ended without a result after 3000 s of waiting, and 50 s of this job "
         "are left to train in, less than 60 s. Run snakemake again: a new job has all of its time."
     )
+
+
+class Queue:
+    """A watch of preempted jobs, and what became of them."""
+
+    def __init__(self, answer: Answer, asked: Asked, folder: Path) -> None:
+        self._answer, self.asked, self.folder = answer, asked, folder
+        self.said: list[str] = []
+        self.given_up = 0
+
+    def shows(self, *jobs: str, folder: Path | None = None, times: int = 0) -> None:
+        """What squeue shows from now on, and how often the watch looks at it."""
+        lines = "".join(f"echo '{job}|{folder or self.folder}'\n" for job in jobs)
+        expected = f"--user={os.getuid()} --states=PREEMPTED,NODE_FAIL"
+        self._answer("squeue", f'[ "$2 $3" = "{expected}" ] || exit 1\n{lines}')
+        for _ in range(times):
+            self.watch.look()
+
+    def refuses(self) -> None:
+        self._answer("scontrol", "echo 'Job is pending execution for job 7' >&2; exit 1")
+
+    def begin(self) -> None:
+        """A watch that begins now."""
+        self.watch = PreemptionWatch(self.folder, self.said.append, self._give_up)
+
+    def _give_up(self) -> None:
+        self.given_up += 1
+
+
+@pytest.fixture
+def queue(answer: Answer, asked: Asked, tmp_path: Path) -> Queue:
+    queue = Queue(answer, asked, tmp_path / "study")
+    queue.shows("6")
+    queue.begin()
+    return queue
+
+
+def test_a_job_seen_preempted_twice_goes_back_into_the_queue_each_time(queue: Queue) -> None:
+    # job 6 was preempted before
+    queue.shows("6", "7", "8", times=1)
+    assert queue.asked() == []
+    queue.shows("6", "7", "8", times=1)
+    assert queue.asked() == ["requeue 7", "requeue 8"]
+    assert queue.said[0] == (
+        "Slurm job 7 was preempted or lost its node and had ended; it is back in the queue."
+    )
+    queue.shows(times=1)
+    queue.shows("7", times=2)
+    assert queue.asked() == ["requeue 7", "requeue 8", "requeue 7"]
+    assert queue.given_up == 0
+
+
+def test_jobs_that_slurm_requeues_by_itself_or_of_other_folders_are_left_alone(
+    queue: Queue, tmp_path: Path
+) -> None:
+    for _ in range(3):
+        queue.shows("7", times=1)
+        queue.shows(times=1)
+    queue.shows("9", folder=tmp_path / "other", times=3)
+
+    assert queue.asked() == []
+
+
+def test_a_job_that_slurm_does_not_take_back_ends_the_study_with_the_reason(queue: Queue) -> None:
+    queue.refuses()
+    queue.shows("7", times=REQUEUE_ATTEMPTS)
+    assert queue.given_up == 0
+    queue.shows("7", times=1)
+
+    assert queue.asked() == ["requeue 7"] * REQUEUE_ATTEMPTS
+    assert queue.given_up == 1
+    assert queue.said == [
+        "Slurm job 7 was preempted or lost its node, and Slurm does not take it back "
+        "(Job is pending execution for job 7). Ending. The same command makes what is missing."
+    ]
+
+
+def test_a_refusal_that_passes_and_a_squeue_that_fails_end_nothing(
+    queue: Queue, answer: Answer, programs: Path
+) -> None:
+    queue.refuses()
+    queue.shows("7", times=REQUEUE_ATTEMPTS)
+    answer("scontrol", "exit 0")
+    queue.watch.look()
+    (programs / "squeue").unlink()
+    queue.watch.look()
+
+    assert queue.given_up == 0
+    assert len(queue.said) == 1
+
+
+def test_it_watches_by_itself_until_it_gives_up(queue: Queue) -> None:
+    given_up = threading.Event()
+    watch = PreemptionWatch(queue.folder, queue.said.append, given_up.set, poll_seconds=0.01)
+    queue.refuses()
+    queue.shows("7")
+    watch.start()
+
+    assert given_up.wait(60)
+    assert len(queue.said) == 1

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import math
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 from tests.planned_job import plan_one_run, train_arguments
-from tests.planting import provenance, run_record
+from tests.planting import leave_failure, provenance, run_record
 from tests.small_runs import definition, rank_setup
-from tests.waiting import LIMIT_SECONDS
 
 import cli
 from scalewise.execution import run, train_job
@@ -31,14 +27,19 @@ from scalewise.execution.messages import GracefulStop, Progress, RankSetup, Trai
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.requeue import Requeue, requeue_after
 from scalewise.execution.run import RunFailedError, refuse_start, resume_or_begin
-from scalewise.execution.run_lock import LOCK, LockLostError, LockOwner, lock_run
+from scalewise.execution.run_lock import LOCK, LockLostError, LockOwner
+from scalewise.execution.run_log import SHOWN_BYTES
 from scalewise.execution.supervisor import ExitStatus, RankGroup
+from scalewise.execution.train_job import TrainOptions, prepare_program_folder, run_train_job
+from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.site import Container
 from scalewise.plan.jobs.launch import Launch, SiteLaunch
+from scalewise.plan.plan_file import Limits
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import (
     HISTORY,
     RECORD,
+    RECORD_LOG,
     RUN_RECORDS,
     SUMMARY,
     History,
@@ -331,27 +332,6 @@ def test_a_run_that_another_has_taken_leaves_the_log_to_it(
     assert capsys.readouterr().err == "scalewise: another has it\n"
 
 
-def test_a_ctrl_c_while_another_trains_the_run_is_one_line_and_no_traceback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    command = Command(tmp_path, monkeypatch, SiteLaunch())
-    with lock_run(tmp_path, 0, print):
-        process = subprocess.Popen(
-            [sys.executable, str(Path(cli.__file__)), *command.arguments],
-            env=os.environ | {"SCALEWISE_MACHINE_LOCK": str(tmp_path / "lock")},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stderr is not None
-        assert "is training this run" in process.stderr.readline()
-        process.send_signal(signal.SIGINT)
-        (line,) = process.communicate(timeout=LIMIT_SECONDS)[1].splitlines()
-    assert process.returncode == 1
-    assert line == (
-        "scalewise: study/d2.r1 interrupted while no rank of it was at work; the same command trains it"
-    )
-
-
 def ordered(command: Command, monkeypatch: pytest.MonkeyPatch, waits: bool) -> tuple[int, list[RankGroup]]:
     """What train.py makes of a run of ten minutes, once it holds the folder; its exit code first."""
     orders: list[RankGroup] = []
@@ -447,3 +427,60 @@ def test_a_container_sees_a_run_whose_results_lie_behind_a_link(
     code, (rank_group,) = ordered(Command(folder, monkeypatch, launch), monkeypatch, waits=False)
     assert code == 0
     assert f"--bind={folder.resolve()}" in rank_group.launch.argv
+
+
+OF_PROGRAM = definition(2).model_copy(update={"settings": ProgramSettings(program="train.py")})
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+def test_a_run_begins_in_an_emptied_folder_unless_its_program_goes_on_by_itself(
+    tmp_path: Path, resumes: bool
+) -> None:
+    folder = tmp_path / "program"
+    prepare_program_folder(folder, keep=resumes)
+    (folder / "last.pt").write_text("of a run that was cut off")
+
+    prepare_program_folder(folder, keep=resumes)
+
+    assert folder.is_dir()
+    assert (folder / "last.pt").exists() == resumes
+
+
+@pytest.mark.parametrize("permanent", [False, True])
+def test_what_would_end_alike_is_not_tried_again(tmp_path: Path, permanent: bool) -> None:
+    leave_failure(tmp_path, OF_PROGRAM, "failed", "64 samples a step, 32 were planned", permanent=permanent)
+
+    rank_files = RankFiles(tmp_path / "attempt")
+    same = load_history(tmp_path, OF_PROGRAM, {}, rank_files)
+    assert (would_fail_again(same, 60) is not None) == permanent
+    changed = OF_PROGRAM.model_copy(update={"settings": ProgramSettings(program="other.py")})
+    assert would_fail_again(load_history(tmp_path, changed, {}, rank_files), 60) is None
+
+
+def test_what_a_failed_run_printed_is_bounded_before_snakemake_shows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "train.log"
+
+    def fail(*_given: object) -> int:
+        log.write_bytes(b"a bar of progress\r" * 100_000)
+        raise RunFailedError("own/d2.r1 failed: no more samples")
+
+    monkeypatch.setattr(train_job, "train_or_reuse", fail)
+    options = TrainOptions(
+        definition=OF_PROGRAM,
+        dataset=None,
+        weights=None,
+        log=log,
+        limits=Limits(limit_seconds=60.0, timeout_seconds=60),
+        attempt=1,
+        summary=tmp_path / "summary.json",
+    )
+    before = signal.getsignal(signal.SIGUSR1)
+    try:
+        assert run_train_job(options, SiteLaunch()) == 1
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+    assert log.stat().st_size < 2 * SHOWN_BYTES
+    assert (tmp_path / RECORD_LOG).stat().st_size == 1_800_000

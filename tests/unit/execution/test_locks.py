@@ -1,4 +1,4 @@
-"""A run has one writer at a time, on one machine or many: real processes and the real file."""
+"""A run has one writer at a time, and a measured training the machine to itself: real processes and files."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ import shutil
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.stand_ins import stand_ins
 from tests.unit.conftest import Process, StartPython, said
 from tests.waiting import LIMIT_SECONDS, wait_until
 
 from scalewise.execution import run_lock
+from scalewise.execution.machine_lock import MachineBusyError, machine_lock
 from scalewise.execution.run_lock import (
     HEARTBEAT_SECONDS,
     LOST_SECONDS,
@@ -25,11 +28,17 @@ from scalewise.execution.run_lock import (
 )
 
 HOLD = """
-import sys
+import os, sys
 from pathlib import Path
+from scalewise.execution.machine_lock import machine_lock
 from scalewise.execution.run_lock import lock_run
-with lock_run(Path(sys.argv[1]), 3600, lambda text: print(text, flush=True)) as hold:
-    print("holds", hold.waited, flush=True)
+path, user = Path(sys.argv[1]), int(sys.argv[2])
+of_run = path.is_dir()
+if user:
+    os.setuid(user)
+say = lambda text: print(text, flush=True)
+with lock_run(path, 3600, say) if of_run else machine_lock(3600, say, str(path)):
+    print("holds", flush=True)
     sys.stdin.read()
 """
 
@@ -71,7 +80,7 @@ for round in range(rounds):
             os._exit(0)
 """
 
-Start = Callable[..., Process]
+Hold = Callable[..., Process]
 
 
 @pytest.fixture
@@ -81,10 +90,21 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture(params=["of a run", "of the machine"])
+def lock(request: pytest.FixtureRequest, folder: Path) -> Path:
+    """The folder of a run, or the file that a machine's trainings lock."""
+    return folder if request.param == "of a run" else folder.with_name("training.lock")
+
+
 @pytest.fixture
-def start(folder: Path, start_python: StartPython) -> Start:
-    """Starts a Python program on the folder."""
-    return lambda program, *arguments, **further: start_python(program, str(folder), *arguments, **further)
+def hold(start_python: StartPython) -> Hold:
+    """Starts a process that takes a lock, as a user, and keeps it until its stdin is closed."""
+    return lambda path, user=0: start_python(HOLD, str(path), str(user))
+
+
+def take(path: Path, told: Callable[[str], None], seconds: float = 0) -> AbstractContextManager[object]:
+    """Take the lock of a run or of the machine in this process."""
+    return lock_run(path, seconds, told) if path.is_dir() else machine_lock(seconds, told, str(path))
 
 
 class Clock:
@@ -152,35 +172,43 @@ def test_a_free_run_is_taken_at_once_and_left_as_it_was(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_the_second_waits_is_told_of_whom_and_gets_the_run_when_the_first_ends(
-    start: Start, folder: Path
+def test_the_second_waits_is_told_of_whom_and_has_its_turn_when_the_first_ends(
+    hold: Hold, lock: Path
 ) -> None:
-    first = start(HOLD)
-    assert said(first) == "holds False\n"
-    second = start(HOLD)
-    assert said(second).startswith(f"process {first.pid} on {os.uname().nodename} is training this run; ")
+    first = hold(lock)
+    assert said(first) == "holds\n"
+    second = hold(lock)
+    waits = said(second)
+    assert f"process {first.pid}" in waits
+    assert ("is training this run; " if lock.is_dir() else "waiting: another Scalewise run is using") in waits
     assert second.poll() is None
     first.communicate(input="")
-    assert said(second) == "holds True\n"
+    assert said(second) == "holds\n"
     assert second.communicate(input="")[0] == ""
     assert second.returncode == 0
-    assert list(folder.iterdir()) == []
+    assert not lock.is_dir() or list(lock.iterdir()) == []
 
 
-def test_a_training_that_was_killed_on_this_host_is_replaced_at_once(start: Start, folder: Path) -> None:
-    first = start(HOLD)
-    assert said(first) == "holds False\n"
+def test_a_training_that_was_killed_is_replaced_at_once(hold: Hold, lock: Path) -> None:
+    first = hold(lock)
+    assert said(first) == "holds\n"
     first.send_signal(signal.SIGKILL)
     first.wait()
-    with lock_run(folder, 0, never_told) as hold:
-        assert not hold.waited
-    assert list(folder.iterdir()) == []
+    with take(lock, never_told):
+        pass
 
 
-def test_a_killed_training_that_nobody_has_buried_is_replaced_too(start: Start, folder: Path) -> None:
+def test_a_training_that_raises_gives_its_lock_back(lock: Path) -> None:
+    with pytest.raises(KeyError), take(lock, never_told):
+        raise KeyError("in the training")
+    with take(lock, never_told):
+        pass
+
+
+def test_a_killed_training_that_nobody_has_buried_is_replaced_too(hold: Hold, folder: Path) -> None:
     """In a container without an init process, the dead stay in the table of processes."""
-    first = start(HOLD)
-    assert said(first) == "holds False\n"
+    first = hold(folder)
+    assert said(first) == "holds\n"
     first.send_signal(signal.SIGKILL)
     os.waitid(os.P_PID, first.pid, os.WEXITED | os.WNOWAIT)
     assert Path(f"/proc/{first.pid}").exists()
@@ -189,14 +217,14 @@ def test_a_killed_training_that_nobody_has_buried_is_replaced_too(start: Start, 
 
 
 def test_another_process_with_the_number_of_a_dead_training_does_not_hold_its_run(
-    start: Start, folder: Path
+    hold: Hold, start_python: StartPython, folder: Path
 ) -> None:
     """After a restart of the machine, numbers are given anew."""
-    first = start(HOLD)
-    assert said(first) == "holds False\n"
+    first = hold(folder)
+    assert said(first) == "holds\n"
     first.send_signal(signal.SIGKILL)
     first.wait()
-    stranger = start("import sys; sys.stdin.read()")
+    stranger = start_python("import sys; sys.stdin.read()")
     path = note(folder)
     left = json.loads(path.read_text(encoding="utf-8")) | {"pid": stranger.pid}
     path.write_text(json.dumps(left), encoding="utf-8")
@@ -204,52 +232,115 @@ def test_another_process_with_the_number_of_a_dead_training_does_not_hold_its_ru
         pass
 
 
-def test_a_training_that_raises_gives_the_run_back(folder: Path) -> None:
-    with pytest.raises(KeyError), lock_run(folder, 0, never_told):
-        raise KeyError("in the training")
-    assert list(folder.iterdir()) == []
-
-
 EARLIER = {"job": "4711", "restart": 0}
 AGAIN = {"job": "4711", "restart": 1}
 
 
-def test_a_job_that_slurm_starts_anew_replaces_an_earlier_start_on_another_node_that_is_silent(
-    folder: Path, clock: Clock
+def fake_squeue(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_ins(folder, {"squeue": script})
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+
+@pytest.mark.parametrize(
+    ("other", "mine", "squeue", "silence", "note_of_wait"),
+    [
+        pytest.param(
+            EARLIER,
+            AGAIN,
+            None,
+            LOST_SECONDS,
+            "an earlier start of Slurm job 4711 on node-far-away may still be at work",
+            id="an earlier start of the job on another node",
+        ),
+        pytest.param({}, {}, None, 60, "process 1 on node-far-away", id="a process on an unknown host"),
+        *(
+            pytest.param(EARLIER, {"job": "4712"}, answer, 60, "Slurm job 4711", id=answer)
+            for answer in (
+                "echo 'Unable to contact slurm controller' >&2; exit 1",
+                # a node does not answer, and its processes may live
+                "echo NODE_FAIL",
+            )
+        ),
+        *(
+            pytest.param(EARLIER, {"job": "4712"}, answer, 0, None, id=answer)
+            for answer in (
+                *("echo COMPLETED", "echo TIMEOUT", "echo DEADLINE", "exit 0"),
+                "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1",
+            )
+        ),
+    ],
+)
+def test_a_holder_that_has_ended_or_is_silent_for_long_is_replaced(
+    other: dict[str, Any],
+    mine: dict[str, Any],
+    squeue: str | None,
+    silence: float,
+    note_of_wait: str | None,
+    folder: Path,
+    clock: Clock,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    leave(folder, owner(**EARLIER))
+    if squeue is not None:
+        monkeypatch.setattr(run_lock, "POLL_SECONDS", 20.0)  # asked less often, for a faster test
+        fake_squeue(tmp_path / "bin", squeue, monkeypatch)
+    leave(folder, owner(**other))
     notes: list[str] = []
-    with lock_run(folder, 600, notes.append, me(**AGAIN)) as hold:
-        assert hold.waited
-    assert LOST_SECONDS < clock.now - 1000 < LOST_SECONDS + 5
-    assert notes == [
-        "an earlier start of Slurm job 4711 on node-far-away may still be at work; waiting for it to end, or "
-        "to give no sign of life for 15 s"
-    ]
+    with lock_run(folder, 3600, notes.append, me(**mine), silence_seconds=60) as hold:
+        assert hold.waited == bool(silence)
+    assert silence <= clock.now - 1000 <= 2 * silence
+    assert len(notes) == bool(silence)
+    assert note_of_wait is None or note_of_wait in notes[0]
     assert list(folder.iterdir()) == []
 
 
-def test_an_earlier_start_of_the_same_job_that_lives_on_keeps_its_run(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("other", "mine", "beats", "state"),
+    [
+        # its node stopped answering Slurm, which has started the job elsewhere; its processes live
+        pytest.param(EARLIER, AGAIN, True, None, id="an earlier start that gives signs of life"),
+        pytest.param({}, {}, True, None, id="an unknown host that gives signs of life"),
+        pytest.param({"host": "here", "pid": os.getpid()}, AGAIN, False, None, id="a process outside Slurm"),
+        *(
+            pytest.param(EARLIER, {"job": "4712"}, False, state, id=state)
+            for state in ("RUNNING", "COMPLETING", "SUSPENDED", "PENDING")
+        ),
+    ],
+)
+def test_a_holder_that_is_there_keeps_its_run_however_long_others_wait(
+    other: dict[str, Any],
+    mine: dict[str, Any],
+    beats: bool,
+    state: str | None,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its node stopped answering Slurm, which has started the job elsewhere; its processes go on."""
-    path = leave(folder, owner(**EARLIER))
+    if other.get("host") == "here":
+        other = other | {"host": LockOwner.this_process().host}
+    if state is not None:
+        monkeypatch.setattr(run_lock, "POLL_SECONDS", 50.0)
+        fake_squeue(tmp_path / "bin", f"echo {state}", monkeypatch)
+    path = leave(folder, owner(**other))
 
     def beat() -> None:
-        if time.slept % (HEARTBEAT_SECONDS / run_lock.POLL_SECONDS) == 0:
+        if beats and time.slept % (HEARTBEAT_SECONDS / run_lock.POLL_SECONDS) == 0:
             os.utime(path, (time.now, time.now))
 
     time = Clock(beat)
     monkeypatch.setattr(run_lock, "time", time)
-    with pytest.raises(LockTimeoutError), lock_run(folder, 600, lambda text: None, me(**AGAIN)):
+    with (
+        pytest.raises(LockTimeoutError, match="more than 600 s"),
+        lock_run(folder, 600, lambda text: None, me(**mine), silence_seconds=60),
+    ):
         raise AssertionError("two trainings at once")
     assert json.loads(path.read_text(encoding="utf-8"))["token"] == "other"
 
 
 def test_an_earlier_start_of_the_same_job_on_this_node_is_replaced_when_its_process_has_gone(
-    start: Start, folder: Path, clock: Clock
+    start_python: StartPython, folder: Path, clock: Clock
 ) -> None:
-    stranger = start("import sys; sys.stdin.read()")
+    stranger = start_python("import sys; sys.stdin.read()")
     here = {"host": LockOwner.this_process().host, "pid": stranger.pid, **EARLIER}
     leave(folder, owner(**here, start_ticks=run_lock._start_ticks(stranger.pid)))
     with pytest.raises(LockTimeoutError), lock_run(folder, 60, lambda text: None, me(**AGAIN)):
@@ -268,45 +359,6 @@ def test_a_start_that_leaves_in_order_is_not_waited_for_by_the_next(folder: Path
     with lock_run(folder, 0, never_told, me(**AGAIN)):
         pass
     assert clock.slept == 0
-
-
-def test_a_restarted_job_does_not_take_a_run_from_a_training_outside_slurm(
-    folder: Path, clock: Clock
-) -> None:
-    leave(folder, owner(host=LockOwner.this_process().host, pid=os.getpid()))
-    mine = me(job="4711", restart=1)
-    with pytest.raises(LockTimeoutError), lock_run(folder, 3, lambda text: None, mine):
-        raise AssertionError("two trainings at once")
-
-
-def test_a_holder_on_an_unknown_host_that_falls_silent_is_replaced(folder: Path, clock: Clock) -> None:
-    leave(folder, owner())
-    notes: list[str] = []
-    with lock_run(folder, 3600, notes.append, silence_seconds=60) as hold:
-        assert hold.waited
-        assert 60 < clock.now - 1000 < 70
-    assert len(notes) == 1
-    assert "process 1 on node-far-away" in notes[0]
-    assert list(folder.iterdir()) == []
-
-
-def test_a_holder_on_an_unknown_host_that_gives_signs_of_life_keeps_its_run(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = leave(folder, owner())
-
-    def beat() -> None:
-        if time.slept % 20 == 0:  # every ten seconds
-            os.utime(path, (time.now, time.now))
-
-    time = Clock(beat)
-    monkeypatch.setattr(run_lock, "time", time)
-    with (
-        pytest.raises(LockTimeoutError, match="more than 600 s"),
-        lock_run(folder, 600, lambda text: None, silence_seconds=60),
-    ):
-        raise AssertionError("two trainings at once")
-    assert json.loads(path.read_text(encoding="utf-8"))["token"] == "other"
 
 
 def test_a_training_gives_signs_of_life(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,67 +438,9 @@ def test_a_damaged_holder_file_keeps_nobody_out_for_long(content: bytes, folder:
     assert list(folder.iterdir()) == []
 
 
-def fake_squeue(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder.mkdir()
-    program = folder / "squeue"
-    program.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        pytest.param("echo COMPLETED", id="completed"),
-        pytest.param("echo TIMEOUT", id="timed out"),
-        pytest.param("echo DEADLINE", id="past its deadline"),
-        pytest.param("exit 0", id="unknown and no error"),
-        pytest.param("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", id="forgotten"),
-    ],
-)
-def test_another_job_that_slurm_says_has_ended_is_replaced_at_once(
-    answer: str, folder: Path, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake_squeue(tmp_path / "bin", answer, monkeypatch)
-    leave(folder, owner(job="4711"))
-    with lock_run(folder, 0, never_told, me(job="4712")):
-        pass
-    assert list(folder.iterdir()) == []
-
-
-@pytest.mark.parametrize("state", ["RUNNING", "COMPLETING", "SUSPENDED", "PENDING"])
-def test_another_job_that_slurm_says_is_there_keeps_its_run_however_silent(
-    state: str, folder: Path, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_lock, "POLL_SECONDS", 50.0)  # asked less often, for a faster test
-    fake_squeue(tmp_path / "bin", f"echo {state}", monkeypatch)
-    leave(folder, owner(job="4711"))
-    mine = me(job="4712")
-    with pytest.raises(LockTimeoutError), lock_run(folder, 600, lambda text: None, mine, silence_seconds=60):
-        raise AssertionError("two trainings at once")
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        pytest.param("echo 'Unable to contact slurm controller' >&2; exit 1", id="the controller is away"),
-        pytest.param("echo NODE_FAIL", id="a node does not answer, and its processes may live"),
-    ],
-)
-def test_where_slurm_cannot_say_silence_decides(
-    answer: str, folder: Path, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_lock, "POLL_SECONDS", 20.0)
-    fake_squeue(tmp_path / "bin", answer, monkeypatch)
-    leave(folder, owner(job="4711"))
-    with lock_run(folder, 3600, lambda text: None, me(job="4712"), silence_seconds=60):
-        assert 60 < clock.now - 1000 < 120
-    assert list(folder.iterdir()) == []
-
-
-def contend(start: Start, folder: Path, processes: int, rounds: int, ending: str) -> tuple[int, str]:
+def contend(start: StartPython, folder: Path, processes: int, rounds: int, ending: str) -> tuple[int, str]:
     """Turns taken, and what the contenders said, when all begin at once."""
-    contenders = [start(CONTEND, str(rounds), ending) for _ in range(processes)]
+    contenders = [start(CONTEND, str(folder), str(rounds), ending) for _ in range(processes)]
     for contender in contenders:
         assert said(contender) == "ready\n"
     for contender in contenders:
@@ -460,18 +454,57 @@ def contend(start: Start, folder: Path, processes: int, rounds: int, ending: str
 
 
 @pytest.mark.slow
-def test_never_two_hold_a_run_at_once_however_many_want_it(start: Start, folder: Path) -> None:
-    turns, words = contend(start, folder, processes=8, rounds=20, ending="in order")
+def test_never_two_hold_a_run_at_once_however_many_want_it(start_python: StartPython, folder: Path) -> None:
+    turns, words = contend(start_python, folder, processes=8, rounds=20, ending="in order")
     assert words == ""
     assert turns == 8 * 20
     assert {path.name for path in folder.iterdir()} == {"turns"}
 
 
 @pytest.mark.slow
-def test_of_many_who_find_a_dead_holder_one_at_a_time_takes_its_place(start: Start, folder: Path) -> None:
+def test_of_many_who_find_a_dead_holder_one_at_a_time_takes_its_place(
+    start_python: StartPython, folder: Path
+) -> None:
     """Every one of them dies with the run in its hands, for 5 times in all."""
     for _ in range(5):
-        turns, words = contend(start, folder, processes=8, rounds=1, ending="dying")
+        turns, words = contend(start_python, folder, processes=8, rounds=1, ending="dying")
         assert words == ""
         assert turns == 8
         (folder / "turns").unlink()
+
+
+def test_a_wait_for_the_machine_that_is_too_short_ends_with_what_to_do(tmp_path: Path, hold: Hold) -> None:
+    lock = tmp_path / "training.lock"
+    owner = hold(lock)
+    assert said(owner) == "holds\n"
+    notes: list[str] = []
+    with (
+        pytest.raises(
+            MachineBusyError, match=rf"process {owner.pid} .* for more than 1 s\. Wait for it to end"
+        ),
+        take(lock, notes.append, 0.7),
+    ):
+        raise AssertionError("two trainings at once")
+    assert len(notes) == 1
+
+
+def test_all_users_of_a_machine_take_turns_unless_they_name_another_lock(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    lock = tmp_path / "training.lock"
+    monkeypatch.setenv("SCALEWISE_MACHINE_LOCK", str(lock))
+    with machine_lock(0, never_told):
+        with pytest.raises(MachineBusyError), take(lock, lambda text: None):
+            raise AssertionError("two trainings at once")
+        with take(tmp_path / "another.lock", never_told):
+            pass
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become two other users")
+def test_two_users_take_turns(hold: Hold, tmp_path: Path) -> None:
+    first = hold(tmp_path / "training.lock", 12345)
+    assert said(first) == "holds\n"
+    second = hold(tmp_path / "training.lock", 23456)
+    assert f"another Scalewise run is using this machine (process {first.pid})" in said(second)
+    first.communicate(input="")
+    assert said(second) == "holds\n"
