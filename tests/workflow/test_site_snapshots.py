@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 import yaml
@@ -92,12 +92,13 @@ def examples_of(site: str) -> list[str]:
     return [str(file.relative_to(ROOT)) for file in files if (named[file] or others) == [site]]
 
 
-def first_of_each_kind(study: Study) -> list[RunDefinition]:
-    """Return one run for each allocation and launcher, the smallest first."""
-    kinds: dict[Any, RunDefinition] = {}
-    for key, run in study.runs.items():
-        kinds.setdefault((study.allocations[key], run.launcher), run)
-    return sorted(kinds.values(), key=lambda run: run.shape)
+def largest_of_each_launcher(study: Study) -> list[RunDefinition]:
+    """Return a run on the most devices for each launcher; test_allocations.py has smaller ones."""
+    largest: dict[str, RunDefinition] = {}
+    for run in study.runs.values():
+        if run.launcher not in largest or run.shape.world_size > largest[run.launcher].shape.world_size:
+            largest[run.launcher] = run
+    return sorted(largest.values(), key=lambda run: run.shape)
 
 
 def srun_of(run: RunDefinition, start: SiteLaunch, folder: Path) -> tuple[str, ...]:
@@ -142,7 +143,7 @@ def test_a_site_is_asked_in_the_words_of_its_snapshot(
     lines = [f"# {', '.join(f'{plugin} {version(plugin)}' for plugin in PLUGINS)}", f"# {site}"]
     for file in examples_of(site) or ["study.yaml"]:
         study = load_study(yaml.safe_load(Path(file).read_text()), [file], site)
-        runs = first_of_each_kind(study)
+        runs = largest_of_each_launcher(study)
         asked = submitted(node, file, site, runs)
         for run in runs:
             words, environment = asked[f"{run.experiment}_{run.run}"]
