@@ -56,7 +56,7 @@ class Evidence:
     """All marked tests of one call.
 
     Attributes:
-        day: When it was made, as 2026-01-31, or from when to when.
+        day: When it was made, as 2026-01-31.
         thorough: Whether tests repeated what they do as often as the table asks for.
         machine: What the figures depend on, by name: the processor and the versions of programs.
         tests: In the order of the call.
@@ -86,25 +86,6 @@ class Evidence:
             raise ValueError(
                 f"{file} is no evidence of a call of pytest; `pytest --reliability {file}` makes it.\n{error}"
             ) from error
-
-    @classmethod
-    def joined(cls, calls: Sequence[Evidence]) -> Evidence:
-        """Returns what several calls on one machine have shown; the last word on each test counts.
-
-        Raises:
-            ValueError: They were made on different machines, so no figure could be told to be of one.
-        """
-        first, *others = calls
-        for other in others:
-            if other.machine != first.machine:
-                raise ValueError(f"the evidence is of two machines: {first.machine} and {other.machine}.")
-        tests: dict[str, Shown] = {}
-        for test in (test for call in calls for test in call.tests):
-            if test.outcome != "not run" or test.test not in tests:
-                tests[test.test] = test
-        days = sorted({day for call in calls for day in call.day.split(" to ")})
-        day = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
-        return cls(day, all(call.thorough for call in calls), first.machine, tuple(tests.values()))
 
     def write(self, file: Path) -> None:
         """Writes it as JSON, into a folder that is made where it is missing."""

@@ -66,21 +66,6 @@ def test_where_all_is_shown_the_table_says_so_and_how_it_was_made() -> None:
     assert problems(COMPLETE) == []
 
 
-def test_a_fault_has_its_tests_words_their_number_and_their_figures() -> None:
-    more = (
-        one_of(18, "passed", "a cut write is seen", figures=("50 of 50 resumed",)),
-        one_of(18, "passed", "a cut write is seen", figures=("50 of 50 resumed", "world size 4: 20 of 20")),
-    )
-    assert row(18, with_tests(*more)) == [
-        "18",
-        FAULTS[17].happening,
-        FAULTS[17].provocation,
-        "[survives 18](../tests/faults.py); [a cut write is seen](../tests/more.py)",
-        "3 of 3",
-        "50 of 50 resumed; world size 4: 20 of 20",
-    ]
-
-
 def test_inputs_stand_under_their_group_with_the_moment_of_their_refusal() -> None:
     text = page(COMPLETE)
     groups = re.findall(r"^### (.*)$", text, re.MULTILINE)
@@ -109,11 +94,67 @@ def test_what_a_user_is_told_stands_beside_the_input(message: str, quoted: str) 
     assert f"| an unknown QoS | by `snakemake preflight` | {quoted} | " in text
 
 
-def test_a_fault_without_a_test_is_counted_and_named() -> None:
-    evidence = with_tests(without=7)
-    assert "## 29 of 30 faults\n" in page(evidence)
-    assert row(7, evidence)[3:] == ["", "**no test**", ""]
-    assert problems(evidence) == ["fault 7: no test carries its mark"]
+SURVIVES, ANOTHER = "[survives 7](../tests/faults.py)", "[another](../tests/more.py)"
+
+
+@pytest.mark.parametrize(
+    ("evidence", "shown", "cells", "said"),
+    [
+        pytest.param(
+            with_tests(
+                one_of(7, "passed", figures=("50 of 50 resumed",)),
+                one_of(7, "passed", figures=("50 of 50 resumed", "4 ranks: 20 of 20")),
+            ),
+            30,
+            [f"{SURVIVES}; {ANOTHER}", "3 of 3", "50 of 50 resumed; 4 ranks: 20 of 20"],
+            [],
+            id="each word and figure once",
+        ),
+        pytest.param(
+            with_tests(without=7),
+            29,
+            ["", "**no test**", ""],
+            ["fault 7: no test carries its mark"],
+            id="no test",
+        ),
+        pytest.param(
+            with_tests(one_of(7, "failed", figures=("19 of 20 started",))),
+            29,
+            [f"**failed**: {ANOTHER}; {SURVIVES}", "1 of 2", ""],
+            ["tests/more.py::test_it: failed"],
+            id="one that fails outweighs all that pass",
+        ),
+        pytest.param(
+            with_tests(one_of(7, "skipped", reason="needs root"), without=7),
+            29,
+            [f"**not shown**: {ANOTHER} (needs root)", "0 of 1", ""],
+            ["fault 7: no test of it passed (0 of 1)"],
+            id="left out",
+        ),
+        pytest.param(
+            with_tests(one_of(7, "not run")),
+            30,
+            [f"**not shown**: {ANOTHER} (not run); {SURVIVES}", "1 of 2", ""],
+            [],
+            id="shown by others",
+        ),
+        pytest.param(
+            with_tests(one_of(7, "passed", "a | b [c]\nd", figures=("1 | 2",)), without=7),
+            30,
+            ["[a \\| b \\[c\\] d](../tests/more.py)", "1 of 1", "1 \\| 2"],
+            [],
+            id="words that would break the table",
+        ),
+    ],
+)
+def test_a_fault_is_shown_if_a_test_passes_and_none_fails(
+    evidence: Evidence, shown: int, cells: list[str], said: list[str]
+) -> None:
+    assert row(7, evidence) == ["7", FAULTS[6].happening, FAULTS[6].provocation, *cells]
+    assert f"## {shown} of 30 faults\n" in page(evidence)
+    assert problems(evidence) == said
+    left_out = [test for test in evidence.tests if test.outcome in {"skipped", "not run"}]
+    assert ("## Tests that were left out\n" in page(evidence)) == bool(left_out)
 
 
 def test_an_input_without_a_test_is_counted_and_named() -> None:
@@ -124,49 +165,10 @@ def test_an_input_without_a_test_is_counted_and_named() -> None:
     assert problems(evidence) == ['input "names: slash": no test carries its mark']
 
 
-def test_one_test_that_fails_outweighs_all_that_pass() -> None:
-    evidence = with_tests(one_of(7, "failed", figures=("19 of 20 started",)))
-    assert "## 29 of 30 faults\n" in page(evidence)
-    assert row(7, evidence)[3:] == [
-        "**failed**: [another](../tests/more.py); [survives 7](../tests/faults.py)",
-        "1 of 2",
-        "",
-    ]
-    assert problems(evidence) == ["tests/more.py::test_it: failed"]
-
-
-def test_what_was_left_out_is_not_shown_and_says_why() -> None:
-    evidence = with_tests(one_of(7, "skipped", reason="needs root"), without=7)
-    assert "## 29 of 30 faults\n" in page(evidence)
-    assert row(7, evidence)[3:] == ["**not shown**: [another](../tests/more.py) (needs root)", "0 of 1", ""]
-    assert page(evidence).endswith(
-        "## Tests that were left out\n\n- **not shown**: [another](../tests/more.py) (needs root)\n"
-    )
-    assert problems(evidence) == ["fault 7: no test of it passed (0 of 1)"]
-    assert "(not run)" in page(with_tests(one_of(7, "not run"), without=7))
-
-
-def test_a_fault_that_other_tests_show_is_shown_and_the_rest_is_told() -> None:
-    evidence = with_tests(one_of(7, "skipped", reason="needs root"))
-    assert "## 30 of 30 faults\n" in page(evidence)
-    assert row(7, evidence)[4] == "1 of 2"
-    assert "## Tests that were left out\n" in page(evidence)
-    assert problems(evidence) == []
-
-
 def test_the_quick_part_is_not_taken_for_the_whole() -> None:
     text = page(replace(COMPLETE, thorough=False))
     assert "Made by `pytest --reliability`" in text
     assert "**This is the quick part**" in text
-
-
-def test_no_words_of_a_test_break_the_table() -> None:
-    odd = one_of(7, "passed", "a | b [c]\nd", figures=("1 | 2",))
-    assert row(7, with_tests(odd, without=7))[3:] == [
-        "[a \\| b \\[c\\] d](../tests/more.py)",
-        "1 of 1",
-        "1 \\| 2",
-    ]
 
 
 @pytest.mark.parametrize(("without", "code"), [(None, 0), (7, 1)])

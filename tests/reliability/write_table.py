@@ -1,8 +1,7 @@
 """Writes docs/reliability.md from what tests have shown.
 
-    python -m tests.reliability.write_table --into docs/reliability.md EVIDENCE...
+    python -m tests.reliability.write_table --into docs/reliability.md EVIDENCE
 
-Of several calls of pytest the last word on each test counts: a test that has been mended can be run alone.
 It ends with 1, after it has written the table, where a test failed or something is shown by no test.
 """
 
@@ -24,10 +23,10 @@ def main(arguments: Sequence[str]) -> int:
         arguments: As on the command line.
     """
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("evidence", type=Path, nargs="+", help="what `pytest --reliability` has written")
+    parser.add_argument("evidence", type=Path, help="what `pytest --reliability` has written")
     parser.add_argument("--into", type=Path, required=True, help="the document to write")
     options = parser.parse_args(arguments)
-    evidence = Evidence.joined([Evidence.read(file) for file in options.evidence])
+    evidence = Evidence.read(options.evidence)
     options.into.write_text(page(evidence), encoding="utf-8")
     lines = problems(evidence)
     for line in lines:

@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.bench_gpu import PARTS, Bench
 from benchmarks.gpu_page import BEGIN, END, tables, write_tables
 from benchmarks.gpu_profile import IDLE, kind_of, shares
 from benchmarks.gpu_record import Check, GpuRecord, Part, gpu_missing
-from benchmarks.gpu_training import image_flops
 from benchmarks.measure import Row
 from benchmarks.run import GPU_PARTS
 
@@ -131,20 +129,19 @@ def test_shares_of_a_step_count_kernels_and_what_no_kernel_covers() -> None:
     assert shares(events[-2:]) == {}
 
 
-def test_an_image_of_the_tutorials_network_takes_what_its_layers_add_up_to() -> None:
-    """2.412 GMAC forward; two operations each, and a backward pass of twice as many."""
+@pytest.mark.slow
+def test_the_benchmark_counts_an_images_operations_and_cuts_off_what_is_beyond_the_deadline() -> None:
+    # they import torchvision, which takes seconds
+    from benchmarks.bench_gpu import PARTS, Bench  # noqa: PLC0415
+    from benchmarks.gpu_training import image_flops  # noqa: PLC0415
+
+    # 2.412 GMAC forward; two operations each, and a backward pass of twice as many
     assert image_flops("wide_resnet", 32) == pytest.approx(6 * 2.412e9, rel=1e-3)
-
-
-def test_what_is_beyond_the_deadline_is_cut_off_and_what_fails_is_told() -> None:
     late = Bench("cpu", time.monotonic() - 1, "none")
     with pytest.raises(TimeoutError, match="no time was left"):
         late.measure(time.sleep, 600)
     with pytest.raises(RuntimeError, match="TypeError: must be real number, not str"):
         replace(late, deadline=time.monotonic() + 600).measure(math.sqrt, "two")
-
-
-def test_parts_have_one_list() -> None:
     assert tuple(PARTS) == GPU_PARTS
 
 

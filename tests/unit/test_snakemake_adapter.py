@@ -138,7 +138,10 @@ def workflow(tmp_path: Path, python: str) -> Folder:
     return Folder(tmp_path, python)
 
 
-def test_a_run_is_known_from_its_rules_to_its_end(workflow: Folder) -> None:
+@pytest.mark.slow
+def test_a_run_is_known_from_its_rules_to_its_end_and_so_are_wishes_to_make_files_again(
+    workflow: Folder,
+) -> None:
     facts = workflow.run()
 
     assert Path(facts["snakefile"]) == workflow.folder / "Snakefile"
@@ -156,18 +159,28 @@ def test_a_run_is_known_from_its_rules_to_its_end(workflow: Folder) -> None:
         *("log_is_changed", "is_dry_run", "only_touches", "sends_jobs", "forces_all"),
     ):
         assert facts[name] is False, name
-
-
-def test_the_log_reports_each_job_with_its_rule_and_wildcards(workflow: Folder) -> None:
-    facts = workflow.run("made/one.txt")
+    # the log reports each job with its rule and wildcards
     (begun,) = (event for event in facts["events"] if event["rule"] == "make")
-
     assert (begun["state"], begun["wildcards"]) == ("handed over", {"name": "one"})
     later = [event for event in facts["events"] if event["job"] == begun["job"] and event != begun]
     assert [event["state"] for event in later] == ["finished"]
     assert facts["for user"] == []
 
+    for arguments, forced, all_of_them in (
+        (["--forcerun", "make"], ["make"], False),
+        (["--forcerun", "made/one.txt"], ["made/one.txt"], False),
+        (["--force", "made/one.txt"], ["made/one.txt"], False),
+        (["--forceall"], [], True),
+    ):
+        facts = workflow.run(*arguments)
+        assert (facts["forced"], facts["forces_all"]) == (forced, all_of_them), arguments
+    assert workflow.run("--touch")["only_touches"], "renewing times is no run"
+    ((level, text),) = workflow.run()["for user"]
+    assert level == "INFO"
+    assert text.startswith("Nothing to be done")
 
+
+@pytest.mark.slow
 def test_the_log_reports_a_failed_job_with_its_log(workflow: Folder) -> None:
     workflow.write("fail", "")
 
@@ -181,15 +194,7 @@ def test_the_log_reports_a_failed_job_with_its_log(workflow: Folder) -> None:
     assert facts["handlers"] == ["start", "error"]
 
 
-def test_a_message_that_nothing_is_to_be_done_is_for_the_user(workflow: Folder) -> None:
-    workflow.run()
-
-    ((level, text),) = workflow.run()["for user"]
-
-    assert level == "INFO"
-    assert text.startswith("Nothing to be done")
-
-
+@pytest.mark.slow
 def test_the_command_line_is_known_while_the_rules_are_read(workflow: Folder) -> None:
     workflow.write("study.yaml", "a: 1\n")
 
@@ -207,32 +212,7 @@ def test_the_command_line_is_known_while_the_rules_are_read(workflow: Folder) ->
     assert facts["is_dry_run"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "forced", "all_of_them"),
-    [
-        (["--forcerun", "make"], ["make"], False),
-        (["--forcerun", "made/one.txt"], ["made/one.txt"], False),
-        (["--force", "made/one.txt"], ["made/one.txt"], False),
-        (["--forceall"], [], True),
-    ],
-    ids=str,
-)
-def test_a_wish_to_make_files_again_is_known(
-    workflow: Folder, arguments: list[str], forced: list[str], all_of_them: bool
-) -> None:
-    workflow.run()
-
-    facts = workflow.run(*arguments)
-
-    assert (facts["forced"], facts["forces_all"]) == (forced, all_of_them)
-
-
-def test_renewing_times_is_no_run(workflow: Folder) -> None:
-    workflow.run()
-
-    assert workflow.run("--touch")["only_touches"]
-
-
+@pytest.mark.slow
 def test_the_handlers_of_a_module_run_before_those_of_the_top_level(workflow: Folder) -> None:
     (workflow.folder / "Snakefile").rename(workflow.folder / "ours.smk")
     workflow.write("Snakefile", PARENT)
