@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.golden import compare
 from tests.planting import CHOOSING, PlantedStudy, leave_result, overhead, provenance, run_record
+from tests.stand_ins import stand_ins
 from tests.unit.plan.conftest import Load
 from tests.unit.plan.refusals import CPUS
 from tests.unit.planted_rounds import FIRST, LAST, SECOND, THIRD, judged_point, leave, planted_round
@@ -40,30 +41,82 @@ def finish(run: RunDefinition, results: Path) -> Path:
     return leave_result(folder, run_record(run, provenance=origin)) / SUMMARY
 
 
-def test_the_plan_shows_every_point_with_the_most_that_it_can_cost(load: Load, tmp_path: Path) -> None:
-    assert plan_table(load(STUDY), tmp_path) == (
-        "run                            nodes x devices  batch/device  epochs  device-hours\n"
-        "strong/d1.bucket-view-on.r1-2  1x1              240           5       <= 0.333\n"
-        "strong/d2.bucket-view-on.r1-2  1x2              120           5       <= 0.667\n"
-        "weak/d2x2.r1                   2x2              64            5       <= 2.000\n"
-        "5 runs, at most 3.000 device-hours. Devices are CPU processes (no GPU in use), 4 per node.\n"
-        "Warning: experiments.weak.devices has no 1-device run: speedups will be relative to 4 devices. "
-        "Add 1 for a baseline."
-    )
+ON_CLUSTER = """\
+defaults: {dataset: digits, model: linear, global_batch_size: 240, repeats: 2, cpus_per_device: 8}
+experiments:
+  a: {devices: [1, 2, 8], runtime_minutes: 30}
+  b: {devices: [1], runtime_minutes: 50}
+"""
+GPUS = CPUS.replace("cpu\n", "cuda\n").replace("node: 8", "node: 64") + "memory_gb_per_node: 240\n"
+REPEATED = """\
+defaults: {dataset: digits, model: digits_cnn, global_batch_size: 240, devices: [1, 2], predict: false}
+experiments:
+  digits: {repeats: {min: 3, max: 10, until_interval: 0.03}}
+"""
+PLANS: dict[str, tuple[str, str]] = {
+    "two experiments": (STUDY, CPUS),
+    "passes": (STUDY.replace("repeats: 2", "repeats: 2, accumulation_steps: 2"), CPUS),
+    "steps": (STUDY.replace("repeats: 2", "repeats: 2, steps: 500"), CPUS),
+    "up to some steps": (
+        STUDY.replace("repeats: 2", "repeats: 2, steps: {most: 500, until_interval: 0.01}"),
+        CPUS,
+    ),
+    "repeats until an interval": (REPEATED, CPUS),
+    "a long plan": (
+        STUDY.replace("gradient_as_bucket_view: [true]", f"epochs: {list(range(3, 24))}"),
+        CPUS,
+    ),
+    "a cluster": (
+        ON_CLUSTER,
+        f"{GPUS}slurm: {{account: nn9999k, constraint: a&b, longest_walltime: '01:00:00'}}\n",
+    ),
+    "a cluster without a known limit": (ON_CLUSTER, f"{GPUS}slurm: {{account: a}}\n"),
+    "a cluster whose jobs are shorter": (
+        ON_CLUSTER,
+        f"{GPUS}slurm: {{account: a, longest_walltime: '00:45:00'}}\n",
+    ),
+}
+ROUNDS = {
+    "first": FIRST,
+    "repeats": THIRD,
+    "last": LAST,
+    "budget": planted_round(
+        2, {1: (2, 2, "not needed"), 4: (1, 1, "not needed")}, 4, {8: 0.2, 16: 0.1}, budget=4.0
+    ),
+    "budget for repeats": planted_round(
+        2, {1: (2, 2, "over the budget"), 4: (1, 1, "over the budget")}, 4, {}, budget=4.0
+    ),
+    "no answer": planted_round(2, {1: (2, 2, "not needed"), 16: (1, 1, "not needed")}, None, {8: 0.0}),
+    "no baseline": planted_round(1, {}, None, {}, other_answer=1.0),
+}
+WORDS = Path(__file__).with_name("plan_tables.txt")
 
 
-@pytest.mark.parametrize(
-    ("key", "row"),
-    [
-        ("accumulation_steps: 2", "120 (2 passes)  5       <= 0.333"),
-        ("steps: 500", "240           10 + 500 steps  <= 0.333"),
-        ("steps: {most: 500, until_interval: 0.01}", "240           10 + up to 500 steps  <= 0.333"),
-    ],
-)
-def test_passes_and_steps_of_a_run_are_shown(key: str, row: str, load: Load, tmp_path: Path) -> None:
-    lines = plan_table(load(STUDY.replace("repeats: 2", f"repeats: 2, {key}")), tmp_path).splitlines()
+def test_plans_are_shown_as_they_are_kept(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # no sbatch, of which the plan warns
+    monkeypatch.setenv("PATH", str(tmp_path))
+    shown = {name: plan_table(load(*plan), tmp_path) for name, plan in PLANS.items()}
+    predict(tmp_path)
+    shown["predictions"] = plan_table(load(PROJECTED), tmp_path)
+    shown |= {f"a round: {name}": "\n".join(round_lines(judged)) for name, judged in ROUNDS.items()}
+    study = chosen_study(tmp_path / "chosen")
+    shown["chosen counts"] = "\n".join(shown_of(study))
+    for number, judged in enumerate((FIRST, SECOND, THIRD, LAST), start=1):
+        study.make_runs()
+        leave(study.folder, judged)
+        shown[f"chosen counts after round {number}"] = "\n".join(shown_of(study))
+    text = "\n".join(f"# {name}\n\n{table}\n" for name, table in shown.items())
+    compare(WORDS, text, __file__, capsys)
 
-    assert lines[1].endswith(f"1x1              {row}")
+
+def test_a_plan_that_can_be_started_has_no_warning(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_ins(tmp_path / "programs", {"sbatch": ""})
+    monkeypatch.setenv("PATH", str(tmp_path / "programs"))
+    assert "Warning" not in plan_table(load(*PLANS["a cluster"]), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -131,74 +184,6 @@ def test_a_damaged_summary_is_no_measurement(text: str | None, load: Load, tmp_p
     assert ("Not a regular file" if text is None else "Delete") in warning
 
 
-def test_a_long_plan_is_cut_after_40_rows_and_counted_whole(load: Load, tmp_path: Path) -> None:
-    sweep = "gradient_as_bucket_view: [true]"
-    study = load(STUDY.replace(sweep, f"epochs: {list(range(3, 24))}"))
-
-    lines = plan_table(study, tmp_path).splitlines()
-
-    assert lines[40].startswith("strong/d2.epochs-22.r1-2 ")
-    assert lines[41] == "... and 3 more"
-    assert lines[42].startswith("85 runs, at most 23.000 device-hours.")
-
-
-GPUS = CPUS.replace("cpu\n", "cuda\n").replace("node: 8", "node: 64") + "memory_gb_per_node: 240\n"
-ON_CLUSTER = """\
-defaults: {dataset: digits, model: linear, global_batch_size: 240, repeats: 2, cpus_per_device: 8}
-experiments:
-  a: {devices: [1, 2, 8], runtime_minutes: 30}
-  b: {devices: [1], runtime_minutes: 50}
-"""
-ClusterTable = Callable[..., str]
-
-
-@pytest.fixture
-def cluster_table(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterTable:
-    """Shows the plan on a cluster with these lines below ``slurm:``, on a machine without sbatch."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-
-    def table(*slurm: str) -> str:
-        return plan_table(load(ON_CLUSTER, f"{GPUS}slurm: {{{', '.join(slurm)}}}\n"), tmp_path / "results")
-
-    return table
-
-
-def test_on_a_cluster_the_plan_shows_what_sbatch_will_be_given(cluster_table: ClusterTable) -> None:
-    assert cluster_table("account: nn9999k", "constraint: a&b", 'longest_walltime: "01:00:00"') == (
-        "run        nodes x devices  batch/device  epochs  device-hours  sbatch\n"
-        "a/d1.r1-2  1x1              240           10      <= 1.000      "
-        "--nodes=1 --ntasks-per-node=1 --signal=USR1@30 "
-        "--cpus-per-task=8 --gres=gpu:1 --mem=60000 --time=32\n"
-        "a/d2.r1-2  1x2              120           10      <= 2.000      "
-        "--nodes=1 --ntasks-per-node=2 --signal=USR1@30 "
-        "--cpus-per-task=8 --gres=gpu:2 --mem=120000 --time=32\n"
-        "a/d8.r1-2  2x4              30            10      <= 8.000      "
-        "--nodes=2 --ntasks-per-node=4 --signal=USR1@30 "
-        "--cpus-per-task=8 --gres=gpu:4 --mem=240000 --time=32\n"
-        "b/d1.r1-2  1x1              240           10      <= 1.667      "
-        "--nodes=1 --ntasks-per-node=1 --signal=USR1@30 "
-        "--cpus-per-task=8 --gres=gpu:1 --mem=60000 --time=52\n"
-        "8 runs, at most 12.667 device-hours. Devices are GPUs, 4 per node.\n"
-        "Each run is a job of its own: account nn9999k, partition by default, constraint a&b. "
-        "The longest requests 52 of 60 minutes.\n"
-        "Warning: there is no sbatch on this machine, so the plan cannot be started here."
-    )
-
-
-def test_jobs_are_described_as_far_as_the_site_limits_them(
-    cluster_table: ClusterTable, tmp_path: Path
-) -> None:
-    assert "The longest requests 52 minutes." in cluster_table("account: a")
-    assert (
-        "\nA run of b takes up to 2 jobs one after the other, 50 minutes in jobs of at most 45: each resumes "
-        "from the checkpoint of the one before.\n"
-    ) in cluster_table("account: a", 'longest_walltime: "00:45:00"')
-
-    (tmp_path / "sbatch").write_text("#!/bin/sh\n", encoding="utf-8")
-    (tmp_path / "sbatch").chmod(0o755)
-    assert "Warning" not in cluster_table("account: a")
-
-
 @pytest.mark.parametrize(
     ("line", "hours"),
     [
@@ -208,30 +193,16 @@ def test_jobs_are_described_as_far_as_the_site_limits_them(
     ],
 )
 def test_device_hours_are_those_that_are_paid(
-    line: str, hours: list[str], cluster_table: ClusterTable
+    line: str, hours: list[str], load: Load, tmp_path: Path
 ) -> None:
-    table = cluster_table(line)
+    table = plan_table(load(ON_CLUSTER, f"{GPUS}slurm: {{{line}}}\n"), tmp_path)
 
     assert [row.split("<= ")[1].split()[0] for row in table.splitlines()[1:5]] == hours
     assert f"8 runs, at most {sum(map(float, hours)):.3f} device-hours." in table
 
 
-REPEATED = """\
-defaults: {dataset: digits, model: digits_cnn, global_batch_size: 240, devices: [1, 2], predict: false}
-experiments:
-  digits: {repeats: {min: 3, max: 10, until_interval: 0.03}}
-"""
-
-
-def test_the_plan_shows_the_repeats_that_rounds_have_asked_for_and_the_most(
-    load: Load, tmp_path: Path
-) -> None:
+def test_the_plan_shows_the_repeats_that_rounds_have_asked_for(load: Load, tmp_path: Path) -> None:
     study = load(REPEATED)
-    table = plan_table(study, tmp_path)
-    assert "digits/d2.r1-3 (up to 10)  1x2              120           10      <= 1.000\n" in table
-    assert "\n6 runs, at most 1.500 device-hours." in table
-    assert "\nUp to 5.000 device-hours (20 runs) if all points need their most repeats." in table
-
     rule = Repeats(min=3, max=10, until_interval=0.03)
     for number, (asked, after) in enumerate(((3, 6), (6, 6)), start=1):
         points = [judged_point("d1", 3, 3, "narrow enough"), judged_point("d2", asked, after, "too wide")]
@@ -272,22 +243,6 @@ def predict(results: Path, rows: str = HEADER + ROWS, name: str = "prediction") 
     (results / "strong" / f"{name}.csv").write_text(rows)
     told = {"notes": [f"all runs: of the {name}."], "refused": {}}
     (results / "strong" / f"{name}.json").write_text(json.dumps(told))
-
-
-def test_the_plan_shows_what_to_expect_before_a_large_job(load: Load, tmp_path: Path) -> None:
-    predict(tmp_path)
-
-    assert plan_table(load(PROJECTED), tmp_path) == (
-        "run             nodes x devices  batch/device  epochs  expected speedup  device-hours\n"
-        "strong/d1.r1-2  1x1              192           10      1                 ~0.12\n"
-        "strong/d2.r1-2  1x2              96            10                        <= 0.667\n"
-        "strong/d4.r1-2  1x4              48            10      3.4 (3.1 to 3.6)  ~0.12\n"
-        "6 runs, at most 2.333 device-hours. Devices are CPU processes (no GPU in use), 4 per node.\n"
-        "Expected speedups, and device-hours marked ~, are predicted from 1-device runs and the measured "
-        "all-reduce. They are of training only: start-up and evaluation are not included.\n"
-        "strong on 64 devices (16x4): 38 (30 to 42) times the speed, efficiency 0.60, ~0.12 device-hours a "
-        "run: predicted, not measured."
-    )
 
 
 def test_a_projection_stands_for_the_prediction_that_it_was_made_from_and_for_no_later_one(
@@ -351,19 +306,6 @@ def shown_of(study: PlantedStudy) -> list[str]:
     return plan_table(study.study, study.results).splitlines()
 
 
-def test_counts_that_are_not_asked_for_are_one_line_and_no_rows(tmp_path: Path) -> None:
-    assert shown_of(chosen_study(tmp_path)) == [
-        "run                    nodes x devices  batch/device  epochs          device-hours",
-        "gpt/d1.r1-2 (up to 3)  1x1              16            10 + 300 steps  <= 0.333",
-        "2 runs, at most 0.333 device-hours. Devices are GPUs, 4 per node.",
-        "gpt chooses among 6 counts that fill nodes of 4 devices: 1, 2, 4, 8, 12, 16",
-        "  5 further counts (2 to 16 devices) are measured if the answer needs them: a round takes "
-        "at most 2 runs and 2.83 device-hours",
-        "  limit: 21.5 device-hours, if every count needed 3 runs of 10 minutes; "
-        "`budget: {device_hours: ...}` sets a lower one",
-    ]
-
-
 def test_a_budget_is_the_most_that_the_study_costs_and_that_a_round_takes(tmp_path: Path) -> None:
     study = chosen_study(tmp_path, "steps: 300", "steps: 300\n    budget: {device_hours: 2}")
     assert shown_of(study)[-2:] == [
@@ -398,32 +340,6 @@ def test_counts_that_the_batch_leaves_out_are_named(tmp_path: Path) -> None:
     assert "  left out, as global_batch_size is not divisible by it: 12" in lines
 
 
-def test_after_a_round_the_plan_says_what_it_found_and_what_all_counts_would_take(tmp_path: Path) -> None:
-    study = chosen_study(tmp_path)
-    for judged in (FIRST, SECOND):
-        study.make_runs()
-        leave(study.folder, judged)
-
-    lines = shown_of(study)
-    assert [line.split()[0] for line in lines[1:4]] == ["gpt/d1.r1-2", "gpt/d8.r1", "gpt/d12.r1"]
-    assert lines[6:] == [
-        "  round 2: answer so far: 8 devices, the chance of another is 14 %",
-        "  next: 1 run on 12 devices (may be the answer, with a chance of 12 %)",
-        "  3 further counts (2 to 16 devices) are measured if the answer needs them: a round takes "
-        "at most 5 runs and 6.83 device-hours",
-        # 35.3 s on 1 device, twice, and 36.2 s on 8; three of each with 0.34 for the four others
-        "  spent: 0.100 of the about 1.29 device-hours that all counts take with 18 runs (7.8 %)",
-        *lines[10:],
-    ]
-
-    leave(study.folder, THIRD, LAST)
-    assert shown_of(study)[6:8] == [
-        "  round 4: answer: 8 devices, the chance of another is 3 %",
-        "  nothing more is measured",
-    ]
-    assert not any(word in line for line in shown_of(study) for word in ("further counts", "limit", "(up to"))
-
-
 def test_each_series_has_lines_of_its_own(tmp_path: Path) -> None:
     sweep = "steps: 300\n    sweep: {gradient_as_bucket_view: [false, true]}"
     study = chosen_study(tmp_path, "steps: 300", sweep)
@@ -439,60 +355,6 @@ def test_each_series_has_lines_of_its_own(tmp_path: Path) -> None:
     for label in labels:
         assert f"  {label}: next: 1 run on 8 devices (may be the answer, with a chance of 30 %)" in lines
     assert any(line.startswith("gpt (bucket-view-on), round 1: ") for line in round_lines(study.rounds()[0]))
-
-
-@pytest.mark.parametrize(
-    ("judged", "said"),
-    [
-        pytest.param(
-            FIRST,
-            "round 1: No second count to compare with; the chance that another is the answer is 86 %. 1 of 6 "
-            "counts measured: 1 (2 runs). Next: 1 run on 8 devices (may be the answer, with a chance of 30 "
-            "%).",
-            id="first",
-        ),
-        pytest.param(
-            THIRD,
-            "round 3: Answer so far: 8 devices, the chance of another is 3 %. 3 of 6 counts measured: 1 (2 "
-            "runs), 8, 12. Next: 1 run on 1 device and 2 runs on 8 devices (the answer rests on them).",
-            id="repeats",
-        ),
-        pytest.param(
-            LAST,
-            "round 4: Answer: 8 devices, the chance of another is 3 %. 3 of 6 counts measured: 1 (3 runs), 8 "
-            "(3 runs), 12. Nothing more is measured.",
-            id="last",
-        ),
-        pytest.param(
-            planted_round(
-                2, {1: (2, 2, "not needed"), 4: (1, 1, "not needed")}, 4, {8: 0.2, 16: 0.1}, budget=4.0
-            ),
-            "round 2: Answer so far: 4 devices, the chance of another is 30 %. 2 of 6 counts measured: 1 (2 "
-            "runs), 4. The budget ends the study; the likeliest other answer is 8 devices (20 %).",
-            id="budget",
-        ),
-        pytest.param(
-            planted_round(2, {1: (2, 2, "over the budget"), 4: (1, 1, "over the budget")}, 4, {}, budget=4.0),
-            "round 2: Answer: 4 devices. 2 of 6 counts measured: 1 (2 runs), 4. The budget ends the study, "
-            "which needs more runs on 1 and 4 devices.",
-            id="budget for repeats",
-        ),
-        pytest.param(
-            planted_round(2, {1: (2, 2, "not needed"), 16: (1, 1, "not needed")}, None, {8: 0.0}),
-            "round 2: No measured count is an answer; the chance that another is one is less than 0.1 %. 2 "
-            "of 6 counts measured: 1 (2 runs), 16. Nothing more is measured.",
-            id="no answer",
-        ),
-        pytest.param(
-            planted_round(1, {}, None, {}, other_answer=1.0),
-            "round 1: None of 6 counts measured. No run of the baseline has completed, so nothing more is "
-            "measured.",
-            id="no baseline",
-        ),
-    ],
-)
-def test_a_round_is_one_line_that_a_human_reads(judged: Round, said: str) -> None:
-    assert round_lines(judged) == [f"gpt, {said}"]
 
 
 @pytest.mark.parametrize("share", [0.02, 0.15])
