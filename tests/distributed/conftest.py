@@ -8,9 +8,14 @@ from pathlib import Path
 
 import pytest
 from tests.cores import skip_without_two_cores
-from tests.distributed.interrupted_runs import Kill, Runs
+from tests.distributed.runs import (
+    PERILOUS,
+    PERILOUS_LIMITS,
+    Finished,
+    Kill,
+    Runs,
+)
 from tests.distributed.trainings import Place, Trainings, trainings_in
-from tests.distributed.whole_runs import RANK_PYTHON, Start, clean_up, starter
 
 
 @pytest.fixture(scope="session")
@@ -32,52 +37,46 @@ def trained(request: pytest.FixtureRequest, trained_for: Callable[[Place], Train
     return trained_for(request.param)
 
 
-@pytest.fixture(autouse=True)
-def _preloaded(
-    request: pytest.FixtureRequest, preloaded_python: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ranks do not load torch each, but in tests that are marked ``starts_ranks``."""
-    if request.node.get_closest_marker("starts_ranks"):
-        return
-    monkeypatch.setenv(RANK_PYTHON, str(preloaded_python))
+@pytest.fixture
+def runs(request: pytest.FixtureRequest, tmp_path: Path, preloaded_python: Path) -> Iterator[Runs]:
+    """Starts runs below the test's folder; if it is marked ``starts_ranks``, each rank loads torch itself."""
+    starts_ranks = request.node.get_closest_marker("starts_ranks") is not None
+    started = Runs(tmp_path, python=None if starts_ranks else preloaded_python)
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="module")
+def shared_runs(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -> Iterator[Runs]:
+    """Starts runs that several tests of a file look at."""
+    started = Runs(tmp_path_factory.mktemp("shared"), python=preloaded_python)
+    yield started
+    started.close()
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts whole runs below the test's folder."""
-    begin, started = starter(tmp_path)
-    yield begin
-    clean_up(started)
-
-
-@pytest.fixture
-def runs(tmp_path: Path) -> Iterator[Runs]:
-    """Starts runs that are to be ended, below the test's folder."""
-    started = Runs(tmp_path)
+def perilous(tmp_path: Path, preloaded_python: Path) -> Iterator[Runs]:
+    """Starts runs that are ended at chosen steps, below the test's folder."""
+    started = Runs(tmp_path, PERILOUS, PERILOUS_LIMITS, python=preloaded_python)
     yield started
     started.close()
 
 
 @pytest.fixture(scope="session")
-def undisturbed_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
-    """The folder of a run on so many devices that nothing disturbs."""
-    runs = Runs(tmp_path_factory.mktemp("calm"))
-
-    @cache
-    def completed(devices: int) -> Path:
-        try:
-            return runs.complete("calm", devices)
-        finally:
-            runs.close()
-
-    return completed
+def perilous_once(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -> Iterator[Runs]:
+    """Starts perilous runs that all tests look at."""
+    started = Runs(tmp_path_factory.mktemp("perilous"), PERILOUS, PERILOUS_LIMITS, python=preloaded_python)
+    yield started
+    started.close()
 
 
 @pytest.fixture(scope="session")
-def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a run on one device leaves that was asked to end at its step 50; `Runs.begun` copies it."""
-    runs = Runs(tmp_path_factory.mktemp("stopped"))
-    try:
-        return runs.kill_on_the_way("stopped", 1, Kill(50, "stop"))[0].folder
-    finally:
-        runs.close()
+def undisturbed_run(perilous_once: Runs) -> Callable[[int], Finished]:
+    """A perilous run on so many devices that nothing disturbs."""
+    return cache(lambda devices: perilous_once.complete("calm", devices))
+
+
+@pytest.fixture(scope="session")
+def stopped(perilous_once: Runs) -> Path:
+    """What a perilous run on one device leaves that ended as requested at its step 50; `begun` copies it."""
+    return perilous_once.kill_on_the_way("stopped", 1, Kill(50, "stop"))[0].folder

@@ -1,116 +1,109 @@
-"""Runs that end before their time: what is left, what is said, and that nothing runs on."""
+"""Runs that meet a fault: what is counted and left, who is named, and that nothing runs on."""
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import signal
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
+import psutil
 import pytest
+from sklearn.datasets import load_digits
 from tests.cores import needs_two_cores
-from tests.distributed.whole_runs import ENDLESS, Start, finish
+from tests.distributed.runs import ENDLESS, SETTINGS, Runs, Started, prepare_digits
+from tests.waiting import wait_until
 
-from scalewise.builtin.data.preparation import prepare
+from scalewise.analysis.analysis_spec import AnalysisSpec
+from scalewise.analysis.bottlenecks.bottlenecks import find_bottlenecks
+from scalewise.analysis.experiment_results import ExperimentResults
+from scalewise.analysis.experiment_tables import compute
+from scalewise.analysis.report.drawing import draw
+from scalewise.analysis.report.page import write_report
 from scalewise.execution.watchdog import SECOND_SIGNAL_AFTER_SECONDS
-from scalewise.records import EPOCHS, RANKS, SUMMARY, UTILIZATION, read_failure
+from scalewise.plan.config.experiment import Experiment
+from scalewise.records import EPOCHS, MODEL, RANKS, SUMMARY, UTILIZATION, read_failure
 
-pytestmark = [needs_two_cores, pytest.mark.starts_ranks]
-
-every_launcher = pytest.mark.parametrize("launcher", ["popen", "torchrun", "spawn"])
+pytestmark = needs_two_cores
 
 Figure = Callable[[str, object], None]
 
+HERE = socket.gethostname()
+WORKERS = {"loader": "workers"}
 
-def seconds_since(began: float) -> str:
-    return f"{time.monotonic() - began:.1f} s"
-
-
-def test_a_loss_that_is_no_longer_finite_is_a_result_with_a_reason(start: Start) -> None:
-    run = finish(start("wild", 1, {"learning_rate": 1e38}))
-    assert run.summary.outcome == "diverged"
-    assert "the loss is no longer finite in epoch" in run.summary.reason
-    assert "Lower learning_rate (1e+38)" in run.summary.reason
-    measured = run.summary.measurements
-    assert measured is not None
-    assert measured.epochs_completed == len(run.epochs) >= 1
-    assert not np.isfinite(run.epochs[["train_loss", "test_loss"]].iloc[-1]).all()
-    assert len(run.ranks) == 1
+starts_ranks = pytest.mark.starts_ranks
+every_launcher = pytest.mark.parametrize("launcher", ["popen", "torchrun", "spawn"])
 
 
-def test_a_rank_that_raises_ends_the_run_with_its_traceback_and_no_stale_result(
-    start: Start, tmp_path: Path
-) -> None:
-    prepared = tmp_path / "prepared.safetensors"
-    prepare("digits", prepared)
-    prepared.write_bytes(prepared.read_bytes()[:10_000])
-    folder = tmp_path / "damaged" / "d2.r1"
-    folder.mkdir(parents=True)
-    for name in (SUMMARY, EPOCHS, RANKS, UTILIZATION):
-        (folder / name).write_text("of an earlier run", encoding="utf-8")
-
-    training = start("damaged", 2, dataset=prepared)
-    code, stderr = training.end()
-
-    assert code == 1
-    assert training.folder == folder
-    failure = read_failure(folder)
-    assert failure is not None
-    assert failure.outcome == "failed"
-    host = socket.gethostname()
-    assert failure.reason.startswith((f"rank 0 on {host}: DatasetError", f"rank 1 on {host}: DatasetError"))
-    assert str(prepared) in failure.reason
-    assert "damaged/d2.r1 failed" in stderr
-    assert "Traceback (most recent call last)" in stderr
-    assert "in load" in stderr
-    assert not any((folder / name).exists() for name in (SUMMARY, EPOCHS, RANKS, UTILIZATION))
-    assert failure.log_tail
-    assert training.left_over() == {}
+# --- ranks that are killed, that hang, or never come --------------------------------------------------
 
 
 @pytest.mark.fault(1)
+@starts_ranks
 @every_launcher
 def test_a_rank_killed_from_outside_is_named_and_the_others_end_with_it(
-    start: Start, launcher: str, record_property: Figure
+    runs: Runs, launcher: str, record_property: Figure
 ) -> None:
-    training = start("killed", 2, ENDLESS | {"launcher": launcher})
+    training = runs.start("killed", 2, ENDLESS | {"launcher": launcher})
     training.wait_for("progress.json")
     victim = training.pid(1)
     began = time.monotonic()
     os.kill(victim, signal.SIGKILL)
-    code, stderr = training.end()
-    record_property("figure", f"{launcher}: ended after {seconds_since(began)}")
-    assert code == 1
-    failure = read_failure(training.folder)
-    assert failure is not None
-    assert failure.outcome == "failed"
-    expected = f"rank 1 on {socket.gethostname()} (pid {victim}) ended without an error message. Slurm or"
+    failure, stderr = training.fail()
+    record_property("figure", f"{launcher}: ended after {time.monotonic() - began:.1f} s")
+    expected = f"rank 1 on {HERE} (pid {victim}) ended without an error message. Slurm or"
     assert failure.reason.startswith(expected)
     assert expected in stderr
-    assert training.left_over() == {}
     assert not (training.folder / SUMMARY).exists()
 
 
-def test_a_run_over_its_limit_is_ended_and_told_what_to_change(start: Start) -> None:
-    training = start("late", 2, ENDLESS, limit_seconds=3)
-    code, stderr = training.end()
-    assert code == 1
-    failure = read_failure(training.folder)
-    assert failure is not None
-    assert failure.outcome == "timed-out"
-    assert failure.reason.startswith("stopped after 0.05 minutes")
-    assert "Raise runtime_minutes" in failure.reason
-    assert failure.reason in stderr
-    assert training.left_over() == {}
+@pytest.mark.fault(2)
+@starts_ranks
+@every_launcher
+def test_ranks_wait_for_one_that_hangs_as_long_as_they_are_told_and_not_for_the_launcher(
+    runs: Runs, launcher: str, record_property: Figure
+) -> None:
+    """The launchers would give the rank that hangs 30 seconds more."""
+    training = runs.start("waiting", 2, ENDLESS | {"launcher": launcher}, timeout_seconds=12)
+    training.wait_for("progress.json")
+    hung = training.pid(1)
+    began = time.monotonic()
+    os.kill(hung, signal.SIGSTOP)
+    failure, _ = training.fail()
+    figure = f"{launcher}: ended after {time.monotonic() - began:.1f} s, with a timeout of 12 s"
+    record_property("figure", figure)
+    complaint = json.loads((training.attempt / "rank0.json").read_text(encoding="utf-8"))
+    assert "12000ms" in complaint["error"]["message"]
+    assert failure.reason.startswith(f"rank 1 on {HERE} (pid {hung}) ended without an error message")
+    assert "or the rank hung" in failure.reason
 
 
-def test_a_rank_that_hangs_does_not_outlive_its_run(start: Start) -> None:
+@pytest.mark.fault(2)
+@starts_ranks
+def test_a_single_rank_that_hangs_is_ended_though_no_other_waits_for_it(
+    runs: Runs, record_property: Figure
+) -> None:
+    training = runs.start("alone", 1, ENDLESS, timeout_seconds=5)
+    training.wait_for("progress.json")
+    hung = training.pid(0)
+    began = time.monotonic()
+    os.kill(hung, signal.SIGSTOP)
+    failure, _ = training.fail()
+    record_property("figure", f"a single rank: ended after {time.monotonic() - began:.1f} s, silent for 30 s")
+    assert failure.reason.startswith(f"rank 0 on {HERE} (pid {hung}) ended without an error message")
+
+
+@starts_ranks
+def test_a_rank_that_hangs_does_not_outlive_its_run(runs: Runs) -> None:
     """It cannot hear SIGTERM, and its launcher is gone before it would resort to SIGKILL."""
-    training = start("hung", 2, ENDLESS)
+    training = runs.start("hung", 2, ENDLESS)
     training.wait_for("progress.json")
     os.kill(training.pid(1), signal.SIGSTOP)
     training.process.send_signal(signal.SIGTERM)
@@ -123,68 +116,6 @@ def test_a_rank_that_hangs_does_not_outlive_its_run(start: Start) -> None:
     assert training.left_over() == {}
 
 
-@pytest.mark.fault(2)
-@every_launcher
-def test_ranks_wait_for_one_that_hangs_as_long_as_they_are_told_and_not_for_the_launcher(
-    start: Start, launcher: str, record_property: Figure
-) -> None:
-    """The launchers would give the rank that hangs 30 seconds more."""
-    training = start("waiting", 2, ENDLESS | {"launcher": launcher}, timeout_seconds=20)
-    training.wait_for("progress.json")
-    hung = training.pid(1)
-    began = time.monotonic()
-    os.kill(hung, signal.SIGSTOP)
-    code, _ = training.end()
-    record_property("figure", f"{launcher}: ended after {seconds_since(began)}, with a timeout of 20 s")
-    complaint = json.loads((training.attempt / "rank0.json").read_text(encoding="utf-8"))
-    assert "20000ms" in complaint["error"]["message"]
-    assert code == 1
-    failure = read_failure(training.folder)
-    assert failure is not None
-    assert failure.outcome == "failed"
-    assert failure.reason.startswith(
-        f"rank 1 on {socket.gethostname()} (pid {hung}) ended without an error message"
-    )
-    assert "or the rank hung" in failure.reason
-    assert training.left_over() == {}
-
-
-@pytest.mark.fault(2)
-def test_a_single_rank_that_hangs_is_ended_though_no_other_waits_for_it(
-    start: Start, record_property: Figure
-) -> None:
-    training = start("alone", 1, ENDLESS, timeout_seconds=5)
-    training.wait_for("progress.json")
-    hung = training.pid(0)
-    began = time.monotonic()
-    os.kill(hung, signal.SIGSTOP)
-    code, _ = training.end()
-    record_property("figure", f"a single rank: ended after {seconds_since(began)}, silent for 30 s")
-    assert code == 1
-    failure = read_failure(training.folder)
-    assert failure is not None
-    assert failure.outcome == "failed"
-    assert failure.reason.startswith(
-        f"rank 0 on {socket.gethostname()} (pid {hung}) ended without an error message"
-    )
-    assert training.left_over() == {}
-
-
-@pytest.mark.fault(3)
-def test_the_traceback_of_the_one_rank_that_raised_comes_first(start: Start, record_property: Figure) -> None:
-    training = start("raising", 2, ENDLESS | {"model": "planted_raising_on_rank_1"})
-    code, stderr = training.end()
-    assert code == 1
-    first, second = stderr.splitlines()[:2]
-    said = f"rank 1 on {socket.gethostname()}: ValueError: a fault on purpose"
-    assert first == f"scalewise: raising/d2.r1 failed: {said}"
-    assert second == "Traceback (most recent call last):"
-    assert 'raise ValueError("a fault on purpose")' in stderr
-    assert "closed by peer" not in stderr
-    assert training.left_over() == {}
-    record_property("figure", f"first line: {first.removeprefix('scalewise: ')}")
-
-
 ABSENT = """
 import os, time
 if os.environ.get("RANK") == "1":
@@ -193,51 +124,257 @@ if os.environ.get("RANK") == "1":
 
 
 @pytest.mark.fault(9)
+@starts_ranks
 def test_a_peer_that_never_comes_is_counted_and_named(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Figure
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Figure
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(ABSENT, encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    training = start("lonely", 2, ENDLESS | {"model": "linear"}, timeout_seconds=8)
-    code, stderr = training.end()
-    assert code == 1
+    training = runs.start("lonely", 2, ENDLESS | {"model": "linear"}, timeout_seconds=8)
+    _, stderr = training.fail()
     said = "1 of 2 ranks started; missing: 1."
     assert f"lonely/d2.r1 failed: {said}" in stderr
     record_property("figure", f"given up after the 8 s that were allowed: {said}")
-    assert training.left_over() == {}
 
 
-def test_ranks_do_not_outlive_a_launcher_that_is_killed(start: Start) -> None:
-    training = start("orphaned", 2, ENDLESS | {"launcher": "torchrun"})
+@starts_ranks
+def test_ranks_do_not_outlive_a_launcher_that_is_killed(runs: Runs) -> None:
+    training = runs.start("orphaned", 2, ENDLESS | {"launcher": "torchrun"})
     training.wait_for("progress.json")
     launcher = next(
         pid for pid, command in training.processes().items() if "torch.distributed.run" in command
     )
     os.kill(launcher, signal.SIGKILL)
-    code, _ = training.end()
-    assert code == 1
-    failure = read_failure(training.folder)
-    assert failure is not None
-    assert failure.outcome == "failed"
-    assert training.left_over() == {}
+    training.fail()
 
 
+@starts_ranks
 @every_launcher
-def test_ranks_do_not_outlive_a_train_py_that_is_killed(start: Start, launcher: str) -> None:
-    training = start("headless", 2, ENDLESS | {"launcher": launcher})
+def test_ranks_do_not_outlive_a_train_py_that_is_killed(runs: Runs, launcher: str) -> None:
+    training = runs.start("headless", 2, ENDLESS | {"launcher": launcher})
     training.wait_for("progress.json")
     training.process.kill()
     training.end()
     assert training.left_over() == {}
 
 
+@starts_ranks
+def test_a_run_over_its_limit_is_ended_and_told_what_to_change(runs: Runs) -> None:
+    failure, stderr = runs.start("late", 2, ENDLESS, limit_seconds=3).fail("timed-out")
+    assert failure.reason.startswith("stopped after 0.05 minutes")
+    assert "Raise runtime_minutes" in failure.reason
+    assert failure.reason in stderr
+
+
+@pytest.mark.fault(7)
+@starts_ranks
+def test_a_run_starts_though_the_port_that_everybody_uses_is_taken(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a shell's own MASTER_PORT names it."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("", 29500))
+        holder.listen()
+        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+        monkeypatch.setenv("MASTER_PORT", "29500")
+        assert runs.complete("taken", 2).summary.outcome == "completed"
+
+
+# --- errors and losses --------------------------------------------------------------------------------
+
+
+@starts_ranks
+def test_a_rank_that_raises_ends_the_run_with_its_traceback_and_no_stale_result(
+    runs: Runs, tmp_path: Path
+) -> None:
+    prepared = tmp_path / "prepared.safetensors"
+    prepared.write_bytes(runs.dataset.read_bytes()[:10_000])
+    folder = tmp_path / "damaged" / "d2.r1"
+    folder.mkdir(parents=True)
+    for name in (SUMMARY, EPOCHS, RANKS, UTILIZATION):
+        (folder / name).write_text("of an earlier run", encoding="utf-8")
+
+    training = runs.start("damaged", 2, dataset=prepared)
+    failure, stderr = training.fail()
+
+    assert training.folder == folder
+    assert failure.reason.startswith((f"rank 0 on {HERE}: DatasetError", f"rank 1 on {HERE}: DatasetError"))
+    assert str(prepared) in failure.reason
+    assert "damaged/d2.r1 failed" in stderr
+    assert "Traceback (most recent call last)" in stderr
+    assert "in load" in stderr
+    assert not any((folder / name).exists() for name in (SUMMARY, EPOCHS, RANKS, UTILIZATION))
+    assert failure.log_tail
+
+
+@pytest.mark.fault(3)
+def test_the_traceback_of_the_one_rank_that_raised_comes_first(runs: Runs, record_property: Figure) -> None:
+    _, stderr = runs.start("raising", 2, ENDLESS | {"model": "planted_raising_on_rank_1"}).fail()
+    first, second = stderr.splitlines()[:2]
+    said = f"rank 1 on {HERE}: ValueError: a fault on purpose"
+    assert first == f"scalewise: raising/d2.r1 failed: {said}"
+    assert second == "Traceback (most recent call last):"
+    assert 'raise ValueError("a fault on purpose")' in stderr
+    assert "closed by peer" not in stderr
+    record_property("figure", f"first line: {first.removeprefix('scalewise: ')}")
+
+
 @pytest.mark.parametrize("devices", [1, 2])
-def test_a_training_is_kept_whatever_becomes_of_the_passes_after_it(start: Start, devices: int) -> None:
+def test_a_training_is_kept_whatever_becomes_of_the_passes_after_it(runs: Runs, devices: int) -> None:
     # 3 epochs of 6 steps
     changed = {"model": "planted_out_of_memory_after_18_steps", "save_model": True}
-    run = finish(start("kept", devices, changed))
+    run = runs.complete("kept", devices, changed)
     assert run.summary.outcome == "completed"
-    assert run.summary.measurements is not None
-    assert run.summary.measurements.epochs_completed == len(run.epochs) == 3
-    assert run.summary.measurements.passes == []
-    assert (run.folder / "model.safetensors").exists()
+    assert run.measured.epochs_completed == len(run.epochs) == 3
+    assert run.measured.passes == []
+    assert (run.folder / MODEL).exists()
+
+
+def test_a_loss_that_is_no_longer_finite_is_a_result_with_a_reason(runs: Runs) -> None:
+    run = runs.complete("wild", 1, {"learning_rate": 1e38})
+    assert run.summary.outcome == "diverged"
+    assert "the loss is no longer finite in epoch" in run.summary.reason
+    assert "Lower learning_rate (1e+38)" in run.summary.reason
+    assert run.measured.epochs_completed == len(run.epochs) >= 1
+    assert not np.isfinite(run.epochs[["train_loss", "test_loss"]].iloc[-1]).all()
+    assert len(run.ranks) == 1
+
+
+@pytest.mark.fault(6)
+def test_nan_on_one_rank_is_an_outcome_of_the_run_and_no_failure_to_retry(
+    runs: Runs, record_property: Figure
+) -> None:
+    # the second of the second epoch's six steps
+    run = runs.complete("poisoned", 2, {"model": "planted_not_a_number_on_rank_1"})
+    assert run.summary.outcome == "diverged"
+    assert "the loss is no longer finite in epoch 2 (training nan, test nan)" in run.summary.reason
+    assert list(run.epochs["epoch"]) == [1, 2]
+    assert np.isfinite(run.epochs["train_loss"].iloc[0])
+    assert read_failure(run.folder) is None
+    record_property("figure", f"outcome {run.summary.outcome}, exit 0")
+
+
+# --- ranks that are late, and data that they do not divide --------------------------------------------
+
+
+@pytest.mark.fault(4)
+def test_a_rank_that_takes_50_ms_more_a_step_is_named_with_its_host_in_the_report(
+    runs: Runs, tmp_path: Path, record_property: Figure
+) -> None:
+    settings = SETTINGS | {"model": "planted_late_on_rank_1", "devices": [2], "epochs": 10}
+    expected = f"waiting for rank 1 on {HERE} takes"
+    named: list[bool] = []
+    while named.count(True) < 2:
+        name = f"straggler{len(named)}"
+        folder = runs.complete(name, 2, settings=settings).folder.parent
+        analysed = AnalysisSpec(name, Experiment.model_validate(settings))
+        compute(analysed, folder, tmp_path / "results" / name)
+        said = json.loads((tmp_path / "results" / name / "decision.json").read_text(encoding="utf-8"))
+        named.append(expected in said["slowdown"]["sentence"])
+        # a stall of the other rank as long as all that this one is late is named too, and rightly
+        assert named.count(False) < 2, said["slowdown"]
+    scaling, table = (
+        pd.read_csv(tmp_path / "results" / name / f"{table}.csv") for table in ("scaling", "runs")
+    )
+    assert [limit.cause for _, limit in find_bottlenecks(scaling, table) if limit] == ["straggler"]
+    flagged = said["slowdown"]["sentence"]
+    results = ExperimentResults.read(analysed, tmp_path / "results" / name, title="Study")
+    draw(results)
+    write_report([results], tmp_path / "report.html")
+    assert flagged in (tmp_path / "report.html").read_text(encoding="utf-8")
+    record_property("figure", flagged.partition(" takes ")[2].partition(" of each")[0] + " of the step")
+
+
+@pytest.mark.fault(5)
+def test_1797_samples_over_4_ranks_make_equal_steps_and_each_is_tested_once(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Figure
+) -> None:
+    prepared = tmp_path / "prepared.safetensors"
+    digits = load_digits().images
+    prepare_digits(prepared, digits, digits)
+    monkeypatch.setenv("COUNTED_IN", str(tmp_path))
+    changed = {"model": "planted_counting", "devices": [4], "epochs": 2, "global_batch_size": 248}
+    run = runs.complete("uneven", 4, changed, dataset=prepared)
+
+    assert list(run.ranks["rank"]) == [0, 1, 2, 3]
+    assert run.ranks["test_samples"].tolist() == [450, 449, 449, 449]
+    assert run.ranks["train_samples"].sum() == 1797
+    steps, tested = [], 0
+    for rank in range(4):
+        with (tmp_path / f"seen{rank}.csv").open(encoding="utf-8") as file:
+            seen = [(phase, int(samples)) for phase, samples in csv.reader(file)]
+        # the model is timed by itself after the training
+        phases = [phase for phase, _ in seen]
+        training = seen[phases.index("train") : len(phases) - phases[::-1].index("test")]
+        steps.append(sum(phase == "train" for phase, _ in training))
+        tested += sum(samples for phase, samples in training if phase == "test")
+    assert steps == [2 * 8] * 4
+    assert tested == 2 * 1797
+    record_property("figure", f"{steps[0]} steps on each of 4 ranks, {tested // 2:,} samples tested")
+
+
+# --- processes of loaders -----------------------------------------------------------------------------
+
+
+def loader_processes(training: Started, said: str) -> dict[int, list[int]]:
+    """The processes of each rank's loader, once the log says something and they are at work."""
+    training.wait_for_line(said)
+    ranks = [psutil.Process(training.pid(rank)) for rank in range(2)]
+    training.wait_until(lambda: all(rank.children() for rank in ranks), "a rank has no loader process")
+    return {rank.pid: [child.pid for child in rank.children()] for rank in ranks}
+
+
+def none_exists(pids: list[int]) -> bool:
+    return not any(map(psutil.pid_exists, pids))
+
+
+@pytest.mark.fault(28)
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_loader_process_that_dies_ends_the_run_in_the_name_of_its_rank(
+    runs: Runs, how: signal.Signals
+) -> None:
+    training = runs.start("died", 2, ENDLESS | WORKERS)
+    training.wait_for("progress.json")
+    (worker,) = loader_processes(training, "train epoch 1/")[training.pid(1)]
+    os.kill(worker, how)
+    failure, _ = training.fail()
+    # whichever the rank comes upon first: the end of the process, or its half of a batch
+    expected = [
+        f"DataLoader worker (pid {worker})",
+        f"DataLoader worker (pid(s) {worker})",
+        "the workers loader lost",
+    ]
+    said = failure.reason.removeprefix(f"rank 1 on {HERE}: RuntimeError: ")
+    assert said.startswith(tuple(expected))
+    assert json.loads((training.attempt / "rank1.json").read_text())["state"] == "failed"
+    assert not (training.folder / SUMMARY).exists()
+
+
+@pytest.mark.fault(28)
+def test_signals_to_a_rank_and_its_loader_end_in_checkpoints_that_are_gone_on_from(
+    runs: Runs, record_property: Figure
+) -> None:
+    """Schedulers signal a task with all its children."""
+    steps, said = [0], "epoch 1/"
+    for how in (signal.SIGUSR1, signal.SIGTERM):
+        training = runs.start("signalled", 2, ENDLESS | WORKERS)
+        processes = loader_processes(training, said)
+        rank, workers = list(processes.items())[1]
+        assert len(workers) == 1
+        for pid in (*workers, rank):
+            os.kill(pid, how)
+        code, stderr = training.end()
+        assert code == 1
+        stopped = json.loads((training.attempt / "stopped.json").read_text(encoding="utf-8"))
+        assert stopped["saved"] is True, stderr
+        assert how.name in stopped["stop_source"]
+        assert "DataLoader" not in (training.folder / "train.log").read_text(encoding="utf-8")
+        assert training.left_over() == {}
+        # the other rank's, too: none outlives a run that ends as requested
+        left = [pid for pids in processes.values() for pid in pids]
+        wait_until(partial(none_exists, left), f"of {left} some are left")
+        steps.append(stopped["step"])
+        said = f"resumed at step {stopped['step']} from"
+    assert steps == sorted(set(steps))
+    record_property("figure", "after SIGUSR1 and SIGTERM 0 steps lost")

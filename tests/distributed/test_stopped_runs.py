@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 from tests.cores import needs_two_cores
-from tests.distributed.interrupted_runs import SETTINGS as PERILOUS
-from tests.distributed.whole_runs import END_SECONDS, ENDLESS, Start, Training, finish, heeds
+from tests.distributed.runs import END_SECONDS, ENDLESS, PERILOUS, Runs, Started, heeds
 
 from scalewise.execution.failure_reason import in_minutes
 from scalewise.execution.history import in_training
@@ -26,13 +25,9 @@ pytestmark = needs_two_cores
 Figure = Callable[[str, object], None]
 
 
-def stopped_at(training: Training, outcome: str, because: str) -> int:
+def stopped_at(training: Started, outcome: str, because: str) -> int:
     """The step at which a training stopped in order, once all that it leaves says the same."""
-    code, stderr = training.end()
-    assert code == 1, stderr
-    failure = read_failure(training.folder)
-    assert failure is not None
-    assert failure.outcome == outcome
+    failure, stderr = training.fail(outcome)
     kept = re.search(r"The checkpoint at step (\d+) is kept: (with|the) .* resumes there\.", failure.reason)
     assert kept is not None, failure.reason
     assert failure.reason in stderr
@@ -40,24 +35,10 @@ def stopped_at(training: Training, outcome: str, because: str) -> int:
     step = int(kept[1])
     manifests = sorted((training.folder / "checkpoints").glob("step-*/manifest.json"))
     assert json.loads(manifests[-1].read_text(encoding="utf-8"))["step"] == step > 0
-    tries = read_history(training.folder)
-    assert tries is not None
-    assert (tries.starts[-1].steps, tries.starts[-1].no_progress) == (step, False)
-    assert training.left_over() == {}
+    assert (failure.steps, failure.no_progress) == (step, False)
     # or the next start's tests would take what this one has left for its own
     shutil.rmtree(training.attempt)
     return step
-
-
-def resumed(training: Training) -> int:
-    """The step from which a training says that it goes on."""
-    log = training.folder / "train.log"
-
-    def steps() -> list[str]:
-        text = log.read_text(encoding="utf-8")
-        return re.findall(r"^resumed at step (\d+) from \S+ \(start \d+\)", text, re.MULTILINE)
-
-    return int(training.wait_until(steps, "it does not resume")[-1])
 
 
 @pytest.mark.fault(13)
@@ -67,10 +48,9 @@ def resumed(training: Training) -> int:
     ids=["popen", "spawn"],
 )
 def test_a_run_that_is_asked_to_end_keeps_what_it_has_trained_and_takes_its_ranks_along(
-    start: Start, launcher: str, number: signal.Signals, record_property: Figure
+    runs: Runs, launcher: str, number: signal.Signals, record_property: Figure
 ) -> None:
-    changed = ENDLESS | {"launcher": launcher}
-    training = start("stopped", 2, changed)
+    training = runs.start("stopped", 2, ENDLESS | {"launcher": launcher})
     training.wait_for("progress.json")
     assert len(training.processes()) >= (3 if launcher == "spawn" else 2)
     began = time.monotonic()
@@ -85,13 +65,12 @@ def test_a_run_that_is_asked_to_end_keeps_what_it_has_trained_and_takes_its_rank
     ids=["popen", "spawn"],
 )
 def test_the_signal_ahead_of_a_jobs_end_stops_the_run_whoever_gets_it(
-    start: Start, launcher: str, receivers: list[str]
+    runs: Runs, launcher: str, receivers: list[str]
 ) -> None:
     """A rank, train.py itself, or with spawn the process that has started the ranks."""
-    changed: dict[str, Any] = ENDLESS | {"launcher": launcher}
     steps = [0]
     for receiver in receivers:
-        training = start("warned", 2, changed)
+        training = runs.start("warned", 2, ENDLESS | {"launcher": launcher})
         training.wait_for("progress.json")
         processes = training.processes()
         pids = {
@@ -104,8 +83,8 @@ def test_the_signal_ahead_of_a_jobs_end_stops_the_run_whoever_gets_it(
     assert steps == sorted(set(steps))
 
 
-def test_a_signal_that_comes_before_the_ranks_are_there_is_no_end(start: Start) -> None:
-    training = start("early", 2, ENDLESS | {"launcher": "spawn"})
+def test_a_signal_that_comes_before_the_ranks_are_there_is_no_end(runs: Runs) -> None:
+    training = runs.start("early", 2, ENDLESS | {"launcher": "spawn"})
     training.wait_for(RANK_SETUP)
     (agent, *_) = training.wait_until(
         lambda: [pid for pid, line in training.processes().items() if "start_ranks.py" in line],
@@ -117,111 +96,107 @@ def test_a_signal_that_comes_before_the_ranks_are_there_is_no_end(start: Start) 
     stopped_at(training, "interrupted", "ended by SIGUSR1.")
 
 
-def test_a_run_at_its_limit_keeps_what_it_has_trained_and_goes_on_with_more_time_alone(start: Start) -> None:
-    # how long a start takes is the machine's affair
-    began = time.monotonic()
-    measured = start("measured", 2, ENDLESS)
-    measured.wait_for("progress.json")
-    limit = round(10 + 2 * (time.monotonic() - began))
-    measured.process.kill()
-    measured.end()
-    assert measured.left_over() == {}
-    late = start("late", 2, ENDLESS, limit_seconds=limit)
-    for _ in range(3):
+def test_a_run_at_its_limit_keeps_what_it_has_trained_and_goes_on_with_more_time_alone(runs: Runs) -> None:
+    # how long a start takes is the machine's affair: where others slow it down, no time is left to train in
+    for limit in (6, 20, 80, 320):
+        late = runs.start("late", 2, ENDLESS, limit_seconds=limit)
         late.process.wait(timeout=END_SECONDS)
         failure = read_failure(late.folder)
         if failure is not None and "The checkpoint at step" in failure.reason:
             break
-        # others slowed its start down, and no time was left to train in
         late.end()
-        limit *= 2
-        late = start("late", 2, ENDLESS, limit_seconds=limit)
     step = stopped_at(late, "timed-out", "Raise runtime_minutes")
 
-    spent = start("late", 2, ENDLESS, limit_seconds=limit)
+    spent = runs.start("late", 2, ENDLESS, limit_seconds=limit)
     code, stderr = spent.end()
     assert code == 1
     assert f"late/d2.r1 timed-out: all of its {in_minutes(limit)} are used. Raise runtime_minutes" in stderr
     assert f"The checkpoint at step {step} is kept" in stderr
     assert not spent.attempt.exists()
 
-    more = start("late", 2, ENDLESS, limit_seconds=100_000)
-    assert resumed(more) == step
+    more = runs.start("late", 2, ENDLESS, limit_seconds=100_000)
+    assert more.wait_for_line(rf"resumed at step {step} from \S+ \(start \d+\)")
     more.process.kill()
     more.end()
 
 
-def test_a_run_that_was_stopped_counts_its_starts_and_leaves_nothing_of_them_once_it_is_done(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    changed = {"model": PERILOUS["model"], "steps": 178, "deterministic": True}
-    # a request is looked for once a second: it must not be over by then
-    monkeypatch.setenv("PERIL_PAUSE", "0.3")
-    first = start("counted", 1, changed)
-    first.wait_for("progress.json")
-    first.process.send_signal(signal.SIGTERM)
-    step = stopped_at(first, "interrupted", "ended by SIGTERM.")
-
-    monkeypatch.setenv("PERIL_PAUSE", "0")
-    run = finish(start("counted", 1, changed))
-
-    measured = run.summary.measurements
-    assert measured is not None
-    assert measured.resumption.starts == 2
-    assert measured.resumption.resumed_at_steps == [step]
-    assert measured.resumption.lost_steps == 0
-    # however often it was cut off, it ends at the step that was asked for
-    assert sum(window.steps for window in measured.windows) == 180
-    assert measured.epochs_completed == len(run.epochs) == 0
-    assert read_failure(run.folder) is None
-    assert not {"attempt", "checkpoints"} & {path.name for path in run.folder.iterdir()}
-
-
 def test_checkpoints_are_kept_where_that_is_asked_for_and_do_not_make_the_next_training_shorter(
-    start: Start,
+    runs: Runs,
 ) -> None:
     keep = {"checkpoint_seconds": 0.1, "keep_checkpoints": True}
     changed = {"epochs": 200}
-    run = finish(start("kept", 1, changed, **keep))
+    run = runs.complete("kept", 1, changed, **keep)
     kept = list((run.folder / "checkpoints").glob("step-*"))
     assert 1 <= len(kept) <= 2
-    assert run.summary.measurements is not None
-    assert run.summary.measurements.resumption.checkpoints >= 1
+    assert run.resumption.checkpoints >= 1
     assert not (run.folder / "attempt").exists()
     assert (history := read_history(run.folder)) is not None
     assert [start.outcome for start in history.starts] == ["completed"]
 
     (run.folder / RECORD).unlink()  # as where the user forces it
-    again = finish(start("kept", 1, changed, **keep))
+    again = runs.complete("kept", 1, changed, **keep)
     assert "is of a training that has ended" in "\n".join(again.log)
-    assert again.summary.measurements is not None
-    assert again.summary.measurements.resumption.starts == 1
-    assert again.summary.measurements.resumption.resumed_at_steps == []
+    assert (again.resumption.starts, again.resumption.resumed_at_steps) == (1, [])
+
+
+def test_a_training_that_was_cut_off_ends_once_its_throughput_is_known(runs: Runs) -> None:
+    """It counts its starts, loses no step, and leaves nothing of them once it is done."""
+    # what its loader's processes have prepared beyond the end is thrown away
+    changed: dict[str, Any] = {
+        "model": PERILOUS["model"],
+        "loader": "workers",
+        "steps": {"most": 20_000, "until_interval": 0.2},
+    }
+    # its first windows would take longer than the test has: it is stopped long before the first look
+    first = runs.start("known", 2, changed, pause_seconds=0.3)
+    first.wait_for("progress.json")
+    first.process.send_signal(signal.SIGTERM)
+    step = stopped_at(first, "interrupted", "ended by SIGTERM.")
+    run = runs.complete("known", 2, changed, pause_seconds=0.02)
+
+    # windows that differ between ranks could not be joined
+    measured, own = run.measured, run.measured.own_interval
+    done = sum(window.steps for window in measured.windows)
+    assert own is not None
+    assert own.ended == "interval"
+    assert own.half_width_fraction is not None
+    assert own.half_width_fraction <= changed["steps"]["until_interval"]
+    assert own.windows is not None
+    assert own.windows >= 20
+    found = measured.resumption
+    assert (found.starts, found.resumed_at_steps, found.lost_steps) == (2, [step], 0)
+    assert 0 < step < done - 100
+    # the first warm-up, what was not steady, the warm-up after the resume, and the edges of epochs
+    warm = sum(window.steps for window in measured.windows if window.warmup)
+    excluded = sum(measured.excluded_steps.values())
+    assert warm == own.warmup_steps + found.unmeasured_steps + excluded
+    assert [window.first_step for window in measured.windows] == [
+        sum(window.steps for window in measured.windows[:index]) for index in range(len(measured.windows))
+    ]
+    assert measured.epochs_completed == len(run.epochs) == 0
+    assert read_failure(run.folder) is None
+    assert not {"attempt", "checkpoints"} & {path.name for path in run.folder.iterdir()}
 
 
 @pytest.mark.fault(17)
 def test_a_run_that_crashes_at_every_start_is_tried_three_times_and_no_more(
-    start: Start, record_property: Figure
+    runs: Runs, record_property: Figure
 ) -> None:
     changed = {"model": "planted_crashing"}
     for attempt in (1, 2, 3):
-        code, stderr = start("hopeless", 1, changed, attempt=attempt).end()
-        assert code == 1
+        _, stderr = runs.start("hopeless", 1, changed, attempt=attempt).fail()
         assert "ValueError: crashes at every start" in stderr
         assert ("3 tries without progress" in stderr) == (attempt == 3)
 
-    fourth = start("hopeless", 1, changed, attempt=4)
-    code, stderr = fourth.end()
-    assert code == 1
+    fourth = runs.start("hopeless", 1, changed, attempt=4)
+    failure, stderr = fourth.fail()
     assert "failed: 3 tries without progress: none came to a checkpoint. The last one: rank 0 on" in stderr
     assert "ValueError: crashes at every start" in stderr
     tries = read_history(fourth.folder)
     assert tries is not None
     assert len(in_training(tries)) == 3
-    failure = read_failure(fourth.folder)
-    assert failure is not None
     assert "crashes at every start" in failure.reason
     record_property("figure", f"{len(in_training(tries))} tries, the next refused")
     # whoever asks again means it
-    code, stderr = start("hopeless", 1, changed, attempt=1).end()
+    _, stderr = runs.start("hopeless", 1, changed, attempt=1).fail()
     assert "3 tries without progress" not in stderr

@@ -5,105 +5,102 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 
 import pandas as pd
 import pytest
+import torch
+from safetensors.torch import load_file
 from tests.cores import needs_two_cores
-from tests.distributed.whole_runs import COMMIT, ENDLESS, Finished, Start, clean_up, finish, heeds, starter
+from tests.distributed.runs import COMMIT, ENDLESS, Finished, Runs, heeds
 from tests.listening_ports import listening
 from tests.planting import leave_failure
 from tests.small_runs import definition
 
+from scalewise.builtin.data import datasets
+from scalewise.builtin.data.loaders import channel_statistics
+from scalewise.builtin.models.builders import build
 from scalewise.execution.rank_files import ENDPOINT, PROGRESS, RANK_SETUP
-from scalewise.records import HISTORY, RECORD_LOG, RUN_RECORDS, SUMMARY, UTILIZATION
+from scalewise.records import HISTORY, MODEL, RECORD_LOG, RUN_RECORDS, SUMMARY, UTILIZATION
 
-pytestmark = [needs_two_cores, pytest.mark.starts_ranks]
+pytestmark = needs_two_cores
+
+LEFT = {SUMMARY, *RUN_RECORDS, RECORD_LOG, HISTORY, "train.log"}
+
+
+def names_in(run: Finished) -> set[str]:
+    return {path.name for path in run.folder.iterdir()}
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Finished]]:
+def finished(shared_runs: Runs) -> dict[int, Finished]:
     """A run of one rank, and one of two ranks that was started while the first was training."""
-    begin, started = starter(tmp_path_factory.mktemp("finished"))
     halved = {"schedule": "step", "schedule_gamma": 0.5}
-    first = begin("study", 1, halved)
+    # with ranks that load torch, as for users
+    runs = replace(shared_runs, python=None)
+    first = runs.start("study", 1, halved)
     first.wait_for(RANK_SETUP)
-    second = begin("study", 2, halved)
+    second = runs.start("study", 2, halved)
     leave_failure(second.folder, definition(2), "failed", "why an earlier start failed")
-    yield {1: finish(first), 2: finish(second)}
-    clean_up(started)
+    return {1: first.finish(), 2: second.finish()}
 
 
-both_sizes = pytest.mark.parametrize("devices", [1, 2])
+@pytest.fixture(params=[1, 2])
+def devices(request: pytest.FixtureRequest) -> int:
+    number: int = request.param
+    return number
 
 
-@both_sizes
-def test_a_run_leaves_its_records_and_nothing_else(finished: dict[int, Finished], devices: int) -> None:
-    names = {path.name for path in finished[devices].folder.iterdir()}
-    assert names == {SUMMARY, *RUN_RECORDS, RECORD_LOG, HISTORY, "train.log"}
-    assert finished[devices].summary.outcome == "completed"
-    assert finished[devices].summary.reason == ""
+@pytest.fixture
+def run(finished: dict[int, Finished], devices: int) -> Finished:
+    """Each of the two."""
+    return finished[devices]
+
+
+def test_a_run_leaves_its_records_and_nothing_else(run: Finished) -> None:
+    assert names_in(run) == LEFT
+    assert run.summary.outcome == "completed"
+    assert run.summary.reason == ""
 
 
 @pytest.mark.fault(5)
-@both_sizes
-def test_every_sample_is_trained_on_and_tested_once_over_all_ranks(
-    finished: dict[int, Finished], devices: int
-) -> None:
-    ranks = finished[devices].ranks
-    assert list(ranks["rank"]) == list(range(devices))
-    assert ranks["train_samples"].sum() == 1437
-    assert ranks["test_samples"].sum() == 360
-    assert ranks["train_samples"].max() - ranks["train_samples"].min() <= 1
+def test_every_sample_is_trained_on_and_tested_once_over_all_ranks(run: Finished, devices: int) -> None:
+    assert list(run.ranks["rank"]) == list(range(devices))
+    assert run.ranks["train_samples"].sum() == 1437
+    assert run.ranks["test_samples"].sum() == 360
+    assert run.ranks["train_samples"].max() - run.ranks["train_samples"].min() <= 1
 
 
-@both_sizes
-def test_each_rank_has_the_threads_and_the_cpus_it_was_given(
-    finished: dict[int, Finished], devices: int
-) -> None:
-    run = finished[devices]
+def test_each_rank_has_the_threads_and_the_cpus_it_was_given(run: Finished, devices: int) -> None:
     assert (run.ranks["threads"] == run.summary.definition.settings.cpus_per_device).all()
     cpus = [int(cpu) for cpu in run.ranks["cpu_affinity"]]
     assert len(set(cpus)) == devices
     assert set(cpus) <= os.sched_getaffinity(0)
 
 
-@both_sizes
-def test_memory_is_labelled_by_what_it_counts(finished: dict[int, Finished], devices: int) -> None:
-    measured = finished[devices].summary.measurements
-    assert measured is not None
+def test_memory_is_labelled_by_what_it_counts(run: Finished) -> None:
+    measured = run.measured
     assert measured.peak_memory_kind == "RSS beyond that before the model"
-    assert measured.peak_memory_bytes == finished[devices].ranks["peak_memory_bytes"].max()
-    of_evaluation = finished[devices].ranks["evaluation_peak_memory_bytes"].max()
-    assert measured.evaluation_peak_memory_bytes == of_evaluation
+    assert measured.peak_memory_bytes == run.ranks["peak_memory_bytes"].max()
+    assert measured.evaluation_peak_memory_bytes == run.ranks["evaluation_peak_memory_bytes"].max()
     # 650 parameters: what a process holds before its model, some 300 MB, is in neither
     assert 0 < measured.peak_memory_bytes < 50e6
 
 
-@both_sizes
-def test_every_part_of_the_start_up_is_accounted_for(finished: dict[int, Finished], devices: int) -> None:
-    measured = finished[devices].summary.measurements
-    assert measured is not None
-    parts = measured.startup.model_dump()
+def test_every_part_of_the_start_up_is_accounted_for(run: Finished) -> None:
+    parts = run.measured.startup.model_dump()
     assert parts.pop("preparation_seconds") is None  # a program's alone
     for part, seconds in parts.items():
         assert seconds > 0, part
-        assert seconds == finished[devices].ranks[part].max(), part
+        assert seconds == run.ranks[part].max(), part
 
 
-@both_sizes
-def test_windows_hold_every_step_once_and_give_the_throughput(
-    finished: dict[int, Finished], devices: int
-) -> None:
-    measured = finished[devices].summary.measurements
-    assert measured is not None
-    next_step = 0
-    for window in measured.windows:
-        assert window.first_step == next_step
-        next_step += window.steps
-    steps_per_epoch = 6
-    assert next_step == 3 * steps_per_epoch
+def test_windows_hold_every_step_once_and_give_the_throughput(run: Finished) -> None:
+    measured = run.measured
+    ends = [window.first_step + window.steps for window in measured.windows]
+    assert [window.first_step for window in measured.windows] == [0, *ends[:-1]]
+    assert ends[-1] == 3 * 6
     assert sum(window.samples for window in measured.windows) == 3 * 1437
     # the warm-up, and the first step of each further epoch
     assert [(w.first_step, w.steps) for w in measured.windows if w.warmup] == [(0, 2), (6, 1), (12, 1)]
@@ -114,12 +111,10 @@ def test_windows_hold_every_step_once_and_give_the_throughput(
     assert measured.parameters == 64 * 10 + 10
 
 
-@both_sizes
 def test_passes_after_the_training_are_recorded_for_a_prediction_and_for_a_check(
-    finished: dict[int, Finished], devices: int
+    run: Finished, devices: int
 ) -> None:
-    measured, ranks = finished[devices].summary.measurements, finished[devices].ranks
-    assert measured is not None
+    measured, ranks = run.measured, run.ranks
     sizes = [each.batch_size for each in measured.passes]
     assert sizes[0] == 250 // devices
     assert (ranks["local_pass_seconds"] > 0).all()
@@ -136,25 +131,15 @@ def test_passes_after_the_training_are_recorded_for_a_prediction_and_for_a_check
         assert (ranks["exchanged_pass_seconds"] > 0).all()
 
 
-@both_sizes
-def test_the_loss_falls_and_the_epochs_agree_with_the_summary(
-    finished: dict[int, Finished], devices: int
-) -> None:
-    epochs, measured = finished[devices].epochs, finished[devices].summary.measurements
-    assert measured is not None
+def test_the_loss_falls_and_the_epochs_agree_with_the_summary_and_their_rates(run: Finished) -> None:
+    epochs, measured = run.epochs, run.measured
     assert list(epochs["epoch"]) == [1, 2, 3]
     assert epochs["train_loss"].is_monotonic_decreasing
     assert epochs["test_loss"].iloc[-1] < epochs["test_loss"].iloc[0]
     assert measured.final_accuracy == epochs["test_accuracy"].iloc[-1] > 0.8
     assert measured.best_accuracy == epochs["test_accuracy"].max()
     assert measured.epochs_completed == 3
-
-
-@both_sizes
-def test_an_epoch_is_recorded_with_the_learning_rate_it_used(
-    finished: dict[int, Finished], devices: int
-) -> None:
-    assert finished[devices].epochs["learning_rate"].tolist() == pytest.approx([0.05, 0.025, 0.0125])
+    assert epochs["learning_rate"].tolist() == pytest.approx([0.05, 0.025, 0.0125])
 
 
 def test_one_device_and_two_devices_learn_the_same(finished: dict[int, Finished]) -> None:
@@ -163,9 +148,8 @@ def test_one_device_and_two_devices_learn_the_same(finished: dict[int, Finished]
         assert difference < 1e-4, column
 
 
-@both_sizes
-def test_a_run_says_where_its_numbers_come_from(finished: dict[int, Finished], devices: int) -> None:
-    origin = finished[devices].summary.provenance
+def test_a_run_says_where_its_numbers_come_from(run: Finished, devices: int) -> None:
+    origin = run.summary.provenance
     assert origin is not None
     assert origin.commit == COMMIT
     assert {"scalewise", "python", "torch", "numpy"} <= origin.versions.keys()
@@ -180,22 +164,13 @@ def test_a_run_says_where_its_numbers_come_from(finished: dict[int, Finished], d
     assert datetime.fromisoformat(origin.started_at) <= datetime.fromisoformat(origin.ended_at)
 
 
-@both_sizes
-def test_the_log_has_one_line_for_each_epoch(finished: dict[int, Finished], devices: int) -> None:
-    lines = [line for line in finished[devices].log if line.startswith("epoch ")]
-    assert [line.split()[1] for line in lines] == ["1/3", "2/3", "3/3"]
-
-
-@both_sizes
-def test_the_log_has_lines_on_steps_and_ends_with_a_summary(
-    finished: dict[int, Finished], devices: int
-) -> None:
-    run = finished[devices]
+def test_the_log_has_lines_on_steps_and_epochs_and_ends_with_a_summary(run: Finished, devices: int) -> None:
+    on_epochs = [line.split()[1] for line in run.log if line.startswith("epoch ")]
+    assert on_epochs == ["1/3", "2/3", "3/3"]
     on_steps = [line for line in run.log if line.startswith("train ")]
     assert on_steps[0].startswith("train epoch 1/3  step 1/6  loss ")
     assert "learning rate 0.05" in on_steps[0]
-    measured = run.summary.measurements
-    assert measured is not None
+    measured = run.measured
     lines = run.log[run.log.index("Training summary") :]
     assert [line.split(": ")[1].strip() for line in lines[1:7]] == [
         f"{measured.train_seconds:.2f} s",
@@ -209,11 +184,10 @@ def test_the_log_has_lines_on_steps_and_ends_with_a_summary(
 
 
 def test_one_device_is_started_the_same_way_as_two(finished: dict[int, Finished]) -> None:
-    commands = [
-        finished[devices].log[0].split(maxsplit=1)[1].replace(str(finished[devices].folder), "FOLDER")
-        for devices in (1, 2)
-    ]
-    assert commands[0] == commands[1]
+    one, two = (
+        run.log[0].split(maxsplit=1)[1].replace(str(run.folder), "FOLDER") for run in finished.values()
+    )
+    assert one == two
 
 
 def test_a_second_training_waits_for_the_first_and_says_so(finished: dict[int, Finished]) -> None:
@@ -228,32 +202,20 @@ def test_a_second_training_waits_for_the_first_and_says_so(finished: dict[int, F
     assert second.summary.provenance.started_at >= first.summary.provenance.ended_at
 
 
-@pytest.fixture(scope="module")
-def ended_by_steps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
-    """A run of two ranks that ends in the middle of its second epoch of 6 steps."""
-    begin, started = starter(tmp_path_factory.mktemp("steps"))
-    yield finish(begin("steps", 2, {"steps": 7}))
-    clean_up(started)
-
-
-def test_a_training_that_steps_end_is_completed_and_has_evaluated_nothing(ended_by_steps: Finished) -> None:
-    run = ended_by_steps
+def test_a_training_that_steps_end_is_completed_without_an_evaluation_and_measured_over_these_steps(
+    runs: Runs,
+) -> None:
+    """In the middle of its second epoch of 6 steps."""
+    run = runs.complete("steps", 2, {"steps": 7})
     assert (run.summary.outcome, run.summary.reason) == ("completed", "")
-    names = {path.name for path in run.folder.iterdir()}
-    assert names == {SUMMARY, *RUN_RECORDS, RECORD_LOG, HISTORY, "train.log"}
-    measured = run.summary.measurements
-    assert measured is not None
+    assert names_in(run) == LEFT
+    measured = run.measured
     assert len(run.epochs) == measured.epochs_completed == 0
     assert (measured.final_accuracy, measured.best_accuracy) == (None, None)
     assert (measured.evaluation_seconds, measured.evaluation_peak_memory_bytes) == (0.0, None)
     assert run.ranks["test_samples"].isna().all()
     phases = pd.read_csv(run.folder / UTILIZATION)["phase"]
     assert list(phases.unique()) == ["start", "warm-up", "train", "end"]
-
-
-def test_a_training_that_steps_end_is_measured_over_just_these_steps(ended_by_steps: Finished) -> None:
-    measured = ended_by_steps.summary.measurements
-    assert measured is not None
     # the epoch's last step has the 187 samples that 5 steps of 250 leave, the next one begins another
     assert [(w.first_step, w.steps, w.samples, w.warmup) for w in measured.windows] == [
         (0, 2, 500, True),
@@ -264,35 +226,19 @@ def test_a_training_that_steps_end_is_measured_over_just_these_steps(ended_by_st
     timed = sum(window.seconds for window in measured.windows if not window.warmup)
     assert measured.throughput_samples_per_second == pytest.approx(1250 / timed)
     assert [each.batch_size for each in measured.passes] == [125]
-    (line,) = (line for line in ended_by_steps.log if line.startswith("step "))
+    (line,) = (line for line in run.log if line.startswith("step "))
     assert line.startswith("step 9  train loss ")
 
 
-OTHER_WAYS = [("torchrun", "tcp"), ("torchrun", "file"), ("spawn", "file")]
-
-
-@pytest.fixture(scope="module", params=OTHER_WAYS, ids=lambda way: f"{way[0]} by {way[1]}")
-def other_way(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[str, Finished]]:
-    """A run of two ranks that are started, or meet, in another way; its launcher."""
-    launcher, rendezvous = request.param
-    begin, started = starter(tmp_path_factory.mktemp("other"))
-    changed = {
-        "schedule": "step",
-        "schedule_gamma": 0.5,
-        "launcher": launcher,
-        "rendezvous": rendezvous,
-    }
-    yield launcher, finish(begin("study", 2, changed))
-    clean_up(started)
-
-
+@pytest.mark.parametrize(
+    ("launcher", "rendezvous"), [("torchrun", "tcp"), ("torchrun", "file"), ("spawn", "file")]
+)
 def test_however_ranks_are_started_and_meet_they_leave_the_same_records(
-    other_way: tuple[str, Finished], finished: dict[int, Finished]
+    runs: Runs, finished: dict[int, Finished], launcher: str, rendezvous: str
 ) -> None:
-    run, usual = other_way[1], finished[2]
-    assert {path.name for path in run.folder.iterdir()} == {path.name for path in usual.folder.iterdir()}
+    changed = {"schedule": "step", "schedule_gamma": 0.5, "launcher": launcher, "rendezvous": rendezvous}
+    run, usual = runs.complete("study", 2, changed), finished[2]
+    assert names_in(run) == names_in(usual)
     assert list(run.epochs.columns) == list(usual.epochs.columns)
     assert list(run.ranks.columns) == list(usual.ranks.columns)
     for column in ("epoch", "train_loss", "test_loss", "test_accuracy", "learning_rate"):
@@ -300,21 +246,27 @@ def test_however_ranks_are_started_and_meet_they_leave_the_same_records(
     for column in ("rank", "local_rank", "host", "device", "threads", "train_samples", "test_samples"):
         assert run.ranks[column].tolist() == usual.ranks[column].tolist()
     assert len(set(run.ranks["cpu_affinity"])) == 2
-    measured, expected = run.summary.measurements, usual.summary.measurements
-    assert measured is not None
-    assert expected is not None
-    assert [(w.first_step, w.steps, w.samples) for w in measured.windows] == [
-        (w.first_step, w.steps, w.samples) for w in expected.windows
-    ]
+    windows, expected = (
+        [(w.first_step, w.steps, w.samples) for w in r.measured.windows] for r in (run, usual)
+    )
+    assert windows == expected
+    # what started its ranks, and what else kept the machine busy
+    assert run.summary.definition.launcher == launcher
+    assert run.summary.provenance is not None
+    assert run.summary.provenance.launcher.split()[0] == launcher
+    assert run.summary.provenance.other_jobs is None
+    assert ("torch.distributed.run" in run.log[0]) == (launcher == "torchrun")
+    assert run.measured.other_cpu_fraction is not None
+    assert 0 <= run.measured.other_cpu_fraction < 1
 
 
 @pytest.mark.parametrize("launcher", ["popen", "spawn"])
 def test_ranks_that_meet_by_a_file_publish_no_address_and_open_no_port_for_a_store(
-    start: Start, launcher: str
+    runs: Runs, launcher: str
 ) -> None:
     ports = {}
     for rendezvous in ("tcp", "file"):
-        run = start(rendezvous, 2, ENDLESS | {"launcher": launcher, "rendezvous": rendezvous})
+        run = runs.start(rendezvous, 2, ENDLESS | {"launcher": launcher, "rendezvous": rendezvous})
         pids = [run.pid(rank) for rank in (0, 1)]
         # gloo's own ports are open once training has begun
         run.wait_for(PROGRESS)
@@ -328,34 +280,18 @@ def test_ranks_that_meet_by_a_file_publish_no_address_and_open_no_port_for_a_sto
     assert ports["file"] == [ports["tcp"][1]] * 2
 
 
-def test_a_run_says_what_started_its_ranks(other_way: tuple[str, Finished]) -> None:
-    launcher, run = other_way
-    assert run.summary.definition.launcher == launcher
-    assert run.summary.provenance is not None
-    assert run.summary.provenance.launcher.split()[0] == launcher
-    assert run.summary.provenance.other_jobs is None
-    assert ("torch.distributed.run" in run.log[0]) == (launcher == "torchrun")
-
-
-def test_a_run_says_what_else_kept_its_machine_busy(other_way: tuple[str, Finished]) -> None:
-    measured = other_way[1].summary.measurements
-    assert measured is not None
-    assert measured.other_cpu_fraction is not None
-    assert 0 <= measured.other_cpu_fraction < 1
-
-
-def test_of_two_trainings_of_one_run_the_second_adopts_what_the_first_has_left(start: Start) -> None:
-    first = start("twice", 2)
+def test_of_two_trainings_of_one_run_the_second_adopts_what_the_first_has_left(runs: Runs) -> None:
+    first = runs.start("twice", 2)
     first.wait_for(RANK_SETUP)
     # held back until the second has come, however slow the machine is; its ranks go on
     first.process.send_signal(signal.SIGSTOP)
-    second = start("twice", 2)
+    second = runs.start("twice", 2)
     assert second.process.stderr is not None
     word = second.process.stderr.readline()
     assert f"twice/d2.r1: process {first.process.pid} on {socket.gethostname()} is training this run" in word
     first.process.send_signal(signal.SIGCONT)
 
-    trained = finish(first)
+    trained = first.finish()
     before = (trained.folder / SUMMARY).stat().st_mtime_ns
     code, stderr = second.end()
 
@@ -363,21 +299,15 @@ def test_of_two_trainings_of_one_run_the_second_adopts_what_the_first_has_left(s
     assert "twice/d2.r1: the other training has left its result" in stderr
     assert (trained.folder / SUMMARY).stat().st_mtime_ns == before
     assert len([line for line in trained.log if line.startswith("epoch ")]) == 3
-    assert {path.name for path in trained.folder.iterdir()} == {
-        SUMMARY,
-        *RUN_RECORDS,
-        RECORD_LOG,
-        HISTORY,
-        "train.log",
-    }
+    assert names_in(trained) == LEFT
 
 
-def test_a_training_that_finds_the_other_without_a_result_trains(start: Start) -> None:
-    first = start("again", 2)
+def test_a_training_that_finds_the_other_without_a_result_trains(runs: Runs) -> None:
+    first = runs.start("again", 2)
     first.wait_for(RANK_SETUP)
     first.wait_until(lambda: heeds(first.process.pid, signal.SIGTERM), "it does not handle SIGTERM", 0.005)
     first.process.send_signal(signal.SIGSTOP)
-    second = start("again", 2)
+    second = runs.start("again", 2)
     assert second.process.stderr is not None
     assert "is training this run" in second.process.stderr.readline()
     first.process.send_signal(signal.SIGTERM)
@@ -386,4 +316,50 @@ def test_a_training_that_finds_the_other_without_a_result_trains(start: Start) -
     code, stderr = first.end()
     assert code == 1
     assert "again/d2.r1 interrupted" in stderr
-    assert finish(second).summary.outcome == "completed"
+    assert second.finish().summary.outcome == "completed"
+
+
+# --- options that a whole run shows -------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def saved(shared_runs: Runs) -> dict[str, Finished]:
+    """Runs that save their model: whole on one rank of two CPUs, and in parts on two ranks."""
+    common = {"save_model": True, "model": "digits_cnn", "epochs": 2}
+    workers = {"loader": "workers", "cpus_per_device": 2, "devices": [1]}
+    return {
+        "ddp": shared_runs.complete("ddp", 1, common | workers),
+        "fsdp": shared_runs.complete("fsdp", 2, common | {"parallelism": "fsdp"}),
+    }
+
+
+@pytest.mark.parametrize("parallelism", ["ddp", "fsdp"])
+def test_a_saved_model_has_the_accuracy_that_was_recorded(
+    saved: dict[str, Finished], parallelism: str, shared_runs: Runs
+) -> None:
+    run = saved[parallelism]
+    dataset = datasets.load(shared_runs.dataset)
+    network = build("digits_cnn", dataset.test_images.shape[1:], dataset.classes).eval()
+    network.load_state_dict(load_file(run.folder / MODEL))
+    mean, std = channel_statistics(dataset.train_images)
+    with torch.no_grad():
+        predicted = network((dataset.test_images - mean) / std).argmax(1)
+    accuracy = float((predicted == dataset.test_labels).double().mean())
+    assert accuracy == pytest.approx(run.measured.final_accuracy, abs=1e-9)
+    assert accuracy > 0.3
+
+
+def test_a_rank_of_two_cpus_has_two_threads_and_both_cpus(saved: dict[str, Finished]) -> None:
+    run = saved["ddp"]
+    assert list(run.ranks["threads"]) == [2]
+    assert len(run.ranks["cpu_affinity"].iloc[0].replace("-", ",").split(",")) == 2
+
+
+def test_the_wait_for_the_loader_is_recorded_by_name(saved: dict[str, Finished]) -> None:
+    for parallelism, loader in (("ddp", "workers"), ("fsdp", "resident")):
+        run, measured = saved[parallelism], saved[parallelism].measured
+        assert measured.loader == loader
+        assert (run.ranks["loader_wait_seconds"] > 0).all()
+        timed = sum(window.seconds for window in measured.windows if not window.warmup)
+        waited = run.ranks["loader_wait_seconds"].max()
+        assert measured.loader_wait_fraction == pytest.approx(waited / timed, rel=1e-6)

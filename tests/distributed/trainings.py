@@ -15,11 +15,10 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-import torch
 from safetensors.torch import load_file
 from sklearn.datasets import load_digits
-from tests.distributed.probe_group import share_one_gpu
-from tests.distributed.training_probe import Seen
+from tests.distributed.probe import Seen, share_one_gpu
+from tests.distributed.runs import prepare_digits
 from tests.small_runs import definition_of, rank_launch
 from torch import Tensor
 from torchvision.models import resnet18
@@ -32,6 +31,9 @@ from scalewise.plan.jobs.launch import SiteLaunch
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
+
+PROBE_SECONDS = 900
+"""Longest wait for ranks that train all variants."""
 
 TRAIN_SAMPLES, TEST_SAMPLES = 475, 121
 GLOBAL_BATCH = 120
@@ -153,11 +155,8 @@ class Trainings:
     def _launched(self, world_size: int) -> Path:
         """The folder of what so many ranks have trained."""
         output = self.folder / f"world{world_size}"
-        launch = rank_launch(world_size, accelerator=self.accelerator)
-        RankFiles(output).begin(rank_setup_for(launch, SiteLaunch(), 120))
         chosen = [_variant(name, world_size, self.weights) for name in self._variants(world_size)]
-        (output / "variants.json").write_text(json.dumps(chosen), encoding="utf-8")
-        start_ranks("training_probe.py", world_size, output / "variants.json", self.dataset, output)
+        probe_ranks(chosen, world_size, self.accelerator, self.dataset, output)
         return output
 
     def _variants(self, world_size: int) -> list[str]:
@@ -209,28 +208,28 @@ def _variant(name: str, world_size: int, weights: Path) -> dict[str, Any]:
 
 def _prepare_coloured_digits(path: Path) -> None:
     """Handwritten digits of three unlike channels: layouts of one channel cannot be told apart."""
-    digits = load_digits()
-    grey = digits.images[: TRAIN_SAMPLES + TEST_SAMPLES, np.newaxis] * 15
-    images = torch.from_numpy(np.concatenate([grey, 250 - grey, grey / 2], axis=1).astype(np.uint8))
-    labels = torch.from_numpy(digits.target[: len(images)].astype(np.int64))
-    tensors = {}
-    for split, part in (("train", slice(TRAIN_SAMPLES)), ("test", slice(TRAIN_SAMPLES, None))):
-        tensors[f"{split}_images"] = images[part].clone()
-        tensors[f"{split}_labels"] = labels[part].clone()
-    write(tensors, path)
+    grey = load_digits().images[: TRAIN_SAMPLES + TEST_SAMPLES]
+    coloured = np.stack([grey, 17 - grey, grey / 2], axis=1)
+    prepare_digits(path, coloured[:TRAIN_SAMPLES], coloured[TRAIN_SAMPLES:])
 
 
-def start_ranks(probe: str, world_size: int, *arguments: Path) -> None:
-    """Run a probe of this folder as so many ranks."""
-    launch = ["torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
-    launch.append(f"--nproc-per-node={world_size}")
+def probe_ranks(
+    variants: list[dict[str, Any]], world_size: int, accelerator: str, dataset: Path, output: Path
+) -> None:
+    """Have so many ranks train variants, as probe.py takes them, and leave what they find in a folder."""
+    launch = rank_launch(world_size, accelerator=accelerator)
+    RankFiles(output).begin(rank_setup_for(launch, SiteLaunch(), 120))
+    (output / "variants.json").write_text(json.dumps(variants), encoding="utf-8")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
+    command += [f"--nproc-per-node={world_size}", str(HERE / "probe.py")]
     # the package, what tests share, and what was there
     path = [str(ROOT / "workflow" / "scripts"), str(ROOT), os.environ.get("PYTHONPATH")]
     ended = subprocess.run(
-        [sys.executable, "-m", *launch, str(HERE / probe), *map(str, arguments)],
+        [*command, *map(str, (output / "variants.json", dataset, output))],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path)), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,
+        timeout=PROBE_SECONDS,
     )
     assert ended.returncode == 0, ended.stderr

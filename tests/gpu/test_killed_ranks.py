@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.distributed.whole_runs import ENDLESS, Training, clean_up, finish, starter
+from tests.distributed.runs import ENDLESS, Runs
 from tests.gpu.conftest import Figure
 from tests.startup.planted_models import HELD_BYTES
 from tests.waiting import wait_until
@@ -24,11 +24,11 @@ PATIENCE_SECONDS = 30.0
 
 
 @pytest.fixture
-def started(tmp_path: Path) -> Iterator[list[Training]]:
-    """Runs that were started, which end with the test."""
-    trainings: list[Training] = []
-    yield trainings
-    clean_up(trainings)
+def runs(tmp_path: Path) -> Iterator[Runs]:
+    """Starts runs on a GPU, which end with the test."""
+    started = Runs(tmp_path, facts="accelerator: cuda\ndevices_per_node: 1\ncpus_per_node: 2\n")
+    yield started
+    started.close()
 
 
 def memory_used() -> int:
@@ -54,13 +54,11 @@ def wait_for_memory(used: int, *, above: bool) -> int:
 @pytest.mark.usefixtures("needs_cuda")
 @pytest.mark.parametrize("killed", ["rank", "train.py"])
 def test_what_was_killed_frees_its_memory_of_the_gpu_and_the_next_run_completes(
-    killed: str, tmp_path: Path, started: list[Training], record_property: Figure
+    killed: str, runs: Runs, record_property: Figure
 ) -> None:
     """A rank that is killed, or whose supervisor is, frees its GPU's memory, and the next run completes."""
-    start, begun = starter(tmp_path, "accelerator: cuda\ndevices_per_node: 1\ncpus_per_node: 2\n")
     before = memory_used()
-    training = start("killed", 1, HOLDING)
-    started.append(training)
+    training = runs.start("killed", 1, HOLDING)
     training.wait_for("progress.json")
     during = wait_for_memory(before + MOST_OF_IT, above=True)
     os.kill(training.pid(0) if killed == "rank" else training.process.pid, signal.SIGKILL)
@@ -72,6 +70,5 @@ def test_what_was_killed_frees_its_memory_of_the_gpu_and_the_next_run_completes(
     record_property("figure", f"{gib} GiB used before, while it trained, and after")
     assert during > before + MOST_OF_IT
     assert after < before + MOST_OF_IT
-    following = start("next", 1, {"devices": [1]})
-    started.extend(begun)
-    assert finish(following).summary.outcome == "completed"
+    following = runs.complete("next", 1, {"devices": [1]})
+    assert following.summary.outcome == "completed"

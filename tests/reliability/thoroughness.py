@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from typing import TypeVar
+
+Amount = TypeVar("Amount")
 
 
-def times(quick: int, thorough: int) -> int:
-    """Returns how often to repeat: `quick` times, or `thorough` times where SCALEWISE_THOROUGH is 1.
+def times(quick: Amount, thorough: Amount) -> Amount:
+    """Returns how often to repeat, or for which cases: `quick`, or `thorough` where SCALEWISE_THOROUGH is 1.
 
     Args:
         quick: Repetitions in `make test`, which is run on every change.

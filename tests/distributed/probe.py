@@ -1,30 +1,43 @@
-"""One rank that trains many definitions in one process group, with the project's own parts, and watches.
+"""One rank that trains many definitions in one process group, with the project's own parts.
 
-Started as training_probe.py VARIANTS DATASET FOLDER. The folder says how ranks meet; VARIANTS is a JSON list
-of {name, definition, weights, train}. For each variant it leaves in the folder {name}.rank{rank}.json,
-what it saw, and {name}.rank{rank}.safetensors: the whole weights at the start (``start/``) and at the end
-(``end/``), on rank 0; what of them this rank holds at the end (``here/``); the images of the first epoch as
-the network got them (``images``).
+Started as probe.py VARIANTS DATASET FOLDER. The folder says how ranks meet; VARIANTS is a JSON list of
+{name, definition, weights, train, stops}.
+
+A variant without ``stops`` is watched. It leaves in the folder {name}.rank{rank}.json, what was seen, and
+{name}.rank{rank}.safetensors: the whole weights at the start (``start/``) and at the end (``end/``), on rank
+0; what of them this rank holds at the end (``here/``); the images of the first epoch as the network got them
+(``images``).
+
+One with ``stops`` is trained twice: in one go, and stopped and resumed at these steps. Rank 0 leaves
+{name}.json with what each ended with, as ``{"whole": ..., "resumed": ...}``.
 """
 
 from __future__ import annotations
 
 import gc
+import hashlib
 import json
+import os
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
+import torch.distributed as dist
 from safetensors.torch import save_file
-from tests.distributed.probe_group import probe_group
 from torch import nn
 from torch._dynamo.utils import counters
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from scalewise.builtin.checkpoints.state import SHARED, rank_file, rank_state, resume, shared_state
+from scalewise.builtin.checkpoints.storage import load, save
 from scalewise.builtin.data import datasets
 from scalewise.builtin.loop import TrainingState, train
 from scalewise.builtin.trainer import Trainer, build_loaders, build_trainer
@@ -32,10 +45,38 @@ from scalewise.execution.rank_files import RankFiles
 from scalewise.measure.hooks import hooked
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.ranks.distributed.identity import Identity
+from scalewise.ranks.distributed.devices import claim_cpus, claim_device
+from scalewise.ranks.distributed.identity import Identity, identify
+from scalewise.ranks.distributed.process_group import process_group
 from scalewise.ranks.results.facts import Epoch
 
 TIMEOUT_SECONDS = 60.0
+
+
+def share_one_gpu(accelerator: str, ranks: int) -> bool:
+    """Whether so many ranks have to share a GPU. They then meet by gloo: NCCL takes one rank a GPU."""
+    return accelerator == "cuda" and torch.cuda.device_count() < ranks
+
+
+@contextmanager
+def probe_group(rank_files: RankFiles) -> Iterator[tuple[Identity, torch.device]]:
+    """Join the ranks that the folder tells of; torchrun has started this one."""
+    rank_setup = rank_files.rank_setup()
+    accelerator = rank_setup.accelerator
+    identity = identify(os.environ, rank_setup.launcher)
+    claim_cpus(accelerator, identity, rank_setup.cpus_per_device)
+    if not share_one_gpu(accelerator, identity.local_world_size):
+        device = claim_device(accelerator, identity.local_rank)
+        with process_group(rank_files, rank_setup, identity, device):
+            yield identity, device
+        return
+    device = claim_device(accelerator, 0)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group("gloo", timeout=timedelta(seconds=rank_setup.timeout_seconds))
+    yield identity, device
+    dist.barrier()
+    gc.collect()
+    dist.destroy_process_group()
 
 
 @dataclass
@@ -162,34 +203,90 @@ def _whole_state(trainer: Trainer, when: str) -> dict[str, torch.Tensor]:
     }
 
 
-def probe(
-    variant: dict[str, Any], dataset: datasets.Dataset, identity: Identity, device: torch.device, folder: Path
-) -> None:
-    """Train one variant and leave what was seen."""
-    definition = RunDefinition.model_validate(variant["definition"])
-    settings = Settings.model_validate(definition.settings)
-    torch.set_num_threads(settings.cpus_per_device)
-    counters.clear()
-    torch._dynamo.reset()
-    weights = Path(variant["weights"]) if variant["weights"] else None
-    loaders = build_loaders(settings, dataset, identity.rank, device, TIMEOUT_SECONDS)
-    trainer = build_trainer(
-        settings, definition.global_batch_size, dataset, loaders, identity, device, weights
-    )
-    tensors = _whole_state(trainer, "start")
-    watcher = Watcher(trainer)
-    if variant["train"]:
-        with hooked(trainer.measured):
-            train(trainer, TrainingState.start(trainer.device), watcher.report)
-    watcher.close()
-    tensors |= _whole_state(trainer, "end")
-    held = trainer.parallel_model.module.state_dict()
-    tensors |= {f"here/{name}": _local(value).detach().clone().contiguous() for name, value in held.items()}
-    if watcher.images:
-        tensors["images"] = torch.cat(watcher.images).contiguous()
-    name = f"{variant['name']}.rank{identity.rank}"
-    save_file(tensors, folder / f"{name}.safetensors")
-    (folder / f"{name}.json").write_text(json.dumps(asdict(watcher.seen)), encoding="utf-8")
+@dataclass
+class Probe:
+    """The trainings of one rank."""
+
+    dataset: datasets.Dataset
+    identity: Identity
+    device: torch.device
+    folder: Path
+
+    def trainer(self, variant: dict[str, Any]) -> Trainer:
+        # the workers of one loader must not be forked into those of the next
+        gc.collect()
+        definition = RunDefinition.model_validate(variant["definition"])
+        settings = Settings.model_validate(definition.settings)
+        torch.set_num_threads(settings.cpus_per_device)
+        weights = Path(variant["weights"]) if variant.get("weights") else None
+        loaders = build_loaders(settings, self.dataset, self.identity.rank, self.device, TIMEOUT_SECONDS)
+        batch = definition.global_batch_size
+        return build_trainer(settings, batch, self.dataset, loaders, self.identity, self.device, weights)
+
+    def watch(self, variant: dict[str, Any]) -> None:
+        """Train one variant and leave what was seen."""
+        counters.clear()
+        torch._dynamo.reset()
+        trainer = self.trainer(variant)
+        tensors = _whole_state(trainer, "start")
+        watcher = Watcher(trainer)
+        if variant["train"]:
+            with hooked(trainer.measured):
+                train(trainer, TrainingState.start(trainer.device), watcher.report)
+        watcher.close()
+        tensors |= _whole_state(trainer, "end")
+        held = trainer.parallel_model.module.state_dict()
+        tensors |= {
+            f"here/{name}": _local(value).detach().clone().contiguous() for name, value in held.items()
+        }
+        if watcher.images:
+            tensors["images"] = torch.cat(watcher.images).contiguous()
+        name = f"{variant['name']}.rank{self.identity.rank}"
+        save_file(tensors, self.folder / f"{name}.safetensors")
+        (self.folder / f"{name}.json").write_text(json.dumps(asdict(watcher.seen)), encoding="utf-8")
+
+    def compare(self, variant: dict[str, Any]) -> None:
+        """Train one variant in one go, and stopped and resumed."""
+        found = {"whole": self.end(variant, []), "resumed": self.end(variant, variant["stops"])}
+        if self.identity.rank == 0:
+            (self.folder / f"{variant['name']}.json").write_text(json.dumps(found), encoding="utf-8")
+
+    def end(self, variant: dict[str, Any], stops: Sequence[int]) -> dict[str, Any]:
+        """What a training ends with that is stopped after these steps, each time to go on in another task."""
+        files = [self.folder / name for name in (SHARED, rank_file(self.identity.rank))]
+        for index, stop in enumerate([*stops, -1]):
+            trainer = self.trainer(variant)
+            if index:
+                state = resume(trainer, *(load(path, self.device) for path in files))
+            else:
+                state = TrainingState.start(self.device)
+            if train(trainer, state, lambda _epoch: None, partial(_is_at, stop)) != "stopped":
+                return _ended(trainer, state)
+            save(files[1], rank_state(trainer, state))
+            if self.identity.rank == 0:
+                save(files[0], shared_state(trainer, state))
+            dist.barrier()
+        raise AssertionError("stopped after its last step")
+
+
+def _is_at(step: int, state: TrainingState) -> bool:
+    return state.steps == step
+
+
+def _ended(trainer: Trainer, state: TrainingState) -> dict[str, Any]:
+    weights = trainer.parallel_model.state()
+    kept = [
+        {key: repr(value) for key, value in asdict(record).items() if key != "evaluation_seconds"}
+        for record in state.epochs
+    ]
+    sums = {
+        name: hashlib.sha256(value.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
+        for name, value in weights.items()
+        if value.dim()
+    }
+    counts = {name: float(value) for name, value in weights.items() if not value.dim()}
+    scale = trainer.precision.state().get("scale")
+    return {"weights": sums, "counts": counts, "epochs": kept, "steps": state.steps, "scale": scale}
 
 
 def main() -> None:
@@ -197,11 +294,10 @@ def main() -> None:
     gc.freeze()
     variants, dataset_file, folder = map(Path, sys.argv[1:])
     with probe_group(RankFiles(folder)) as (identity, device):
-        dataset = datasets.load(dataset_file)
+        probe = Probe(datasets.load(dataset_file), identity, device, folder)
         for variant in json.loads(variants.read_text(encoding="utf-8")):
-            probe(variant, dataset, identity, device, folder)
-            # the workers of one loader must not be forked into those of the next
-            gc.collect()
+            (probe.compare if "stops" in variant else probe.watch)(variant)
+        del probe
 
 
 if __name__ == "__main__":

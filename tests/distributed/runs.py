@@ -1,0 +1,439 @@
+"""Starts runs through train.py, ends them at chosen steps, and reads what they leave."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.datasets import load_digits
+from tests.planned_job import plan_one_run, train_command
+from tests.prepared_digits import place_digits
+from tests.small_disk import on_small_disk
+from tests.waiting import Found, ended_output, wait_until
+
+from scalewise.builtin.data.datasets import write
+from scalewise.plan.jobs.launch import SiteLaunch
+from scalewise.plan.study import load_study
+from scalewise.records import (
+    EPOCHS,
+    MODEL,
+    RANKS,
+    Measurements,
+    Resumption,
+    RunRecord,
+    Start,
+    read_failure,
+    read_summary,
+)
+
+SETTINGS: dict[str, Any] = {
+    "model": "linear",
+    "dataset": "digits",
+    "global_batch_size": 250,
+    "epochs": 3,
+    "learning_rate": 0.05,
+    "warmup_steps": 2,
+    "devices": [1, 2],
+    "repeats": 1,
+}
+ENDLESS: dict[str, Any] = {"epochs": 1_000_000, "model": "planted_unhurried"}
+PERILOUS: dict[str, Any] = {
+    "model": "planted_perilous",
+    "dataset": "digits",
+    "global_batch_size": 240,
+    "epochs": 20,
+    "learning_rate": 0.05,
+    "schedule": "cosine",
+    "learning_rate_warmup_epochs": 1.5,
+    "crop_padding": 1,
+    "warmup_steps": 2,
+    "deterministic": True,
+    "save_model": True,
+    "devices": [1, 2, 4],
+    "repeats": 1,
+}
+"""Of runs that are ended at chosen steps, 6 an epoch, and whose bits must not differ because of that."""
+
+PERILOUS_LIMITS = {"limit_seconds": 2000.0, "checkpoint_seconds": 0.3}
+PAUSE_SECONDS = 0.03
+"""Of a step of a run that is to be ended: time for it to write checkpoints, and for us to hit it."""
+
+TIMINGS = ("train_seconds", "evaluation_seconds", "samples_per_second")
+END_SECONDS = 900
+"""Longest wait for the end of a run, which may wait for others on this machine."""
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+FOUR_CPUS = "accelerator: cpu\ndevices_per_node: 4\ncpus_per_node: 8\n"
+
+
+@dataclass(frozen=True)
+class Started:
+    """A train.py that was started, and where it leaves its records."""
+
+    process: subprocess.Popen[str]
+    folder: Path
+
+    @property
+    def attempt(self) -> Path:
+        return self.folder / "attempt"
+
+    @property
+    def mark(self) -> Path:
+        """Made when the run comes to the pass at which it meets its peril."""
+        return self.folder.with_suffix(".mark")
+
+    def end(self) -> tuple[int, str]:
+        """Exit code and stderr, once it has ended."""
+        _, stderr = self.process.communicate(timeout=END_SECONDS)
+        return self.process.returncode, stderr
+
+    def fail(self, outcome: str = "failed") -> tuple[Start, str]:
+        """Return how it failed, and stderr, once it has ended so and nothing of it runs on."""
+        code, stderr = self.end()
+        assert code == 1, stderr
+        failure = self.failure()
+        assert failure.outcome == outcome, failure.reason
+        assert self.left_over() == {}
+        return failure, stderr
+
+    def failure(self) -> Start:
+        """Return how it failed, as it has left it."""
+        failure = read_failure(self.folder)
+        assert failure is not None
+        return failure
+
+    def finish(self) -> Finished:
+        """Return what it leaves, once it has ended in order."""
+        code, stderr = self.end()
+        assert code == 0, stderr
+        return Finished(self.folder, stderr)
+
+    def wait_until(
+        self, reached: Callable[[], Found | None], missing: str, longest_pause_seconds: float = 0.05
+    ) -> Found:
+        """Wait for something to happen while it runs; an end before that fails the test."""
+        return wait_until(
+            reached,
+            f"{self.folder.parent.name}/{self.folder.name}: {missing}",
+            ended=lambda: ended_output(self.process),
+            longest_pause_seconds=longest_pause_seconds,
+        )
+
+    def wait_for(self, name: str) -> Path:
+        """A file of the attempt, once the ranks have written it."""
+        path = self.attempt / name
+        self.wait_until(path.exists, f"{name} is missing")
+        return path
+
+    def wait_for_line(self, pattern: str) -> str:
+        """The first part of the log that matches."""
+        log = self.folder / "train.log"
+
+        def line() -> re.Match[str] | None:
+            return re.search(pattern, log.read_text(encoding="utf-8")) if log.exists() else None
+
+        return self.wait_until(line, f"the log has no {pattern!r}")[0]
+
+    def pid(self, rank: int) -> int:
+        note = json.loads(self.wait_for(f"rank{rank}.json").read_text(encoding="utf-8"))
+        return int(note["pid"])
+
+    def processes(self) -> dict[int, str]:
+        """Launcher and ranks that still run: the attempt's folder is their argument, or they left a note."""
+        found = {}
+        notes = [path.read_text(encoding="utf-8") for path in self.attempt.glob("rank?.json")]
+        ranks = {int(json.loads(note)["pid"]) for note in notes if note}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with suppress(OSError):
+                    command = (entry / "cmdline").read_bytes().decode().split("\0")
+                    # the command of one that has died and still stands in the table is empty
+                    if str(self.attempt) in command or (int(entry.name) in ranks and command != [""]):
+                        found[int(entry.name)] = " ".join(command)
+        return found
+
+    def left_over(self) -> dict[int, str]:
+        """What still runs once ranks that must look for themselves have had the time to."""
+        with suppress(TimeoutError):
+            wait_until(lambda: not self.processes(), "processes are left", 90)
+        return self.processes()
+
+
+def heeds(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal, or has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return True
+    caught = re.search(r"^SigCgt:\s*([0-9a-f]+)", status, re.MULTILINE)
+    return caught is None or bool(int(caught[1], 16) >> (number - 1) & 1)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that has ended in order."""
+
+    folder: Path
+    stderr: str = ""
+
+    @property
+    def summary(self) -> RunRecord:
+        return read_summary(self.folder)
+
+    @property
+    def measured(self) -> Measurements:
+        measured = self.summary.measurements
+        assert measured is not None
+        return measured
+
+    @property
+    def resumption(self) -> Resumption:
+        return self.measured.resumption
+
+    @property
+    def epochs(self) -> pd.DataFrame:
+        return pd.read_csv(self.folder / EPOCHS)
+
+    @property
+    def ranks(self) -> pd.DataFrame:
+        return pd.read_csv(self.folder / RANKS)
+
+    @property
+    def log(self) -> list[str]:
+        return (self.folder / "train.log").read_text(encoding="utf-8").splitlines()
+
+    @property
+    def resumed_at(self) -> list[int]:
+        """The steps that the log tells it went on from."""
+        return [int(step) for step in re.findall(r"resumed at step (\d+) from ", "\n".join(self.log))]
+
+    @property
+    def learned(self) -> tuple[str, list[list[str]]]:
+        """What must not depend on how often it was cut off: the sum of its weights, its epochs as text."""
+        with (self.folder / EPOCHS).open(encoding="utf-8") as file:
+            rows = [[text for key, text in row.items() if key not in TIMINGS] for row in csv.DictReader(file)]
+        return hashlib.sha256((self.folder / MODEL).read_bytes()).hexdigest(), rows
+
+
+@dataclass(frozen=True)
+class Kill:
+    """What ends a run: at which pass of a process, counted from its first, and how.
+
+    Args:
+        at: the pass.
+        how: ``forward`` or ``backward``: a rank kills itself in the middle of that; ``ranks``: all are
+            killed; ``train.py``: it is killed alone; ``stop``: train.py gets SIGTERM; ``nan``: a rank's
+            loss is not a number.
+        rank: that kills itself.
+    """
+
+    at: int
+    how: str
+    rank: int = 0
+
+    @classmethod
+    def drawn(cls, seed: str, world_size: int, earliest: int) -> Kill:
+        """A kill at random, the same for the same seed, not before a pass of the process."""
+        chosen = random.Random(seed)
+        how = chosen.choice(["forward", "backward", "ranks", "train.py"])
+        return cls(chosen.randint(earliest, 110), how, chosen.randrange(world_size))
+
+
+@dataclass
+class Runs:
+    """Starts runs below a folder; their lock is apart from that of a user's training on this machine.
+
+    Args:
+        folder: of all of them.
+        settings: of their experiments.
+        limits: of their plans.
+        facts: of the machine, as the text of a site file.
+        python: interpreter of ranks, if that is not the one of train.py.
+    """
+
+    folder: Path
+    settings: Mapping[str, Any] = field(default_factory=lambda: SETTINGS)
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    facts: str = FOUR_CPUS
+    python: Path | None = None
+    started: list[Started] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._site = self.folder / "site.yaml"
+        self._site.write_text(self.facts, encoding="utf-8")
+        self.dataset = place_digits(self.folder / "digits.safetensors")
+
+    def start(
+        self,
+        name: str,
+        devices: int,
+        changed: Mapping[str, Any] | None = None,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        dataset: Path | None = None,
+        attempt: int = 1,
+        first: tuple[str, ...] = (),
+        within: tuple[Path, str] | None = None,
+        peril: Kill | None = None,
+        pause_seconds: float = 0.0,
+        **limits: Any,
+    ) -> Started:
+        """A train.py at work.
+
+        Args:
+            name: of the experiment, and of the folder.
+            devices: ranks.
+            changed: settings that are not the usual ones.
+            settings: in place of the usual ones.
+            dataset: prepared; None for the digits.
+            attempt: of Snakemake at the run.
+            first: words ahead of the whole command.
+            within: a folder in place of which it sees an empty disk, and the size of that.
+            peril: that its model is to tell of, or to bring about.
+            pause_seconds: that each of its steps takes longer, if its model is the perilous one.
+            limits: of the plan, which are not the usual ones.
+        """
+        chosen = dict(settings or self.settings) | dict(changed or {})
+        run = load_study({"experiments": {name: chosen}}, site_file=self._site).runs[name, f"d{devices}.r1"]
+        folder = self.folder / name / run.run
+        folder.mkdir(parents=True, exist_ok=True)
+        plan = plan_one_run(
+            folder.with_name(f"{run.run}.plan.json"),
+            run.as_json(),
+            None if "program" in chosen else dataset or self.dataset,
+            SiteLaunch(python=str(self.python) if self.python else None),
+            **{**self.limits, **limits},
+        )
+        environment = plan | {
+            "SCALEWISE_MACHINE_LOCK": str(self.folder.parent / "machine.lock"),
+            "SCALEWISE_COMMIT": COMMIT,
+            "PERIL_PAUSE": str(pause_seconds),
+            "PERIL_MARK": str(folder.with_suffix(".mark")),
+        }
+        folder.with_suffix(".mark").unlink(missing_ok=True)
+        if peril is not None:
+            environment["PERIL_AT"] = str(peril.at)
+            if peril.how in {"forward", "backward", "nan"}:
+                environment |= {"PERIL_RANK": str(peril.rank), "PERIL_IN": peril.how}
+        command = [*first, *train_command(run.as_json(), folder, attempt)]
+        process = subprocess.Popen(
+            on_small_disk(*within, command) if within else command,
+            env=os.environ | environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        training = Started(process, folder)
+        self.started.append(training)
+        return training
+
+    def complete(
+        self, name: str, devices: int, changed: Mapping[str, Any] | None = None, **given: Any
+    ) -> Finished:
+        """Start a run, or go on with it, to its end."""
+        return self.start(name, devices, changed, **given).finish()
+
+    def kill_on_the_way(self, name: str, devices: int, peril: Kill) -> tuple[Started, int]:
+        """Start a run, or go on with it, until its peril has ended it or it has completed: its exit code."""
+        # a request to end is looked for once a second: it must not be over by then
+        pause_seconds = 0.1 if peril.how == "stop" else PAUSE_SECONDS
+        training = self.start(name, devices, peril=peril, pause_seconds=pause_seconds)
+        wait_until(
+            lambda: training.mark.exists() or training.process.poll() is not None,
+            f"{name} does not come to {peril}",
+            END_SECONDS,
+            longest_pause_seconds=0.01,
+        )
+        if peril.how == "stop":
+            training.process.send_signal(signal.SIGTERM)
+        elif peril.how == "train.py":
+            training.process.kill()
+        elif peril.how == "ranks":
+            for rank in range(devices):
+                # one that is near its end may be over before it is hit: it then counts as no kill
+                with suppress(ProcessLookupError, FileNotFoundError):
+                    note = (training.attempt / f"rank{rank}.json").read_text(encoding="utf-8")
+                    os.kill(json.loads(note)["pid"], signal.SIGKILL)
+        code, _ = training.end()
+        assert training.left_over() == {}
+        return training, code
+
+    def kill_again_and_again(self, name: str, devices: int, kills: int, expected: Finished) -> int:
+        """Kill a run until it has been killed so often, and let it complete; one that completes begins anew.
+
+        Returns:
+            how many starts went on from a checkpoint.
+        """
+        killed, resumed, starts = 0, 0, 0
+        checkpoints = self.folder / name / f"d{devices}.r1" / "checkpoints"
+        while killed < kills:
+            starts += 1
+            assert starts <= 10 * kills, f"{name} ends before it is killed"
+            # one that is cut off before its first checkpoint shows little
+            earliest = 2 if any(checkpoints.glob("step-*")) else 70
+            drawn = Kill.drawn(f"{name} {devices} {starts}", devices, earliest)
+            training, code = self.kill_on_the_way(name, devices, drawn)
+            if code == 0:
+                run = Finished(training.folder)
+                assert run.learned == expected.learned
+                resumed += len(run.resumed_at)
+                shutil.rmtree(training.folder)
+            else:
+                killed += 1
+        run = self.complete(name, devices)
+        assert run.learned == expected.learned
+        found = run.resumption
+        assert found.resumed_at_steps == sorted(found.resumed_at_steps)
+        assert found.starts >= len(found.resumed_at_steps) + 1
+        return resumed + len(run.resumed_at)
+
+    def begun(self, folder: Path) -> Path:
+        """A copy of what a run has left, to go on with under the same name: its folder."""
+        copy = self.folder / folder.relative_to(folder.parents[1])
+        shutil.copytree(folder, copy)
+        return copy
+
+    def close(self) -> None:
+        """End what a failed test has left: it may slow the next one."""
+        for training in self.started:
+            if training.process.poll() is None:
+                training.process.kill()
+                training.process.communicate()
+            for pid in training.processes():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def prepare_digits(path: Path, train: Any, test: Any) -> None:
+    """Write handwritten digits as every rank maps them, labelled in the order of scikit-learn's.
+
+    Args:
+        path: File to write.
+        train: Images to train on, of 8 x 8 values up to 16 in as many channels as they have.
+        test: Images to test on, which follow those; or all of them again.
+    """
+    target = load_digits().target
+    labels = torch.from_numpy(target.astype(np.int64))
+    first = {"train": 0, "test": len(train) % len(target)}
+    tensors = {}
+    for split, images in (("train", train), ("test", test)):
+        grey = images[:, np.newaxis] if images.ndim == 3 else images
+        tensors[f"{split}_images"] = torch.from_numpy((grey * 15).astype(np.uint8))
+        tensors[f"{split}_labels"] = labels[first[split] : first[split] + len(images)].clone()
+    write(tensors, path)
