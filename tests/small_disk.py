@@ -1,10 +1,12 @@
-"""A disk of a few megabytes for one command: a tmpfs in a mount namespace of its own."""
+"""A disk of a few megabytes for one command, a tmpfs in a mount namespace of its own; or small files."""
 
 from __future__ import annotations
 
+import resource
 import shlex
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -46,6 +48,17 @@ def on_small_disk(folder: Path, size: str, command: Sequence[str]) -> list[str]:
     place = shlex.quote(str(folder))
     script = f"mkdir -p {place} && mount -t tmpfs -o size={size} tmpfs {place} && exec {shlex.join(command)}"
     return [*_namespace(), "sh", "-c", script]
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """No file of this process may grow beyond so many bytes, as with ``ulimit -f``."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def seen_by(pid: int, path: Path) -> Path:

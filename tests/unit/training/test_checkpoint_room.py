@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import errno
-import json
 import pickle
 import re
-import resource
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 from tests.data_files import Trap
-from tests.small_disk import needs_small_disk, on_small_disk
+from tests.small_disk import largest_file
 
 from scalewise.builtin.checkpoints.storage import check_space, load, save
 from scalewise.execution.checkpoint_files import CheckpointError
@@ -25,17 +19,6 @@ from scalewise.execution.os_errors import describe_write_error
 STATE = {"weights": torch.arange(100_000.0), "step": 3, "names": ["a", "b"]}
 CPU = torch.device("cpu")
 SCRIPTS = Path(__file__).parents[3] / "workflow" / "scripts"
-
-
-@contextmanager
-def largest_file(size: int) -> Iterator[None]:
-    """No file of this process may grow beyond it, as with ``ulimit -f``."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_what_is_loaded_is_what_was_saved(tmp_path: Path) -> None:
@@ -86,74 +69,6 @@ def test_a_disk_that_is_full_is_an_error_and_leaves_no_part(tmp_path: Path) -> N
     assert message.startswith(f"{path}: No space left on device ({needed:,} bytes needed, ")
     assert re.search(r"[\d,]+ free\)\. Free space there", message)
     assert not path.is_symlink()
-
-
-ON_A_SMALL_DISK = """
-import errno, json, shutil, sys
-from pathlib import Path
-import torch
-from scalewise.execution.checkpoint_files import CheckpointError
-from scalewise.builtin.checkpoints.storage import check_space, save
-
-def said(action):
-    try:
-        action()
-    except CheckpointError as error:
-        return str(error)
-    return "no error"
-
-folder = Path(sys.argv[1])
-state = {"weights": torch.arange(100_000.0)}
-told = {"enough": said(lambda: check_space(folder, 400_000, 900_000))}
-whole = folder / "whole.pt"
-needed = save(whole, state).bytes
-told["needed"] = needed
-told["too small"] = said(lambda: check_space(folder, 400_000, 900_000))
-told["left by checks"] = sorted(path.name for path in folder.iterdir())
-silent = 0
-for part in range(0, needed, 4096):
-    # the free space, and so the write that does not fit, is another each time
-    filler = folder / "filler"
-    filler.write_bytes(bytes(shutil.disk_usage(folder).free - part))
-    message = said(lambda: save(folder / "rank0.pt", state))
-    silent += message == "no error" and (folder / "rank0.pt").stat().st_size != needed
-    told["full"] = message
-    (folder / "rank0.pt").unlink(missing_ok=True)
-    filler.unlink()
-told["silent"] = silent
-told["kept"] = whole.stat().st_size
-told["left"] = sorted(path.name for path in folder.iterdir())
-print(json.dumps(told))
-"""
-
-
-@needs_small_disk
-@pytest.mark.fault(19)
-@pytest.mark.slow
-def test_a_small_disk_is_told_before_it_is_needed_and_when_it_is_full(tmp_path: Path) -> None:
-    folder = tmp_path / "disk"
-    command = [sys.executable, "-c", ON_A_SMALL_DISK, str(folder)]
-    ended = subprocess.run(
-        on_small_disk(folder, "1m", command),
-        env={"PYTHONPATH": str(SCRIPTS), "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    told = json.loads(ended.stdout)
-    assert told["enough"] == "no error"
-    expected = rf"{re.escape(str(folder))}: No space left on device \(900,000 bytes needed, [\d,]+ free\)"
-    assert re.match(expected, told["too small"])
-    expected = (
-        rf"{re.escape(str(folder))}/rank0.pt: No space left on device \({told['needed']:,} bytes needed, "
-        r"[\d,]+ free\)\. Free space there"
-    )
-    assert re.match(expected, told["full"])
-    assert told["silent"] == 0
-    # what was there before is whole, and nothing else is left
-    assert told["kept"] == told["needed"]
-    assert told["left by checks"] == told["left"] == ["whole.pt"]
 
 
 @pytest.mark.fault(19)

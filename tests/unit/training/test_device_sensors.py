@@ -1,4 +1,4 @@
-"""What the devices tell: how busy they are, what they draw and why they are slow."""
+"""What the devices tell: how busy they are, what they draw, why they are slow, and how late it is."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,8 @@ import psutil
 import pytest
 import torch
 
-from scalewise.ranks.monitoring.monitor import TRAIN, Monitor
+from scalewise.ranks.distributed.device_timers import DeviceTimer, timer_for
+from scalewise.ranks.monitoring.monitor import TRAIN, Monitor, MonitorReport
 from scalewise.ranks.monitoring.sensors import (
     THROTTLING,
     CpuSensor,
@@ -189,22 +191,9 @@ def test_limits_of_power_and_clocks_are_told_in_watts_and_megahertz() -> None:
         "GPU maximum clock": "1980 MHz",
         "GPU memory's maximum clock": "2619 MHz",
     }
-
-
-def test_a_limit_that_a_gpu_does_not_tell_is_unknown_and_no_number() -> None:
-    limits = NvmlSensor(Nvml(unsupported={"nvmlDeviceGetEnforcedPowerLimit"}), UUID).limits()
-    assert limits == GpuLimits(
-        power_watts=None, sm_clock_mhz=1980, memory_clock_mhz=2619, memory_bytes=8 << 30
-    )
-
-
-@pytest.mark.gpu
-@pytest.mark.usefixtures("needs_cuda")
-def test_a_real_gpu_tells_its_clocks() -> None:
-    limits = gpu_limits(str(torch.cuda.get_device_properties(0).uuid))
-    assert limits is not None
-    assert limits.sm_clock_mhz is not None
-    assert limits.sm_clock_mhz > 100
+    # one that a GPU does not tell is unknown, and no number
+    silent = NvmlSensor(Nvml(unsupported={"nvmlDeviceGetEnforcedPowerLimit"}), UUID).limits()
+    assert silent == limits.model_copy(update={"power_watts": None})
 
 
 NVIDIA_SMI = {
@@ -252,6 +241,7 @@ def test_a_real_gpu_is_read_as_nvidia_smi_reads_it(
             if alike and set(reading.throttling or ()) == active:
                 break
         limits = sensor.limits()
+        assert gpu_limits(str(torch.cuda.get_device_properties(0).uuid)) == limits
         missing = sensor.missing()
         total = float(nvidia_smi("memory.total")[0])
     finally:
@@ -271,49 +261,45 @@ def test_a_real_gpu_is_read_as_nvidia_smi_reads_it(
     assert 0 < reading.power_watts < 2 * limit
 
 
-def test_what_a_gpu_does_not_tell_is_left_out_and_named_and_the_rest_is_there() -> None:
-    nvml = Nvml(unsupported={"nvmlDeviceGetUtilizationRates", "nvmlDeviceGetTotalEnergyConsumption"})
+def watched(nvml: Nvml, seconds: float = 0.0) -> MonitorReport:
+    """What a monitor reports of a training on such a GPU."""
     with Monitor(CPU, 1, "node-a", 0, sensor=NvmlSensor(nvml, UUID)) as monitor:
         monitor.phase = TRAIN
+        time.sleep(seconds)
         report = monitor.stop()
+    assert nvml.users == 0
+    return report
+
+
+def test_what_a_gpu_does_not_tell_is_left_out_and_named_and_the_rest_is_there() -> None:
+    unsupported = {"nvmlDeviceGetUtilizationRates", "nvmlDeviceGetTotalEnergyConsumption"}
+    report = watched(Nvml(unsupported=unsupported))
     sample = report.samples[-1]
     assert (sample.utilization, sample.memory_bytes, sample.power_watts) == (None, 2 << 30, 412.5)
     assert report.mean_utilization is None
     assert report.note == "NVML gives no utilization (Not Supported); NVML gives no energy (Not Supported)"
-    assert nvml.users == 0
-
-
-def test_energy_is_what_the_counter_gained_between_start_and_stop() -> None:
-    nvml = Nvml(millijoules=iter([5_000_000, 5_700_000]))
-    with Monitor(CPU, 1, "node-a", 0, sensor=NvmlSensor(nvml, UUID)) as monitor:
-        assert monitor.stop().energy_joules == pytest.approx(700.0)
 
 
 def test_energy_is_power_times_time_where_there_is_no_counter() -> None:
-    nvml = Nvml(unsupported={"nvmlDeviceGetTotalEnergyConsumption"})
     before = time.monotonic()
-    with Monitor(CPU, 1, "node-a", 0, sensor=NvmlSensor(nvml, UUID)) as monitor:
-        time.sleep(0.05)
-        energy = monitor.stop().energy_joules
+    energy = watched(Nvml(unsupported={"nvmlDeviceGetTotalEnergyConsumption"}), seconds=0.05).energy_joules
     assert energy is not None
     assert 412.5 * 0.05 <= energy <= 412.5 * (time.monotonic() - before)
 
 
-@pytest.mark.parametrize("constant", list(THROTTLING))
-def test_a_gpu_that_slows_down_for_heat_or_power_is_flagged_with_nvmls_reason(constant: str) -> None:
-    nvml = Nvml(reasons=REASONS[constant] | IDLE)
-    with Monitor(CPU, 1, "node-a", 0, sensor=NvmlSensor(nvml, UUID)) as monitor:
-        report = monitor.stop()
-    assert report.throttled
-    assert report.note == f"throttled in 1 samples: {THROTTLING[constant]}"
-
-
-def test_a_gpu_at_its_power_cap_or_idle_is_not_flagged() -> None:
-    nvml = Nvml(reasons=POWER_CAP | IDLE)
-    with Monitor(CPU, 1, "node-a", 0, sensor=NvmlSensor(nvml, UUID)) as monitor:
-        report = monitor.stop()
-    assert report.throttled is False
-    assert report.note == ""
+@pytest.mark.parametrize(
+    ("reasons", "throttled", "note"),
+    [
+        *((REASONS[constant] | IDLE, True, reason) for constant, reason in THROTTLING.items()),
+        pytest.param(POWER_CAP | IDLE, False, "", id="at its power cap, or idle"),
+    ],
+)
+def test_a_gpu_that_slows_down_for_heat_or_power_is_flagged_with_nvmls_reason(
+    reasons: int, throttled: bool, note: str
+) -> None:
+    report = watched(Nvml(reasons=reasons))
+    assert report.throttled is throttled
+    assert report.note.partition(" samples: ")[2] == note
 
 
 def test_a_slice_of_a_gpu_is_found_too() -> None:
@@ -348,3 +334,70 @@ def test_a_gpu_that_nvml_does_not_know_is_trained_on_and_the_record_says_why_it_
     assert report.note == why
     assert why.startswith("not monitored: NVML: " if installed else "not monitored: the package nvidia-ml-py")
     assert (report.samples, report.mean_utilization, report.energy_joules) == ([], None, None)
+
+
+PRODUCTS = 40
+
+
+def seconds_by_both(device: torch.device, timer: DeviceTimer[Any]) -> tuple[float, float]:
+    """Seconds of some products of matrices, by the device's clock and by the host's."""
+    side = 4096 if device.type == "cuda" else 256
+    matrix = torch.ones(side, side, device=device)
+    timer.synchronize()
+    began = time.perf_counter()
+    start = timer.record()
+    for _ in range(PRODUCTS):
+        matrix @ matrix
+    end = timer.record()
+    timer.synchronize()
+    return timer.seconds(start, end), time.perf_counter() - began
+
+
+def compare(device: torch.device, record_property: Callable[[str, object], None]) -> None:
+    """Holds the clocks against each other, after products in which libraries load."""
+    timer: DeviceTimer[Any] = timer_for(device)
+    pairs = [seconds_by_both(device, timer) for _ in range(8)][1:]
+    ratio = median(by_device / by_host for by_device, by_host in pairs)
+    record_property("figure", f"events over a synchronised clock: {ratio:.4f}, n = {len(pairs)}")
+    assert ratio == pytest.approx(1, abs=0.02)
+    assert all(by_device <= by_host * 1.001 for by_device, by_host in pairs)
+
+
+def test_a_cpus_marks_are_seconds_of_the_systems_monotonic_clock() -> None:
+    timer: DeviceTimer[Any] = timer_for(torch.device("cpu"))
+    before = time.clock_gettime(time.CLOCK_MONOTONIC)
+    start = timer.record()
+    after = time.clock_gettime(time.CLOCK_MONOTONIC)
+    time.sleep(0.05)
+    until = time.clock_gettime(time.CLOCK_MONOTONIC)
+    end = timer.record()
+    ended = time.clock_gettime(time.CLOCK_MONOTONIC)
+    # the marks lie between readings of that clock: whatever else the machine does, none is a moment off
+    assert until - after <= timer.seconds(start, end) <= ended - before
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("needs_cuda")
+def test_a_gpus_events_agree_with_a_synchronised_clock(
+    record_property: Callable[[str, object], None],
+) -> None:
+    compare(torch.device("cuda", 0), record_property)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("needs_cuda")
+def test_marks_of_a_gpu_do_not_stop_the_host(record_property: Callable[[str, object], None]) -> None:
+    """The host is ahead of the GPU while steps are marked, and waits for it where it synchronises."""
+    timer = timer_for(torch.device("cuda", 0))
+    matrix = torch.ones(4096, 4096, device="cuda")
+    matrix @ matrix
+    timer.synchronize()
+    began = time.perf_counter()
+    for _ in range(PRODUCTS):
+        timer.record()
+        matrix @ matrix
+    queued = time.perf_counter() - began
+    timer.synchronize()
+    done = time.perf_counter() - began
+    record_property("figure", f"queued in {1e3 * queued:.1f} ms, done after {1e3 * done:.1f} ms")
+    assert queued < done / 2

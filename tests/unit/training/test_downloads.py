@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -15,13 +14,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from tests import file_server
-from tests.file_server import FileServer, cut_after, good, serving, status
-from tests.waiting import wait_until
+from tests.data_files import class_images, write_checksums, write_cifar10
+from tests.file_server import Answer, FileServer, cut_after, dribble, good, serving, status
+from tests.small_disk import largest_file
+from tests.unit.conftest import StartPython
+from tests.waiting import LIMIT_SECONDS, wait_until
 
+from scalewise.builtin.data import datasets
 from scalewise.builtin.data import fetch as downloads
 from scalewise.builtin.data.datasets import DatasetError
 from scalewise.builtin.data.fetch import FILES, Mirror, PublishedFile, fetch, read_checksums, redacted
+from scalewise.plan.catalog.datasets import CHECKSUMS_VARIABLE, MIRROR_VARIABLE
 
 refuses = pytest.mark.refuses
 
@@ -82,11 +87,26 @@ def test_a_file_is_fetched_once_and_then_used_without_the_network(folder: Path) 
     get(folder, server)
 
 
+CUT = cut_after(100_000)
+
+
 @pytest.mark.fault(21)
-def test_a_cut_download_goes_on_where_it_stopped(folder: Path) -> None:
-    with serving(CONTENT, cut_after(100_000), cut_after(100_000), good) as server:
-        get(folder, server)
-    assert server.ranges == [None, "bytes=100000-", "bytes=200000-"]
+@pytest.mark.parametrize(
+    ("first", "second", "asked"),
+    [
+        pytest.param([CUT, CUT, good], [], [[0, 100_000, 200_000], []], id="a cut download"),
+        pytest.param([status(503), status(429), good], [], [[0, 0, 0], []], id="a busy mirror"),
+        pytest.param([CUT, file_server.whole], [], [[0, 100_000], []], id="a mirror without ranges"),
+        pytest.param([CUT, status(503)], [good], [[0, 100_000], [100_000]], id="the next mirror"),
+    ],
+)
+def test_a_cut_download_goes_on_where_it_stopped(
+    first: list[Answer], second: list[Answer], asked: list[list[int]], folder: Path
+) -> None:
+    # a mirror that cuts or is busy is asked again, and what it gave is kept for the next one
+    with serving(CONTENT, *first) as one, serving(CONTENT, *(second or [good])) as other:
+        get(folder, one, *([other] if second else []))
+    assert [[int(begin[6:-1]) if begin else 0 for begin in each.ranges] for each in (one, other)] == asked
 
 
 @pytest.mark.fault(21)
@@ -97,26 +117,6 @@ def test_a_line_that_is_cut_often_but_moves_is_not_given_up(
         get(folder, server)
     assert len(server.ranges) == 15 > len(downloads.PAUSES)
     record_property("figure", f"whole after {len(server.ranges) - 1} cuts, no byte fetched twice")
-
-
-@pytest.mark.fault(21)
-def test_a_busy_mirror_is_asked_again(folder: Path) -> None:
-    with serving(CONTENT, status(503), status(429), good) as server:
-        get(folder, server)
-    assert len(server.ranges) == 3
-
-
-@pytest.mark.fault(21)
-def test_what_one_mirror_gave_is_kept_for_the_next(folder: Path) -> None:
-    with serving(CONTENT, cut_after(100_000), status(503)) as first, serving(CONTENT, good) as second:
-        get(folder, first, second)
-    assert second.ranges == ["bytes=100000-"]
-
-
-def test_a_mirror_without_ranges_begins_anew(folder: Path) -> None:
-    with serving(CONTENT, cut_after(100_000), file_server.whole) as server:
-        get(folder, server)
-    assert server.ranges == [None, "bytes=100000-"]
 
 
 @pytest.mark.fault(21)
@@ -155,7 +155,7 @@ def test_a_mirror_without_ranges_begins_anew(folder: Path) -> None:
 )
 @pytest.mark.slow
 def test_a_bad_mirror_is_passed_over_and_named_where_no_other_helps(
-    bad: file_server.Answer, said: str, folder: Path
+    bad: Answer, said: str, folder: Path
 ) -> None:
     with serving(CONTENT, bad) as server, serving(CONTENT, good) as other:
         with pytest.raises(DatasetError) as refused:
@@ -257,10 +257,11 @@ def test_a_proxy_that_never_answers_is_given_up_and_named(
 
 
 @pytest.mark.refuses("security: secrets in the environment")
-def test_no_password_is_shown(folder: Path) -> None:
+def test_no_password_is_shown(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Neither by us nor by what we call."""
     with serving(CONTENT, good) as server:
-        shown = start(server.address.replace("//", "//me:hidden@"), folder).communicate(timeout=600)[0]
+        fetch(published(server.address.replace("//", "//me:hidden@")), folder)
+    shown = "".join(capfd.readouterr())
     assert f"{server.address}/{NAME}" in shown
     assert "hidden" not in shown
     assert (folder / NAME).read_bytes() == CONTENT
@@ -318,32 +319,10 @@ def test_a_line_that_is_no_checksum_is_named(line: str, tmp_path: Path) -> None:
         read_checksums(tmp_path / "gone")
 
 
-def start(address: str, folder: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", FETCH, SUM, address, str(folder)],
-        env=os.environ | {"PYTHONPATH": str(SCRIPTS)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-@pytest.mark.fault(22)
-@pytest.mark.slow
-def test_two_processes_at_once_make_one_download(folder: Path) -> None:
-    with serving(CONTENT, file_server.dribble(0.15, 30_000)) as server:
-        first = start(server.address, folder)
-        second = start(server.address, folder)
-        outputs = [process.communicate(timeout=600)[0] for process in (first, second)]
-        assert (first.returncode, second.returncode) == (0, 0), outputs
-        assert server.ranges == [None]
-    assert (folder / NAME).read_bytes() == CONTENT
-
-
-def test_another_process_goes_on_where_a_killed_one_stopped(folder: Path) -> None:
+def test_another_process_goes_on_where_a_killed_one_stopped(folder: Path, start_python: StartPython) -> None:
     part = folder / f".{NAME}.part"
     with serving(CONTENT, file_server.dribble(0.2, 50_000), good) as server:
-        killed = start(server.address, folder)
+        killed = start_python(FETCH, SUM, server.address, str(folder))
         wait_until(lambda: part.exists() and part.stat().st_size > 0, "no part of the file has been written")
         killed.send_signal(signal.SIGKILL)
         killed.communicate()
@@ -354,47 +333,15 @@ def test_another_process_goes_on_where_a_killed_one_stopped(folder: Path) -> Non
 
 
 def test_a_full_disk_is_no_fault_of_the_mirror(folder: Path) -> None:
-    code = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100000, 100000))\n{FETCH}"
-    with serving(CONTENT, good) as server:
-        done = subprocess.run(
-            [sys.executable, "-c", code, SUM, server.address, str(folder)],
-            env=os.environ | {"PYTHONPATH": str(SCRIPTS)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    assert f"DatasetError: {folder / NAME}: cannot be written (File too large)" in done.stderr
+    said = re.escape(f"{folder / NAME}: cannot be written (File too large)")
+    with (
+        serving(CONTENT, good) as server,
+        largest_file(100_000),
+        pytest.raises(DatasetError, match=said),
+    ):
+        fetch(published(server), folder)
     assert len(server.ranges) == 1
     assert visible(folder) == []
-
-
-@pytest.mark.fault(26)
-@pytest.mark.slow
-def test_a_machine_without_internet_gets_an_error_that_says_what_to_do(tmp_path: Path) -> None:
-    alone: list[str | Path] = ["unshare", "--net"]
-    if (
-        not shutil.which("unshare")
-        or subprocess.run([*alone, "true"], capture_output=True, check=False).returncode
-    ):
-        pytest.skip("needs root and unshare, for a network namespace without a network")
-    done = subprocess.run(
-        [
-            *(*alone, sys.executable, SCRIPTS / "cli.py", "prepare-dataset", "--dataset", "mnist"),
-            *("--output", "resources/datasets/mnist/dataset.safetensors"),
-        ],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    assert "train-images-idx3-ubyte.gz cannot be downloaded" in done.stderr
-    for mirror in FILES["mnist"][0].mirrors:
-        assert f"{mirror}train-images-idx3-ubyte.gz: could not be reached" in done.stderr
-    assert "https_proxy is not set" in done.stderr
-    assert str(tmp_path / "resources/downloads/mnist/train-images-idx3-ubyte.gz") in done.stderr
-    assert not (tmp_path / "resources/datasets/mnist/dataset.safetensors").exists()
 
 
 def test_every_published_file_has_a_sum_and_a_safe_place() -> None:
@@ -403,3 +350,42 @@ def test_every_published_file_has_a_sum_and_a_safe_place() -> None:
     for file in files:
         assert len(bytes.fromhex(file.sha256)) == 32
         assert all(mirror.startswith("https://") and mirror.endswith("/") for mirror in file.mirrors)
+
+
+CLI = Path(__file__).parents[3] / "workflow" / "scripts" / "cli.py"
+
+
+@pytest.mark.fault(22)
+@pytest.mark.slow
+def test_two_preparations_of_one_dataset_at_once_make_one_download_and_both_have_it(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    near = tmp_path / "near"
+    near.mkdir()
+    archive = write_cifar10(near).read_bytes()
+    write_checksums(near)
+    path = tmp_path / "prepared" / "dataset.safetensors"
+    # slow enough that the second comes while the first is at it
+    with serving(archive, dribble(0.1, len(archive) // 20)) as server:
+        environment = {
+            name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")
+        } | {MIRROR_VARIABLE: server.address, CHECKSUMS_VARIABLE: str(near / "SHA256SUMS")}
+        processes = [
+            subprocess.Popen(
+                [sys.executable, str(CLI), "prepare-dataset", "--dataset", "cifar10", "--output", str(path)],
+                cwd=tmp_path,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for _ in range(2)
+        ]
+        said = [process.communicate(timeout=LIMIT_SECONDS)[0] for process in processes]
+        assert [process.returncode for process in processes] == [0, 0], said
+        assert server.ranges == [None]
+
+    images, _ = class_images(200, 10, (3072,))
+    assert torch.equal(datasets.load(path).train_images.flatten(1), torch.from_numpy(images))
+    assert [other.name for other in path.parent.iterdir()] == [path.name]
+    record_property("figure", f"{len(server.ranges)} download for {len(processes)} processes")

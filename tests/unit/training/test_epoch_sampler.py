@@ -1,12 +1,17 @@
-"""Every sample once an epoch, however many ranks share it."""
+"""Every sample once an epoch, however many ranks share it, in training and in evaluation."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
+from tests.unit.training.small_training import CPU, random_images, settings_of, trainer_of
+from torch import nn
 
 from scalewise.builtin.data.sampling import EpochSampler, SampledStep
+from scalewise.builtin.loop import TrainingState, evaluation_batch, evaluation_batches, train
+from scalewise.builtin.models.builders import BUILDERS
+from scalewise.builtin.trainer import Trainer
 
 WORLD_SIZES = [1, 2, 3, 4, 7]
 GLOBAL_BATCH = 168
@@ -45,31 +50,16 @@ def order(samples: int, **kwargs: int) -> list[int]:
 @every_size
 @every_world
 def test_an_epoch_uses_every_sample_exactly_once(samples: int, world_size: int) -> None:
-    seen = torch.cat(
-        [indices(step) for rank in range(world_size) for step in steps(samples, rank, world_size)]
-    )
-    assert sorted(seen.tolist()) == list(range(samples))
-
-
-@pytest.mark.fault(5)
-@every_size
-@every_world
-def test_all_ranks_take_the_same_number_of_steps_of_the_same_size(samples: int, world_size: int) -> None:
-    sizes = [[step.samples for step in steps(samples, rank, world_size)] for rank in range(world_size)]
-    assert all(of_rank == sizes[0] for of_rank in sizes)
-    assert sum(sizes[0]) == samples
-    assert len(EpochSampler(samples, GLOBAL_BATCH, 0, world_size, 1)) == len(sizes[0])
-
-
-@every_size
-@every_world
-def test_ranks_share_each_step_of_a_single_process(samples: int, world_size: int) -> None:
+    # all ranks take as many steps, of the same sizes: they share each step of a single process
     parts = [steps(samples, rank, world_size) for rank in range(world_size)]
-    for number, whole in enumerate(steps(samples, 0, 1)):
-        shares = [indices(part[number]) for part in parts]
-        assert torch.cat(shares).tolist() == indices(whole).tolist()
-        assert all(part[number].samples == whole.samples for part in parts)
-        assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    alone = steps(samples, 0, 1)
+    for whole, *shares in zip(alone, *parts, strict=True):
+        sizes = [len(indices(share)) for share in shares]
+        assert torch.cat([indices(share) for share in shares]).tolist() == indices(whole).tolist()
+        assert {share.samples for share in shares} == {whole.samples}
+        assert max(sizes) - min(sizes) <= 1
+    assert sorted(sample for whole in alone for sample in indices(whole).tolist()) == list(range(samples))
+    assert len(EpochSampler(samples, GLOBAL_BATCH, 0, world_size, 1)) == len(alone)
 
 
 @every_size
@@ -108,31 +98,20 @@ def test_a_rest_too_small_for_every_pass_of_every_rank_joins_the_step_before(wor
         assert min(len(part) for step in mine for part in step.micro_batches) >= 2
 
 
-def test_each_epoch_has_an_order_of_its_own() -> None:
-    orders = [order(1437, epoch=epoch) for epoch in range(4)]
-    assert len({tuple(o) for o in orders}) == 4
-    assert all(o != sorted(o) for o in orders)
-
-
 def test_the_order_follows_from_seed_and_epoch_alone() -> None:
+    sampler = EpochSampler(1437, GLOBAL_BATCH, 0, 1, 5)
+    sampler.set_epoch(3)
     torch.manual_seed(7)
-    first = order(1437, epoch=3, seed=5)
+    first = [sample for step in sampler for sample in indices(step).tolist()]
     torch.rand(10)
-    assert order(1437, epoch=3, seed=5) == first
-    assert order(1437, epoch=3, seed=6) != first
+    assert [sample for step in sampler for sample in indices(step).tolist()] == first
+    assert order(1437, epoch=3, seed=5) == first != sorted(first)
 
 
 def test_repeats_do_not_share_the_orders_of_their_epochs() -> None:
     """Seeds of repeats follow each other: seed + epoch would give one repeat the other's orders."""
     orders = [tuple(order(1437, epoch=epoch, seed=seed)) for seed in (1, 2, 3) for epoch in range(3)]
     assert len(set(orders)) == 9
-
-
-def test_reading_an_epoch_again_gives_the_same_samples() -> None:
-    sampler = EpochSampler(1437, GLOBAL_BATCH, 1, 2, 1)
-    sampler.set_epoch(2)
-    first = [indices(step).tolist() for step in sampler]
-    assert [indices(step).tolist() for step in sampler] == first
 
 
 @every_size
@@ -143,3 +122,75 @@ def test_samples_before_a_step_are_those_of_the_steps_before_it(samples: int, wo
         sizes = [len(indices(step)) for step in sampler]
         before = [sampler.samples_before(step) for step in range(len(sizes) + 1)]
         assert before == [sum(sizes[:step]) for step in range(len(sizes) + 1)]
+
+
+class Recorder(nn.Module):
+    def __init__(self, image: torch.Size, classes: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(image.numel(), classes)
+        self.sizes: dict[bool, list[int]] = {True: [], False: []}
+        self.full = False
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        self.sizes[self.training].append(len(images))
+        if self.full and not self.training:
+            raise torch.OutOfMemoryError("tried to allocate 3 GiB")
+        logits: torch.Tensor = self.layer(images.flatten(1))
+        return logits
+
+
+@pytest.fixture
+def trainer(one_rank: None, monkeypatch: pytest.MonkeyPatch) -> Trainer:
+    """One rank that trains 40 samples in micro-batches of 4, and has 50 to test."""
+    monkeypatch.setitem(BUILDERS, "recorder", Recorder)
+    settings = settings_of(model="recorder", global_batch_size=8, accumulation_steps=2, epochs=1)
+    return trainer_of(random_images(40, 50), settings)
+
+
+def test_a_batch_of_evaluation_is_no_larger_than_a_pass_of_training(trainer: Trainer) -> None:
+    sizes = trainer.parallel_model.module.sizes
+    assert isinstance(sizes, dict)
+    assert train(trainer, TrainingState.start(CPU), lambda _record: None) == "completed"
+    assert set(sizes[True]) == {4}
+    assert max(sizes[False]) <= 4
+    assert sum(sizes[False]) == 50
+
+
+def test_an_evaluation_without_memory_is_not_taken_for_a_training_without(trainer: Trainer) -> None:
+    trainer.parallel_model.module.full = True  # type: ignore[assignment]
+    said = "in the evaluation after epoch 1, not in training: tried to allocate 3 GiB"
+    with pytest.raises(torch.OutOfMemoryError, match=said):
+        train(trainer, TrainingState.start(CPU), lambda _record: None)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 7])
+@pytest.mark.parametrize("samples", [5, 360, 1437])
+@pytest.mark.parametrize("batch_size", [1, 8, 100, 1024])
+def test_every_test_sample_is_counted_once_in_as_many_batches_on_every_rank(
+    samples: int, world_size: int, batch_size: int
+) -> None:
+    ranks = [list(evaluation_batches(samples, rank, world_size, batch_size)) for rank in range(world_size)]
+    assert len({len(batches) for batches in ranks}) == 1
+    seen = torch.cat([indices[:counted] for batches in ranks for indices, counted in batches])
+    assert seen.sort().values.tolist() == list(range(samples))
+    assert max(len(indices) for batches in ranks for indices, _ in batches) <= batch_size
+
+
+@pytest.mark.parametrize(
+    ("samples", "global_batch_size", "world_size", "micro_batches", "smallest"),
+    [(1000, 256, 2, 1, 128), (1000, 256, 2, 4, 32), (1000, 250, 4, 1, 62), (10, 256, 2, 1, 5)],
+)
+def test_the_samples_of_a_micro_batch_are_those_that_the_first_step_gives_its_poorest_rank(
+    samples: int, global_batch_size: int, world_size: int, micro_batches: int, smallest: int
+) -> None:
+    samplers = [
+        EpochSampler(samples, global_batch_size, rank, world_size, 1, micro_batches)
+        for rank in range(world_size)
+    ]
+    given = min(len(indices) for sampler in samplers for indices in next(iter(sampler)).micro_batches)
+    assert {sampler.samples_of_micro_batch for sampler in samplers} == {given} == {smallest}
+
+
+def test_a_large_batch_of_training_is_not_taken_for_evaluation() -> None:
+    assert evaluation_batch(64) == 64
+    assert evaluation_batch(50_000) == 1024

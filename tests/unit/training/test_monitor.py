@@ -1,8 +1,10 @@
-"""How busy the devices were, in every run and at no cost to the training."""
+"""How busy devices and machines were, in every run and at no cost to the training."""
 
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import psutil
 import pytest
 import torch
 from tests.waiting import LIMIT_SECONDS, wait_until
 
 from scalewise.ranks.monitoring import monitor as monitoring
+from scalewise.ranks.monitoring.machine_load import CpuMeter, CpuUse, other_cpu_fraction
 from scalewise.ranks.monitoring.monitor import (
     EVALUATE,
     SHORTEST_SECONDS,
@@ -28,6 +32,7 @@ from scalewise.ranks.monitoring.sensors import Reading
 from scalewise.records import UTILIZATION, UtilizationRecord, write_rows
 
 CPU = torch.device("cpu")
+IDLE = itertools.repeat(Reading(0.5, 1))
 
 
 def burn(seconds: float) -> None:
@@ -91,7 +96,7 @@ def test_the_mean_is_of_the_training_alone() -> None:
 
 
 def test_a_mean_is_not_stated_of_a_training_that_is_shorter_than_three_readings_cover() -> None:
-    sensor = Script(itertools.repeat(Reading(0.5, 1)), window_seconds=1.0)
+    sensor = Script(IDLE, window_seconds=1.0)
     monitor = Monitor(CPU, 1, "node-a", 0, sensor=sensor, interval_seconds=60)
     monitor.start()
     monitor.phase = TRAIN
@@ -131,13 +136,8 @@ class Script:
         self.closed = True
 
 
-def idle() -> Iterator[Reading]:
-    while True:
-        yield Reading(0.5, 1)
-
-
 def test_a_sensor_that_costs_much_is_asked_less_often() -> None:
-    sensor = Script(idle(), action=lambda: burn(0.02))
+    sensor = Script(IDLE, action=lambda: burn(0.02))
     with Monitor(CPU, 1, "node-a", 0, sensor=sensor, interval_seconds=0.01) as monitor:
         wait_until(lambda: monitor._interval > 0.1, lambda: f"it samples each {monitor._interval} s")
         report = monitor.stop()
@@ -150,7 +150,7 @@ def test_a_long_run_keeps_a_bounded_number_of_samples_from_its_whole_length(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(monitoring, "MAX_SAMPLES", 10)
-    monitor = Monitor(CPU, 1, "node-a", 0, sensor=Script(idle()), interval_seconds=60)
+    monitor = Monitor(CPU, 1, "node-a", 0, sensor=Script(IDLE), interval_seconds=60)
     monitor.start()
     time.sleep(2 * SHORTEST_SECONDS)
     for index in range(50):
@@ -169,7 +169,7 @@ def test_a_sensor_that_hangs_delays_no_training(monkeypatch: pytest.MonkeyPatch)
             hangs.set()
             release.wait(LIMIT_SECONDS)
 
-    sensor = Script(idle(), hang)
+    sensor = Script(IDLE, hang)
     monitor = Monitor(CPU, 1, "node-a", 0, sensor=sensor, interval_seconds=0.01)
     monitor.start()
     try:
@@ -243,3 +243,33 @@ def test_a_sample_has_the_memory_of_the_device_and_how_busy_it_was() -> None:
     with Monitor(CPU, 1, "node-a", 0, sensor=sensor, interval_seconds=60) as monitor:
         (sample,) = monitor.stop().samples
     assert (sample.memory_bytes, sample.memory_total_bytes, sample.memory_utilization) == (2, 8, 0.25)
+
+
+BURNS = "import time; begun = time.process_time()\nwhile time.process_time() - begun < 0.6: pass"
+
+
+def test_the_share_of_others_is_what_the_ranks_of_a_machine_did_not_take() -> None:
+    ranks = [CpuUse("a", rank=20, busy=50, total=80), CpuUse("a", rank=22, busy=50, total=80)]
+    assert other_cpu_fraction(ranks) == pytest.approx(8 / 80)
+
+
+def test_the_machine_that_was_busiest_with_others_counts() -> None:
+    ranks = [CpuUse("a", rank=20, busy=20, total=40), CpuUse("b", rank=10, busy=30, total=40)]
+    assert other_cpu_fraction(ranks) == pytest.approx(0.5)
+
+
+def test_a_tick_too_much_is_nothing_and_no_time_at_all_is_unknown() -> None:
+    assert other_cpu_fraction([CpuUse("a", rank=20.01, busy=20, total=40)]) == 0
+    assert other_cpu_fraction([CpuUse("a", rank=0, busy=0, total=0)]) is None
+    assert other_cpu_fraction([]) is None
+
+
+def test_work_of_a_child_is_the_ranks_own_and_that_of_others_is_not() -> None:
+    meter, cpus = CpuMeter("a"), psutil.cpu_count() or 1
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-c", BURNS], check=True)
+    used, seconds = meter.used(), time.monotonic() - began
+    assert used.rank >= 0.5
+    assert used.busy >= 0.5
+    # ticks, and the time between two readings
+    assert used.total == pytest.approx(seconds * cpus, rel=0.2, abs=0.5)

@@ -1,9 +1,9 @@
-"""Optimizers and schedules do what their keys say, step by step."""
+"""Optimizers, schedules and number formats do what their keys say, step by step."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, get_args
 
 import pytest
@@ -11,6 +11,8 @@ import torch
 from torch import nn, optim
 
 from scalewise.builtin.optim import STATES_OF_A_WEIGHT, build_optimizer, build_schedule, initial_rate
+from scalewise.builtin.precision import Precision, fp32_operators, set_fp32_format
+from scalewise.builtin.trainer import choose_algorithms
 from scalewise.plan.config.settings import Settings
 
 
@@ -34,20 +36,6 @@ def rates(chosen: Settings, steps_per_epoch: int, world_size: int = 1) -> list[f
     return used
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [("sgd", optim.SGD), ("adam", optim.Adam), ("adamw", optim.AdamW), ("adadelta", optim.Adadelta)],
-)
-def test_the_optimizer_is_the_one_that_is_asked_for(name: str, kind: type[optim.Optimizer]) -> None:
-    chosen = settings(optimizer=name, learning_rate=0.03, weight_decay=0.02, momentum=0.8)
-    optimizer = build_optimizer(chosen, [parameter()], 1)
-    assert type(optimizer) is kind
-    (group,) = optimizer.param_groups
-    assert group["lr"] == 0.03
-    assert group["weight_decay"] == 0.02
-    assert group.get("momentum", 0.8) == 0.8
-
-
 def test_every_optimizer_and_schedule_of_the_configuration_is_tested_here() -> None:
     optimizers = get_args(Settings.model_fields["optimizer"].annotation)
     schedules = get_args(Settings.model_fields["schedule"].annotation)
@@ -58,7 +46,7 @@ def test_every_optimizer_and_schedule_of_the_configuration_is_tested_here() -> N
 @pytest.mark.parametrize(
     ("name", "plain"),
     [
-        ("sgd", lambda weight: optim.SGD([weight], lr=0.1, momentum=0.9, weight_decay=0.2)),
+        ("sgd", lambda weight: optim.SGD([weight], lr=0.1, momentum=0.8, weight_decay=0.2)),
         ("adam", lambda weight: optim.Adam([weight], lr=0.1, weight_decay=0.2)),
         ("adamw", lambda weight: optim.AdamW([weight], lr=0.1, weight_decay=0.2)),
         ("adadelta", lambda weight: optim.Adadelta([weight], lr=0.1, weight_decay=0.2)),
@@ -69,8 +57,9 @@ def test_steps_are_those_of_torchs_own_optimizer(
 ) -> None:
     """Fused kernels and all."""
     ours, theirs = parameter(), parameter()
-    optimizer = build_optimizer(settings(optimizer=name, learning_rate=0.1, weight_decay=0.2), [ours], 1)
-    expected = plain(theirs)
+    chosen = settings(optimizer=name, learning_rate=0.1, weight_decay=0.2, momentum=0.8)
+    optimizer, expected = build_optimizer(chosen, [ours], 1), plain(theirs)
+    assert type(optimizer) is type(expected)
     for gradient in (1.0, -2.0, 0.5):
         ours.grad, theirs.grad = torch.tensor([gradient]), torch.tensor([gradient])
         optimizer.step()
@@ -79,72 +68,57 @@ def test_steps_are_those_of_torchs_own_optimizer(
     assert float(ours.detach()) != 1.0
 
 
-@pytest.mark.parametrize("name", ["sgd", "adam", "adamw", "adadelta"])
-def test_weight_decay_pulls_weights_towards_zero(name: str) -> None:
-    free, pulled = parameter(), parameter()
-    for weight, decay in ((free, 0.0), (pulled, 0.2)):
-        chosen = settings(optimizer=name, learning_rate=0.1, weight_decay=decay)
-        optimizer = build_optimizer(chosen, [weight], 1)
-        # a second step, as the first of adam has one length whatever the gradient
-        for gradient in (0.1, -0.1):
-            weight.grad = torch.tensor([gradient])
-            optimizer.step()
-    assert float(pulled.detach()) < float(free.detach())
+def cosine(peak: float, steps: int) -> list[float]:
+    """From the whole rate to nothing."""
+    return [peak * (1 + math.cos(math.pi * step / steps)) / 2 for step in range(steps)]
 
 
-def test_sgd_follows_momentum_and_weight_decay_as_written_down() -> None:
-    weight = parameter()
-    chosen = settings(optimizer="sgd", learning_rate=0.1, momentum=0.5, weight_decay=0.2)
-    optimizer = build_optimizer(chosen, [weight], 1)
-    expected, velocity = 1.0, 0.0
-    for gradient in (1.0, -2.0, 0.5):
-        weight.grad = torch.tensor([gradient])
-        optimizer.step()
-        velocity = 0.5 * velocity + gradient + 0.2 * expected
-        expected -= 0.1 * velocity
-        assert float(weight.detach()) == pytest.approx(expected, rel=1e-6)
+WARM_UP_OF_HALF = [0.8 / 3, 1.6 / 3]
 
 
-def test_a_constant_rate_stays() -> None:
-    assert rates(settings(learning_rate=0.3, epochs=3, schedule="constant"), 4) == [0.3] * 12
-
-
-def test_a_step_schedule_counts_epochs_not_steps() -> None:
-    chosen = settings(
-        learning_rate=0.8, epochs=5, schedule="step", schedule_gamma=0.5, schedule_step_epochs=2
-    )
-    assert rates(chosen, 3) == pytest.approx([0.8] * 6 + [0.4] * 6 + [0.2] * 3)
-
-
-def test_a_cosine_falls_from_the_whole_rate_to_nothing_over_the_whole_run() -> None:
-    total = 12
-    expected = [0.8 * (1 + math.cos(math.pi * step / total)) / 2 for step in range(total)]
-    assert rates(settings(learning_rate=0.8, epochs=3, schedule="cosine"), 4) == pytest.approx(expected)
-    assert expected[0] == 0.8
-
-
-def test_a_warm_up_rises_in_equal_steps_and_reaches_the_whole_rate_right_after() -> None:
-    chosen = settings(learning_rate=0.8, epochs=3, learning_rate_warmup_epochs=1)
-    assert rates(chosen, 3) == pytest.approx([0.2, 0.4, 0.6] + [0.8] * 6)
-
-
-def test_a_warm_up_of_a_part_of_an_epoch_is_counted_in_steps() -> None:
-    chosen = settings(learning_rate=0.9, epochs=1, learning_rate_warmup_epochs=0.25)
-    assert rates(chosen, 8) == pytest.approx([0.3, 0.6] + [0.9] * 6)
-
-
-def test_a_step_schedule_counts_its_epochs_from_the_end_of_the_warm_up() -> None:
-    chosen = settings(
-        learning_rate=0.8, epochs=4, learning_rate_warmup_epochs=0.5, schedule="step", schedule_gamma=0.5
-    )
-    expected = [0.8 / 3, 1.6 / 3] + [0.8] * 4 + [0.4] * 4 + [0.2] * 4 + [0.1] * 2
-    assert rates(chosen, 4) == pytest.approx(expected)
-
-
-def test_a_cosine_falls_over_what_the_warm_up_leaves_of_the_run() -> None:
-    chosen = settings(learning_rate=0.8, epochs=3, learning_rate_warmup_epochs=1, schedule="cosine")
-    after = [0.8 * (1 + math.cos(math.pi * step / 6)) / 2 for step in range(6)]
-    assert rates(chosen, 3) == pytest.approx([0.2, 0.4, 0.6, *after])
+@pytest.mark.parametrize(
+    ("chosen", "steps_per_epoch", "expected"),
+    [
+        pytest.param({"epochs": 3, "schedule": "constant"}, 4, [0.8] * 12, id="constant"),
+        pytest.param(
+            {"epochs": 5, "schedule": "step", "schedule_gamma": 0.5, "schedule_step_epochs": 2},
+            3,
+            [0.8] * 6 + [0.4] * 6 + [0.2] * 3,
+            id="a step counts epochs, not steps",
+        ),
+        pytest.param({"epochs": 3, "schedule": "cosine"}, 4, cosine(0.8, 12), id="a cosine"),
+        pytest.param(
+            {"epochs": 3, "learning_rate_warmup_epochs": 1},
+            3,
+            [0.2, 0.4, 0.6] + [0.8] * 6,
+            id="a warm-up rises in equal steps and reaches the whole rate right after",
+        ),
+        pytest.param(
+            {"epochs": 1, "learning_rate_warmup_epochs": 0.25},
+            8,
+            WARM_UP_OF_HALF + [0.8] * 6,
+            id="a warm-up of a part of an epoch is counted in steps",
+        ),
+        pytest.param(
+            {"epochs": 4, "learning_rate_warmup_epochs": 0.5, "schedule": "step", "schedule_gamma": 0.5},
+            4,
+            WARM_UP_OF_HALF + [0.8] * 4 + [0.4] * 4 + [0.2] * 4 + [0.1] * 2,
+            id="a step counts its epochs from the end of the warm-up",
+        ),
+        pytest.param(
+            {"epochs": 3, "learning_rate_warmup_epochs": 1, "schedule": "cosine"},
+            3,
+            [0.2, 0.4, 0.6, *cosine(0.8, 6)],
+            id="a cosine falls over what the warm-up leaves",
+        ),
+    ],
+)
+def test_the_rate_of_each_step_follows_the_schedule_from_the_scaled_rate(
+    chosen: dict[str, Any], steps_per_epoch: int, expected: list[float]
+) -> None:
+    assert rates(settings(learning_rate=0.8, **chosen), steps_per_epoch) == pytest.approx(expected)
+    of_four = settings(learning_rate=0.2, learning_rate_scaling="linear", **chosen)
+    assert rates(of_four, steps_per_epoch, world_size=4) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
@@ -155,13 +129,6 @@ def test_the_rate_grows_with_the_devices_as_the_rule_says(world_size: int) -> No
         assert initial_rate(chosen, world_size) == pytest.approx(0.03 * factor), rule
         assert rates(chosen, 2, world_size) == pytest.approx([0.03 * factor] * 4), rule
     assert set(factors) == set(get_args(Settings.model_fields["learning_rate_scaling"].annotation))
-
-
-@pytest.mark.parametrize("schedule", ["constant", "step", "cosine", "onecycle"])
-def test_every_schedule_starts_from_the_scaled_rate(schedule: str) -> None:
-    chosen = settings(learning_rate=0.03, epochs=2, learning_rate_scaling="linear", schedule=schedule)
-    four, one = rates(chosen, 5, world_size=4), rates(chosen, 5)
-    assert four == pytest.approx([4 * rate for rate in one])
 
 
 def test_onecycle_rises_for_three_tenths_and_falls_for_the_rest() -> None:
@@ -216,3 +183,188 @@ def test_no_optimizer_keeps_more_of_a_weight_than_room_is_asked_for(optimizer: s
         if torch.is_tensor(value) and value.shape == weight.shape
     ]
     assert len(kept) <= STATES_OF_A_WEIGHT[settings.optimizer]
+
+
+CPU = torch.device("cpu")
+
+
+def precision(name: Any) -> Precision:
+    return Precision(Settings(dataset="digits", model="linear", precision=name), CPU)
+
+
+def formats() -> list[str]:
+    """The format in which each operator computes with fp32 tensors."""
+    return [operator.fp32_precision for operator in fp32_operators()]
+
+
+@pytest.fixture(autouse=True)
+def untouched_switches() -> Iterator[None]:
+    before = formats()
+    searching = torch.backends.cudnn.benchmark
+    yield
+    for backend in (torch.backends, torch.backends.cudnn):
+        backend.fp32_precision = "none"  # type: ignore[attr-defined]
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = True
+    for operator, chosen in zip(fp32_operators(), before, strict=True):
+        operator.fp32_precision = chosen
+    torch.backends.cudnn.benchmark = searching
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("fp32", torch.float32), ("tf32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)],
+)
+def test_products_are_computed_in_the_format_asked_for_and_weights_stay_whole(
+    name: str, dtype: torch.dtype
+) -> None:
+    layer = nn.Linear(4, 3)
+    with precision(name).autocast():
+        output = layer(torch.ones(2, 4))
+    assert output.dtype == dtype
+    assert layer.weight.dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", ["fp32", "tf32", "bf16", "fp16"])
+def test_tf32_is_on_where_it_is_asked_for_and_nowhere_else(name: str) -> None:
+    set_fp32_format(tf32=name != "tf32")
+    precision(name)
+    assert set(formats()) == {"tf32" if name == "tf32" else "ieee"}
+
+
+@pytest.mark.parametrize("name", ["fp32", "tf32"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "backends.fp32_precision = 'tf32'",
+        "backends.cudnn.fp32_precision = 'tf32'",
+        "backends.cudnn.conv.fp32_precision = 'ieee'",
+        "backends.cuda.matmul.fp32_precision = 'tf32'",
+        "backends.cuda.matmul.fp32_precision = 'ieee'",
+        "backends.cuda.matmul.allow_tf32 = True",
+        "set_float32_matmul_precision('medium')",
+    ],
+)
+def test_a_model_that_chooses_a_format_neither_keeps_it_nor_makes_torch_raise(line: str, name: str) -> None:
+    exec(f"torch.{line}", {"torch": torch})
+    precision(name)
+    assert set(formats()) == {"tf32" if name == "tf32" else "ieee"}
+    # what torch's compiler asks, and what many models do
+    assert torch.get_float32_matmul_precision() == ("high" if name == "tf32" else "highest")
+    assert torch.backends.cuda.matmul.allow_tf32 is (name == "tf32")
+    with torch.backends.cudnn.flags(enabled=True):
+        pass
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("needs_cuda")
+def test_tf32_rounds_what_fp32_does_not() -> None:
+    matrix = torch.rand(512, 512, device="cuda", generator=torch.Generator("cuda").manual_seed(0))
+    exact = matrix.double() @ matrix.double()
+    errors = {}
+    for name in ("fp32", "tf32"):
+        precision(name)
+        errors[name] = float((matrix @ matrix - exact).abs().max())
+    assert errors["tf32"] > 10 * errors["fp32"]
+
+
+def update(name: str, loss_of: float = 1.0) -> tuple[torch.Tensor, float, float]:
+    """The weight after a step of SGD from 0 at rate 1, and the largest gradient before and after."""
+    weight = nn.Parameter(torch.zeros(1))
+    optimizer = optim.SGD([weight], lr=1.0)
+    used = precision(name)
+    used.backward((weight * loss_of).sum())
+    assert weight.grad is not None
+    scaled = float(weight.grad)
+    used.step(optimizer)
+    return weight.detach(), scaled, float(weight.grad)
+
+
+def test_fp16_scales_gradients_up_and_updates_by_the_true_ones() -> None:
+    weight, scaled, _ = update("fp16", 1e-6)
+    assert scaled == pytest.approx(1e-6 * 2**16)
+    assert float(weight) == pytest.approx(-1e-6)
+
+
+@pytest.mark.parametrize("name", ["fp32", "tf32", "bf16"])
+def test_other_formats_leave_gradients_as_they_are(name: str) -> None:
+    weight, gradient, _ = update(name, 1e-6)
+    assert gradient == pytest.approx(1e-6)
+    assert float(weight) == pytest.approx(-1e-6)
+
+
+def test_fp16_leaves_out_a_step_whose_gradients_overflow() -> None:
+    weight, scaled, _ = update("fp16", 1e38)
+    assert scaled == float("inf")
+    assert float(weight) == 0.0
+
+
+def test_after_an_overflow_the_next_step_is_scaled_less() -> None:
+    weight = nn.Parameter(torch.zeros(1))
+    optimizer = optim.SGD([weight], lr=1.0)
+    used = precision("fp16")
+    scales: list[float] = []
+    for size in (1e38, 1e-6):
+        weight.grad = None
+        used.backward((weight * size).sum())
+        assert weight.grad is not None
+        scales.append(float(weight.grad) / size)
+        used.step(optimizer)
+    assert scales[1] == pytest.approx(2**15)
+    assert float(weight.detach()) == pytest.approx(-1e-6)
+
+
+def trained_by_fp16(optimizer_name: str, sizes: Sequence[float], device: torch.device) -> torch.Tensor:
+    """Weights after a step of fp16 for each of these gradients."""
+    weight = nn.Parameter(torch.zeros(4096, device=device))
+    chosen = Settings.model_validate(
+        {"dataset": "digits", "model": "linear", "precision": "fp16", "optimizer": optimizer_name}
+    )
+    optimizer = build_optimizer(chosen, [weight], 1)
+    used = Precision(chosen, device)
+    for size in sizes:
+        optimizer.zero_grad()
+        used.backward((weight * size).sum())
+        # what is taken next without being filled holds this
+        torch.full_like(weight, float("nan"))
+        used.step(optimizer)
+    return weight.detach().cpu()
+
+
+@pytest.mark.parametrize("home", ["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("optimizer_name", get_args(Settings.model_fields["optimizer"].annotation))
+@pytest.mark.parametrize("place", [0, 2], ids=["the first", "a later"])
+def test_a_step_that_overflows_leaves_weights_as_if_it_had_not_been(
+    place: int, optimizer_name: str, home: str, accelerator: str
+) -> None:
+    device = torch.device(accelerator if home == "gpu" else "cpu")
+    sizes = [1e-3, -2e-3, 3e-3, 1e-3]
+    overflowing = [*sizes[:place], 1e38, *sizes[place:]]
+    expected, found = (trained_by_fp16(optimizer_name, each, device) for each in (sizes, overflowing))
+    assert expected.abs().min() > 0
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+
+
+def scatter() -> None:
+    """Which of two values stays is up to chance where threads write at once."""
+    torch.zeros(4).put_(torch.tensor([0, 0]), torch.tensor([1.0, 2.0]))
+
+
+def test_deterministic_refuses_what_has_no_deterministic_way() -> None:
+    chosen = Settings(dataset="digits", model="linear", deterministic=True)
+    choose_algorithms(chosen, CPU)
+    with pytest.raises(RuntimeError, match="does not have a deterministic implementation"):
+        scatter()
+    choose_algorithms(chosen.model_copy(update={"deterministic": False}), CPU)
+    scatter()
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_the_fastest_convolutions_are_looked_for_unless_they_must_be_deterministic(
+    deterministic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    chosen = Settings(dataset="digits", model="linear", deterministic=deterministic)
+    choose_algorithms(chosen, torch.device("cuda", 0))
+    assert torch.backends.cudnn.benchmark is not deterministic

@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from tests.small_runs import definition_of
 from tests.startup.planted_models import deep
+from tests.unit.training.small_training import CPU, random_images, settings_of, trainer_of
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from scalewise.builtin.data.datasets import Dataset
 from scalewise.builtin.loop import TrainingState, train_epoch
 from scalewise.builtin.models.builders import BUILDERS, ModelBuilder
 from scalewise.builtin.pass_timing import (
@@ -27,15 +26,10 @@ from scalewise.builtin.pass_timing import (
     smaller_passes,
     time_forward_backward,
 )
-from scalewise.builtin.trainer import Trainer, build_loaders, build_trainer
+from scalewise.builtin.trainer import Trainer
 from scalewise.measure.hooks import hooked
-from scalewise.plan.config.settings import Settings
-from scalewise.ranks.distributed.identity import Identity
 from scalewise.records import Pass
 
-CPU = torch.device("cpu")
-ALONE = Identity(0, 0, 1, 1, "node", None, 0)
-BATCH = 24
 ENOUGH_SECONDS = 300.0
 """For all sizes, however busy the machine is."""
 
@@ -58,59 +52,34 @@ class Even(nn.Module):
         return logits
 
 
-class Slow(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, inputs: torch.Tensor) -> torch.Tensor:
-        time.sleep(SLEEP_SECONDS)
-        return inputs.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
-        time.sleep(3 * SLEEP_SECONDS)
-        return gradients[0]
+def slow(image: torch.Size, classes: int) -> nn.Module:
+    """Sleeps between its first layer and its last ones, of 1.3 MB, for longer in its backward pass."""
+    first, *last = nn.Linear(image.numel(), 400), nn.Linear(400, 800), nn.Linear(800, classes)
+    network = nn.Sequential(nn.Flatten(), first, *last)
+    first.register_forward_hook(lambda *_: time.sleep(SLEEP_SECONDS))
+    last[0].register_full_backward_hook(lambda *_: time.sleep(3 * SLEEP_SECONDS))
+    return network
 
 
-class SlowNet(nn.Module):
-    def __init__(self, image: torch.Size, classes: int) -> None:
-        super().__init__()
-        self.first = nn.Linear(image.numel(), 400)
-        self.last = nn.Sequential(nn.Linear(400, 800), nn.Linear(800, classes))
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.last(Slow.apply(self.first(images.flatten(1))))
-        return logits
-
-
-MODELS: dict[str, ModelBuilder] = {"deep": deep, "normed": normed, "even": Even, "slow": SlowNet}
+MODELS: dict[str, ModelBuilder] = {"deep": deep, "normed": normed, "even": Even, "slow": slow}
 
 MakeTask = Callable[..., Trainer]
 
 
 @pytest.fixture
-def make_task(one_rank: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeTask]:
+def make_task(one_thread: None, monkeypatch: pytest.MonkeyPatch) -> MakeTask:
     """A task of one rank after an epoch of training."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     for name, build in MODELS.items():
         monkeypatch.setitem(BUILDERS, name, build)
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randint(256, (80, 1, 8, 8), dtype=torch.uint8, generator=generator)
-    labels = torch.randint(10, (80,), generator=generator)
-    dataset = Dataset(images[:72], labels[:72], images[72:], labels[72:], 10)
 
     def make(model: str, **chosen: Any) -> Trainer:
-        settings = Settings(dataset="digits", model=model, global_batch_size=BATCH, warmup_steps=1, **chosen)
-        batch = definition_of(settings).global_batch_size
-        trainer = build_trainer(
-            settings, batch, dataset, build_loaders(settings, dataset, 0, CPU, 60), ALONE, CPU
-        )
+        trainer = trainer_of(random_images(72), settings_of(model=model, **chosen))
         with hooked(trainer.measured):
             trainer.measured.begin_training(trainer.optimizer, 0, None, CPU)
             train_epoch(trainer, TrainingState.start(trainer.device))
         return trainer
 
-    yield make
-    torch.set_num_threads(threads)
+    return make
 
 
 def test_passes_are_of_the_runs_own_batch_and_of_what_common_device_counts_get_of_it(
@@ -133,8 +102,8 @@ def test_a_model_that_refuses_a_size_is_named_and_the_others_stay(
     trainer = make_task("even")
     found = time_forward_backward(trainer, ENOUGH_SECONDS).passes
     assert [each.batch_size for each in found] == [24, 12, 8, 6, 4, 2]
-    said = "passes of {} samples are not timed: ValueError: an even number of images is needed"
-    assert all(said.format(size) in capsys.readouterr().out for size in (3,))
+    said = "passes of 3 samples are not timed: ValueError: an even number of images is needed"
+    assert said in capsys.readouterr().out
 
 
 def test_an_error_of_the_device_is_not_passed_over(
@@ -182,7 +151,6 @@ def test_buckets_are_those_that_ddp_itself_has_built(make_task: MakeTask, bucket
 
 
 def test_gradients_behind_a_slow_layer_are_ready_late_and_those_before_it_early(make_task: MakeTask) -> None:
-    """The backward pass of ``slow`` sleeps between its last layers, 1.3 MB, and its first."""
     early, late = time_forward_backward(make_task("slow"), 0.0).buckets
     assert 0 < early.ready_fraction < 0.5 < late.ready_fraction <= 1
 

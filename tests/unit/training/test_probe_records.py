@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.waiting import LIMIT_SECONDS
 
 from scalewise.ranks.program.environment import write_startup
 
@@ -445,3 +446,68 @@ def test_a_gpus_steps_are_timed_by_its_own_clock(probed: dict[str, Ended]) -> No
     assert all(seconds > 1e-3 for seconds in record["seconds"][1:])  # ten million cycles
     assert memory["kind"] == "CUDA allocator"
     assert memory["whole_bytes"] - memory["training_bytes"] > 2**25
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """The probe on PYTHONPATH, before a folder with the user's own sitecustomize."""
+    (tmp_path / "left").mkdir()
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "sitecustomize.py").write_text(
+        "import os, pathlib\n(pathlib.Path(__file__).parent / f'{os.getpid()}.ran').touch()\n"
+    )
+    write_startup(tmp_path / "startup")
+    (tmp_path / "spec.json").write_text(
+        json.dumps({"folder": str(tmp_path / "left"), "warmup_steps": 1, "steps": 4})
+    )
+    return os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(tmp_path / "startup"), str(tmp_path / "own")]),
+        "SCALEWISE_PROBE": str(tmp_path / "spec.json"),
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def test_processes_that_a_program_spawns_are_measured_and_ended(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    """It asks for torch's spec before it imports it, and sets PYTHONPATH for its children."""
+    done = subprocess.run(
+        [sys.executable, SCRIPTS / "spawning.py", tmp_path],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_SECONDS,
+    )
+    said = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+    records = [json.loads(path.read_text()) for path in sorted((tmp_path / "left").glob("*.record.json"))]
+
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "parent").read_text() == "goes on"
+    assert [(record["rank"], record["world_size"], len(record["seconds"])) for record in records] == [
+        (0, 2, 5),
+        (1, 2, 5),
+    ]
+    assert len({record["pid"] for record in records}) == 2
+    assert all(record["ended"] == "steps" for record in records)
+    assert said["sitecustomize"] == "own"
+    assert str(tmp_path / "startup") not in said["path"].split()
+    assert said["child"].split(os.pathsep) == [str(tmp_path / "startup"), "/given"]
+    # in the parent alone, which took the user's folder from the path of all others
+    assert len(list((tmp_path / "own").glob("*.ran"))) == 1
+
+
+def test_a_process_without_torch_imports_nothing_of_ours(environment: dict[str, str]) -> None:
+    def modules(variables: dict[str, str]) -> set[str]:
+        told = subprocess.run(
+            [sys.executable, "-c", "import sys; print(*sys.modules)"],
+            env=variables,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return set(told.stdout.split())
+
+    own = environment | {"PYTHONPATH": environment["PYTHONPATH"].split(os.pathsep)[1]}
+
+    assert modules(environment) - modules(own) <= {"__future__"}

@@ -1,21 +1,33 @@
-"""A rank knows who it is, or says what is missing."""
+"""A rank knows who it is and how to find the others, or says what is missing."""
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
 
+from scalewise.execution.messages import Endpoint
+from scalewise.execution.rank_files import RankFiles
 from scalewise.measure.origins import versions
 from scalewise.plan.config.shape import Shape
+from scalewise.ranks.distributed import network_interface
 from scalewise.ranks.distributed.cpus import cpu_list, take_cpus
 from scalewise.ranks.distributed.devices import claim_device
 from scalewise.ranks.distributed.identity import Identity, check_place, identify, node_rank, tasks_on_node
+from scalewise.ranks.distributed.network_interface import Interface, choose_interface, interface_addresses
+from scalewise.ranks.distributed.process_group import open_store
 from scalewise.ranks.monitoring.environments import commit, merge_environments
 from scalewise.ranks.monitoring.sensors import driver_version
 from scalewise.records import Environment, utc_now
 
+RANK_LAUNCHERS = ("popen", "torchrun", "spawn")
 TORCHRUN = {
     "RANK": "5",
     "LOCAL_RANK": "1",
@@ -32,59 +44,48 @@ SRUN = {
 }
 
 
-def test_torchrun_says_who_a_rank_is() -> None:
-    identity = identify(TORCHRUN, "torchrun")
-    assert (identity.rank, identity.local_rank) == (5, 1)
-    assert (identity.world_size, identity.local_world_size) == (8, 4)
-    assert identity.host == socket.gethostname()
-    assert identity.slurm_job_id is None
-    assert identity.restart_count == 0
+BY_TORCHRUN, BY_SRUN = (5, 1, 8, 4), (9, 1, 11, 3)
+"""Rank, local rank, world size and local world size."""
 
 
-def test_the_slurm_job_and_its_restarts_are_recorded() -> None:
-    identity = identify(TORCHRUN | {"SLURM_JOB_ID": "4711", "SLURM_RESTART_COUNT": "2"}, "torchrun")
-    assert identity.slurm_job_id == "4711"
-    assert identity.restart_count == 2
-
-
-@pytest.mark.parametrize("left_out", [("RANK",), ("WORLD_SIZE", "LOCAL_WORLD_SIZE"), tuple(TORCHRUN)])
-@pytest.mark.parametrize("launcher", ["popen", "torchrun", "spawn"])
-def test_a_half_set_identity_is_an_error_that_names_what_is_missing(
-    left_out: tuple[str, ...], launcher: str
+@pytest.mark.parametrize(
+    ("launcher", "environ", "place", "job"),
+    [
+        ("torchrun", TORCHRUN, BY_TORCHRUN, (None, 0)),
+        ("srun", SRUN, BY_SRUN, ("4711", 0)),
+        ("srun", SRUN | {"SLURM_RESTART_COUNT": "2"}, BY_SRUN, ("4711", 2)),
+        # inside a Slurm job the word of the launcher counts
+        *((launcher, SRUN | TORCHRUN, BY_TORCHRUN, ("4711", 0)) for launcher in RANK_LAUNCHERS),
+        ("srun", SRUN | TORCHRUN, BY_SRUN, ("4711", 0)),
+    ],
+)
+def test_a_rank_knows_who_it_is_by_its_launcher(
+    launcher: str, environ: dict[str, str], place: tuple[int, ...], job: tuple[str | None, int]
 ) -> None:
-    environ = {name: value for name, value in TORCHRUN.items() if name not in left_out}
+    it = identify(environ, launcher)
+    assert (it.rank, it.local_rank, it.world_size, it.local_world_size) == place
+    assert (it.slurm_job_id, it.restart_count) == job
+    assert it.host == socket.gethostname()
+
+
+@pytest.mark.parametrize(
+    ("launcher", "given", "left_out"),
+    [
+        *((launcher, TORCHRUN, ("RANK",)) for launcher in RANK_LAUNCHERS),
+        ("torchrun", TORCHRUN, ("WORLD_SIZE", "LOCAL_WORLD_SIZE")),
+        ("popen", TORCHRUN, tuple(TORCHRUN)),
+        ("srun", SRUN, ("SLURM_PROCID",)),
+        ("srun", SRUN, ("SLURM_NTASKS", "SLURM_STEP_TASKS_PER_NODE")),
+    ],
+)
+def test_a_half_set_identity_is_an_error_that_names_what_is_missing(
+    launcher: str, given: dict[str, str], left_out: tuple[str, ...]
+) -> None:
+    environ = {name: value for name, value in given.items() if name not in left_out}
     with pytest.raises(RuntimeError, match=f"not started as a rank by {launcher}") as refused:
         identify(environ, launcher)
-    message = str(refused.value)
-    assert f": {', '.join(left_out)} not set" in message
-    assert "Only a job of Scalewise starts ranks." in message
-
-
-def test_srun_says_who_a_rank_is() -> None:
-    identity = identify(SRUN, "srun")
-    assert (identity.rank, identity.local_rank) == (9, 1)
-    assert (identity.world_size, identity.local_world_size) == (11, 3)
-    assert identity.slurm_job_id == "4711"
-
-
-@pytest.mark.parametrize("launcher", ["popen", "torchrun", "spawn"])
-def test_inside_a_slurm_job_the_word_of_the_launcher_counts(launcher: str) -> None:
-    identity = identify(SRUN | TORCHRUN, launcher)
-    assert (identity.rank, identity.local_rank, identity.world_size, identity.local_world_size) == (
-        5,
-        1,
-        8,
-        4,
-    )
-    assert identify(SRUN | TORCHRUN, "srun").rank == 9
-
-
-@pytest.mark.parametrize("left_out", [("SLURM_PROCID",), ("SLURM_NTASKS", "SLURM_STEP_TASKS_PER_NODE")])
-def test_a_rank_that_slurm_told_half_names_what_is_missing(left_out: tuple[str, ...]) -> None:
-    environ = {name: value for name, value in SRUN.items() if name not in left_out}
-    with pytest.raises(RuntimeError, match="not started as a rank by srun") as refused:
-        identify(environ, "srun")
     assert f": {', '.join(left_out)} not set" in str(refused.value)
+    assert "Only a job of Scalewise starts ranks." in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -212,3 +213,162 @@ def test_outside_a_checkout_the_commit_is_unknown_and_not_empty(monkeypatch: pyt
 
 def test_times_say_that_they_are_utc() -> None:
     assert utc_now().endswith("+00:00")
+
+
+SCRIPTS = Path(__file__).parents[3] / "workflow" / "scripts"
+OUTWARD = {name: it for name, it in interface_addresses().items() if not it.startswith("127.")}
+needs_network = pytest.mark.skipif(not OUTWARD, reason="needs a network interface beside loopback")
+
+MEET = """
+import sys
+from datetime import timedelta
+from pathlib import Path
+from scalewise.execution.rank_files import RankFiles
+from scalewise.ranks.distributed.process_group import open_store
+rank = sys.argv[2]
+store = open_store(RankFiles(Path(sys.argv[1])), rank == "0", "127.0.0.1", timedelta(seconds=60))
+store.set(f"from {rank}", f"rank {rank} was here")
+other = "1" if rank == "0" else "0"
+print(store.port, store.get(f"from {other}").decode(), flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def interfaces(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """A node with a network of each kind; its name leads to loopback and its default route to eth0."""
+    addresses = {"lo": "127.0.0.1", "ib0": "10.1.0.7", "eth0": "10.0.0.7"}
+    monkeypatch.setattr(network_interface, "interface_addresses", lambda: addresses)
+    monkeypatch.setattr(network_interface, "_address_of", lambda host: "127.0.1.1")
+    monkeypatch.setattr(network_interface, "_default_route", lambda: "eth0")
+    return addresses
+
+
+def test_ranks_of_one_node_meet_on_loopback_whatever_the_site_names() -> None:
+    for named in (None, "ib0", "no-such"):
+        assert choose_interface(1, named) == Interface("lo", "127.0.0.1")
+
+
+def test_the_interfaces_of_this_machine_are_found_with_their_addresses() -> None:
+    addresses = interface_addresses()
+
+    assert addresses["lo"] == "127.0.0.1"
+    assert set(addresses) <= {name for _, name in socket.if_nameindex()}
+
+
+@needs_network
+def test_between_nodes_an_interface_is_chosen_that_others_can_reach() -> None:
+    chosen = choose_interface(2, None)
+
+    assert OUTWARD[chosen.name] == chosen.address
+    for name, address in OUTWARD.items():
+        assert choose_interface(2, name) == Interface(name, address)
+
+
+@pytest.mark.parametrize(
+    ("named", "address", "route", "chosen"),
+    [
+        pytest.param("ib0", "127.0.1.1", "eth0", "ib0", id="that of the site"),
+        pytest.param(None, "10.1.0.7", "eth0", "ib0", id="that of the node's name"),
+        pytest.param(None, "127.0.1.1", "eth0", "eth0", id="by the default route, as the name is loopback"),
+        pytest.param(None, None, None, "ib0", id="the first, without a name and a route"),
+    ],
+)
+def test_between_nodes_the_best_known_interface_is_used(
+    named: str | None,
+    address: str | None,
+    route: str | None,
+    chosen: str,
+    interfaces: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(network_interface, "_address_of", lambda _host: address)
+    monkeypatch.setattr(network_interface, "_default_route", lambda: route)
+    assert choose_interface(2, named) == Interface(chosen, interfaces[chosen])
+
+
+@pytest.mark.parametrize("named", ["hsn0", "lo"])
+def test_an_interface_that_is_not_there_is_refused_with_those_that_are(
+    named: str, interfaces: dict[str, str]
+) -> None:
+    with pytest.raises(RuntimeError) as refused:
+        choose_interface(2, named)
+
+    assert str(refused.value) == (
+        f"{socket.gethostname()} has no network interface {named!r} with an IPv4 address. It has "
+        "ib0 (10.1.0.7), eth0 (10.0.0.7). Correct network_interface in the site file, or leave it out."
+    )
+
+
+def test_nodes_do_not_look_for_each_other_on_loopback(
+    interfaces: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network_interface, "interface_addresses", lambda: {"lo": "127.0.0.1"})
+
+    with pytest.raises(RuntimeError, match="no network interface but loopback, and 2 nodes cannot meet"):
+        choose_interface(2, None)
+
+
+@pytest.fixture
+def met(rank_files: RankFiles) -> Iterator[list[subprocess.Popen[str]]]:
+    """Two processes that know nothing of each other but the folder; the second of them comes first."""
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", MEET, str(rank_files.folder), rank],
+            env=os.environ | {"PYTHONPATH": str(SCRIPTS)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in ("1", "0")
+    ]
+    yield started[::-1]
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.fault(7)
+@pytest.mark.slow
+def test_two_processes_meet_through_the_folder_at_a_port_that_was_free(
+    met: list[subprocess.Popen[str]], rank_files: RankFiles
+) -> None:
+    words = []
+    for process in met:
+        assert process.stdout is not None
+        words.append(process.stdout.readline().split(maxsplit=1))
+
+    assert [word for _, word in words] == ["rank 1 was here\n", "rank 0 was here\n"]
+    (port,) = {int(port) for port, _ in words}
+    assert rank_files.wait_for_endpoint(0) == Endpoint(host="127.0.0.1", port=port)
+
+
+@pytest.mark.fault(7)
+def test_any_number_of_runs_meet_on_one_machine_at_once(tmp_path: Path) -> None:
+    attempts = [RankFiles(tmp_path / str(number)) for number in range(5)]
+    for rank_files in attempts:
+        rank_files.folder.mkdir()
+    stores = [open_store(rank_files, True, "127.0.0.1", timedelta(seconds=30)) for rank_files in attempts]
+
+    assert len({store.port for store in stores}) == 5
+    for number, rank_files in enumerate(attempts):
+        open_store(rank_files, False, "127.0.0.1", timedelta(seconds=30)).set("who", str(number))
+    assert [store.get("who") for store in stores] == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_a_rank_that_nobody_waits_for_ends_with_a_reason(rank_files: RankFiles) -> None:
+    with pytest.raises(TimeoutError, match=r"timed out: no rank waited at a rendezvous within 0\.2 s"):
+        open_store(rank_files, False, "127.0.0.1", timedelta(seconds=0.2))
+
+
+def test_a_rank_that_nobody_waits_for_is_not_taken_for_the_cause(rank_files: RankFiles) -> None:
+    rank_files.started(1, "node-a")
+    try:
+        rank_files.wait_for_endpoint(0)
+    except TimeoutError as error:
+        rank_files.failed(1, "node-a", error, out_of_memory=False)
+
+    cause = rank_files.root_cause(2)
+    assert cause is not None
+    assert cause.is_secondary
+    assert rank_files.never_started(2) == [0]

@@ -1,7 +1,8 @@
-"""train.log reads like a training's log, and writing it costs no step."""
+"""Where a training ends, and a log that reads like one and costs no step."""
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable
@@ -11,46 +12,36 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tests.unit.training.small_training import CPU, random_images, settings_of, trainer_of
 
 from scalewise.builtin import train_log
-from scalewise.builtin.data.datasets import Dataset
-from scalewise.builtin.loop import TrainingState, train_epoch
-from scalewise.builtin.train_log import StepLog, describe_early_stop, describe_run
-from scalewise.builtin.trainer import Trainer, build_loaders, build_trainer
+from scalewise.builtin.loop import TrainingState, is_accurate_enough, train_epoch
+from scalewise.builtin.rank import divergence
+from scalewise.builtin.train_log import (
+    StepLog,
+    describe_early_stop,
+    describe_interval,
+    describe_run,
+    describe_steps,
+)
+from scalewise.builtin.trainer import Trainer
 from scalewise.measure import measured_process, steps
 from scalewise.measure.hooks import hooked
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import Shape
-from scalewise.ranks.distributed.identity import Identity
 from scalewise.ranks.results.facts import Epoch
-from scalewise.records import Measurements, Startup
+from scalewise.records import Measurements, OwnInterval, Startup
 
-CPU = torch.device("cpu")
-ALONE = Identity(0, 0, 1, 1, "node", None, 0)
 STEPS = 20
 """Steps of an epoch."""
 WARMUP = 5
 
 
-def trainer_of(**options: object) -> Trainer:
+def halving(**options: object) -> Trainer:
     """Return one rank that trains batches of 4 small images; its rate halves with each epoch."""
-    images = torch.randint(256, (4 * STEPS + 10, 1, 4, 4), dtype=torch.uint8)
-    labels = torch.arange(len(images)) % 10
-    dataset = Dataset(images[:-10], labels[:-10], images[-10:], labels[-10:], 10)
-    settings = Settings.model_validate(
-        {
-            "dataset": "digits",
-            "model": "linear",
-            "global_batch_size": 4,
-            "epochs": 2,
-            "warmup_steps": WARMUP,
-            "schedule": "step",
-            "schedule_gamma": 0.5,
-            "learning_rate": 0.1,
-        }
-        | options
-    )
-    return build_trainer(settings, 4, dataset, build_loaders(settings, dataset, 0, CPU, 60), ALONE, CPU)
+    usual = {"global_batch_size": 4, "epochs": 2, "warmup_steps": WARMUP, "learning_rate": 0.1}
+    schedule = {"schedule": "step", "schedule_gamma": 0.5}
+    return trainer_of(random_images(4 * STEPS, pixels=4), settings_of(**usual | schedule | options))
 
 
 @dataclass
@@ -88,7 +79,7 @@ class Log:
 
 @pytest.mark.usefixtures("one_rank")
 def test_lines_have_epoch_step_loss_and_learning_rate() -> None:
-    log = Log(trainer_of())
+    log = Log(halving())
     losses = log.train(epochs=2)
     words = [re.fullmatch(r"(train .*)  loss ([\d.]+)  (learning .*)", line) for line in log.lines]
     assert [(match[1], match[3]) for match in words if match is not None] == [
@@ -103,14 +94,14 @@ def test_lines_have_epoch_step_loss_and_learning_rate() -> None:
 
 @pytest.mark.usefixtures("one_rank")
 def test_the_loss_is_the_mean_over_the_epochs_samples_so_far() -> None:
-    log = Log(trainer_of())
+    log = Log(halving())
     StepLog(log.trainer, log.write).after_step(TrainingState(torch.tensor(30.0), step=5, steps=5))
     assert log.lines == [f"train epoch 1/2  step 5/{STEPS}  loss 1.5000  learning rate 0.1"]
 
 
 @pytest.mark.usefixtures("one_rank")
 def test_a_training_that_steps_end_counts_its_steps() -> None:
-    log = Log(trainer_of(steps=200))
+    log = Log(halving(steps=200))
     state = TrainingState(torch.tensor(30.0), epoch=1, step=5, steps=125)
     StepLog(log.trainer, log.write).after_step(state)
     assert log.lines == ["train step 125/205  loss 1.5000  learning rate 0.1"]
@@ -118,7 +109,7 @@ def test_a_training_that_steps_end_counts_its_steps() -> None:
 
 @pytest.mark.usefixtures("one_rank")
 def test_no_line_comes_in_the_place_of_the_epochs() -> None:
-    log = Log(trainer_of())
+    log = Log(halving())
     state = TrainingState(torch.tensor(30.0), step=STEPS, steps=STEPS)
     StepLog(log.trainer, log.write).after_step(state)
     assert log.lines == []
@@ -134,7 +125,7 @@ def test_the_time_that_a_line_takes_is_in_no_step(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(steps, "perf_counter", lambda: time.perf_counter() + late)
     monkeypatch.setattr(measured_process, "perf_counter", lambda: time.perf_counter() + late)
-    log = Log(trainer_of(), wait_for_the_disk)
+    log = Log(halving(), wait_for_the_disk)
     log.train(epochs=1)
     assert len(log.lines) == STEPS - 1
     assert log.trainer.measured.steps.training_seconds(0, STEPS) < 1000.0
@@ -142,7 +133,7 @@ def test_the_time_that_a_line_takes_is_in_no_step(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.usefixtures("one_rank")
 def test_lines_are_a_second_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = Log(trainer_of(), seconds=1.0)
+    log = Log(halving(), seconds=1.0)
     times = count(100.0, 0.4)
     monkeypatch.setattr(train_log, "time", SimpleNamespace(monotonic=lambda: next(times)))
     log.train(epochs=2)
@@ -201,3 +192,87 @@ def test_an_early_stop_is_reported_in_the_words_of_the_guide() -> None:
     records = [Epoch(epoch, 6 * epoch, 60, 1.0, 1.0, 1.0, 0.95, 0.1) for epoch in (1, 2, 3)]
     line = "Target accuracy reached. Early stopping after epoch 2."
     assert [describe_early_stop(records[:epochs], settings) for epochs in range(4)] == ["", "", line, ""]
+
+
+def settings(stop: float | None, patience: int = 1) -> Settings:
+    return Settings(dataset="digits", model="linear", stop_at_accuracy=stop, stop_patience_epochs=patience)
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "patience", "ends"),
+    [
+        pytest.param([0.5], 1, False, id="below"),
+        pytest.param([0.5, 0.7], 1, True, id="just reached"),
+        pytest.param([0.9], 2, False, id="too few epochs for the patience"),
+        pytest.param([0.9, 0.8], 2, True, id="held"),
+        pytest.param([0.9, 0.6, 0.9], 2, False, id="lost in between"),
+        pytest.param([0.6, 0.7, 0.71, 0.9], 3, True, id="the last three"),
+        pytest.param([0.9, 0.9, 0.6], 1, False, id="lost at the end"),
+    ],
+)
+def test_the_accuracy_must_be_held_for_the_epochs_of_patience(
+    accuracies: list[float], patience: int, ends: bool
+) -> None:
+    assert is_accurate_enough(accuracies, settings(0.7, patience)) is ends
+
+
+def test_without_an_accuracy_to_stop_at_training_goes_on() -> None:
+    assert not is_accurate_enough([1.0, 1.0], settings(None))
+
+
+@pytest.mark.parametrize(
+    ("asked", "epoch", "steps", "over"),
+    [
+        pytest.param({"epochs": 3}, 2, 1000, False, id="in the last epoch"),
+        pytest.param({"epochs": 3}, 3, 12, True, id="after the last epoch"),
+        pytest.param({"epochs": 3, "steps": 20}, 9, 29, False, id="before the last step"),
+        pytest.param({"epochs": 3, "steps": 20}, 0, 30, True, id="after the last step"),
+        pytest.param({"epochs": 3, "steps": 20, "warmup_steps": 0}, 0, 20, True, id="without a warm-up"),
+    ],
+)
+def test_a_training_is_over_after_its_epochs_or_after_its_steps_and_warm_up(
+    asked: dict[str, int], epoch: int, steps: int, over: bool
+) -> None:
+    state = TrainingState(torch.zeros(()), epoch=epoch, steps=steps)
+    assert state.is_over(Settings.model_validate({"dataset": "digits", "model": "linear"} | asked)) is over
+
+
+def test_an_epoch_that_was_not_evaluated_is_counted_and_leaves_no_record() -> None:
+    state = TrainingState(torch.zeros(()), epoch=1, step=6, steps=12)
+    state.end_epoch()
+    assert (state.epoch, state.step, state.steps, state.epochs) == (2, 0, 12, [])
+
+
+def test_a_loss_that_is_no_longer_finite_is_placed_by_its_epoch_or_else_by_its_step() -> None:
+    state = TrainingState(torch.zeros(()), steps=30, train_loss=math.nan)
+    assert divergence(state) == "by step 30 (training nan)"
+    state.end_epoch(Epoch(4, 24, 60, 1.0, math.inf, 2.0, 0.1, 0.1))
+    assert divergence(state) == "in epoch 4 (training inf, test 2.0)"
+
+
+def test_the_log_tells_how_well_a_runs_own_throughput_is_known() -> None:
+    own = OwnInterval(
+        until_interval=0.01,
+        half_width_fraction=0.0081,
+        confidence=0.95,
+        windows=24,
+        effective_windows=12.0,
+        warmup_steps=35,
+        steady=True,
+        ended="interval",
+    )
+    assert describe_interval(own) == (
+        "throughput of this run known to 0.81 % (95 % confidence, 24 windows after 35 steps of warm-up)"
+    )
+    few = own.model_copy(update={"half_width_fraction": None})
+    assert "too few windows for an interval" in describe_interval(few)
+
+
+def test_the_log_tells_of_a_training_that_steps_have_ended() -> None:
+    known = {"throughput_samples_per_second": 2000.0, "train_seconds": 11.0}
+    measured = Measurements.model_construct(**known)  # type: ignore[arg-type]  # all that is read
+    state = TrainingState(torch.zeros(()), steps=30, train_loss=0.5)
+    assert describe_steps(state, measured) == "step 30  train loss 0.5000  2,000 samples/s  11.00 s"
+    # one that resumes after its last step has trained nothing again
+    unknown = measured.model_copy(update={"throughput_samples_per_second": None})
+    assert describe_steps(TrainingState(torch.zeros(()), steps=30), unknown) == "step 30  11.00 s"

@@ -1,20 +1,30 @@
-"""Batches of the workers loader are those of the resident loader, made by processes."""
+"""Batches are what a user would compute by hand from the images, also where processes make them."""
 
 from __future__ import annotations
 
 import gc
+import os
+import signal
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import cast
 
 import numpy as np
 import psutil
 import pytest
 import torch
+from tests.small_runs import definition_of, rank_setup
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from scalewise.builtin import rank as ranks
+from scalewise.builtin.data import datasets
 from scalewise.builtin.data.augmentation import Augmentation
 from scalewise.builtin.data.loaders import (
     Batch,
@@ -24,9 +34,60 @@ from scalewise.builtin.data.loaders import (
     resident_loader,
 )
 from scalewise.builtin.data.sampling import EpochSampler, Indices, SeededBatches
-from scalewise.builtin.data.worker_loader import WorkerLoader
+from scalewise.builtin.data.worker_loader import LONGEST_TMPDIR, WorkerLoader
+from scalewise.execution.messages import TrainSpec
+from scalewise.execution.rank_files import RankFiles
+from scalewise.execution.signals import Signals
+from scalewise.plan.config.settings import Settings
+from scalewise.ranks.distributed.identity import Identity
+from scalewise.records import utc_now
 
 CPU = torch.device("cpu")
+
+
+def test_a_batch_is_normalised_channel_by_channel(images: torch.Tensor) -> None:
+    labels = torch.arange(SAMPLES)
+    mean, std = torch.tensor([10.0, 100.0, 200.0]), torch.tensor([2.0, 50.0, 0.5])
+    loader = ResidentImages(images, labels, Preprocessing(mean, std), CPU)
+    batch, chosen = loader.load(torch.tensor([7, 0, 7, 49]))
+    assert batch.dtype == torch.float32
+    assert batch.shape == (4, 3, 6, 6)
+    assert chosen.tolist() == [7, 0, 7, 49]
+    for place, sample in enumerate((7, 0, 7, 49)):
+        for channel in range(3):
+            expected = (images[sample, channel].double() - mean[channel]) / std[channel]
+            assert torch.allclose(batch[place, channel].double(), expected, rtol=1e-6, atol=1e-5)
+
+
+def test_loading_leaves_the_data_as_it_was(images: torch.Tensor) -> None:
+    before = images.clone()
+    loader = ResidentImages(images, torch.arange(SAMPLES), Preprocessing(torch.zeros(3), torch.ones(3)), CPU)
+    first, _ = loader.load(torch.arange(SAMPLES))
+    first.fill_(0)
+    again, _ = loader.load(torch.arange(SAMPLES))
+    assert torch.equal(images, before)
+    assert torch.equal(again, before.float())
+    assert len(loader) == SAMPLES
+
+
+def test_statistics_are_those_of_all_pixels_of_a_channel(images: torch.Tensor) -> None:
+    mean, std = channel_statistics(images)
+    assert mean.dtype == std.dtype == torch.float32
+    for channel in range(3):
+        pixels = images[:, channel].double()
+        assert float(mean[channel]) == pytest.approx(float(pixels.mean()), rel=1e-6)
+        assert float(std[channel]) == pytest.approx(float(pixels.std(correction=0)), rel=1e-6)
+
+
+def test_a_channel_that_is_one_value_everywhere_becomes_zero_and_not_infinite() -> None:
+    images = torch.full((6, 1, 4, 4), 37, dtype=torch.uint8)
+    loader = ResidentImages(
+        images, torch.zeros(6, dtype=torch.int64), Preprocessing(*channel_statistics(images)), CPU
+    )
+    batch, _ = loader.load(torch.arange(6))
+    assert torch.equal(batch, torch.zeros(6, 1, 4, 4))
+
+
 SAMPLES = 60
 ORDER = [np.array([7, 0, 7]), np.array([59]), np.array([3, 2, 1, 0])]
 
@@ -248,3 +309,121 @@ def test_a_process_that_gives_nothing_for_half_the_time_that_ranks_wait_is_compl
         epoch((loader, batches), order=[np.array([0])])
     # what ranks say that wait in vain for another: it would hide who is at fault
     assert "timed out" not in str(caught.value)
+
+
+SCRIPTS = Path(__file__).parents[3] / "workflow" / "scripts"
+
+LOAD = """\
+import os, signal, subprocess, sys
+import numpy, psutil, torch
+from scalewise.builtin.data.loaders import Preprocessing
+from scalewise.builtin.data.sampling import SeededBatches
+from scalewise.builtin.data.worker_loader import WorkerLoader
+
+for case, folder in zip(sys.argv[2::2], sys.argv[3::2]):
+    if not os.fork():
+        os.environ["TMPDIR"] = folder
+        output = os.open(f"{sys.argv[1]}/{case}.txt", os.O_CREAT | os.O_WRONLY)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        break
+else:
+    statuses = [os.waitstatus_to_exitcode(os.wait()[1]) for _ in sys.argv[2::2]]
+    print(*sorted(statuses))
+    sys.exit()
+signal.signal(signal.SIGUSR1, lambda *_: print("the rank noticed", flush=True))
+images = torch.zeros(100, 1, 8, 8, dtype=torch.uint8).share_memory_()
+plain = Preprocessing(torch.zeros(1), torch.ones(1))
+labels, planned = torch.zeros(100, dtype=torch.int64), SeededBatches(seed=0)
+loader = WorkerLoader(images, labels, plain, planned, torch.device("cpu"), workers=2, timeout_seconds=20)
+processes = psutil.Process().children()  # before any other thread has begun
+print(len(processes), "processes", flush=True)
+planned.plan(numpy.arange(100).reshape(10, 10), epoch=0)
+arriving = iter(loader)
+batches = [next(arriving), next(arriving)]  # one of each process
+pids = [str(process.pid) for process in processes]
+for name in ("USR1", "TERM"):
+    subprocess.run(["kill", f"-{name}", *pids], check=True)
+os.kill(os.getpid(), signal.SIGUSR1)
+batches += arriving if case == "all" else [next(arriving)]
+print(len(batches), "batches,", sum(each.is_running() for each in processes), "processes", flush=True)
+"""
+"""Keeps the loader until Python ends, as a training does whose objects refer to each other."""
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Iterator[dict[str, list[str]]]:
+    """What processes with loaders have printed, in folders whose names leave one for sockets, or none."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        cases = {"some": LONGEST_TMPDIR, "all": LONGEST_TMPDIR, "none": LONGEST_TMPDIR + 1}
+        given = []
+        for letter, (case, length) in zip("xyz", cases.items(), strict=True):
+            folder = Path(place, letter * (length - len(f"{place}/")))
+            folder.mkdir()
+            given += [case, str(folder)]
+        done = subprocess.run(
+            [sys.executable, "-c", LOAD, place, *given],
+            env=os.environ | {"PYTHONPATH": str(SCRIPTS)},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+            timeout=600,
+        )
+        found = {case: Path(place, f"{case}.txt").read_text().splitlines() for case in cases}
+        yield found | {"statuses": done.stdout.split(), "folder": [place]}
+
+
+@pytest.mark.slow
+def test_a_tmpdir_whose_name_leaves_none_for_sockets_is_refused_with_the_cure(
+    loaded: dict[str, list[str]],
+) -> None:
+    assert loaded["statuses"] == ["0", "0", "1"]
+    last = loaded["none"][-1]
+    assert last.startswith(f"RuntimeError: TMPDIR is {loaded['folder'][0]}/zzz")
+    assert "76 characters" in last
+    assert "Set a shorter one" in last
+
+
+@pytest.mark.fault(28)
+@pytest.mark.parametrize(("how_many", "batches"), [("some", 3), ("all", 10)])
+@pytest.mark.slow
+def test_a_rank_with_loader_processes_ends_whether_its_epoch_is_done_or_not(
+    loaded: dict[str, list[str]], how_many: str, batches: int
+) -> None:
+    """In a TMPDIR of the longest name that leaves its sockets one."""
+    assert loaded["statuses"] == ["0", "0", "1"]
+    assert loaded[how_many] == ["2 processes", "the rank noticed", f"{batches} batches, 2 processes"]
+
+
+def test_loaders_are_built_before_the_process_group_begins_its_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(dataset="digits", model="linear", global_batch_size=8, loader="workers")
+    files = RankFiles(tmp_path)
+    spec = TrainSpec(
+        definition=definition_of(settings),
+        dataset=tmp_path / "digits",
+        folder=tmp_path,
+        started_at=utc_now(),
+    )
+    files.begin(rank_setup(shape="1x1", training=spec))
+    begun: list[str] = []
+    place = Identity(0, 0, 1, 1, "node-a", None, 0), "0", torch.device("cpu")
+
+    @contextmanager
+    def process_group(*_given: object) -> Iterator[None]:
+        begun.append("process group")
+        yield
+
+    monkeypatch.setattr(ranks, "initialize_rank", lambda *_given: place)
+    monkeypatch.setattr(datasets, "load", lambda _path: None)
+    monkeypatch.setattr(ranks, "build_loaders", lambda *_given: begun.append("loaders"))
+    monkeypatch.setattr(ranks, "process_group", process_group)
+    monkeypatch.setattr(ranks, "train_and_record", lambda *_given: begun.append("training"))
+    before = signal.getsignal(signal.SIGUSR1)
+    try:
+        ranks.run_rank(files, time.monotonic(), Signals())
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+    assert begun == ["loaders", "process group", "training"]

@@ -1,0 +1,458 @@
+"""What a user's program did is compared with the plan, and named with its fix where it failed."""
+
+from __future__ import annotations
+
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.small_runs import definition, rank_setup
+from tests.unit.training.probe_record_of import record
+
+from scalewise.execution.messages import RankError, TrainSpec
+from scalewise.execution.rank_files import RankFiles
+from scalewise.plan.config.program import ProgramSettings
+from scalewise.plan.config.settings import Steps
+from scalewise.ranks.distributed.identity import Identity
+from scalewise.ranks.monitoring.machine_load import CpuUse
+from scalewise.ranks.program.failure import ProgramError, add_source, check_end, find_fix
+from scalewise.ranks.program.plan_check import check_plan
+from scalewise.ranks.program.rank import ProgramRank
+from scalewise.ranks.results.probe_record import ProbeRecord
+from scalewise.ranks.results.rank_report import RankReport
+from scalewise.ranks.results.samples import Planned, samples_seen
+from scalewise.ranks.results.starts import StartRecords
+from scalewise.ranks.results.write import write_records
+from scalewise.records import RECORD, RankRecord, RunRecord, read_record, seconds_between
+
+BATCH = "batch_size_per_device"
+
+
+def planned(
+    samples: int = 16,
+    devices: int = 2,
+    passes: int = 1,
+    name: str = BATCH,
+    *,
+    given: bool = False,
+    accelerator: str = "cpu",
+) -> Planned:
+    return Planned("train.py", devices, samples, passes, given, frozenset({name}), accelerator)
+
+
+def pair(**changed: Any) -> list[ProbeRecord]:
+    return [record(rank, steps=4, **changed) for rank in (0, 1)]
+
+
+def test_a_run_as_planned_has_no_message() -> None:
+    assert check_plan(planned(), pair()) == ""
+
+
+@pytest.mark.parametrize(
+    ("plan", "records", "words"),
+    [
+        pytest.param(
+            planned(), pair(world_size=1), ["2 devices", "world size 1", "`devices: [1]`"], id="copies"
+        ),
+        pytest.param(
+            planned(accelerator="cuda"),
+            pair(),
+            ["planned were GPUs", "rank 0", "on the CPU", "LOCAL_RANK", "`accelerator: cpu`"],
+            id="on the CPU",
+        ),
+        pytest.param(
+            planned(),
+            pair(cuda=True, device="NVIDIA H100"),
+            ["planned were CPU processes", "on NVIDIA H100", "`accelerator: cuda`"],
+            id="on a GPU",
+        ),
+        pytest.param(planned(), pair(world_size=4), ["4 ranks", "2 devices", "WORLD_SIZE"], id="world"),
+        pytest.param(
+            planned(),
+            [record(0, steps=4), record(1, steps=4, weights=[1.5, -2.25000001])],
+            ["rank 1", "other weights than rank 0", "DistributedDataParallel", "`.module`"],
+            id="apart",
+        ),
+        pytest.param(
+            planned(),
+            pair(parallelism=[], batches=[1.0, 2.0, 3.0]),
+            ["same batches", "perfect scaling", "DistributedSampler"],
+            id="nothing exchanged, the same samples",
+        ),
+        pytest.param(
+            planned(32, name="global_batch_size"),
+            pair(samples=[32] * 4),
+            ["64 samples", "32 were planned", "{batch_size_per_device} instead of {global_batch_size}"],
+            id="per device, given that of all",
+        ),
+        pytest.param(
+            planned(32),
+            pair(samples=[8] * 4),
+            ["16 samples", "32 were planned", "{global_batch_size} instead of {batch_size_per_device}"],
+            id="of all, given that per device",
+        ),
+        pytest.param(
+            planned(64, passes=4),
+            pair(samples=[8] * 4),
+            ["16 samples", "64 were planned", "{accumulation_steps}"],
+            id="one pass",
+        ),
+        pytest.param(
+            planned(16),
+            pair(samples=[24] * 4, backward_passes=[3] * 4),
+            ["48 samples", "`accumulation_steps: 3`"],
+            id="passes",
+        ),
+        pytest.param(
+            planned(100),
+            pair(samples=[35] * 4),
+            ["70 samples", "`batch_size_per_device: 35`"],
+            id="own batch",
+        ),
+        pytest.param(
+            planned(16),
+            pair(samples=[]),
+            ["cannot be seen", "`samples_per_step: planned`", "16 samples"],
+            id="no loader",
+        ),
+        pytest.param(
+            planned(1, devices=1),
+            [record(steps=4, samples=[], forward_samples=92.0, backward_passes=[1] * 4, world_size=1)],
+            ["92 samples", "`batch_size_per_device: 92`", "`samples_per_step: planned`"],
+            id="a step an episode: no more passes are advised than were seen",
+        ),
+        pytest.param(
+            planned(64, devices=1),
+            [record(steps=4, samples=[57, 60, 71, 66], world_size=1)],
+            ["vary (57, 60, 71 samples in its first", "64 were planned", "`samples_per_step: seen`"],
+            id="batches of random size",
+        ),
+        pytest.param(
+            planned(),
+            pair(batches=[1.0, 2.0, 3.0]),
+            ["2 ranks", "same batches", "DistributedSampler", "`same_batches: true`"],
+            id="DDP on the same samples",
+        ),
+        pytest.param(
+            planned(devices=1, samples=8),
+            [record(steps=4, world_size=1, data_parallel_devices=4, cuda=True)],
+            ["divides each batch among 4 GPUs", "torch.nn.DataParallel", "DistributedDataParallel"],
+            id="one process on all GPUs",
+        ),
+        pytest.param(planned(), pair(refused="tensor parallel"), ["tensor parallel"], id="tensor parallel"),
+    ],
+)
+def test_a_difference_is_named_with_both_numbers_and_the_fix(
+    plan: Planned, records: list[ProbeRecord], words: list[str]
+) -> None:
+    message = check_plan(plan, records)
+
+    assert [word for word in words if word not in message] == []
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        pytest.param(pair(parallelism=[], weights=[1.5]), id="an all-reduce by hand: equal weights"),
+        pytest.param(pair(parallelism=["fully_shard"], sharded=True, weights=[]), id="divided parameters"),
+        pytest.param(pair(batches=[1.0, 1.0, 1.0]), id="batches that are all alike"),
+        pytest.param(
+            [
+                record(rank, steps=4, batches=[1.0, 2.0, 3.0], forward_batches=[5.0 + rank, 6.0, 7.0])
+                for rank in (0, 1)
+            ],
+            id="batches that the ranks divide by themselves",
+        ),
+        pytest.param(
+            [record(0, steps=4, samples=[16] * 4), record(1, steps=4, samples=[0] * 4)], id="one reads"
+        ),
+        pytest.param(pair(samples=[16, 8, 8, 8]), id="fetched ahead"),
+        pytest.param(pair(samples=[], forward_samples=8.0), id="by forward passes"),
+    ],
+)
+def test_common_programs_have_no_difference(records: list[ProbeRecord]) -> None:
+    assert check_plan(planned(), records) == ""
+
+
+def test_the_check_waits_for_a_slower_rank_until_all_have_ended() -> None:
+    first = [record(0, steps=4)]
+
+    assert check_plan(planned(), first) == ""
+    assert "1 processes" in check_plan(planned(), first, all_ended=True)
+
+
+def test_planned_samples_count_if_the_configuration_says_so() -> None:
+    assert check_plan(planned(16, given=True), pair(samples=[35] * 4)) == ""
+    # but never on copies
+    assert "world size 1" in check_plan(planned(16, given=True), pair(world_size=1))
+
+
+def test_a_user_says_that_batches_vary_or_are_the_same_on_all_ranks() -> None:
+    varied = [record(steps=4, samples=[57, 60, 71, 66], world_size=1)]
+    plan = planned(64, devices=1)
+
+    assert check_plan(replace(plan, samples_vary=True), varied) == ""
+    assert check_plan(replace(planned(), same_batches=True), pair(batches=[1.0, 2.0, 3.0])) == ""
+
+
+def test_samples_that_change_later_are_no_difference_at_the_end() -> None:
+    later = [record(steps=30, samples=[16] * 10 + [64] * 20, world_size=1)]
+
+    assert check_plan(planned(16, devices=1), later, all_ended=True) == ""
+
+
+def test_samples_come_from_the_loader_before_forward_passes() -> None:
+    assert samples_seen(pair(forward_samples=99.0)).source == "loader"
+    assert samples_seen(pair(samples=[None] * 4, forward_samples=6.0)).per_step == 12
+
+
+STTY = """Traceback (most recent call last):
+  File "/src/pytorch-cifar/main.py", line 15, in <module>
+    from utils import progress_bar
+  File "/src/pytorch-cifar/utils.py", line 45, in <module>
+    _, term_width = os.popen('stty size', 'r').read().split()
+    ^^^^^^^^^^^^^
+ValueError: not enough values to unpack (expected 2, got 0)"""
+UNPACKED = "ValueError: not enough values to unpack (expected 2, got 0)"
+WIDTH = """Traceback (most recent call last):
+  File "bar.py", line 8, in <module>
+    width = os.get_terminal_size().columns
+OSError: [Errno 25] Inappropriate ioctl for device"""
+DRIVER = (
+    "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and "
+    "installed a driver from http://www.nvidia.com/Download/index.aspx"
+)
+PROXY = (
+    "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='openaipublic.blob.core.windows.net', "
+    "port=443): Max retries exceeded with url: /gpt-2/encodings/main/vocab.bpe (Caused by NameResolutionError"
+    "(\"HTTPSConnection(host='openaipublic.blob.core.windows.net', port=443): Failed to resolve "
+    "'openaipublic.blob.core.windows.net' ([Errno -2] Name or service not known)\"))"
+)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        DRIVER,
+        "AssertionError: Torch not compiled with CUDA enabled",
+        "AssertionError: insufficient CUDA devices for DDP command",
+        "AssertionError: Invalid device id",
+        "torch.AcceleratorError: CUDA error: invalid device ordinal",
+        "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!",
+        "RuntimeError: nccl2 requires at least one CUDA device",
+        "RuntimeError: Distributed package doesn't have NCCL built in",
+        "AssertionError at 02_pytorch_ddp.py:31: assert torch.cuda.is_available()",
+    ],
+)
+def test_an_error_of_cuda_on_cpu_processes_names_the_option_or_what_led_there(error: str) -> None:
+    assert "`starts: itself`" in find_fix(error, "", on_cpus=True, as_ranks=True)
+    assert "option to train on CPUs" in find_fix(error, "", on_cpus=True, as_ranks=False)
+    assert find_fix(error, "", on_cpus=False, as_ranks=True) == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "traceback", "words"),
+    [
+        pytest.param(UNPACKED, STTY, "`echo 24 80`", id="stty"),
+        pytest.param(
+            "OSError: [Errno 25] Inappropriate ioctl for device",
+            WIDTH,
+            "`shutil.get_terminal_size`",
+            id="width",
+        ),
+        pytest.param("ModuleNotFoundError: No module named 'deepspeed'", "", "`python:`", id="module"),
+        pytest.param(
+            "urllib.error.URLError: <urlopen error [Errno -3] Temporary failure in name resolution>",
+            "",
+            "`prepare`",
+            id="urllib and torch.hub",
+        ),
+        pytest.param(
+            "urllib.error.URLError: <urlopen error [Errno 111] Connection refused>",
+            "",
+            "`prepare`",
+            id="refused",
+        ),
+        pytest.param(PROXY, "", "`prepare`", id="requests and tiktoken"),
+        pytest.param(
+            "huggingface_hub.errors.LocalEntryNotFoundError: An error happened while trying to locate the "
+            "file on the Hub and we cannot find the requested files in the local cache.",
+            "",
+            "`prepare`",
+            id="huggingface_hub",
+        ),
+        pytest.param(
+            "OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find "
+            "them in the cached files.",
+            "",
+            "`prepare`",
+            id="transformers",
+        ),
+        pytest.param("httpx.ConnectError: [Errno -2] Name or service not known", "", "`prepare`", id="httpx"),
+        pytest.param(
+            "RuntimeError: Error downloading train-images-idx3-ubyte.gz:", "", "`prepare`", id="torchvision"
+        ),
+    ],
+)
+def test_an_error_that_a_batch_job_causes_comes_with_its_fix(error: str, traceback: str, words: str) -> None:
+    assert words in find_fix(error, traceback, on_cpus=False, as_ranks=True)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "ValueError: no more samples in shard 7",
+        UNPACKED,
+        "torch.distributed.DistNetworkError: The client socket has failed to connect to any network address "
+        "of (node07, 29500). The IPv4 network addresses of (node07, 29500) cannot be retrieved (gai error: "
+        "-2 - Name or service not known).",
+        "ConnectionRefusedError: [Errno 111] Connection refused",
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+        "",
+    ],
+)
+def test_another_error_stands_by_itself(error: str) -> None:
+    assert find_fix(error, "Traceback (most recent call last):", on_cpus=True, as_ranks=True) == ""
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank1]: "])
+def test_an_error_without_a_message_is_quoted_with_file_line_and_source(prefix: str) -> None:
+    traceback = [
+        "Traceback (most recent call last):",
+        '  File "/src/pyro/svi_torch.py", line 20, in <module>',
+        "    main()",
+        '  File "/src/pyro/svi_torch.py", line 12, in main',
+        "    assert pyro.__version__.startswith('1.9')",
+        "           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^",
+        "AssertionError",
+    ]
+    lines = [prefix + line for line in traceback]
+    quoted = "AssertionError at svi_torch.py:12: assert pyro.__version__.startswith('1.9')"
+    assert add_source("AssertionError", lines) == quoted
+    assert add_source("AssertionError: needs pyro 1.9", lines) == "AssertionError: needs pyro 1.9"
+    assert add_source("AssertionError", ["AssertionError"]) == "AssertionError"
+
+
+SETTINGS = ProgramSettings(program="train.py", steps=Steps.exactly(15), warmup_steps=5)
+PLANNED = Planned("train.py", 1, 8, 1, False, frozenset(), accelerator="cpu", samples_vary=False)
+STARTED, ENDED = "2026-01-01T00:00:00.000+00:00", "2026-01-01T00:01:30.000+00:00"
+
+
+def spec_of(folder: Path) -> TrainSpec:
+    run = definition().model_copy(update={"settings": SETTINGS})
+    return TrainSpec(definition=run, dataset=None, folder=folder, started_at=STARTED)
+
+
+def recorded(folder: Path, probe: ProbeRecord) -> tuple[RunRecord, str]:
+    """The summary and ranks.csv of a program on one device."""
+    report = RankReport(
+        rank=0,
+        host="n1",
+        slurm_job_id=None,
+        restart_count=0,
+        cpu_model="A CPU",
+        operating_system="Linux",
+        monitors=[],
+        cpu_use=CpuUse("n1", 1.0, 1.0, 10.0),
+        launch_seconds=0.5,
+        gpu_limits=[None],
+        driver=None,
+        ended_at=ENDED,
+    )
+    setup = rank_setup(shape="1x1")
+    write_records(spec_of(folder), setup, PLANNED, [StartRecords([probe], [report])], argv=["python"])
+    return read_record(folder / RECORD, RunRecord), (folder / "ranks.csv").read_text()
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> ProgramRank:
+    """A program of one rank that has ended."""
+    identity = Identity(0, 0, 1, 1, "n1", None, 0)
+    files = RankFiles(tmp_path / "attempt")
+    rank = ProgramRank(
+        files, rank_setup(shape="1x1"), spec_of(tmp_path), SETTINGS, identity, range(1), began=0.0
+    )
+    rank.probe_folder.mkdir(parents=True)
+    return rank
+
+
+def end(program: ProgramRank, code: int = 0, *lines: str) -> None:
+    """Check the end of a program that has printed some lines and left no record."""
+    output: Any = SimpleNamespace(last_error=lambda: "", traceback=lambda: "\n".join(lines), tail=list(lines))
+    check_end(
+        output, code, SETTINGS, on_cpus=True, records=[], rank_count=1, probe_folder=program.probe_folder
+    )
+
+
+def test_a_program_whose_weights_are_lost_has_diverged_and_its_losses_say_since_when(tmp_path: Path) -> None:
+    found, _ = recorded(tmp_path, record(weights_finite=False, losses={"0": 1.5, "10": None}, world_size=1))
+
+    assert found.outcome == "diverged"
+    assert found.reason == (
+        "the weights of rank 0 are no longer finite after 20 steps. Lower the learning rate of train.py."
+    )
+    assert found.measurements is not None
+    assert found.measurements.program is not None
+    assert found.measurements.program.losses == [(0, 1.5), (10, None)]
+
+
+def test_a_program_whose_weights_are_finite_has_completed(tmp_path: Path) -> None:
+    found, _ = recorded(tmp_path, record(weights_finite=True, losses={"0": 1.5, "10": 1.4}, world_size=1))
+
+    assert (found.outcome, found.reason) == ("completed", "")
+
+
+@pytest.mark.parametrize(("samples", "written"), [(None, "160"), ([], "")])
+def test_samples_of_a_rank_are_unknown_without_a_loader(
+    tmp_path: Path, samples: list[int | None] | None, written: str
+) -> None:
+    _, ranks = recorded(tmp_path, record(samples=samples, wait_seconds=[], world_size=1))
+
+    names, values = (line.split(",") for line in ranks.splitlines())
+    assert names == list(RankRecord.__dataclass_fields__)
+    assert dict(zip(names, values, strict=True))["train_samples"] == written
+
+
+def test_a_program_that_skips_the_exit_handlers_is_told_so(program: ProgramRank) -> None:
+    (program.probe_folder / "0.123.steps").write_text("10")
+
+    with pytest.raises(ProgramError, match=r"at least 10, .*Replace os\._exit by sys\.exit"):
+        end(program)
+
+
+@pytest.mark.parametrize(("launch_seconds", "seconds"), [(0.5, 100.5), (None, 103.0)])
+def test_the_end_of_a_run_does_not_depend_on_a_clock_that_is_set_meanwhile(
+    program: ProgramRank, monkeypatch: pytest.MonkeyPatch, launch_seconds: float | None, seconds: float
+) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: 103.0)
+    # the program's process began 3 s after the rank's, whose own begin is the only one known on another host
+    assert seconds_between(STARTED, program._ended_at(3.0, launch_seconds)) == seconds
+
+
+def test_a_rank_that_nccl_aborts_is_not_taken_for_the_one_it_waited_for(program: ProgramRank) -> None:
+    watchdog = "[rank1]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE"
+    found = []
+    for lines in ([watchdog], ["free(): invalid pointer"]):
+        with pytest.raises(ProgramError) as ended:
+            end(program, -signal.SIGABRT, *lines)
+        error = RankError(
+            rank=0, host="n1", time=0.0, message=str(ended.value), traceback="", out_of_memory=False
+        )
+        found.append((error.is_secondary, error.is_timeout))
+
+    assert found == [(True, True), (False, False)]
+
+
+def test_a_program_that_was_killed_is_told_what_does_that(program: ProgramRank) -> None:
+    killed = "was ended by SIGKILL, as the system's out-of-memory killer does"
+    with pytest.raises(ProgramError, match=killed):
+        end(program, -signal.SIGKILL)
+
+
+def test_a_program_without_a_step_is_told_so(program: ProgramRank) -> None:
+    with pytest.raises(ProgramError, match="ended without error before its first optimizer step"):
+        end(program)

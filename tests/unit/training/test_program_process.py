@@ -1,0 +1,219 @@
+"""The process of a user's program: its environment, its signals, and its progress."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from tests.small_runs import definition, rank_setup
+from tests.waiting import wait_until
+
+from scalewise.execution.messages import Endpoint, Progress
+from scalewise.execution.rank_files import RankFiles
+from scalewise.plan.config.program import ProgramSettings
+from scalewise.plan.config.shape import Shape
+from scalewise.ranks.distributed.identity import Identity
+from scalewise.ranks.program.child import LONGEST_LINE, Child
+from scalewise.ranks.program.environment import build_environment, template_values
+from scalewise.ranks.program.progress import PROGRESS_SECONDS, ProgramProgress
+
+HEEDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+
+@pytest.fixture
+def _ignored_and_blocked() -> Iterator[None]:
+    """The signals as a rank may find or leave them: of a study in the background, of a launcher."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in HEEDED}
+    signal.pthread_sigmask(signal.SIG_BLOCK, HEEDED)
+    yield
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HEEDED)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("_ignored_and_blocked")
+def test_a_program_inherits_no_ignored_and_no_blocked_signal() -> None:
+    """Scripts that save at a signal rely on that, and one without handlers must end."""
+    child = Child(["grep", "-E", "^Sig(Blk|Ign):", "/proc/self/status"], os.environ)
+    wait_until(lambda: child.wait(1) is not None, "the program has not ended")
+    child.end()
+    masks = {line.split(":")[0]: int(line.split(":")[1], 16) for line in child.tail}
+    assert masks.keys() == {"SigBlk", "SigIgn"}
+    assert [n.name for n in HEEDED for mask in masks.values() if mask >> (n - 1) & 1] == []
+
+
+def test_a_handler_of_the_program_is_seen() -> None:
+    code = "import signal; signal.signal(signal.SIGUSR1, print); print('ready', flush=True); signal.pause()"
+    child = Child([sys.executable, "-c", code], os.environ)
+    wait_until(lambda: child.wait(0.05) is None and child.tail, "the program prints nothing")
+    assert child.handles(signal.SIGUSR1)
+    assert not child.handles(signal.SIGTERM)
+    child.end()
+    assert not child.handles(signal.SIGUSR1)
+
+
+def test_a_line_without_end_is_kept_from_its_begin_where_an_error_has_its_name() -> None:
+    child = Child([sys.executable, "-c", "print('ValueError: ' + 'x' * 1_000_000)"], os.environ)
+    wait_until(lambda: child.wait(1) is not None, "the program has not ended")
+    child.end()
+    assert child.last_error().startswith("ValueError: xxx")
+    assert [len(line) for line in child.tail] == [LONGEST_LINE]
+
+
+VISIBILITY = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+UUIDS = "GPU-5ebe9f43,GPU-ac33420d,GPU-1f0a4c2b"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VISIBILITY:
+        monkeypatch.delenv(name, raising=False)
+
+
+def variables_of(shape: str, rank: int = 0, accelerator: str = "cuda", **settings: Any) -> dict[str, str]:
+    """The variables of one rank of a run."""
+    there = Shape.parse(shape)
+    setup = rank_setup(accelerator=accelerator, shape=there)
+    local, size = rank % there.devices_per_node, there.world_size
+    identity = Identity(rank, local, size, there.devices_per_node, "node-a", None, 0)
+    program = ProgramSettings(program="train.py", **settings)
+    run = definition().model_copy(update={"shape": there})
+    values = template_values(run, program, Path("folder"), identity, Endpoint(host="127.0.0.1", port=29500))
+    return build_environment(program, values, setup, identity, Path("startup"), Path("probe.json"))
+
+
+@pytest.mark.parametrize(
+    ("given", "shape", "visible"),
+    [
+        pytest.param(None, "1x1", "0", id="the first of a workstation"),
+        pytest.param(None, "1x4", "0,1,2,3", id="as many as the run has"),
+        pytest.param("2,3,5", "1x2", "2,3", id="the first of those that the user gives"),
+        pytest.param(UUIDS, "1x1", "GPU-5ebe9f43", id="by their names"),
+        pytest.param("0,1,2,3", "2x2", "0,1", id="more on each node than the run needs"),
+        pytest.param("3", "1x4", "3", id="the one that Slurm has bound to the task"),
+        pytest.param("", "1x2", "", id="none"),
+    ],
+)
+def test_a_program_sees_the_gpus_of_its_run_on_this_node_and_no_other(
+    given: str | None, shape: str, visible: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DataParallel and frameworks take all that they see: a run of one device would train on several."""
+    if given is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    starts: Literal["ranks", "itself"]
+    for starts in ("ranks", "itself"):
+        found = variables_of(shape, starts=starts)
+        assert found["CUDA_VISIBLE_DEVICES"] == visible
+        assert "HIP_VISIBLE_DEVICES" not in found
+
+
+def test_all_ranks_of_a_node_see_the_same_gpus_so_that_each_finds_its_own_by_local_rank() -> None:
+    last = variables_of("2x2", rank=3)
+    assert (last["CUDA_VISIBLE_DEVICES"], last["LOCAL_RANK"]) == ("0,1", "1")
+
+
+@pytest.mark.parametrize(
+    ("given", "visible"),
+    [
+        pytest.param({"HIP_VISIBLE_DEVICES": "4,5"}, "4", id="of HIP"),
+        pytest.param({"ROCR_VISIBLE_DEVICES": "4,5"}, "0", id="within those of ROCR"),
+        pytest.param({"ROCR_VISIBLE_DEVICES": "0,1", "CUDA_VISIBLE_DEVICES": "1,0"}, "1", id="of both"),
+    ],
+)
+def test_a_program_under_rocm_sees_the_gpus_of_its_run(
+    given: dict[str, str], visible: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    found = variables_of("1x1")
+    assert found["HIP_VISIBLE_DEVICES"] == found["CUDA_VISIBLE_DEVICES"] == visible
+    assert found.get("ROCR_VISIBLE_DEVICES") == given.get("ROCR_VISIBLE_DEVICES")
+
+
+def test_a_program_that_is_to_train_on_cpus_sees_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most programs take a GPU wherever they see one."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    found = variables_of("1x2", rank=1, accelerator="cpu")
+    assert found["CUDA_VISIBLE_DEVICES"] == ""
+    assert (found["RANK"], found["LOCAL_RANK"], found["WORLD_SIZE"]) == ("1", "1", "2")
+
+
+@pytest.mark.parametrize("accelerator", ["cpu", "cuda"])
+def test_the_experiment_has_the_last_word_on_the_gpus(accelerator: str) -> None:
+    environment: dict[str, str | int | float] = {"CUDA_VISIBLE_DEVICES": "1"}
+    found = variables_of("1x2", accelerator=accelerator, environment=environment)
+    assert found["CUDA_VISIBLE_DEVICES"] == "1"
+
+
+class Program:
+    """A program that makes steps, and its progress."""
+
+    def __init__(self, folder: Path, steps: int | None) -> None:
+        self.files = RankFiles(folder / "attempt")
+        self.probe_folder = self.files.folder / "probe"
+        self.probe_folder.mkdir(parents=True)
+        values = {"program": "train.py", "steps": steps, "warmup_steps": 10}
+        settings = ProgramSettings.model_validate(values)
+        self.progress = ProgramProgress(self.files, self.probe_folder, settings, samples_per_step=32)
+
+    def after(self, now: float, steps: int | None) -> Progress | None:
+        if steps is not None:
+            (self.probe_folder / "123.steps").write_text(str(steps))
+        self.progress.update(now)
+        return self.files.read_progress()
+
+
+def test_progress_has_the_steps_and_their_latest_speed(tmp_path: Path) -> None:
+    program = Program(tmp_path, steps=90)
+    assert program.after(100.0, None) is None
+    first = program.after(110.0, 20)
+    assert first is not None
+    assert (str(first), first.samples_per_second) == ("step 20/100", None)
+    found = program.after(120.0, 60)
+    assert found is not None
+    assert (str(found), found.samples_per_second) == ("step 60/100", 4 * 32)
+
+
+def test_progress_is_written_every_few_seconds_and_ends_at_the_last_measured_step(tmp_path: Path) -> None:
+    program = Program(tmp_path, steps=90)
+    first = program.after(100.0, 20)
+    assert program.after(100.0 + PROGRESS_SECONDS / 2, 40) == first
+    last = program.after(100.0 + PROGRESS_SECONDS, 250)
+    assert last is not None
+    assert last.fraction == 1
+
+
+def test_a_program_without_a_number_of_steps_has_no_fraction(tmp_path: Path) -> None:
+    found = Program(tmp_path, steps=None).after(100.0, 20)
+    assert found is not None
+    assert (str(found), found.fraction) == ("step 20", None)
+
+
+def test_progress_that_cannot_be_written_is_ignored(tmp_path: Path) -> None:
+    program = Program(tmp_path, steps=90)
+    (program.probe_folder / "123.steps").write_text("20")
+    (program.files.folder / ".progress.json").mkdir()
+    program.progress.update(100.0)
+    assert program.files.read_progress() is None
+
+
+def test_a_damaged_file_of_progress_does_not_end_the_program(tmp_path: Path) -> None:
+    program = Program(tmp_path, steps=90)
+    (program.probe_folder / "123.steps").write_text("20")
+    damaged = program.files.folder / "progress.json"
+    damaged.write_text("{")
+    program.progress.update(100.0)
+    assert damaged.read_text() == "{"
+
+
+@pytest.mark.parametrize("text", ["", "x", "12.5"])
+def test_a_damaged_count_is_ignored(tmp_path: Path, text: str) -> None:
+    program = Program(tmp_path, steps=90)
+    (program.probe_folder / "123.steps").write_text(text)
+    program.progress.update(100.0)
+    assert program.files.read_progress() is None
