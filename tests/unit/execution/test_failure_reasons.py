@@ -29,6 +29,7 @@ GLOO = [
     "Broken pipe",
 ]
 OWN = "label 11 is out of range"
+FINISHED = dict.fromkeys(range(4), "finished")
 
 
 def group_of(files: RankFiles, world_size: int, kept: Kept = Kept.CHECKPOINT) -> RankGroup:
@@ -40,6 +41,7 @@ def group_of(files: RankFiles, world_size: int, kept: Kept = Kept.CHECKPOINT) ->
 @pytest.mark.parametrize(
     ("came", "complaints", "says"),
     [
+        pytest.param((0, 1, 2, 3), FINISHED, "the launcher exited with code 1.", id="no result"),
         pytest.param(
             (0, 1, 2), {0: TIMED_OUT, 1: TIMED_OUT}, "3 of 4 ranks started; missing: 3.", id="late peer"
         ),
@@ -72,7 +74,10 @@ def test_a_failure_is_put_down_to_its_cause_and_not_to_those_who_noticed(
     for rank in came:
         rank_files.started(rank, HOST)
     for rank, message in complaints.items():
-        rank_files.failed(rank, HOST, RuntimeError(message), out_of_memory=False)
+        if message == FINISHED[rank]:
+            rank_files.finished(rank)
+        else:
+            rank_files.failed(rank, HOST, RuntimeError(message), out_of_memory=False)
 
     text = failure_reason(group_of(rank_files, 4), ExitStatus(1, "failed"), rank_files.root_cause(4))
 

@@ -143,29 +143,36 @@ def test_where_the_ranks_stopped_in_order_the_step_is_the_one_they_stopped_at(
 
 
 @pytest.mark.fault(17)
+@pytest.mark.parametrize(
+    ("tries", "step", "row"),
+    [
+        pytest.param(
+            [("failed", 0, None), ("failed", 0, None), ("killed", 0, None)],
+            0,
+            ["killed", "failed", "failed"],
+            id="none came further",
+        ),
+        pytest.param([("failed", 0, None), ("failed", 0, 120)], 100, [], id="progress forgives"),
+        pytest.param(
+            [("failed", 0, None), ("failed", 0, 120), ("failed", 100, None)], 100, ["failed"], id="and then"
+        ),
+        pytest.param(
+            [("failed", 0, None), *[("interrupted", 0, None)] * 5, ("failed", 0, None)],
+            0,
+            ["failed", "failed"],
+            id="signals stand aside",
+        ),
+    ],
+)
 def test_tries_in_a_row_that_come_no_further_are_counted_against_the_training(
-    restarted: RestartedRun,
+    tries: list[tuple[str, int, int | None]], step: int, row: list[str], restarted: RestartedRun
 ) -> None:
-    for _ in range(2):
-        restarted.end(0)
-    restarted.start(0)  # and one that was killed
-    assert restarted.row(0) == ["killed", "failed", "failed"]
-
-
-def test_progress_forgives_what_failed_before_it(restarted: RestartedRun) -> None:
-    restarted.end(0)
-    restarted.end(0, seen=120)
-    assert restarted.row(100) == []
-    restarted.end(100)
-    assert restarted.row(100) == ["failed"]
-
-
-def test_tries_that_a_signal_ended_stand_aside(restarted: RestartedRun) -> None:
-    restarted.end(0)
-    for _ in range(5):
-        restarted.end(0, why="interrupted", no_progress=False)
-    restarted.end(0)
-    assert restarted.row(0) == ["failed", "failed"]
+    for outcome, begin_at, seen in tries:
+        if outcome == "killed":
+            restarted.start(begin_at, seen)
+        else:
+            restarted.end(begin_at, seen, outcome, no_progress=outcome == "failed")
+    assert restarted.row(step) == row
 
 
 def test_a_user_who_starts_again_forgives_failures_and_keeps_the_counts_of_what_is_resumed(

@@ -60,15 +60,6 @@ sys.exit(1)
 """
 )
 
-SUCCESS_IN_WORDS_ALONE = (
-    PREAMBLE
-    + """
-for rank in (0, 1):
-    attempt.started(rank, "node-a")
-    attempt.finished(rank)
-"""
-)
-
 
 DEFINITION = definition(2, epochs=2)
 
@@ -126,12 +117,6 @@ def test_running_out_of_device_memory_is_a_result_with_a_reason(tmp_path: Path) 
     }
     for name in (EPOCHS, RANKS, UTILIZATION):
         assert len((tmp_path / name).read_text(encoding="utf-8").splitlines()) == 1
-
-
-def test_an_end_without_an_error_and_without_a_result_is_a_failure(tmp_path: Path) -> None:
-    with pytest.raises(RunFailedError, match=r"study/d2\.r1 failed: the launcher exited with code 0\."):
-        supervise(rank_group(tmp_path, SUCCESS_IN_WORDS_ALONE))
-    assert not (tmp_path / SUMMARY).exists()
 
 
 def test_where_no_rank_started_the_words_of_the_launcher_are_shown_and_the_reason_ends_the_log(

@@ -1,13 +1,16 @@
-"""A whole configuration: its files, its defaults, and every mistake at once and once."""
+"""A whole configuration: its files, its defaults, its results folder, and every mistake at once and once."""
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 import yaml
+from tests.unit.conftest import SCRIPTS
 from tests.unit.plan.conftest import Load, Refuse
 from tests.unit.plan.refusals import CPUS, DEFAULTS, HERE, Desk, built_in, of_program, site_of
 
@@ -265,3 +268,58 @@ def test_event_files_that_nobody_could_write_are_refused_unless_conda_makes_the_
     assert "study.yaml:8: experiments.digits.tensorboard is true" in line
     assert "`pip install tensorboard`" in line
     assert load_study(yaml.safe_load(text), (), desk.site_file, conda_environments=True).runs
+
+
+# Imports first, then gives up root where there is one: permissions do not bind it.
+CHECK_AS_ANOTHER_USER = """\
+import os, sys
+from pathlib import Path
+from scalewise.plan.config.errors import StudyError
+from scalewise.plan.study import check_results_folder
+if os.getuid() == 0:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+try:
+    check_results_folder(Path("results"))
+except StudyError as error:
+    sys.exit(error.lines[0])
+"""
+
+
+def check_results_as_another_user(folder: Path) -> str:
+    """What stops a user who does not own the folder; empty where nothing does."""
+    ended = subprocess.run(
+        [sys.executable, "-c", CHECK_AS_ANOTHER_USER],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(SCRIPTS)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == bool(ended.stderr), ended.stderr
+    return ended.stderr.strip()
+
+
+@pytest.mark.parametrize("existing", ["results", "."])
+@pytest.mark.refuses("names: output folder unwritable")
+def test_an_unwritable_results_folder_is_refused(
+    existing: str, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    folder = tmp_path / existing
+    folder.mkdir(exist_ok=True)
+    tmp_path.chmod(0o755)
+    folder.chmod(0o555)
+    try:
+        refusal = check_results_as_another_user(tmp_path)
+    finally:
+        folder.chmod(0o755)
+
+    assert refusal == f"{folder}: cannot be written to. Change its permissions, or run elsewhere."
+    record_property("message", refusal.replace(f"{folder}", existing))
+
+
+def test_a_writable_results_folder_passes(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+
+    assert check_results_as_another_user(tmp_path) == ""

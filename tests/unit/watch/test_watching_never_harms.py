@@ -6,7 +6,7 @@ import io
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -147,9 +147,9 @@ def test_whatever_goes_wrong_gives_the_log_back_and_says_so(tmp_path: Path) -> N
     ]
 
 
-def test_a_file_system_that_hangs_does_not_keep_snakemake_from_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    """A session whose display hangs until the end of the test."""
     monkeypatch.setattr("scalewise.watch.watcher.END_SECONDS", 0.1)
     back = threading.Event()
 
@@ -158,11 +158,23 @@ def test_a_file_system_that_hangs_does_not_keep_snakemake_from_its_end(
 
     session = Session(tmp_path, hang)
     session.start()
-    session.watcher.end()
-    session.logger.info("Complete log(s): x")
-    assert session.terminal.getvalue() == "Complete log(s): x\n"
+    yield session
     back.set()
     session.watcher._thread.join(60)
+
+
+def test_a_file_system_that_hangs_does_not_keep_snakemake_from_its_end(hanging: Session) -> None:
+    hanging.watcher.end()
+    hanging.logger.info("Complete log(s): x")
+    assert hanging.terminal.getvalue() == "Complete log(s): x\n"
+
+
+def test_a_terminal_that_is_gone_is_no_error_at_the_end(
+    hanging: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging.terminal.close()
+    monkeypatch.setattr(hanging.watcher._display, "end", hanging.terminal.write)
+    hanging.watcher.end()
 
 
 @pytest.mark.parametrize("kind", [Drawn, Lines])
@@ -191,24 +203,6 @@ def test_a_look_that_comes_late_is_not_shown_after_the_end(
     back.set()
     watcher._thread.join(60)
     assert terminal.getvalue().endswith("The decision\n")
-
-
-def test_a_terminal_that_is_gone_is_no_error_at_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("scalewise.watch.watcher.END_SECONDS", 0.1)
-    back = threading.Event()
-
-    def hang(_status: StudyStatus) -> None:
-        back.wait(60)
-
-    session = Session(tmp_path, hang)
-    session.start()
-    session.terminal.close()
-    monkeypatch.setattr(session.watcher._display, "end", session.terminal.write)
-    session.watcher.end()
-    back.set()
-    session.watcher._thread.join(60)
 
 
 def test_a_study_that_is_no_longer_shown_goes_on_for_others_until_its_end(tmp_path: Path) -> None:
