@@ -13,6 +13,8 @@ from scalewise.plan.runs.rounds import Round
 from scalewise.plan.runs.spending import Spending
 from scalewise.records import HISTORY, SUMMARY, AllReduceMeasurement, Start, later
 
+pytestmark = pytest.mark.slow
+
 ONE_MINUTE_RUNS = CHOOSING.replace("runtime_minutes: 10", "runtime_minutes: 1")
 """Runs take 35 s of their minute, and the answer, 16 devices, is measured 3 times."""
 OF_A_MINUTE = 1 / 60

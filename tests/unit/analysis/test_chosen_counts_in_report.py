@@ -81,6 +81,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     return Ended(results, report.read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_the_decision_keeps_what_was_not_measured(ended: Ended) -> None:
     assert json.loads((ended.folder / "decision.json").read_text(encoding="utf-8"))["devices"] == 8
     assert ended.choice.measured == [1, 8, 12]
@@ -332,6 +333,7 @@ def test_what_a_spent_budget_leaves_open_is_the_first_caution(tmp_path: Path) ->
     assert not decision["clear"]
 
 
+@pytest.mark.slow
 def test_a_study_that_goes_on_has_the_best_answer_so_far_and_what_comes_next(tmp_path: Path) -> None:
     study = played(tmp_path, 2, with_asked=False)
     labels = make_plan(study.study)["experiments"]

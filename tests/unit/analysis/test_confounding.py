@@ -118,6 +118,7 @@ def test_a_single_run_elsewhere_does_not_mend_a_study_on_sticky_nodes() -> None:
     ("count", "repeats", "most"),
     [(4, 6, 0.05), (64, 3, 0.05), (4, 3, 0.10)],
 )
+@pytest.mark.slow
 def test_nodes_that_are_drawn_for_every_run_are_in_the_intervals_and_no_caution(
     count: int, repeats: int, most: float
 ) -> None:

@@ -310,6 +310,7 @@ def test_a_line_that_leaves_its_panel_is_cut_there() -> None:
     assert re.search(r'stroke="#0000ff"[^>]* clip-path="url\(#c0\)"', svg)
 
 
+@pytest.mark.slow
 def test_a_report_on_twelve_series_of_eight_counts_with_six_repeats_is_small(tmp_path: Path) -> None:
     """The drawings and their numbers, which are nearly all of the page."""
     counts = [1, 2, 4, 8, 16, 32, 64, 128]

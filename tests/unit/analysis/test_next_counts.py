@@ -25,6 +25,8 @@ from scalewise.analysis.rounds.overhead_model import PredictedEfficiency
 from scalewise.plan.config.experiment import DecisionRule, Repeats
 from scalewise.plan.runs.rounds import FIRST_OF_BASELINE
 
+pytestmark = pytest.mark.slow
+
 PER_NODE = 4
 COUNTS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
 DENSE = (1, 2, 4, *range(8, 129, 8))

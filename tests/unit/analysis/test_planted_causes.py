@@ -26,6 +26,7 @@ def test_a_cause_of_15_percent_is_found_by_three_runs_that_scatter_by_3_percent(
         ("another slow rank in each run", 0.03, 25),
     ],
 )
+@pytest.mark.slow
 def test_causes_are_not_invented_more_often_than_in_one_study_of_twenty(
     truth: str, scatter: float, studies: int
 ) -> None:

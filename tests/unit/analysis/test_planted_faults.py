@@ -29,6 +29,8 @@ from scalewise.analysis.scaling import known_columns, option_table, scaling_tabl
 from scalewise.analysis.statistics.ratios import ratio_of
 from scalewise.plan.config.experiment import DecisionRule
 
+pytestmark = pytest.mark.slow
+
 ANY_EFFICIENCY = DecisionRule(min_efficiency=0.01)
 STUDIES, LARGE_STUDIES = 100, 60
 CALM = Circumstances()

@@ -25,6 +25,8 @@ from scalewise.analysis.report.page import write_report
 from scalewise.analysis.tables import collect
 from scalewise.plan.config.experiment import Experiment, ProgramExperiment
 
+pytestmark = pytest.mark.slow
+
 SCATTER = (0.99, 1.0, 1.01)
 
 

@@ -21,6 +21,8 @@ from scalewise.analysis.report.figures import FIGURES
 from scalewise.analysis.scaling import scaling_table
 from scalewise.plan.runs.runs import shown_names
 
+pytestmark = pytest.mark.slow
+
 Drawn = list[dict[str, bytes]]
 
 NO_RUN = ": no completed run to show"

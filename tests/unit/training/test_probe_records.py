@@ -18,6 +18,8 @@ from tests.waiting import LIMIT_SECONDS
 
 from scalewise.ranks.program.environment import write_startup
 
+pytestmark = pytest.mark.slow
+
 SCRIPTS = Path(__file__).parent / "probed_scripts"
 WARMUP_STEPS, STEPS = 2, 10
 LAST = WARMUP_STEPS + STEPS
@@ -467,6 +469,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 def test_processes_that_a_program_spawns_are_measured_and_ended(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
