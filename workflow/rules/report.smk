@@ -1,10 +1,11 @@
 # Contract: tables become figures, figures and decisions become reports.
 # in:  results/{experiment}/*.csv and *.json of the analysis; prediction.csv and projection.csv, if made
-# out: results/{experiment}/figures/*.svg, *.pdf and traces.json, results/{experiment}/report.html,
-#      results/report.html, results/decision.json
+# out: results/{experiment}/figures/*.svg, *.pdf and traces.json, results/{experiment}/proposal/,
+#      results/{experiment}/report.html, results/report.html, results/decision.json
 # Titles and descriptions are in the plan's file and not in params: a change of them makes nothing again.
 
 from scalewise.analysis.report.figures import FIGURES
+from scalewise.analysis.proposal_files import FILES
 
 # what ExperimentResults reads
 EXPERIMENT_RESULTS = [
@@ -39,6 +40,7 @@ rule plot_figures:
         },
         pdf=expand("results/{{experiment}}/figures/{name}.pdf", name=FIGURES),
         traces="results/{experiment}/figures/traces.json",
+        proposal=expand("results/{{experiment}}/proposal/{name}", name=FILES),
     log:
         "logs/plot_figures/{experiment}.log",
     localrule: True
@@ -46,6 +48,7 @@ rule plot_figures:
         "../envs/scalewise.yaml"
     params:
         definition=lambda wc: EXPERIMENTS[wc.experiment]["definition"],
+        proposal=lambda wc: EXPERIMENTS[wc.experiment]["proposal"],
     shell:
         'python "$SCALEWISE_SCRIPTS/cli.py" figures '
         "results/{wildcards.experiment:q} 2>&1 | tee {log:q}"
@@ -56,6 +59,7 @@ rule write_report:
         EXPERIMENT_RESULTS,
         expand("results/{{experiment}}/figures/{name}.svg", name=FIGURES),
         "results/{experiment}/figures/traces.json",
+        "results/{experiment}/proposal/requirement.json",
     output:
         "results/{experiment}/report.html",
     log:

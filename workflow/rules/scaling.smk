@@ -1,7 +1,7 @@
 # Contract: the records of an experiment's runs become tables and a decision, and decide which runs are needed next.
 # in:  results/{experiment}/runs/{run}/summary.json; if the experiment chooses its device counts, its prediction
 # out: results/{experiment}/ runs.csv, epochs.csv, scaling.csv, gains.csv, options.csv, laws.json, decision.json,
-#      what_if.json, provenance.json, fingerprints.json, proposal.csv, .md and .tex;
+#      what_if.json, provenance.json, fingerprints.json;
 #      repeats/round{round}.json of an experiment whose next runs follow from earlier ones
 
 
@@ -80,9 +80,6 @@ rule compute_scaling:
         provenance="results/{experiment}/provenance.json",
         fingerprints="results/{experiment}/fingerprints.json",
         laws="results/{experiment}/laws.json",
-        proposal=expand(
-            "results/{{experiment}}/proposal.{kind}", kind=["csv", "md", "tex"]
-        ),
     log:
         "logs/compute_scaling/{experiment}.log",
     localrule: True

@@ -176,12 +176,16 @@ def judge(options: argparse.Namespace) -> None:
 
 
 def figures(options: argparse.Namespace) -> None:
-    """Draw the figures of an experiment from its tables."""
+    """Draw the figures of an experiment from its tables, and write its computing-time proposal."""
     with imports_uncollected():
         from scalewise.analysis.experiment_results import ExperimentResults
+        from scalewise.analysis.proposal.folder import write_proposal_of
         from scalewise.analysis.report.drawing import draw
 
-    draw(ExperimentResults.of_study(_facts(options), options.folder))
+    facts = _facts(options)
+    results = ExperimentResults.of_study(facts, options.folder)
+    draw(results)
+    write_proposal_of(results, facts)
 
 
 def event_files(options: argparse.Namespace) -> None:

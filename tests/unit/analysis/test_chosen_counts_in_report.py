@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from tests.planting import CHOOSING, PlantedStudy, overhead
 from tests.unit.analysis import hand_made_study as made
+from tests.unit.analysis.planted_proposal import experiment, spec_of
 from tests.unit.analysis.report_page import Page, cells
 from tests.unit.planted_rounds import FIRST, LAST, SECOND, THIRD, leave, planted_round, unmeasured
 
@@ -22,6 +23,7 @@ from scalewise.analysis.analysis_spec import THROUGHPUT, AnalysisSpec
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.experiment_tables import compute
 from scalewise.analysis.partial_report import write_partial_report
+from scalewise.analysis.proposal.folder import write_proposal
 from scalewise.analysis.report import drawing, scaling_figures
 from scalewise.analysis.report.drawing import draw
 from scalewise.analysis.report.efficiency_figures import efficiency
@@ -248,10 +250,12 @@ def test_captions_and_methods_tell_of_it_there_alone(ended: Ended) -> None:
 
 
 def test_the_proposal_says_which_points_were_measured_and_how_often(ended: Ended) -> None:
-    table = pd.read_csv(ended.folder / "proposal.csv")
+    spec = experiment(devices={"up_to": 16}, global_batch_size=2048)
+    write_proposal(ended.results, spec, spec_of())
+    table = pd.read_csv(ended.folder / "proposal/table.csv")
     assert table[["devices", "n"]].to_numpy().tolist() == [[1, 3], [8, 3], [12, 1]]
     for kind in ("md", "tex"):
-        text = (ended.folder / f"proposal.{kind}").read_text(encoding="utf-8")
+        text = (ended.folder / f"proposal/proposal.{kind}").read_text(encoding="utf-8")
         assert "Single runs have no interval. Of the possible counts, 2, 4, 16 were not measured" in text
 
 

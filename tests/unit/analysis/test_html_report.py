@@ -88,6 +88,15 @@ def test_what_was_held_equal_is_one_click_away_and_apart_from_the_origin(section
     assert "What was held equal</h3>" not in render([section()], partial=False)
 
 
+def test_the_verdicts_on_a_required_scaling_stand_next_to_the_answer(section: MakeSection) -> None:
+    made = section()
+    assert "<dt>Required</dt>" not in render([made], partial=False)
+    (made.folder / "proposal").mkdir()
+    sentences = ["Required is 0.75.", "1 to 2 nodes: 1.85x (1.81 to 1.89), above the required 1.5."]
+    (made.folder / "proposal" / "requirement.json").write_text(json.dumps({"sentences": sentences}))
+    assert f"<dt>Required</dt><dd>{' '.join(sentences)}</dd>" in render([made], partial=False)
+
+
 def test_the_answer_comes_right_after_the_heading(section: MakeSection) -> None:
     page = Page(render([section(title="Digits, strong scaling")], partial=False))
     assert ("h1", "Digits, strong scaling") in page.text

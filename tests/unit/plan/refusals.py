@@ -71,6 +71,10 @@ FILES = {
     "package/__init__.py": "",
     "package/train.py": "",
     "config/model.yaml": "",
+    "centre.yaml": "name: Ours\ndemands:\n"
+    "  - {heading: Table, demand: Times., columns: [nodes]}\n"
+    "  - {heading: Plot, demand: A plot., columns: [speedups]}\n",
+    "silent-centre.yaml": "name: Ours\ndemands:\n  - {heading: Table, demand: Times.}\n",
 }
 """What lies in the folder that Snakemake runs in: a script, a module, and much that is neither."""
 
@@ -102,10 +106,15 @@ class Refusal:
     ends: str
 
     @property
+    def text(self) -> str:
+        """The file with the mistake."""
+        texts = {**FILES, "study.yaml": self.study, "site.yaml": self.site}
+        return texts[self.place.partition(":")[0]]
+
+    @property
     def mistake(self) -> str:
         """The line that is named."""
-        file, _, number = self.place.partition(":")
-        lines = (self.study if file == "study.yaml" else self.site).splitlines()
+        lines, number = self.text.splitlines(), self.place.rpartition(":")[2]
         return "".join(lines[int(number) - 1 : int(number)]).replace(HERE, "").strip()
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.unit.plan.conftest import Load, settings_of_loop
 
+from scalewise.plan.config.centre import Proposal, Requirement
 from scalewise.plan.config.experiment import (
     Budget,
     DecisionRule,
@@ -272,6 +273,8 @@ CHANGED: dict[str, Any] = {
     "title": "Another",
     "description": "Another",
     "tensorboard": True,
+    "proposal": Proposal(centre="ncar", trainings=3),
+    "requirement": Requirement(efficiency=0.75),
     "runtime_minutes": 99,
     "memory_gb": 3.5,
     "timeout_seconds": 77,

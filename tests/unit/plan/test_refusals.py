@@ -17,7 +17,7 @@ from tests.golden import compare
 from tests.unit.plan.refusals import Desk, Refusal, refusals
 
 from scalewise.plan.config.errors import one_line
-from scalewise.plan.config.schema import study_schema
+from scalewise.plan.config.schema import centre_schema, study_schema
 from scalewise.plan.config.site import SiteFile
 
 CASES = {
@@ -28,6 +28,7 @@ SCHEMAS = {
     "study.yaml": Draft202012Validator(study_schema()),
     "site.yaml": Draft202012Validator(SiteFile.model_json_schema()),
 }
+CENTRE = Draft202012Validator(centre_schema())
 WORDS = Path(__file__).with_name("refusals.txt")
 
 
@@ -104,10 +105,11 @@ def block(refusal: Refusal, desk: Desk) -> str:
 def is_marked(refusal: Refusal) -> bool:
     """Return whether the schema that an editor completes by refuses what YAML makes of the file."""
     try:
-        config = yaml.safe_load(refusal.study if refusal.place.startswith("study") else refusal.site)
+        config = yaml.safe_load(refusal.text)
     except (yaml.YAMLError, ValueError, RecursionError):
         return False
-    return not SCHEMAS[refusal.place.partition(":")[0]].is_valid(config)
+    file = refusal.place.partition(":")[0]
+    return not SCHEMAS.get(file, CENTRE).is_valid(config)
 
 
 def test_no_two_cases_have_one_name() -> None:

@@ -27,6 +27,7 @@ ROOT = Path(__file__).parents[3]
 GENERATED = (
     "workflow/schemas/experiments.schema.json",
     "workflow/schemas/site.schema.json",
+    "workflow/schemas/centre.schema.json",
     *(f"workflow/report/{figure}.rst" for figure in FIGURES),
     "config/README.md",
 )

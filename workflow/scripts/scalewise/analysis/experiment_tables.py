@@ -14,7 +14,6 @@ from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.laws import study_laws
 from scalewise.analysis.origins import distinct_origins
 from scalewise.analysis.report import what_if
-from scalewise.analysis.report.proposal import write_proposal
 from scalewise.analysis.rounds.choice_summary import ChoiceSummary, with_choice
 from scalewise.analysis.rounds.sentences import repeat_sentences
 from scalewise.analysis.tables import collect
@@ -78,7 +77,6 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path) -> None:
         choice=choice,
     )
     results.write()
-    write_proposal(results)
     write_text(folder / "gains.csv", found.compared.table().to_csv(index=False, lineterminator="\n"))
     fingerprints = json.dumps(dict(sorted(tables.conditions.items())), indent=2) + "\n"
     write_text(folder / "fingerprints.json", fingerprints)

@@ -9,6 +9,7 @@ from typing import Any
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.experiment_tables import compute
+from scalewise.analysis.proposal.folder import write_proposal_of
 from scalewise.analysis.report.drawing import draw
 from scalewise.analysis.report.page import write_report
 from scalewise.plan.terminal.card_lines import card_lines
@@ -30,6 +31,7 @@ def write_partial_report(labels: Mapping[str, Mapping[str, Any]], results: Path)
         compute(AnalysisSpec.from_json(facts["definition"]), results / name / "runs", partial / name)
         experiments.append(ExperimentResults.of_study(facts, partial / name))
         draw(experiments[-1])
+        write_proposal_of(experiments[-1], facts)
     write_report(experiments, output, partial=True)
     lines: list[str] = []
     for each in experiments:

@@ -79,6 +79,7 @@ class ExperimentFacts(TypedDict):
         projected: Whether its steps on a few nodes are projected to more.
         tensorboard: Whether its runs become event files.
         definition: Definition of its tables and its decision, as canonical JSON.
+        proposal: Definition of its proposal, beside the tables.
         rounds: Definition of its requested runs.
         prediction: Definition of its prediction, without the measurements.
         all_reduces: Files of the measurements for its prediction.
@@ -90,6 +91,7 @@ class ExperimentFacts(TypedDict):
     projected: bool
     tensorboard: bool
     definition: str
+    proposal: str
     rounds: str
     prediction: str
     all_reduces: list[str]

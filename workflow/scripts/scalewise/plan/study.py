@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from scalewise.plan.catalog.centres import read_centre
 from scalewise.plan.checks.allocation import check_facts
 from scalewise.plan.checks.chosen_devices import check_budget, check_choice
 from scalewise.plan.checks.experiment import check_devices, check_experiment, check_model_names, check_names
@@ -24,6 +25,8 @@ from scalewise.plan.checks.program import (
     check_program_is_named,
     program_warnings,
 )
+from scalewise.plan.checks.proposal import check_requirement
+from scalewise.plan.config.centre import Centre
 from scalewise.plan.config.errors import (
     Place,
     Problem,
@@ -69,12 +72,14 @@ class PlannedExperiment:
         projected: Shapes of ``experiment.project`` that no run has; they are predicted, not measured.
         terms: Queue wait and billed devices, from ``Site.queue_and_billing``.
         most_devices: Most devices of one run.
+        centre: The computing centre that its proposal is for.
     """
 
     name: str
     experiment: AnyExperiment
     shapes: Mapping[int | str, Shape]
     runs: Sequence[RunDefinition]
+    centre: Centre
     projected: Sequence[Shape] = ()
     terms: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     most_devices: int = 1
@@ -89,6 +94,18 @@ class PlannedExperiment:
         """Whether a prediction is requested, and there is anything to predict."""
         return self.experiment.predict and (
             bool(self.projected) or any(run.shape.world_size > 1 for run in self.runs)
+        )
+
+    @property
+    def proposal_definition(self) -> str:
+        """All that defines its proposal beside the tables, as canonical JSON."""
+        requirement = self.experiment.requirement or self.centre.requirement
+        return canonical_json(
+            {
+                "centre": self.centre.model_dump(mode="json"),
+                "proposal": self.experiment.proposal.model_dump(mode="json"),
+                "requirement": None if requirement is None else requirement.model_dump(mode="json"),
+            }
         )
 
     @property
@@ -424,16 +441,22 @@ def _plan(
             problems += check_devices(place, _sound_counts(merged.get("devices")), site)[1]
             continue
         problems += () if conda_environments else check_packages(place, spec)
+        centre, misstated = read_centre(spec.proposal.centre, (*place, "proposal", "centre"))
+        problems += misstated
         unresolved = list(check_choice(place, spec, site))
         problems += unresolved
         spec = resolve_choice(spec, site)
         shapes, found = check_experiment(name, spec, entry, site)
         problems += found
         if not found and not unresolved:
+            problems += check_requirement(place, spec.requirement, shapes.values())
+        if not found and not unresolved and centre is not None:
             runs = expand(name, spec, shapes, site.accelerator, site.launcher)
             projected = projected_shapes(spec, shapes.values(), site)
             terms = site.queue_and_billing(shapes.values())
-            planned[name] = PlannedExperiment(name, spec, shapes, runs, projected, terms, site.most_devices)
+            planned[name] = PlannedExperiment(
+                name, spec, shapes, runs, centre, projected, terms, site.most_devices
+            )
             problems += _check_budget(planned[name], site)
     return planned, problems
 

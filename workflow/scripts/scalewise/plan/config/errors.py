@@ -65,18 +65,20 @@ class Problem:
         text: A clause that names the value and the limit it breaks ("is 6, but ...").
         fix: A sentence that says what to write instead.
         subject: Shown instead of the place, if the place itself is the mistake.
+        origin: File and line, of a mistake in another file than those of the study.
     """
 
     place: Place
     text: str
     fix: str
     subject: str | None = None
+    origin: str | None = None
 
     def render(self, origin: str) -> str:
         """Write one line: ``config/experiments.yaml:12: experiments.digits.epochs is ... . Write ...``."""
         subject = key_path(self.place) if self.subject is None else self.subject
         message = f"{f'{_cut(subject)} ' if subject else ''}{_cut(self.text)}. {_cut(self.fix)}"
-        return one_line(f"{origin}: {message}")
+        return one_line(f"{self.origin or origin}: {message}")
 
 
 def one_line(text: str) -> str:

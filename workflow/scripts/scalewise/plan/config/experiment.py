@@ -16,6 +16,7 @@ from pydantic import (
 )
 from pydantic.json_schema import SkipJsonSchema
 
+from scalewise.plan.config.centre import Proposal, Requirement
 from scalewise.plan.config.errors import reject
 from scalewise.plan.config.program import ARGUMENT, ProgramSettings, ProgramSweep
 from scalewise.plan.config.settings import (
@@ -239,6 +240,16 @@ class ExperimentKeys(StrictModel):
     decision: DecisionRule = Field(
         default_factory=DecisionRule,
         description="The rule by which the report recommends a number of devices.",
+    )
+    requirement: Requirement | None = Field(
+        None,
+        description="The scaling that a computing centre requires, for a verdict on each doubling in the "
+        "proposal. Default: that of the centre, if its file has one. Changing it reruns nothing.",
+    )
+    proposal: Proposal = Field(
+        default_factory=Proposal,
+        description="The computing-time proposal that results/{experiment}/proposal is written for. Changing "
+        "it reruns nothing.",
     )
     runtime_minutes: Count = Field(
         10, description="Scalewise ends a run after this many minutes. Changing it reruns nothing."

@@ -1,4 +1,4 @@
-"""Tables of the keys of the configuration and of site files, from the models."""
+"""Tables of the keys of the configuration, of site files and of centres' files, from the models."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from scalewise.plan.config.program import SWEEPABLE_PROGRAM_KEYS
-from scalewise.plan.config.schema import site_schema, study_schema
+from scalewise.plan.config.schema import centre_schema, site_schema, study_schema
 from scalewise.plan.config.settings import SWEEPABLE
 
 ORIGIN = "made by `make generated` from workflow/scripts/scalewise/plan/config"
@@ -17,6 +17,8 @@ PROGRAM_MARKERS = (
 )
 SITE_MARKERS = (f"<!-- site keys: {ORIGIN}/site.py and slurm.py -->", "<!-- end of site keys -->")
 
+CENTRE_MARKERS = (f"<!-- centre keys: {ORIGIN}/centre.py -->", "<!-- end of centre keys -->")
+
 
 def configuration_reference(text: str) -> str:
     """Replace the tables between the markers of a text."""
@@ -24,8 +26,9 @@ def configuration_reference(text: str) -> str:
     text = _between(text, STUDY_MARKERS, _study_table(experiment, "Experiment", SWEEPABLE))
     table = _study_table(experiment, "ProgramExperiment", SWEEPABLE_PROGRAM_KEYS, other="Experiment")
     text = _between(text, PROGRAM_MARKERS, table)
-    site = site_schema()
-    return _between(text, SITE_MARKERS, _site_table(site["properties"], site["$defs"]))
+    for markers, schema in ((SITE_MARKERS, site_schema()), (CENTRE_MARKERS, centre_schema())):
+        text = _between(text, markers, _file_table(schema["properties"], schema["$defs"]))
+    return text
 
 
 def _between(text: str, markers: tuple[str, str], table: str) -> str:
@@ -58,14 +61,15 @@ def _study_table(
     return "\n".join(rows) + "\n"
 
 
-def _site_table(properties: dict[str, Any], definitions: dict[str, Any]) -> str:
+def _file_table(properties: dict[str, Any], definitions: dict[str, Any]) -> str:
     rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
 
     def add(prefix: str, keys: dict[str, Any]) -> None:
         for key, schema in keys.items():
             meaning = schema.get("description", "")
             rows.append(f"| `{prefix}{key}` | {_type(schema)} | {_default(schema)} | {meaning} |")
-            if nested := schema.get("$ref", "").rsplit("/", 1)[-1]:
+            reference = schema.get("$ref") or schema.get("items", {}).get("$ref", "")
+            if nested := reference.rsplit("/", 1)[-1]:
                 add(f"{prefix}{key}.", definitions[nested]["properties"])
 
     add("", properties)

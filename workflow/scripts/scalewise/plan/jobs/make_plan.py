@@ -52,6 +52,7 @@ def make_plan(study: Study, site_file: object = None) -> Plan:
                 "projected": has_steps_to_project_from(planned),
                 "tensorboard": planned.experiment.tensorboard,
                 "definition": planned.analysis_definition,
+                "proposal": planned.proposal_definition,
                 "rounds": planned.rounds_definition,
                 "prediction": planned.prediction_definition,
                 "all_reduces": all_reduces.files(name) if planned.is_predicted else [],

@@ -1,0 +1,150 @@
+"""The folder of a proposal: every demand of a centre is answered, and every answer is where it says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from tests.unit.analysis.planted_proposal import (
+    RATES,
+    experiment,
+    planted_results,
+    planted_runs,
+    spec_of,
+    write,
+)
+
+from scalewise.analysis.proposal.folder import write_proposal
+from scalewise.plan.catalog.centres import known_centres, read_centre
+
+PLACE = re.compile(r'`(?P<file>[^`]+)`(?:, section "(?P<section>[^"]+)")?(?:, table "(?P<table>[^"]+)")?')
+
+
+def checklist(folder: Path) -> list[str]:
+    """Return the lines of a checklist's answers."""
+    lines = (folder / "checklist.md").read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line.startswith("- [")]
+
+
+def broken_places(folder: Path) -> list[str]:
+    """Return the answers of a checklist whose file, heading, table or column is not there."""
+    text = (folder / "proposal.md").read_text(encoding="utf-8")
+    columns = pd.read_csv(folder / "table.csv").columns
+    headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    broken = []
+    for line in checklist(folder):
+        if not line.startswith("- [x] ") and "to write: " not in line:
+            continue
+        place = PLACE.search(line)
+        assert place, line
+        named = line.split("column", 1)[1] if "`table.csv`, column" in line else ""
+        files = re.findall(r"`([\w/]+\.(?:md|csv|pdf|svg|sh))`", line)
+        there = files and all((folder / file).is_file() for file in files if file != "job.sh")
+        there = there and (place["section"] is None or place["section"] in headings)
+        there = there and (place["table"] is None or f"*{place['table']}." in text)
+        there = there and set(re.findall(r"`(\w+)`", named)) <= set(columns)
+        broken += [] if there else [line]
+    return broken
+
+
+@pytest.mark.parametrize("centre", known_centres())
+def test_every_demand_is_answered_in_a_place_that_is_there(centre: str, tmp_path: Path) -> None:
+    folder = write(tmp_path, spec_of(centre, trainings=200, margin=0.05, unit_factor=1))
+    read, _ = read_centre(centre, ())
+    assert read is not None
+
+    text = (folder / "checklist.md").read_text(encoding="utf-8")
+    assert broken_places(folder) == []
+    for demand in read.demands:
+        assert f"> {demand.demand}" in text
+    parts = re.split(r"^## \d+\. ", text, flags=re.MULTILINE)[1:]
+    assert len(parts) == len(read.demands)
+    assert all("- [" in part for part in parts)
+
+
+@pytest.mark.parametrize("centre", known_centres())
+def test_a_study_without_a_result_says_of_each_demand_what_would_supply_it(
+    centre: str, tmp_path: Path
+) -> None:
+    runs = planted_runs().assign(outcome="failed", nodes=float("nan"), slurm_job_id=float("nan"))
+    runs = runs.drop(columns=["throughput_samples_per_second", "wall_seconds", "device_hours"])
+    folder = write(tmp_path, spec_of(centre), planted_results(tmp_path, runs), job_script="")
+    assert broken_places(folder) == []
+    missing = [line for line in checklist(folder) if "missing: " in line]
+    assert missing
+    assert all(len(re.findall(r"[.:] ", line)) >= 1 for line in missing)
+
+
+@pytest.mark.parametrize("centre", [name for name in known_centres() if name != "generic"])
+def test_every_demand_of_a_known_centre_has_its_source_and_its_date(centre: str) -> None:
+    read, problems = read_centre(centre, ())
+    assert read is not None, problems
+    for demand in read.demands:
+        assert re.match(r"https?://", demand.source), demand.heading
+        assert demand.date is not None, demand.heading
+
+
+def test_headings_stand_in_the_order_of_the_centres_file(tmp_path: Path) -> None:
+    folder = write(tmp_path, spec_of("nhr"))
+    read, _ = read_centre("nhr", ())
+    assert read is not None
+    text = (folder / "proposal.md").read_text(encoding="utf-8")
+    expected = list(dict.fromkeys(demand.heading for demand in read.demands))
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == expected
+
+
+def test_words_that_only_the_user_has_are_a_marked_gap_in_both_texts(tmp_path: Path) -> None:
+    folder = write(tmp_path, spec_of("marlowe"))
+    for name in ("proposal.md", "proposal.tex"):
+        text = (folder / name).read_text(encoding="utf-8")
+        assert "TO WRITE: the scientific question, in a paragraph." in text, name
+
+
+def test_too_few_node_counts_are_named_with_the_fix(tmp_path: Path) -> None:
+    runs = planted_runs({devices: RATES[devices] for devices in (4, 8)})
+    folder = write(tmp_path, spec_of("csc-roihu"), planted_results(tmp_path, runs))
+    assert (
+        "- [ ] missing: 2 node counts were measured, 3 are demanded. Add more nodes to `devices`."
+        in checklist(folder)
+    )
+
+
+def test_the_job_script_is_part_of_the_text_and_of_the_checklist(tmp_path: Path) -> None:
+    folder = write(tmp_path, spec_of("csc-roihu"), job_script="#!/bin/bash\n#SBATCH --nodes=4\n")
+    assert "- [x] `job.sh`" in checklist(folder)
+    assert "`job.sh`" in (folder / "proposal.md").read_text(encoding="utf-8")
+
+
+def test_figures_are_linear_from_zero_with_nodes_and_the_points_of_the_table(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    for name in ("time", "throughput", "speedup", "efficiency"):
+        svg = (folder / f"figures/{name}.svg").read_text(encoding="utf-8")
+        assert "nodes (of 4 GPUs)" in svg, name
+        assert ">ideal<" in svg, name
+        assert (folder / f"figures/{name}.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_a_centres_own_file_by_its_path_needs_no_code(tmp_path: Path) -> None:
+    file = tmp_path / "my-centre.yaml"
+    file.write_text(
+        "name: Ours\nunit: {name: node-hours, of: node}\ndemands:\n"
+        "  - heading: Cost\n    demand: The node-hours.\n    sections: [totals]\n",
+        encoding="utf-8",
+    )
+    folder = write(tmp_path, spec_of(str(file), trainings=10))
+    text = (folder / "proposal.md").read_text(encoding="utf-8")
+    # 16 GPUs are 4 nodes for 20 s + 600,000 samples / 1,270 samples/s
+    assert "We request 5.47 (5.34 to 5.60) node-hours: 10 trainings x 0.547." in text
+    assert "Demands: 1. Answered: 1. To write: 0." in (folder / "checklist.md").read_text(encoding="utf-8")
+
+
+def test_equal_studies_write_equal_folders(tmp_path: Path) -> None:
+    made = []
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        write_proposal(planted_results(tmp_path / name), experiment(), spec_of("ncar"))
+        files = sorted(path for path in (tmp_path / name).rglob("*") if path.is_file())
+        made.append([path.read_bytes() for path in files])
+    assert made[0] == made[1]

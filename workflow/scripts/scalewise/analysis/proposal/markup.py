@@ -1,0 +1,178 @@
+"""A text of headings, paragraphs, tables, figures and code, as Markdown and as LaTeX."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from scalewise.analysis.proposal.table import Table
+
+GAP = "TO WRITE"
+"""Begins every gap that only the user can fill."""
+
+_SPECIAL = {
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "\\": r"\textbackslash{}",
+}
+_PLAIN = {"–": "--", "—": "--", "×": "x", "’": "'", "‘": "'", "“": "``", "”": "''", "…": "...", "\u00a0": " "}
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A heading of the text."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """Sentences; of a gap, what the user has to write."""
+
+    text: str
+    is_gap: bool = False
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A small table of text: headings first."""
+
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure of the folder ``figures``."""
+
+    name: str
+    caption: str
+
+
+Block = Heading | Paragraph | Grid | Table | Picture
+
+
+def to_markdown(title: str, blocks: Iterable[Block]) -> str:
+    """Write a text as Markdown."""
+    parts = [f"# {title}", *map(_markdown, blocks)]
+    return "\n\n".join(parts) + "\n"
+
+
+def to_latex(title: str, blocks: Iterable[Block]) -> str:
+    """Write a text as a document of LaTeX."""
+    lines = [
+        "% Compile it in this folder, pdflatex proposal.tex, or paste its sections: they need these packages",
+        r"\documentclass[a4paper]{article}",
+        r"\usepackage[T1]{fontenc}",
+        r"\usepackage[margin=25mm]{geometry}",
+        r"\usepackage{booktabs}",
+        r"\usepackage{graphicx}",
+        r"\setlength{\parindent}{0pt}",
+        r"\setlength{\parskip}{6pt}",
+        r"\begin{document}",
+        rf"\section*{{{latex_text(title)}}}",
+    ]
+    return "\n".join([*lines, *map(_latex, blocks), r"\end{document}", ""])
+
+
+def latex_text(text: str) -> str:
+    """Return a text in which LaTeX reads no command."""
+    plain = "".join(_PLAIN.get(character, character) for character in text.replace("`", ""))
+    return re.sub(r"[&%$#_{}~^\\]", lambda found: _SPECIAL[found[0]], plain)
+
+
+def markdown_text(text: str) -> str:
+    """Return a text in which Markdown reads no table and no HTML."""
+    return text.replace("<", "&lt;").replace("|", "\\|")
+
+
+def _markdown(block: Block) -> str:
+    if isinstance(block, Heading):
+        return f"## {block.text}"
+    if isinstance(block, Paragraph):
+        return f"**{GAP}: {block.text}**" if block.is_gap else markdown_text(block.text)
+    if isinstance(block, Grid):
+        return "\n".join(_markdown_rows(block.rows[0], block.rows[1:]))
+    if isinstance(block, Picture):
+        return f"![{block.caption}](figures/{block.name}.svg)\n\n*{block.caption}*"
+    rows = []
+    for index, row in enumerate(block.rows):
+        strong = "**" if index == block.recommended else ""
+        rows.append([f"{strong}{c.text}{strong}" + (f" [{c.bounds}]" if c.bounds else "") for c in row])
+    marked = "" if block.recommended is None else " The recommended row is in bold."
+    return "\n".join([f"*{block.caption}.{marked}*", "", *_markdown_rows(block.columns, rows)])
+
+
+def _markdown_rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    def line(cells: Sequence[str]) -> str:
+        return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+    yield line(head)
+    yield f"|{'---:|' * len(head)}"
+    yield from map(line, rows)
+
+
+def _latex(block: Block) -> str:
+    if isinstance(block, Heading):
+        return rf"\subsection*{{{latex_text(block.text)}}}"
+    if isinstance(block, Paragraph):
+        text = latex_text(block.text)
+        return (rf"\textbf{{{GAP}: {text}}}" if block.is_gap else text) + "\n"
+    if isinstance(block, Grid):
+        rows = [_latex_row(row) for row in block.rows[1:]]
+        return "\n".join(["{\\centering\\small", *_tabular(block.rows[0], rows), r"\par}", ""])
+    if isinstance(block, Picture):
+        caption = latex_text(block.caption)
+        return "\n".join(
+            [
+                r"\begin{figure}[!htb]",
+                r"  \centering",
+                rf"  \includegraphics{{figures/{block.name}.pdf}}",
+                rf"  \caption{{{caption}}}",
+                rf"  \label{{fig:{block.name}}}",
+                r"\end{figure}",
+            ]
+        )
+    return _latex_table(block)
+
+
+def _latex_table(table: Table) -> str:
+    rows = []
+    for index, row in enumerate(table.rows):
+        bold = r"\textbf{%s}" if index == table.recommended else "%s"
+        rows.append(_latex_row([cell.text for cell in row], bold))
+        if any(cell.bounds for cell in row):
+            # below the figures, so that the table fits the width of a page
+            rows.append(_latex_row([cell.bounds for cell in row], r"{\scriptsize %s}") + "[2pt]")
+    marked = "" if table.recommended is None else " The recommended row is in bold."
+    label = re.sub("[^a-z0-9]+", "-", table.label.lower()).strip("-")
+    return "\n".join(
+        [
+            r"\begin{table}[!htb]",
+            r"  \centering",
+            rf"  \caption{{{latex_text(f'{table.caption}.{marked}')}}}",
+            rf"  \label{{tab:{label}}}",
+            r"  \small",
+            r"  \setlength{\tabcolsep}{4pt}",
+            *_tabular(table.columns, rows),
+            r"\end{table}",
+        ]
+    )
+
+
+def _tabular(head: Sequence[str], rows: Sequence[str]) -> list[str]:
+    return [
+        rf"  \begin{{tabular}}{{{'r' * len(head)}}}",
+        r"    \toprule",
+        f"    {_latex_row(head)}",
+        r"    \midrule",
+        *(f"    {row}" for row in rows),
+        r"    \bottomrule",
+        r"  \end{tabular}",
+    ]
+
+
+def _latex_row(texts: Sequence[str], form: str = "%s") -> str:
+    cells = map(latex_text, texts)
+    return " & ".join(form % cell if cell else "" for cell in cells) + r" \\"

@@ -1,0 +1,220 @@
+"""The tables of a proposal: of scaling, and of the devices' use.
+
+Speedups are stated with the absolute figure that they are relative to (Hoefler & Belli, SC'15, rule 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from scalewise.analysis.experiment_results import ExperimentResults
+from scalewise.analysis.rounds.choice_summary import ChoiceSummary
+from scalewise.analysis.scaling import OF_WALLS
+from scalewise.plan.config.centre import COLUMNS as CENTRE_COLUMNS
+from scalewise.plan.config.shape import count_devices
+from scalewise.plan.formatting import (
+    chance_text,
+    counts_text,
+    format_3sig,
+    format_ratio,
+    name_devices,
+    percent,
+)
+from scalewise.plan.runs.run_definition import NO_OPTIONS
+
+_WITH_BOUNDS = ("wall_seconds", "throughput_samples_per_second", "speedup", "parallel_efficiency")
+COLUMNS = [
+    "experiment", "series", "recommended", "devices", "nodes", "n",
+    *(f"{name}{bound}" for name in _WITH_BOUNDS for bound in ("", "_low", "_high")),
+    "device_hours", "baseline_devices",
+    "mean_utilization", "lowest_utilization", "peak_memory_bytes", "loader_wait_fraction", "energy_joules",
+    "flops_per_step", "model_flops_utilization", "mfu_note",
+]  # fmt: skip
+"""Columns of table.csv: unrounded, under the names and in the units of scaling.csv."""
+
+SHARED = ("devices", "nodes", "n")
+"""Columns of both tables of the text."""
+OF_SCALING = (*SHARED, *_WITH_BOUNDS, "device_hours")
+OF_USE = tuple(column for column in CENTRE_COLUMNS if column not in OF_SCALING)
+
+_UNITS = (("s", 1.0), ("min", 60.0), ("h", 3600.0))
+_MANY = 600
+"""Seconds, or minutes, from which the next unit is easier to read."""
+_GB = 1e9
+_TERA = 1e12
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value as text, and its interval; empty without one."""
+
+    text: str
+    bounds: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """One series as text, without markup.
+
+    Args:
+        caption: Title of the table.
+        label: Name by which LaTeX refers to it.
+        columns: Headings, units included.
+        rows: A cell for each column.
+        recommended: Index of the row that the decision names, if any.
+    """
+
+    caption: str
+    label: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    recommended: int | None
+
+
+def ordered_points(results: ExperimentResults) -> pd.DataFrame:
+    """Return every planned point, the decided series first, each in order of devices."""
+    known = results.points.reindex(columns=list(dict.fromkeys([*results.points.columns, *COLUMNS])))
+    decided = known["series"] == results.series
+    recommended = decided & (known["devices"] == results.devices)
+    known = known.assign(experiment=results.name, recommended=recommended)
+    groups = [known[decided], *(rest for _, rest in known[~decided].groupby("series", sort=False))]
+    return pd.concat([group.sort_values("devices") for group in groups if len(group)], ignore_index=True)
+
+
+def shown_points(results: ExperimentResults) -> pd.DataFrame:
+    """Return the points of the text and of its figures: the series of the answer; the first without one."""
+    points = ordered_points(results)
+    shown: pd.DataFrame = points[points["series"] == points["series"].iloc[0]]
+    return shown
+
+
+def scaling_of(points: pd.DataFrame, noun: str) -> Table:
+    """Make the table of times, throughput, speedup, efficiency and cost."""
+    return _table(points, OF_SCALING, "Scaling", noun)
+
+
+def use_of(points: pd.DataFrame, columns: Sequence[str], noun: str) -> Table | None:
+    """Make the table of the devices' use; None if nothing of these columns is known.
+
+    Args:
+        points: Output of ``shown_points``.
+        columns: Those of ``OF_USE`` that are shown, if any of their values is known.
+        noun: Name of a device.
+    """
+    known = [column for column in columns if points[column].notna().any()]
+    return _table(points, (*SHARED, *known), "Use of the devices", noun) if known else None
+
+
+def hours_name(noun: str) -> str:
+    """Return the name of device-hours for a reader."""
+    return "GPU-hours" if noun == "GPU" else "device-hours"
+
+
+def _table(points: pd.DataFrame, columns: Sequence[str], caption: str, noun: str) -> Table:
+    unit, seconds = _unit(points["wall_seconds"].max())
+
+    def plain(name: str, form: Callable[[float], str], scale: float = 1.0) -> Callable[[pd.Series], Cell]:
+        return lambda row: Cell("–" if pd.isna(row[name]) else form(row[name] * scale))
+
+    def bounded(name: str, form: Callable[[float], str], scale: float = 1.0) -> Callable[[pd.Series], Cell]:
+        return lambda row: _bounded(row, name, form, scale)
+
+    known: dict[str, tuple[str, Callable[[pd.Series], Cell]]] = {
+        "devices": (name_devices("devices", noun), plain("devices", "{:.0f}".format)),
+        "nodes": ("nodes", plain("nodes", "{:.0f}".format)),
+        "n": ("n", plain("n", "{:.0f}".format)),
+        "wall_seconds": (f"run ({unit})", bounded("wall_seconds", format_3sig, 1 / seconds)),
+        "throughput_samples_per_second": (
+            "samples/s",
+            bounded("throughput_samples_per_second", format_3sig),
+        ),
+        "speedup": ("speedup", bounded("speedup", format_ratio)),
+        "parallel_efficiency": ("efficiency", bounded("parallel_efficiency", "{:.2f}".format)),
+        "device_hours": (hours_name(noun), plain("device_hours", format_3sig)),
+        "mean_utilization": ("utilization, mean", plain("mean_utilization", lambda it: percent(it, 0))),
+        "lowest_utilization": (
+            name_devices("utilization, lowest device", noun),
+            plain("lowest_utilization", lambda it: percent(it, 0)),
+        ),
+        "peak_memory_bytes": (
+            name_devices("memory a device (GB)", noun),
+            plain("peak_memory_bytes", format_3sig, 1 / _GB),
+        ),
+        "loader_wait_fraction": ("wait for data", plain("loader_wait_fraction", percent)),
+        "energy_joules": ("energy of a run (kJ)", plain("energy_joules", format_3sig, 1e-3)),
+        "flops_per_step": ("TFLOP a step", plain("flops_per_step", format_3sig, 1 / _TERA)),
+        "model_flops_utilization": ("MFU", plain("model_flops_utilization", percent)),
+    }
+    shown = [known[column] for column in columns]
+    rows = [[cell(row) for _, cell in shown] for _, row in points.iterrows()]
+    marked = [index for index, flag in enumerate(points["recommended"]) if flag]
+    experiment, series = points["experiment"].iloc[0], str(points["series"].iloc[0])
+    name = experiment if series == NO_OPTIONS else f"{experiment}, {series}"
+    caption = name_devices(f"{caption}: {name}", noun)
+    return Table(
+        caption, caption.split(":")[0], [head for head, _ in shown], rows, marked[0] if marked else None
+    )
+
+
+def method_text(results: ExperimentResults) -> str:
+    """Return sentences on how the figures were made, and what the speedups are relative to."""
+    points = shown_points(results)
+    series = str(points["series"].iloc[0])
+    unmeasured = results.unmeasured
+    left_out = unmeasured.loc[unmeasured["series"] == series, "devices"].tolist()
+    further = ""
+    if results.choice is not None and left_out:
+        further = _not_measured(results.choice, series, left_out)
+    return name_devices(_method(points) + further, results.noun)
+
+
+def _not_measured(choice: ChoiceSummary, series: str, left_out: Sequence[int]) -> str:
+    """Return the sentences on counts of a series that were not measured."""
+    chance = chance_text(choice.chance_of_another(series))
+    return (
+        f" Single runs have no interval. Of the possible counts, {counts_text(left_out)} were not measured: "
+        f"that one gives another answer has a probability of {chance}, by a model of those measured."
+    )
+
+
+def _method(points: pd.DataFrame) -> str:
+    """Return two sentences on how the figures were made, and what the speedups are relative to."""
+    intervals = "95 % intervals by Student's t on logarithms; one run has no interval"
+    timed = "" if points["throughput_samples_per_second"].isna().all() else ", timed after the warm-up steps"
+    first = f"Each row is the geometric mean of n runs, each a job of its own{timed}; {intervals}"
+    base = points[points["devices"] == points["baseline_devices"]]
+    if base.empty or points["speedup"].isna().all():
+        return f"{first}. There is no baseline, and so no speedup."
+    reference = base.iloc[0]
+    where = count_devices(int(reference["devices"]))
+    rate = reference["throughput_samples_per_second"]
+    if pd.isna(rate):
+        absolute = f"{where}, {format_3sig(reference['wall_seconds'])} s a run, {OF_WALLS}"
+    else:
+        absolute = f"{where}, {format_3sig(rate)} samples/s"
+    others = int(points["n_not_comparable"].sum()) if "n_not_comparable" in points else 0
+    left_out = f", and leave out {others} runs under other conditions" if others else ""
+    relative = f"{first}. Speedup and efficiency are relative to {absolute}{left_out}"
+    if points["wall_seconds"].isna().all():
+        return f"{relative}; the time and the device-hours of a whole run are not known."
+    return f"{relative}; times and device-hours are of whole runs, start-up and evaluation included."
+
+
+def _unit(longest: float) -> tuple[str, float]:
+    """Return the unit that whole runs are read in, and its seconds."""
+    for unit, seconds in _UNITS[:-1]:
+        if not longest / seconds >= _MANY:
+            return unit, seconds
+    return _UNITS[-1]
+
+
+def _bounded(row: pd.Series, name: str, form: Callable[[float], str], scale: float = 1.0) -> Cell:
+    value, low, high = (row[f"{name}{bound}"] for bound in ("", "_low", "_high"))
+    if pd.isna(value):
+        return Cell("–")
+    # one run, and the baseline over itself, have no interval
+    bounds = "" if low == high or pd.isna(low) else f"{form(low * scale)} to {form(high * scale)}"
+    return Cell(form(value * scale), bounds)

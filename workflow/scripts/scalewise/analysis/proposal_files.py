@@ -1,0 +1,15 @@
+"""The files of a proposal. Imports no library: the rules read it too."""
+
+from __future__ import annotations
+
+FOLDER = "proposal"
+TEXT, LATEX, TABLE, CHECKLIST = "proposal.md", "proposal.tex", "table.csv", "checklist.md"
+VERDICTS = "requirement.json"
+"""The verdict on each doubling that is required."""
+FIGURES = ("time", "throughput", "speedup", "efficiency")
+"""Names of the figures, which are drawn for every centre."""
+
+FILES = (
+    *(TEXT, LATEX, TABLE, CHECKLIST, VERDICTS),
+    *(f"figures/{name}.{kind}" for name in FIGURES for kind in ("svg", "pdf")),
+)

@@ -1,0 +1,193 @@
+"""The verdict on each doubling that a centre requires."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, Literal
+
+import pandas as pd
+
+from scalewise.analysis.comparison.gains import Gains, Point, contrast, gains
+from scalewise.analysis.experiment_results import ExperimentResults
+from scalewise.analysis.statistics.ratios import ROUNDING, Ratio
+from scalewise.plan.config.centre import Requirement
+from scalewise.plan.config.shape import count_devices
+from scalewise.plan.formatting import format_exact, format_ratio
+
+Verdict = Literal["above", "below", "cannot tell"]
+Quantity = Literal["total time", "throughput"]
+
+
+@dataclass(frozen=True)
+class Doubling:
+    """Two points of which the second has twice the nodes or devices of the first.
+
+    Args:
+        fewer: Nodes, or devices, of the first.
+        unit: ``node`` or ``device``.
+        ratio: Speed of the second over that of the first; None if unknown.
+        required: The least ratio.
+        by: The compared quantity.
+    """
+
+    fewer: int
+    unit: str
+    ratio: Ratio | None
+    required: float
+    by: Quantity
+
+    @property
+    def verdict(self) -> Verdict:
+        """The side of the required ratio on which the whole 95 % interval lies."""
+        if self.ratio is None:
+            return "cannot tell"
+        if self.ratio.at_least >= self.required * (1 - ROUNDING):
+            return "above"
+        return "below" if self.ratio.at_most < self.required else "cannot tell"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON: None if unknown."""
+        ratio = self.ratio
+        return {
+            "unit": self.unit,
+            "from": self.fewer,
+            "to": 2 * self.fewer,
+            "by": self.by,
+            "ratio": None if ratio is None else ratio.estimate,
+            "low": None if ratio is None else ratio.at_least,
+            "high": None if ratio is None else ratio.at_most,
+            "required": self.required,
+            "verdict": self.verdict,
+        }
+
+    def sentence(self, noun: str) -> str:
+        """Return the verdict as a sentence.
+
+        Args:
+            noun: Name of a device.
+        """
+        of = "node" if self.unit == "node" else noun
+        where = f"{self.fewer} to {count_devices(2 * self.fewer, of)}"
+        required = f"the required {format_exact(self.required)}"
+        if self.ratio is None:
+            return f"{where}: cannot tell, because one of the two has no result."
+        assumed = ", single runs" if self.ratio.assumed else ""
+        bounds = f"{format_ratio(self.ratio.at_least)} to {format_ratio(self.ratio.at_most)}{assumed}"
+        measured = f"{where}: {format_ratio(self.ratio.estimate)}x ({bounds})"
+        if self.verdict == "cannot tell":
+            return f"{measured}: cannot tell, {required} lies in the interval. More repeats narrow it."
+        return f"{measured}, {self.verdict} {required}."
+
+
+def find_doublings(
+    results: ExperimentResults, requirement: Requirement, *, is_fixed_work: bool = True
+) -> list[Doubling]:
+    """Compare each measured point of the answer's series with the one of twice the nodes or devices.
+
+    Total times are those of whole runs; where no run has one, throughput takes their place.
+
+    Args:
+        results: The study; without an answer, its first series is compared.
+        requirement: The scaling that is required, and by which quantity.
+        is_fixed_work: Every run does the same work, so that total times can be compared.
+    """
+    if results.scaling.empty:
+        return []
+    series = results.series or str(results.scaling["series"].iloc[0])
+    planned = results.scaling[results.scaling["series"] == series].sort_values("devices")
+    compared = gains(results.runs[results.runs["series"] == series])
+    by_time = requirement.by == "total_time" and is_fixed_work and bool(planned["wall_seconds"].notna().any())
+    doubled = "nodes" if requirement.per == "doubling_of_nodes" else "devices"
+    found = []
+    for (_, fewer), (_, more) in combinations(planned.iterrows(), 2):
+        if more["devices"] != 2 * fewer["devices"] or more[doubled] != 2 * fewer[doubled]:
+            continue
+        point, than = (series, int(more["devices"])), (series, int(fewer["devices"]))
+        ratio = _of_times(compared, point, than) if by_time else compared.of("throughput", point, than)
+        by: Quantity = "total time" if by_time else "throughput"
+        found.append(Doubling(int(fewer[doubled]), doubled.removesuffix("s"), ratio, requirement.ratio, by))
+    return found
+
+
+def _of_times(compared: Gains, point: Point, than: Point) -> Ratio | None:
+    """Return how many times as fast the whole runs of a point are as those of another."""
+    if not {point, than} <= compared.points.keys():
+        return None
+    sides = compared.points[point], compared.points[than]
+    return contrast(*sides, _speeds_of_whole_runs, blocked=compared.trends[point[0]])
+
+
+def _speeds_of_whole_runs(runs: pd.DataFrame) -> pd.Series:
+    return 1 / runs["wall_seconds"].astype(float).dropna()
+
+
+def requirement_sentences(requirement: Requirement, found: Sequence[Doubling], noun: str) -> list[str]:
+    """Return a sentence on what is required, and one with the verdict on each doubling.
+
+    Args:
+        requirement: The scaling that is required.
+        found: Output of ``find_doublings``, one or more.
+        noun: Name of a device.
+    """
+    by = found[0].by
+    head = (
+        f"Required is an efficiency of {format_exact(requirement.efficiency)} for each doubling of "
+        f"{plural_of(requirement, noun)}, so a speedup of {format_exact(requirement.ratio)}. Compared is the "
+        f"{by}, with 95 % intervals"
+    )
+    instead = (
+        ", because total times of equal work are unknown" if requirement.by.replace("_", " ") != by else ""
+    )
+    return [f"{head}{instead}.", *(each.sentence(noun) for each in found)]
+
+
+def unmet(found: Sequence[Doubling], results: ExperimentResults) -> Iterator[str]:
+    """Yield a sentence on each way in which the requirement is not shown to be met, with what to do.
+
+    Args:
+        found: Output of ``find_doublings``.
+        results: The study, with the device count that it recommends.
+    """
+    of_nodes = bool(found) and found[0].unit == "node"
+    noun = "node" if of_nodes else results.noun
+    below = [each.fewer for each in found if each.verdict == "below"]
+    if below:
+        yield f"Beyond {count_devices(min(below), noun)}, a doubling is below the required speedup."
+        chosen = results.scaling[
+            (results.scaling["series"] == results.series) & (results.scaling["devices"] == results.devices)
+        ]
+        recommended = chosen["nodes" if of_nodes else "devices"].max()
+        if recommended > min(below):
+            yield (
+                f"The recommended {count_devices(int(recommended), noun)} are more than that. Request "
+                f"{count_devices(min(below), noun)}, or change `decision`."
+            )
+    if any(each.verdict == "cannot tell" for each in found):
+        yield "A verdict is open. Add repeats."
+
+
+def plural_of(requirement: Requirement, noun: str) -> str:
+    """Return the plural of what is doubled."""
+    return "nodes" if requirement.per == "doubling_of_nodes" else count_devices(2, noun).removeprefix("2 ")
+
+
+def verdicts(
+    requirement: Requirement | None, results: ExperimentResults, *, is_fixed_work: bool
+) -> dict[str, Any]:
+    """Return the requirement, each doubling and the sentences on them, for JSON.
+
+    Args:
+        requirement: The scaling that is required; None if none is.
+        results: The study.
+        is_fixed_work: See ``find_doublings``.
+    """
+    found = [] if requirement is None else find_doublings(results, requirement, is_fixed_work=is_fixed_work)
+    if requirement is None or not found:
+        return {"required": None, "doublings": [], "sentences": []}
+    return {
+        "required": requirement.model_dump(mode="json"),
+        "doublings": [each.as_dict() for each in found],
+        "sentences": requirement_sentences(requirement, found, results.noun),
+    }
