@@ -19,6 +19,7 @@ import pytest
 from sklearn.datasets import load_digits
 from tests.cores import needs_two_cores
 from tests.distributed.runs import ENDLESS, SETTINGS, Runs, Started, prepare_digits
+from tests.startup.sitecustomize import SILENCE
 from tests.waiting import wait_until
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
@@ -66,7 +67,7 @@ def test_a_rank_killed_from_outside_is_named_and_the_others_end_with_it(
 
 @pytest.mark.fault(2)
 @starts_ranks
-@every_launcher
+@pytest.mark.parametrize("launcher", ["popen", "torchrun"])
 def test_ranks_wait_for_one_that_hangs_as_long_as_they_are_told_and_not_for_the_launcher(
     runs: Runs, launcher: str, record_property: Figure
 ) -> None:
@@ -88,15 +89,16 @@ def test_ranks_wait_for_one_that_hangs_as_long_as_they_are_told_and_not_for_the_
 @pytest.mark.fault(2)
 @starts_ranks
 def test_a_single_rank_that_hangs_is_ended_though_no_other_waits_for_it(
-    runs: Runs, record_property: Figure
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, record_property: Figure
 ) -> None:
+    monkeypatch.setenv(SILENCE, "10")
     training = runs.start("alone", 1, ENDLESS, timeout_seconds=5)
     training.wait_for("progress.json")
     hung = training.pid(0)
     began = time.monotonic()
     os.kill(hung, signal.SIGSTOP)
     failure, _ = training.fail()
-    record_property("figure", f"a single rank: ended after {time.monotonic() - began:.1f} s, silent for 30 s")
+    record_property("figure", f"a single rank: ended after {time.monotonic() - began:.1f} s, silent for 10 s")
     assert failure.reason.startswith(f"rank 0 on {HERE} (pid {hung}) ended without an error message")
 
 

@@ -17,6 +17,8 @@ from types import ModuleType
 from typing import Any
 
 PREFIX = "planted_"
+SILENCE = "PLANTED_SILENCE_SECONDS"
+"""Variable with the shortest silence of rank 0 that counts as a hang."""
 
 
 class WithPlanted(dict[str, Any]):
@@ -44,7 +46,14 @@ def plant_builders(builders: ModuleType) -> None:
     vars(builders)["BUILDERS"] = built
 
 
+def plant_silence(watchdog: ModuleType) -> None:
+    """Let a test of a rank that hangs wait for less than half a minute."""
+    if seconds := os.environ.get(SILENCE):
+        vars(watchdog)["LEAST_SILENCE_SECONDS"] = float(seconds)
+
+
 PLANTED = {
+    "scalewise.execution.watchdog": plant_silence,
     "scalewise.plan.catalog.models": plant_facts,
     "scalewise.builtin.models.builders": plant_builders,
 }

@@ -152,18 +152,6 @@ def test_both_loaders_give_the_same_batches_in_the_same_order(
         assert labels.tolist() == expected_labels.tolist()
 
 
-def test_ranks_use_every_sample_once_an_epoch(images: torch.Tensor, plain: Preprocessing) -> None:
-    for number in range(2):
-        seen = []
-        for rank in range(2):
-            sampler = EpochSampler(SAMPLES, 16, rank, 2, seed=1)
-            sampler.set_epoch(number)
-            order = [indices for step in sampler for indices in step.micro_batches]
-            loader = workers(images, plain)
-            seen += [label for _, labels in epoch(loader, number, order) for label in labels.tolist()]
-        assert sorted(seen) == list(range(SAMPLES))
-
-
 def test_every_epoch_is_loaded_by_as_many_processes_as_were_asked_for(
     images: torch.Tensor, plain: Preprocessing
 ) -> None:

@@ -93,26 +93,20 @@ def test_lines_have_epoch_step_loss_and_learning_rate() -> None:
 
 
 @pytest.mark.usefixtures("one_rank")
-def test_the_loss_is_the_mean_over_the_epochs_samples_so_far() -> None:
-    log = Log(halving())
-    StepLog(log.trainer, log.write).after_step(TrainingState(torch.tensor(30.0), step=5, steps=5))
-    assert log.lines == [f"train epoch 1/2  step 5/{STEPS}  loss 1.5000  learning rate 0.1"]
-
-
-@pytest.mark.usefixtures("one_rank")
-def test_a_training_that_steps_end_counts_its_steps() -> None:
-    log = Log(halving(steps=200))
-    state = TrainingState(torch.tensor(30.0), epoch=1, step=5, steps=125)
-    StepLog(log.trainer, log.write).after_step(state)
-    assert log.lines == ["train step 125/205  loss 1.5000  learning rate 0.1"]
-
-
-@pytest.mark.usefixtures("one_rank")
-def test_no_line_comes_in_the_place_of_the_epochs() -> None:
-    log = Log(halving())
-    state = TrainingState(torch.tensor(30.0), step=STEPS, steps=STEPS)
-    StepLog(log.trainer, log.write).after_step(state)
-    assert log.lines == []
+@pytest.mark.parametrize(
+    ("options", "step", "steps", "line"),
+    [
+        pytest.param({}, 5, 5, f"train epoch 1/2  step 5/{STEPS}", id="steps of an epoch"),
+        pytest.param({"steps": 200}, 5, 125, "train step 125/205", id="all steps, where they end it"),
+        pytest.param({}, STEPS, STEPS, "", id="no line in the place of the epoch's"),
+    ],
+)
+def test_the_loss_is_the_mean_over_the_epochs_samples_so_far(
+    options: dict[str, int], step: int, steps: int, line: str
+) -> None:
+    log = Log(halving(**options))
+    StepLog(log.trainer, log.write).after_step(TrainingState(torch.tensor(30.0), step=step, steps=steps))
+    assert log.lines == ([f"{line}  loss 1.5000  learning rate 0.1"] if line else [])
 
 
 @pytest.mark.usefixtures("one_rank")
