@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 from playwright.sync_api import Browser
 from tests.browser.chromium import missing, started
-from tests.planting import PlantedStudy
+from tests.planted_study import PlantedStudy
 
 from .measure import Row, spread
 

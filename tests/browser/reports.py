@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from tests.planting import Law, PlantedStudy
+from tests.planted_study import Law, PlantedStudy
 
 from scalewise.plan.runs.run_definition import RunDefinition
 

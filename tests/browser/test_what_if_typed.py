@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Locator, Page
 from tests.browser.conftest import OpenPage
 from tests.browser.reports import TWO_SERIES, UNKIND_SERIES
-from tests.planting import PlantedStudy
+from tests.planted_study import PlantedStudy
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.conclusion import conclude

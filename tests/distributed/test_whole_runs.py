@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from tests.cores import needs_two_cores
 from tests.distributed.runs import COMMIT, ENDLESS, Finished, Runs, heeds
 from tests.listening_ports import listening
-from tests.planting import leave_failure
+from tests.planted_records import leave_failure
 from tests.small_runs import definition
 
 from scalewise.builtin.data import datasets

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tests.planting import measurements, provenance, rank_record, run_record
+from tests.planted_records import measurements, provenance, rank_record, run_record
 from tests.small_runs import definition
 from tests.unit.conftest import SCRIPTS
 from tests.waiting import LIMIT_SECONDS

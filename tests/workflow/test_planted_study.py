@@ -7,7 +7,7 @@ import json
 from html import unescape
 
 import pytest
-from tests.planting import Law, PlantedStudy
+from tests.planted_study import Law, PlantedStudy
 
 pytestmark = pytest.mark.contract
 

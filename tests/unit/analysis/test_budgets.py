@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.planting import CHOOSING, PlantedStudy, leave_history, overhead
+from tests.planted_records import leave_history
+from tests.planted_study import CHOOSING, PlantedStudy, overhead
 from tests.small_runs import definition
 
 from scalewise.plan.config.shape import Shape

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from tests.planting import CHOOSING, PlantedStudy, overhead
+from tests.planted_study import CHOOSING, PlantedStudy, overhead
 from tests.unit.analysis import hand_made_study as made
 from tests.unit.analysis.planted_proposal import experiment, spec_of
 from tests.unit.analysis.report_page import Page, cells

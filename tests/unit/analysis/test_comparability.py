@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.planting import write_run
+from tests.planted_records import write_run
 
 from scalewise.analysis.comparison.comparability import (
     Measured,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.planting import Law, PlantedStudy
+from tests.planted_study import Law, PlantedStudy
 from tests.unit.analysis.planted_tables import make_runs
 
 from scalewise.analysis.analysis_spec import AnalysisSpec

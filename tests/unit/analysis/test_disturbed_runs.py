@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tests.planting import experiment, write_run
+from tests.planted_records import experiment, write_run
 from tests.unit.analysis.planted_tables import make_runs
 
 from scalewise.analysis.analysis_spec import AnalysisSpec

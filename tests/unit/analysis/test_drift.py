@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tests.planting import experiment, write_run
+from tests.planted_records import experiment, write_run
 from tests.unit.analysis.reference import welch_bounds
 
 from scalewise.analysis.bottlenecks.drift import drift, drift_flags

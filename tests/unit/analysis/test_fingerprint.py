@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.planting import experiment, write_run
+from tests.planted_records import experiment, write_run
 
 from scalewise.analysis.comparison.comparability import differences, origin_cautions
 from scalewise.analysis.comparison.fingerprint import Fingerprint, complete

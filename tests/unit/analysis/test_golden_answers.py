@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.golden import compare
-from tests.planting import Law, PlantedStudy, Speed
+from tests.planted_study import Law, PlantedStudy, Speed
 
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.terminal.card_lines import card_lines

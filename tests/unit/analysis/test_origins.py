@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.planting import experiment, write_run
+from tests.planted_records import experiment, write_run
 
 from scalewise.analysis.analysis_spec import DIFFERED, EQUAL_IN_SERIES, HELD_EQUAL, NOT_KNOWN, AnalysisSpec
 from scalewise.analysis.experiment_tables import compute

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tests.planting import program_experiment, write_program_run
+from tests.planted_records import program_experiment, write_program_run
 from tests.unit.analysis.decisions import decision_on, figure
 from tests.unit.analysis.planted_tables import make_runs
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from tests.planting import experiment, write_run
+from tests.planted_records import experiment, write_run
 from tests.unit.analysis.planted_tables import make_runs
 
 from scalewise.analysis.comparison.own_intervals import own_interval_notes

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from tests.planned_job import plan_one_experiment
-from tests.planting import experiment, write_run
+from tests.planted_records import experiment, write_run
 
 import cli
 from scalewise.plan.runs.run_definition import canonical_json

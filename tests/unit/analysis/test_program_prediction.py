@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from tests.planting import DDP, program_experiment, write_program_run
+from tests.planted_records import DDP, program_experiment, write_program_run
 
 from scalewise.analysis.prediction.experiment_prediction import PredictionSpec, compute_prediction
 from scalewise.analysis.prediction.step_model import Baseline, Exchange, predict_run

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from tests.planting import DDP, STEPS, experiment, program_experiment, write_program_run, write_run
+from tests.planted_records import DDP, STEPS, experiment, program_experiment, write_program_run, write_run
 from tests.unit.analysis.report_page import Page, cells
 
 from scalewise.analysis.analysis_spec import DIFFERED, AnalysisSpec

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from tests.planned_job import plan_one_experiment
-from tests.planting import experiment, write_run
+from tests.planted_records import experiment, write_run
 from tests.unit.analysis.decisions import decision_on
 from tests.unit.analysis.planted_tables import make_runs
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tests.planting import experiment, write_run
+from tests.planted_records import experiment, write_run
 from tests.unit.analysis.report_page import cells
 
 from scalewise.analysis.analysis_spec import AnalysisSpec

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tests.planting import experiment, write_run
+from tests.planted_records import experiment, write_run
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.experiment_results import ExperimentResults

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.planting import CHOOSING, SITE, PlantedStudy, overhead
+from tests.planted_study import CHOOSING, SITE, PlantedStudy, overhead
 
 from scalewise.analysis.tables import collect
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from tests.planned_job import plan_one_experiment
-from tests.planting import measurements, write_run
+from tests.planted_records import measurements, write_run
 
 from cli import main
 from scalewise.analysis.prediction.all_reduce_model import CENTRAL, Values

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tests.planting import experiment, write_run
+from tests.planted_records import experiment, write_run
 from tests.slowdowns import sentences, slowdown_of
 from tests.unit.analysis.planted_tables import ALONE, PARTS, make_runs
 

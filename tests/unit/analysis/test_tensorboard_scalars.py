@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata
-from tests.planting import STEPS, leave_result, program_experiment, run_record, write_program_run
+from tests.planted_records import STEPS, leave_result, program_experiment, run_record, write_program_run
 from tests.small_runs import definition
 
 from scalewise.analysis.event_files import EVENT_FILES, write_event_files

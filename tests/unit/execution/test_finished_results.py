@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.planting import provenance, run_record
+from tests.planted_records import provenance, run_record
 from tests.small_runs import definition
 
 from scalewise.builtin.data.datasets import write

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.planned_job import plan_one_run, train_arguments
-from tests.planting import leave_failure, provenance, run_record
+from tests.planted_records import leave_failure, provenance, run_record
 from tests.small_runs import definition, rank_setup
 
 import cli

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.planting import leave_failure
+from tests.planted_records import leave_failure
 from tests.small_runs import definition, rank_launch, rank_setup
 
 from scalewise.execution import run_lock

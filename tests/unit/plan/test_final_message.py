@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.planting import leave_failure
+from tests.planted_records import leave_failure
 from tests.small_runs import definition
 
 from scalewise.analysis.decision.card import Card

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from tests.golden import compare
-from tests.planting import CHOOSING, PlantedStudy, leave_result, overhead, provenance, run_record
+from tests.planted_records import leave_result, provenance, run_record
+from tests.planted_study import CHOOSING, PlantedStudy, overhead
 from tests.stand_ins import stand_ins
 from tests.unit.plan.conftest import Load
 from tests.unit.plan.refusals import CPUS

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tests.planting import leave_history, leave_result, measurements, run_record
+from tests.planted_records import leave_history, leave_result, measurements, run_record
 from tests.small_runs import definition
 
 from scalewise.execution.messages import Progress

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from tests.planting import leave_history, leave_result, run_record
+from tests.planted_records import leave_history, leave_result, run_record
 from tests.small_runs import definition
 from tests.unit.watch.planted_status import point
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.planting import PlantedStudy
+from tests.planted_study import PlantedStudy
 
 from scalewise.plan.config.experiment import Experiment, Target
 from scalewise.plan.study import Study

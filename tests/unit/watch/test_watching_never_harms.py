@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.planting import leave_failure
+from tests.planted_records import leave_failure
 from tests.small_runs import definition
 from tests.unit.watch.planted_status import Follower, point
 from tests.waiting import wait_until
