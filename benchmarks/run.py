@@ -21,16 +21,13 @@ from benchmarks.measure import Row, TableError, machine_line, markdown
 
 from scalewise.plan.jobs.launch import thread_environment
 
-BENCHMARKS = (
-    *("loop", "loader", "training", "memory", "gpu", "plan", "published"),
-    *("design", "own-cost", "own-agreement", "report"),
-)
+BENCHMARKS = (*("loop", "loader", "training", "gpu", "plan", "published", "design", "own-cost"),)
 
 GPU_PARTS = ("wide-resnet", "loop", "loader", "resnet18", "transformer")
 
-NAMED_ONLY = ("study", "prediction", "truth", "own-scripts", "allocation")
-"""Not among all, a quarter of an hour or more each: study on a machine that does nothing else, prediction and
-allocation as root with Slurm, truth on all cores, own-scripts with packages that Scalewise does not need."""
+NAMED_ONLY = ("study", "truth", "own-scripts", "allocation")
+"""Not among all, a quarter of an hour or more each: study on a machine that does nothing else, allocation as
+root with Slurm, truth on all cores, own-scripts with packages that Scalewise does not need."""
 
 
 def main(arguments: list[str] | None = None) -> int:

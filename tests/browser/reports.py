@@ -80,6 +80,22 @@ experiments:
     decision: {min_efficiency: 0.6}
 """
 
+FIVE_HUNDRED_RUNS = """\
+experiments:
+  large:
+    title: 500 runs
+    dataset: digits
+    model: digits_cnn
+    scaling: weak
+    batch_size_per_device: 16
+    devices: [1, 2, 4, 8, 12, 16, 20, 24, 28, 32]
+    repeats: 10
+    predict: false
+    runtime_minutes: 3
+    sweep: {bucket_cap_mb: [1, 5, 10, 25, 50]}
+    decision: {min_efficiency: 0.6}
+"""
+
 
 def two_series(folder: Path) -> PlantedStudy:
     """A study of the shipped one's shape, with names that are unkind to a page."""
@@ -106,7 +122,17 @@ def several(folder: Path) -> PlantedStudy:
 
 def six_series(folder: Path) -> PlantedStudy:
     """Six series on two counts."""
-    study = PlantedStudy(folder, SIX_SERIES)
+    return analysed(folder, SIX_SERIES)
+
+
+def five_hundred_runs(folder: Path) -> PlantedStudy:
+    """Five series on ten counts, with ten repeats."""
+    return analysed(folder, FIVE_HUNDRED_RUNS)
+
+
+def analysed(folder: Path, text: str) -> PlantedStudy:
+    """All runs of a study, and its tables and figures."""
+    study = PlantedStudy(folder, text)
     study.make_runs()
     study.analyse()
     return study

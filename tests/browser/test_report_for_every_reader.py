@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Page
+from playwright.sync_api import Browser, Page
+from tests.browser import reports
 from tests.browser.conftest import OpenPage
 from tests.browser.reports import UNKIND
 from tests.browser.sight import open_all, seen, texts, unseen
@@ -57,6 +59,21 @@ def test_without_scripts_everything_is_there_and_no_button_is_dead(open_page: Op
 
 def test_a_report_of_the_shipped_studys_shape_has_less_than_500_kb(two_series: Path) -> None:
     assert two_series.stat().st_size < 500_000
+
+
+@pytest.mark.slow
+def test_a_report_on_500_runs_has_less_than_1500_kb_and_takes_less_than_200_mb_of_the_browsers_memory(
+    browser: Browser, open_page: OpenPage, tmp_path: Path
+) -> None:
+    file = reports.five_hundred_runs(tmp_path).write()
+    assert file.stat().st_size < 1_500_000
+    page = open_page(file)
+    page.locator(".figure-tools").first.wait_for()
+    assert page.locator('.mark[tabindex="0"]').count() > 0
+    processes = browser.new_browser_cdp_session().send("SystemInfo.getProcessInfo")["processInfo"]
+    pages = [psutil.Process(each["id"]) for each in processes if each["type"] == "renderer"]
+    # what no other process shares, of the largest page
+    assert max(each.memory_full_info().uss for each in pages) < 200e6
 
 
 def test_on_a_narrow_screen_the_page_is_not_scrolled_sideways(open_page: OpenPage, report: Path) -> None:

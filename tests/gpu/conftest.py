@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
-from benchmarks.bench_memory import STUDY as MEMORY
+from tests.bucket_view_study import STUDY as MEMORY
 from tests.shrunk_examples import shrunk_own
 from tests.stand_ins import stand_ins
 from tests.workflow.conftest import ROOT, Outcome, Workplace
@@ -39,7 +39,7 @@ ONCE: dict[str, Any] = {"devices": [1], "repeats": 1, "predict": False, "runtime
 
 def memory_experiments(accelerator: str) -> dict[str, dict[str, Any]]:
     """Trainings with gradient_as_bucket_view and without, whose memory is their parameters'."""
-    memory = yaml.safe_load(MEMORY.format(repeats=1))
+    memory = yaml.safe_load(MEMORY)
     if accelerator == "cuda":
         memory["defaults"]["model"] = "planted_narrow_transformer_for_a_gpu"
     return {

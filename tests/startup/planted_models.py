@@ -1,4 +1,4 @@
-"""Models with which tests and benchmarks plant faults and loads, each by the function that builds it."""
+"""Models with which tests plant faults and loads, each by the function that builds it."""
 
 from __future__ import annotations
 
@@ -238,14 +238,6 @@ def deep(image: torch.Size, classes: int) -> nn.Module:
     hidden = [layer for _ in range(6) for layer in (nn.Linear(400, 400), nn.ReLU())]
     first = (nn.Flatten(), nn.Linear(image.numel(), 400), nn.ReLU())
     return nn.Sequential(*first, *hidden, nn.Linear(400, classes))
-
-
-def wide(image: torch.Size, classes: int) -> nn.Module:
-    """MNIST's network with 480 hidden units in place of 128."""
-    convolutions = (nn.Conv2d(image[0], 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2))
-    return nn.Sequential(
-        *convolutions, nn.Flatten(), nn.Linear(9216, 480), nn.ReLU(), nn.Linear(480, classes)
-    )
 
 
 def narrow_transformer(image: torch.Size, classes: int) -> nn.Module:

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from benchmarks.bench_memory import COPIES, SITE, STUDY, TOLERANCE, options
+from tests.bucket_view_study import COPIES, STUDY, TOLERANCE, compared_options
 from tests.workflow.conftest import Workplace
 
 from scalewise.measure.memory import PeakMemory
 
 MB = 1e6
+SITE = "accelerator: cpu\ndevices_per_node: 1\ncpus_per_node: 1\n"
 
 
 @pytest.mark.slow
@@ -25,11 +26,11 @@ def test_gradients_as_bucket_views_save_a_third_a_quarter_and_a_fifth_of_the_par
     # what glibc keeps of freed tensors, for each thread, is up to half a copy, by the threads' timing
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "65536")
     workplace = Workplace(tmp_path, Path(sys.executable))
-    outcome = workplace.snakemake("--scheduler", "greedy", config=STUDY.format(repeats=1), site=SITE)
+    outcome = workplace.snakemake("--scheduler", "greedy", config=STUDY, site=SITE)
     assert outcome.code == 0, outcome.text
     html = (tmp_path / "results" / "report.html").read_text(encoding="utf-8")
     for name, copies in COPIES.items():
-        gain = options(tmp_path / "results" / name)
+        gain = compared_options(tmp_path / "results" / name)
         runs = pd.read_csv(tmp_path / "results" / name / "runs.csv")
         assert set(runs["peak_memory_kind"]) == {"RSS beyond that before the model"}
         parameters = 4 * int(runs["parameters"].iloc[0])

@@ -1,6 +1,6 @@
 """The picture of a report in the README: the top of it, down to its first two figures.
 
-    python -m benchmarks.report_picture results/digits-strong/report.html docs/figures/report.png
+    python -m tests.browser.report_picture results/digits-strong/report.html docs/figures/report.png
 
 Needs the report of one experiment, and Chromium.
 """
