@@ -11,20 +11,17 @@ decision is clear (the full grid), and with counts that are chosen round by roun
 Threshold cases ask for exactly the efficiency that the middle count truly has: whether it is the answer is
 then noise alone, and the decision ought to say that it is not clear.
 
-    python benchmarks/run.py design [--table FILE ...] [--json FILE]
+    python benchmarks/run.py design
 """
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -36,7 +33,6 @@ from .replayed_studies import (
     Answer,
     Replay,
     ReplayedSeries,
-    bisection,
     chosen_study,
     full_grid,
     published_scatter,
@@ -61,49 +57,24 @@ class Compared:
     """A case, studied in both ways.
 
     Args:
-        table: Name of the file.
-        series: Values of the columns that set series apart.
-        training: The first of them.
         criterion: Name of the rule.
         full: The answer of the full grid.
         chosen: The answer from the counts that were chosen.
         fewest_hours: Device-hours of the full grid's answer and the baseline with the fewest repeats: less
             carries no answer.
         again: The answer of a full grid with other noise, where noise is drawn and it was asked for.
-        by_bisection: The answer of bisection, if it was to be compared.
     """
 
-    table: str
-    series: str
-    training: str
     criterion: str
     full: Answer
     chosen: Answer
     fewest_hours: float
     again: Answer | None
-    by_bisection: Answer | None
 
     @property
     def is_other(self) -> bool:
         """Whether the chosen counts give another answer than the full grid."""
         return self.chosen.devices != self.full.devices
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {
-            "table": self.table,
-            "series": self.series,
-            "criterion": self.criterion,
-            "answer": self.chosen.devices,
-            "full_grid_answer": self.full.devices,
-            "clear": self.chosen.clear,
-            "full_grid_clear": self.full.clear,
-            "device_hours": self.chosen.device_hours,
-            "full_grid_device_hours": self.full.device_hours,
-            "repeats": dict(self.chosen.repeats),
-            "full_grid_repeats": dict(self.full.repeats),
-            "rounds": self.chosen.rounds,
-        }
 
 
 @dataclass(frozen=True)
@@ -113,7 +84,6 @@ class Figures:
     Args:
         cases: Number of them.
         device_hours_share: Device-hours of all over those of all full grids.
-        mean_share: Mean of each case's share.
         fewest_share: The same share of the answer and the baseline with the fewest repeats only.
         other_answers: Cases with another answer than the full grid's.
         other_answers_share: Their share.
@@ -126,7 +96,6 @@ class Figures:
 
     cases: int
     device_hours_share: float
-    mean_share: float
     fewest_share: float
     other_answers: int
     other_answers_share: float
@@ -144,7 +113,6 @@ class Figures:
         return cls(
             cases=len(cases),
             device_hours_share=sum(ours for ours, _ in hours) / sum(full for _, full in hours),
-            mean_share=statistics.fmean(ours / full for ours, full in hours),
             fewest_share=sum(each.fewest_hours for each in cases) / sum(full for _, full in hours),
             other_answers=other,
             other_answers_share=other / len(cases),
@@ -164,34 +132,27 @@ class Task:
         series: The training.
         criterion: Name of the rule.
         repeats: Fewest and most of a point; fewer where the table has fewer.
-        beside: Study what the figures are held against too: other noise, and bisection.
+        again: Study the full grid with other noise too.
     """
 
     series: ReplayedSeries
     criterion: str
     repeats: Repeats
-    beside: bool = False
+    again: bool = False
 
 
-def rows(tables: Sequence[Path] = (), json_file: Path | None = None) -> list[Row]:
-    """Hold chosen device counts against full grids.
-
-    Args:
-        tables: CSV files; without any, those of ``benchmarks/published`` that can be replayed.
-        json_file: Receives every case and the figures.
-    """
-    all_series = [series for path in tables or (T4_STEPS, V100_REPEATS) for series in read_series(path)]
+def rows() -> list[Row]:
+    """Hold chosen device counts against full grids."""
+    all_series = [series for path in (T4_STEPS, V100_REPEATS) for series in read_series(path)]
     of = [(series, criterion) for series in all_series for criterion in CRITERIA]
     tasks = [
-        *(Task(series, criterion, HEADLINE, beside=True) for series, criterion in of),
+        *(Task(series, criterion, HEADLINE, again=True) for series, criterion in of),
         *(Task(series, criterion, FEWER) for series, criterion in of),
         *(Task(series, THRESHOLD, HEADLINE) for series in all_series if _can_be_planted(series)),
     ]
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
         found = list(pool.map(study, tasks, chunksize=4))
     headline, fewer, planted = found[: len(of)], found[len(of) : 2 * len(of)], found[2 * len(of) :]
-    if json_file is not None:
-        json_file.write_text(json.dumps(_told(headline, fewer, planted), indent=2) + "\n", encoding="utf-8")
     return [*_headline_rows(headline), *_fewer_rows(fewer), *_planted_rows(planted)]
 
 
@@ -200,18 +161,13 @@ def study(task: Task) -> Compared:
     series, replay = task.series, replay_of(task, SEED)
     full = full_grid(replay)
     base, least = series.counts[0], replay.repeats.min
-    again = full_grid(replay_of(task, OTHER_SEED)) if task.beside and series.is_noise_drawn else None
-    bisected = bisection(replay) if task.beside else None
+    again = full_grid(replay_of(task, OTHER_SEED)) if task.again and series.is_noise_drawn else None
     return Compared(
-        table=series.table,
-        series=series.name,
-        training=series.training,
         criterion=task.criterion,
         full=full,
         chosen=chosen_study(replay),
         fewest_hours=replay.device_hours({base: least, full.devices or base: least}),
         again=again,
-        by_bisection=bisected,
     )
 
 
@@ -268,44 +224,15 @@ def _headline_rows(cases: Sequence[Compared]) -> Iterator[Row]:
         target=f"at most {MOST_HOURS:.0%} of the hours, {MOST_OTHER:.0%} other answers",
         met=spent and right,
     )
-    yield from _part_rows(cases, "criterion", lambda each: each.criterion)
-    yield from _part_rows(cases, "table", lambda each: each.table)
-    yield from _part_rows(cases, "training", lambda each: f"{each.table}, {each.training}")
+    for criterion in CRITERIA:
+        yield _row(criterion, Figures.of([each for each in cases if each.criterion == criterion]))
     again = [(each, each.again) for each in cases if each.again is not None]
-    if again:
-        changed = sum(each.full.devices != other.devices for each, other in again)
-        yield Row(
-            what="design: the full grid itself, with other noise",
-            ours=f"{_of(changed, len(again))} other answers",
-            n=len(again),
-        )
-    bisected = [(each, each.by_bisection) for each in cases if each.by_bisection is not None]
-    if bisected:
-        hours = sum(other.device_hours for _, other in bisected)
-        share = hours / sum(each.full.device_hours for each, _ in bisected)
-        mean = statistics.fmean(other.device_hours / each.full.device_hours for each, other in bisected)
-        wrong = sum(each.full.devices != other.devices for each, other in bisected)
-        rounds = statistics.fmean(other.rounds for _, other in bisected)
-        yield Row(
-            what="design: bisection by single runs",
-            ours=f"{share:.1%} of the hours ({mean:.1%} a case)",
-            reference=f"{_of(wrong, len(bisected))} other answers",
-            ratio=f"{rounds:.1f} rounds",
-            n=len(bisected),
-        )
-
-
-def _part_rows(cases: Sequence[Compared], kind: str, of: Callable[[Compared], str]) -> Iterator[Row]:
-    parts = _parts(cases, of)
-    for name, part in parts.items() if len(parts) > 1 else ():
-        yield _row(f"{kind} {name}" if kind != "criterion" else name, Figures.of(part))
-
-
-def _parts(cases: Sequence[Compared], of: Callable[[Compared], str]) -> dict[str, list[Compared]]:
-    parts: dict[str, list[Compared]] = {}
-    for each in cases:
-        parts.setdefault(of(each), []).append(each)
-    return parts
+    changed = sum(each.full.devices != other.devices for each, other in again)
+    yield Row(
+        what="design: the full grid itself, with other noise",
+        ours=f"{_of(changed, len(again))} other answers",
+        n=len(again),
+    )
 
 
 def _fewer_rows(cases: Sequence[Compared]) -> Iterator[Row]:
@@ -313,17 +240,16 @@ def _fewer_rows(cases: Sequence[Compared]) -> Iterator[Row]:
 
 
 def _planted_rows(cases: Sequence[Compared]) -> Iterator[Row]:
-    if cases:
-        figures = Figures.of(cases)
-        full = statistics.fmean(not each.full.clear for each in cases)
-        yield _row(f"{THRESHOLD}: {figures.not_clear:.0%} say not clear (full grid {full:.0%})", figures)
+    figures = Figures.of(cases)
+    full = statistics.fmean(not each.full.clear for each in cases)
+    yield _row(f"{THRESHOLD}: {figures.not_clear:.0%} say not clear (full grid {full:.0%})", figures)
 
 
 def _row(name: str, figures: Figures, target: str = "", *, met: bool = True) -> Row:
     return Row(
         what=f"design: {name}",
-        ours=f"{figures.device_hours_share:.1%} of the hours ({figures.mean_share:.1%} a case; the answer "
-        f"and the baseline with the fewest repeats {figures.fewest_share:.1%})",
+        ours=f"{figures.device_hours_share:.1%} of the hours (the answer and the baseline with the fewest "
+        f"repeats {figures.fewest_share:.1%})",
         reference=f"{_of(figures.other_answers, figures.cases)} other answers",
         ratio=f"{figures.rounds:.1f} rounds ({figures.most_rounds} at most), {figures.measured:.1f} of "
         f"{figures.counts:.1f} counts measured",
@@ -335,24 +261,3 @@ def _row(name: str, figures: Figures, target: str = "", *, met: bool = True) -> 
 
 def _of(found: int, n: int) -> str:
     return f"{found} of {n} ({found / n:.1%})"
-
-
-def _told(
-    headline: Sequence[Compared], fewer: Sequence[Compared], planted: Sequence[Compared]
-) -> dict[str, Any]:
-    """All that ``--json`` writes."""
-
-    def parts(of: Callable[[Compared], str]) -> dict[str, Any]:
-        return {name: vars(Figures.of(part)) for name, part in _parts(headline, of).items()}
-
-    again = [each for each in headline if each.again is not None]
-    changed = [each for each in again if each.again and each.again.devices != each.full.devices]
-    return vars(Figures.of(headline)) | {
-        "criteria": parts(lambda each: each.criterion),
-        "tables": parts(lambda each: each.table),
-        "trainings": parts(lambda each: f"{each.table}, {each.training}"),
-        "full_grid_with_other_noise": {"cases": len(again), "other_answers": len(changed)},
-        "fewer_repeats": vars(Figures.of(fewer)),
-        "on_the_threshold": vars(Figures.of(planted)) if planted else None,
-        "each_case": [each.as_dict() for each in headline],
-    }

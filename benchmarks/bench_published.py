@@ -1,27 +1,22 @@
 """Predictions held against step times that others have published, by the functions of the pipeline.
 
-Two kinds of tables are read, told by their columns:
+- T4: fed are one device (or the fewest of one node), two nodes and four (or three); six and more are
+  predicted.
+- A100, with accumulation: fed are one node and two; more are predicted.
 
-- steps: ``nodes, devices, batch_size_per_device, step_seconds`` and, where known, ``exposed_sync_seconds``.
-  Fed are one device (or the fewest of one node), two nodes and four (or three); six and more are predicted.
-- accumulation: ``nodes, devices, global_batch_size, accumulation_steps, sequences_per_second``. Fed are one
-  node and two; more are predicted.
+Every column that names a training (its name, its precision) sets a series apart.
 
-Every other column (a training's name, a precision) sets a series apart.
-
-    python benchmarks/run.py published [--table FILE ...] [--json FILE]
+    python benchmarks/run.py published
 """
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -33,14 +28,12 @@ from scalewise.analysis.statistics.intervals import Interval, median_and_range
 from scalewise.plan.config.shape import Shape
 from scalewise.records import Bucket, Pass
 
-from .measure import Row, TableError
+from .measure import Row
 from .published_tables import (
     A100_BERT,
-    ACCUMULATION,
     EXPOSED,
     STEPS,
     T4_STEPS,
-    columns_of,
     devices_per_node,
     records,
 )
@@ -50,7 +43,8 @@ FEWEST_NODES = 6
 """Steps are predicted from here on: five nodes hardly exceed what was measured."""
 FED_NODES_OF_ACCUMULATION = 2
 """Beside one node: with accumulation little depends on the exchange."""
-WITHIN, COVERED, WITHIN_WITH_ACCUMULATION = 0.15, 0.8, 0.05
+COVERED, SHARE_WITHIN, WITHIN, MOST_WIDTH = 0.8, 0.7, 0.15, 0.6
+WITHIN_WITH_ACCUMULATION = 0.05
 
 FORWARD_SHARE = 1 / 3
 """Of a pass: the backward pass multiplies by each weight matrix twice, the forward pass once."""
@@ -63,22 +57,14 @@ class Point:
     """A published step, and what was predicted for it.
 
     Args:
-        table: Name of the file.
-        series: Values of the columns that set series apart.
-        nodes: Of the training.
-        devices: Of the training.
-        fed_nodes: Numbers of nodes whose steps the prediction starts from.
+        training: Its name.
         predicted_seconds: The step as predicted.
         low_seconds: Lower end of its band.
         high_seconds: Upper end of its band.
         measured_seconds: The step as published.
     """
 
-    table: str
-    series: str
-    nodes: int
-    devices: int
-    fed_nodes: list[int]
+    training: str
     predicted_seconds: float
     low_seconds: float
     high_seconds: float
@@ -100,84 +86,88 @@ class Agreement:
     """How far predictions agree with published steps.
 
     Args:
-        n: Points.
-        within_15_percent: Share of the points.
-        covered: Share of the points whose band holds the measured step.
-        median_error: Median of the errors' sizes, as a share of the measured step.
-        median_signed_error: Median of the errors; above zero the prediction is too slow.
-        largest_error: Size of the largest.
+        errors: As shares of the published steps; above zero the prediction is too slow.
+        covered: Share of the points whose band holds the published step.
         median_relative_width: Median of the bands' widths over the predicted step.
     """
 
-    n: int
-    within_15_percent: float
+    errors: Sequence[float]
     covered: float
-    median_error: float
-    median_signed_error: float
-    largest_error: float
     median_relative_width: float
 
     @classmethod
     def of(cls, points: Sequence[Point]) -> Agreement:
         """The agreement over at least one point."""
-        errors = [point.error for point in points]
         return cls(
-            n=len(points),
-            within_15_percent=statistics.fmean(abs(error) <= WITHIN for error in errors),
+            errors=[point.error for point in points],
             covered=statistics.fmean(point.is_covered for point in points),
-            median_error=statistics.median(map(abs, errors)),
-            median_signed_error=statistics.median(errors),
-            largest_error=max(map(abs, errors)),
             median_relative_width=statistics.median(
                 (point.high_seconds - point.low_seconds) / point.predicted_seconds for point in points
             ),
         )
 
+    def share_within(self, most: float) -> float:
+        """Share of the points whose error is at most so large."""
+        return statistics.fmean(abs(error) <= most for error in self.errors)
 
-def rows(tables: Sequence[Path] = (), json_file: Path | None = None) -> list[Row]:
-    """Hold the prediction against published tables.
+    @property
+    def median_error(self) -> float:
+        """Median of the errors, signed."""
+        return statistics.median(self.errors)
+
+    @property
+    def largest_error(self) -> float:
+        """Size of the largest."""
+        return max(map(abs, self.errors))
+
+
+def rows() -> list[Row]:
+    """Compare predictions with the published steps: of all trainings of a table, of each, and from less."""
+    t4, a100 = predict_steps(), predict_accumulation()
+    trainings = dict.fromkeys(point.training for point in t4)
+    return [
+        _row("T4, from one device, 2 and 4 nodes", t4, within=WITHIN, most_width=MOST_WIDTH),
+        *(_row(f"T4, {name}", [each for each in t4 if each.training == name]) for name in trainings),
+        _row("T4, from one device and 2 nodes", predict_steps(fed_nodes=(2,)), covered=None),
+        _row("A100, BERT with accumulation", a100, within=WITHIN_WITH_ACCUMULATION, share=1.0),
+    ]
+
+
+def _row(
+    name: str,
+    points: Sequence[Point],
+    *,
+    covered: float | None = COVERED,
+    within: float | None = None,
+    share: float = SHARE_WITHIN,
+    most_width: float = math.inf,
+) -> Row:
+    """Compare some points.
 
     Args:
-        tables: CSV files; without any, those of this folder.
-        json_file: Receives every point and the agreement.
+        name: Of the points.
+        points: Predicted and published.
+        covered: Share whose band must hold the published step; None if the line only informs.
+        within: Error that a share of the points must not exceed; None asks for none.
+        share: That share.
+        most_width: Of the bands, by their median: a band that holds everything says nothing.
     """
-    points = {path: predict_table(path) for path in tables or (T4_STEPS, A100_BERT)}
-    whole = [point for each in points.values() for point in each]
-    if json_file is not None:
-        told = asdict(Agreement.of(whole)) | {
-            "tables": {path.name: asdict(Agreement.of(each)) for path, each in points.items()},
-            "points": [
-                asdict(point) | {"error": point.error, "covered": point.is_covered} for point in whole
-            ],
-        }
-        json_file.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
-    return [row for path, each in points.items() for row in table_rows(path, each)]
-
-
-def table_rows(path: Path, points: Sequence[Point]) -> Iterator[Row]:
-    """The lines of one table: all its points, each first column's series, and what less would give."""
-    name, whole = path.name, Agreement.of(points)
-    has_steps = columns_of(path) >= STEPS
-    most = math.inf if has_steps else WITHIN_WITH_ACCUMULATION
-    target = f"{COVERED:.0%} covered" + ("" if has_steps else f", all within {most:.0%}")
-    yield _row(name, whole, target, met=whole.covered >= COVERED and whole.largest_error <= most)
-    groups: dict[str, list[Point]] = {}
-    for point in points:
-        groups.setdefault(point.series.split(", ")[0], []).append(point)
-    for series, mine in groups.items() if len(groups) > 1 else ():
-        yield _row(f"{name}, {series}", Agreement.of(mine))
-    if has_steps:
-        yield _row(f"{name}, fed two nodes alone", Agreement.of(predict_table(path, fed_nodes=FED_NODES[:1])))
-
-
-def _row(name: str, agreement: Agreement, target: str = "", *, met: bool = True) -> Row:
+    agreement = Agreement.of(points)
+    met = covered is None or agreement.covered >= covered
+    met &= within is None or agreement.share_within(within) >= share
+    met &= agreement.median_relative_width <= most_width
+    targets = [
+        f"{covered:.0%} covered" if covered else "",
+        f"{share:.0%} within {within:.0%}" if within else "",
+        f"band at most {most_width:.0%}" if math.isfinite(most_width) else "",
+    ]
     return Row(
         what=f"published: {name}",
-        ours=f"{agreement.within_15_percent:.0%} within {WITHIN:.0%}, {agreement.covered:.0%} covered",
+        ours=f"{agreement.share_within(WITHIN):.0%} within {WITHIN:.0%}, {agreement.covered:.0%} covered",
         reference=f"band as wide as {agreement.median_relative_width:.0%} of the step (median)",
-        ratio=f"error {agreement.median_signed_error:+.1%} (median), {agreement.largest_error:.1%} at most",
-        n=agreement.n,
-        target=target,
+        ratio=f"error {agreement.median_error:+.1%} (median), {agreement.largest_error:.1%} at most",
+        n=len(points),
+        target=", ".join(filter(None, targets)),
         met=met,
     )
 
@@ -187,7 +177,7 @@ class PublishedSeries:
     """Steps of one training that differ in the number of nodes alone.
 
     Args:
-        name: Values of the columns that set series apart.
+        training: Its name.
         steps: Measured steps, the global batch and the accumulated passes of each shape.
         pass_seconds: A pass without any exchange.
         pass_samples: Samples of it.
@@ -195,7 +185,7 @@ class PublishedSeries:
         wanted: Shapes to predict, ascending.
     """
 
-    name: str
+    training: str
     steps: Mapping[Shape, tuple[float, int, int]]
     pass_seconds: float
     pass_samples: int
@@ -203,27 +193,20 @@ class PublishedSeries:
     wanted: Sequence[Shape]
 
 
-def predict_table(path: Path, fed_nodes: Sequence[int] = FED_NODES) -> list[Point]:
-    """Every step of a table that it can feed and that lies beyond what was fed.
+def predict_steps(fed_nodes: Sequence[int] = FED_NODES) -> list[Point]:
+    """Predict the steps on six and more nodes of T4.
 
     Args:
-        path: CSV file of one of the two kinds.
-        fed_nodes: Numbers of nodes beyond one whose steps are fed, of a table of steps.
-
-    Raises:
-        TableError: The table has other columns, or nothing in it can be predicted.
+        fed_nodes: Numbers of nodes beyond one whose steps are fed.
     """
-    table, columns = pd.read_csv(path), columns_of(path)
-    if columns >= STEPS:
-        all_series = _series_of_steps(table, fed_nodes)
-    elif columns >= ACCUMULATION:
-        all_series = _series_of_accumulation(table)
-    else:
-        raise TableError(f"{path} needs the columns {sorted(STEPS)} or {sorted(ACCUMULATION)}")
-    points = [point for series in all_series for point in _predict(path.name, series)]
-    if not points:
-        raise TableError(f"{path} has no series with one node, two, and more than are fed")
-    return points
+    return [
+        point for series in _series_of_steps(pd.read_csv(T4_STEPS), fed_nodes) for point in _predict(series)
+    ]
+
+
+def predict_accumulation() -> list[Point]:
+    """Predict the accumulated steps on more than two nodes of A100."""
+    return [point for series in _series_of_accumulation(pd.read_csv(A100_BERT)) for point in _predict(series)]
 
 
 def _series_of_steps(table: pd.DataFrame, fed_nodes: Sequence[int]) -> Iterator[PublishedSeries]:
@@ -241,7 +224,7 @@ def _series_of_steps(table: pd.DataFrame, fed_nodes: Sequence[int]) -> Iterator[
             nodes = {shape.nodes for shape in shapes}
             fed = {3 if number == 4 and number not in nodes else number for number in fed_nodes}
             yield PublishedSeries(
-                name=", ".join(map(str, (*key, f"{devices} a node"))),
+                training=str(key[0]),
                 steps={shape: (seconds, batch * shape.world_size, 1) for shape, seconds in shapes.items()},
                 pass_seconds=computing,
                 pass_samples=batch,
@@ -266,7 +249,7 @@ def _series_of_accumulation(table: pd.DataFrame) -> Iterator[PublishedSeries]:
             steps[shape] = (batch / row["sequences_per_second"], batch, passes)
         seconds, batch, passes = next(iter(steps.values()))
         yield PublishedSeries(
-            name=", ".join(map(str, (*key[:-1], f"{key[-1]} a node"))),
+            training=str(key[0]),
             steps=steps,
             pass_seconds=seconds / passes,
             pass_samples=round(batch / first["devices"] / passes),
@@ -313,7 +296,7 @@ def _unit_network(shapes: Sequence[Shape]) -> AllReduceModel:
     return AllReduceModel(fits, {}, "nccl")
 
 
-def _predict(table: str, series: PublishedSeries) -> Iterator[Point]:
+def _predict(series: PublishedSeries) -> Iterator[Point]:
     """Every wanted step of a series."""
     if not series.fed or not series.wanted:
         return
@@ -335,11 +318,7 @@ def _predict(table: str, series: PublishedSeries) -> Iterator[Point]:
             [Exchange(partial(exchange.network.all_reduce, shape), exchange.unexplained_seconds)],
         )
         yield Point(
-            table=table,
-            series=series.name,
-            nodes=shape.nodes,
-            devices=shape.world_size,
-            fed_nodes=[each.nodes for each in series.fed],
+            training=series.training,
             predicted_seconds=float(row["step_seconds"]),
             low_seconds=float(row["step_seconds_low"]),
             high_seconds=float(row["step_seconds_high"]),

@@ -15,13 +15,7 @@ T4_STEPS, A100_BERT, V100_REPEATS = (
 
 EXPOSED = "exposed_sync_seconds"
 STEPS = {"nodes", "devices", "batch_size_per_device", "step_seconds"}
-ACCUMULATION = {"nodes", "devices", "global_batch_size", "accumulation_steps", "sequences_per_second"}
 REPEATS = {"nodes", "devices", "repeat", "samples_per_second"}
-
-
-def columns_of(path: Path) -> set[str]:
-    """Names of the columns of a CSV file."""
-    return {str(name) for name in pd.read_csv(path, nrows=0).columns}
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:

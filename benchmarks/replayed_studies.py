@@ -9,7 +9,6 @@ more is asked for. The tables do not tell when or on which nodes a run was made,
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -22,19 +21,16 @@ from scalewise.analysis.analysis_spec import THROUGHPUT, AnalysisSpec
 from scalewise.analysis.conclusion import Conclusion, conclude
 from scalewise.analysis.decision.decision import Decision
 from scalewise.analysis.rounds.judge_round import ChoiceTerms, choose
-from scalewise.analysis.rounds.likely_answers import RunTimes, answers
 from scalewise.analysis.rounds.repeats import judge
-from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS
 from scalewise.analysis.tables import RUN_COLUMNS, Tables
 from scalewise.plan.config.experiment import AnyExperiment, DecisionRule, Repeats, read_experiment
 from scalewise.plan.config.shape import Shape
-from scalewise.plan.runs.rounds import JudgedPoint, Round, first_repeats
+from scalewise.plan.runs.rounds import Round, first_repeats
 from scalewise.plan.runs.run_definition import NO_OPTIONS
 from scalewise.plan.runs.runs import Point, points
 from scalewise.plan.runs.spending import Spending
 
-from .measure import TableError
-from .published_tables import EXPOSED, REPEATS, STEPS, V100_REPEATS, columns_of
+from .published_tables import EXPOSED, REPEATS, STEPS, V100_REPEATS
 
 FEWEST_COUNTS = 3
 """Device counts of a series below which there is nothing to choose among."""
@@ -51,7 +47,6 @@ class ReplayedSeries:
     Args:
         table: Name of the file.
         name: Values of the columns that set series apart.
-        training: The first of them.
         shapes: The shape of each count, fewest devices first.
         batch_size_per_device: Samples of a device in a step; 1 where the table tells none.
         speeds: Samples/s of each run by count; a single one is the value that runs scatter about.
@@ -59,7 +54,6 @@ class ReplayedSeries:
 
     table: str
     name: str
-    training: str
     shapes: Mapping[int, Shape]
     batch_size_per_device: int
     speeds: Mapping[int, Sequence[float]]
@@ -85,38 +79,16 @@ class ReplayedSeries:
 
 
 def read_series(path: Path) -> list[ReplayedSeries]:
-    """The series of a table that have enough device counts.
-
-    Raises:
-        TableError: The table has other columns, values that are no measurements, or no such series.
-    """
-    columns = columns_of(path)
-    if not (columns >= STEPS or columns >= REPEATS):
-        raise TableError(f"{path} needs the columns {sorted(STEPS)} or {sorted(REPEATS)}")
-    with_steps = columns >= STEPS
-    value = "step_seconds" if with_steps else "samples_per_second"
+    """The series of a table that have enough device counts."""
     table = pd.read_csv(path)
+    with_steps = set(table.columns) >= STEPS
     own = [name for name in table.columns if name not in (STEPS | {EXPOSED} if with_steps else REPEATS)]
     own += ["batch_size_per_device"] if with_steps else []
-    for name in ("nodes", "devices", value, *(("batch_size_per_device",) if with_steps else ())):
-        numbers = pd.to_numeric(table[name], errors="coerce")
-        wrong = ~(np.isfinite(numbers) & (numbers > 0))
-        if wrong.any():
-            first = int(np.flatnonzero(wrong)[0])
-            raise TableError(f"{path}: {name} is {table[name].iloc[first]} in row {first + 1}, not above 0")
-        table[name] = numbers
-    groups = table.groupby(own, sort=False, dropna=False) if own else [((path.stem,), table)]
-    found = [
-        series
-        for key, rows in groups
-        if (series := _series(path.name, tuple(map(str, key)), rows, with_steps)) is not None
-    ]
-    if not found:
-        raise TableError(
-            f"{path} has no series with {FEWEST_COUNTS} device counts that fill nodes: parts that divide a "
-            "node evenly, and whole nodes" + ("" if with_steps else ", each with two repeats or more")
-        )
-    return found
+    found = (
+        _series(path.name, tuple(map(str, key)), rows, with_steps)
+        for key, rows in table.groupby(own, sort=False, dropna=False)
+    )
+    return [series for series in found if series is not None]
 
 
 def _series(table: str, key: tuple[str, ...], rows: pd.DataFrame, with_steps: bool) -> ReplayedSeries | None:
@@ -134,7 +106,7 @@ def _series(table: str, key: tuple[str, ...], rows: pd.DataFrame, with_steps: bo
             speeds[devices] = [float(np.median(rates))] if with_steps else rates.tolist()
     if len(shapes) < FEWEST_COUNTS:
         return None
-    return ReplayedSeries(table, ", ".join(key), key[0], shapes, batch, speeds)
+    return ReplayedSeries(table, ", ".join(key), shapes, batch, speeds)
 
 
 @cache
@@ -308,87 +280,3 @@ def _points(spec: AnyExperiment) -> Iterator[tuple[int, Point]]:
 
 def _answer(replay: Replay, decision: Decision, repeats: Mapping[int, int], rounds: int) -> Answer:
     return Answer(decision.devices, decision.clear, repeats, rounds, replay.device_hours(repeats))
-
-
-def bisection(replay: Replay) -> Answer:
-    """Single runs that halve the counts in question; then the answer and its neighbours are confirmed.
-
-    Assumes that efficiency only falls with the devices, and that speed^2 / devices has one peak: the middle
-    of the counts between the best so far and the next measured one is measured next. The counts on both
-    sides of the answer are measured in any case. The answer and the baseline then get the fewest repeats,
-    and what the decision leaves open gets more, as in ``chosen_study``.
-    """
-    experiment = AnalysisSpec(NAME, replay.spec(chosen=True))
-
-    def judged(number: int, found: Conclusion, asked: Mapping[str, int]) -> Round:
-        names = {devices: point.name for devices, point in _points(experiment.spec)}
-        repeats = {devices: asked[name] for devices, name in names.items()}
-        wanted = _bisected(replay, repeats, found.decision)
-        points = [
-            JudgedPoint(
-                point=name,
-                asked=asked[name],
-                completed=asked[name],
-                half_width_fraction=None,
-                verdict="undecided" if devices in wanted else "not needed",
-                next_asked=wanted.get(devices, asked[name]),
-            )
-            for devices, name in names.items()
-        ]
-        return Round(experiment=NAME, number=number, rule=replay.repeats, points=points)
-
-    return _walk(replay, experiment, judged)
-
-
-def _bisected(replay: Replay, repeats: Mapping[int, int], decision: Decision) -> dict[int, int]:
-    """The counts to measure next, with their repeats; none at the end."""
-    counts, rule, fewest = replay.series.counts, replay.rule, replay.repeats.min
-    base, measured = counts[0], [devices for devices in counts if repeats[devices]]
-    best = _best(replay, repeats)
-    if best is not None and repeats[best] >= fewest:
-        best = decision.devices
-    following = _next_of(counts, measured, best, rule)
-    if following is not None:
-        return {following: 1, base: max(repeats[base], fewest)}
-    wanted = {devices: fewest for devices in (base, best) if devices and repeats[devices] < fewest}
-    for devices, more in decision.undecided.items() if not wanted else ():
-        n = repeats[devices]
-        if n and more > 0 and n < replay.repeats.max:
-            wanted[devices] = min(max(n + min(more, n), ENOUGH_REPEATS), replay.repeats.max)
-    return wanted
-
-
-def _best(replay: Replay, repeats: Mapping[int, int]) -> int | None:
-    """The answer as if the mean speeds so far were the truth."""
-    counts = replay.series.counts
-    logs = [np.log(replay.speeds[devices][: repeats[devices] or 1]).mean() for devices in counts]
-    devices = np.array(counts, dtype=float)
-    samples = replay.samples if replay.steps is None else replay.steps * devices
-    times = RunTimes(0.0, np.broadcast_to(samples, devices.shape), devices, np.zeros_like(devices))
-    only = np.array([repeats[each] > 0 for each in counts])
-    index = int(answers(np.array([logs]), devices, replay.rule, times, only).index[0])
-    return None if index < 0 else counts[index]
-
-
-def _next_of(
-    counts: Sequence[int], measured: Sequence[int], best: int | None, rule: DecisionRule
-) -> int | None:
-    """The middle of the counts in question; None if both neighbours of the best are measured.
-
-    Counts that differ by less than a gain worth having are one answer.
-    """
-    if best is None:
-        above = [each for each in counts if each > max(measured)]
-        return above[len(above) // 2] if above else None
-    worth = 1 + rule.min_gain
-    next_above = min((each for each in measured if each > best), default=math.inf)
-    next_below = max((each for each in measured if each < best), default=0)
-    above = [each for each in counts if best * worth < each < next_above]
-    below = [each for each in counts if next_below < each and each * worth <= best]
-    if rule.deadline_minutes is not None:
-        above = []
-    elif not rule.without_criterion:
-        # efficiency falls: of fewer devices only the neighbour is of interest
-        below = [] if above else below[-1:]
-    gap = max(above, below, key=len)
-    return gap[len(gap) // 2] if gap else None
