@@ -1,14 +1,14 @@
 """Causes in studies whose truth is planted: how often they are found, and how often one is invented.
 
-The whole table is `python benchmarks/run.py truth`; here are few draws of it, with fixed seeds.
+The whole table is `python -m tests.truth`; here are few draws of it, with fixed seeds.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from benchmarks.truth_causes import FOUND, Truth, false_cause_rates, found_cause_rates, planted_runs
 from scipy.stats import binom
+from tests.truth.causes import FOUND, Truth, false_cause_rates, found_cause_rates, planted_runs
 
 
 @pytest.mark.parametrize("cause", FOUND)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from benchmarks.planted_studies import Circumstances, Planted, Rates, answer, run_table
+from tests.truth.studies import Circumstances, Planted, Rates, answer, run_table
 from tests.unit.analysis.decisions import decision_on
 from tests.unit.analysis.planted_tables import ALONE, at, make_runs
 from tests.unit.analysis.reference import next_bound

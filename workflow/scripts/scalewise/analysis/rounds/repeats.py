@@ -4,8 +4,8 @@ Without ``until_interval`` the decision is made after each round. Where it is no
 counts, those two get as many more repeats as would tell them apart if they are as different as they look, at
 most twice as many at a time; the others get none. A baseline that shares no session with a count that was
 added later is measured again beside it. It ends when the decision is clear, or when no number of
-repeats would make it so. What looking again and again costs is simulated by ``python benchmarks/run.py
-truth`` (docs/statistics.md).
+repeats would make it so. What looking again and again costs is simulated by ``python -m tests.truth``
+(docs/statistics.md).
 
 A point with fewer than ``min`` undisturbed runs gets others in place of the disturbed ones, at most ``min``
 in all: a machine that is never quiet is not waited for.

@@ -4,7 +4,7 @@ Rates scatter by factors, so they are compared on logarithms, by Welch's t (Biom
 samples may differ in size and in scatter. That assumes that logarithms of repeats are about normal. Ranks
 assume less, but three runs that scatter by 10 % against twenty that scatter by 1 % cover the truth in 76 %
 of the studies by ranks that state 95 %, and no method by ranks does better with three. What the assumption
-costs where it does not hold is simulated: ``python benchmarks/run.py truth``, docs/statistics.md.
+costs where it does not hold is simulated: ``python -m tests.truth``, docs/statistics.md.
 """
 
 from __future__ import annotations

@@ -1,0 +1,423 @@
+"""Print the tables of docs/statistics.md: how often decisions, intervals and causes are wrong.
+
+    python -m tests.truth
+
+Studies with a known truth are simulated, and go the way of real ones from the table of their runs on. A
+decision is silently wrong if it loses more than the gain worth having (``decision.min_gain``) against the
+right one, and neither the answer nor a caution says that it may. The exit status is 1 if a rate misses its
+target. It takes half an hour on two cores; seeds are fixed, so the numbers are the same each time.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+sys.path[:0] = [str(Path(__file__).parents[2] / "workflow" / "scripts")]
+
+# ruff: noqa: E402  the path comes first
+from tests.truth.causes import false_cause_rates, found_cause_rates
+from tests.truth.studies import (
+    DOUBLED,
+    SERIES,
+    STUDIES,
+    Circumstances,
+    Planted,
+    answer,
+    judge,
+    run_table,
+)
+
+from scalewise.analysis.comparison.confounding import confounding_sentences, trend_sentences
+from scalewise.analysis.comparison.gains import gains
+from scalewise.analysis.decision.choice import verdict
+from scalewise.analysis.decision.decision import decide
+from scalewise.analysis.laws import fit_laws
+from scalewise.analysis.rounds.repeats import judge as judge_repeats
+from scalewise.analysis.rounds.repeats import judge_point
+from scalewise.analysis.scaling import known_columns, option_table, scaling_table
+from scalewise.analysis.statistics.intervals import geometric_interval
+from scalewise.analysis.statistics.ratios import ratio_of
+from scalewise.plan.config.experiment import DecisionRule, Repeats
+
+SCATTERS = (0.01, 0.03, 0.1)
+REPEATS = (3, 6, 10)
+STUDIES_A_CELL = 100
+DISTURBED_A_CELL = 50
+"""Studies that are disturbed, or that go on until their decision is clear."""
+CAUSES_A_CELL = 40
+DRAWS = 20_000
+"""Samples for the coverage of an interval that needs no study around it."""
+
+MOST_WRONG = 0.05
+"""Silently wrong decisions that are tolerated if repeats scatter by at most 3 %, and false sentences."""
+UP_TO_SCATTER = 0.03
+SEED = 20260131
+ADAPTIVE = Repeats(min=3, max=10)
+
+Draw = Callable[[np.random.Generator, int], np.ndarray]
+
+
+def _skewed(generator: np.random.Generator, n: int) -> np.ndarray:
+    """Runs that are sometimes slow and never fast."""
+    return 1 - generator.exponential(1, n)
+
+
+def _heavy(generator: np.random.Generator, n: int) -> np.ndarray:
+    return generator.standard_t(3, n) / math.sqrt(3)
+
+
+def _disturbed(generator: np.random.Generator, n: int) -> np.ndarray:
+    """One run in ten is slower by five times the scatter."""
+    return generator.standard_normal(n) - 5 * (generator.random(n) < 0.1)
+
+
+SHAPES: Mapping[str, Draw] = {
+    "lognormal": lambda generator, n: generator.standard_normal(n),
+    "skewed": _skewed,
+    "heavy tails": _heavy,
+    "one run in ten slower by 5 scatters": _disturbed,
+    "uniform": lambda generator, n: generator.uniform(-1, 1, n) * math.sqrt(3),
+    "two modes": lambda generator, n: generator.choice([-1.0, 1.0], n) + 0.2 * generator.standard_normal(n),
+}
+UNEQUAL = {
+    "3 runs at 10 % against 20 at 1 %": ((3, 0.1), (20, 0.01)),
+    "3 at 3 % against 3 at 1 %": ((3, 0.03), (3, 0.01)),
+    "3 at 3 % against 6 at 3 %": ((3, 0.03), (6, 0.03)),
+}
+CIRCUMSTANCES: Mapping[str, Circumstances] = {
+    "speed falls by 10 % over the study": Circumstances(trend=-0.1),
+    "every count on nodes of its own, 3 % apart": Circumstances(sticky_nodes=0.03),
+    "the most devices two days later, all 5 % faster": Circumstances(other_day=0.05),
+    "three times the scatter on the most devices": Circumstances(scatter_of_most=3.0),
+    "skewed noise": Circumstances(tail=_skewed),
+    "heavy tails (t, 3 degrees of freedom)": Circumstances(tail=_heavy),
+    "one run in ten slower by 5 scatters": Circumstances(tail=_disturbed),
+}
+DISTURBED = ("no gain at all", "efficiency far from 0.7", "the knee")
+"""Studies that are looked at under each of them."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Studies of one kind.
+
+    Args:
+        study: Key of ``STUDIES``.
+        scatter: Standard deviation of the logarithm of a run's speed.
+        n: Repeats; None for repeats until the decision is clear.
+        circumstances: Key of ``CIRCUMSTANCES``; empty for none.
+    """
+
+    study: str
+    scatter: float
+    n: int | None
+    circumstances: str = ""
+
+    @property
+    def studies(self) -> int:
+        """Number of studies."""
+        return DISTURBED_A_CELL if self.circumstances or self.n is None else STUDIES_A_CELL
+
+
+def main() -> int:
+    """Print all tables."""
+    undisturbed = [
+        Cell(study, scatter, n) for study in STUDIES for scatter in SCATTERS for n in (*REPEATS, None)
+    ]
+    disturbed = [
+        Cell(study, scatter, n, how)
+        for how in CIRCUMSTANCES
+        for study in DISTURBED
+        for scatter in SCATTERS[:2]
+        for n in REPEATS
+    ]
+    cells = [*undisturbed, *disturbed]
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
+        causes = {
+            "false cause": pool.submit(false_cause_rates, CAUSES_A_CELL),
+            "found": pool.submit(found_cause_rates, CAUSES_A_CELL),
+        }
+        found = dict(zip(cells, pool.map(verdicts, cells), strict=True))
+        rates = {kind: each.result() for kind, each in causes.items()}
+    ns = [f"n = {n}" for n in REPEATS]
+    _show(
+        "Shown to be worth its devices",
+        ["true gain", *(f"{s:.0%}, {n}" for s in SCATTERS for n in ns)],
+        power(),
+    )
+    _show("Decisions", ["study", "scatter", *ns, "until clear"], decisions(found))
+    _show("Disturbed studies", ["what disturbs it", "study", "scatter", *ns], disturbed_decisions(found))
+    of = ", ".join(map(str, REPEATS))
+    _show(
+        "Speedup of 8 devices", ["circumstances", f"covers, n = {of}", f"cautioned, n = {of}"], confounded()
+    )
+    _show("Ratios", ["noise", f"covers, n = {of}", f"equal called faster, n = {of}"], ratios())
+    _show("Repeats until 3 %", ["fewest", *(f"scatter {s:.0%}" for s in (0.01, 0.03, 0.06))], narrowed())
+    _show("Amdahl's serial fraction", ["counts scatter", f"covers, n = {of}"], laws())
+    options = {number: false_options(number) for number in (1, 4, 16)}
+    _show("Equal options", ["comparisons", "false"], [[str(k), f"{v:.1%}"] for k, v in options.items()])
+    swapped, excess = swapped_series(6)
+    _show("Six equal series", ["another chosen", "excess"], [[f"{swapped:.1%}", f"{excess:+.1%}"]])
+    _show("Causes", ["truth", "scatter", *ns], cause_rates(rates))
+    missed = [
+        f"{cell}: {share(counts, 'wrong'):.1%} silently wrong"
+        for cell, counts in found.items()
+        if cell.scatter <= UP_TO_SCATTER and share(counts, "wrong") > MOST_WRONG
+    ]
+    # the standard error of 200 studies is 1.5 %
+    missed += [
+        f"{number} equal options: {rate:.1%}" for number, rate in options.items() if rate > 2 * MOST_WRONG
+    ]
+    missed += [f"equal series: {swapped:.1%}"] if swapped > 2 * MOST_WRONG else []
+    for line in missed:
+        print(f"missed: {line}", file=sys.stderr)
+    return 1 if missed else 0
+
+
+def _show(title: str, headings: Sequence[str], rows: Iterator[list[str]] | Sequence[list[str]]) -> None:
+    lines = [headings, ["---"] * len(headings), *rows]
+    print(f"\n{title}\n", *(f"| {' | '.join(line)} |" for line in lines), sep="\n", flush=True)
+
+
+def verdicts(cell: Cell) -> Counter[str]:
+    """Number of studies with each verdict, and ``runs``, the number of all their runs."""
+    planted, how = STUDIES[cell.study], CIRCUMSTANCES.get(cell.circumstances, Circumstances())
+    generator = np.random.default_rng(SEED)
+    counts: Counter[str] = Counter()
+    for _ in range(cell.studies):
+        if cell.n is None:
+            runs = adaptive_runs(planted, generator, cell.scatter, how)
+        else:
+            runs = run_table(planted, generator, cell.scatter, cell.n, how)
+        counts[judge(planted, answer(planted, runs))] += 1
+        counts["runs"] += len(runs)
+    return counts
+
+
+def adaptive_runs(
+    planted: Planted, generator: np.random.Generator, scatter: float, how: Circumstances
+) -> pd.DataFrame:
+    """The runs of a study whose repeats go on until its decision is clear."""
+    every = run_table(planted, generator, scatter, ADAPTIVE.max, how)
+    asked = dict.fromkeys(planted.rates, ADAPTIVE.min)
+    while True:
+        runs = every[every["repeat"] <= every["devices"].map(asked)]
+        judged = judge_repeats("study", 1, runs, ADAPTIVE, answer(planted, runs))
+        if not judged.requests_more:
+            return runs
+        devices = runs["run"].map(lambda name: name.rpartition(".")[0])
+        of_point = dict(zip(devices, runs["devices"], strict=True))
+        asked |= {int(of_point[point.point]): point.next_asked for point in judged.points}
+
+
+def share(counts: Counter[str], verdict: str) -> float:
+    """Share of the studies with a verdict."""
+    return counts[verdict] / sum(count for each, count in counts.items() if each != "runs")
+
+
+def _wrong(counts: Counter[str]) -> str:
+    """Silently wrong / wrong but told, in per cent; the rest is right or near."""
+    return f"{100 * share(counts, 'wrong'):.0f} / {100 * share(counts, 'told'):.0f}"
+
+
+def decisions(found: Mapping[Cell, Counter[str]]) -> Iterator[list[str]]:
+    """Wrong decisions of studies that nothing disturbs."""
+    for study in STUDIES:
+        for scatter in SCATTERS:
+            clear = found[Cell(study, scatter, None)]
+            runs = f"({clear['runs'] / DISTURBED_A_CELL:.0f} runs)"
+            cells = [_wrong(found[Cell(study, scatter, n)]) for n in REPEATS]
+            yield [study, f"{scatter:.0%}", *cells, f"{_wrong(clear)} {runs}"]
+
+
+def disturbed_decisions(found: Mapping[Cell, Counter[str]]) -> Iterator[list[str]]:
+    """Wrong decisions of studies that something disturbs."""
+    for how in CIRCUMSTANCES:
+        for study in DISTURBED:
+            for scatter in SCATTERS[:2]:
+                cells = [_wrong(found[Cell(study, scatter, n, how)]) for n in REPEATS]
+                yield [how, study, f"{scatter:.0%}", *cells]
+
+
+def _joined(rates: Sequence[float], digits: int = 0) -> str:
+    return ", ".join(f"{100 * rate:.{digits}f}" for rate in rates) + " %"
+
+
+def ratios() -> Iterator[list[str]]:
+    """How often the 95 % interval of a ratio holds the true one, and how often equal samples differ."""
+    for name, draw in SHAPES.items():
+        covered, false = zip(*(coverage(n, 0.03, n, 0.03, draw) for n in REPEATS), strict=True)
+        yield [name, _joined(covered, 1), _joined(false, 1)]
+    for name, ((m, above), (n, below)) in UNEQUAL.items():
+        held, faster = coverage(m, above, n, below, SHAPES["lognormal"])
+        yield [name, _joined([held], 1), _joined([faster], 1)]
+
+
+def coverage(m: int, above: float, n: int, below: float, draw: Draw) -> tuple[float, float]:
+    """The share of 95 % intervals that hold a true ratio of 1, and of samples called faster at all."""
+    generator = np.random.default_rng(SEED)
+    # where the noise is not symmetric, equal samples have equal medians all the same
+    covered = false = 0
+    for _ in range(DRAWS):
+        ratio = ratio_of(
+            np.exp(above * draw(generator, m)).tolist(), np.exp(below * draw(generator, n)).tolist()
+        )
+        assert ratio is not None, "no sample is empty"
+        covered += ratio.at_least <= 1 <= ratio.at_most
+        false += ratio.at_least > 1
+    return covered / DRAWS, false / DRAWS
+
+
+def power() -> Iterator[list[str]]:
+    """How often more devices are shown to be worth having, by their true gain, if 5 % is required."""
+    worth, draws = 1 + DecisionRule().min_gain, DRAWS // 4
+    for gain in (0.0, 0.05, 0.1, 0.2):
+        cells = []
+        for scatter in SCATTERS:
+            for n in REPEATS:
+                generator = np.random.default_rng(SEED)
+                shown = 0
+                for _ in range(draws):
+                    more = (1 + gain) * np.exp(scatter * generator.standard_normal(n))
+                    fewer = np.exp(scatter * generator.standard_normal(n))
+                    ratio = ratio_of(more.tolist(), fewer.tolist())
+                    assert ratio is not None, "no sample is empty"
+                    shown += verdict(ratio, worth) == "shown"
+                cells.append(f"{shown / draws:.1%}")
+        yield [f"{gain:.0%}", *cells]
+
+
+def confounded() -> Iterator[list[str]]:
+    """Coverage of a speedup's 95 % interval under circumstances, and how often a caution reports them."""
+    planted = STUDIES["efficiency far from 0.7"]
+    further = {
+        "runs spread over equal nodes": Circumstances(),
+        # only somebody who knows the site can see these: each run is on a node of its own anyway
+        "every count in a rack of its own, 3 % apart": Circumstances(sticky_nodes=0.03, nodes_to_a_count=8),
+    }
+    for name, how in {**further, **CIRCUMSTANCES}.items():
+        covered, cautioned = [], []
+        for n in REPEATS:
+            generator = np.random.default_rng(SEED)
+            holds = warned = 0
+            for _ in range(STUDIES_A_CELL):
+                known = known_columns(run_table(planted, generator, 0.01, n, how))
+                ratio = gains(known).of("throughput", (SERIES, 8), (SERIES, 1))
+                assert ratio is not None, "every run has a throughput"
+                holds += ratio.at_least <= planted.rates[8] / planted.rates[1] <= ratio.at_most
+                warned += bool([*confounding_sentences(known), *trend_sentences(known)])
+            covered.append(holds / STUDIES_A_CELL)
+            cautioned.append(warned / STUDIES_A_CELL)
+        yield [name, _joined(covered), _joined(cautioned)]
+
+
+def narrowed(points: int = 8 * STUDIES_A_CELL) -> Iterator[list[str]]:
+    """Coverage of rates that got repeats until their 95 % interval was at most 3 % on either side."""
+    for least in (2, 3, 6):
+        rule = Repeats(min=least, max=10, until_interval=0.03)
+        yield [str(least), *(f"{_narrowed(rule, scatter, points):.0%}" for scatter in (0.01, 0.03, 0.06))]
+
+
+def _narrowed(rule: Repeats, scatter: float, points: int) -> float:
+    """The share of intervals that hold the true rate."""
+    generator = np.random.default_rng(SEED)
+    covered = 0
+    for _ in range(points):
+        rates = np.exp(scatter * generator.standard_normal(rule.max))
+        asked = rule.min
+        while True:
+            runs = pd.DataFrame({"outcome": "completed", "throughput_samples_per_second": rates[:asked]})
+            judged = judge_point("d1", runs, rule)
+            if judged.next_asked == asked:
+                break
+            asked = judged.next_asked
+        interval = geometric_interval(rates[:asked].tolist())
+        covered += interval.low <= 1 <= interval.high
+    return covered / points
+
+
+def laws(studies: int = 2 * STUDIES_A_CELL) -> Iterator[list[str]]:
+    """Coverage of Amdahl's serial fraction, where all device counts scatter alike and where one does not."""
+    for what, factor in (("alike", 1.0), ("three times as much on the most devices", 3.0)):
+        shares = []
+        for n in REPEATS:
+            generator = np.random.default_rng(SEED)
+            covered = fitted = 0
+            for _ in range(studies):
+                rates = {
+                    devices: (
+                        (100 / (0.05 + 0.95 / devices))
+                        * np.exp(0.02 * (factor if devices == 16 else 1) * generator.standard_normal(n))
+                    ).tolist()
+                    for devices in DOUBLED
+                }
+                law = fit_laws(SERIES, rates, "strong")[0]
+                if not law.refused:
+                    fraction = law.parameters["serial_fraction"]
+                    fitted += 1
+                    covered += fraction.low <= 0.05 <= fraction.high
+            shares.append(covered / fitted)
+        yield [what, _joined(shares)]
+
+
+def false_options(comparisons: int, studies: int = 2 * STUDIES_A_CELL) -> float:
+    """The share of studies in which one of several equal values of an option is called faster or slower."""
+    names = [f"v{value}" for value in range(comparisons + 1)]
+    planted = Planted({1: 100.0}, DecisionRule())
+    false = 0
+    for study in range(studies):
+        generator = np.random.default_rng(SEED + study)
+        drawn = [run_table(planted, generator, 0.03, 3, Circumstances()) for _ in names]
+        runs = [each.assign(loader=name, series=name) for name, each in zip(names, drawn, strict=True)]
+        table = option_table(pd.concat(runs, ignore_index=True), {"loader": names})
+        false += bool((table["p_adjusted"] <= 0.05).any())
+    return false / studies
+
+
+def swapped_series(series: int, studies: int = 2 * STUDIES_A_CELL) -> tuple[float, float]:
+    """The share of studies that choose another series, and the mean excess of the stated throughput."""
+    generator = np.random.default_rng(SEED)
+    planted = Planted({1: 100.0, 2: 180.0}, DecisionRule(min_efficiency=0.5))
+    swapped, excess = 0, 0.0
+    for _ in range(studies):
+        runs = pd.concat(
+            [
+                run_table(planted, generator, 0.03, 3, Circumstances()).assign(series=f"{SERIES} {index}")
+                for index in range(series)
+            ],
+            ignore_index=True,
+        )
+        known = known_columns(runs)
+        compared = gains(known)
+        decision = decide(
+            "study", scaling_table(known, "strong", None, compared), option_table(known, {}), planted.rule,
+            compared=compared, options_of={name: (("loader", name),) for name in known["series"]},
+        )  # fmt: skip
+        swapped += decision.series != f"{SERIES} 0"
+        stated = decision.numbers["throughput_samples_per_second"]
+        assert stated is not None, "its points have throughputs"
+        assert decision.devices is not None, "every point is efficient enough"
+        excess += float(stated) / planted.rates[decision.devices] - 1
+    return swapped / studies, excess / studies
+
+
+def cause_rates(tables: Mapping[str, pd.DataFrame]) -> Iterator[list[str]]:
+    """How often a cause is named that is not the truth, and how often the true one is found."""
+    for kind, table in tables.items():
+        for (truth, scatter), cells in table.groupby(["truth", "scatter"], sort=False):
+            yield [f"{kind}: {truth}", f"{scatter:.0%}", *(f"{100 * rate:.1f} %" for rate in cells["rate"])]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
