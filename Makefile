@@ -31,7 +31,7 @@ help:
 	@echo "make lint     check style, types and the workflow"
 	@echo "make slurm-lab  start a real Slurm cluster of four nodes on this machine (root on Debian or Ubuntu)"
 	@echo "make gpu      what only a GPU can show: tests and benchmark in under 14 minutes; writes docs/gpu.md"
-	@echo "make bench    measure speed and memory against plain PyTorch, torchvision and Snakemake"
+	@echo "make bench    measure speed against plain PyTorch, torchvision and Snakemake; writes docs/speed.md"
 	@echo "make generated  write what is generated: JSON Schemas, the table of keys, figure captions"
 	@echo "make clean    remove the virtual environment; results stay"
 
@@ -61,9 +61,8 @@ nightly: $(VENV)/dev.installed slurm-packages chromium
 	PYTHONPATH=workflow/scripts python -m tests.mutants
 
 # a machine with a GPU may have no network: nothing is installed, and where there is no .venv its own python is taken
-GPU_JSON ?= build/gpu.json
 gpu:
-	@$(PYTHON) -m benchmarks.on_gpu --json "$(GPU_JSON)" --into docs/gpu.md
+	@$(PYTHON) -m benchmarks.on_gpu --write
 
 slurm-lab: $(VENV)/dev.installed slurm-packages
 	python tests/slurm/lab.py up
@@ -94,7 +93,7 @@ lint: $(VENV)/dev.installed
 	snakemake --lint
 
 bench: $(VENV)/dev.installed chromium
-	python benchmarks/run.py
+	python benchmarks/run.py --write
 
 generated: $(VENV)/run.installed
 	python workflow/scripts/write_generated.py

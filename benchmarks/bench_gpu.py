@@ -19,22 +19,21 @@ TF32; without options ours are told TF32 for all products.
 
 from __future__ import annotations
 
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, TypeVar
 
-from .gpu_record import GpuRecord, Part, describe_machine, gpu_missing
 from .gpu_training import (
     CROPS,
     Accelerator,
     Work,
     batches_alone,
+    gpu_missing,
+    gpu_name,
     guide,
     image_flops,
     loop_and_bare_loop,
@@ -60,7 +59,6 @@ TARGETS = {"H200": 27_000, "H100": 23_000}
 
 LEAST_RESIDENT = 10.0
 MOST_OVERHEAD = 1.01
-LONGEST_SECONDS = 3600.0
 
 
 @dataclass(frozen=True)
@@ -128,53 +126,26 @@ def _answer(sender: Connection, way: Callable[..., object], arguments: Sequence[
         sender.send((None, f"{type(error).__name__}: {error}".splitlines()[0]))
 
 
-def rows(
-    only: Sequence[str] = (),
-    file: Path | None = None,
-    accelerator: Accelerator = "cuda",
-    limit_seconds: float | None = None,
-) -> list[Row]:
-    """The tables of all parts, or of some; one line that says so where there is no GPU.
+def rows(part: str, accelerator: Accelerator, deadline: float) -> list[Row]:
+    """The table of a part; one line that says so if there is no GPU.
 
     Args:
-        only: parts; empty for all.
-        file: a record that is told each part as it ends.
+        part: Key of ``PARTS``.
         accelerator: ``cpu`` rehearses, made small.
-        limit_seconds: for all parts together, an hour if None; those for which none are left are named.
+        deadline: monotonic seconds; what has not ended then is named.
     """
     if accelerator == "cuda" and (why := gpu_missing()):
         return [Row(what="gpu", ours=why, n=0)]
-    deadline = time.monotonic() + (LONGEST_SECONDS if limit_seconds is None else limit_seconds)
-    # in a process of its own too: this one holds nothing of the GPU
-    unnamed = Bench(accelerator, deadline, "")
-    machine = unnamed.measure(describe_machine, accelerator)
-    bench = replace(unnamed, gpu=machine["GPU"])
-    print(", ".join(f"{name} {value}" for name, value in machine.items()), flush=True)
-    if file is not None:
-        replace(GpuRecord.read(file), machine=machine).write(file)
+    bench = Bench(accelerator, deadline, "")
     table = []
-    for name in only or PARTS:
-        part = measured_part(name, bench)
-        table += [*part.rows, *([_missing(part)] if part.missing else [])]
-        if file is not None:
-            GpuRecord.read(file).with_part(part).write(file)
-    return table
-
-
-def measured_part(name: str, bench: Bench) -> Part:
-    """A part's rows as far as they were measured, and why the others were not."""
-    print(f"gpu: {name} ...", file=sys.stderr, flush=True)
-    began, found, missing = time.monotonic(), [], ""
     try:
-        for row in PARTS[name](bench):
-            found.append(row)
+        # in a process of its own, too: this one holds nothing of the GPU
+        bench = replace(bench, gpu=bench.measure(gpu_name, accelerator))
+        for row in PARTS[part](bench):
+            table.append(row)
     except (TimeoutError, RuntimeError) as error:
-        missing = f"{error}. `python benchmarks/run.py gpu --only {name}` measures it alone"
-    return Part(name, round(time.monotonic() - began, 1), found, missing)
-
-
-def _missing(part: Part) -> Row:
-    return Row(what=f"gpu: {part.name}, not measured", ours=part.missing, n=0, target="measured", met=False)
+        table.append(Row(what=f"gpu: {part}", ours=f"{error}", n=0, target="measured", met=False))
+    return table
 
 
 # --- parts --------------------------------------------------------------------------------------------

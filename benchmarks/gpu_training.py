@@ -44,6 +44,20 @@ PASSES_OF_A_STEP = 3
 """A backward pass computes twice what the forward pass does."""
 
 
+def gpu_missing() -> str:
+    """Say why no GPU can be used; empty where one can."""
+    if torch.cuda.is_available():
+        return ""
+    built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
+    return f"no GPU: torch {torch.__version__}, {built}, sees none (CUDA_VISIBLE_DEVICES={visible})"
+
+
+def gpu_name(accelerator: Accelerator) -> str:
+    """The name of the GPU; empty in a rehearsal."""
+    return torch.cuda.get_device_name(0) if accelerator == "cuda" else ""
+
+
 @dataclass(frozen=True)
 class Work:
     """What is trained, and for how long.

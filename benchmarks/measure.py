@@ -18,12 +18,10 @@ from typing import Literal
 _HEADINGS = ("what", "ours", "reference", "ratio median (min to max)", "n", "target")
 
 
+SCRIPTS = Path(__file__).resolve().parents[1] / "workflow" / "scripts"
+
 Clock = Literal["cpu", "wall"]
 CLOCKS: tuple[Clock, ...] = ("cpu", "wall")
-
-
-class TableError(ValueError):
-    """A table that a benchmark cannot use; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -220,14 +218,30 @@ def step_row(
 
 def machine_line() -> str:
     """Where and when the figures were taken, and with which versions."""
+    from scalewise.ranks.monitoring.environments import source_version  # noqa: PLC0415  it imports torch
+
     # a borrowed machine with a GPU may lack what only plans
-    packages = ", ".join(
-        f"{name} {version(name)}" for name in ("torch", "torchvision", "snakemake") if find_spec(name)
-    )
-    return (
-        f"{_cpu_model()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}, "
-        f"Python {platform.python_version()}, {packages}, {datetime.now(UTC):%Y-%m-%d}"
-    )
+    known = (name for name in ("torch", "torchvision", "snakemake") if find_spec(name))
+    parts = [
+        f"{datetime.now(UTC):%Y-%m-%d}",
+        f"commit {source_version(SCRIPTS)[:7] or 'unknown'}",
+        *_gpu(),
+        f"{_cpu_model()}, {os.cpu_count()} cores",
+        f"{platform.system()} {platform.release()}",
+        f"Python {platform.python_version()}",
+        *(f"{name} {version(name)}" for name in known),
+    ]
+    return ", ".join(parts)
+
+
+def _gpu() -> list[str]:
+    import torch  # noqa: PLC0415  as above
+
+    from scalewise.ranks.monitoring.sensors import driver_version  # noqa: PLC0415
+
+    if not torch.cuda.is_available():
+        return []
+    return [torch.cuda.get_device_name(0), f"driver {driver_version()}", f"CUDA {torch.version.cuda}"]
 
 
 def markdown(rows: Sequence[Row]) -> str:

@@ -2,11 +2,11 @@
 
     python -m benchmarks.on_gpu                                the tests marked gpu, then the benchmark
     python -m benchmarks.on_gpu --accelerator cpu              a rehearsal where there is no GPU
-    pytest -m gpu --gpu-json build/gpu.json                    the tests alone
-    python benchmarks/run.py gpu --json build/gpu.json         the benchmark alone
+    pytest -m gpu --gpu-page docs/gpu.md                       the tests alone
+    python benchmarks/run.py gpu --write                       the benchmark alone
 
-It needs what is installed, no network and no Slurm. What has been shown stands in one JSON file, after every
-test and every part; the page gets its tables from it. The exit status is 1 where a test failed or a target
+It needs what is installed, no network and no Slurm. Both write their tables into docs/gpu.md, after every
+test and every part. The exit status is 1 where a test failed or a target
 was missed, and 0, with 0 tests run, where there is no GPU.
 """
 
@@ -23,10 +23,8 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-from .gpu_page import write_tables
-from .gpu_record import GpuRecord, gpu_missing
-
 ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "gpu.md"
 
 ALL_SECONDS = 800.0
 """Of tests and benchmark together: what is cut off then may take two graces more, of fourteen minutes."""
@@ -45,10 +43,9 @@ STREAMS = 6
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run tests and benchmark, write record and page, and return the exit status."""
+    """Run tests and benchmark, and return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--json", type=Path, default=ROOT / "build" / "gpu.json", help="the record to write")
-    parser.add_argument("--into", type=Path, help="the page whose tables are replaced, such as docs/gpu.md")
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/gpu.md")
     parser.add_argument("--accelerator", choices=["cuda", "cpu"], default="cuda", help="cpu: a rehearsal")
     options = parser.parse_args(arguments)
     if missing := [name for name in NEEDED if find_spec(name) is None]:
@@ -58,27 +55,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
+    from .gpu_training import gpu_missing  # noqa: PLC0415  it needs them
+
     if options.accelerator == "cuda" and (why := gpu_missing()):
         print(
             f"{why}. 0 tests run; `python -m benchmarks.on_gpu --accelerator cpu` rehearses them on the CPU."
         )
         return 0
     began = time.monotonic()
-    record: Path = options.json.absolute()
-    record.unlink(missing_ok=True)  # an earlier one tells of another machine, or of another commit
     chosen = ["--accelerator", options.accelerator]
     # what is needed may have been brought in by PYTHONPATH
     folders = [str(ROOT / "workflow" / "scripts"), str(ROOT), os.environ.get("PYTHONPATH")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, folders))}
     side_by_side = ["--numprocesses", str(STREAMS), "--no-loadscope-reorder"]
-    tests = ["-m", "pytest", "-m", "gpu", "--quiet", *side_by_side, "--gpu-json", str(record), *chosen]
+    page = ["--gpu-page", str(PAGE)] if options.write else []
+    tests = ["-m", "pytest", "-m", "gpu", "--quiet", *side_by_side, *page, *chosen]
     statuses = [run(tests, environment, MOST_TEST_SECONDS)]
     left = max(ALL_SECONDS - (time.monotonic() - began), 1.0)
-    bench = ["benchmarks/run.py", "gpu", "--json", str(record), "--limit-seconds", f"{left:.0f}", *chosen]
+    write = ["--write"] if options.write else []
+    bench = ["benchmarks/run.py", "gpu", "--limit-seconds", f"{left:.0f}", *write, *chosen]
     statuses.append(run(bench, environment, left + GRACE_SECONDS))
-    if options.into is not None:
-        write_tables(options.into, GpuRecord.read(record))
-    print(f"{time.monotonic() - began:.0f} s; {record}")
+    print(f"{time.monotonic() - began:.0f} s")
     return 1 if any(statuses) else 0
 
 

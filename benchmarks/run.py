@@ -1,6 +1,7 @@
-"""Speed and memory against targets: ``python benchmarks/run.py [name ...]``.
+"""Speed and predictions against targets: ``python benchmarks/run.py [name ...]``.
 
-Prints a Markdown table; exit status 1 when a target is missed.
+Prints a Markdown table for each benchmark, and with ``--write`` puts it into the page of docs that has a
+place for it. The exit status is 1 when a target is missed.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from importlib import import_module
 from multiprocessing import get_context
@@ -17,35 +20,28 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "workflow" / "scripts")]
 
 # ruff: noqa: E402  the path comes first
-from benchmarks.measure import Row, TableError, machine_line, markdown
+from benchmarks.measure import Row, machine_line, markdown
+from benchmarks.page import write_table
 
 from scalewise.plan.jobs.launch import thread_environment
 
-BENCHMARKS = (*("loop", "loader", "training", "gpu", "plan", "published", "design", "own-cost"),)
+BENCHMARKS = ("loop", "loader", "training", "gpu", "plan", "published", "design", "own-cost")
+
+NAMED_ONLY = ("study", "own-scripts", "allocation")
+"""Not among all, a quarter of an hour or more each: study on a machine that does nothing else, allocation
+where Slurm is, own-scripts with packages that Scalewise does not need."""
 
 GPU_PARTS = ("wide-resnet", "loop", "loader", "resnet18", "transformer")
-
-NAMED_ONLY = ("study", "truth", "own-scripts", "allocation")
-"""Not among all, a quarter of an hour or more each: study on a machine that does nothing else, allocation as
-root with Slurm, truth on all cores, own-scripts with packages that Scalewise does not need."""
+GPU_SECONDS = 3600.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the benchmarks named, or all, and print their table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Run the benchmarks named, or all, and print their tables."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     known = (*BENCHMARKS, *NAMED_ONLY)
     about = f"of {', '.join(known)}; all but {', '.join(NAMED_ONLY)}, which take long"
     parser.add_argument("names", nargs="*", metavar="benchmark", help=about)
-    parser.add_argument(
-        "--table",
-        type=Path,
-        action="append",
-        default=[],
-        help="published, design: CSV file in place of the default ones",
-    )
-    parser.add_argument(
-        "--json", type=Path, help="published, design, gpu: file that receives every point, case or part"
-    )
+    parser.add_argument("--write", action="store_true", help="put the tables into the pages of docs")
     parser.add_argument(
         "--repositories", type=Path, help="own-scripts: folder of git repositories, owner+name"
     )
@@ -57,55 +53,53 @@ def main(arguments: list[str] | None = None) -> int:
         "--accelerator", choices=["cuda", "cpu"], default="cuda", help="gpu: cpu rehearses it, made small"
     )
     parser.add_argument(
-        "--limit-seconds", type=float, help="gpu: for all parts together; what has not ended then is cut off"
+        "--limit-seconds",
+        type=float,
+        default=GPU_SECONDS,
+        help="gpu: for all parts together; what has not ended then is cut off",
     )
     options = parser.parse_args(arguments)
-    names = options.names or list(BENCHMARKS)
-    if unknown := set(names) - set(known):
+    if unknown := set(options.names) - set(known):
         parser.error(f"no benchmark named {', '.join(sorted(unknown))}; known: {', '.join(known)}")
-    if options.table and names not in (["published"], ["design"]):
-        parser.error("--table is for published alone, or design alone")
-    if options.json and names not in (["published"], ["design"], ["gpu"]):
-        parser.error("--json is for published alone, design alone, or gpu alone")
-    if missing := [str(path) for path in options.table if not path.is_file()]:
-        parser.error(f"there is no file {', '.join(missing)}")
-    if (options.repositories or options.python) and names != ["own-scripts"]:
-        parser.error("--repositories and --python are for own-scripts alone")
-    if options.only and names not in (["own-scripts"], ["gpu"]):
-        parser.error("--only is for own-scripts alone, or gpu alone")
-    if (options.accelerator == "cpu" or options.limit_seconds is not None) and names != ["gpu"]:
-        parser.error("--accelerator and --limit-seconds are for gpu alone")
-    if "gpu" in names and (unknown := set(options.only) - set(GPU_PARTS)):
+    if unknown := set(options.only) - set(GPU_PARTS) if "gpu" in options.names else set():
         parser.error(f"gpu has no part named {', '.join(sorted(unknown))}; known: {', '.join(GPU_PARTS)}")
-    arguments_of = {
-        "gpu": (options.only, options.json, options.accelerator, options.limit_seconds),
-        "published": (options.table, options.json),
-        "design": (options.table, options.json),
-        "own-scripts": (options.repositories, options.python, options.only),
-    }
     os.environ.update(thread_environment(1))
-    print(machine_line(), flush=True)
-    rows: list[Row] = []
-    for name in names:
-        print(f"{name} ...", file=sys.stderr, flush=True)
+    missed = []
+    for name, words in tables(options):
+        command = f"python benchmarks/run.py {name}"
+        print(f"{command} ...", file=sys.stderr, flush=True)
         # a process each: one pins itself to a core, another must be small to weigh its children
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-            try:
-                rows += pool.submit(run, name, *arguments_of.get(name, ())).result()
-            except TableError as error:
-                parser.error(str(error))
-    print(f"\n{markdown(rows)}")
-    missed = [row for row in rows if not row.met]
+            rows, machine = pool.submit(run, name.split()[0], *words).result()
+        missed += [row for row in rows if not row.met]
+        table = f"{markdown(rows)}\n\n{machine}"
+        print(f"\n{table}\n", flush=True)
+        if options.write and rows and (page := write_table(command, table)):
+            print(f"written into {page.relative_to(ROOT)}", file=sys.stderr)
     for row in missed:
         figures = ", ratio ".join(filter(None, (row.ours, row.ratio)))
         print(f"missed: {row.what}: {figures}; target {row.target}", file=sys.stderr)
     return 1 if missed else 0
 
 
-def run(name: str, *arguments: object) -> list[Row]:
-    """The rows of one benchmark."""
-    rows: list[Row] = import_module(f"benchmarks.bench_{name.replace('-', '_')}").rows(*arguments)
-    return rows
+def tables(options: argparse.Namespace) -> Iterator[tuple[str, tuple[object, ...]]]:
+    """The name of each table that is to be made, and what its benchmark is given."""
+    for name in options.names or BENCHMARKS:
+        if name == "own-scripts":
+            yield name, (options.repositories, options.python, options.only)
+        elif name == "gpu":
+            deadline = time.monotonic() + options.limit_seconds
+            for part in options.only or GPU_PARTS:
+                yield f"gpu --only {part}", (part, options.accelerator, deadline)
+        else:
+            yield name, ()
+
+
+def run(name: str, *arguments: object) -> tuple[list[Row], str]:
+    """The rows of one benchmark, and on which machine they were made."""
+    benchmark = import_module(f"benchmarks.bench_{name.replace('-', '_')}")
+    rows: list[Row] = benchmark.rows(*arguments)
+    return rows, machine_line()
 
 
 if __name__ == "__main__":

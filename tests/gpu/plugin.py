@@ -1,8 +1,8 @@
-"""Tests marked `gpu`: skipped where there is no GPU, rehearsed on the CPU, kept as a record.
+"""Tests marked `gpu`: skipped where there is no GPU, rehearsed on the CPU, kept in a page.
 
     pytest -m gpu                      on a machine with a GPU
     pytest -m gpu --accelerator cpu    a rehearsal: all that does not need CUDA itself
-    pytest -m gpu --gpu-json FILE      writes what they have shown
+    pytest -m gpu --gpu-page FILE      writes what they have shown into docs/gpu.md
 
 A test tells a figure by pytest's own fixture: `record_property("figure", "3.02 copies")`.
 """
@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 import pytest
-from benchmarks.gpu_record import Check, GpuRecord, describe_machine, gpu_missing
+from tests.gpu.page import Check, describe_machine, gpu_missing, write_checks
 from tests.words_of_tests import words_of
 
 FIGURE, WORDS = "figure", "gpu words"
@@ -33,13 +34,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="cuda",
         help="what tests marked gpu train on: cpu rehearses them where there is no GPU",
     )
-    group.addoption("--gpu-json", type=Path, metavar="FILE", help="write what they have shown, as JSON")
+    group.addoption("--gpu-page", type=Path, metavar="FILE", help="write what they have shown into this page")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Registers the mark and, in the process that hears of all tests, the collector where it is asked for."""
     config.addinivalue_line("markers", "gpu: needs a GPU, and is skipped where there is none")
-    file: Path | None = config.getoption("--gpu-json")
+    file: Path | None = config.getoption("--gpu-page")
     if file is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Collector(file.absolute(), config), "gpu-collector")
 
@@ -135,14 +136,12 @@ class Collector:
         self.write()
 
     def write(self) -> None:
-        """Put these checks into the record, beside what else it holds."""
-        # nothing has run where all were skipped, and an earlier record is better than none
+        """Put these checks into the page."""
+        # nothing has run where all were skipped, and an earlier table is better than none
         if any(check.outcome in {"passed", "failed"} for check in self._checks.values()):
-            record = GpuRecord.read(self._file)
-            machine = record.machine or self._machine()
-            checks = list(self._checks.values())
-            replace(record, machine=machine, checks=checks).write(self._file)
+            write_checks(self._file, self._machine, list(self._checks.values()))
 
+    @cached_property
     def _machine(self) -> dict[str, str]:
         try:
             return describe_machine(self._config.getoption("--accelerator"))

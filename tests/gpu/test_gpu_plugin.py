@@ -1,15 +1,19 @@
-"""Tests marked `gpu` are skipped with the reason, rehearsed where that is asked for, and kept as a record."""
+"""Tests marked `gpu` are skipped with the reason, rehearsed where that is asked for, and kept in a page."""
 
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from benchmarks.gpu_record import Check, GpuRecord, Part
+from tests.gpu.page import BEGIN, END, Check, shown
 
 ROOT = Path(__file__).parents[2]
 PLUGIN = ("-p", "tests.gpu.plugin", "-p", "no:cacheprovider")
+PAGE = f"before\n{BEGIN}\nold\n{END}\nafter\n"
 SOURCE = """
 import pytest
 
@@ -41,40 +45,66 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
 
-def test_without_a_gpu_tests_are_skipped_with_the_reason_and_no_record_is_written(
+def test_without_a_gpu_tests_are_skipped_with_the_reason_and_the_page_stays(
     pytester: pytest.Pytester,
 ) -> None:
     pytester.makepyfile(test_it=SOURCE)
-    file = pytester.path / "gpu.json"
-    GpuRecord(machine={"GPU": "NVIDIA H200"}).write(file)
-    done = pytester.runpytest_subprocess(*PLUGIN, "-rs", "-m", "gpu", "--gpu-json", file)
+    page = pytester.path / "gpu.md"
+    page.write_text(PAGE)
+    done = pytester.runpytest_subprocess(*PLUGIN, "-rs", "-m", "gpu", "--gpu-page", page)
     done.assert_outcomes(skipped=4, deselected=1)
     done.stdout.fnmatch_lines(["*no GPU: torch * sees none (CUDA_VISIBLE_DEVICES=)"])
-    assert GpuRecord.read(file) == GpuRecord(machine={"GPU": "NVIDIA H200"}, checks=[], parts=[])
+    assert page.read_text() == PAGE
 
 
-def test_a_rehearsal_is_recorded_with_words_figures_and_reasons_beside_what_was_measured(
+def test_a_rehearsal_is_written_into_the_page_with_words_figures_and_reasons(
     pytester: pytest.Pytester,
 ) -> None:
     pytester.makepyfile(test_it=SOURCE)
-    file = pytester.path / "gpu.json"
-    GpuRecord(parts=[Part("loop", 1.0)]).write(file)
-    done = pytester.runpytest_subprocess(*PLUGIN, "-m", "gpu", "--accelerator", "cpu", "--gpu-json", file)
+    page = pytester.path / "gpu.md"
+    page.write_text(PAGE)
+    done = pytester.runpytest_subprocess(*PLUGIN, "-m", "gpu", "--accelerator", "cpu", "--gpu-page", page)
     done.assert_outcomes(passed=2, failed=1, skipped=1, deselected=1)
-    record = GpuRecord.read(file)
-    assert record.machine["GPU"] == "none: a rehearsal on the CPU"
-    assert [part.name for part in record.parts] == ["loop"]
-    assert [
-        Check(check.test, check.words, check.outcome, check.reason, tuple(check.figures))
-        for check in record.checks
-    ] == [
-        Check("test_it.py::test_of_a_size[1]", "of a size (1)", "passed", "", ("1 on cpu",)),
-        Check("test_it.py::test_of_a_size[2]", "of a size (2)", "passed", "", ("2 on cpu",)),
-        Check("test_it.py::test_that_fails", "Two numbers are equal", "failed", "assert 1 == 2"),
-        Check(
-            "test_it.py::test_that_asks_the_gpu",
-            "that asks the gpu",
-            "skipped",
-            "asks the GPU itself: no rehearsal on a CPU",
-        ),
+    before, found, after = re.split(f"{BEGIN}|{END}", page.read_text())
+    assert (before, after) == ("before\n", "\nafter\n")
+    lines = found.split("\n")
+    assert "2 passed, 1 failed, 1 skipped." in lines
+    assert "| of a size (1) | passed | 1 on cpu |" in lines
+    assert "| of a size (2) | passed | 2 on cpu |" in lines
+    assert "| Two numbers are equal | **failed**: assert 1 == 2 |  |" in lines
+    assert "- 1 tests: asks the GPU itself: no rehearsal on a CPU" in lines
+    assert "GPU none: a rehearsal on the CPU" in found
+    assert "old" not in found
+
+
+def test_tests_that_measured_nothing_are_counted_by_file_and_those_that_were_cut_off_named() -> None:
+    checks = [
+        Check("tests/a.py::one", "a | b", "failed", "AssertionError"),
+        Check("tests/a.py::two", "weights are equal", "passed"),
+        Check("tests/b.py::three", "not begun"),
     ]
+    text = shown({"GPU": "NVIDIA H200"}, checks)
+    for line in (
+        "| a / b | **failed**: AssertionError |  |",
+        "- `tests/a.py`: 1 more passed",
+        "- 1 tests of `tests/b.py`: no time was left",
+        "GPU NVIDIA H200.",
+    ):
+        assert line in text.split("\n"), line
+
+
+@pytest.mark.slow
+def test_a_part_of_the_benchmark_is_rehearsed_where_there_is_no_gpu() -> None:
+    words = ["gpu", "--accelerator", "cpu", "--only", "loop"]
+    command = [sys.executable, str(ROOT / "benchmarks" / "run.py"), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "| gpu: a step of our loop, against a bare loop" in done.stdout
+
+
+def test_without_a_gpu_make_gpu_says_so_and_runs_nothing() -> None:
+    command = [sys.executable, "-m", "benchmarks.on_gpu"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "no GPU: torch" in done.stdout
+    assert "0 tests run" in done.stdout

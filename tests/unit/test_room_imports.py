@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -148,6 +149,15 @@ def test_the_probe_imports_next_to_nothing_before_torch() -> None:
         "import sys",
         "import time",
     }
+
+
+@pytest.mark.parametrize(("folder", "other"), [("tests", "benchmarks"), ("benchmarks", "tests")])
+def test_tests_import_no_benchmark_and_benchmarks_no_test(folder: str, other: str) -> None:
+    """By a statement, or by a name that ``import_module`` gets."""
+    importing = re.compile(rf"^\s*(from|import) {other}\b|import_module\(f?[\"']{other}\b", re.MULTILINE)
+    files = sorted((ROOT / folder).rglob("*.py"))
+    assert len(files) > 10
+    assert [str(path) for path in files if importing.search(path.read_text(encoding="utf-8"))] == []
 
 
 @pytest.mark.parametrize(
