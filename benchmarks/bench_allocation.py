@@ -1,61 +1,79 @@
-"""Seconds that a Slurm job holds its allocation before its first rank starts, against a bare script.
+r"""Seconds that a Slurm job holds its allocation before its first rank starts, against a bare script.
 
-On the Slurm lab of the tests (root on Linux, with Slurm installed). Three jobs of the same shape in turn:
-sbatch and srun of a bare script; the smallest workflow that runs this srun by the executor plugin; Scalewise.
+Three jobs of the same shape in turn: sbatch and srun of a bare script; the smallest workflow that runs this
+srun by the executor plugin; Scalewise. On a login node, in a folder that its compute nodes share:
 
-    python benchmarks/run.py allocation
+    SBATCH_ACCOUNT=... SBATCH_PARTITION=... python benchmarks/run.py allocation
+
+or, as root, on the cluster that ``make slurm-lab`` starts, whose account is lab and whose partition is main:
+
+    python tests/slurm/lab.py run env SBATCH_ACCOUNT=lab SBATCH_PARTITION=main \
+        python benchmarks/run.py allocation
 """
 
 from __future__ import annotations
 
 import os
 import shlex
+import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import yaml
-from tests.prepared_digits import place_digits_of_study
-from tests.slurm.lab import Lab
-from tests.slurm.study import PROMPT, ROOT, SITE, TRAINING
 
 from .measure import Row, spread
 
+ROOT = Path(__file__).resolve().parents[1]
 ROUNDS = 12
 TARGET = 1.2
+LIMIT_SECONDS = 600
 RECORD = [sys.executable, str(Path(__file__).with_name("rank_delay.py"))]
 STEP = "--nodes=1 --ntasks=2 --cpus-per-task=1 --mpi=none"
+PLACE = ("SBATCH_ACCOUNT", "SBATCH_PARTITION")
 BARE = """
 rule train:
     output:
         "results/one/runs/d2.r1/summary.json",
     resources:
         mpi="", nodes=1, tasks=2, cpus_per_task=1, runtime=5,
-        slurm_account="lab", slurm_partition="main",
+        slurm_account="{account}", slurm_partition="{partition}",
     shell:
         "srun {step} {record} delay && touch {{output}}"
 """
+EXPERIMENT = {
+    "dataset": "digits",
+    "model": "linear",
+    "global_batch_size": 240,
+    "learning_rate": 0.05,
+    "epochs": 2,
+    "warmup_steps": 2,
+    "devices": [2],
+    "repeats": 1,
+    "predict": False,
+    "launcher": "srun",
+    "runtime_minutes": 5,
+}
 
 
 def rows() -> list[Row]:
     """Return how long each way takes, and how often it takes as long as the bare script."""
-    prefix = f"a{os.getpid()}n"
-    with tempfile.TemporaryDirectory(prefix="scalewise-allocation-") as folder:
-        lab = Lab.up(Path(tempfile.gettempdir()) / f"scalewise-{prefix}", prefix, nodes=1)
-        try:
-            ways: dict[str, Callable[[Lab, Path], float]] = {
-                "script": script, "workflow": workflow, "scalewise": scalewise,
-            }  # fmt: skip
-            seconds: dict[str, list[float]] = {name: [] for name in ways}
-            for turn in range(ROUNDS):
-                # in turn, so that a machine that drifts drifts for all
-                for name in list(ways)[:: 1 if turn % 2 else -1]:
-                    place = Path(folder) / f"{name}{turn}"
-                    place.mkdir()
-                    seconds[name].append(ways[name](lab, place))
-        finally:
-            lab.down()
+    if shutil.which("sbatch") is None or not all(map(os.environ.get, PLACE)):
+        return [Row(what="allocation", ours=f"needs sbatch, and {' and '.join(PLACE)}", n=0)]
+    ways: dict[str, Callable[[Path], None]] = {
+        "script": script, "workflow": workflow, "scalewise": scalewise,
+    }  # fmt: skip
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    with tempfile.TemporaryDirectory(prefix="scalewise-allocation-", dir=Path.cwd()) as folder:
+        for turn in range(ROUNDS):
+            # in turn, so that a machine that drifts drifts for all
+            for name in list(ways)[:: 1 if turn % 2 else -1]:
+                place = Path(folder) / f"{name}{turn}"
+                place.mkdir()
+                ways[name](place)
+                seconds[name].append(float((place / "delay").read_text(encoding="utf-8")))
     bare = seconds["script"]
     table = []
     for name, what in (
@@ -89,53 +107,56 @@ def rows() -> list[Row]:
     return table
 
 
-def script(lab: Lab, folder: Path) -> float:
+def script(folder: Path) -> None:
     """Submit srun of a bare script by sbatch."""
     line = f"srun {STEP} {shlex.join(RECORD)} delay"
-    options = ["--account=lab", "--partition=main", "--nodes=1", "--ntasks=2", "--time=5", "--wait"]
-    lab.run("sbatch", *options, "--wrap", line, cwd=folder)
-    return delay(folder)
+    work(folder, "sbatch", "--nodes=1", "--ntasks=2", "--time=5", "--wait", "--wrap", line)
 
 
-def workflow(lab: Lab, folder: Path) -> float:
+def workflow(folder: Path) -> None:
     """Run the same srun by the rule of a workflow that has nothing else."""
-    (folder / "Snakefile").write_text(BARE.format(step=STEP, record=shlex.join(RECORD)), encoding="utf-8")
-    snakemake(lab, folder, "--executor", "slurm", "--jobs", "1", "results/one/runs/d2.r1/summary.json")
-    return delay(folder)
+    account, partition = (os.environ[name] for name in PLACE)
+    record = shlex.join(RECORD)
+    text = BARE.format(step=STEP, record=record, account=account, partition=partition)
+    (folder / "Snakefile").write_text(text, encoding="utf-8")
+    snakemake(folder, "--executor", "slurm", "--jobs", "1", "results/one/runs/d2.r1/summary.json")
 
 
-def scalewise(lab: Lab, folder: Path) -> float:
+def scalewise(folder: Path) -> None:
     """Run a training of two ranks by the shipped workflow and profile."""
-    facts = SITE | {"prelude": [shlex.join([*RECORD, str(folder / "delay")])], "max_nodes": 1}
-    facts["slurm"] = {"account": "lab", "partition": "main", "gpu_request": "none"}
-    experiment = TRAINING | {"devices": [2], "launcher": "srun", "runtime_minutes": 5}
-    (folder / "site.yaml").write_text(yaml.safe_dump(facts), encoding="utf-8")
-    (folder / "study.yaml").write_text(yaml.safe_dump({"experiments": {"one": experiment}}), encoding="utf-8")
-    place_digits_of_study(folder)
-    shipped = (
-        "--snakefile",
-        str(ROOT / "workflow" / "Snakefile"),
-        "--profile",
-        str(ROOT / "profiles" / "slurm"),
+    account, partition = (os.environ[name] for name in PLACE)
+    site = {
+        "accelerator": "cpu",
+        "devices_per_node": 2,
+        "cpus_per_node": 2,
+        "max_nodes": 1,
+        "prelude": [shlex.join([*RECORD, str(folder / "delay")])],
+        "slurm": {"account": account, "partition": partition, "gpu_request": "none"},
+    }
+    (folder / "site.yaml").write_text(yaml.safe_dump(site), encoding="utf-8")
+    (folder / "study.yaml").write_text(yaml.safe_dump({"experiments": {"one": EXPERIMENT}}), encoding="utf-8")
+    shipped = ("--snakefile", str(ROOT / "workflow/Snakefile"), "--profile", str(ROOT / "profiles/slurm"))
+    snakemake(
+        folder, *shipped, "--config", "site=site.yaml", "--configfile", "study.yaml", "--until", "train"
     )
-    study = ("--config", "site=site.yaml", "--configfile", "study.yaml", "--until", "train")
-    snakemake(lab, folder, *shipped, *study)
-    return delay(folder)
 
 
-def snakemake(lab: Lab, folder: Path, *arguments: str) -> None:
-    """Run Snakemake on the lab's head; it looks at its jobs every two seconds."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    command: list[str | Path] = [
-        sys.executable,
-        PROMPT,
-        *arguments,
-        "--slurm-init-seconds-before-status-checks",
-        "2",
-    ]
-    lab.run(*command, cwd=folder, env={"PATH": path}, timeout=600)
+def snakemake(folder: Path, *words: str) -> None:
+    """Run Snakemake, which looks at its jobs after two seconds."""
+    status = ("--slurm-init-seconds-before-status-checks", "2")
+    work(folder, sys.executable, "-m", "snakemake", *words, *status)
 
 
-def delay(folder: Path) -> float:
-    """Read what the first rank has written."""
-    return float((folder / "delay").read_text(encoding="utf-8"))
+def work(folder: Path, *command: str) -> None:
+    """Run a command to its end; one that fails ends the benchmark with its output."""
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=os.environ | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{shlex.join(command)} failed:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
