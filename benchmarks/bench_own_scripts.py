@@ -1,10 +1,8 @@
 """Public training scripts, unedited, measured through the whole pipeline on CPUs.
 
 Each of public_scripts.py is taken from GitHub at its commit, or from a folder of repositories, and given
-made-up data. Scalewise measures it as a user's own program; then it runs once more without Scalewise, until
-it has printed as many losses. Held against each other are the samples of a step and what its arguments say,
-its own log of step times and ours of the same steps, and the losses of the two runs. Some must be refused,
-with the sentence that says why.
+made-up data. Scalewise measures it as a user's program. Compared are the samples of a step and what its
+arguments say, and its own log of step times and ours of the same steps.
 
     python benchmarks/run.py own-scripts [--repositories FOLDER] [--python INTERPRETER] [--only NAME ...]
 
@@ -19,15 +17,11 @@ import io
 import os
 import re
 import shutil
-import signal
-import socket
 import subprocess
 import sys
 import tarfile
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,7 +38,6 @@ WITHIN = 0.01
 """Of the script's own time for the same steps."""
 ENOUGH_SECONDS = 0.2
 """Own logs are rounded: less of them is no measure of one percent."""
-LONGEST_SECONDS = 600
 ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 SITE = {"accelerator": "cpu", "devices_per_node": 2, "cpus_per_node": 2}
 
@@ -75,7 +68,7 @@ def rows(repositories: Path | None = None, python: Path | None = None, only: Seq
 
 
 def row(script: PublicScript, place: Path, repositories: Path | None, python: str) -> Row:
-    """Measure one script, and run it without Scalewise."""
+    """Measure one script."""
     if missing := _missing(script, python):
         return _row(script, f"not run: {python} lacks {', '.join(missing)}")
     try:
@@ -83,23 +76,19 @@ def row(script: PublicScript, place: Path, repositories: Path | None, python: st
     except FetchError as error:
         return _row(script, f"not run: {error}")
     folder = place / script.folder
-    measured = measure(script, folder, python)
-    if measured.summary is None or measured.summary.outcome != "completed":
-        as_expected = bool(script.refused) and re.search(script.refused, measured.refusal) is not None
-        return _row(script, f"refused: {measured.refusal}", target=_target(script), met=as_expected)
-    if script.refused:
-        return _row(script, "measured", target=_target(script), met=False)
-    times = compare_times(script, measured.summary, measured.log)
-    equal, losses = compare_losses(script, measured.log, folder, python)
-    samples = samples_per_step(measured.summary)
-    has_source = findings(measured.summary).samples_from == script.samples_from
+    summary, log = measure(script, folder, python)
+    if isinstance(summary, str):
+        return _row(script, f"not measured: {summary}", target=_target(script), met=False)
+    times = compare_times(script, summary, log)
+    samples = samples_per_step(summary)
+    has_source = findings(summary).samples_from == script.samples_from
     return _row(
         script,
-        f"{measured_steps(measured.summary)} steps of {samples:g} samples; {_told(measured.summary)}",
-        reference=f"{script.samples} samples by {script.samples_from}; losses: {losses}; {times.told}",
+        f"{measured_steps(summary)} steps of {samples:g} samples; {_told(summary)}",
+        reference=f"{script.samples} samples by {script.samples_from}; {times.told}",
         ratio="" if times.ratio is None else f"{times.ratio - 1:+.2%}",
         target=_target(script),
-        met=samples == script.samples and has_source and equal and times.is_within,
+        met=samples == script.samples and has_source and times.is_within,
     )
 
 
@@ -119,9 +108,7 @@ def _row(
 
 
 def _target(script: PublicScript) -> str:
-    if script.refused:
-        return "refused, and why"
-    return "samples and losses equal" + (f", time within {WITHIN:.0%}" if script.times else "")
+    return "samples equal" + (f", time within {WITHIN:.0%}" if script.times else "")
 
 
 def _missing(script: PublicScript, python: str) -> list[str]:
@@ -167,21 +154,6 @@ def _repository(script: PublicScript, repositories: Path | None) -> Path:
 # ---- with Scalewise
 
 
-@dataclass(frozen=True)
-class Measured:
-    """The end of a run.
-
-    Args:
-        summary: Its record, where it has one.
-        refusal: The reason that it has no figures.
-        log: Its output.
-    """
-
-    summary: RunRecord | None
-    refusal: str
-    log: str
-
-
 def experiment(script: PublicScript, python: str) -> dict[str, object]:
     """The experiment that a user would write for the script."""
     keys: dict[str, object] = {
@@ -201,8 +173,12 @@ def experiment(script: PublicScript, python: str) -> dict[str, object]:
     return {key: value for key, value in (keys | dict(script.keys)).items() if value not in ({}, [])}
 
 
-def measure(script: PublicScript, folder: Path, python: str) -> Measured:
-    """Run the experiment in the script's folder, as its user would."""
+def measure(script: PublicScript, folder: Path, python: str) -> tuple[RunRecord | str, str]:
+    """Run the experiment in the script's folder, as its user would.
+
+    Returns:
+        Its record, or why there are no figures; and what it printed.
+    """
     (folder / "study.yaml").write_text(
         yaml.safe_dump({"experiments": {script.name: experiment(script, python)}})
     )
@@ -225,10 +201,9 @@ def measure(script: PublicScript, folder: Path, python: str) -> Measured:
     printed = log.read_text(errors="replace") if log.exists() else ""
     if (folder / run / "summary.json").exists():
         summary = read_summary(folder / run)
-        return Measured(summary, summary.reason, printed)
+        return (summary if summary.outcome == "completed" else summary.reason), printed
     failure = read_failure(folder / run)
-    refusal = failure.reason if failure is not None else done.stdout[-1500:]
-    return Measured(None, refusal, printed)
+    return (failure.reason if failure is not None else done.stdout[-1500:]), printed
 
 
 def measured_steps(summary: RunRecord) -> int:
@@ -319,93 +294,3 @@ def compare_times(script: PublicScript, summary: RunRecord, log: str) -> Times:
         reason = "it logs no times" if script.times is None else "it logs single steps alone"
         return Times(None, reason)
     return Times(ours / theirs, f"its log: {1e3 * theirs / steps:.2f} ms a step (n = {steps})")
-
-
-def own_losses(script: PublicScript, log: str) -> list[str]:
-    """Losses that the script prints, with what stands before them, as text."""
-    matches = re.finditer(script.losses, log, re.MULTILINE)
-    return [f"{match['step']} {match['loss']}" for match in matches] if script.losses else []
-
-
-def compare_losses(script: PublicScript, log: str, folder: Path, python: str) -> tuple[bool, str]:
-    """Whether the script prints the same losses without Scalewise."""
-    with_us = own_losses(script, log)
-    if not with_us:
-        return True, "not logged"
-    without = own_losses(script, run_bare(script, folder, python, len(with_us)))[: len(with_us)]
-    equal = sum(a == b for a, b in zip(with_us, without, strict=False))
-    return equal == len(with_us), f"{equal} of {len(with_us)} equal"
-
-
-def run_bare(script: PublicScript, folder: Path, python: str, losses: int) -> str:
-    """The output of rank 0 without Scalewise, up to so many losses."""
-    deadline = time.monotonic() + LONGEST_SECONDS
-    with tempfile.TemporaryDirectory() as out, (Path(out) / "log").open("w+") as log:
-        with _ranks(script, folder, python, Path(out), log.fileno()) as processes:
-            text = ""
-            while time.monotonic() < deadline:
-                is_over = all(process.poll() is not None for process in processes)
-                text = (Path(out) / "log").read_text(errors="replace")
-                if is_over or len(own_losses(script, text)) >= losses:
-                    break
-                time.sleep(0.2)
-        return text
-
-
-@contextmanager
-def _ranks(
-    script: PublicScript, folder: Path, python: str, out: Path, log: int
-) -> Iterator[list[subprocess.Popen[bytes]]]:
-    devices = script.keys["devices"][0]
-    processes = []
-    port = _free_port()
-    starts_itself = script.keys.get("starts") == "itself"
-    for rank in range(1 if starts_itself else devices):
-        ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": devices, "LOCAL_WORLD_SIZE": devices}
-        ranks |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "bare"}
-        if starts_itself:
-            ranks = {}
-        values = {
-            "batch_size_per_device": script.keys["batch_size_per_device"],
-            "accumulation_steps": script.keys.get("accumulation_steps", 1),
-            "devices_per_node": devices,
-            "nodes": 1,
-            "rank": rank,
-            "seed": 1,
-            "folder": out,
-        }
-        given = {name: text.format(**values) for name, text in script.environment.items()}
-        environment = os.environ | ENVIRONMENT | {name: str(value) for name, value in ranks.items()} | given
-        command = [
-            python,
-            "-u",
-            *script.program.split(),
-            *(word.format(**values) for word in script.arguments),
-        ]
-        output = log if rank == 0 else subprocess.DEVNULL
-        processes.append(
-            subprocess.Popen(
-                command,
-                cwd=folder,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        )
-    try:
-        yield processes
-    finally:
-        for process in processes:
-            # with its loaders' processes; one that has ended has left none
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port

@@ -21,27 +21,17 @@ RANDOM = np.random.default_rng(1)
 WORDS = [f"word{number}" for number in range(200)]
 
 
-def mnist(folder: Path, training: int = 1200, test: int = 256) -> None:
+def mnist() -> None:
     """Random images in the four files of MNIST, which torchvision takes as downloaded."""
-    raw = folder / "MNIST" / "raw"
+    raw = Path("../data/MNIST/raw")
     raw.mkdir(parents=True, exist_ok=True)
-    for name, count in (("train", training), ("t10k", test)):
+    for name, count in (("train", 1200), ("t10k", 256)):
         images = RANDOM.integers(256, size=(count, 28, 28), dtype=np.uint8)
         labels = RANDOM.integers(10, size=count, dtype=np.uint8)
         (raw / f"{name}-images-idx3-ubyte").write_bytes(
             struct.pack(">4i", 2051, count, 28, 28) + images.tobytes()
         )
         (raw / f"{name}-labels-idx1-ubyte").write_bytes(struct.pack(">2i", 2049, count) + labels.tobytes())
-
-
-def mnist_above() -> None:
-    """MNIST where pytorch/examples has it."""
-    mnist(Path("../data"))
-
-
-def mnist_here() -> None:
-    """MNIST in the folder data."""
-    mnist(Path("data"))
 
 
 def mnist_of_lightning() -> None:
@@ -175,8 +165,7 @@ def _image(shape: tuple[int, ...]) -> Image.Image:
 DATA: dict[str, Callable[[], None]] = {
     made.__name__: made
     for made in (
-        mnist_above,
-        mnist_here,
+        mnist,
         mnist_of_lightning,
         image_folders,
         images_and_masks,

@@ -1,7 +1,6 @@
 """Public training scripts that nobody edits, at fixed commits, and what is known of them.
 
-Their data are made up by public_data.py. A script was taken for its style, not for its success: some cannot
-be measured, and are here to be refused with the right sentence.
+Their data are made up by public_data.py.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ class OwnLog:
     """What a script prints of its steps.
 
     Args:
-        line: Pattern of a line, with a group ``step`` and one of ``ms`` or ``s``; or with ``loss``.
+        line: Pattern of a line, with a group ``step`` and one of ``ms`` or ``s``.
         shift: Added to the printed number, it is the step's, counted from 0.
         samples: Of a step, where these are printed and not steps; the number is divided by them first.
     """
@@ -44,8 +43,6 @@ class PublicScript:
         data: Name in public_data.py.
         packages: Modules that it imports, beyond those of Scalewise.
         times: Its own log of step times.
-        losses: Its own log of losses.
-        refused: Pattern of the sentence with which it is refused, where it must be.
         note: What is special about it.
     """
 
@@ -62,8 +59,6 @@ class PublicScript:
     data: str = ""
     packages: tuple[str, ...] = ()
     times: OwnLog | None = None
-    losses: str = ""
-    refused: str = ""
     note: str = ""
     steps: int = 40
     warmup_steps: int = 10
@@ -81,8 +76,6 @@ TIMM = ("huggingface/pytorch-image-models", "aa4b5850c1543fa488abf260f18390eda46
 OPEN_CLIP = ("mlfoundations/open_clip", "89fb801f1e6087880e951fc8354b8a2077b79c6d")
 UNET = ("milesial/Pytorch-UNet", "21d7850f2af30a9695bbeea75f3136aa538cfc4a")
 X_TRANSFORMERS = ("lucidrains/x-transformers", "9252ed7838021ee61e6c5be0930b3a9a88efdf06")
-DIST_TUTORIAL = ("seba-1511/dist_tuto.pth", "a552567061a9985cdcfe72ecb9b47e4630d6a7fe")
-PRINCETON = ("PrincetonUniversity/multi_gpu_training", "2e975addb4792eaea66ce56de700675b99f43318")
 
 BATCH = "{batch_size_per_device}"
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -103,68 +96,7 @@ SCRIPTS = (
         arguments=("--no-accel", f"--batch-size={BATCH}", "--log-interval=5", "--epochs=100"),
         keys=weak(64),
         samples=64,
-        data="mnist_above",
-        losses=r"Train Epoch: (?P<step>\d+ \[\d+)/.*Loss: (?P<loss>[\d.]+)",
-    ),
-    PublicScript(
-        "mnist-on-2",
-        *EXAMPLES,
-        parts=("mnist",),
-        folder="mnist",
-        program="main.py",
-        arguments=("--no-accel", f"--batch-size={BATCH}", "--epochs=100"),
-        keys=weak(64, 2),
-        samples=128,
-        data="mnist_above",
-        refused="world size|process group|each.*by itself|alone",
-        note="knows nothing of ranks: two copies",
-    ),
-    PublicScript(
-        "mnist-hogwild",
-        *EXAMPLES,
-        parts=("mnist_hogwild",),
-        folder="mnist_hogwild",
-        program="main.py",
-        arguments=("--num-processes={devices_per_node}", f"--batch-size={BATCH}", "--epochs=100"),
-        keys=weak(16, 2, starts="itself"),
-        samples=32,
-        data="mnist_above",
-        refused="world size|process group|each.*by itself|alone",
-        note="processes that share weights in memory, and no group",
-    ),
-    PublicScript(
-        "distributed-tutorial",
-        *DIST_TUTORIAL,
-        parts=("train_dist.py",),
-        folder=".",
-        program="train_dist.py",
-        arguments=(),
-        keys=weak(64, 2, starts="itself"),
-        samples=128,
-        data="mnist_here",
-        refused="train apart",
-        note="averages gradients of parameters whose type is torch.Tensor: no parameter's is",
-    ),
-    PublicScript(
-        "imagenet-on-cpus",
-        *EXAMPLES,
-        parts=("imagenet",),
-        folder="imagenet",
-        program="main.py",
-        arguments=(
-            "--dummy",
-            "--no-accel",
-            "--arch=resnet18",
-            f"--batch-size={BATCH}",
-            "--workers=0",
-            "--dist-backend=gloo",
-            "--dist-url=env://",
-            "--print-freq=5",
-        ),
-        keys=weak(2, 2),
-        samples=4,
-        refused="train apart",
-        note="on CPUs it never wraps its model in DDP",
+        data="mnist",
     ),
     PublicScript(
         "dcgan",
@@ -184,7 +116,6 @@ SCRIPTS = (
         ),
         keys=weak(8),
         samples=8,
-        losses=r"\[\d+/\d+\]\[(?P<step>\d+)/\d+\] Loss_D: (?P<loss>[\d.]+ Loss_G: [\d.]+)",
         note="two optimizers",
     ),
     PublicScript(
@@ -200,27 +131,7 @@ SCRIPTS = (
         samples_from="configuration",
         steps=2,
         warmup_steps=1,
-        losses=r"(?P<step>(?:test )?)loss: (?P<loss>[\d.e-]+)",
         note="LBFGS: 20 closures a step, and an evaluation after each",
-    ),
-    PublicScript(
-        "word-language-model",
-        *EXAMPLES,
-        parts=("word_language_model/*.py",),
-        folder="word_language_model",
-        program="main.py",
-        arguments=(
-            f"--batch_size={BATCH}",
-            "--emsize=32",
-            "--nhid=32",
-            "--epochs=1",
-            "--save={folder}/model.pt",
-        ),
-        keys=weak(20),
-        samples=20,
-        data="wikitext",
-        refused="optimizer",
-        note="updates its weights by hand",
     ),
     PublicScript(
         "word-language-model-adamw",
@@ -241,7 +152,6 @@ SCRIPTS = (
         samples=20,
         samples_from="configuration",
         data="wikitext",
-        losses=r"epoch +(?P<step>\d+ \| +\d+)/.*loss +(?P<loss>[\d.]+)",
         note="time comes first in its batches, not samples",
     ),
     PublicScript(
@@ -270,7 +180,6 @@ SCRIPTS = (
         samples_from="forward",
         data="characters",
         times=OwnLog(r"iter (?P<step>\d+): .*time (?P<ms>[\d.]+)ms"),
-        losses=r"iter (?P<step>\d+): loss (?P<loss>[\d.]+)",
         note="no DataLoader; takes CUDA for granted where RANK is set, so it starts itself",
     ),
     PublicScript(
@@ -289,7 +198,6 @@ SCRIPTS = (
         samples=64,
         packages=("transformers",),
         times=OwnLog(r"iter_dt (?P<ms>[\d.]+)ms; iter (?P<step>\d+)", shift=-1),
-        losses=r"iter (?P<step>\d+): train loss (?P<loss>[\d.]+)",
     ),
     PublicScript(
         "makemore",
@@ -302,7 +210,6 @@ SCRIPTS = (
         samples=32,
         packages=("tensorboard",),
         times=OwnLog(r"step (?P<step>\d+) .*step time (?P<ms>[\d.]+)ms"),
-        losses=r"step (?P<step>\d+) \| loss (?P<loss>[\d.]+)",
         note="calls next() on its loader's iterator for ever",
     ),
     PublicScript(
@@ -375,7 +282,6 @@ SCRIPTS = (
         samples=16,
         data="chats",
         packages=("trl", "transformers", "datasets"),
-        losses=r"'loss': '?(?P<loss>[\d.]+).*'epoch': '?(?P<step>[\d.e-]+)",
         note="Hugging Face's Trainer",
     ),
     PublicScript(
@@ -400,30 +306,6 @@ SCRIPTS = (
         environment={"PL_USE_MOCKED_MNIST": "1"},
         data="mnist_of_lightning",
         packages=("lightning", "jsonargparse", "docstring_parser", "typeshed_client"),
-    ),
-    PublicScript(
-        "lightning-starts-itself",
-        *LIGHTNING,
-        parts=("examples/pytorch/basics",),
-        folder="examples/pytorch/basics",
-        program="backbone_image_classifier.py",
-        arguments=(
-            "--trainer.accelerator=cpu",
-            "--trainer.strategy=ddp",
-            "--trainer.devices={devices_per_node}",
-            "--trainer.num_nodes={nodes}",
-            "--trainer.default_root_dir={folder}",
-            "--trainer.max_epochs=2",
-            "--trainer.enable_progress_bar=false",
-            f"--data.batch_size={BATCH}",
-        ),
-        keys=weak(32, 2, starts="itself"),
-        samples=64,
-        steps=100,
-        environment={"PL_USE_MOCKED_MNIST": "1"},
-        data="mnist_of_lightning",
-        packages=("lightning", "jsonargparse", "docstring_parser", "typeshed_client"),
-        note="started once: Lightning starts the other rank",
     ),
     PublicScript(
         "timm",
@@ -452,7 +334,6 @@ SCRIPTS = (
         data="image_folders",
         packages=("timm",),
         times=OwnLog(r"Train: 0 \[ *(?P<step>\d+)/.*Time: (?P<s>[\d.]+)s,"),
-        losses=r"Train: (?P<step>\d+ \[ *\d+)/.*Loss: (?P<loss>[\d.]+)",
     ),
     PublicScript(
         "open-clip",
@@ -479,21 +360,6 @@ SCRIPTS = (
         warmup_steps=3,
         packages=("timm", "ftfy", "regex", "webdataset", "braceexpand"),
         times=OwnLog(r"Train Epoch: 0 \[ *(?P<step>\d+)/.*Batch \(t\): (?P<s>[\d.]+)", shift=-1, samples=2),
-        losses=r"Train Epoch: 0 \[ *(?P<step>\d+)/.*Contrastive_loss: (?P<loss>[\d.]+)",
         note="started as a module; on two CPU ranks it fails by its own device_ids",
-    ),
-    PublicScript(
-        "princeton-ddp",
-        *PRINCETON,
-        parts=("02_pytorch_ddp",),
-        folder="02_pytorch_ddp",
-        program="mnist_classify_ddp.py",
-        arguments=(f"--batch-size={BATCH}", "--epochs=1"),
-        keys=weak(64, 2),
-        data="mnist_here",
-        environment={"SLURM_PROCID": "{rank}", "SLURM_GPUS_ON_NODE": "2", "SLURM_CPUS_PER_TASK": "1"},
-        samples=128,
-        refused="AssertionError|CUDA",
-        note="asserts that there are GPUs: its own error is told",
     ),
 )

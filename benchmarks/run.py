@@ -74,7 +74,9 @@ def main(arguments: list[str] | None = None) -> int:
         missed += [row for row in rows if not row.met]
         table = f"{markdown(rows)}\n\n{machine}"
         print(f"\n{table}\n", flush=True)
-        if options.write and rows and (page := write_table(command, table)):
+        # what could not be measured here keeps the table that another machine has made
+        measured = any(row.n for row in rows)
+        if options.write and measured and (page := write_table(command, table)):
             print(f"written into {page.relative_to(ROOT)}", file=sys.stderr)
     for row in missed:
         figures = ", ratio ".join(filter(None, (row.ours, row.ratio)))
