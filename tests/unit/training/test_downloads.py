@@ -257,6 +257,7 @@ def test_a_proxy_that_never_answers_is_given_up_and_named(
 
 
 @pytest.mark.refuses("security: secrets in the environment")
+@pytest.mark.slow
 def test_no_password_is_shown(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Neither by us nor by what we call."""
     with serving(CONTENT, good) as server:
@@ -319,6 +320,7 @@ def test_a_line_that_is_no_checksum_is_named(line: str, tmp_path: Path) -> None:
         read_checksums(tmp_path / "gone")
 
 
+@pytest.mark.slow
 def test_another_process_goes_on_where_a_killed_one_stopped(folder: Path, start_python: StartPython) -> None:
     part = folder / f".{NAME}.part"
     with serving(CONTENT, file_server.dribble(0.2, 50_000), good) as server:
@@ -332,6 +334,7 @@ def test_another_process_goes_on_where_a_killed_one_stopped(folder: Path, start_
         assert server.ranges == [None, f"bytes={kept}-"]
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_no_fault_of_the_mirror(folder: Path) -> None:
     said = re.escape(f"{folder / NAME}: cannot be written (File too large)")
     with (

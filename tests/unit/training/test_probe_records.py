@@ -469,7 +469,6 @@ def environment(tmp_path: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.slow
 def test_processes_that_a_program_spawns_are_measured_and_ended(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
