@@ -24,12 +24,6 @@ def known_centres() -> list[str]:
     return sorted(path.stem for path in CENTRES.glob("*.yaml"))
 
 
-def find_centre(centre: str) -> Path:
-    """Return the file of a centre: the path of a user's own, or else the one that Scalewise has."""
-    is_path = "/" in centre or centre.endswith((".yaml", ".yml"))
-    return Path(centre) if is_path else CENTRES / f"{centre}.yaml"
-
-
 def read_centre(centre: str, place: Place) -> tuple[Centre | None, list[Problem]]:
     """Read and check the file of a centre.
 
@@ -40,12 +34,13 @@ def read_centre(centre: str, place: Place) -> tuple[Centre | None, list[Problem]
     Returns:
         The centre, None if there are problems. Those in its file have its own lines.
     """
-    path = find_centre(centre)
-    if path.parent == CENTRES and centre not in known_centres():
+    is_path = "/" in centre or centre.endswith((".yaml", ".yml"))
+    if not is_path and centre not in known_centres():
         fix = f"{did_you_mean(centre, known_centres())} A file of your own ends in .yaml."
         return None, [Problem(place, f"is {centre!r}, which is no known centre", fix)]
     if refusal := invalid_path(centre):
         return None, [Problem(place, *refusal)]
+    path = Path(centre) if is_path else CENTRES / f"{centre}.yaml"
     if kind_of(path) != "file":
         reason = explain_missing(centre) if kind_of(path) is None else "which is not a file"
         return None, [Problem(place, f"is {centre!r}, {reason}", "Give the path of a centre's file.")]
