@@ -72,6 +72,7 @@ def test_throughput_takes_the_place_of_unknown_total_times_and_it_is_said(tmp_pa
         in text
     )
     checklist = (folder / "checklist.md").read_text(encoding="utf-8")
+    assert 'section "Parallel efficiency": verdict on each doubling. 1 to 2 nodes: 1.85x' in checklist
     assert (
         "- [ ] missing: Total times of equal work are unknown. Measure whole runs of one length." in checklist
     )

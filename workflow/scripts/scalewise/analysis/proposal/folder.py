@@ -21,7 +21,7 @@ from scalewise.analysis.proposal.table import (
     scaling_of,
     use_of,
 )
-from scalewise.analysis.proposal.texts import SECTIONS, Study
+from scalewise.analysis.proposal.texts import CONTENTS, SECTIONS, Study
 from scalewise.analysis.proposal_files import CHECKLIST, FOLDER, LATEX, TABLE, TEXT, VERDICTS
 from scalewise.analysis.requirement import verdicts
 from scalewise.plan.config.centre import Demand
@@ -126,7 +126,9 @@ class Draft:
             text = SECTIONS[name](self.study)
             if text.blocks:
                 self._place(name, demand, text.blocks)
-                yield Answer(f"`{TEXT}`, {_section(self.placed[name])}")
+                contents = name_devices(CONTENTS[name], self.study.results.noun)
+                place = f"`{TEXT}`, {_section(self.placed[name])}: {contents}"
+                yield Answer(f"{place}. {text.summary}" if text.summary else place)
             if text.missing:
                 self._leave_gap(demand, text.missing, if_placed=bool(text.blocks))
                 yield Answer(text.missing, "missing")

@@ -100,12 +100,14 @@ class Text:
     Args:
         blocks: Paragraphs and small tables.
         missing: Reason for the absence of a part, with the fix; empty if all is there.
+        summary: Sentences of it that belong into the checklist, too.
         not_met: The part of the centre's requirement that is not shown, with the fix; empty if all is.
     """
 
     blocks: Sequence[Block] = field(default_factory=list)
     missing: str = ""
     not_met: str = ""
+    summary: str = ""
 
 
 def _shortened(values: Sequence[str]) -> str:
@@ -246,7 +248,8 @@ def _requirement(study: Study) -> Text:
         "Total times of equal work are unknown. Measure whole runs of one length." if by_throughput else ""
     )
     not_met = " ".join(unmet(found, study.results))
-    return Text([Paragraph(sentence) for sentence in sentences], missing, not_met)
+    blocks = [Paragraph(sentence) for sentence in sentences]
+    return Text(blocks, missing, not_met, " ".join(sentences[1:]))
 
 
 def _limits(study: Study) -> Text:
@@ -273,7 +276,7 @@ def _totals(study: Study) -> Text:
         return Text([Paragraph(f"the computing time to request. {found}", is_gap=True)], found)
     missing = "" if found.trainings is not None else "Add `proposal: {trainings: ...}`, the number planned."
     gap = [Paragraph("the number of trainings: `proposal: {trainings: ...}`", is_gap=True)] if missing else []
-    return Text([Paragraph(found.text()), Grid(found.rows()), *gap], missing)
+    return Text([Paragraph(found.text()), Grid(found.rows()), *gap], missing, summary=found.text())
 
 
 def _prediction(study: Study) -> Text:
@@ -311,3 +314,19 @@ SECTIONS: dict[SectionName, Callable[[Study], Text]] = {
     "reproduction": _reproduction,
 }
 """Writers of the texts that a centre's file names."""
+
+CONTENTS: dict[SectionName, str] = {
+    "software": "software, parallelization and versions",
+    "machine": "devices, hosts, dates and jobs",
+    "case": "kind of scaling, batch and length of a run",
+    "method": "how the figures were made, and their baseline",
+    "startup": "share of the start-up in a run",
+    "answer": "number of devices, and why",
+    "requirement": "verdict on each doubling",
+    "limits": "what slows the training down",
+    "failures": "outcomes of the runs",
+    "totals": "computing time to request",
+    "prediction": "predictions beyond the measured points",
+    "reproduction": "settings and commit",
+}
+"""Contents of each text, for the checklist."""
