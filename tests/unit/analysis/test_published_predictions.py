@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.slow
 def test_published_steps_of_more_nodes_are_predicted_within_their_targets() -> None:
     """The command that the page names exits with 1 where a band or an error misses its target."""
     command = [sys.executable, str(ROOT / "benchmarks" / "run.py"), "published"]
