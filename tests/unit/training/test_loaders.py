@@ -12,7 +12,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import cast
 
 import numpy as np
@@ -34,7 +36,6 @@ from scalewise.builtin.data.loaders import (
     resident_loader,
 )
 from scalewise.builtin.data.sampling import EpochSampler, Indices, SeededBatches
-from scalewise.builtin.data.worker_loader import LONGEST_TMPDIR, WorkerLoader
 from scalewise.execution.messages import TrainSpec
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.signals import Signals
@@ -117,9 +118,23 @@ def plain(images: torch.Tensor) -> Preprocessing:
     return Preprocessing(*channel_statistics(images))
 
 
-def workers(images: torch.Tensor, preprocessing: Preprocessing, number: int = 1, seed: int = 0) -> Made:
-    labels, batches = torch.arange(len(images)), SeededBatches(seed)
-    loader = WorkerLoader(images, labels, preprocessing, batches, CPU, workers=number, timeout_seconds=60)
+def worker_loader() -> ModuleType:
+    # it imports torchvision, which takes seconds that tests which are only collected should not pay
+    return import_module("scalewise.builtin.data.worker_loader")
+
+
+def workers(
+    images: torch.Tensor,
+    preprocessing: Preprocessing,
+    number: int = 1,
+    seed: int = 0,
+    labels: torch.Tensor | None = None,
+    timeout_seconds: int = 60,
+) -> Made:
+    batches = SeededBatches(seed)
+    labels = torch.arange(len(images)) if labels is None else labels
+    processes = {"workers": number, "timeout_seconds": timeout_seconds}
+    loader = worker_loader().WorkerLoader(images, labels, preprocessing, batches, CPU, **processes)
     return loader, batches
 
 
@@ -291,10 +306,9 @@ def test_a_process_that_gives_nothing_for_half_the_time_that_ranks_wait_is_compl
     images: torch.Tensor, plain: Preprocessing
 ) -> None:
     labels = cast("torch.Tensor", SlowLabels())
-    batches = SeededBatches(0)
-    loader = WorkerLoader(images, labels, plain, batches, CPU, workers=1, timeout_seconds=2)
+    made = workers(images, plain, labels=labels, timeout_seconds=2)
     with pytest.raises(RuntimeError, match=r"no batch within 1 s: one of its 1 processes hangs") as caught:
-        epoch((loader, batches), order=[np.array([0])])
+        epoch(made, order=[np.array([0])])
     # what ranks say that wait in vain for another: it would hide who is at fault
     assert "timed out" not in str(caught.value)
 
@@ -343,7 +357,8 @@ print(len(batches), "batches,", sum(each.is_running() for each in processes), "p
 def loaded() -> Iterator[dict[str, list[str]]]:
     """What processes with loaders have printed, in folders whose names leave one for sockets, or none."""
     with tempfile.TemporaryDirectory(dir="/tmp") as place:
-        cases = {"some": LONGEST_TMPDIR, "all": LONGEST_TMPDIR, "none": LONGEST_TMPDIR + 1}
+        longest = worker_loader().LONGEST_TMPDIR
+        cases = {"some": longest, "all": longest, "none": longest + 1}
         given = []
         for letter, (case, length) in zip("xyz", cases.items(), strict=True):
             folder = Path(place, letter * (length - len(f"{place}/")))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -16,7 +16,6 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.fx import GraphModule
 from torch.utils.flop_counter import FlopCounterMode
-from torchvision.models import resnet
 
 from scalewise.builtin.data.datasets import DatasetError, write
 from scalewise.builtin.models.builders import BUILDERS, blocks, build
@@ -249,10 +248,17 @@ def test_the_papers_network_has_three_stages_of_which_two_halve_the_image() -> N
     assert shapes == [[32, 32, 32]] * 3 + [[64, 16, 16]] * 3 + [[128, 8, 8]] * 3
 
 
+def torchvisions_resnet18() -> nn.Module:
+    # torchvision takes seconds to import, which tests that are only collected should not pay
+    from torchvision.models import resnet  # noqa: PLC0415
+
+    return cast("nn.Module", resnet.resnet18(weights=None))
+
+
 def test_images_of_imagenets_size_go_through_torchvisions_own_network() -> None:
     torch.manual_seed(0)
     ours = build("resnet18", torch.Size([3, 64, 96]), 1000).eval()
-    theirs = resnet.resnet18(weights=None).eval()
+    theirs = torchvisions_resnet18().eval()
     theirs.load_state_dict(ours.state_dict())
     images = torch.randn(2, 3, 64, 96)
     assert torch.equal(ours(images), theirs(images))
@@ -271,7 +277,7 @@ def test_small_images_keep_their_pixels_at_the_start_of_resnet18(pixels: int, af
 
 def imagenet_weights() -> State:
     torch.manual_seed(7)
-    state: State = resnet.resnet18(weights=None).state_dict()
+    state: State = torchvisions_resnet18().state_dict()
     return {name: torch.randn_like(t) if t.is_floating_point() else t for name, t in state.items()}
 
 
