@@ -27,7 +27,7 @@ accelerator: cpu
 devices_per_node: 6
 cpus_per_node: 6
 """
-EFFICIENCIES = '"1=1", "2=0.97", "3=0.94", "4=0.72", "5=0.64", "6=0.6"'
+EFFICIENCIES = '"1=1", "2=0.97", "3=0.72", "4=0.64", "6=0.6"'
 STUDY = f"""\
 experiments:
   planted:
@@ -35,7 +35,7 @@ experiments:
     arguments: ["{{folder}}", "{{batch_size_per_device}}", {EFFICIENCIES}]
     scaling: weak
     batch_size_per_device: 4
-    devices: {{among: [1, 2, 3, 4, 5, 6]}}
+    devices: {{among: [1, 2, 3, 4, 6]}}
     steps: 15
     warmup_steps: 5
     repeats: 2
@@ -43,7 +43,7 @@ experiments:
     decision: {{min_efficiency: 0.85}}
 """
 TABLES = ("results/planted/scaling.csv",)
-ANSWER = 3
+ANSWER = 2
 NOTHING = "Nothing to be done"
 
 
@@ -118,7 +118,7 @@ def chosen(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -> 
     while code != 0:
         assert interruptions < 20, "it does not come to an end"
         judged = round_file(folder, interruptions + 1)
-        with running(workplace.folder, STUDY, *TABLES, site=SITE) as snakemake:
+        with running(workplace.folder, preloaded_python, STUDY, *TABLES, site=SITE) as snakemake:
             interrupt(snakemake, judged, folder / "runs")
             code = snakemake.end()
             assert snakemake.left_over() == []
@@ -139,9 +139,8 @@ def copied(chosen: Chosen, tmp_path: Path) -> Chosen:
 def test_the_planted_answer_is_found_with_fewer_runs_than_all(chosen: Chosen) -> None:
     assert chosen.decision["devices"] == ANSWER, chosen.decision
     choice = chosen.decision["choice"]
-    # fewer device counts are measured: a run that other tests on this machine disturb is measured again
-    assert choice["full_grid_runs"] == 12
-    assert choice["runs"] == len(chosen.ended) < 12
+    assert choice["full_grid_runs"] == 10
+    assert choice["runs"] == len(chosen.ended) < 10
     assert 0 < choice["spent_device_hours"] < choice["full_grid_device_hours"]
     assert not choice["is_open"]
     assert {f"d{ANSWER}.r1", f"d{ANSWER}.r2", "d1.r1", "d1.r2"} <= set(chosen.ended)
@@ -156,17 +155,17 @@ def test_a_study_interrupted_in_each_round_goes_on_and_measures_nothing_twice(ch
     assert [each.requests_more for each in rounds] == [True] * (len(rounds) - 1) + [False]
 
 
-def test_a_raised_criterion_uses_the_runs_that_are_there(copied: Chosen) -> None:
-    outcome = copied.run(old="min_efficiency: 0.85", new="min_efficiency: 0.4")
+def test_a_lower_criterion_uses_the_runs_that_are_there(copied: Chosen) -> None:
+    outcome = copied.run(old="min_efficiency: 0.85", new="min_efficiency: 0.7")
     assert outcome.code == 0, outcome.text
-    assert copied.decision["devices"] == 6, copied.decision
+    assert copied.decision["devices"] == 3, copied.decision
     assert ends(copied.folder / "runs").items() >= copied.ended.items()
 
 
 def test_a_budget_ends_the_study_and_the_answer_says_what_is_open(copied: Chosen) -> None:
     spent = copied.decision["choice"]["spent_device_hours"]
-    # no run fits into the rest with all of its minute
-    budget = spent + 0.5 / 60
+    # with all of its minute no run fits into the rest, or the two of the baseline are all that may be paid
+    budget = max(spent + 0.5 / 60, 2.01 / 60)
     limited = f"repeats: 6\n    runtime_minutes: 1\n    budget: {{device_hours: {budget:.4f}}}"
     outcome = copied.run(old="repeats: 2", new=limited)
     assert outcome.code == 0, outcome.text

@@ -77,11 +77,11 @@ def processes_in(folder: Path) -> list[tuple[str, psutil.Process]]:
 
 
 @contextmanager
-def running(folder: Path, config: str, *arguments: str, site: str = SITE) -> Iterator[Running]:
-    """A study in the folder, for the length of a with statement."""
+def running(folder: Path, python: Path, config: str, *arguments: str, site: str = SITE) -> Iterator[Running]:
+    """A study in the folder, with ranks of this interpreter, for the length of a with statement."""
     place_digits_of_study(folder)
     (folder / "study.yaml").write_text(config, encoding="utf-8")
-    (folder / "site.yaml").write_text(site, encoding="utf-8")
+    (folder / "site.yaml").write_text(f"{site}python: {python}\n", encoding="utf-8")
     command = [str(Path(sys.executable).with_name("snakemake")), "-s", str(SNAKEFILE)]
     command += ["--configfile", "study.yaml", "--config", "site=site.yaml", "--cores", "2", *arguments]
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -107,9 +107,12 @@ def running(folder: Path, config: str, *arguments: str, site: str = SITE) -> Ite
 @pytest.mark.fault(14)
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM to all"])
 def test_an_interrupted_study_leaves_nothing_running_and_goes_on_where_it_stopped(
-    tmp_path: Path, how: signal.Signals, record_property: Callable[[str, object], None]
+    tmp_path: Path,
+    preloaded_python: Path,
+    how: signal.Signals,
+    record_property: Callable[[str, object], None],
 ) -> None:
-    with running(tmp_path, ENDLESS) as study:
+    with running(tmp_path, preloaded_python, ENDLESS) as study:
         study.wait_until(lambda: "epoch 2/" in study.logs(), "no epoch 2")
         os.killpg(study.process.pid, how)
         code = study.end()
@@ -118,7 +121,7 @@ def test_an_interrupted_study_leaves_nothing_running_and_goes_on_where_it_stoppe
         assert list((tmp_path / ".snakemake" / "locks").glob("*")) == []
         assert list(tmp_path.glob(f"results/*/runs/*/{SUMMARY}")) == []
 
-    with running(tmp_path, ENDLESS) as study:
+    with running(tmp_path, preloaded_python, ENDLESS) as study:
         study.wait_until(lambda: "resumed at step " in study.logs(), "no run resumes")
         os.killpg(study.process.pid, how)
         study.end()
@@ -127,8 +130,10 @@ def test_an_interrupted_study_leaves_nothing_running_and_goes_on_where_it_stoppe
 
 
 @pytest.mark.fault(14)
-def test_sigterm_to_snakemake_alone_ends_the_study_after_the_run_that_is_under_way(tmp_path: Path) -> None:
-    with running(tmp_path, TINY.replace("epochs: 2", "epochs: 40")) as study:
+def test_sigterm_to_snakemake_alone_ends_the_study_after_the_run_that_is_under_way(
+    tmp_path: Path, preloaded_python: Path
+) -> None:
+    with running(tmp_path, preloaded_python, TINY.replace("epochs: 2", "epochs: 40")) as study:
         study.wait_until(
             lambda: list(tmp_path.glob("results/*/runs/*/attempt/rank_setup.json")), "no run begins"
         )
@@ -141,13 +146,13 @@ def test_sigterm_to_snakemake_alone_ends_the_study_after_the_run_that_is_under_w
 
 @pytest.mark.fault(14)
 def test_a_result_that_was_there_when_snakemake_was_killed_is_kept_unless_it_is_asked_for_again(
-    tmp_path: Path,
+    tmp_path: Path, preloaded_python: Path
 ) -> None:
     killed = tmp_path / "killed"
     killed.mkdir()
     scripts = SNAKEFILE.parent / "scripts"
     version = source_version(scripts)
-    with running(killed, TINY) as study:
+    with running(killed, preloaded_python, TINY) as study:
         # the job goes on to its end, which snakemake does not see
         study.wait_until(lambda: list(killed.glob(f"results/*/runs/*/{RECORD}")), "no run completes")
         study.process.kill()
@@ -157,7 +162,7 @@ def test_a_result_that_was_there_when_snakemake_was_killed_is_kept_unless_it_is_
     before = {name: (summary.parent / name).read_bytes() for name in (SUMMARY, *RUN_RECORDS)}
     shutil.copytree(killed, tmp_path / "forced", symlinks=True)
 
-    with running(killed, TINY, "--rerun-incomplete", "--nolock", target) as study:
+    with running(killed, preloaded_python, TINY, "--rerun-incomplete", "--nolock", target) as study:
         assert study.end() == 0, study.output
     if source_version(scripts) != version:
         pytest.skip("the checkout was changed while the test ran: a result of other code is not kept")
@@ -167,7 +172,7 @@ def test_a_result_that_was_there_when_snakemake_was_killed_is_kept_unless_it_is_
     assert "the result was there before snakemake saw this run end" in log.splitlines()[-1]
 
     asked = ("--rerun-incomplete", "--nolock", "--forcerun", target)
-    with running(tmp_path / "forced", TINY, *asked) as study:
+    with running(tmp_path / "forced", preloaded_python, TINY, *asked) as study:
         assert study.end() == 0, study.output
     assert (tmp_path / "forced" / target).read_bytes() != before[SUMMARY]
 
@@ -192,7 +197,7 @@ def test_a_report_on_what_has_finished_is_made_while_the_study_runs_and_leaves_i
 ) -> None:
     held_back, runs = tmp_path / "held.back", tmp_path / "results" / "halfway" / "runs"
     held_back.touch()
-    with running(tmp_path, TWO_RUNS) as study:
+    with running(tmp_path, preloaded_python, TWO_RUNS) as study:
         study.wait_until(lambda: list(runs.glob(f"*/{SUMMARY}")), "no run completes")
         # the folder of an attempt goes with its end
         (first,) = runs.glob(f"*/{SUMMARY}")

@@ -29,7 +29,7 @@ rule mine:
 def test_another_workflow_runs_a_study_to_its_report(workplace: Workplace) -> None:
     indented = "".join(f"  {line}\n" for line in TINY.splitlines())
     (workplace.folder / "parent.yaml").write_text(f"scaling:\n  site: site.yaml\n{indented}")
-    (workplace.folder / "site.yaml").write_text(SITE)
+    (workplace.folder / "site.yaml").write_text(f"{SITE}python: {workplace.python}\n")
     (workplace.folder / "Snakefile").write_text(PARENT)
     plan = workplace.run(["snakemake", "-n", "--cores", "1"])
     assert plan.code == 0, plan.text
