@@ -31,29 +31,36 @@ def samples_of_a_step(experiment: dict[str, object], devices: int) -> int:
     return int(str(experiment["batch_size_per_device"])) * int(passes) * devices
 
 
-@pytest.mark.parametrize("example", OWN_EXAMPLES)
-def test_an_own_script_runs_to_its_report(example: str, workplace: Workplace) -> None:
-    package = NEEDS.get(example)
-    if package is not None and find_spec(package) is None:
-        pytest.skip(f"{package} is not installed: pip install -c constraints.txt '.[dev]'")
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -> Path:
+    """All examples whose packages are installed, run in one study to its report."""
+    workplace = Workplace(tmp_path_factory.mktemp("own"), preloaded_python)
     # paths of scripts are relative to where snakemake is started
     (workplace.folder / "config").mkdir()
     (workplace.folder / "config" / "examples").symlink_to(FOLDER, target_is_directory=True)
-    experiments = shrunk_own(example)
+    experiments: Experiments = {}
+    for example in filter(_is_installed, OWN_EXAMPLES):
+        experiments |= shrunk_own(example)
     site = {"accelerator": "cpu", "devices_per_node": 2, "cpus_per_node": 4}
     outcome = workplace.snakemake(
-        "--scheduler",
-        "greedy",
+        *("--scheduler", "greedy", "--keep-going"),
         config=yaml.safe_dump({"experiments": experiments}),
         site=yaml.safe_dump(site),
     )
     assert outcome.code == 0, outcome.text
-    _check_results(experiments, workplace.folder / "results")
+    return workplace.folder / "results"
 
 
-def _check_results(experiments: Experiments, results: Path) -> None:
+def _is_installed(example: str) -> bool:
+    return example not in NEEDS or find_spec(NEEDS[example]) is not None
+
+
+@pytest.mark.parametrize("example", OWN_EXAMPLES)
+def test_an_own_script_runs_to_its_report(example: str, results: Path) -> None:
+    if not _is_installed(example):
+        pytest.skip(f"{NEEDS[example]} is not installed: pip install -c constraints.txt '.[dev]'")
     report = html.unescape((results / "report.html").read_text())
-    for name, experiment in experiments.items():
+    for name, experiment in shrunk_own(example).items():
         assert experiment["title"] in report
         runs = pd.read_csv(results / name / "runs.csv")
         assert list(runs["outcome"]) == ["completed"] * len(experiment["devices"])
