@@ -1,23 +1,24 @@
-"""What a speedup may join, what is an option's gain, and what is refused, with both values named."""
+"""What runs met, on every host and rank: which a speedup may join, and what differs between the others."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
-from tests.planted_records import write_run
+from tests.planted_records import experiment, write_run
+from tests.unit.analysis.decisions import decision_on
+from tests.unit.analysis.planted_tables import ALONE
 
-from scalewise.analysis.comparison.comparability import (
-    Measured,
-    compare,
-    differences,
-    named,
-    origin_cautions,
-)
-from scalewise.analysis.comparison.fingerprint import Fingerprint
-from scalewise.analysis.statistics.intervals import Interval, mean_interval
-from scalewise.records import Provenance, RunRecord, read_summary
+from scalewise.analysis.comparison.comparability import differences, named, origin_cautions
+from scalewise.analysis.comparison.fingerprint import Fingerprint, complete
+from scalewise.analysis.scaling import option_table, scaling_table
+from scalewise.analysis.tables import Tables, collect
+from scalewise.plan.config.experiment import DecisionRule
+from scalewise.records import RunRecord, read_summary
 
 
 def summary_of(tmp_path: Path, run: str = "d2.r1", **changed: Any) -> RunRecord:
@@ -119,92 +120,226 @@ def test_strong_scaling_keeps_the_global_batch_and_weak_the_one_per_device(
     ]
 
 
-def test_devices_alone_make_a_speedup() -> None:
-    same = {"precision": "fp32"}
-    found = compare(Measured(1, 100.0, same), Measured(4, 320.0, same))
-    assert (found.kind, found.ratio) == ("speedup", 3.2)
-    assert found.efficiency == pytest.approx(0.8)
-    assert found.sentence() == "4 devices: 3.20x the throughput of 1, 80.0 % of ideal."
+# --- in a table of runs ------------------------------------------------------------------------------
+
+HASH = {"dataset": f"1024:{'a' * 64}", "weights": "b" * 64}
 
 
-def test_more_than_ideal_is_said_to_be_an_error() -> None:
-    found = compare(Measured(1, 100.0, {}), Measured(2, 240.0, {}))
-    assert found.sentence() == (
-        "2 devices: 2.40x the throughput of 1, 120.0 % of ideal. More than ideal is an error until it is "
-        "explained."
-    )
+def environment(host: str, **changed: Any) -> dict[str, Any]:
+    usual = {"cpu_model": "A CPU", "operating_system": "Linux 6", "versions": {"torch": "2.15.0"}}
+    return {"hosts": [host]} | usual | changed
 
 
-def test_at_equal_devices_the_ratio_is_an_options_gain_and_has_no_efficiency() -> None:
-    found = compare(Measured(2, 100.0, {"compile": False}), Measured(2, 150.0, {"compile": True}))
-    assert (found.kind, found.ratio, found.efficiency) == ("option", 1.5, None)
-    assert found.sentence() == (
-        "On 2 devices, 1.50x the throughput of the other where compile is true, not false: an option's gain, "
-        "not scaling."
-    )
+def gpu(watts: float = 700.0, clock: int = 1980) -> dict[str, float]:
+    return {"power_watts": watts, "sm_clock_mhz": clock, "memory_clock_mhz": 2619}
 
 
-def test_other_devices_and_other_options_give_no_ratio_at_all() -> None:
-    found = compare(
-        Measured(1, 100.0, {"precision": "fp32", "loader": "workers"}),
-        Measured(8, 1600.0, {"precision": "bf16", "loader": "workers"}),
-    )
-    assert (found.kind, found.ratio, found.efficiency) == ("refused", None, None)
-    assert found.sentence() == "No speedup joins 1 device and 8 devices: precision is bf16, not fp32."
+NEW: dict[str, Any] = {
+    "inputs": HASH,
+    "environments": [environment("node-a"), environment("node-b")],
+    "gpu_limits": [gpu(), gpu()],
+    "hosts": ["node-a", "node-b"],
+}
+"""Provenance of a run on two nodes with a GPU each."""
 
 
-def test_runs_of_one_point_are_repeats() -> None:
-    found = compare(Measured(2, 100.0, {}), Measured(2, 102.0, {}))
-    assert (found.kind, found.efficiency) == ("repeat", None)
-    assert found.sentence() == "On 2 devices, 1.02x the throughput of a run under equal conditions."
-
-
-def test_without_figures_nothing_is_claimed() -> None:
-    found = compare(Measured(1, None, {}), Measured(2, 100.0, {}, wall_seconds=3.0))
-    assert (found.kind, found.ratio) == ("refused", None)
-    assert found.sentence() == (
-        "No speedup joins 1 device and 2 devices: throughput and wall time of one of them are not known."
-    )
+def collected(tmp_path: Path, runs: Mapping[str, Mapping[str, Any]]) -> Tables:
+    """The tables of a study on 1 and 2 devices, by what its runs have unlike the others."""
+    for run, changed in runs.items():
+        devices = int(run[1])
+        write_run(tmp_path, run, **{"rate": 1000.0 * devices, **changed})
+    repeats = max(int(run.rpartition("r")[2]) for run in runs)
+    return collect("study", experiment(repeats=repeats), tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "lost"),
+    ("changed", "field", "values"),
     [
-        (0.74, 0.69, True),
-        (0.74, 0.73, False),  # may be the draw of the test images
-        (0.69, 0.74, False),
-        (mean_interval([0.93, 0.94, 0.95]), mean_interval([0.90, 0.91, 0.92]), True),
-        (mean_interval([0.93, 0.94, 0.95]), mean_interval([0.90, 0.91, 0.935]), False),
-        (mean_interval([0.94]), mean_interval([0.93]), False),
+        ({"parameters": 400_000}, "parameters of the model", ("650", "400,000")),
+        (
+            {"origin": {"inputs": HASH | {"weights": "c" * 64}}},
+            "contents of the weights",
+            ("sha256 bbbbbbbbbbbb", "sha256 cccccccccccc"),
+        ),
+        (
+            {"origin": {"inputs": HASH | {"dataset": f"1024:{'d' * 64}"}}},
+            "contents of the dataset",
+            ("sha256 aaaaaaaaaaaa", "sha256 dddddddddddd"),
+        ),
+        (
+            {"origin": {"environments": [environment("node-a"), environment("node-b", cpu_model="B CPU")]}},
+            "CPU model",
+            ("A CPU", "A CPU, B CPU"),
+        ),
+        (
+            {
+                "origin": {
+                    "environments": [
+                        environment("node-a"),
+                        environment("node-b", versions={"torch": "2.15.0", "driver": "580.1"}),
+                    ]
+                }
+            },
+            "driver version",
+            ("not recorded", "580.1, not recorded"),
+        ),
+        ({"origin": {"gpu_limits": [gpu(), gpu(500.0)]}}, "GPU power limit", ("700 W", "500 W, 700 W")),
+        ({"origin": {"gpu_limits": [gpu(clock=1410)] * 2}}, "GPU maximum clock", ("1980 MHz", "1410 MHz")),
     ],
+    ids=["parameters", "weights", "data", "a host's CPU", "a host's driver", "a power limit", "a clock"],
 )
-def test_accuracy_that_is_lost_beyond_doubt_stands_beside_the_speedup(
-    before: Interval | float, after: Interval | float, lost: bool
+def test_no_speedup_joins_runs_of_another_model_or_on_other_hardware(
+    tmp_path: Path, changed: dict[str, Any], field: str, values: tuple[str, str]
 ) -> None:
-    found = compare(Measured(1, 1.0, {}, before), Measured(4, 2.9, {}, after))
-    assert ("points of accuracy lost" in found.sentence()) is lost
-    assert (found.accuracy is not None) is lost
+    other = {"parameters": changed.get("parameters", 650), "origin": NEW | changed.get("origin", {})}
+    tables = collected(tmp_path, {"d1.r1": {"origin": NEW}, "d2.r1": other})
+    assert [
+        str(one) for one in differences(*(tables.conditions[id_] for id_ in tables.runs["fingerprint"]))
+    ] == [f"{field} is {values[1]}, not {values[0]}"]
+    table = scaling_table(tables.runs, "strong", tables.conditions)
+    # the other run has a row of its own, beside the planned point that has no run left
+    assert table["speedup"].isna().tolist() == [False, True, True]
+    assert table["conditions"].tolist() == ["", "", f"{field} {values[1]}"]
+    assert table["n"].tolist() == [1, 0, 1]
+    assert f"{field} is {values[1]}, not {values[0]}" in table["note"].iloc[1]
 
 
-def test_lost_accuracy_is_named_with_both_values() -> None:
-    sentence = compare(Measured(1, 1.0, {}, 0.74), Measured(4, 2.9, {}, 0.69)).sentence()
-    assert sentence == (
-        "4 devices: 2.90x the throughput of 1, 72.5 % of ideal; 5.0 points of accuracy lost "
-        "(74.0 % to 69.0 %)."
+def test_other_nodes_of_one_kind_and_another_kernel_on_one_of_them_are_joined(tmp_path: Path) -> None:
+    moved = NEW | {"environments": [environment("node-c"), environment("node-d", operating_system="Linux 7")]}
+    tables = collected(tmp_path, {"d1.r1": {"origin": NEW}, "d2.r1": {"origin": moved}})
+    assert tables.runs["fingerprint"].nunique() == 1
+    (caution,) = origin_cautions(tables.origins)
+    assert "the operating system (Linux 6; Linux 7)" in caution
+
+
+def test_a_record_that_lacks_conditions_is_joined_with_those_that_agree(tmp_path: Path) -> None:
+    tables = collected(
+        tmp_path, {"d1.r1": {}, "d1.r2": {"origin": NEW}, "d2.r1": {"origin": NEW}, "d2.r2": {}}
     )
+    assert tables.runs["fingerprint"].nunique() == 1
+    (conditions,) = tables.conditions.values()
+    assert conditions["GPU power limit"] == "700 W"
 
 
-def test_another_commit_or_kernel_is_a_caution_and_no_refusal(
-    tmp_path: Path,
-) -> None:
-    origins: list[Provenance] = []
-    for origin in ({}, {"commit": "def456"}, {"operating_system": "Linux 7", "commit": None}):
-        found = summary_of(tmp_path, origin=origin).provenance
-        assert found is not None
-        origins.append(found)
-    commits, kernels = origin_cautions(origins)
-    assert commits.startswith(
-        "The runs differ in the commit of the workflow (abc123; def456; not recorded). Speedups join them"
+def test_a_record_that_lacks_conditions_does_not_join_those_that_differ(tmp_path: Path) -> None:
+    capped = NEW | {"gpu_limits": [gpu(500.0)] * 2}
+    tables = collected(
+        tmp_path,
+        {"d1.r1": {"origin": NEW}, "d1.r2": {}, "d2.r1": {"origin": NEW}, "d2.r2": {"origin": capped}},
     )
-    assert "the operating system (Linux; Linux 7)" in kernels
-    assert origin_cautions(origins[:1]) == []
+    assert tables.runs["fingerprint"].nunique() == 3
+    note = scaling_table(tables.runs, "strong", tables.conditions)["note"].iloc[0]
+    assert "1 of 2 runs on 1 device is not comparable with the baseline: GPU power limit is" in note
+    assert "not recorded" in note
+
+
+def test_a_record_that_lacks_conditions_and_has_another_precision_stays_apart() -> None:
+    new = Fingerprint({"precision": "fp32", "GPU power limit": "700 W"})
+    old = [Fingerprint({"precision": "fp32"}), Fingerprint({"precision": "bf16"})]
+    alike, apart = complete([*old, new])[:2]
+    assert alike == new
+    assert apart == old[1]
+
+
+def test_a_setting_that_is_missing_is_a_difference() -> None:
+    first, second = Fingerprint({"precision": "fp32"}), Fingerprint({"precision": "fp32", "compile": "true"})
+    assert complete([first, second]) == [first, second]
+
+
+# --- published figures --------------------------------------------------------------------------------
+# Sources: Sigma2's guide for Olivia (WideResNet on CIFAR-100), NVIDIA's ResNet-50 for PyTorch on a DGX A100,
+# Clemson's guide for Palmetto (ResNet-18 on CIFAR-10).
+
+
+RATE = "throughput_samples_per_second"
+SINGLE = {"precision": "fp32", "batch_size_per_device": "32", "workers": "0", "optimizer": "plain SGD"}
+SEVERAL = {"precision": "fp16", "batch_size_per_device": "256", "workers": "8", "optimizer": "momentum"}
+OLIVIA: list[dict[str, Any]] = [
+    {"devices": 1, RATE: 2598.0, "final_accuracy": 0.74, "met": SINGLE},
+    {"devices": 4, RATE: 36927.0, "final_accuracy": 0.69, "met": SEVERAL},
+    {"devices": 8, RATE: 62450.0, "final_accuracy": None, "met": SEVERAL},
+]
+NVIDIA: list[dict[str, Any]] = [
+    {"devices": devices, RATE: rate, "precision": precision, "met": {"precision": precision}}
+    for precision, rates in (("tf32", {1: 938.0, 8: 7248.0}), ("amp", {1: 2470.0, 8: 16621.0}))
+    for devices, rate in rates.items()
+]
+PALMETTO: list[dict[str, Any]] = [
+    {"devices": devices, RATE: None, "wall_seconds": wall, "met": {}}
+    for devices, wall in ((1, 151.0), (2, 111.0), (4, 96.0))
+]
+
+
+def as_runs(published: list[dict[str, Any]]) -> tuple[pd.DataFrame, dict[str, Mapping[str, str]]]:
+    """A table of one series, as somebody loads it who believes that all belongs together."""
+    met = [Fingerprint(each["met"]) for each in published]
+    runs = pd.DataFrame(published).drop(columns="met").assign(series=ALONE, outcome="completed")
+    runs = runs.assign(fingerprint=[each.id for each in met], **{RATE: runs[RATE].astype(float)})
+    defaults = {"wall_seconds": float("nan"), "final_accuracy": float("nan")}
+    missing = {name: value for name, value in defaults.items() if name not in runs}
+    return runs.assign(**missing), {each.id: each.conditions for each in met}
+
+
+def at(table: pd.DataFrame, devices: int) -> pd.Series:
+    return table[table["devices"] == devices].iloc[0]
+
+
+def test_olivias_table_shows_throughput_and_no_speedup_over_its_unlike_baseline() -> None:
+    runs, conditions = as_runs(OLIVIA)
+    table = scaling_table(runs, "strong", conditions)
+    planned, others = (table[(table["conditions"] == "") == own] for own in (True, False))
+    assert at(others, 4)[RATE] == pytest.approx(36927.0)
+    like_for_like = at(others, 8)
+    assert like_for_like["baseline_devices"] == 4
+    assert round(like_for_like["speedup"], 2) == 1.69
+    assert round(like_for_like["parallel_efficiency"], 3) == 0.846
+    for devices in (4, 8):
+        row = at(planned, devices)
+        assert row[["speedup", "parallel_efficiency", "karp_flatt_fraction", RATE]].isna().all()
+        assert row["n_not_comparable"] == 1
+        assert "precision is fp16, not fp32; batch_size_per_device is 256, not 32" in row["note"]
+    for claimed in ("14.21", "15.21", "3.55", "3.74"):
+        assert claimed not in table.to_csv()
+
+
+def test_a_decision_on_olivias_table_claims_no_speedup_over_one_gpu() -> None:
+    runs, conditions = as_runs(OLIVIA)
+    decision = decision_on(runs, DecisionRule(min_efficiency=0.3), conditions=conditions)
+    assert decision.devices in {None, 1}
+    said = json.dumps(decision.as_dict())
+    assert "precision is fp16, not fp32" in said
+    for claimed in ("14.2", "15.2"):
+        assert claimed not in said
+
+
+@pytest.mark.parametrize(("precision", "speedup"), [("tf32", 7.73), ("amp", 6.73)])
+def test_nvidias_eight_a100_have_a_speedup_in_each_precision(precision: str, speedup: float) -> None:
+    table = scaling_table(as_runs([each for each in NVIDIA if each["precision"] == precision])[0], "strong")
+    assert round(at(table, 8)["speedup"], 2) == speedup
+
+
+def test_nvidias_mixed_precision_is_an_options_gain_and_never_part_of_a_speedup() -> None:
+    runs, conditions = as_runs(NVIDIA)
+    on_one = runs[runs["devices"] == 1].assign(peak_memory_bytes=1.0)
+    (row,) = option_table(on_one, {"precision": ["tf32", "amp"]}, conditions).to_dict("records")
+    assert (round(row["throughput_ratio"], 2), row["also_differs"]) == (2.63, "")
+    table = scaling_table(runs.iloc[[0, 3]], "strong", conditions)
+    assert pd.isna(at(table, 8)["speedup"])
+    assert "17.7" not in table.to_csv()
+
+
+def test_palmettos_walls_give_speedups_that_are_said_to_include_start_up() -> None:
+    runs, _ = as_runs(PALMETTO)
+    table = scaling_table(runs, "strong")
+    for column in ("speedup", "wall_speedup"):
+        assert table[column].round(2).tolist() == [1.0, 1.36, 1.57]
+    assert (table["note"] == "of walls, which include start-up").all()
+    assert table[RATE].isna().all()
+    assert table["device_hours"].tolist() == pytest.approx([151 / 3600, 222 / 3600, 384 / 3600])
+    decision = decision_on(runs, DecisionRule(min_efficiency=0.3))
+    # single runs that scatter by 5 %: 1.16x is 1.4 standard errors above 1.05x, 1.36x is 3.7
+    assert (decision.devices, decision.card.figures[0].text) == (2, "1.36x")
+    assert "a run takes 2.52 minutes (n = 1)" in decision.alternatives[0]
+    assert "1.57x as fast as 1" in decision.alternatives[1]
+    assert "1.01 to 1.33 times as fast as 2 devices" in decision.cautions[0]
+    assert "walls, which include start-up" in " ".join(decision.cautions)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from scalewise.analysis.comparison.comparability import Comparison, Measured, compare, differences, named
+from scalewise.analysis.comparison.comparability import Difference, differences, named
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import format_ratio
 
@@ -78,29 +78,31 @@ def left_out(done: pd.DataFrame, base_done: pd.DataFrame, reference: str, known:
     others = done[fingerprints != reference]
     if others.empty or base_done.empty:
         return ""  # without a baseline there is nothing to compare with, and the table says so
-    beside = comparable(done, reference)
-    joined = beside if len(beside) else comparable(base_done, reference)
-    found = [
-        _compared(joined, of_one, reference, str(fingerprint), known)
-        for fingerprint, of_one in others.groupby(fingerprints)
-    ]
+    differing = [_differing(reference, name, known) for name in sorted(set(fingerprints[others.index]))]
     gain = ""
-    if len(found) == 1 and found[0].kind == "option" and found[0].ratio:
-        gain = f" ({format_ratio(found[0].ratio)}x the others' rate)"
+    if len(differing) == 1 and differing[0] and (ratio := _gain(others, comparable(done, reference))):
+        gain = f" ({format_ratio(ratio)}x the others' rate)"
     return (
         f"{len(others)} of {len(done)} runs on {count_devices(int(done['devices'].iloc[0]))} "
         f"{'is' if len(others) == 1 else 'are'} not comparable with the baseline: "
-        f"{named(difference for comparison in found for difference in comparison.differing)}{gain}"
+        f"{named(difference for each in differing for difference in each)}{gain}"
     )
 
 
-def _compared(
-    joined: pd.DataFrame, others: pd.DataFrame, reference: str, fingerprint: str, known: Conditions
-) -> Comparison:
+def _differing(reference: str, fingerprint: str, known: Conditions) -> list[Difference]:
     conditions = [known.get(name) for name in (reference, fingerprint)]
     if None in conditions:
         conditions = [{"fingerprint": name or "not recorded"} for name in (reference, fingerprint)]
-    return compare(_measured(joined, conditions[0]), _measured(others, conditions[1]))
+    return differences(*(each or {} for each in conditions))
+
+
+def _gain(runs: pd.DataFrame, over: pd.DataFrame) -> float | None:
+    """Return how many times as fast runs are as others, by walls for want of throughput; None if unknown."""
+    rate, other_rate = (each["throughput_samples_per_second"].median() for each in (runs, over))
+    if rate > 0 and other_rate > 0:
+        return float(rate / other_rate)
+    wall, other_wall = (each["wall_seconds"].median() for each in (runs, over))
+    return float(other_wall / wall) if wall > 0 and other_wall > 0 else None
 
 
 def held_equal(runs: pd.DataFrame, known: Conditions) -> dict[str, list[str]]:
@@ -128,16 +130,6 @@ def _fingerprints(runs: pd.DataFrame) -> pd.Series:
     if "fingerprint" not in runs:
         return pd.Series("", index=runs.index)
     return runs["fingerprint"].fillna("").astype(str)
-
-
-def _measured(runs: pd.DataFrame, conditions: Mapping[str, str] | None) -> Measured:
-    rate, wall = (runs[column].median() for column in ("throughput_samples_per_second", "wall_seconds"))
-    return Measured(
-        devices=int(runs["devices"].iloc[0]),
-        throughput=None if pd.isna(rate) else float(rate),
-        conditions=conditions or {},
-        wall_seconds=None if pd.isna(wall) else float(wall),
-    )
 
 
 MAX_NAMED = 2
