@@ -1,4 +1,4 @@
-"""The words of the answers to planted studies, as the terminal shows them at the end.
+"""The words of the answers to planted studies: on the terminal, and further down in the report.
 
 ``SCALEWISE_UPDATE_SNAPSHOTS=1 pytest tests/unit/analysis/test_golden_answers.py`` writes them again and
 prints the difference. What an answer says of a number is checked elsewhere; here is how it is said.
@@ -6,7 +6,8 @@ prints the difference. What an answer says of a number is checked elsewhere; her
 
 from __future__ import annotations
 
-import json
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,12 @@ import yaml
 from tests.golden import compare
 from tests.planted_study import Law, PlantedStudy, Speed
 
+from scalewise.analysis.experiment_results import ExperimentResults
+from scalewise.analysis.report.figure_sentences import figure_sentences
+from scalewise.plan.formatting import name_devices
+from scalewise.plan.jobs.make_plan import make_plan
 from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.plan.terminal.card_lines import card_lines
+from scalewise.plan.terminal.card_lines import MAX_CAUTIONS, WIDTH, card_lines
 
 GOLDEN = Path(__file__).parent / "golden_answers.txt"
 
@@ -65,7 +70,22 @@ STUDIES: dict[str, tuple[dict[str, Any], Speed]] = {
     ),
     "deadline": ({"decision": {"deadline_minutes": 2}}, law(serial=0.1)),
     "deadline that is missed": ({"decision": {"deadline_minutes": 0.6}}, law(serial=0.3)),
+    "deadline that luck may keep": ({"decision": {"deadline_minutes": 1.45}}, law(serial=0.1)),
+    "budget that luck may exceed": ({"decision": {"max_device_hours": 0.048}}, law(serial=0.1)),
+    "gain that may be none": (
+        {"decision": {"min_efficiency": 0.5}, "devices": [1, 2]},
+        law(serial=0.8, scatter=0.06),
+    ),
+    "efficiency in doubt": (
+        {"decision": {"min_efficiency": 0.75}, "devices": [1, 2, 4]},
+        law(serial=0.12, scatter=0.03),
+    ),
+    "more than ideal": ({"devices": [1, 2]}, law(serial=-0.1)),
     "budget of hours": ({"decision": {"max_device_hours": 0.05}}, law(serial=0.1)),
+    "criteria that exclude each other": (
+        {"decision": {"min_efficiency": 0.9, "deadline_minutes": 1, "max_device_hours": 0.04}},
+        law(serial=0.1),
+    ),
     "one run each": ({"repeats": 1}, law(serial=0.1)),
     "much scatter": ({}, law(serial=0.1, scatter=0.15)),
     "one count": ({"devices": [4]}, law()),
@@ -85,25 +105,45 @@ STUDIES: dict[str, tuple[dict[str, Any], Speed]] = {
     ),
     "an option without effect": ({"sweep": {"static_graph": [False, True]}}, law(serial=0.1)),
     "accuracy that is reached": ({"stop_at_accuracy": 0.9}, law(serial=0.1)),
+    "time to a target": ({"target": {"accuracy": 0.9}, "decision": {"min_efficiency": 0.7}}, law(serial=0.1)),
+    "target that is missed": ({"target": {"accuracy": 0.9999}, "devices": [1, 2]}, law(serial=0.1)),
+    "CPUs per device": (
+        {"devices": [1, 2], "loader": "workers", "sweep": {"cpus_per_device": [1, 2, 4]}},
+        lambda run: Law(rate=400.0 * min(run.settings.cpus_per_device, 2), serial=0.1).speed(run),
+    ),
     "several nodes": ({"devices": [4, 8, 16, 32]}, law(serial=0.05)),
     "counts that are chosen": ({"devices": {"up_to": 16}}, law(serial=0.15)),
 }
 
 
-def said(folder: Path, name: str) -> str:
-    """Plant a study, and return what the terminal says of it."""
+WITH_FIGURES = {"one run each", "an option that helps", "time to a target", "one count"}
+"""Studies of which the sentences beside the figures are shown, too."""
+
+
+def said(folder: Path, name: str) -> Iterator[str]:
+    """Plant a study, and yield what the terminal and the report say of it."""
     changed, speed = STUDIES[name]
     keys = {key: value for key, value in (USUAL | changed).items() if value is not None}
     text = yaml.safe_dump({"experiments": {"study": keys}})
     planted = PlantedStudy(folder / name.replace(" ", "-"), text, speed)
     planted.play()
     planted.tabulate()
-    answer = json.loads((planted.results / "study" / "decision.json").read_text(encoding="utf-8"))
-    return "\n".join(card_lines(answer))
+    results = ExperimentResults.of_study(make_plan(planted.study)["experiments"]["study"], planted.folder)
+    answer = results.decision
+    yield from card_lines(answer)
+    further = {key: answer[key] for key in ("limits", "startup", "alternatives", "options")}
+    further |= {"cautions": answer["cautions"][MAX_CAUTIONS:]}
+    if name in WITH_FIGURES:
+        sentences = figure_sentences(results).items()
+        further |= {figure: [name_devices(words, answer["device"])] for figure, words in sentences}
+    for heading, told in further.items():
+        for words in told:
+            first = f"  {heading + ':':14}"
+            yield from textwrap.wrap(words, WIDTH, initial_indent=first, subsequent_indent=16 * " ")
 
 
 def test_answers_to_planted_studies_are_said_in_these_words(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    blocks = [f"# {name}\n\n{said(tmp_path, name)}\n" for name in STUDIES]
+    blocks = ["\n".join([f"# {name}", "", *said(tmp_path, name), ""]) for name in STUDIES]
     compare(GOLDEN, "\n".join(blocks), __file__, capsys)
