@@ -72,6 +72,7 @@ UNKNOWN_WALLS = PlantedResults(FOUR.points, walls=False)
 WHOLE_NODES = PlantedResults(FOUR.points, billed={1: 4, 2: 4, 4: 4, 8: 8})
 """6.8, 3.64, 2.36 and 3.6 device-hours are paid."""
 BUSY = PlantedResults(FOUR.points, queue_minutes={1: 0, 2: 20, 4: 30, 8: 120})
+BUSY_ON_TWO = PlantedResults(FOUR.points, queue_minutes={1: 0, 2: 80, 4: 0, 8: 0})
 
 EPOCHS_GROW = PlantedResults(
     FOUR.points,
@@ -91,6 +92,26 @@ MORE_BUT_BY_LUCK = PlantedResults(
 )
 """With the run that did not reach it, 4 devices take 1267 s to the target, 1 device 1800 s."""
 TARGET_NOT_REACHED = PlantedResults(FOUR.points, target=0.99)
+
+OFF_AMDAHLS_LAW = PlantedResults(
+    {
+        (ALONE, devices): spread((0.965 if devices == 4 else 1) * 100 / (0.05 + 0.95 / devices), 0.03)
+        for devices in (1, 2, 4, 8, 16)
+    }
+)
+"""The runs on 4 devices are 3.5 % slower than the law of the others, by less than they scatter."""
+
+FIRST_WITHOUT_BASELINE = PlantedResults(
+    {("off", 1): ["failed"] * 3, ("off", 2): spread(500), ("on", 1): spread(100), ("on", 2): spread(180)}
+)
+FIRST_WITHOUT_RUN = PlantedResults(
+    {
+        ("large", 1): ["out-of-memory"] * 3,
+        **of({1: 100, 2: 190}, series="middle").points,
+        **of({1: 300, 2: 590}, series="small").points,
+    },
+    swept=["global_batch_size"],
+)
 
 VIEW_OFF = of({1: 1157.0, 2: 2150.0, 4: 3900.0, 8: 6300.0, 16: 8200.0}, series="view off")
 VIEW_ON = of({1: 953.0, 2: 1880.0, 4: 3650.0, 8: 6900.0, 16: 10500.0}, series="view on")
@@ -123,6 +144,7 @@ CASES = [
     Case("two counts have about the same speedup x efficiency", of({1: 100, 2: 142}), rule(), 2, clear=False),
     Case("of two knees that are just as good the fewer devices are taken",
          of({1: 100, 4: 200}, by=0), rule(), 1, clear=False),
+    Case("no more than 1 device where more are past the knee", of({1: 100, 2: 120}), rule(), 1),
     Case("an efficiency that 1 device alone has", FOUR, rule(min_efficiency=0.98), 1),
     Case("an efficiency between two points", FOUR, rule(min_efficiency=0.7), 4),
     Case("an efficiency that all points have", FOUR, rule(min_efficiency=0.4), 8),
@@ -132,6 +154,12 @@ CASES = [
     Case("an efficiency just above that of a point", EXACT, rule(min_efficiency=0.7500001), 2),
     Case("an efficiency within the noise of a point", FOUR, rule(min_efficiency=0.745), 4, clear=False),
     Case("an efficiency just missed within the noise", FOUR, rule(min_efficiency=0.755), 2, clear=False),
+    Case("an efficiency is judged by its own runs though a law lies on the other side",
+         OFF_AMDAHLS_LAW, rule(min_efficiency=0.85), 2, clear=False),
+    Case("more devices that are slower", of({1: 100, 2: 190, 3: 180}), rule(min_efficiency=0.5), 2),
+    Case("a gain that the runs do not show",
+         PlantedResults({(ALONE, 1): [80, 100, 120], (ALONE, 2): [130, 150, 170]}),
+         rule(min_efficiency=0.7), 1, clear=False),
     Case("more devices that are as fast are no gain", IDEAL_TO_FOUR, rule(min_efficiency=0.1), 4),
     Case("a gain that is asked for and not there", FOUR, rule(min_efficiency=0.1, min_gain=0.5), 4),
     Case("a gain of 100 % that 2 devices do not have, and 4 do not have over 2",
@@ -155,6 +183,8 @@ CASES = [
          PlantedResults({**of({1: 100, 2: 190, 4: 230}).points, (ALONE, 8): spread(240, 0.05)}), rule(), 2),
     Case("a dip does not keep a deadline that more devices keep", DIP, rule(deadline_minutes=40), 8),
     Case("a queue that makes more devices late", BUSY, rule(deadline_minutes=70), 4),
+    Case("a queue on fewer devices that makes more the first in time",
+         BUSY_ON_TWO, rule(deadline_minutes=90), 4),
     Case("a queue that the reader changes", BUSY, rule(deadline_minutes=40), 4, queue_minutes=0),
     Case("a queue on all counts that none is in time with",
          FOUR, rule(deadline_minutes=40), None, queue_minutes=30),
@@ -193,6 +223,18 @@ CASES = [
          both(SLOW, FAST, swept=["precision"]), rule(min_efficiency=0.7), 4, series="slow"),
     Case("an option with a slow baseline, by the efficiency to the best one",
          both(VIEW_OFF, VIEW_ON), rule(min_efficiency=0.6), 8, series="view on"),
+    Case("another series that alone is in time but may not be chosen",
+         both(SLOW, FAST, swept=["precision"]), rule(deadline_minutes=25), None),
+    Case("another series that is faster on fewer devices",
+         both(of({1: 100, 2: 180}, series="slow"), of({1: 1000, 2: 1100}, series="fast")),
+         rule(min_efficiency=0.7), 1, series="fast"),
+    Case("another series that is no faster on the chosen devices, only on others",
+         both(of({1: 100, 2: 120}, series="off"), of({1: 70, 2: 121}, series="on")),
+         rule(min_efficiency=0.7), 1, series="off"),
+    Case("a first series without a baseline leaves the choice to the others",
+         FIRST_WITHOUT_BASELINE, rule(min_efficiency=0.7), 2, series="on"),
+    Case("a first training without a run leaves the choice to the next of them",
+         FIRST_WITHOUT_RUN, rule(min_efficiency=0.7), 2, series="middle"),
     Case("another series that is not shown to be faster",
          both(SLOW, SLIGHTLY_FASTER), rule(min_efficiency=0.6), 4, series="slow"),
     Case("another series of single runs is not chosen",

@@ -1,240 +1,232 @@
-"""The answer: how many devices, why, and what weakens it."""
+"""Which the answer is, by the table of cases; its figures, its doubts, and what it says of other points."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
+from math import inf, nan
 from typing import Any
 
 import pandas as pd
 import pytest
+from tests.unit.analysis.decision_cases import CASES, FOUR, UNKNOWN_WALLS, WHOLE_NODES, Case, both, of, rule
 from tests.unit.analysis.decisions import decision_on, figure
-from tests.unit.analysis.planted_tables import ALONE, Point, make_runs, spread
-from tests.unit.analysis.reference import welch_bounds
+from tests.unit.analysis.planted_decisions import SAMPLES, START_UP, PlantedResults
+from tests.unit.analysis.planted_tables import ALONE, make_runs, spread
+from tests.unit.analysis.reference import next_bound, welch_bounds
 
+from scalewise.analysis.comparison.gains import gains
 from scalewise.analysis.decision.choice import KNOWN_WITHIN
-from scalewise.analysis.decision.decision import Decision
-from scalewise.plan.config.experiment import DecisionRule
-from scalewise.plan.config.shape import count_devices
+from scalewise.analysis.decision.decision import Decision, decide
+from scalewise.analysis.scaling import known_columns, option_table, scaling_table
 
 
-def answer(
-    points: Mapping[Point, Any],
-    min_efficiency: float = 0.7,
-    change: Callable[[pd.DataFrame], None] = lambda _runs: None,
-) -> Decision:
-    runs = make_runs(points)
-    change(runs)
-    return decision_on(runs, DecisionRule(min_efficiency=min_efficiency))
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)
+def test_the_package_gives_the_answer_of_the_table(case: Case) -> None:
+    decision = case.study.decision(case.rule, case.queue_minutes)
+    assert decision.devices == case.devices
+    assert decision.devices is None or decision.series == case.series
+    assert decision.clear == case.clear
 
 
-FOUR = {
-    (ALONE, 1): spread(100),
-    (ALONE, 2): spread(190),
-    (ALONE, 4): spread(300),
-    (ALONE, 8): spread(400),
-}
+def test_twelve_series_on_eight_counts_come_to_few_bytes() -> None:
+    """They are part of a page that is to stay small."""
+    rates = {count: 100 * count / (1 + 0.01 * count) for count in (1, 2, 4, 8, 16, 32, 64, 128)}
+    study = of(rates, series="s0")
+    for index in range(1, 12):
+        study = both(
+            study, of({at: (1 + index / 100) * rate for at, rate in rates.items()}, series=f"s{index}")
+        )
+    facts = study.facts()
+    assert len(facts["points"]) == 12 * 8
+    assert len(json.dumps(facts, separators=(",", ":"))) < 70_000
 
 
-@pytest.mark.parametrize(("least", "devices"), [(0.96, 1), (0.9, 2), (0.75, 4), (0.7, 4), (0.5, 8)])
-def test_the_most_devices_that_are_worth_it(least: float, devices: int) -> None:
-    decision = answer(FOUR, least)
-    assert decision.devices == devices
-    assert decision.series == ALONE
-    assert decision.card.verdict.startswith(f"Use {count_devices(devices)}.")
+def test_without_a_point_to_choose_the_part_of_the_page_says_so() -> None:
+    failed = PlantedResults({(ALONE, 1): ["failed"], (ALONE, 2): ["failed"]})
+    assert failed.facts() == {"left_out": "There is nothing to choose among: no device count has a speedup."}
 
 
-def test_the_card_has_speed_interval_efficiency_and_price() -> None:
-    decision = answer(FOUR, 0.7)
+# --- figures ------------------------------------------------------------------------------------------
+
+
+def longest_minutes(devices: int) -> float:
+    """What 95 % of further runs of a point of ``FOUR`` stay below."""
+    return next_bound([(START_UP + SAMPLES / float(rate)) / 60 for rate in FOUR.points[ALONE, devices]])
+
+
+def on(points: Mapping[int, Any], min_efficiency: float = 0.7, **columns: Any) -> Decision:
+    """The decision on runs of one series."""
+    runs = make_runs({(ALONE, devices): results for devices, results in points.items()}, **columns)
+    return decision_on(runs, rule(min_efficiency=min_efficiency))
+
+
+def test_the_answer_has_speed_interval_efficiency_and_price() -> None:
+    decision = on({1: spread(100), 2: spread(190), 4: spread(300), 8: spread(400)})
+    bounds = welch_bounds(spread(300), spread(100))
     speed = figure(decision, "Speed")
-    assert (speed.low, speed.high) == pytest.approx(welch_bounds(spread(300), spread(100)))
-    assert (speed.text, speed.note) == ("3.00x", "as fast as 1 device")
+    assert (speed.low, speed.high) == pytest.approx(bounds)
     assert figure(decision, "Efficiency").value == pytest.approx(0.75)
-    cost = figure(decision, "Cost of a run")
-    assert cost.note == "start-up and evaluation included; 4.00x that on 1 device"
-    assert decision.card.next.startswith("8 devices would be 4.00x")
+    assert "4.00x that on 1 device" in figure(decision, "Cost of a run").note
+    assert decision.cautions == []
+    assert decision.numbers["speedup"] == pytest.approx(3.0)
+    assert decision.numbers["speedup_low"] == pytest.approx(bounds[0])
+    assert decision.numbers["parallel_efficiency"] == pytest.approx(0.75)
+    assert (decision.numbers["n"], decision.numbers["speedup_n"]) == (3, 3)
+    assert decision.numbers["throughput_samples_per_second"] == pytest.approx(300, rel=1e-3)
+    assert decision.numbers["wall_seconds"] is decision.numbers["queue_minutes"] is None, "unknown here"
+    assert json.loads(json.dumps(decision.as_dict())) == decision.as_dict()
 
 
-def test_one_device_where_more_are_not_worth_it_and_the_card_says_why() -> None:
-    decision = answer({(ALONE, 1): spread(100), (ALONE, 2): spread(120)}, 0.7)
-    assert decision.devices == 1
-    assert decision.card.next.startswith("2 devices would be 1.20x")
-    assert decision.card.next.endswith("efficiency 0.60, below the 0.70 required.")
-
-
-def test_every_other_point_of_the_series_is_an_alternative() -> None:
-    first, second, last = answer(FOUR, 0.7).alternatives
-    assert first == "1 device: the baseline, 100 samples/s."
-    assert second.startswith("2 devices: 1.90x")
-    assert last.startswith("8 devices: 4.00x")
-    assert "2.00x the device-hours" in last
-
-
-def test_a_single_run_is_not_given_an_interval() -> None:
-    decision = answer({(ALONE, 1): [100.0], (ALONE, 2): [190.0]})
+def test_a_single_run_has_no_interval_and_a_speedup_the_repeats_of_its_smaller_side() -> None:
+    decision = on({1: [100.0], 2: [190.0]})
     speed = figure(decision, "Speed")
     assert (speed.text, speed.low, speed.high, speed.interval) == ("1.90x", None, None, "")
-    assert decision.card.basis.startswith("1 run ")
+    more = on({1: spread(100), 2: [*spread(190), 190.0, 190.5]})
+    assert [each.card.basis[:6] for each in (decision, more)] == ["1 run ", "3 runs"]
 
 
-def test_the_repeats_of_a_speedup_are_those_of_its_smaller_side() -> None:
-    decision = answer({(ALONE, 1): spread(100), (ALONE, 2): [*spread(190), 190.0, 190.5]})
-    assert decision.card.basis.startswith("3 runs ")
-
-
-def test_without_a_completed_run_there_is_no_decision_and_the_outcomes_are_named() -> None:
-    decision = answer({(ALONE, 1): ["failed"] * 3, (ALONE, 2): ["not run yet"] * 3})
-    assert decision.devices is None
-    assert decision.series is None
-    assert decision.card.reason == "No completed run (failed); no completed run (not run yet)."
-
-
-def test_one_device_count_decides_nothing_and_its_rate_is_the_answer() -> None:
-    decision = answer({(ALONE, 2): spread(100)})
-    assert (decision.devices, decision.clear) == (None, False)
-    assert decision.card.certainty == "Open"
-    assert decision.card.reason == "Measured: 100 samples/s (97.5 to 103, n = 3) on 2 devices."
-
-
-def test_of_several_series_on_one_device_count_each_has_its_rate() -> None:
-    decision = answer({("off", 1): spread(100), ("on", 1): [150.0]})
-    assert decision.card.reason == "Measured: 100 samples/s (97.5 to 103, n = 3) on 1 device of off."
-    assert decision.alternatives == ["Measured: 150 samples/s (n = 1) on 1 device of on."]
-
-
-def test_the_first_series_is_kept_unless_another_is_faster_beyond_its_interval() -> None:
-    plain: dict[tuple[str, int], Sequence[float]] = {("off", 1): spread(100), ("off", 2): spread(180)}
-    close = plain | {("on", 1): spread(100.5), ("on", 2): spread(181)}
-    assert answer(close).series == "off"
-    beyond = plain | {("on", 1): spread(120), ("on", 2): spread(200)}
-    decision = answer(beyond)
-    assert decision.series == "on"
-    assert decision.card.verdict == "Use 2 devices with on."
-    assert figure(decision, "Speed").value == pytest.approx(200 / 120)
-
-
-def test_a_series_that_is_faster_on_fewer_devices_is_taken_with_its_own_count() -> None:
-    decision = answer(
-        {
-            ("slow", 1): spread(100),
-            ("slow", 2): spread(180),
-            ("fast", 1): spread(1000),
-            ("fast", 2): spread(1100),
-        }
+def test_the_time_of_a_run_is_bounded_by_what_further_runs_keep_and_holds_the_queue() -> None:
+    """The mean of 2 devices is 54.6 minutes, the slowest of its three runs 55.2."""
+    assert longest_minutes(2) == pytest.approx(56.4, abs=0.05)
+    decision = FOUR.decision(rule(deadline_minutes=56))
+    time = figure(decision, "Time of a run")
+    assert (decision.devices, time.text, time.interval) == (4, "35.3 min", "34.5 to 36.2")
+    assert time.note == f"up to {longest_minutes(4):.1f} min"
+    assert "56.4 minutes" in decision.card.next
+    assert (decision.card.certainty, len(decision.cautions)) == ("Likely", 1)
+    assert FOUR.decision(rule(deadline_minutes=56.5)).devices == 2
+    waiting = PlantedResults(FOUR.points, queue_minutes={1: 5, 2: 5, 4: 7.5, 8: 60})
+    decision = waiting.decision(rule(deadline_minutes=60))
+    assert figure(decision, "Time of a run").note.startswith(
+        f"up to {longest_minutes(4) + 7.5:.1f} min, 7.5 "
     )
-    assert (decision.series, decision.devices) == ("fast", 1)
+    assert "61.4 minutes, 5 of them in the queue" in decision.card.next
+    assert decision.numbers["queue_minutes"] == 7.5
+    assert FOUR.decision(rule(deadline_minutes=200), queue_minutes=inf).devices is None, "it never ends"
 
 
-def test_a_first_series_without_a_baseline_leaves_the_choice_to_the_others() -> None:
-    decision = answer(
-        {
-            ("off", 1): ["failed"] * 3,
-            ("off", 2): spread(500),
-            ("on", 1): spread(100),
-            ("on", 2): spread(180),
-        }
+def test_device_hours_are_those_that_are_billed_and_may_be_exceeded_by_an_unlucky_run() -> None:
+    decision = WHOLE_NODES.decision(rule(max_device_hours=3))
+    assert decision.numbers["device_hours"] == pytest.approx(2.356, abs=1e-3)
+    assert figure(decision, "Cost of a run").note.endswith(f"{2.356 / 6.8:.2f}x that on 1 device")
+    assert "6.80 device-hours" in decision.alternatives[0]
+    assert decision.cautions == []
+    (caution,) = FOUR.decision(rule(max_device_hours=2.37)).cautions
+    assert f"{4 * longest_minutes(4) / 60:.2f} device-hours" in caution
+
+
+def test_criteria_that_nothing_meets_are_each_compared_with_the_nearest_point() -> None:
+    decision = FOUR.decision(rule(min_efficiency=0.9, max_device_hours=1, deadline_minutes=26))
+    assert (decision.devices, decision.series, decision.numbers) == (None, ALONE, {})
+    found = "8 devices: efficiency 0.50", f"{longest_minutes(8):.1f} minutes", "3.60 device-hours"
+    assert all(each in decision.card.reason for each in found)
+    assert len(decision.alternatives) == 4
+    assert "3.60 device-hours and 27.0 minutes" in decision.alternatives[3]
+    cheapest = FOUR.decision(rule(max_device_hours=1)).card.reason
+    assert "1 device: 1.70 device-hours" in cheapest
+
+
+@pytest.mark.parametrize("criterion", ["deadline_minutes", "max_device_hours"])
+def test_criteria_on_whole_runs_say_so_where_their_times_are_unknown(criterion: str) -> None:
+    asked = rule(**{criterion: 60.0})
+    assert f"unknown, and {criterion} needs" in UNKNOWN_WALLS.decision(asked).card.reason
+    runs = make_runs(FOUR.points).assign(device_hours=nan)
+    scaling = scaling_table(runs, "strong").drop(columns=["wall_seconds", "wall_seconds_high"])
+    older = decide("study", scaling, option_table(runs, {}), asked, compared=gains(known_columns(runs)))
+    assert (older.devices, older.card.reason) == (None, UNKNOWN_WALLS.decision(asked).card.reason)
+
+
+@pytest.mark.parametrize(("rate", "least", "shown"), [(139.6, 0.7, "0.698"), (120, 0.725, "0.600")])
+def test_an_efficiency_is_shown_with_the_digits_that_tell_it_from_the_limit(
+    rate: float, least: float, shown: str
+) -> None:
+    decision = on({1: [100.0] * 3, 2: [rate] * 3}, least)
+    assert f"efficiency {shown}, below the {least:.3f} required" in decision.card.next
+
+
+# --- without an answer --------------------------------------------------------------------------------
+
+
+def test_without_a_completed_run_the_outcomes_are_named() -> None:
+    decision = on({1: ["failed"] * 3, 2: ["not run yet"] * 3})
+    assert (decision.devices, decision.series) == (None, None)
+    assert all(outcome in decision.card.reason for outcome in ("(failed)", "(not run yet)"))
+
+
+def test_series_on_one_device_count_have_their_rates() -> None:
+    runs = make_runs({("off", 1): spread(100), ("on", 1): [150.0]})
+    decision = decision_on(runs, rule(min_efficiency=0.7))
+    assert (decision.devices, decision.clear, decision.card.certainty) == (None, False, "Open")
+    assert "100 samples/s (97.5 to 103, n = 3) on 1 device of off" in decision.card.reason
+    assert "150 samples/s (n = 1) on 1 device of on" in decision.alternatives[0]
+
+
+# --- doubts -------------------------------------------------------------------------------------------
+
+
+def test_a_knee_that_noise_may_have_made_is_a_caution_unless_there_is_a_criterion() -> None:
+    noisy = PlantedResults(
+        {(ALONE, 1): spread(100), (ALONE, 2): [150, 185, 200], (ALONE, 4): [230, 270, 310]}
     )
-    assert (decision.series, decision.devices) == ("on", 2)
-
-
-def test_a_sound_answer_has_no_cautions() -> None:
-    assert answer(FOUR).cautions == []
+    in_doubt = [
+        any("may balance" in caution for caution in study.decision(asked).cautions)
+        for study, asked in ((noisy, rule()), (FOUR, rule()), (noisy, rule(min_efficiency=0.6)))
+    ]
+    assert in_doubt == [True, False, False]
 
 
 def test_an_efficiency_above_one_is_an_error_until_explained() -> None:
-    decision = answer({(ALONE, 1): spread(100), (ALONE, 2): spread(230)})
+    decision = on({1: spread(100), 2: spread(230)})
     (caution,) = decision.cautions
-    assert caution.startswith("Efficiency is above 1: 1.15 on 2 devices. That is an error until it is")
+    assert "1.15 on 2 devices. That is an error until it is" in caution
     assert not decision.clear
-    within = {(ALONE, 1): [97.0, 100.0, 103.0], (ALONE, 2): [198.0, 202.0, 206.0]}
-    assert answer(within).cautions == []
+    assert on({1: [97.0, 100.0, 103.0], 2: [198.0, 202.0, 206.0]}).cautions == []
 
 
-def test_accuracy_that_falls_with_devices_is_said() -> None:
-    def lower(runs: pd.DataFrame) -> None:
-        runs.loc[runs["devices"] == 2, "final_accuracy"] = [0.90, 0.91, 0.92]
-
-    points = {(ALONE, 1): spread(100), (ALONE, 2): spread(180)}
-    (caution,) = answer(points, change=lower).cautions
-    assert caution == (
-        "Accuracy is 7.0 points lower on 2 devices: 91.0 % instead of 98.0 %. Check the learning rate, or "
-        "train for longer."
-    )
-
-    def overlapping(runs: pd.DataFrame) -> None:
-        runs.loc[runs["devices"] == 2, "final_accuracy"] = [0.96, 0.97, 0.98]
-
-    assert answer(points, change=overlapping).cautions == []
-
-
-def test_runs_that_did_not_complete_are_said() -> None:
-    points = {(ALONE, 1): spread(100), (ALONE, 2): [*spread(180), "failed"]}
-    assert answer(points).cautions == ["1 of 4 runs on 2 devices have no result (1 failed)."]
-
-
-def test_a_device_count_none_of_whose_runs_completed_is_said_too() -> None:
-    """Else the answer would read as if that count had never been tried."""
-    decision = answer({(ALONE, 1): spread(100), (ALONE, 2): spread(180), (ALONE, 4): ["out-of-memory"] * 3})
-    assert decision.devices == 2
-    assert any("4 devices" in caution for caution in decision.cautions)
+def test_an_efficiency_in_doubt_has_its_interval() -> None:
+    rates = [135.0, 139.0, 150.0]
+    low, high = welch_bounds(rates, spread(100))
+    decision = on({1: spread(100), 2: rates})
+    (doubt,) = (caution for caution in decision.cautions if "you require" in caution)
+    assert f" {low / 2:.2f} to {high / 2:.2f}. " in doubt
+    assert not decision.clear
 
 
 @pytest.mark.parametrize(
-    ("repeats", "words"),
-    [(1, "1 completed run; a spread of 5 % is assumed."), (2, "2 completed runs.")],
+    ("points", "count"),
+    [
+        ({2: [*spread(180), "failed"]}, "1 of 4 runs on 2 devices"),
+        ({2: spread(180), 4: ["out-of-memory"] * 3}, "3 of 3 runs on 4 devices"),
+    ],
 )
-def test_fewer_than_three_repeats_are_said(repeats: int, words: str) -> None:
-    points = {(ALONE, 1): spread(100)[:repeats], (ALONE, 2): [180.0, 180.5][:repeats]}
-    text = " ".join(answer(points).cautions)
-    assert words in text
-    assert "Use at least 3 repeats" in text
-
-
-def test_a_target_that_was_missed_is_said_beside_the_decision() -> None:
-    runs = make_runs({(ALONE, 1): spread(100), (ALONE, 2): spread(190)})
-    runs.loc[runs["devices"] == 1, "time_to_accuracy_seconds"] = 9.0
-    runs.loc[runs["devices"] == 2, "time_to_accuracy_seconds"] = [5.0, 5.0, float("nan")]
-    runs.loc[runs["devices"] == 2, "epochs_to_accuracy"] = [3.0, 3.0, float("nan")]
-    decision = decision_on(runs, DecisionRule(min_efficiency=0.7), target=0.97)
-    assert "2 of 3 runs on 2 devices reached 97.0 % accuracy." in decision.cautions
-    assert (
-        "Training time to 97.0 % accuracy: 9.00 s on 1 device, 5.00 s on 2 devices (in 2 of 3 runs)."
-        in decision.alternatives
-    )
-
-
-def test_more_devices_that_are_slower_are_not_recommended() -> None:
-    decision = answer({(ALONE, 1): spread(100), (ALONE, 2): spread(190), (ALONE, 3): spread(180)}, 0.5)
+def test_runs_that_did_not_complete_are_counted(points: dict[int, Any], count: str) -> None:
+    decision = on({1: spread(100)} | points)
     assert decision.devices == 2
+    assert any(caution.startswith(count) for caution in decision.cautions)
 
 
-def test_a_baseline_of_several_devices_is_said() -> None:
-    decision = answer({(ALONE, 2): spread(100), (ALONE, 4): spread(190)})
-    assert decision.devices == 4
-    assert figure(decision, "Speed").note == "as fast as 2 devices"
-    assert decision.cautions == ["Speedups are relative to 2 devices, not to 1."]
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_fewer_than_three_repeats_are_a_caution(repeats: int) -> None:
+    text = " ".join(on({1: spread(100)[:repeats], 2: [180.0, 180.5][:repeats]}).cautions)
+    assert f"only {repeats} completed run" in text
+    assert ("a spread of 5 % is assumed" in text) == (repeats == 1)
 
 
-def test_a_speedup_that_may_be_none_is_no_reason_for_more_devices() -> None:
+def test_a_gain_that_may_be_none_has_its_bounds_and_the_repeats_that_would_show_it() -> None:
     one, two = [60.0, 100.0, 190.0], [100.0, 180.0, 230.0]
-    hopeless = answer({(ALONE, 1): one, (ALONE, 2): two})
-    advice = "Too close to tell apart at this scatter: that would take more than 20 more repeats of each."
-    assert hopeless.cautions[0].endswith(advice)
-    assert hopeless.cautions[0].endswith(advice)
+    hopeless = on({1: one, 2: two})
+    assert "more than 20 more repeats of each" in hopeless.cautions[0]
     assert hopeless.undecided[1] > 20, "what is planned by itself is not advised"
     one, two = [80.0, 100.0, 120.0], [130.0, 150.0, 170.0]
     low, high = welch_bounds(two, one)
     assert low < 1.05 < high
-    decision = answer({(ALONE, 1): one, (ALONE, 2): two})
-    assert (decision.devices, decision.clear) == (1, False)
-    assert decision.card.certainty == "Likely"
+    decision = on({1: one, 2: two})
+    assert (decision.devices, decision.clear, decision.card.certainty) == (1, False, "Likely")
     assert decision.card.verdict == "Use 1 device. More are not shown to pay."
     assert decision.card.next.endswith("not shown to be 5 % faster than 1 device.")
     (caution,) = decision.cautions
-    assert caution.startswith(
-        f"2 devices may be worth having: {low:.2f} to {high:.2f} times as fast as 1 device. About "
-    )
-    assert caution.endswith(" more repeats of each should settle it.")
+    assert f" {low:.2f} to {high:.2f} times as fast as 1 device. About " in caution
 
 
 def test_a_gain_that_may_be_anything_is_not_clear_though_it_is_shown() -> None:
@@ -243,67 +235,45 @@ def test_a_gain_that_may_be_anything_is_not_clear_though_it_is_shown() -> None:
     low, high = welch_bounds(two, one)
     assert low > 1.05
     assert high > KNOWN_WITHIN * low
-    decision = answer({(ALONE, 1): one, (ALONE, 2): two})
+    decision = on({1: one, 2: two})
     assert (decision.devices, decision.clear) == (2, False)
     assert decision.card.certainty == "Doubtful", "an efficiency above 1 is the worse doubt"
-    (caution,) = (each for each in decision.cautions if each.startswith("The gain"))
-    assert caution.startswith(f"The gain of 2 devices is not known well enough: {low:.2f}x to {high:.2f}x. ")
+    (caution,) = (each for each in decision.cautions if each.startswith("The gain of 2 devices"))
+    assert f" {low:.2f}x to {high:.2f}x. " in caution
     assert decision.undecided[1] == decision.undecided[2] > 3
-    narrow = answer({(ALONE, 1): spread(1000), (ALONE, 2): spread(1900)})
+    narrow = on({1: spread(1000), 2: spread(1900)})
     assert (narrow.devices, narrow.clear, narrow.undecided) == (2, True, {})
 
 
-def _gains(faster: float) -> list[str]:
-    runs = pd.concat(
-        [
-            make_runs({("off", 1): spread(100), ("off", 2): spread(180)}, gradient_as_bucket_view=False),
-            make_runs(
-                {("on", 1): spread(100 * faster), ("on", 2): spread(180 * faster)},
-                gradient_as_bucket_view=True,
-                peak_memory_bytes=350e6,
-            ),
-        ],
-        ignore_index=True,
-    )
-    swept = {"gradient_as_bucket_view": [False, True]}
-    return decision_on(runs, DecisionRule(min_efficiency=0.7), swept=swept).options
+# --- options ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("faster", "verdict"),
-    [(1.0, "no difference is shown; it may be anything in the interval"), (1.5, "faster"), (0.5, "slower")],
+    ("faster", "verdict"), [(1.0, "no difference is shown"), (1.5, "faster."), (0.5, "slower.")]
 )
 def test_what_an_option_gains_is_said_apart_from_scaling(faster: float, verdict: str) -> None:
-    first, second = _gains(faster)
-    assert first.startswith("gradient_as_bucket_view true instead of false, on 1 device: ")
-    assert second.startswith("gradient_as_bucket_view true instead of false, on 2 devices: ")
+    tables = [
+        make_runs(
+            {(name, 1): spread(100 * rate), (name, 2): spread(180 * rate)},
+            gradient_as_bucket_view=name == "on",
+            peak_memory_bytes=memory,
+        )
+        for name, rate, memory in (("off", 1.0, 700e6), ("on", faster, 350e6))
+    ]
+    swept = {"gradient_as_bucket_view": [False, True]}
+    runs = pd.concat(tables, ignore_index=True)
+    first, second = decision_on(runs, rule(min_efficiency=0.7), swept=swept).options
     low, high = welch_bounds(spread(180 * faster), spread(180))
-    ratio = f"{faster:.2f}x the throughput ({low:.2f} to {high:.2f}, n = 3): {verdict}."
-    assert second.endswith(f"{ratio} 0.500x the peak memory.")
+    assert f" on 2 devices: {faster:.2f}x the throughput ({low:.2f} to {high:.2f}, n = 3): " in second
     assert verdict in first
+    assert verdict in second
+    assert second.endswith(" 0.500x the peak memory.")
 
 
-def test_a_program_reads_the_decisions_numbers_under_the_names_of_the_table() -> None:
-    numbers = answer(FOUR).numbers
-    assert numbers["speedup"] == pytest.approx(3.0)
-    assert numbers["speedup_low"] == pytest.approx(welch_bounds(spread(300), spread(100))[0])
-    assert numbers["n"] == 3
-    assert numbers["parallel_efficiency"] == pytest.approx(0.75)
-    assert numbers["speedup_n"] == 3
-    assert numbers["throughput_samples_per_second"] == pytest.approx(300, rel=1e-3)
-    assert numbers["wall_seconds"] is None, "not known here"
-    assert numbers["queue_minutes"] is None
-
-
-def test_a_decision_is_plain_data() -> None:
-    decision = answer(FOUR)
-    assert json.loads(json.dumps(decision.as_dict())) == decision.as_dict()
-    assert decision.as_dict()["experiment"] == "study"
-
-
-def test_series_are_compared_at_equal_devices() -> None:
-    # the second series is no faster than the first on 2 devices, only than the first on 1
-    decision = answer(
-        {("off", 1): spread(100), ("off", 2): spread(120), ("on", 1): spread(70), ("on", 2): spread(121)}
-    )
-    assert (decision.series, decision.devices) == ("off", 1)
+def test_what_differs_beside_an_option_stands_with_its_gain() -> None:
+    study = of({1: 100, 2: 190})
+    both = pd.concat([study.runs.assign(precision=each) for each in ("fp32", "bf16")], ignore_index=True)
+    differing = "CPU model is New, not Old"
+    options = option_table(both, {"precision": ["fp32", "bf16"]}).assign(also_differs=differing)
+    decision = decide("study", study.scaling, options, rule(), compared=study.compared)
+    assert differing in decision.options[0]

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+import pytest
 from tests.planted_records import experiment, write_run
 
 from scalewise.analysis.analysis_spec import DIFFERED, EQUAL_IN_SERIES, HELD_EQUAL, NOT_KNOWN, AnalysisSpec
@@ -66,6 +68,8 @@ def test_all_that_is_equal_is_listed_and_all_that_is_not(tmp_path: Path) -> None
         "day (UTC) (2026-01-01, 2026-01-02)",
     ]
     assert found[EQUAL_IN_SERIES] == found[NOT_KNOWN] == []
+    assert not decision["clear"]
+    assert decision["cautions"][0].startswith("Device count and nodes cannot be told apart")
     cautions = " ".join(decision["cautions"])
     for caution in (
         "Device count and nodes cannot be told apart (1 device: node-a in 1 run; 2 devices: node-b in 1 run)",
@@ -92,3 +96,36 @@ def test_limits_that_gpus_do_not_tell_are_said(tmp_path: Path) -> None:
     assert found[NOT_KNOWN] == [
         "power limits and clocks of GPUs, in 2 of 2 runs",
     ]
+
+
+def test_another_kind_of_gpu_moves_no_figure_of_the_study(tmp_path: Path) -> None:
+    """Half of the runs on 4 devices are on GPUs of half the speed."""
+    rates, fast, slow = {1: 1000.0, 2: 1900.0, 4: 3600.0}, "A fast GPU", "A slow GPU"
+    scatter = (0.99, 1.0, 1.01)
+
+    def tables(repeats: int) -> tuple[dict[str, Any], pd.DataFrame]:
+        spec = experiment(devices=list(rates), decision={"min_efficiency": 0.01}, repeats=repeats)
+        compute(AnalysisSpec("study", spec), tmp_path / "runs", tmp_path)
+        decision = json.loads((tmp_path / "decision.json").read_text(encoding="utf-8"))
+        return decision, pd.read_csv(tmp_path / "scaling.csv")
+
+    for devices, rate in rates.items():
+        for repeat, factor in enumerate(scatter, start=1):
+            run = f"d{devices}.r{repeat}"
+            write_run(tmp_path / "runs", run, rate=rate * factor, origin={"devices": [fast] * devices})
+    alone, expected = tables(3)
+    for repeat, factor in enumerate(scatter, start=4):
+        met = {"devices": [slow] * 4, "ended_at": "2026-01-01T00:03:00+00:00"}
+        write_run(tmp_path / "runs", f"d4.r{repeat}", rate=1800.0 * factor, origin=met)
+    mixed, scaling = tables(6)
+
+    own = scaling[scaling["conditions"].isna()].reset_index(drop=True)
+    figures = ["n", "throughput_samples_per_second", "speedup_low", "wall_seconds", "device_hours"]
+    pd.testing.assert_frame_equal(own[figures], expected[figures])
+    assert mixed["numbers"] == alone["numbers"]
+    (other,) = (row for _, row in scaling[scaling["conditions"].notna()].iterrows())
+    assert (other["devices"], other["n"], other["series"]) == (4, 3, f"all runs (device model {slow})")
+    assert other["throughput_samples_per_second"] == pytest.approx(1800, rel=1e-3)
+    curves = pd.read_csv(tmp_path / "epochs.csv")
+    assert set(curves.loc[curves["series"] == other["series"], "run"]) == {"d4.r4", "d4.r5", "d4.r6"}
+    assert any(f"device model is {slow}, not {fast}" in caution for caution in mixed["cautions"])
