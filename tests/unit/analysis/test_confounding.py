@@ -101,14 +101,12 @@ def of_nodes(runs: pd.DataFrame) -> list[str]:
 
 
 def test_device_counts_that_each_have_their_own_nodes_are_told_with_the_nodes_and_the_cure() -> None:
-    (sentence,) = of_nodes(study(nodes=sticky))
+    runs = study(nodes=sticky)
+    (sentence,) = of_nodes(runs)
     assert "(1 device: node-1-0 in 6 runs; 2 devices: node-2-0 in 6 runs; 4 devices: node-4-0" in sentence
     assert "8 devices: node-8-0, node-8-1 in 6 runs)" in sentence
     assert "slurm.constraint" in sentence
-
-
-def test_a_single_run_elsewhere_does_not_mend_a_study_on_sticky_nodes() -> None:
-    runs = study(nodes=sticky)
+    # a single run elsewhere does not change that
     runs.loc[runs[runs["devices"] == 2].index[3], "hosts"] = "node-1-0"
     (sentence,) = of_nodes(runs)
     assert "2 devices: node-2-0, node-1-0 in 6 runs" in sentence

@@ -67,14 +67,12 @@ def decided(folder: Path, *, repeats: int = 3, scatter: float = 0.005, more: str
 def test_the_fewest_cpus_that_feed_the_devices_are_found_from_the_records(tmp_path: Path, more: str) -> None:
     answer = planted(tmp_path, more=more)
     assert (answer.per_device, answer.at_least, answer.devices) == (4, 4, 2)
-    assert answer.sentences[0] == "Use 4 CPUs per device, as compared on 2 devices."
     assert answer.learning.startswith("CPUs per device change only the time: ")
 
 
 def test_records_of_single_runs_or_of_noise_leave_it_unknown(tmp_path: Path) -> None:
     alone = planted(tmp_path / "alone", repeats=1)
     assert alone.per_device is None
-    assert alone.sentences[0].startswith("How many CPUs per device is not clear")
     assert "Use 3 or more repeats." in alone.sentences
     assert alone.learning.startswith("Whether CPUs per device change the accuracy is not known")
     decision = decided(tmp_path / "noisy", scatter=0.2)
@@ -122,26 +120,6 @@ def answered(
     return answer_cpus(scaling_table(known, "weak"), gains(known), options, 0.05, answer=answer)
 
 
-def test_fewer_cpus_do_where_more_are_faster_by_less_than_a_gain_worth_having() -> None:
-    answer = answered({1: 100, 4: 300, 8: 306})
-    assert answer.per_device == 4
-    _, more, fewer, *_ = answer.sentences
-    assert more.startswith("More are not 5 % faster: 8 CPUs have 1.02x the throughput of 4 (")
-    assert fewer.startswith("Fewer are slower: 1 CPU has 0.33x the throughput of 4 (")
-
-
-def test_the_most_cpus_that_were_measured_may_be_too_few() -> None:
-    answer = answered({1: 100, 4: 300})
-    assert answer.per_device == 4
-    assert "No more were measured: more may be faster." in answer.sentences
-
-
-def test_cpus_that_make_no_difference_are_as_few_as_possible() -> None:
-    answer = answered({1: 100, 4: 100})
-    assert answer.per_device == 1
-    assert answer.learning.startswith("CPUs per device do not change the accuracy")
-
-
 @pytest.mark.parametrize(
     ("rates", "spread", "at_least", "advice"),
     [
@@ -166,25 +144,36 @@ def test_an_answer_is_given_only_where_the_runs_carry_it(
     assert any(each.startswith(advice) for each in answer.sentences) if advice else True
 
 
-def test_cpus_are_compared_on_the_devices_of_the_answer_else_on_the_most() -> None:
-    rates = {1: 100.0, 4: 300.0}
-    assert answered(rates).devices == 2
-    assert answered(rates, answer=("c4", 1)).devices == 1
-    assert answered({1: 100}).devices is None
-
-
-def test_an_answer_on_devices_that_names_other_cpus_is_explained() -> None:
-    *_, last = answered({1: 100, 4: 300}, answer=("c1", 2)).sentences
-    assert last.startswith("The answer on devices names c1 by another rule")
-    for known in ("c4", "runs under other conditions"):
-        same = answered({1: 100, 4: 300}, answer=(known, 2))
-        assert not any("another rule" in sentence for sentence in same.sentences)
+@pytest.mark.parametrize(
+    ("rates", "answer", "devices", "per_device", "told", "not_told"),
+    [
+        ({1: 100, 4: 300, 8: 306}, None, 2, 4, ["8 CPUs have 1.02x", "1 CPU has 0.33x"], "No more"),
+        ({1: 100, 4: 300}, None, 2, 4, ["No more were measured"], "another rule"),
+        ({1: 100, 4: 100}, None, 2, 1, [], ""),
+        ({1: 100}, None, None, None, [], ""),
+        ({1: 100, 4: 300}, ("c4", 1), 1, 4, [], "another rule"),
+        ({1: 100, 4: 300}, ("c1", 2), 2, 4, ["The answer on devices names c1 by another rule"], ""),
+        ({1: 100, 4: 300}, ("runs under other conditions", 2), 2, 4, [], "another rule"),
+    ],
+    ids=["a gain not worth having", "the most measured", "no difference", "nothing to compare",
+         "on the devices of the answer", "an answer with others", "an answer under other conditions"],
+)  # fmt: skip
+def test_the_fewest_cpus_that_feed_the_devices_are_the_answer(
+    rates: dict[int, float], answer: tuple[str, int] | None, devices: int | None,
+    per_device: int | None, told: list[str], not_told: str,
+) -> None:  # fmt: skip
+    found = answered(rates, answer=answer)
+    assert (found.devices, found.per_device) == (devices, per_device)
+    words = " ".join(found.sentences)
+    assert all(each in words for each in told)
+    assert not not_told or not_told not in words
+    json.dumps(vars(found))
 
 
 def test_the_share_of_a_step_that_waits_for_data_is_told_with_each_number() -> None:
     answer = answered({1: 100, 4: 300}, waits={1: 0.826, 4: 0.03})
     assert answer.loader_fractions == pytest.approx({"1": 0.826, "4": 0.03})
-    assert "Share of a step that waits for data: 83 % with 1 CPU and 3 % with 4 CPUs." in answer.sentences
+    assert any("83 % with 1 CPU and 3 % with 4 CPUs" in each for each in answer.sentences)
     unknown = answered({1: 100, 4: 300})
     assert unknown.loader_fractions == {"1": None, "4": None}
     assert "How much of a step waits for data is not known." in unknown.sentences
@@ -198,8 +187,3 @@ def test_cpus_that_may_change_the_accuracy_are_not_said_to_change_only_the_time(
     assert "may differ by up to 0.8 percentage points" in answered(rates, accuracies=apart).learning
     scattered = {1: [0.98, 0.99, 0.97], 4: [0.99, 0.97, 0.98]}
     assert "is not clear" in answered(rates, accuracies=scattered).learning
-
-
-def test_the_answer_can_be_written_as_json() -> None:
-    answer = answered({1: 100, 4: 300}, waits={1: 0.8})
-    assert json.loads(json.dumps(vars(answer)))["loader_fractions"] == {"1": pytest.approx(0.8), "4": None}

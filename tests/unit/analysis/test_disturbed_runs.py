@@ -80,12 +80,12 @@ def test_an_answer_that_rests_on_a_busy_machine_is_not_clear_and_says_so_first(
 ) -> None:
     found = concluded(tmp_path, {1: busy(BUSY), 2: QUIET_2})
 
+    card = found.decision.card
+    assert (card.certainty, card.reason) == ("Doubtful", "It rests on disturbed runs.")
     assert not found.decision.clear
     first = found.decision.cautions[0]
-    assert first.startswith(
-        "The answer rests on disturbed runs: d1.r1 (other processes took 30 % of the CPUs), d1.r2 (other "
-        "processes took 90 % of the CPUs) and 1 more, in runs.csv. For a clear answer delete their folders"
-    )
+    assert "d1.r1 (other processes took 30 % of the CPUs), d1.r2 (other processes took 90 % of" in first
+    assert "and 1 more, in runs.csv" in first
     assert found.runs["outcome"].eq("completed").all()
     assert found.scaling["n_disturbed"].tolist() == [3, 0]
     # 4710 over the geometric mean of 2505, 1372 and 716 is 3.48: an efficiency of 1.74
@@ -102,9 +102,7 @@ def test_a_disturbed_run_is_set_apart_if_its_point_has_others(tmp_path: Path) ->
     (apart,) = (run for _, run in found.runs.iterrows() if run["outcome"] == "disturbed")
     assert (apart["run"], apart["reason"]) == ("d1.r4", "other processes took 90 % of the CPUs")
     assert found.decision.clear
-    assert found.decision.cautions[0].startswith(
-        "Disturbed runs are set apart: d1.r4 (other processes took 90 % of the CPUs). To replace them delete"
-    )
+    assert "set apart: d1.r4 (other processes took 90 % of the CPUs)" in found.decision.cautions[0]
 
 
 def test_the_share_of_the_cpus_counts_from_a_tenth_on(tmp_path: Path) -> None:
@@ -209,11 +207,9 @@ def test_a_published_efficiency_of_1_6_is_not_clear(tmp_path: Path) -> None:
     found = concluded(tmp_path, single(A100))
 
     assert not found.decision.clear
-    assert above_1(found).startswith(
-        "Efficiency is above 1: 1.60 on 2 devices, 1.60 on 4 devices, 1.49 on 8 devices, 1.28 on 16 devices. "
-        "That is an error until it is explained. The baseline, 1 device, was slow for a reason that its "
-        "records do not show."
-    )
+    named = "1.60 on 2 devices, 1.60 on 4 devices, 1.49 on 8 devices, 1.28 on 16 devices."
+    assert named in above_1(found)
+    assert "slow for a reason that its records do not show" in above_1(found)
 
 
 def test_an_efficiency_above_1_is_not_clear_also_if_its_interval_reaches_below(
@@ -224,10 +220,7 @@ def test_an_efficiency_above_1_is_not_clear_also_if_its_interval_reaches_below(
 
     assert found.scaling["parallel_efficiency_low"].iloc[1] < 1
     assert not found.decision.clear
-    assert above_1(found) == (
-        "Efficiency is above 1: 1.10 on 2 devices. Noise may explain it: no interval lies above 1. "
-        "Add repeats."
-    )
+    assert "1.10 on 2 devices. Noise may explain it" in above_1(found)
 
 
 def test_a_baseline_short_of_memory_is_recognized_by_its_peak(tmp_path: Path) -> None:
@@ -237,10 +230,8 @@ def test_a_baseline_short_of_memory_is_recognized_by_its_peak(tmp_path: Path) ->
     scaling.loc[base, "peak_memory_bytes"] = 39.5e9
 
     ((_, caution),) = of_efficiency(candidates(scaling, DecisionRule(), found.compared)[0].points)
-    assert (
-        "The baseline, 1 device, is short of memory for its batch: its tensors took 39.5 of 42.9 GB of "
-        "memory. Use smaller batches for the whole series (`accumulation_steps`, or `scaling: weak`)"
-    ) in caution
+    assert "39.5 of 42.9 GB of memory" in caution
+    assert "`accumulation_steps`" in caution
 
 
 def test_a_baseline_short_of_memory_is_recognized_by_a_smaller_batch_that_is_faster(
@@ -253,12 +244,7 @@ def test_a_baseline_short_of_memory_is_recognized_by_a_smaller_batch_that_is_fas
     points = single(A100)
     points[1] = [(1622.0, {"passes": passes})]
 
-    (caution,) = (
-        each
-        for each in concluded(tmp_path, points).decision.cautions
-        if each.startswith("Efficiency is above 1")
-    )
-    assert "by itself it makes 1.67x the samples/s with a smaller batch" in caution
+    assert "1.67x the samples/s with a smaller batch" in above_1(concluded(tmp_path, points))
 
 
 def test_the_memory_of_the_smallest_gpu_counts() -> None:

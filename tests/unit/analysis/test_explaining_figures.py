@@ -71,13 +71,8 @@ def test_a_fitted_law_is_drawn_with_its_band_in_place_of_joining_lines(scaling: 
     assert marks.get_linestyle() == "None"
     (joined,) = (line for line in plain.axes[0].lines if line.get_marker() == "o")
     assert joined.get_linestyle() == "-"
-
-
-def test_a_refused_law_is_not_drawn(scaling: pd.DataFrame) -> None:
-    refused = [law for law in made.laws([ALONE]) if law["refused"]]
-    figure = scaling_figures.speedup(scaling, refused)
-    assert named(figure) == []
-    assert bands(figure.axes[0]) == 0
+    refused = scaling_figures.speedup(scaling, [law for law in made.laws([ALONE]) if law["refused"]])
+    assert (named(refused), bands(refused.axes[0])) == ([], 0)
 
 
 def test_the_predicted_bound_stands_beside_the_speedup_and_never_beyond_what_was_planned(
@@ -120,26 +115,19 @@ def test_the_prediction_is_drawn_with_its_band_beside_what_was_measured(scaling:
     assert np.asarray(marks.get_ydata())[0] == pytest.approx(250, rel=0.01), "milliseconds"
 
 
-def test_what_was_not_measured_lies_in_a_pale_area_that_says_so(scaling: pd.DataFrame) -> None:
-    figure = scaling_figures.prediction(scaling, made.prediction([ALONE]))
+@pytest.mark.parametrize(("points", "last", "first"), [(5, 16, 64), (1, 1, 2), (0, 1, 2)])
+def test_what_was_not_measured_lies_in_a_pale_area_that_says_so(
+    scaling: pd.DataFrame, points: int, last: int, first: int
+) -> None:
+    figure = scaling_figures.prediction(scaling[:points], made.prediction([ALONE]))
     assert words(figure) == ["not measured", "not measured"]
     for axes in figure.axes:
         (area,) = axes.patches
         assert isinstance(area, Rectangle)
-        assert 16 < area.get_x() < 64
+        assert last < area.get_x() < first
         assert area.get_x() + area.get_width() > 1024
     measured_alone = scaling_figures.prediction(scaling, made.prediction([ALONE], projected=()))
     assert words(measured_alone) == []
-
-
-def test_a_prediction_can_be_drawn_before_any_large_job(scaling: pd.DataFrame) -> None:
-    for points in (scaling[scaling["devices"] == 1], scaling.iloc[:0]):
-        figure = scaling_figures.prediction(points, made.prediction([ALONE]))
-        assert words(figure) == ["not measured", "not measured"]
-        for axes in figure.axes:
-            (area,) = axes.patches
-            assert isinstance(area, Rectangle)
-            assert 1 < area.get_x() < 2
 
 
 def test_a_step_is_shown_in_parts_that_sum_to_device_time_per_sample(
@@ -159,17 +147,10 @@ def test_a_step_is_shown_in_parts_that_sum_to_device_time_per_sample(
     named_parts = ["computing", "communication", "waiting for data", "one slow rank", "uneven ranks", ""]
     starts = ["launch", "imports", "process group", "data", "model", "first step"]
     assert named(figure) == [*named_parts, *starts]
-
-
-def test_the_length_of_a_step_stands_over_its_bar(scaling: pd.DataFrame, runs: pd.DataFrame) -> None:
-    said = words(step_figures.step(scaling, runs))
-    assert "over the bars: ms per step" in said
-    assert f"{scaling['step_seconds'].iloc[-1] * 1e3:.3g}" in said
-
-
-def test_parts_of_a_step_differ_in_grey() -> None:
+    assert "over the bars: ms per step" in words(figure)
+    assert f"{scaling['step_seconds'].iloc[-1] * 1e3:.3g}" in words(figure)
     hatches = [part.hatch for part in (*STEP_PARTS, UNKNOWN)]
-    assert len(set(hatches)) == len(hatches)
+    assert len(set(hatches)) == len(hatches), "they differ in grey"
 
 
 @pytest.mark.parametrize(

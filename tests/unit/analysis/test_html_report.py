@@ -198,12 +198,6 @@ def test_what_did_not_complete_is_listed_with_its_reason(section: MakeSection) -
     assert "no completed run (failed, not run yet, out-of-memory)" in text
 
 
-def test_the_reason_of_a_failed_run_is_quoted_as_it_was_printed(section: MakeSection) -> None:
-    printed = "CUDA error: invalid device ordinal"
-    study = section(points=MEASURED | {(ALONE, 4): ["failed"]}, reason=printed)
-    assert printed in Page(render([study], partial=False)).all_text()
-
-
 def test_the_tables_show_values_bounds_and_units(section: MakeSection) -> None:
     html = render([section()], partial=False)
     headings = [data for tag, data in Page(html).text if tag == "th"]
@@ -218,40 +212,9 @@ def test_the_tables_show_values_bounds_and_units(section: MakeSection) -> None:
     assert "98.0 %" in two
     (_, _, busy) = cells(html, "Devices at work")
     assert "|700|" in busy
-
-
-def test_memory_per_device_of_each_parallelism_stands_beside_ddps_in_the_first_table(
-    section: MakeSection,
-) -> None:
-    names = ["ddp", "zero1", "fsdp"]
-    points: dict[tuple[str, int], list[float | str]] = {
-        (f"parallelism-{name}", devices): [100.0 * devices, 101.0 * devices, 102.0 * devices]
-        for name in names
-        for devices in (1, 2)
-    }
-    sharded = {"ddp": 8e9, "zero1": 6e9, "fsdp": 2e9}
-    order = [name for name in names for _ in range(6)]
-    html = render(
-        [
-            section(
-                points=points,
-                swept={"parallelism": names},
-                parallelism=order,
-                peak_memory_bytes=[sharded[name] for name in order],
-            )
-        ],
-        partial=False,
-    )
-    rows = cells(html, "What options gain")
-    assert [row.split("|")[1:5] for row in rows[1:]] == [
-        ["parallelism zero1", "ddp", "1", "3"],
-        ["parallelism fsdp", "ddp", "1", "3"],
-        ["parallelism zero1", "ddp", "2", "3"],
-        ["parallelism fsdp", "ddp", "2", "3"],
-    ]
-    assert rows[1].endswith("|6,000|8,000|2,000|–|–|0.750|")
-    assert rows[4].endswith("|2,000|8,000|6,000|–|–|0.250|")
-    assert html.index("What options gain</h2>") < html.index("Scaling</h3>")
+    study = section()
+    apart = replace(study, scaling=study.scaling.assign(n_not_comparable=[0, 2]))
+    assert "|2|3 (2 not comparable)|" in cells(render([apart], partial=False), "Scaling")[2]
 
 
 def test_a_swept_null_stands_in_the_table_of_options_as_the_default(section: MakeSection) -> None:
@@ -261,6 +224,7 @@ def test_a_swept_null_stands_in_the_table_of_options_as_the_default(section: Mak
 
     rows = cells(render([study], partial=False), "What options gain")
     assert rows[-1].startswith("|hook fp16|default|2|")
+    assert "What options gain" not in render([section()], partial=False)
 
 
 def test_a_row_of_options_is_of_its_series_however_two_tables_write_its_values(section: MakeSection) -> None:
@@ -298,10 +262,6 @@ def test_of_many_comparisons_those_on_the_answer_stand_in_the_open_and_all_one_c
     assert all_of_them.split("</details>")[0].count("<p>") == 10
 
 
-def test_without_a_sweep_there_is_no_table_of_options(section: MakeSection) -> None:
-    assert "What options gain" not in render([section()], partial=False)
-
-
 def test_what_the_devices_did_with_their_time_is_shown_with_the_cause_where_they_waited(
     section: MakeSection,
 ) -> None:
@@ -321,13 +281,6 @@ def test_no_value_is_shown_as_nan_or_none(section: MakeSection) -> None:
     for sections in ([section(points=points)], [section(), section("b", points=points)]):
         text = Page(render(sections, partial=True)).all_text()
         assert not re.search(r"\b(nan|None|NaN|NaT)\b", text)
-
-
-def test_one_run_a_point_carries_no_interval_and_the_report_says_so(section: MakeSection) -> None:
-    points: dict[tuple[str, int], list[float | str]] = {(ALONE, 1): [100.0], (ALONE, 2): [180.0]}
-    text = Page(render([section(points=points)], partial=False)).all_text()
-    assert "with 95 % intervals; a single run has none" in text
-    assert "One run has no interval." in text
 
 
 @pytest.fixture
@@ -352,27 +305,16 @@ STEP = [
 ]  # fmt: skip
 
 
-def test_the_answer_says_by_which_rule_why_it_stops_and_what_lies_beyond(whole: Results) -> None:
+def test_the_answer_is_followed_by_what_slows_it_down_what_it_costs_and_what_lies_beyond(
+    whole: Results,
+) -> None:
+    lines = ("On 16 devices, communication takes 30 %.", "Start-up takes 90 %.", "64 devices: 24x.")
+    further = dict(zip(("limits", "startup", "beyond"), ([line] for line in lines), strict=True))
+    html = render([replace(whole, decision=dict(whole.decision) | further)], partial=False)
+    text = Page(html.split("All measurements</h2>")[0] + "</body>").all_text()
     card = whole.decision["card"]
-    lines = (
-        "On 16 devices, communication takes 30 % of each step.",
-        "Start-up takes 90 % of a run on 16 devices.",
-        "64 devices: 24x, not measured.",
-    )
-    told = {"limits": [lines[0]], "startup": [lines[1]], "beyond": [lines[2]]}
-    html = render([replace(whole, decision=dict(whole.decision) | told)], partial=False)
-    answer = html.split("All measurements</h2>")[0]
-    text = Page(answer + "</body>").all_text()
-    assert text.index(card["verdict"]) < text.index(card["rule"])
-    parts = (
-        "What slows it down",
-        lines[0],
-        lines[1],
-        "What it costs",
-        "Beyond what was measured",
-        lines[2],
-    )
-    places = [text.index(each) for each in parts]
+    parts = (card["verdict"], card["rule"], "What slows it down", lines[0], lines[1], "What it costs")
+    places = [text.index(each) for each in (*parts, "Beyond what was measured", lines[2])]
     assert places == sorted(places)
     assert re.search(r"[\d,]+ samples/s on 1 device \([\d,]+ to [\d,]+\)", text)
 
@@ -394,14 +336,9 @@ def test_what_slows_it_down_is_a_bar_with_its_parts_named_one_sentence_and_the_l
     html = render([replace(whole, decision=decision)], partial=False)
     text = Page(html).all_text()
     order = (
-        "One step on 16 GPUs: 10.0 ms",
-        "slower computing\n8 %\n0.800 ms",
-        "communication\n30 %\n3.00 ms",
-        "On 16 GPUs, 38 % of each step is lost.",
-        "Double the batch size.",
-        "global_batch_size: 512",
-        "ideal scaling from 1 GPU",
-        "On 4 GPUs, less is lost.",
+        *("One step on 16 GPUs: 10.0 ms", "slower computing\n8 %\n0.800 ms", "communication\n30 %\n3.00 ms"),
+        *("On 16 GPUs, 38 % of each step is lost.", "Double the batch size.", "global_batch_size: 512"),
+        *("ideal scaling from 1 GPU", "On 4 GPUs, less is lost."),
     )
     places = [text.index(each) for each in order]
     assert places == sorted(places)
@@ -411,13 +348,6 @@ def test_what_slows_it_down_is_a_bar_with_its_parts_named_one_sentence_and_the_l
         ("excess", "0.0800", "#56b4e9"),
         ("communication", "0.3000", "#de8f05"),
     ]
-
-
-def test_runs_that_no_speedup_may_join_are_counted_beside_n(section: MakeSection) -> None:
-    study = section()
-    scaling = study.scaling.assign(n_not_comparable=[0, 2])
-    rows = cells(render([replace(study, scaling=scaling)], partial=False), "Scaling")
-    assert "|2|3 (2 not comparable)|" in rows[2]
 
 
 def test_a_steps_parts_and_the_start_of_a_run_stand_in_a_table(whole: Results) -> None:
@@ -454,25 +384,16 @@ def test_a_peak_that_was_not_measured_is_said_to_be_so(section: MakeSection) -> 
     ]
 
 
-def test_predictions_stand_beside_measurements_and_say_what_was_not_measured(
-    whole: Results,
-) -> None:
+def test_predictions_stand_beside_measurements_and_refusals_in_their_place(whole: Results) -> None:
     rows = cells(render([whole], partial=False), "Prediction beside measurement")[1:]
     assert len(rows) == len(made.COUNTS) + len(made.PROJECTED)
-    unmeasured = [row for row in rows if "|not measured|" in row]
-    assert [row.split("|")[2:4] for row in unmeasured] == [
-        ["64", "16x4"],
-        ["256", "64x4"],
-        ["1,024", "256x4"],
-    ]
+    unmeasured = [row.split("|")[2:4] for row in rows if "|not measured|" in row]
+    assert unmeasured == [["64", "16x4"], ["256", "64x4"], ["1,024", "256x4"]]
     eight = whole.scaling[whole.scaling["devices"] == 8]["step_seconds"].item()
     predicted = made.prediction([ALONE]).set_index("devices").loc[8, "step_seconds"]
     assert f"|{predicted / eight:.2f}|" in rows[3]
-
-
-def test_predictions_refused_are_said_where_there_are_none(section: MakeSection) -> None:
     refused = "no prediction for all runs: no run on 1 device has completed."
-    html = render([section(further={"prediction_notes": [refused]})], partial=False)
+    html = render([replace(whole, prediction=None, prediction_notes=[refused])], partial=False)
     assert refused in html.split("Prediction beside measurement")[1]
 
 

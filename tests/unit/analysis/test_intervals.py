@@ -1,10 +1,12 @@
-"""Means and their 95 % intervals, against scipy."""
+"""Means and ratios, their 95 % intervals and p values: against scipy, by hand, and in simulated studies."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from scipy import stats
 
@@ -13,6 +15,17 @@ from scalewise.analysis.statistics.intervals import (
     difference_of,
     geometric_interval,
     mean_interval,
+)
+from scalewise.analysis.statistics.ratios import (
+    ASSUMED_SCATTER,
+    Ratio,
+    holm,
+    next_value_bound,
+    paired_ratio,
+    ratio_interval,
+    ratio_of,
+    runs_to_narrow,
+    runs_to_tell,
 )
 
 
@@ -50,3 +63,223 @@ def test_a_multiple_keeps_its_width() -> None:
 
 def test_half_the_width_is_read_as_a_share_of_the_estimate() -> None:
     assert Interval(100.0, 98.0, 104.0, 3).half_width_fraction == pytest.approx(0.03)
+
+
+FAST, SLOW = [190.0, 200.0, 212.0], [98.0, 100.0, 105.0, 99.0]
+
+
+def ratio(numerator: list[float], denominator: list[float]) -> Ratio:
+    found = ratio_of(numerator, denominator)
+    assert found is not None
+    return found
+
+
+def drawn(seed: int, m: int, n: int) -> tuple[list[float], list[float]]:
+    generator = np.random.default_rng(seed)
+    return generator.lognormal(0.1, 0.2, m).tolist(), generator.lognormal(0, 0.02, n).tolist()
+
+
+@pytest.mark.parametrize(("m", "n"), [(2, 2), (3, 3), (3, 20), (10, 4)])
+def test_bounds_and_p_values_are_those_of_welchs_test_on_logarithms(m: int, n: int) -> None:
+    above, below = drawn(m * n, m, n)
+    found = ratio(above, below)
+    reference = np.exp(
+        stats.ttest_ind(np.log(above), np.log(below), equal_var=False).confidence_interval(0.95)
+    )
+    assert (found.at_least, found.at_most) == pytest.approx(reference)
+    for threshold in (1.0, 1.05, 1.3):
+        shifted = np.log(np.divide(above, threshold))
+        one_sided = stats.ttest_ind(shifted, np.log(below), equal_var=False, alternative="greater")
+        assert found.p_above(threshold) == pytest.approx(one_sided.pvalue)
+    assert found.n == min(m, n)
+
+
+def test_the_estimate_is_the_ratio_of_geometric_means_in_the_middle_of_its_bounds() -> None:
+    assert ratio(FAST, SLOW).estimate == pytest.approx(stats.gmean(FAST) / stats.gmean(SLOW))
+    for seed in range(20):
+        interval = ratio_interval(*drawn(seed, 7, 5))
+        assert interval.estimate == pytest.approx(math.sqrt(interval.low * interval.high))
+
+
+def test_the_other_way_round_the_ratio_is_the_inverse_and_the_unit_does_not_matter() -> None:
+    there, back = ratio_interval(FAST, SLOW), ratio_interval(SLOW, FAST)
+    assert (back.low, back.high) == pytest.approx((1 / there.high, 1 / there.low))
+    scaled = ratio([3e9 * rate for rate in FAST], [3e9 * rate for rate in SLOW])
+    assert (scaled.at_least, scaled.at_most) == pytest.approx((there.low, there.high))
+
+
+def test_equal_runs_are_not_faster_and_a_lead_without_scatter_is_certain() -> None:
+    equal = ratio([100.0] * 3, [100.0] * 3)
+    assert (equal.at_least, equal.at_most, equal.p_above()) == (1.0, 1.0, 1.0)
+    ahead = ratio([106.0] * 3, [100.0] * 3)
+    assert (ahead.p_above(1.05), ahead.p_above(1.06)) == (0.0, 1.0)
+
+
+def test_a_single_run_is_taken_to_scatter_as_the_other_sample_does() -> None:
+    found = ratio([200.0], [98.0, 100.0, 105.0])
+    logs = np.log([98.0, 100.0, 105.0])
+    error = logs.std(ddof=1) * math.sqrt(1 + 1 / 3)
+    lead = math.log(200) - logs.mean()
+    low, high = np.exp(stats.t.interval(0.95, 2, loc=lead, scale=error))
+    assert (found.at_least, found.at_most) == pytest.approx((low, high))
+    assert found.p_above() == pytest.approx(stats.t(2).sf(lead / error))
+
+
+def test_two_single_runs_have_no_interval_but_a_test_by_an_assumed_scatter() -> None:
+    found = ratio([120.0], [100.0])
+    interval = found.interval()
+    assert math.isnan(interval.low)
+    assert math.isnan(interval.high)
+    assert interval.n == 1
+    z = math.log(1.2) / (ASSUMED_SCATTER * math.sqrt(2))
+    assert found.p_above() == pytest.approx(stats.norm.sf(z))
+
+
+def test_without_a_run_there_is_no_ratio() -> None:
+    assert ratio_of([], [1.0, 2.0]) is None
+    assert ratio_of([1.0], []) is None
+    assert paired_ratio([]) is None
+    assert paired_ratio([(2.0, 1.0)]) is None
+
+
+def test_pairs_are_compared_by_students_t_on_the_logarithms_of_their_ratios() -> None:
+    pairs = [(190.0, 98.0), (200.0, 101.0), (230.0, 118.0), (150.0, 80.0)]
+    found = paired_ratio(pairs)
+    assert found is not None
+    leads = [math.log(above / below) for above, below in pairs]
+    reference = stats.ttest_1samp(leads, 0, alternative="two-sided")
+    assert (found.at_least, found.at_most) == pytest.approx(np.exp(reference.confidence_interval(0.95)))
+    assert found.p_above(1.9) == pytest.approx(
+        stats.ttest_1samp(leads, math.log(1.9), alternative="greater").pvalue
+    )
+    assert found.n == 4
+    assert found.estimate == pytest.approx(stats.gmean([above / below for above, below in pairs]))
+
+
+def test_holms_adjusted_p_values_by_hand() -> None:
+    """Of four: the least times 4, the next times 3, and never less than the one before."""
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.5, 0.6]) == pytest.approx([1.0, 1.0])
+    assert holm([]) == []
+
+
+def test_a_p_value_that_is_not_known_counts_for_nothing() -> None:
+    first, unknown, second = holm([0.02, math.nan, 0.03])
+    assert [first, second] == pytest.approx([0.04, 0.04])
+    assert math.isnan(unknown)
+
+
+def test_the_bound_of_the_next_value_by_hand() -> None:
+    values = [100.0, 102.0, 98.0, 101.0]
+    logs = np.log(values)
+    reach = stats.t(3).ppf(0.95) * logs.std(ddof=1) * math.sqrt(1 + 1 / 4)
+    assert next_value_bound(values) == pytest.approx(math.exp(logs.mean() + reach))
+    alone = 100 * math.exp(stats.norm.ppf(0.95) * ASSUMED_SCATTER * math.sqrt(2))
+    assert next_value_bound([100.0]) == pytest.approx(alone)
+
+
+@pytest.mark.parametrize("n", [3, 10, 30])
+def test_the_next_run_keeps_its_bound_in_95_of_100_studies_however_many_runs_there_were(n: int) -> None:
+    """The slowest of n runs, by which a deadline was judged, is kept by n of n + 1."""
+    studies = 3000
+    logs = np.random.default_rng(n).normal(0, 0.03, (studies, n + 1))
+    kept = sum(next_value_bound(np.exp(row[:-1]).tolist()) >= math.exp(row[-1]) for row in logs)
+    assert kept / studies == pytest.approx(0.95, abs=0.012)
+
+
+@pytest.mark.parametrize(("lead", "scatter", "now"), [(0.06, 0.03, 3), (0.04, 0.03, 6), (0.12, 0.05, 2)])
+def test_so_many_runs_are_planned_as_show_the_same_lead_in_80_of_100_studies(
+    lead: float, scatter: float, now: int
+) -> None:
+    planned = runs_to_tell(Ratio(lead, scatter * math.sqrt(2 / now), 2 * (now - 1), now), 1.02)
+    assert planned is not None
+    assert planned > now
+    generator, studies = np.random.default_rng(0), 4000
+
+    def shown(n: int) -> float:
+        sides = generator.normal([[[lead]], [[0.0]]], scatter, (2, studies, n))
+        means, errors = sides.mean(2), sides.var(2, ddof=1).sum(0) / n
+        reach = stats.t(2 * (n - 1)).ppf(0.975) * np.sqrt(errors)
+        return float((means[0] - means[1] - reach > math.log(1.02)).mean())
+
+    assert shown(planned) >= 0.78
+    if planned > now + 1:
+        assert shown(planned - 1) < 0.81
+
+
+def test_single_runs_are_told_apart_by_so_many_as_have_a_scatter_of_their_own() -> None:
+    """A lead of 10 % over a threshold of 5 %, at the assumed scatter: t of 2 (n - 1) degrees of freedom."""
+    planned = runs_to_tell(ratio([110.0], [100.0]), 1.05)
+    distance = math.log(1.10 / 1.05)
+    power = {
+        n: stats.nct.sf(
+            stats.t.ppf(0.975, 2 * (n - 1)), 2 * (n - 1), distance / (ASSUMED_SCATTER * math.sqrt(2 / n))
+        )
+        for n in range(2, 101)
+    }
+    assert planned == min(n for n, value in power.items() if value >= 0.8)
+
+
+def test_a_tie_is_not_told_by_a_hundred_runs() -> None:
+    assert runs_to_tell(Ratio(math.log(1.05), 0.02, 4.0, 3), 1.05) is None
+
+
+def test_so_many_runs_are_planned_as_make_the_interval_narrow_if_they_scatter_as_before() -> None:
+    scatter = 0.1
+    planned = runs_to_narrow(Ratio(0.7, scatter * math.sqrt(2 / 3), 4.0, 3), 1.25)
+    widths = {n: 2 * stats.t.ppf(0.975, 2 * (n - 1)) * scatter * math.sqrt(2 / n) for n in range(4, 101)}
+    assert planned == min(n for n, width in widths.items() if width <= math.log(1.25))
+
+
+# --- coverage in simulated studies --------------------------------------------------------------------
+
+STUDIES = 1000
+LEAST, MOST = 0.93, 0.98
+"""Three binomial standard errors are 0.02; of steep, skewed noise t says less than it knows."""
+
+Draw = Callable[[np.random.Generator, tuple[int, int]], npt.NDArray[np.float64]]
+
+NOISE: dict[str, Draw] = {
+    "slightly skewed": lambda generator, shape: generator.lognormal(0, 0.05, shape),
+    "lognormal": lambda generator, shape: generator.lognormal(0, 1, shape),
+    "shifted exponential": lambda generator, shape: 1 + 0.1 * generator.exponential(1, shape),
+    "shifted gamma, steep": lambda generator, shape: 1 + generator.gamma(0.5, 1, shape),
+}
+"""Seconds of a run."""
+
+
+@pytest.mark.parametrize("n", [2, 3, 6, 20])
+def test_the_stated_time_is_the_true_one_in_95_of_100_studies_with_lognormal_noise(n: int) -> None:
+    covered = 0
+    for seconds in np.random.default_rng(20260103).lognormal(0, 0.1, (STUDIES, n)):
+        interval = geometric_interval(seconds.tolist())
+        covered += interval.low <= 1 <= interval.high
+    assert LEAST <= covered / STUDIES <= MOST
+
+
+@pytest.mark.parametrize("noise", NOISE)
+@pytest.mark.parametrize(("m", "n"), [(3, 3), (3, 5), (6, 6), (10, 10), (5, 10), (21, 20)])
+def test_the_stated_speedup_is_the_true_one_in_95_of_100_studies(m: int, n: int, noise: str) -> None:
+    draw = NOISE[noise]
+    generator = np.random.default_rng(20260104)
+    true_speedup, covered = 3.6, 0
+    for slow, fast in zip(draw(generator, (STUDIES, n)), draw(generator, (STUDIES, m)), strict=True):
+        interval = ratio_interval((true_speedup / fast).tolist(), (1 / slow).tolist())
+        covered += interval.low <= true_speedup <= interval.high
+    assert LEAST <= covered / STUDIES <= MOST
+
+
+def test_three_runs_that_scatter_ten_times_as_much_as_twenty_others_are_covered_too() -> None:
+    """By the ranks of all pairwise ratios, 95 % stated were 76 %."""
+    generator = np.random.default_rng(20260106)
+    truth, covered, called = 1.9, 0, 0
+    for few, many in zip(
+        generator.lognormal(0, 0.10, (STUDIES, 3)), generator.lognormal(0, 0.01, (STUDIES, 20)), strict=True
+    ):
+        interval = ratio_interval((truth * few).tolist(), many.tolist())
+        covered += interval.low <= truth <= interval.high
+        equal = ratio_of(few.tolist(), many.tolist())
+        assert equal is not None
+        called += equal.p_above() <= 0.05
+    assert covered / STUDIES >= 0.93
+    assert called / STUDIES <= 0.07

@@ -240,16 +240,13 @@ def test_dense_grid_is_not_crept_up_count_by_count(rule: str) -> None:
     assert len(scouted) <= 8
 
 
-def test_baseline_alone_is_kept_where_no_other_count_is_efficient() -> None:
+def test_few_runs_are_spent_where_no_other_count_or_none_at_all_can_be_the_answer() -> None:
     study = SimulatedStudy({devices: 100.0 * devices**0.1 for devices in COUNTS}, RULES["most"])
     assert study.run() == 1
     assert sum(n for devices, n in study.asked.items() if devices > 1) <= 6
-
-
-def test_deadline_that_nobody_keeps_is_answered_with_none() -> None:
-    study = SimulatedStudy(curve(np.random.default_rng(1)), DecisionRule(deadline_minutes=0.5))
-    assert study.run() is None
-    assert sum(n > 0 for n in study.asked.values()) <= 3
+    late = SimulatedStudy(curve(np.random.default_rng(1)), DecisionRule(deadline_minutes=0.5))
+    assert late.run() is None
+    assert sum(n > 0 for n in late.asked.values()) <= 3
 
 
 def test_dip_at_two_nodes_does_not_hide_what_lies_behind_it() -> None:
@@ -279,17 +276,15 @@ def test_counts_that_gave_no_speed_are_passed_over() -> None:
     assert study.asked[48] <= 1
 
 
-def test_baseline_that_gives_no_speed_ends_the_study() -> None:
-    study = SimulatedStudy(curve(np.random.default_rng(1)), RULES["half"], without_speed=(1,))
-    assert study.next().wanted == {}
-    assert study.next().choice.devices is None
-
-
-def test_study_without_a_count_that_can_be_trained_asks_for_nothing() -> None:
+def test_a_study_without_a_baseline_or_any_count_asks_for_nothing() -> None:
+    failing = SimulatedStudy(curve(np.random.default_rng(1)), RULES["half"], without_speed=(1,)).next()
+    assert (failing.wanted, failing.choice.devices) == ({}, None)
     series = SeriesSoFar("all runs", [], {}, {}, {}, {}, _no_decision(), False, {})
     found = next_runs(series, RULES["half"], "weak", REPEATS)
-    assert found.wanted == {}
-    assert found.choice.other_answer == 1
+    assert (found.wanted, found.choice.other_answer) == ({}, 1)
+    first = SimulatedStudy(curve(np.random.default_rng(1)), RULES["half"])
+    first.asked = dict.fromkeys(first.truth, 0)
+    assert first.next().wanted == {1: ("baseline", FIRST_OF_BASELINE)}, "before any run"
 
 
 @pytest.mark.parametrize("base", [1, 4, 8])
@@ -309,12 +304,6 @@ def test_counts_that_cannot_be_paid_are_not_asked_for() -> None:
     # and what they would be is told
     assert study.rounds[-1].choice.other_answer > 0.5
     assert {point.devices for point in study.rounds[-1].choice.unmeasured} >= {24, 32, 48, 64}
-
-
-def test_first_judgement_without_any_run_asks_for_the_baseline() -> None:
-    study = SimulatedStudy(curve(np.random.default_rng(1)), RULES["half"])
-    study.asked = dict.fromkeys(study.truth, 0)
-    assert study.next().wanted == {1: ("baseline", FIRST_OF_BASELINE)}
 
 
 def test_count_whose_computing_was_interpolated_is_measured_before_it_is_given_up() -> None:

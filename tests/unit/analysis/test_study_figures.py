@@ -23,8 +23,6 @@ from scalewise.plan.runs.runs import shown_names
 
 pytestmark = pytest.mark.slow
 
-Drawn = list[dict[str, bytes]]
-
 NO_RUN = ": no completed run to show"
 FILES = {f"{name}.{kind}" for name in FIGURES for kind in ("svg", "pdf")} | {"traces.json"}
 
@@ -60,32 +58,18 @@ def titles(figure: Figure) -> list[str]:
     return [axes.get_title() for axes in figure.axes]
 
 
-@pytest.fixture(scope="module")
-def drawn(runs: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Drawn:
-    """The same study twice."""
-    folder = tmp_path_factory.mktemp("figures")
-    return [draw(runs, make_epochs(runs), folder / "new" / name) for name in ("first", "second")]
-
-
 @pytest.mark.slow
-def test_all_figures_are_written_as_svg_and_pdf(drawn: Drawn) -> None:
-    assert drawn[0].keys() == FILES
+def test_figures_are_files_of_text_and_shapes_and_equal_data_make_equal_ones(
+    runs: pd.DataFrame, tmp_path: Path
+) -> None:
+    first, second = (draw(runs, make_epochs(runs), tmp_path / "new" / name) for name in ("one", "two"))
+    assert first.keys() == FILES
     assert len(FILES) == 19
+    assert [name for name in FILES if first[name] != second[name]] == []
     for name in FILES - {"traces.json"}:
-        content = drawn[0][name]
+        content = first[name]
         assert content.startswith(b"%PDF" if name.endswith("pdf") else b"<svg"), name
         assert len(content) > (2500 if "prediction" not in name else 500), name
-
-
-@pytest.mark.slow
-def test_equal_data_make_equal_files(drawn: Drawn) -> None:
-    first, second = drawn
-    assert [name for name in FILES if first[name] != second[name]] == []
-
-
-@pytest.mark.slow
-def test_text_of_a_figure_is_text_and_nothing_is_fetched_where_it_is_read(drawn: Drawn) -> None:
-    for name, content in drawn[0].items():
         if name.endswith("svg"):
             assert b"<text" in content, name
             assert b"<image" not in content, name
@@ -327,11 +311,8 @@ def test_many_device_counts_have_a_logarithmic_axis(tmp_path: Path) -> None:
         assert axes.get_xscale() == "log"
         assert ticks(axes) == [str(count) for count in counts]
     assert draw(runs, make_epochs(runs), tmp_path).keys() == FILES
-
-
-def test_few_device_counts_have_a_linear_axis(runs: pd.DataFrame) -> None:
-    (axes,) = relative.speedup(scaling_table(runs, "strong")).axes
-    assert axes.get_xscale() == "linear"
+    (axes,) = relative.speedup(scaling[:3]).axes
+    assert axes.get_xscale() == "linear", "few counts"
 
 
 @pytest.mark.slow
