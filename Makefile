@@ -23,7 +23,7 @@ ONE_STUDY := tests/workflow/test_dry_run.py::test_shipped_study_shows_its_plan_a
 help:
 	@echo "make setup    install what a study needs into .venv, and nothing else"
 	@echo "make run      run the study of config/experiments.yaml on this machine and print its decision"
-	@echo "make check    what to run before a commit, 90 seconds: lint, the unit tests that are not marked slow,"
+	@echo "make check    what to run before a commit, 2 minutes: lint, the unit tests that are not marked slow,"
 	@echo "              one dry run and one tiny study"
 	@echo "make test     run all tests, those marked slow, on a Slurm cluster and in a browser too"
 	@echo "make reliability  provoke every fault and give every bad input, thoroughly; writes docs/reliability.md"
