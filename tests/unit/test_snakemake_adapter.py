@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from scalewise.snakemake_adapter import array_jobs
+from scalewise.snakemake_adapter import array_jobs, own_settings, profile_values
 
 SCRIPTS = Path(__file__).parents[2] / "workflow" / "scripts"
 OLDEST = "SCALEWISE_OLDEST_SNAKEMAKE"
@@ -241,6 +241,51 @@ def test_job_arrays_are_known_from_the_command_line(arguments: list[str], rules:
     wish = array_jobs(arguments)
 
     assert (wish.rules if wish else None) == rules
+
+
+OWN = (
+    "executor: slurm\njobs: 3\nlatency-wait: 60\nset-resources: {train: {mem_mb: 5}}\nprintshellcmds: true\n"
+)
+PROFILES = SCRIPTS.parents[1] / "profiles"
+CHANGED = {"executor": "slurm", "jobs": "3", "latency-wait": "60", "set-resources": "train:mem_mb=5"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variable"),
+    [
+        pytest.param(["--profile", "OWN"], None, id="profile"),
+        pytest.param([], "OWN", id="variable"),
+        pytest.param(["--profile", str(PROFILES / "slurm"), "--profile", "OWN"], None, id="second profile"),
+        pytest.param(
+            ["--profile", str(PROFILES / "slurm"), "--workflow-profile", "OWN"], None, id="workflow"
+        ),
+        pytest.param(["--profile", "mine"], None, id="name"),
+    ],
+)
+def test_settings_of_a_users_profile_are_known(
+    arguments: list[str], variable: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / ".config" / "snakemake" / "mine"
+    own.mkdir(parents=True)
+    (own / "config.yaml").write_text(OWN, encoding="utf-8")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / ".config"))
+    monkeypatch.delenv("SNAKEMAKE_PROFILE", raising=False)
+    if variable:
+        monkeypatch.setenv("SNAKEMAKE_PROFILE", str(own))
+
+    words = [str(own) if word == "OWN" else word for word in arguments]
+    (found,) = own_settings(["-n", *words], PROFILES)
+
+    assert Path(found.source) == own / "config.yaml"
+    assert found.values == CHANGED
+
+
+def test_profiles_of_scalewise_and_the_command_are_no_users_settings() -> None:
+    arguments = ["-n", "--profile", str(PROFILES / "slurm"), "--jobs", "7"]
+
+    assert list(own_settings(arguments, PROFILES)) == []
+    assert profile_values(PROFILES / "slurm")["jobs"] == "100"
 
 
 def test_the_workflow_and_the_package_need_the_same_oldest_snakemake() -> None:

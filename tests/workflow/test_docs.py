@@ -38,7 +38,6 @@ NOT_RUN = {
     r"cd scalewise": "changes the shell alone",
     r"\. \.venv/bin/activate": "changes the shell alone",
     r"tmux new -s study": "a login node's own program",
-    r'sacctmgr show associations user=\$USER format=\S+|sinfo -s|sinfo -o "[%\w ]+"': "Slurm's own programs",
     r"pip install tensorboard": "needs the network",
     r"tensorboard --logdir results/digits-strong/tensorboard": "serves until it is stopped",
     r"snakemake --profile profiles/local --report report\.zip": "test_public_commands.py runs it",

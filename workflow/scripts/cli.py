@@ -9,6 +9,7 @@ import argparse
 import functools
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,27 @@ from scalewise.plan.plan_file import PLAN, ExperimentFacts, Plan, read_plan
 # ruff: noqa: PLC0415  each command loads only what it needs: torch and what draws take seconds
 
 Command = Callable[[argparse.Namespace], int | None]
+
+
+# ---- the cluster
+
+
+def site(options: argparse.Namespace) -> int:
+    """Write the site file of this cluster from what Slurm reports."""
+    from scalewise.plan.cluster.choices import ChoiceError
+    from scalewise.plan.cluster.reported import ClusterError
+    from scalewise.plan.cluster.site_command import SITE_FILE, SiteOptions, write_site_file
+    from scalewise.plan.config.paths import find_site_file
+
+    checkout = Path(__file__).resolve().parents[2]
+    output = options.output or find_site_file(SITE_FILE, checkout)
+    command = shlex.join(["python", *sys.argv])
+    chosen = SiteOptions(options.partition, options.account, options.gpu_type, output, options.force, command)
+    try:
+        print(*write_site_file(chosen, checkout), sep="\n")
+    except (ClusterError, ChoiceError) as error:
+        return _fail(error)
+    return 0
 
 
 # ---- preparation
@@ -252,6 +274,13 @@ def make_parser() -> argparse.ArgumentParser:
         for name in files:
             added.add_argument(f"--{name}", required=True, type=Path, help=FILES[name])
         return added
+
+    of_site = add(site)
+    of_site.add_argument("--partition", help="partition to describe, if there are several")
+    of_site.add_argument("--account", help="account that pays, if you have several")
+    of_site.add_argument("--gpu-type", help="GPU type, if the partition has several")
+    of_site.add_argument("--output", type=Path, help="file to write; profiles/slurm/site.yaml by default")
+    of_site.add_argument("--force", action="store_true", help="replace a file that you have filled in")
 
     add(prepare_dataset, "output").add_argument("--dataset", required=True, help="its name")
     add(prepare_weights, "output").add_argument("--model", required=True, help="its name")

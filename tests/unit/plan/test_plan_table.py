@@ -77,6 +77,15 @@ PLANS: dict[str, tuple[str, str]] = {
         f"{GPUS}slurm: {{account: a, longest_walltime: '00:45:00'}}\n",
     ),
 }
+TESTS = "name: gputest, longest_walltime: '00:40:00', max_nodes"
+PLANS |= {
+    f"a test partition: {name}": (ON_CLUSTER, f"{GPUS}slurm: {{test_partition: {{{limits}}}{use}}}\n")
+    for name, limits, use in (
+        ("some runs fit", f"{TESTS}: 1", ""),
+        ("few devices, and it is used", f"{TESTS}: 2, max_devices: 1", ", use_test_partition: true"),
+        ("a QOS, and no run fits", "qos: devel, longest_walltime: '00:10:00', max_nodes: 2", ""),
+    )
+}
 ROUNDS = {
     "first": FIRST,
     "repeats": THIRD,

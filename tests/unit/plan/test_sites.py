@@ -26,7 +26,13 @@ from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.site import Proxies, Site, SiteFile, resolve_site
 from scalewise.plan.config.slurm import MANAGED_BY_SBATCH
 from scalewise.plan.jobs.make_plan import site_environment
-from scalewise.plan.jobs.open_study import check_environment, check_operating_system, prepare_submission
+from scalewise.plan.jobs.open_study import (
+    check_environment,
+    check_operating_system,
+    prepare_submission,
+    profile_warnings,
+)
+from scalewise.plan.runs.allocation import job_resources
 from scalewise.plan.study import Study
 
 ROOT = Path(__file__).parents[3]
@@ -199,8 +205,28 @@ def test_a_queue_and_a_bill_change_the_decision_and_no_run(load: Load) -> None:
     assert without.allocations == short.allocations == long.allocations
 
 
+def test_runs_that_fit_the_test_partition_are_sent_there_and_defined_as_before(load: Load) -> None:
+    tests = "test_partition: {name: gputest, longest_walltime: '02:00:00', max_nodes: 1, max_devices: 2}"
+    before, used = (
+        on_cluster(load, "partition: gpu", "qos: high", tests, f"use_test_partition: {use}")
+        for use in ("false", "true")
+    )
+
+    places = {
+        run.shape.world_size: (resources.get("slurm_partition"), resources.get("qos"))
+        for key, run in used.runs.items()
+        for resources in [job_resources(used.allocations[key], used.site)]
+    }
+
+    test, usual = ("gputest", None), ("gpu", "high")
+    assert places == {1: test, 2: test, 4: usual, 8: usual}
+    assert used.runs == before.runs
+    assert definition(used) == definition(before)
+
+
 MACHINE = Site("cpu", 2, 2, 1)
 CLUSTER = Site("cuda", 4, 64, 4, SiteFile.model_validate({"slurm": {}}))
+PROFILES = SCRIPTS.parents[1] / "profiles"
 SENDING = ("sbatch", "squeue", "scancel")
 
 
@@ -231,6 +257,25 @@ def test_a_plan_for_a_cluster_is_not_made_inside_one_of_its_jobs(
     with pytest.raises(StudyError, match=r"inside Slurm job 4711.*env -u SLURM_JOB_ID snakemake") as refused:
         check_environment(CLUSTER, True, {"SLURM_JOB_ID": "4711"})
     record_property("message", "; ".join(refused.value.lines))
+
+
+def test_profile_of_the_user_is_named_with_what_it_changes(tmp_path: Path) -> None:
+    own = tmp_path / "config.yaml"
+    own.write_text("executor: slurm\njobs: 3\nlatency-wait: 60\nset-threads: {train: 5}\n", encoding="utf-8")
+
+    (warning,) = profile_warnings(["-n", "--profile", str(own)], PROFILES, MACHINE)
+
+    assert warning.startswith(f"{own} is not Scalewise's and changes how jobs run: jobs 3 (Scalewise: 100); ")
+    assert "set-threads train=5 (Scalewise: not set). set-resources and set-threads replace" in warning
+    assert "Without it: --profile profiles/slurm --workflow-profile none" in warning
+    assert "latency-wait" not in warning
+
+
+def test_profile_that_changes_nothing_is_not_named(tmp_path: Path) -> None:
+    own = tmp_path / "config.yaml"
+    own.write_text("executor: slurm\nlatency-wait: 60\nprintshellcmds: true\n", encoding="utf-8")
+
+    assert list(profile_warnings(["-n", "--profile", str(own)], PROFILES, MACHINE)) == []
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 from tests.small_runs import preflight
 from tests.stand_ins import stand_ins
 
+from scalewise.plan.config.site import NotFound
 from scalewise.plan.config.slurm import Slurm
 from scalewise.plan.jobs.preflight import Finding, Preflight
 from scalewise.plan.jobs.slurm_checks import check_site
@@ -45,6 +46,7 @@ ANSWERS = {
         *config*) echo 'Configuration data as of 2026-11-21'; echo 'MinJobAge               = 300 sec';;
     esac""",
 }
+SHORT = {"longest_walltime": "00:15:00", "max_nodes": 2}
 SLURM = {"account": "proj123", "partition": "gpu", "qos": "high"}
 
 
@@ -54,6 +56,7 @@ def ask(
     accelerator: str = "cuda",
     longest_minutes: int = 60,
     memory_mb: int = 240000,
+    not_found: Sequence[NotFound] = (),
     **slurm: Any,
 ) -> list[Finding]:
     """What is found where some commands answer differently, on a site with these facts.
@@ -75,6 +78,7 @@ def ask(
         memory_mb_per_node=memory_mb,
         longest_minutes=longest_minutes,
         datasets=[],
+        not_found=list(not_found),
     )
     return list(check_site(preflight))
 
@@ -128,6 +132,11 @@ def of_partition(limit: str = "1-00:00:00", state: str = "UP", config: str = "Mi
         ({"account": None}, {}, "account left to Slurm; yours are proj123, proj456"),
         ({"partition": None}, {}, "partition left to Slurm"),
         ({"reservation": "course"}, {}, "reservation course"),
+        (
+            {"partition": None, "test_partition": {"name": "gpu", **SHORT}},
+            {},
+            "partition gpu, jobs up to 1-00:00:00",
+        ),
         (
             {"gpu_type": "a100"},
             {},
@@ -206,6 +215,18 @@ def too_long(limit: str, minutes: int) -> str:
             for limit, minutes in (("00:30:00", 31), ("1-12:00:00", 36 * 60 + 1))
         ),
         (
+            {"test_partition": {"name": "gputest", **SHORT}},
+            {},
+            "partition gputest does not exist. Set slurm.test_partition.name to one of them. "
+            "Known: cpu, gpu.",
+        ),
+        (
+            {"test_partition": {"name": "gpu", **SHORT, "longest_walltime": "48:00:00"}},
+            {},
+            "partition gpu ends jobs after 1-00:00:00, and the site file states 2880 minutes. Set "
+            'slurm.test_partition.longest_walltime to "1-00:00:00".',
+        ),
+        (
             {"reservation": "cours"},
             {},
             "reservation cours does not exist now. Correct or remove slurm.reservation.",
@@ -276,6 +297,15 @@ def test_what_cannot_be_looked_up_is_no_mistake(
     assert line.startswith(begin)
     assert reason in line
     assert lines["bad"] == []
+
+
+def test_facts_that_the_site_command_did_not_find_are_named(programs: Path) -> None:
+    lines = lines_of(ask(programs, not_found=["network_interface", "internet"]))["unknown"]
+
+    assert [line.split(". ")[0] for line in lines] == [
+        "network_interface: the site command did not find it",
+        "internet: the site command did not find it",
+    ]
 
 
 @pytest.mark.parametrize(

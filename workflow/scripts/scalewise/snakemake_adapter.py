@@ -268,6 +268,79 @@ class ArrayJobs:
     source: str
 
 
+@dataclass(frozen=True)
+class OwnSettings:
+    """Settings of the executor from a file that is not Scalewise's, or from a variable.
+
+    Args:
+        source: The profile's file, or the variable.
+        values: The settings as written, by key.
+    """
+
+    source: str
+    values: Mapping[str, str]
+
+
+_EXECUTOR_KEYS = re.compile(
+    r"(executor|jobs|cores|max-threads|local-cores|retries|latency-wait|resources|scheduler|keep-going|jobname"
+    r"|rerun-incomplete|rerun-triggers|default-resources|set-(resources|threads|resource-scopes)|envvars"
+    r"|groups|group-components|shared-fs-usage|software-deployment-method|use-(conda|apptainer|singularity)"
+    r"|max-(jobs-per-timespan|jobs-per-second|status-checks-per-second)|seconds-between-status-checks"
+    r"|show-failed-logs|slurm-.*|cluster-.*|cluster)"
+)
+"""Options of Snakemake by which a profile decides how jobs run."""
+
+
+def own_settings(arguments: Sequence[str], profiles: Path) -> Iterator[OwnSettings]:
+    """Yield the settings of the executor that come from a user's profiles and environment.
+
+    Args:
+        arguments: The command line of Snakemake, without the program.
+        profiles: The folder of Scalewise's profiles.
+    """
+    parsed = _parsed(arguments)
+    for source, settings in parsed[0].get_source_to_settings_dict().items() if parsed else ():
+        kind, _, name = source.partition("|")
+        if kind == "config_file":
+            if not Path(name).resolve().is_relative_to(profiles.resolve()):
+                yield OwnSettings(name, _values(settings))
+        elif kind == "environment_variables" and (values := _values(settings)):
+            yield OwnSettings("the environment", values)
+
+
+def profile_values(profile: Path) -> Mapping[str, str]:
+    """Return the settings of the executor in a profile, as Snakemake reads its folder."""
+    parsed = _parsed(["--profile", str(profile), "--workflow-profile", "none"])
+    sources = parsed[0].get_source_to_settings_dict() if parsed else {}
+    found: dict[str, str] = {}
+    for source, settings in sources.items():
+        if source.startswith("config_file|"):
+            found |= _values(settings)
+    return found
+
+
+def _values(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return what is written for each setting of the executor."""
+    keys = {name.removeprefix("SNAKEMAKE_").lower().replace("_", "-"): name for name in settings}
+    return {
+        key: ", ".join(map(str, value)) if isinstance(value := settings[name][1], list) else str(value)
+        for key, name in keys.items()
+        if _EXECUTOR_KEYS.fullmatch(key)
+    }
+
+
+def _parsed(arguments: Sequence[str]) -> tuple[Any, Any] | None:
+    """Return Snakemake's parser and the options that it read; None if the arguments are not Snakemake's."""
+    from snakemake.cli import parse_args  # noqa: PLC0415 - loaded by Snakemake itself
+
+    try:
+        with redirect_stderr(StringIO()):  # the name of the profile, already printed
+            parser, options = parse_args(list(arguments))
+    except SystemExit:  # a program that uses Snakemake as a library
+        return None
+    return parser, options
+
+
 def array_jobs(arguments: Sequence[str]) -> ArrayJobs | None:
     """Return the request for job arrays of Slurm; None if there is none.
 
@@ -276,13 +349,10 @@ def array_jobs(arguments: Sequence[str]) -> ArrayJobs | None:
     Args:
         arguments: The command line of Snakemake, without the program.
     """
-    from snakemake.cli import parse_args  # noqa: PLC0415 - loaded by Snakemake itself
-
-    try:
-        with redirect_stderr(StringIO()):  # the name of the profile, already printed
-            parser, options = parse_args(list(arguments))
-    except SystemExit:  # a program that uses Snakemake as a library: the arguments are not Snakemake's
+    parsed = _parsed(arguments)
+    if parsed is None:
         return None
+    parser, options = parsed
     rules = getattr(options, "slurm_array_jobs", None)
     # the default of an executor's option is an object that stands for a missing value
     if not isinstance(rules, str) or not rules or options.executor != "slurm":

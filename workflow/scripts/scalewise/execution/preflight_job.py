@@ -5,11 +5,13 @@ Needs no torch.
 
 from __future__ import annotations
 
+import socket
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from urllib.request import Request, urlopen
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from scalewise.execution.failure_reason import failure_reason
 from scalewise.execution.rank_files import ATTEMPT, RankFiles
@@ -17,12 +19,15 @@ from scalewise.execution.rank_processes import command_for, rank_setup_for
 from scalewise.execution.supervisor import RankGroup, supervise
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.jobs.launch import SiteLaunch
-from scalewise.plan.jobs.preflight import Finding, Findings, Preflight, bad, ok
+from scalewise.plan.jobs.preflight import Finding, Findings, Preflight, bad, ok, unknown
 from scalewise.plan.plan_file import Plan
 from scalewise.records import write_json, write_text
 
 RANK_REPORT = "rank_report.json"
 """The file of all findings, which rank 0 leaves in the attempt's folder."""
+
+INTERNET, INTERNET_SECONDS = "https://pypi.org/simple/", 5
+"""A public address, and how long a compute node may take to reach it."""
 
 DATASETS = "datasets.txt"
 """The file of that folder that names the files to look for, one a line."""
@@ -35,6 +40,8 @@ class RankPreflight(BaseModel):
         cpus: CPUs that the rank may run on.
         total: Sum of rank + 1 over all ranks, by all-reduce on the rank's device.
         datasets: Bytes of each prepared file on the rank's node; None if it is missing there.
+        interface: The network interface over which the ranks met.
+        interfaces: All those of the rank's node with an IPv4 address, but loopback.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -50,6 +57,8 @@ class RankPreflight(BaseModel):
     torch: str
     total: float
     datasets: dict[str, int | None]
+    interface: str = ""
+    interfaces: list[str] = Field(default_factory=list)
 
 
 class PreflightReport(BaseModel):
@@ -95,8 +104,23 @@ def run_hello_job(plan: Plan, log: Path, output: Path) -> None:
         findings = [bad(f"the hello job over {shape} ended without a result: {why}", fix)]
     if site.container is not None and ended.code == 0:
         findings.append(ok(f"container {site.container.image}"))
+    if "internet" in preflight.not_found:
+        findings.append(check_internet())
     rank_files.end()
     write_json(output, Findings(findings=findings))
+
+
+def check_internet(address: str = INTERNET) -> Finding:
+    """Try whether this compute node reaches the internet, by the proxy of its environment if there is one."""
+    try:
+        # the address is a constant of this module
+        with urlopen(Request(address, method="HEAD"), timeout=INTERNET_SECONDS):  # noqa: S310
+            return ok(f"internet: {socket.gethostname()} reaches {address}")
+    except (OSError, ValueError) as error:
+        return unknown(
+            f"internet: {socket.gethostname()} does not reach {address} ({error}). A program that downloads "
+            "while it trains will fail: download before, by its prepare command"
+        )
 
 
 def file_sizes(paths: list[str]) -> dict[str, int | None]:
@@ -123,6 +147,9 @@ def check_report(
         yield bad(f"the all-reduce gave ranks {wrong} another sum than {expected:g}", fix=fix)
     else:
         yield ok(f"all-reduce over {shape.world_size} ranks")
+    if shape.nodes > 1 and ranks and ranks[0].interface:
+        first = ranks[0]
+        yield ok(f"network_interface {first.interface}; {first.host} has {', '.join(first.interfaces)}")
     environments = {f"{reported.python} with torch {reported.torch}" for reported in ranks}
     if len(environments) == 1:
         yield ok(f"every rank runs {environments.pop()}")

@@ -17,6 +17,7 @@ from scalewise.execution.preflight_job import (
 )
 from scalewise.execution.rank_files import RankFiles
 from scalewise.ranks.distributed.devices import device_name
+from scalewise.ranks.distributed.network_interface import interface_addresses
 from scalewise.ranks.distributed.process_group import gather, process_group
 from scalewise.ranks.rank_process import initialize_rank
 from scalewise.records import write_json
@@ -42,6 +43,10 @@ def run_preflight_rank(rank_files: RankFiles) -> None:
             torch=torch.__version__,
             total=number.item(),
             datasets=file_sizes(paths),
+            interface=os.environ["GLOO_SOCKET_IFNAME"],
+            interfaces=[
+                name for name, address in interface_addresses().items() if not address.startswith("127.")
+            ],
         )
         report = gather(reported, identity.world_size)
         if identity.rank == 0:

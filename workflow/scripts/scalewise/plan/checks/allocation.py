@@ -44,6 +44,14 @@ def check_facts(facts: SiteFile) -> Iterator[Problem]:
             f"is {slurm.gpu_type!r}, but gpu_request is none",
             "Remove one of the two.",
         )
+    if slurm.use_test_partition and slurm.test_partition is None:
+        yield Problem(
+            ("slurm", "use_test_partition"),
+            "is true, and no test_partition is given",
+            "Add `test_partition:` with name, longest_walltime and max_nodes, or remove it.",
+        )
+    if (tests := slurm.test_partition) is not None and tests.name is None and tests.qos is None:
+        yield Problem(("slurm", "test_partition"), "has neither name nor qos", "Add one of them.")
     if slurm.mail_type and slurm.mail_user is None:
         yield Problem(("slurm", "mail_type"), "is given without mail_user", "Add `mail_user:`, or remove it.")
     if slurm.memory == "none" and facts.memory_gb_per_node is not None:

@@ -20,6 +20,19 @@ from scalewise.plan.config.slurm import Slurm, duration_seconds, matches
 
 Accelerator = Literal["cpu", "cuda"]
 
+NotFound = Literal[
+    "account", "memory_gb_per_node", "gpu_request", "constraint", "network_interface", "internet"
+]
+NOT_FOUND: dict[NotFound, str] = {
+    "account": "Ask the site for your account, and set slurm.account",
+    "memory_gb_per_node": "Set what jobs may request, or slurm.memory to none",
+    "gpu_request": "Set slurm.gpu_request and slurm.gpu_type as in a job script of the site",
+    "constraint": "Set slurm.constraint to one of them, or runs on different GPUs are compared",
+    "network_interface": "Set it if the preflight's job shows a faster one",
+    "internet": "The preflight's job tries it. A program that downloads while it trains needs it",
+}
+"""Advice on each fact that the site command may not find."""
+
 # CUDA stops reading the variable at the first entry that names no device
 _GPU_ENTRY = re.compile(r"\d+|(GPU|MIG)-.+")
 
@@ -150,6 +163,11 @@ class SiteFile(StrictModel):
         "differ from the published ones, such as a subset for a test.",
     )
     slurm: Slurm | None = Field(None, description="The cluster's scheduler; without it, one machine.")
+    not_found: list[NotFound] = Field(
+        default_factory=list,
+        description="Facts that the site command could not find. The preflight names them, and its job shows "
+        "the network of the compute nodes: it tries to reach pypi.org if internet is listed.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

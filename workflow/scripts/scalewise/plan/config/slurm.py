@@ -160,6 +160,34 @@ SrunOption = Annotated[str, _option_of("srun", MANAGED_BY_SRUN)]
 Minutes = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
+Walltime = Annotated[str, AfterValidator(_walltime)]
+
+
+class ShortJobs(StrictModel):
+    """A partition or a QOS for tests, and the limits of its jobs."""
+
+    name: Name | None = Field(None, description="Its name. Default: the partition of all jobs.")
+    longest_walltime: Walltime = Field(description='Its time limit, such as "00:15:00".')
+    max_nodes: Count = Field(description="Nodes that one job may take there.")
+    max_devices: Count | None = Field(
+        None, description="Devices that one job may take there. Default: those of its nodes."
+    )
+    qos: Name | None = Field(
+        None, description="Quality of service of jobs there, such as one for tests. Default: Slurm's for you."
+    )
+
+    @property
+    def label(self) -> str:
+        """The name for a reader: of the partition, or else of the QOS."""
+        return self.name or f"QOS {self.qos}"
+
+    def holds(self, nodes: int, devices: int, minutes: int) -> bool:
+        """Return whether a job fits its limits."""
+        seconds = duration_seconds(self.longest_walltime)
+        fits = nodes <= self.max_nodes and (self.max_devices is None or devices <= self.max_devices)
+        return fits and seconds is not None and minutes * 60 <= seconds
+
+
 class Slurm(StrictModel):
     """Options and limits of a cluster's jobs; a site without this key has no Slurm."""
 
@@ -181,7 +209,7 @@ class Slurm(StrictModel):
     memory: Literal["per-node", "per-cpu", "none"] = Field(
         "per-node", description="How memory is requested: --mem, --mem-per-cpu, or not at all."
     )
-    longest_walltime: Annotated[str, AfterValidator(_walltime)] | None = Field(
+    longest_walltime: Walltime | None = Field(
         None,
         description='Time limit of the partition, "24:00:00" or "2-00:00:00". Longer jobs wait forever.',
     )
@@ -208,6 +236,14 @@ class Slurm(StrictModel):
     exclusive: bool = Field(
         False, description="Request whole nodes, so that no other job disturbs the figures."
     )
+    test_partition: ShortJobs | None = Field(
+        None,
+        description="A partition or QOS for short tests on such nodes. `snakemake -n` shows which runs fit.",
+    )
+    use_test_partition: bool = Field(
+        False,
+        description="Send runs that fit test_partition there. Changing it trains nothing again.",
+    )
     mail_user: Annotated[Mail, AfterValidator(_plain_to_plugin)] | None = Field(
         None, description="Address to which Slurm sends mail."
     )
@@ -218,6 +254,13 @@ class Slurm(StrictModel):
     srun_extra: list[SrunOption] = Field(
         default_factory=list, description="Further options of the srun that starts the ranks."
     )
+
+    def partition_and_qos(self, nodes: int, devices: int, minutes: int) -> tuple[str | None, str | None]:
+        """Return where a job goes; None for Slurm's default."""
+        tests = self.test_partition
+        if self.use_test_partition and tests is not None and tests.holds(nodes, devices, minutes):
+            return tests.name or self.partition, tests.qos
+        return self.partition, self.qos
 
     def wait_minutes(self, devices: int) -> float | None:
         """Return the usual wait in the queue for a number of devices; None if unknown."""

@@ -7,16 +7,18 @@ import platform
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from scalewise.plan.cluster.commands import missing_commands
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.paths import invalid_command
 from scalewise.plan.config.site import Site
 from scalewise.plan.jobs.make_plan import site_environment
-from scalewise.plan.jobs.slurm_checks import SUBMISSION_COMMANDS, missing_commands
+from scalewise.plan.jobs.slurm_checks import SUBMISSION_COMMANDS
 from scalewise.plan.study import Study, check_results_folder, check_spelling, load_study
-from scalewise.snakemake_adapter import Snakemake, array_jobs
+from scalewise.snakemake_adapter import Snakemake, array_jobs, own_settings, profile_values
 
 DEFAULT_CONFIG = "config/experiments.yaml"
 
@@ -71,7 +73,8 @@ def open_study(snakemake: Snakemake, config: Mapping[str, Any], checkout: Path) 
     check_environment(study.site, on_cluster, os.environ, [*files, snakemake.snakefile, Path.cwd()])
     check_job_arrays(sys.argv[1:])
     os.environ.update(site_environment(study.site))
-    return study
+    warnings = profile_warnings(sys.argv[1:], checkout / "profiles", study.site)
+    return replace(study, warnings=[*study.warnings, *warnings])
 
 
 def check_operating_system(system: str) -> None:
@@ -153,6 +156,35 @@ def prepare_submission(site: Site, sends_jobs: bool) -> None:
     if site.slurm.partition is None:
         # the executor plugin would request sinfo's default; now sinfo shows none, and Slurm chooses
         os.environ["SINFO_PARTITION"] = "none"
+
+
+def profile_warnings(arguments: Sequence[str], profiles: Path, site: Site) -> Iterator[str]:
+    """Yield a warning for each profile of the user, and for variables, that change how jobs run.
+
+    Args:
+        arguments: The command line of Snakemake, without the program.
+        profiles: The folder of Scalewise's profiles.
+        site: Facts of the machine or cluster.
+    """
+    own = list(own_settings(arguments, profiles))
+    if not own:
+        return
+    sends = site.slurm is not None or any(each.values.get("executor") == "slurm" for each in own)
+    name = "slurm" if sends else "local"
+    shipped = profile_values(profiles / name)
+    for each in own:
+        changed = [
+            f"{key} {value} (Scalewise: {shipped.get(key, 'not set')})"
+            for key, value in each.values.items()
+            if value != shipped.get(key)
+        ]
+        if changed:
+            requests = any(key in each.values for key in ("set-resources", "set-threads"))
+            yield (
+                f"{each.source} is not Scalewise's and changes how jobs run: {'; '.join(changed)}."
+                + (" set-resources and set-threads replace what runs request." if requests else "")
+                + f" Without it: --profile profiles/{name} --workflow-profile none, no SNAKEMAKE_ variables."
+            )
 
 
 def check_job_arrays(arguments: Sequence[str]) -> None:

@@ -6,12 +6,13 @@ import shlex
 from dataclasses import replace
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from scalewise.plan.catalog.datasets import prepared_path
+from scalewise.plan.config.site import NotFound
 from scalewise.plan.config.slurm import Slurm
 from scalewise.plan.jobs.launch import RankLaunch
-from scalewise.plan.runs.allocation import Allocation
+from scalewise.plan.runs.allocation import Allocation, placement
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.study import Study
 
@@ -79,6 +80,7 @@ class Preflight(RankLaunch):
         memory_mb_per_node: MB that the largest run requests on each node; 0 for none.
         longest_minutes: Minutes that the longest job of the study requests.
         datasets: Paths of the prepared files that every rank must be able to read.
+        not_found: Facts that the site command did not find.
     """
 
     slurm: Slurm | None
@@ -87,6 +89,7 @@ class Preflight(RankLaunch):
     memory_mb_per_node: int
     longest_minutes: int
     datasets: list[str]
+    not_found: list[NotFound] = Field(default_factory=list)
 
     @classmethod
     def of(cls, study: Study) -> Preflight:
@@ -95,11 +98,15 @@ class Preflight(RankLaunch):
         return cls(
             **dict(RankLaunch.for_run(run)),
             slurm=study.site.slurm,
-            options=[*_place(study.site.slurm), *shlex.split(allocation.sbatch_args())],
+            options=[
+                *(f"--{option}={value}" for option, value in placement(allocation, study.site).items()),
+                *shlex.split(allocation.sbatch_args()),
+            ],
             cpus_per_node=allocation.tasks_per_node * allocation.cpus_per_task,
             memory_mb_per_node=allocation.memory_mb,
             longest_minutes=max(each.minutes for each in study.allocations.values()),
             datasets=[str(prepared_path(dataset)) for dataset in study.datasets],
+            not_found=study.site.facts.not_found,
         )
 
 
@@ -118,10 +125,3 @@ def hello_allocation(study: Study) -> Allocation:
     # without a signal: it has nothing to save
     limits = replace(allocation.limits, limit_seconds=limit)
     return replace(allocation, minutes=HELLO_MINUTES + 1, limits=limits, signal_seconds=0)
-
-
-def _place(slurm: Slurm | None) -> list[str]:
-    if slurm is None:
-        return []
-    keys = ("account", "partition", "qos", "constraint")
-    return [f"--{key}={value}" for key in keys if (value := getattr(slurm, key)) is not None]

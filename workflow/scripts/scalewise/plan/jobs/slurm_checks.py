@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import getpass
-import os
 import re
 import shlex
-import shutil
-import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from scalewise.plan.cluster.commands import ask, missing_commands
+from scalewise.plan.cluster.reported import parse_gpus, record
 from scalewise.plan.config.errors import name_all
+from scalewise.plan.config.site import NOT_FOUND
 from scalewise.plan.config.slurm import Slurm, duration_seconds
 from scalewise.plan.jobs.preflight import Finding, Preflight, bad, ok, unknown
 
@@ -31,44 +30,22 @@ def check_site(preflight: Preflight) -> Iterator[Finding]:
         fix = "Go to a login node of the cluster, or load its Slurm module."
         yield bad(f"{', '.join(missing)} not on PATH", fix)
         return
-    version = _run("sbatch", "--version")
+    version = ask("sbatch", "--version")
     yield ok(f"commands of {version.text or 'Slurm'}")
     yield from _check_account(slurm)
-    yield from _check_partition(slurm, preflight.longest_minutes)
+    yield from _check_partitions(slurm, preflight.longest_minutes)
     yield from _check_reservation(slurm)
     yield from _check_nodes(slurm, preflight)
     yield from _check_memory_of_jobs()
+    for name in preflight.not_found:
+        yield unknown(f"{name}: the site command did not find it. {NOT_FOUND[name]}")
     yield _check_acceptance(preflight)
-
-
-def missing_commands(*names: str) -> list[str]:
-    """Return the commands that are not on PATH."""
-    return [name for name in names if shutil.which(name) is None]
-
-
-@dataclass(frozen=True)
-class _Answer:
-    text: str
-    error: str
-    ok: bool
-
-
-def _run(*command: str) -> _Answer:
-    # SINFO_PARTITION hides the partitions from the executor plugin, not from these checks
-    environ = {name: value for name, value in os.environ.items() if name != "SINFO_PARTITION"}
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=60, check=False, env=environ | {"LC_ALL": "C"}
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return _Answer("", str(error), False)
-    return _Answer(done.stdout.strip(), " ".join(done.stderr.split()), done.returncode == 0)
 
 
 def _check_account(slurm: Slurm) -> Iterator[Finding]:
     user = getpass.getuser()
     fields = "format=account%100,qos%1000"
-    answer = _run("sacctmgr", "--noheader", "--parsable2", "show", "associations", f"user={user}", fields)
+    answer = ask("sacctmgr", "--noheader", "--parsable2", "show", "associations", f"user={user}", fields)
     rows = [line.split("|") for line in answer.text.splitlines() if "|" in line]
     accounts = {row[0] for row in rows}
     if not rows:
@@ -101,37 +78,51 @@ def _check_account(slurm: Slurm) -> Iterator[Finding]:
         yield unknown(f"QoS {slurm.qos}: accounting lists none of yours")
 
 
-def _check_partition(slurm: Slurm, longest_minutes: int) -> Iterator[Finding]:
+def _check_partitions(slurm: Slurm, longest_minutes: int) -> Iterator[Finding]:
     if slurm.partition is None:
         yield ok("partition left to Slurm")
-        return
-    for name in slurm.partition.split(","):
-        answer = _run("scontrol", "--oneliner", "show", "partition", name)
-        facts = dict(word.split("=", 1) for word in answer.text.split() if "=" in word)
-        if not answer.ok or facts.get("PartitionName") != name:
-            known = set(_run("sinfo", "--noheader", "--format=%R").text.splitlines())
-            fix = f"Set slurm.partition to one of them. {name_all(known)}"
-            yield bad(f"partition {name} does not exist", fix)
-            continue
-        if facts.get("State", "UP") != "UP":
-            fix = "Wait, or use another."
-            yield bad(f"partition {name} is {facts['State']}", fix)
-            continue
-        limit = duration_seconds(facts.get("MaxTime", "UNLIMITED"))
-        if limit is not None and longest_minutes * 60 > limit:
-            yield bad(
-                f"partition {name} ends jobs after {facts['MaxTime']}, and the longest requests "
-                f"{longest_minutes} minutes",
-                f'Set slurm.longest_walltime to "{facts["MaxTime"]}": longer runs then take several jobs.',
-            )
-        else:
-            yield ok(f"partition {name}, jobs up to {facts.get('MaxTime', 'any time')}")
+    else:
+        for name in slurm.partition.split(","):
+            yield _check_partition(name, longest_minutes)
+    if (tests := slurm.test_partition) is not None and tests.name is not None:
+        yield _check_partition(tests.name, (duration_seconds(tests.longest_walltime) or 0) // 60, tests=True)
+
+
+def _check_partition(name: str, minutes: int, *, tests: bool = False) -> Finding:
+    """Check that a partition is there and that its jobs may take so long.
+
+    Args:
+        name: The partition.
+        minutes: Minutes of the longest job, or of what the site file states for ``tests``.
+        tests: Whether the partition is the site's test_partition.
+    """
+    answer = ask("scontrol", "--oneliner", "show", "partition", name)
+    facts = record(answer.text)
+    if not answer.ok or facts.get("PartitionName") != name:
+        key = "slurm.test_partition.name" if tests else "slurm.partition"
+        known = set(ask("sinfo", "--noheader", "--format=%R").text.splitlines())
+        return bad(f"partition {name} does not exist", f"Set {key} to one of them. {name_all(known)}")
+    if facts.get("State", "UP") != "UP":
+        return bad(f"partition {name} is {facts['State']}", "Wait, or use another.")
+    longest = facts.get("MaxTime", "UNLIMITED")
+    limit = duration_seconds(longest)
+    if limit is None or minutes * 60 <= limit:
+        return ok(f"partition {name}, jobs up to {facts.get('MaxTime', 'any time')}")
+    if tests:
+        return bad(
+            f"partition {name} ends jobs after {longest}, and the site file states {minutes} minutes",
+            f'Set slurm.test_partition.longest_walltime to "{longest}".',
+        )
+    return bad(
+        f"partition {name} ends jobs after {longest}, and the longest requests {minutes} minutes",
+        f'Set slurm.longest_walltime to "{longest}": longer runs then take several jobs.',
+    )
 
 
 def _check_reservation(slurm: Slurm) -> Iterator[Finding]:
     if slurm.reservation is None:
         return
-    answer = _run("scontrol", "--oneliner", "show", "reservation", slurm.reservation)
+    answer = ask("scontrol", "--oneliner", "show", "reservation", slurm.reservation)
     if answer.ok and f"ReservationName={slurm.reservation} " in f"{answer.text} ":
         yield ok(f"reservation {slurm.reservation}")
     else:
@@ -142,7 +133,7 @@ def _check_reservation(slurm: Slurm) -> Iterator[Finding]:
 def _check_nodes(slurm: Slurm, preflight: Preflight) -> Iterator[Finding]:
     """Check that the partition has nodes as in the site file, with GPU types in Slurm's spelling."""
     partition = [f"--partition={slurm.partition}"] if slurm.partition else []
-    answer = _run("sinfo", "--noheader", *partition, "--format=%D|%c|%m|%G|%f")
+    answer = ask("sinfo", "--noheader", *partition, "--format=%D|%c|%m|%G|%f")
     rows = [line.split("|") for line in answer.text.splitlines() if line.count("|") == 4]
     if not rows:
         yield unknown(f"the partition's nodes could not be looked up ({answer.error})")
@@ -174,15 +165,9 @@ def _check_nodes(slurm: Slurm, preflight: Preflight) -> Iterator[Finding]:
 
 
 def _gpus(gres: str, kind: str | None) -> int:
-    """Count the GPUs of a node from the output of sinfo, such as ``gpu:h100:4(S:0-1),nvme:1``."""
-    total = 0
-    for entry in re.sub(r"\([^)]*\)", "", gres).split(","):
-        name, *rest = entry.split(":")
-        if name != "gpu" or not rest or not rest[-1].isdigit():
-            continue
-        if kind is None or rest[:-1] == [kind]:
-            total += int(rest[-1])
-    return total
+    """Count the GPUs of a node, of one type or of all, from the output of sinfo."""
+    found = parse_gpus(gres)
+    return sum(found.values()) if kind is None else found.get(kind, 0)
 
 
 def _check_memory_of_jobs() -> Iterator[Finding]:
@@ -200,13 +185,13 @@ def _check_memory_of_jobs() -> Iterator[Finding]:
 
 def job_memory_seconds() -> int | None:
     """Return the seconds for which the controller keeps an ended job; None if unknown."""
-    match = re.search(r"MinJobAge\s*=\s*(\d+)", _run("scontrol", "show", "config").text)
+    match = re.search(r"MinJobAge\s*=\s*(\d+)", ask("scontrol", "show", "config").text)
     return int(match[1]) if match else None
 
 
 def _check_acceptance(preflight: Preflight) -> Finding:
     """Check that Slurm accepts the largest job, and report when it would start."""
-    answer = _run("sbatch", "--test-only", *preflight.options, "--wrap=true")
+    answer = ask("sbatch", "--test-only", *preflight.options, "--wrap=true")
     if answer.ok:
         start = re.search(r"to start at (\S+)", answer.error)
         when = f"; it would start at {start[1]}" if start else ""

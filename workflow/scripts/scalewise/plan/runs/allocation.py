@@ -213,7 +213,8 @@ def job_resources(allocation: Allocation, site: Site) -> dict[str, Value]:
     resources = allocation.resources()
     if site.slurm is None:
         resources = {name: resources[name] for name in ON_ONE_MACHINE}
-    return {**resources, **_constants(site)}
+    placed = placement(allocation, site)
+    return {**resources, **{_RESOURCES[option]: value for option, value in placed.items()}}
 
 
 def job_threads(allocation: Allocation, site: Site) -> int:
@@ -221,14 +222,21 @@ def job_threads(allocation: Allocation, site: Site) -> int:
     return ALL_CORES if site.slurm is None else allocation.tasks_per_node * allocation.cpus_per_task
 
 
-def _constants(site: Site) -> dict[str, Value]:
-    """Return the resources that are the same for every job of a cluster."""
-    if site.slurm is None:
+_RESOURCES = {
+    "account": "slurm_account",
+    "partition": "slurm_partition",
+    "qos": "qos",
+    "constraint": "constraint",
+}
+"""Resources of the executor plugin by options of sbatch."""
+
+
+def placement(allocation: Allocation, site: Site) -> dict[str, str]:
+    """Return the account, partition, QOS and constraint of a job, as options of sbatch without dashes."""
+    slurm = site.slurm
+    if slurm is None:
         return {}
-    stated = {
-        "slurm_account": site.slurm.account,
-        "slurm_partition": site.slurm.partition,
-        "qos": site.slurm.qos,
-        "constraint": site.slurm.constraint,
-    }
-    return {name: value for name, value in stated.items() if value is not None}
+    devices = allocation.nodes * allocation.tasks_per_node
+    partition, qos = slurm.partition_and_qos(allocation.nodes, devices, allocation.minutes)
+    stated = {"account": slurm.account, "partition": partition, "qos": qos, "constraint": slurm.constraint}
+    return {option: value for option, value in stated.items() if value is not None}

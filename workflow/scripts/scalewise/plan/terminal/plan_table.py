@@ -17,6 +17,7 @@ from scalewise.plan.terminal.choice_lines import choice_lines
 from scalewise.plan.terminal.final_message import DECISION, REPORT, EarlierFiles
 from scalewise.plan.terminal.planned_points import PlannedPoint, expected_hours, planned_points
 from scalewise.plan.terminal.predictions import PREDICTION, read_predictions, read_remarks
+from scalewise.plan.terminal.short_jobs import short_job_lines
 from scalewise.records import read_regular
 
 MAX_ROWS = 40
@@ -55,6 +56,7 @@ def plan_table(study: Study, results: Path = Path("results")) -> str:
         *([_LEGEND] if any(point.expected is not None for point in points) else []),
         *_projected(study, points, results),
         *_jobs(study),
+        *short_job_lines(study, requested),
         *_trained_again(points),
         *_damaged(points),
         *_replaced(study, results),

@@ -1,0 +1,322 @@
+"""Choose the partition, the account and the nodes that a site file describes, or list the candidates."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from scalewise.plan.cluster.reported import Association, Cluster, Node, Partition, is_part_of_gpu
+from scalewise.plan.config.errors import did_you_mean
+
+SHORT_SECONDS = 3 * 3600
+"""A partition for tests has a time limit of at most this."""
+
+_GPU_FEATURE = re.compile(
+    r"(gpu[_-]?)?([ahvpb][1-9]\d{1,2}|gh200|gb200|l4|l40s?|t4|k80|mi\d{3}[ax]?|rtx\w*)([_-]?\d+gb?)?|hbm\d+gb?|gpu\d+gb?",
+    re.IGNORECASE,
+)
+"""A node feature that names a GPU or its memory."""
+
+
+class ChoiceError(Exception):
+    """A choice that the user has to make; the text lists the candidates and the option."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A part of a cluster, for a site file.
+
+    Args:
+        accounts: The user's accounts that may use the partition; empty if unknown.
+        account: One of them; None if unknown, and Slurm chooses.
+        qos: A QOS that the partition takes; None if the account's default one is right.
+        gpu_type: The type of the GPUs; None without GPUs, empty if Slurm has none.
+        devices: Devices of a node.
+        nodes: Nodes of that kind.
+        others: Kinds of nodes of the partition that are left out, each in words.
+        features: Sets of features that name different GPUs among these nodes, with their numbers of nodes.
+        test_partition: A partition of short jobs on the same kind of node; None without one.
+    """
+
+    partition: Partition
+    accounts: Sequence[str]
+    account: Association | None
+    qos: str | None
+    gpu_type: str | None
+    devices: int
+    nodes: Sequence[Node]
+    others: Sequence[str] = ()
+    features: Sequence[str] = ()
+    test_partition: Partition | None = None
+
+    def nodes_in(self, cluster: Cluster, partition: Partition) -> list[Node]:
+        """Return the nodes of the chosen kind that a partition has."""
+        nodes = cluster.nodes_of(partition.name)
+        if self.gpu_type is None:
+            return [node for node in nodes if node.cpus == self.devices]
+        return [node for node in nodes if node.gpus.get(self.gpu_type) == self.devices]
+
+
+def choose(
+    cluster: Cluster, partition: str | None = None, account: str | None = None, gpu_type: str | None = None
+) -> Choice:
+    """Choose what a site file describes.
+
+    Args:
+        cluster: Slurm's report.
+        partition: The user's choice, if any.
+        account: The user's choice, if any.
+        gpu_type: The user's choice, if any.
+
+    Raises:
+        ChoiceError: The user has to choose, or a choice does not exist.
+    """
+    chosen = _partition(cluster, partition)
+    kind, devices, nodes, others = _nodes(cluster, chosen, gpu_type)
+    accounts = _accounts_of(cluster, chosen)
+    association = _account(cluster, chosen, accounts, account)
+    return Choice(
+        chosen,
+        accounts,
+        association,
+        _qos(chosen, association),
+        kind,
+        devices,
+        nodes,
+        others,
+        _gpu_features(nodes) if kind is not None else (),
+        _test_partition(cluster, chosen, nodes),
+    )
+
+
+# ---- partition
+
+
+def _partition(cluster: Cluster, name: str | None) -> Partition:
+    names = [each.name for each in cluster.partitions]
+    accounts = cluster.accounts
+    if name is not None:
+        found = next((each for each in cluster.partitions if each.name == name), None)
+        if found is None:
+            raise ChoiceError(f"there is no partition {name!r}. {did_you_mean(name, names)}")
+        if refusal := found.refusal(accounts):
+            raise ChoiceError(f"partition {name} {refusal}. Choose another one.\n{_table(cluster, accounts)}")
+        return found
+    candidates = _candidates(cluster, accounts)
+    if not candidates:
+        raise ChoiceError("no partition takes jobs of yours now. Ask the site, or try again later.")
+    if len(candidates) > 1:
+        own = f"\nYour accounts:\n{_accounts(cluster, accounts)}" if accounts and len(accounts) > 1 else ""
+        raise ChoiceError(
+            f"there are {len(candidates)} partitions to choose from. Add one to the command, such as "
+            f"--partition {candidates[0].name}.\n{_table(cluster, accounts)}{own}"
+        )
+    return candidates[0]
+
+
+def _candidates(cluster: Cluster, accounts: Sequence[str] | None) -> list[Partition]:
+    """Return the partitions that the user may use: those with GPUs, or all if there are none."""
+    usable = [
+        each for each in cluster.partitions if not each.refusal(accounts) and cluster.nodes_of(each.name)
+    ]
+    with_gpus = [each for each in usable if any(node.gpus for node in cluster.nodes_of(each.name))]
+    return with_gpus or usable
+
+
+def _table(cluster: Cluster, accounts: Sequence[str] | None) -> str:
+    """Return a line for each partition: what it offers, and whether the user may use it."""
+    rows = [("partition", "nodes", "of a node", "longest job", "")]
+    for each in _candidates(cluster, accounts):
+        nodes = cluster.nodes_of(each.name)
+        notes = [
+            *(["the default"] if each.is_default else []),
+            *([f"whole nodes ({each.whole_nodes})"] if each.whole_nodes else []),
+            *([f"gives way to others (PreemptMode={each.gives_way})"] if each.gives_way else []),
+            *([f"billing {each.weights}"] if each.weights else []),
+            *([f"QOS {each.qos}"] if each.qos else []),
+            *([f"accounts {', '.join(sorted(each.accounts))}"] if each.accounts is not None else []),
+        ]
+        rows.append(
+            (each.name, str(len(nodes)), describe(nodes), walltime(each.longest_seconds), "; ".join(notes))
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
+def describe(nodes: Sequence[Node]) -> str:
+    """Return the hardware of nodes in words, the most frequent kinds first."""
+    kinds = Counter(
+        (tuple(sorted(node.gpus.items())), node.cpus, node.memory_mb) for node in nodes
+    ).most_common()
+    words = [
+        ", ".join(
+            [
+                *(f"{count} {kind or 'GPUs'}" for kind, count in gpus),
+                f"{cpus} CPUs",
+                *([f"{memory // 1000} GB"] if memory else []),
+            ]
+        )
+        + (f" ({number} nodes)" if len(kinds) > 1 else "")
+        for (gpus, cpus, memory), number in kinds
+    ]
+    return " or ".join([*words[:3], *(["others"] if len(words) > 3 else [])])
+
+
+def walltime(seconds: int | None) -> str:
+    """Return a time limit as Slurm writes it; ``no limit`` for None."""
+    if seconds is None:
+        return "no limit"
+    days, rest = divmod(seconds, 86400)
+    clock = f"{rest // 3600:02}:{rest % 3600 // 60:02}:{rest % 60:02}"
+    return f"{days}-{clock}" if days else clock
+
+
+def _test_partition(cluster: Cluster, chosen: Partition, nodes: Sequence[Node]) -> Partition | None:
+    """Return the partition of the shortest jobs that has some of these nodes, or others like them."""
+    accounts = cluster.accounts
+    kinds = {(tuple(sorted(node.gpus.items())), node.cpus) for node in nodes}
+    short = [
+        (each.longest_seconds, each)
+        for each in cluster.partitions
+        if each.name != chosen.name
+        and each.longest_seconds is not None
+        and each.longest_seconds <= SHORT_SECONDS
+        and (chosen.longest_seconds is None or each.longest_seconds < chosen.longest_seconds)
+        and not each.refusal(accounts)
+        and not each.gives_way
+        and any(
+            (tuple(sorted(node.gpus.items())), node.cpus) in kinds for node in cluster.nodes_of(each.name)
+        )
+    ]
+    return min(short, key=lambda pair: pair[0])[1] if short else None
+
+
+# ---- account
+
+
+def _accounts_of(cluster: Cluster, partition: Partition) -> list[str]:
+    own = [
+        each.account
+        for each in cluster.associations or ()
+        if not each.partitions or partition.name in each.partitions
+    ]
+    return partition.allowed(own)
+
+
+def _account(
+    cluster: Cluster, partition: Partition, allowed: Sequence[str], name: str | None
+) -> Association | None:
+    if cluster.associations is None:
+        return None if name is None else Association(name)
+    by_name = {each.account: each for each in cluster.associations}
+    if name is not None:
+        # Slurm keeps names of accounts in small letters
+        if (found := by_name.get(name) or by_name.get(name.lower())) is None or found.account not in allowed:
+            why = "is not yours" if found is None else f"cannot use partition {partition.name}"
+            raise ChoiceError(f"account {name} {why}. Choose one of these.\n{_accounts(cluster, allowed)}")
+        return found
+    if not allowed:
+        raise ChoiceError(f"none of your accounts can use partition {partition.name}. Ask the site.")
+    if len(allowed) > 1:
+        raise ChoiceError(
+            f"you have {len(allowed)} accounts for partition {partition.name}. Add one to the command, such "
+            f"as --account {allowed[0]}.\n{_accounts(cluster, allowed)}"
+        )
+    return by_name[allowed[0]]
+
+
+def _qos(partition: Partition, account: Association | None) -> str | None:
+    if (
+        account is None
+        or not account.qos
+        or (account.default_qos and partition.takes_qos(account.default_qos))
+    ):
+        return None
+    allowed = [name for name in account.qos if partition.takes_qos(name)]
+    if not allowed:
+        takes = ", ".join(sorted(partition.allowed_qos or ())) or "others"
+        raise ChoiceError(
+            f"partition {partition.name} takes jobs of QOS {takes}, and account {account.account} has "
+            f"{', '.join(account.qos)}. Choose another partition or account."
+        )
+    return allowed[0] if partition.allowed_qos is not None or account.default_qos else None
+
+
+def _accounts(cluster: Cluster, allowed: Sequence[str]) -> str:
+    """Return a line for each of these accounts: its QOS, and whether it is the default."""
+    lines = []
+    for each in cluster.associations or ():
+        if each.account in allowed:
+            notes = [
+                *(["the default"] if each.account == cluster.default_account else []),
+                *([f"QOS {', '.join(each.qos)}"] if each.qos else []),
+            ]
+            lines.append(f"  {each.account}  {'; '.join(notes)}".rstrip())
+    return "\n".join(lines)
+
+
+# ---- nodes
+
+
+def _nodes(
+    cluster: Cluster, partition: Partition, gpu_type: str | None
+) -> tuple[str | None, int, list[Node], list[str]]:
+    """Return the GPU type, the devices of a node, the nodes of that kind, and the kinds that are left out."""
+    nodes = cluster.nodes_of(partition.name)
+    if not nodes:
+        raise ChoiceError(f"partition {partition.name} has no nodes now. Choose another one.")
+    types = Counter(kind for node in nodes for kind in node.gpus)
+    if not types:
+        if gpu_type is not None:
+            raise ChoiceError(
+                f"partition {partition.name} has no GPUs that Slurm knows. Leave --gpu-type out, or choose "
+                "another one."
+            )
+        kind, of_node = None, [node.cpus for node in nodes]
+    else:
+        kind = _gpu_type(partition, types, nodes, gpu_type)
+        of_node = [node.gpus.get(kind, 0) for node in nodes]
+    devices = Counter(number for number in of_node if number).most_common(1)[0][0]
+    same = [node for node, number in zip(nodes, of_node, strict=True) if number == devices]
+    rest = [node for node, number in zip(nodes, of_node, strict=True) if number != devices]
+    return kind, devices, same, [f"{len(rest)} nodes with {describe(rest)}"] if rest else []
+
+
+def _gpu_type(partition: Partition, types: Counter[str], nodes: Sequence[Node], wanted: str | None) -> str:
+    if wanted is not None:
+        if wanted not in types:
+            raise ChoiceError(
+                f"partition {partition.name} has no GPUs of type {wanted!r}. {did_you_mean(wanted, types)}"
+            )
+        return wanted
+    whole = [kind for kind in types if not is_part_of_gpu(kind)]
+    candidates = whole or list(types)
+    if len(candidates) > 1:
+        listed = "\n".join(
+            f"  {kind or '(no type)'}  {types[kind]} nodes with "
+            f"{describe([node for node in nodes if kind in node.gpus])}"
+            for kind in candidates
+        )
+        raise ChoiceError(
+            f"partition {partition.name} has {len(candidates)} GPU types, and a study must not mix them. Add "
+            f"one to the command, such as --gpu-type {candidates[0]}.\n{listed}"
+        )
+    return candidates[0]
+
+
+def _gpu_features(nodes: Sequence[Node]) -> list[str]:
+    """Return the features that name different GPUs among these nodes; empty if all have the same ones."""
+    sets = Counter(
+        tuple(sorted(each for each in node.features if _GPU_FEATURE.fullmatch(each))) for node in nodes
+    )
+    return list(_in_words(sets)) if len(sets) > 1 else []
+
+
+def _in_words(sets: Counter[tuple[str, ...]]) -> Iterator[str]:
+    for features, number in sets.most_common():
+        yield f"{'&'.join(features) or 'no such feature'} ({number} nodes)"

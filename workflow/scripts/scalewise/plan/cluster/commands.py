@@ -1,0 +1,73 @@
+"""Run Slurm's commands, each with a time limit."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+LIMIT_SECONDS = 60
+"""Most time of one command; a busy controller answers within seconds."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer of a command.
+
+    Args:
+        command: The command, as a shell takes it.
+        text: Standard output.
+        error: Standard error on one line, or the reason if the command could not be run or did not end.
+        code: Exit status; None if the command did not start or end.
+    """
+
+    command: str
+    text: str
+    error: str
+    code: int | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ended with exit status 0."""
+        return self.code == 0
+
+    @property
+    def failure(self) -> str:
+        """The command and how it ended, as a clause."""
+        end = f"ended with exit status {self.code}" if self.code is not None else "did not end"
+        return f"`{self.command}` {end}{f': {self.error}' if self.error else ''}"
+
+
+def ask(*command: str, seconds: float = LIMIT_SECONDS) -> Answer:
+    """Run a command and return its answer, also if it fails.
+
+    Args:
+        command: Program and arguments; no shell splits them.
+        seconds: Time limit.
+    """
+    # SINFO_PARTITION hides the partitions from the executor plugin, not from these questions
+    environ = {name: value for name, value in os.environ.items() if name != "SINFO_PARTITION"}
+    words = shlex.join(command)
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=seconds,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env=environ | {"LC_ALL": "C"},
+        )
+    except subprocess.TimeoutExpired:
+        return Answer(words, "", f"no answer within {seconds:g} s", None)
+    except OSError as error:
+        return Answer(words, "", str(error), None)
+    return Answer(words, done.stdout.strip(), " ".join(done.stderr.split()), done.returncode)
+
+
+def missing_commands(*names: str) -> list[str]:
+    """Return the commands that are not on PATH."""
+    return [name for name in names if shutil.which(name) is None]

@@ -1,0 +1,97 @@
+"""Write the site file of the cluster that this machine belongs to."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import yaml
+from pydantic import ValidationError
+
+from scalewise.plan.cluster.choices import choose
+from scalewise.plan.cluster.commands import missing_commands
+from scalewise.plan.cluster.reported import ClusterError, read_cluster
+from scalewise.plan.cluster.requests import find_gpu_request
+from scalewise.plan.cluster.site_text import Machine, fast_interfaces, holds_placeholders, write_site_text
+from scalewise.plan.config.errors import key_path, problems_of
+from scalewise.plan.config.site import SiteFile
+from scalewise.records import replaced_whole
+
+SITE_FILE = Path("profiles/slurm/site.yaml")
+
+
+@dataclass(frozen=True)
+class SiteOptions:
+    """Options of the command.
+
+    Args:
+        partition: The partition to describe; None if there is only one.
+        account: The account that pays; None if there is only one.
+        gpu_type: The GPU type; None if the partition has only one.
+        output: The file to write.
+        force: Replace a file that the user may have written.
+        command: The command as the user gave it.
+    """
+
+    partition: str | None
+    account: str | None
+    gpu_type: str | None
+    output: Path
+    force: bool
+    command: str
+
+
+def write_site_file(options: SiteOptions, checkout: Path) -> list[str]:
+    """Ask Slurm, choose, and write the file; return lines for the terminal.
+
+    Args:
+        options: The user's.
+        checkout: Scalewise's folder.
+
+    Raises:
+        ClusterError: Slurm cannot be asked.
+        ChoiceError: The user has to choose.
+    """
+    if missing := missing_commands("scontrol", "sbatch"):
+        raise ClusterError(
+            f"{', '.join(missing)} not on PATH. Go to a login node of the cluster, or load its Slurm module."
+        )
+    path = options.output
+    if path.exists() and not options.force and not holds_placeholders(path):
+        raise ClusterError(f"{path} exists. Add --force to replace it, or --output to write another file.")
+    cluster = read_cluster(options.partition)
+    choice = choose(cluster, options.partition, options.account, options.gpu_type)
+    request = None if choice.gpu_type is None else find_gpu_request(choice)
+    schema = os.path.relpath(checkout / "workflow" / "schemas" / "site.schema.json", path.absolute().parent)
+    machine = Machine(platform.machine(), fast_interfaces())
+    site = write_site_text(
+        cluster, choice, request, machine, options.command, schema, datetime.now(UTC).date()
+    )
+    values = yaml.safe_load(str(site))
+    try:
+        SiteFile.model_validate(values)
+    except ValidationError as error:
+        listed = "; ".join(
+            f"{key_path(problem.place)} {problem.text}"
+            for problem in problems_of(error, (), SiteFile, values)
+        )
+        raise ClusterError(
+            f"Slurm reports what no site file can hold: {listed}. Copy a file of profiles/sites, and fill "
+            "it in."
+        ) from None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replaced_whole(path) as temporary:
+            temporary.write_text(str(site), encoding="utf-8")
+    except OSError as error:
+        raise ClusterError(f"{path} cannot be written ({error.strerror}). Name another --output.") from None
+    use = "" if path.resolve() == (checkout / SITE_FILE).resolve() else f" --config site={path}"
+    return [
+        *site.remarks,
+        f"{path} describes partition {choice.partition.name}. Next:",
+        f"  snakemake -n --profile profiles/slurm{use}",
+        f"  snakemake preflight --profile profiles/slurm{use}",
+    ]
