@@ -47,7 +47,7 @@ experiments:
     repeats: 1
     cpus_per_device: 4
     runtime_minutes: 30
-    devices: [1, {devices}, "2x{devices}"]
+    devices: {counts}
     predict: false
 """
 CHANGING = {
@@ -138,8 +138,10 @@ def test_a_site_is_asked_in_the_words_of_its_snapshot(
     node = LoginNode.at(tmp_path)
     node.fill_in(site)
     monkeypatch.chdir(node.folder)
-    devices = yaml.safe_load(Path(site).read_text(encoding="utf-8"))["devices_per_node"]
-    node.write("study.yaml", STUDY.format(devices=devices))
+    facts = yaml.safe_load(Path(site).read_text(encoding="utf-8"))
+    devices = facts["devices_per_node"]
+    two_nodes = [f"2x{devices}"] if facts["max_nodes"] > 1 else []
+    node.write("study.yaml", STUDY.format(counts=[1, devices, *two_nodes]))
     lines = [f"# {', '.join(f'{plugin} {version(plugin)}' for plugin in PLUGINS)}", f"# {site}"]
     for file in examples_of(site) or ["study.yaml"]:
         study = load_study(yaml.safe_load(Path(file).read_text()), [file], site)
