@@ -75,18 +75,21 @@ def summary(checks: Sequence[Check]) -> str:
 
 
 def table(checks: Sequence[Check]) -> str:
-    """A line for each test that measured something or failed; the others by their file."""
+    """A line for each test that measured something or failed; the others by their folder."""
     told = [check for check in checks if check.figures or check.outcome == "failed"]
     lines = ["| what was shown | outcome | measured |", "|---|---|---|"]
     for check in told:
         # a bar would begin another cell
         cells = (check.words, outcome(check), "; ".join(check.figures))
         lines.append("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |")
-    others = Counter(
-        check.test.partition("::")[0] for check in checks if check not in told and check.outcome == "passed"
-    )
-    rest = "\n".join(f"- `{file}`: {number} more passed" for file, number in sorted(others.items()))
+    others = Counter(folder(check) for check in checks if check not in told and check.outcome == "passed")
+    rest = "\n".join(f"- `{place}`: {number} more passed" for place, number in sorted(others.items()))
     return "\n\n".join(filter(None, ["\n".join(lines) if told else "", rest]))
+
+
+def folder(check: Check) -> str:
+    """The folder of a test, which outlives its file."""
+    return check.test.partition("::")[0].rpartition("/")[0]
 
 
 def outcome(check: Check) -> str:
@@ -96,9 +99,9 @@ def outcome(check: Check) -> str:
 
 def not_run(checks: Sequence[Check]) -> Iterator[str]:
     """Tests without a result, by their reasons."""
-    cut_off = Counter(check.test.partition("::")[0] for check in checks if check.outcome == "not run")
-    for file, number in cut_off.items():
-        yield f"{number} tests of `{file}`: no time was left"
+    cut_off = Counter(folder(check) for check in checks if check.outcome == "not run")
+    for place, number in cut_off.items():
+        yield f"{number} tests of `{place}`: no time was left"
     reasons = Counter(check.reason for check in checks if check.outcome == "skipped")
     for reason, number in reasons.items():
         yield f"{number} tests: {reason}"

@@ -77,17 +77,17 @@ def test_a_rehearsal_is_written_into_the_page_with_words_figures_and_reasons(
     assert "old" not in found
 
 
-def test_tests_that_measured_nothing_are_counted_by_file_and_those_that_were_cut_off_named() -> None:
+def test_tests_that_measured_nothing_are_counted_by_folder_and_those_that_were_cut_off_named() -> None:
     checks = [
-        Check("tests/a.py::one", "a | b", "failed", "AssertionError"),
-        Check("tests/a.py::two", "weights are equal", "passed"),
-        Check("tests/b.py::three", "not begun"),
+        Check("tests/gpu/a.py::one", "a | b", "failed", "AssertionError"),
+        Check("tests/gpu/a.py::two", "weights are equal", "passed"),
+        Check("tests/unit/training/b.py::three", "not begun"),
     ]
     text = shown({"GPU": "NVIDIA H200"}, checks)
     for line in (
         "| a / b | **failed**: AssertionError |  |",
-        "- `tests/a.py`: 1 more passed",
-        "- 1 tests of `tests/b.py`: no time was left",
+        "- `tests/gpu`: 1 more passed",
+        "- 1 tests of `tests/unit/training`: no time was left",
         "GPU NVIDIA H200.",
     ):
         assert line in text.split("\n"), line
