@@ -82,8 +82,9 @@ def write(
     spec: ProposalSpec | None = None,
     made: ExperimentResults | None = None,
     of: AnyExperiment | None = None,
-    job_script: str = "#!/bin/bash\n",
 ) -> Path:
-    """Write the proposal of the study; return its folder."""
-    write_proposal(made or planted_results(folder), of or experiment(), spec or spec_of(), job_script)
+    """Write the proposal of the study next to its job script; return the folder."""
+    (folder / "proposal").mkdir(exist_ok=True)
+    (folder / "proposal/job.sh").write_text("#!/bin/bash\n", encoding="utf-8")
+    write_proposal(made or planted_results(folder), of or experiment(), spec or spec_of())
     return folder / "proposal"

@@ -41,7 +41,7 @@ def broken_places(folder: Path) -> list[str]:
         assert place, line
         named = line.split("column", 1)[1] if "`table.csv`, column" in line else ""
         files = re.findall(r"`([\w/]+\.(?:md|csv|pdf|svg|sh))`", line)
-        there = files and all((folder / file).is_file() for file in files if file != "job.sh")
+        there = files and all((folder / file).is_file() for file in files)
         there = there and (place["section"] is None or place["section"] in headings)
         there = there and (place["table"] is None or f"*{place['table']}." in text)
         there = there and set(re.findall(r"`(\w+)`", named)) <= set(columns)
@@ -70,7 +70,7 @@ def test_a_study_without_a_result_says_of_each_demand_what_would_supply_it(
 ) -> None:
     runs = planted_runs().assign(outcome="failed", nodes=float("nan"), slurm_job_id=float("nan"))
     runs = runs.drop(columns=["throughput_samples_per_second", "wall_seconds", "device_hours"])
-    folder = write(tmp_path, spec_of(centre), planted_results(tmp_path, runs), job_script="")
+    folder = write(tmp_path, spec_of(centre), planted_results(tmp_path, runs))
     assert broken_places(folder) == []
     missing = [line for line in checklist(folder) if "missing: " in line]
     assert missing
@@ -112,9 +112,12 @@ def test_too_few_node_counts_are_named_with_the_fix(tmp_path: Path) -> None:
 
 
 def test_the_job_script_is_part_of_the_text_and_of_the_checklist(tmp_path: Path) -> None:
-    folder = write(tmp_path, spec_of("csc-roihu"), job_script="#!/bin/bash\n#SBATCH --nodes=4\n")
+    folder = write(tmp_path, spec_of("csc-roihu"))
     assert "- [x] `job.sh`" in checklist(folder)
     assert "`job.sh`" in (folder / "proposal.md").read_text(encoding="utf-8")
+    (folder / "job.sh").unlink()
+    write_proposal(planted_results(tmp_path), experiment(), spec_of("csc-roihu"))
+    assert "- [ ] missing: No job script was written. Write one of the recommended row." in checklist(folder)
 
 
 def test_figures_are_linear_from_zero_with_nodes_and_the_points_of_the_table(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 FOLDER = "proposal"
 TEXT, LATEX, TABLE, CHECKLIST = "proposal.md", "proposal.tex", "table.csv", "checklist.md"
+JOB_SCRIPT = "job.sh"
+"""The job script of the recommended row, if one was written."""
 VERDICTS = "requirement.json"
 """The verdict on each doubling that is required."""
 FIGURES = ("time", "throughput", "speedup", "efficiency")

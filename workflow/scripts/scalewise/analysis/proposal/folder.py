@@ -22,7 +22,7 @@ from scalewise.analysis.proposal.table import (
     use_of,
 )
 from scalewise.analysis.proposal.texts import CONTENTS, SECTIONS, Study
-from scalewise.analysis.proposal_files import CHECKLIST, FOLDER, LATEX, TABLE, TEXT, VERDICTS
+from scalewise.analysis.proposal_files import CHECKLIST, FOLDER, JOB_SCRIPT, LATEX, TABLE, TEXT, VERDICTS
 from scalewise.analysis.requirement import verdicts
 from scalewise.plan.config.centre import Demand
 from scalewise.plan.config.experiment import AnyExperiment
@@ -198,8 +198,8 @@ class Draft:
     def _job_script(self) -> Answer:
         if not self.with_job_script:
             return Answer("No job script was written. Write one of the recommended row.", "missing")
-        self.blocks.append(Paragraph("The job script is attached: `job.sh`."))
-        return Answer("`job.sh`")
+        self.blocks.append(Paragraph(f"The job script is attached: `{JOB_SCRIPT}`."))
+        return Answer(f"`{JOB_SCRIPT}`")
 
     def _place(self, name: str, demand: Demand, blocks: Sequence[Block]) -> None:
         """Add a part to the text, unless it stands there already."""
@@ -233,20 +233,18 @@ class Draft:
         return "\n".join([*lines, ""])
 
 
-def write_proposal(
-    results: ExperimentResults, experiment: AnyExperiment, spec: ProposalSpec, job_script: str = ""
-) -> None:
-    """Write the folder ``proposal`` into the experiment's.
+def write_proposal(results: ExperimentResults, experiment: AnyExperiment, spec: ProposalSpec) -> None:
+    """Write the folder ``proposal`` into the experiment's; a job script that is there is part of it.
 
     Args:
         results: Tables and answer of the experiment.
         experiment: The experiment's keys.
         spec: The centre, and what only the user knows.
-        job_script: Text of the job script of the recommended row; empty if there is none.
     """
     folder = results.folder / FOLDER
     study = Study(results, experiment, spec)
-    draft = Draft(study, with_job_script=bool(job_script))
+    is_answered = results.devices is not None
+    draft = Draft(study, with_job_script=is_answered and (folder / JOB_SCRIPT).is_file())
     draft.write()
     folder.mkdir(parents=True, exist_ok=True)
     title = f"{spec.centre.title}: {results.title or results.name}"
