@@ -250,14 +250,11 @@ def test_the_proposal_says_which_points_were_measured_and_how_often(ended: Ended
 
 
 def test_the_runs_of_each_point_have_their_reason() -> None:
-    assert repeat_sentences([FIRST, SECOND, THIRD, LAST]) == [
-        "1 and 8 devices: 3 runs each (the answer rests on them).",
-        "12 devices: 1 run (may be the answer).",
-    ]
-    assert repeat_sentences([FIRST, SECOND]) == [
-        "1 device: 2 runs (the baseline).",
-        "8 devices: 1 run (may be the answer).",
-    ]
+    told = repeat_sentences([FIRST, SECOND, THIRD, LAST])
+    assert [each.split(" (")[0] for each in told] == ["1 and 8 devices: 3 runs each", "12 devices: 1 run"]
+    told = repeat_sentences([FIRST, SECOND])
+    assert [each.split(" (")[0] for each in told] == ["1 device: 2 runs", "8 devices: 1 run"]
+    assert ["baseline" in each for each in told] == [True, False]
 
 
 def test_a_count_whose_runs_all_failed_is_neither_measured_nor_expected(tmp_path: Path) -> None:
@@ -285,10 +282,8 @@ def test_a_count_whose_runs_all_failed_is_neither_measured_nor_expected(tmp_path
     assert choice is not None
     assert (choice.measured, choice.no_result) == ([1, 8], [12])
     assert "2 of 5 device counts were measured (1, 8)" in choice.sentences()[0]
-    assert choice.sentences()[1] == "Tried without a result: 12 devices."
-    assert repeat_sentences([FIRST, SECOND, failed])[-1] == (
-        "12 devices: 1 run without a result (may be the answer)."
-    )
+    assert "without a result: 12 devices" in choice.sentences()[1]
+    assert "12 devices: 1 run without a result" in repeat_sentences([FIRST, SECOND, failed])[-1]
 
 
 def test_repeats_until_the_decision_was_clear_are_said_with_what_they_cost() -> None:
@@ -296,12 +291,9 @@ def test_repeats_until_the_decision_was_clear_are_said_with_what_they_cost() -> 
     then = planted_round(
         4, {1: (3, 3, "most repeats"), 8: (2, 2, "not needed"), 4: (2, 2, "not needed")}, 8, {}
     )
-    assert repeat_sentences([asked, then]) == [
-        "1 device: 3 runs (the baseline).",
-        "4 devices: 2 runs (from an earlier study).",
-        "8 devices: 2 runs (the decision is open there).",
-        STOPPING_AT_DECISION,
-    ]
+    *told, stopping = repeat_sentences([asked, then])
+    assert all(why in each for why, each in zip(("baseline", "earlier", "open"), told, strict=True))
+    assert stopping == STOPPING_AT_DECISION
 
 
 def test_what_a_spent_budget_leaves_open_is_the_first_caution(tmp_path: Path) -> None:

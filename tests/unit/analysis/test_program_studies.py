@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -101,13 +102,12 @@ def test_the_wait_for_data_is_no_cause_where_nobody_can_tell_it(tmp_path: Path) 
     (legend,) = step_figures.step(*tables).legends
     assert legend.get_texts()[0].get_text() == "computing and waiting for data"
     slowdown = decision["slowdown"]
-    assert slowdown["sentence"].startswith("On 2 devices, 33 % of each step is lost (")
-    assert slowdown["sentence"].endswith("most of it to communication.")
+    assert "33 % of each step is lost (" in slowdown["sentence"]
     assert "under no_sync" in slowdown["advice"]
     assert "communication_hook" not in slowdown["advice"]
     assert [part["name"] for part in slowdown["parts"]] == ["computing and waiting for data", "communication"]
     (unknown,) = decision["limits"]
-    assert unknown.startswith("How long devices wait for data is not known: no DataLoader of PyTorch")
+    assert "no DataLoader of PyTorch" in unknown
 
 
 def test_a_loader_that_is_seen_to_wait_is_named_with_a_cure_that_a_program_has(tmp_path: Path) -> None:
@@ -182,8 +182,7 @@ def test_a_limit_of_whole_runs_is_judged_where_runs_are_whole(tmp_path: Path, st
         assert "a run within 5 minutes" in decision["card"]["rule"]
         return
     assert decision["devices"] == 2
-    assert decision["cautions"][0].startswith("deadline_minutes cannot be judged: steps (20) ends every run")
-    assert "Min_efficiency alone decides instead" in decision["cautions"][0]
+    assert decision["cautions"][0].startswith("deadline_minutes cannot be judged: steps (20)")
     assert "minutes" not in decision["card"]["rule"]
     assert not decision["clear"]
 
@@ -208,35 +207,32 @@ def test_losses_are_drawn_against_steps_and_no_axes_are_empty(tmp_path: Path) ->
 # --- keys that a record lacks -------------------------------------------------------------------------
 
 
-def test_a_key_that_a_record_lacks_has_its_default(tmp_path: Path) -> None:
-    spec = program_experiment(repeats=1)
-    for devices in (1, 2):
-        write_program_run(tmp_path, f"d{devices}.r1", spec, 0.1)
-    path = tmp_path / "d1.r1" / "summary.json"
+@pytest.mark.parametrize(
+    ("write", "spec", "keys", "changed"),
+    [
+        (partial(write_program_run, spec=program_experiment(), step_seconds=0.1),
+         program_experiment(repeats=1), ["resumes", "inputs"], program_experiment(repeats=1, resumes=True)),
+        (write_run, experiment(repeats=1), ["steps"], experiment(repeats=1, steps=50)),
+    ],
+    ids=["program", "built-in"],
+)  # fmt: skip
+def test_a_key_that_a_record_lacks_has_its_default(
+    tmp_path: Path,
+    write: Callable[..., Path],
+    spec: ProgramExperiment | Experiment,
+    keys: list[str],
+    changed: ProgramExperiment | Experiment,
+) -> None:
+    path = write(tmp_path, run="d1.r1") / "summary.json"
+    write(tmp_path, run="d2.r1")
     record = json.loads(path.read_text(encoding="utf-8"))
-    for key in ("resumes", "inputs"):
+    for key in keys:
         del record["definition"]["settings"][key]
     path.write_text(json.dumps(record), encoding="utf-8")
     runs = collect("study", spec, tmp_path).runs
     assert runs["outcome"].to_list() == ["completed", "completed"]
     assert runs["fingerprint"].nunique() == 1
-    changed = collect("study", program_experiment(repeats=1, resumes=True), tmp_path).runs
-    assert changed["outcome"].to_list() == ["out of date", "out of date"]
-
-
-def test_a_key_that_a_built_in_record_lacks_has_its_default(tmp_path: Path) -> None:
-    folder = write_run(tmp_path, "d1.r1")
-    write_run(tmp_path, "d2.r1")
-    path = folder / "summary.json"
-    record = json.loads(path.read_text(encoding="utf-8"))
-    del record["definition"]["settings"]["steps"]
-    path.write_text(json.dumps(record), encoding="utf-8")
-    spec = experiment(repeats=1)
-    runs = collect("study", spec, tmp_path).runs
-    assert runs["outcome"].to_list() == ["completed", "completed"]
-    assert runs["fingerprint"].nunique() == 1
-    asked = experiment(devices=[1], repeats=1, steps=50)
-    assert collect("study", asked, tmp_path).runs["outcome"].to_list() == ["out of date"]
+    assert set(collect("study", changed, tmp_path).runs["outcome"]) == {"out of date"}
 
 
 OWN = {
@@ -360,67 +356,34 @@ def write_two_rates(folder: Path, spec: ProgramExperiment, with_passes: Mapping[
             write_program_run(folder / "study/runs", run, spec, 0.1 * factor, program=program)
 
 
-UNKNOWN_PASSES = "It is not known whether forward passes without gradients belong to the training."
-NO_GRAD_PASSES = (
-    "If they do, write `no_grad_passes: training`; if they evaluate, `no_grad_passes: evaluation`."
+PASSES = "forward passes without gradients"
+
+
+@pytest.mark.parametrize(
+    ("rates", "clear", "told"),
+    [
+        ({1: 40.0, 2: 64.0}, False, ["160 samples/s", "40.0", "320 samples/s", "64.0", "1.60x, not 2.00x"]),
+        ({1: 80.0, 2: 159.0, 4: 319.0, 8: 638.0}, True, ["319", "both rates of 1 more device count"]),
+        ({1: 80.0, 2: None}, False, ["4.00x, not 2.00x"]),
+        ({1: None, 2: None}, True, []),
+        ({1: 40.0}, False, ["160 samples/s"]),
+    ],
+    ids=["another speedup", "about the same speedup", "known of one count", "known of all", "one count"],
 )
-
-
-def test_both_rates_are_the_first_caution_and_another_speedup_makes_the_answer_unclear(
-    tmp_path: Path,
+def test_passes_that_may_be_part_of_a_training_are_told_with_both_rates(
+    tmp_path: Path, rates: dict[int, float | None], clear: bool, told: list[str]
 ) -> None:
-    spec = program_experiment()
-    write_two_rates(tmp_path, spec, {1: 40.0, 2: 64.0})
-    decision, html = report_on(tmp_path, spec)
-    assert (decision["devices"], decision["clear"]) == (2, False)
-    assert decision["cautions"][0] == (
-        f"{UNKNOWN_PASSES} On 1 device it trains 160 samples/s without their time and 40.0 with it. On 2 "
-        "devices it trains 320 samples/s without their time and 64.0 with it. With their time the speedup of "
-        f"2 devices is 1.60x, not 2.00x. {NO_GRAD_PASSES}"
-    )
-    assert UNKNOWN_PASSES in Page(html).all_text()
-    assert pd.read_csv(tmp_path / "study/scaling.csv")["throughput_with_no_grad"].tolist() == pytest.approx(
-        [40.0, 64.0]
-    )
-    assert set(pd.read_csv(tmp_path / "study/runs.csv")["throughput_with_no_grad"]) == {40.0, 64.0}
-    assert UNKNOWN_PASSES in (tmp_path / "study/what_if.json").read_text()
-
-
-def test_two_rates_with_about_the_same_speedup_leave_the_answer_clear(tmp_path: Path) -> None:
-    spec = program_experiment(devices=[1, 2, 4, 8])
-    write_two_rates(tmp_path, spec, {1: 80.0, 2: 159.0, 4: 319.0, 8: 638.0})
+    spec = program_experiment(devices=list(rates))
+    write_two_rates(tmp_path, spec, rates)
     decision = decision_on(tmp_path, spec)
-    assert decision["clear"]
-    assert decision["cautions"][0].endswith(
-        f"samples/s without their time and 319 with it. scaling.csv has both rates of 1 more device count. "
-        f"{NO_GRAD_PASSES}"
-    )
-
-
-def test_a_point_on_which_passes_are_known_has_one_rate(tmp_path: Path) -> None:
-    spec = program_experiment()
-    write_two_rates(tmp_path, spec, {1: 80.0, 2: None})
-    decision = decision_on(tmp_path, spec)
-    assert not decision["clear"]
-    assert "On 2 devices it trains" not in decision["cautions"][0]
-    assert "With their time the speedup of 2 devices is 4.00x, not 2.00x." in decision["cautions"][0]
-
-
-def test_where_passes_are_known_there_is_no_caution_on_them(tmp_path: Path) -> None:
-    spec = program_experiment()
-    write_study(tmp_path, spec, {1: 0.1, 2: 0.1})
-    assert "without gradients" not in " ".join(decision_on(tmp_path, spec)["cautions"])
-
-
-def test_one_device_count_has_its_rate_as_the_answer_and_both_rates_as_a_caution(tmp_path: Path) -> None:
-    spec = program_experiment(devices=[1])
-    write_two_rates(tmp_path, spec, {1: 40.0})
-    decision, html = report_on(tmp_path, spec)
-    card = decision["card"]
-    assert card["reason"].startswith("Measured: 160 samples/s (")
-    assert card["paste"] == "devices: [1, 2]"
-    assert UNKNOWN_PASSES in decision["cautions"][0]
-    assert card["reason"] in Page(html).all_text()
+    assert decision["clear"] == clear
+    assert any(PASSES in each for each in decision["cautions"]) == bool(told)
+    assert not told or PASSES in decision["cautions"][0]
+    assert all(each in decision["cautions"][0] for each in told)
+    assert (PASSES in (tmp_path / "study/what_if.json").read_text()) == (len(rates) > 1 and not clear)
+    for table in ("scaling", "runs"):
+        column = pd.read_csv(tmp_path / f"study/{table}.csv")["throughput_with_no_grad"]
+        assert set(column.dropna().round(6)) == {rate for rate in rates.values() if rate is not None}
 
 
 def test_what_a_program_was_seen_to_do_stands_among_the_first_cautions_with_its_runs(tmp_path: Path) -> None:
@@ -443,10 +406,8 @@ def test_a_run_that_is_left_out_is_named_in_the_answer_and_first_among_the_cauti
     decision = decision_on(tmp_path, spec)
     assert decision["card"]["basis"].startswith("2 runs of each ")
     assert decision["card"]["basis"].endswith(" 1 run is not comparable: see the cautions.")
-    assert decision["cautions"][0] == (
-        "1 of 3 runs on 2 devices is not comparable with the baseline: formats of numbers is bfloat16, not "
-        "float32 (1.00x the others' rate)."
-    )
+    assert decision["cautions"][0].startswith("1 of 3 runs on 2 devices ")
+    assert "bfloat16, not float32 (1.00x the others' rate)" in decision["cautions"][0]
 
 
 def test_a_run_that_is_left_out_on_one_device_count_is_named_in_the_answer(tmp_path: Path) -> None:
