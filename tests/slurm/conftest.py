@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.preloaded_ranks import preloaded_ranks
 from tests.slurm.lab import Lab
 from tests.slurm.machines import LabError, missing
 from tests.slurm.study import ClusterStudy
@@ -42,6 +43,14 @@ def lab() -> Iterator[Lab]:
     lab = Lab.up(Path(tempfile.gettempdir()) / f"scalewise-{prefix}", prefix, ends_with=os.getpid())
     yield lab
     lab.down()
+
+
+@pytest.fixture(scope="session")
+def preloaded_nodes(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Python for the ranks of srun that has torch loaded already, on each node."""
+    hosts = [lab.command([], node) for node in lab.names]
+    with preloaded_ranks(tmp_path_factory.mktemp("ranks"), hosts) as program:
+        yield str(program)
 
 
 @pytest.fixture(autouse=True)

@@ -25,13 +25,21 @@ rule mine:
 
 
 def test_a_study_as_a_module_is_shown_requeued_after_preemption_and_reported(
-    study: ClusterStudy, lab: Lab
+    study: ClusterStudy, lab: Lab, preloaded_nodes: str
 ) -> None:
     study.snakefile = study.folder / "Snakefile"
     study.snakefile.write_text(PARENT, encoding="utf-8")
-    long = {"model": "digits_cnn", "devices": [2], "epochs": 200, "checkpoint_minutes": 0.02}
+    # at a walk until it has been preempted
+    walks = 'if [ "${SLURM_RESTART_COUNT:-0}" = 0 ]; then export PERIL_PAUSE=0.15; fi'
+    long = {"model": "planted_perilous", "devices": [2], "epochs": 60, "checkpoint_minutes": 0.02}
     # Slurm ends the jobs of this partition for others, and requeues none
-    study.configure({"own": long}, **ONE_RANK_A_NODE, slurm={"partition": "fragile"})
+    study.configure(
+        {"own": long},
+        **ONE_RANK_A_NODE,
+        slurm={"partition": "fragile"},
+        python=preloaded_nodes,
+        prelude=[walks],
+    )
     process = study.start()
     study.wait_checkpoint("own", "d2.r1")
     other = lab.run(

@@ -117,7 +117,9 @@ class RequeuedRuns:
 
 
 @pytest.fixture(scope="module")
-def requeued(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RequeuedRuns]:
+def requeued(
+    lab: Lab, tmp_path_factory: pytest.TempPathFactory, preloaded_nodes: str
+) -> Iterator[RequeuedRuns]:
     """Eight runs at once."""
     study = ClusterStudy(lab, tmp_path_factory.mktemp("hops"))
     launched = {name: {**TRAINED, "launcher": name} for name in ("srun", "torchrun", "spawn")}
@@ -131,7 +133,7 @@ def requeued(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Req
         "crashing": alone,
         "late": alone,
     }
-    configure(study, experiments)
+    configure(study, experiments, python=preloaded_nodes)
     wanted = [result(name, f"d{settings['devices'][0]}.r1") for name, settings in experiments.items()]
     try:
         with late_folder(study, study.run("late", "d1.r1")) as appear, ThreadPoolExecutor(8) as pool:
@@ -298,6 +300,7 @@ def test_run_that_was_hit_leaves_neither_checkpoints_nor_notes_nor_processes(req
 def test_preempted_run_goes_on_and_learns_the_same_whether_slurm_requeues_or_ends_it(
     lab: Lab,
     requeued: RequeuedRuns,
+    preloaded_nodes: str,
     tmp_path_factory: pytest.TempPathFactory,
     request: pytest.FixtureRequest,
     record_property: Record,
@@ -305,7 +308,7 @@ def test_preempted_run_goes_on_and_learns_the_same_whether_slurm_requeues_or_end
     studies = {name: ClusterStudy(lab, tmp_path_factory.mktemp(name)) for name in ("scavenge", "fragile")}
     processes = {}
     for partition, study in studies.items():
-        configure(study, {"e": TRAINED}, slurm={"partition": partition})
+        configure(study, {"e": TRAINED}, slurm={"partition": partition}, python=preloaded_nodes)
         request.addfinalizer(study.end)
         processes[partition] = study.start("--", result("e"))
     for study in studies.values():
@@ -332,9 +335,9 @@ def test_preempted_run_goes_on_and_learns_the_same_whether_slurm_requeues_or_end
 
 @pytest.mark.fault(16)
 def test_run_on_a_node_that_dies_goes_on_elsewhere_and_learns_the_same(
-    lab: Lab, requeued: RequeuedRuns, study: ClusterStudy, record_property: Record
+    lab: Lab, requeued: RequeuedRuns, preloaded_nodes: str, study: ClusterStudy, record_property: Record
 ) -> None:
-    configure(study, {"e": TRAINED})
+    configure(study, {"e": TRAINED}, python=preloaded_nodes)
     process = study.start("--", result("e"))
     study.wait_checkpoint("e", "d2.r1")
     _, host = study.rank_process("e", "d2.r1", 1)
