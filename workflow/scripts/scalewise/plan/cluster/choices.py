@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from scalewise.plan.cluster.reported import Association, Cluster, Node, Partition, is_part_of_gpu
 from scalewise.plan.config.errors import did_you_mean
+from scalewise.plan.config.shape import count_devices
 
 SHORT_SECONDS = 3 * 3600
 """A partition for tests has a time limit of at most this."""
@@ -161,7 +162,7 @@ def describe(nodes: Sequence[Node]) -> str:
                 *([f"{memory // 1000} GB"] if memory else []),
             ]
         )
-        + (f" ({number} nodes)" if len(kinds) > 1 else "")
+        + (f" ({count_devices(number, 'node')})" if len(kinds) > 1 else "")
         for (gpus, cpus, memory), number in kinds
     ]
     return " or ".join([*words[:3], *(["others"] if len(words) > 3 else [])])
@@ -284,7 +285,8 @@ def _nodes(
     devices = Counter(number for number in of_node if number).most_common(1)[0][0]
     same = [node for node, number in zip(nodes, of_node, strict=True) if number == devices]
     rest = [node for node, number in zip(nodes, of_node, strict=True) if number != devices]
-    return kind, devices, same, [f"{len(rest)} nodes with {describe(rest)}"] if rest else []
+    others = [f"{count_devices(len(rest), 'node')} with {describe(rest)}"] if rest else []
+    return kind, devices, same, others
 
 
 def _gpu_type(partition: Partition, types: Counter[str], nodes: Sequence[Node], wanted: str | None) -> str:
@@ -298,7 +300,7 @@ def _gpu_type(partition: Partition, types: Counter[str], nodes: Sequence[Node], 
     candidates = whole or list(types)
     if len(candidates) > 1:
         listed = "\n".join(
-            f"  {kind or '(no type)'}  {types[kind]} nodes with "
+            f"  {kind or '(no type)'}  {count_devices(types[kind], 'node')} with "
             f"{describe([node for node in nodes if kind in node.gpus])}"
             for kind in candidates
         )
@@ -319,4 +321,4 @@ def _gpu_features(nodes: Sequence[Node]) -> list[str]:
 
 def _in_words(sets: Counter[tuple[str, ...]]) -> Iterator[str]:
     for features, number in sets.most_common():
-        yield f"{'&'.join(features) or 'no such feature'} ({number} nodes)"
+        yield f"{'&'.join(features) or 'no such feature'} ({count_devices(number, 'node')})"

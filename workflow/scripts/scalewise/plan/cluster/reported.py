@@ -272,7 +272,7 @@ def parse_gpus(gres: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for entry in re.sub(r"\([^)]*\)", "", gres).split(","):
         name, *kind, count = entry.split(":") if ":" in entry else (entry, "")
-        if name == "gpu" and count.isdigit():
+        if name == "gpu" and count.isdigit() and int(count):
             found[":".join(kind)] = found.get(":".join(kind), 0) + int(count)
     return found
 

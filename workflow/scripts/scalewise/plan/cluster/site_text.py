@@ -15,6 +15,7 @@ from scalewise.plan.cluster.choices import Choice, describe, walltime
 from scalewise.plan.cluster.reported import Cluster, Partition, Qos, is_part_of_gpu
 from scalewise.plan.cluster.requests import GpuRequest
 from scalewise.plan.config.errors import one_line
+from scalewise.plan.config.shape import count_devices
 from scalewise.plan.config.site import NOT_FOUND, NotFound
 
 COMMENTS_AT = 34
@@ -106,7 +107,11 @@ def _nodes(text: SiteText, cluster: Cluster, choice: Choice) -> None:
     else:
         kind = f"{choice.gpu_type}:" if choice.gpu_type else ""
         text.add("accelerator", "cuda", "Gres=gpu (scontrol show node)")
-        text.add("devices_per_node", choice.devices, f"Gres=gpu:{kind}{choice.devices} of {number} nodes")
+        text.add(
+            "devices_per_node",
+            choice.devices,
+            f"Gres=gpu:{kind}{choice.devices} of {count_devices(number, 'node')}",
+        )
         if is_part_of_gpu(choice.gpu_type):
             text.comment("parts of GPUs (MIG): no peer-to-peer transfer between them, and a process sees one")
             text.remarks.append(
@@ -131,7 +136,8 @@ def _nodes(text: SiteText, cluster: Cluster, choice: Choice) -> None:
     gpus = _gpu_limit(cluster, choice, partition)
     if gpus is not None and gpus < choice.devices:
         text.comment(f"a job may have {gpus} of the GPUs of a node (sacctmgr show qos)")
-        text.remarks.append(f"A job in {partition.name} may have at most {gpus} GPUs (sacctmgr show qos).")
+        most = count_devices(gpus, "GPU")
+        text.remarks.append(f"A job in {partition.name} may have at most {most} (sacctmgr show qos).")
 
 
 def _gpu_limit(cluster: Cluster, choice: Choice, partition: Partition) -> int | None:
@@ -174,7 +180,9 @@ def _max_nodes(cluster: Cluster, choice: Choice, partition: Partition) -> tuple[
         if (nodes := qos.most.get("node")) is not None:
             limits[f"node limit of QOS {name} (sacctmgr show qos)"] = nodes
         if choice.gpu_type is not None and (gpus := qos.most.get("gres/gpu")) is not None:
-            limits[f"{gpus} GPUs, the limit of QOS {name} (sacctmgr show qos)"] = gpus // choice.devices
+            limits[f"{count_devices(gpus, 'GPU')}, the limit of QOS {name} (sacctmgr show qos)"] = (
+                gpus // choice.devices
+            )
     source, nodes = min(limits.items(), key=lambda pair: pair[1])
     return max(nodes, 1), source
 
