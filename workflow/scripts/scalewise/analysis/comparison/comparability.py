@@ -1,4 +1,4 @@
-"""What differs between two runs, with both values, and whether an accuracy is lost beyond doubt.
+"""The differences of two runs, with both values, and whether an accuracy is lost beyond doubt.
 
 A speedup says what devices bring, so everything else must be equal.
 """
