@@ -110,6 +110,13 @@ def train(options: argparse.Namespace) -> int:
     return run_train_job(TrainOptions.of(job, options.log, options.summary, options.attempt), launch)
 
 
+def begin_training(options: argparse.Namespace) -> int:
+    """Prepare a folder in which ranks train a run of a study again, outside the study."""
+    from scalewise.execution.training_again import begin_training
+
+    return begin_training(options.run, options.folder, options.launcher, options.network_interface)
+
+
 def all_reduce(options: argparse.Namespace) -> int:
     """Measure all-reduce over one shape where a training would run."""
     from scalewise.execution.all_reduce_job import run_all_reduce_job
@@ -201,12 +208,14 @@ def figures(options: argparse.Namespace) -> None:
     """Draw the figures of an experiment from its tables, and write its computing-time proposal."""
     with imports_uncollected():
         from scalewise.analysis.experiment_results import ExperimentResults
+        from scalewise.analysis.proposal.answer_job import write_job_script
         from scalewise.analysis.proposal.folder import write_proposal_of
         from scalewise.analysis.report.drawing import draw
 
-    facts = _facts(options)
+    plan, facts = _plan(options), _facts(options)
     results = ExperimentResults.of_study(facts, options.folder)
     draw(results)
+    write_job_script(results, plan)
     write_proposal_of(results, facts)
 
 
@@ -293,6 +302,12 @@ def make_parser() -> argparse.ArgumentParser:
     of_run.add_argument("experiment", help="name of the experiment")
     of_run.add_argument("run", help="name of the run in it")
     of_run.add_argument("summary", type=Path, help="summary.json to write; the other records lie next to it")
+
+    again = add(begin_training)
+    again.add_argument("--launcher", required=True, choices=("srun", "torchrun"), help="starts the ranks")
+    again.add_argument("--network-interface", help="interface between nodes")
+    again.add_argument("run", type=Path, help="folder of a run that has completed")
+    again.add_argument("folder", type=Path, help="receives the records, with the ranks' files in attempt")
 
     add(all_reduce, "log", "output").add_argument("--shape", required=True, help="nodes x devices per node")
     add(check_site, "output")

@@ -5,13 +5,13 @@ from __future__ import annotations
 FOLDER = "proposal"
 TEXT, LATEX, TABLE, CHECKLIST = "proposal.md", "proposal.tex", "table.csv", "checklist.md"
 JOB_SCRIPT = "job.sh"
-"""The job script of the recommended row, if one was written."""
+"""The job script of the recommended row."""
 VERDICTS = "requirement.json"
 """The verdict on each doubling that is required."""
 FIGURES = ("time", "throughput", "speedup", "efficiency")
 """Names of the figures, which are drawn for every centre."""
 
 FILES = (
-    *(TEXT, LATEX, TABLE, CHECKLIST, VERDICTS),
+    *(TEXT, LATEX, TABLE, CHECKLIST, VERDICTS, JOB_SCRIPT),
     *(f"figures/{name}.{kind}" for name in FIGURES for kind in ("svg", "pdf")),
 )

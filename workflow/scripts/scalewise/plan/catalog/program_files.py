@@ -40,6 +40,21 @@ def command_for_folder(command: str, folder: str | None) -> str:
     return str(Path(command).absolute()) if folder is not None and is_path else command
 
 
+def program_command(settings: ProgramSettings, python: str, arguments: Sequence[str]) -> list[str]:
+    """Return interpreter, program and arguments, for the folder that the program runs in.
+
+    Args:
+        settings: The program's.
+        python: The interpreter if the settings name none.
+        arguments: Those of the program, filled in.
+    """
+    folder = settings.working_directory
+    *module, program = program_words(settings.program)
+    if folder is not None and not module:
+        program = str(Path(program).absolute())
+    return [command_for_folder(settings.python or python, folder), *module, program, *arguments]
+
+
 def program_files(settings: ProgramSettings) -> list[Path]:
     """Find the program's file, then every file outside the installed packages that it imports.
 

@@ -27,7 +27,7 @@ def in_braces(template: str) -> list[tuple[str, list[str]]]:
     Raises:
         ValueError: A brace is left open, or something else stands in braces; the message is that part.
     """
-    return [(inner, _names(inner)) for _, inner in _parts(template) if inner is not None]
+    return [(inner, _names(inner)) for _, inner in parts(template) if inner is not None]
 
 
 def names_in(template: str) -> list[str]:
@@ -49,14 +49,14 @@ def fill_in(template: str, values: Mapping[str, object]) -> str:
     """
     try:
         return "".join(
-            text if inner is None else str(_value(inner, values)) for text, inner in _parts(template)
+            text if inner is None else str(_value(inner, values)) for text, inner in parts(template)
         )
     except ZeroDivisionError as error:
         raise ZeroDivisionError(f"{template!r} divides by zero with {dict(values)}") from error
 
 
-def _parts(template: str) -> Iterator[tuple[str, str | None]]:
-    """Plain text, or an empty one and what stands in braces, from left to right."""
+def parts(template: str) -> Iterator[tuple[str, str | None]]:
+    """Yield plain text, or an empty one and what stands in braces, from left to right."""
     place = 0
     while found := _SIGN.search(template, place):
         yield template[place : found.start()], None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from scalewise.execution.messages import Endpoint, RankSetup
 from scalewise.execution.rank_files import RankFiles
-from scalewise.plan.catalog.program_files import command_for_folder, program_words
+from scalewise.plan.catalog.program_files import program_command
 from scalewise.plan.config.program import ARGUMENT, FOLDER, ProgramSettings
 from scalewise.plan.config.templates import fill_in
 from scalewise.plan.jobs.launch import RANK_VARIABLES
@@ -107,12 +107,7 @@ def first_gpus(environ: Mapping[str, str], number: int) -> str:
 
 def build_command(settings: ProgramSettings, values: Mapping[str, object], python: str) -> list[str]:
     """Return interpreter, program and arguments."""
-    words = [fill_in(str(word), values) for word in settings.arguments]
-    folder = settings.working_directory
-    *module, program = program_words(settings.program)
-    if folder is not None and not module:
-        program = str(Path(program).absolute())
-    return [command_for_folder(settings.python or python, folder), *module, program, *words]
+    return program_command(settings, python, [fill_in(str(word), values) for word in settings.arguments])
 
 
 def build_environment(
