@@ -209,7 +209,7 @@ class PlantedStudy:
             peak_memory_bytes=ranks[0].peak_memory_bytes,
             peak_memory_kind="CUDA allocator" if run.accelerator == "cuda" else "process peak RSS",
             mean_utilization=0.9,
-            least_utilization=0.88,
+            lowest_utilization=0.88,
             energy_joules=300.0 * train_seconds * run.shape.world_size,
             throttled=False,
         )

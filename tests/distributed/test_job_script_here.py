@@ -52,6 +52,9 @@ def test_the_built_in_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert len((trained / EPOCHS).read_text().splitlines()) == 1 + 2
     record = read_record(trained / RECORD, RunRecord)
     assert record.outcome == "completed"
+    assert record.measurements is not None
+    # 2 x 64 x 10 operations a sample, forward and for the weights
+    assert record.measurements.step_flops == {"fp32": 240 * 2 * (2 * 64 * 10)}
 
     again = subprocess.run(["bash", "job.sh"], capture_output=True, text=True, check=False)
     assert again.returncode == 1

@@ -17,6 +17,7 @@ OWN = {
     "scaling": "weak",
     "batch_size_per_device": 64,
     "warmup_steps": 2,
+    "count_flops": True,
 }
 
 
@@ -49,3 +50,10 @@ def test_the_answers_of_a_program_and_of_the_built_in_training_are_submitted_and
     folders = (trained / "digits", study.run("digits", f"d{decision['devices']}.r1"))
     again, before = (list(pd.read_csv(folder / EPOCHS)["train_loss"]) for folder in folders)
     assert again == before
+
+    # by hand: 2 x 64 x 10 forward and for the weights; in the program a layer's input has gradients, too
+    counted = {"digits": 240 * 2 * (2 * 64 * 10), "own": 4 * 64 * 2 * (2 * 64 * 256 + 3 * 256 * 4)}
+    for (name, flops), run in zip(counted.items(), ("d2.r1", "d2x2.r1"), strict=True):
+        measured = study.summary(name, run).measurements
+        assert measured is not None
+        assert measured.step_flops == {"fp32": flops}, measured.step_flops_note

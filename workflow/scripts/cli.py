@@ -172,8 +172,8 @@ def scaling(options: argparse.Namespace) -> None:
         from scalewise.analysis.analysis_spec import AnalysisSpec
         from scalewise.analysis.experiment_tables import compute
 
-    spec = AnalysisSpec.from_json(_facts(options)["definition"])
-    compute(spec, options.folder / "runs", options.folder)
+    spec, launch = AnalysisSpec.from_json(_facts(options)["definition"]), _plan(options)["launch"]
+    compute(spec, options.folder / "runs", options.folder, in_slurm=launch.get("slurm", False))
 
 
 def prediction(options: argparse.Namespace) -> None:

@@ -57,7 +57,7 @@ def test_what_the_monitor_saw_is_beside_the_figures_of_the_run(tmp_path: Path) -
         tmp_path,
         "d2.r1",
         mean_utilization=0.4,
-        least_utilization=0.3,
+        lowest_utilization=0.3,
         energy_joules=512.0,
         throttled=True,
         communication_fraction=0.5,
@@ -66,7 +66,7 @@ def test_what_the_monitor_saw_is_beside_the_figures_of_the_run(tmp_path: Path) -
     )
     write_run(tmp_path, "d2.r2")
     watched, unwatched = collect("study", with_target(devices=[2]), tmp_path).runs.to_dict("records")
-    assert (watched["mean_utilization"], watched["least_utilization"]) == (0.4, 0.3)
+    assert (watched["mean_utilization"], watched["lowest_utilization"]) == (0.4, 0.3)
     assert (watched["energy_joules"], watched["samples_per_joule"]) == (512.0, 256 / 512)
     assert (watched["throttled"], watched["communication_fraction"]) == (True, 0.5)
     assert (watched["loader"], watched["monitor_note"]) == ("workers", "rank 1: hot")

@@ -202,7 +202,7 @@ def test_a_run_is_as_busy_as_its_devices_in_the_mean_and_draws_what_they_draw_to
     slow = seen(mean_utilization=0.4, energy_joules=50.0, cpu_fraction=0.004, throttled=True, note="hot")
     assert across_ranks([seen(), slow, seen(note="hot")]) == {
         "mean_utilization": pytest.approx(2.0 / 3),
-        "least_utilization": 0.4,
+        "lowest_utilization": 0.4,
         "energy_joules": 250.0,
         "monitor_cpu_fraction": 0.004,
         "throttled": True,
@@ -213,7 +213,7 @@ def test_a_run_is_as_busy_as_its_devices_in_the_mean_and_draws_what_they_draw_to
 def test_a_rank_that_saw_nothing_leaves_no_mean_and_no_sum_of_the_others() -> None:
     blind = seen(mean_utilization=None, energy_joules=None, throttled=None, note="not monitored")
     of_run = across_ranks([seen(), blind])
-    assert (of_run["mean_utilization"], of_run["least_utilization"], of_run["energy_joules"]) == (None,) * 3
+    assert (of_run["mean_utilization"], of_run["lowest_utilization"], of_run["energy_joules"]) == (None,) * 3
     assert of_run["throttled"] is False
     assert of_run["monitor_note"] == "rank 1: not monitored"
     assert across_ranks([blind])["throttled"] is None

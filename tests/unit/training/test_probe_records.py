@@ -79,6 +79,7 @@ def probed(left: Path) -> dict[str, Ended]:
     left.mkdir()
     write_startup(left.parent / "startup")
     spec = {"folder": str(left), "warmup_steps": WARMUP_STEPS, "steps": STEPS, "check_after": 3}
+    spec["count_flops"] = True
     (left.parent / "spec.json").write_text(json.dumps(spec))
     path = {"PYTHONPATH": str(left.parent / "startup"), "SCALEWISE_PROBE": str(left.parent / "spec.json")}
     return run(left.parent / "probed", names(), path)
@@ -120,6 +121,8 @@ SEEN: dict[str, dict[str, Any]] = {
         "world_size": 1,
         "backend": None,
         "events": [],
+        # forward, both weights, and the gradients of the second layer's input
+        "step_flops": {"bf16": 2 * 8 * (2 * (6 * 12 + 12 * 3) + 12 * 3)},
     },
     # the first, fourth, seventh and tenth step are refused; no loader says what feeds them
     "skipped_steps": {
@@ -136,7 +139,13 @@ SEEN: dict[str, dict[str, Any]] = {
         "optimizers": ["SGD"],
         "weights_finite": True,
     },
-    "compiled_model": {"compiled": True, "samples": [8] * LAST, "forward_samples": 8, "events": []},
+    "compiled_model": {
+        "compiled": True,
+        "samples": [8] * LAST,
+        "forward_samples": 8,
+        "events": [],
+        "step_flops": {},
+    },
     "compiled_optimizer": {"compiled": True, "samples": [8] * LAST, "backward_passes": [1] * LAST},
     "compiled_step": {"compiled": True, "samples": [8] * LAST, "backward_passes": [1] * LAST},
     "stream_of_uneven_batches": {

@@ -415,7 +415,7 @@ class Measurements(_Record):
             unknown.
         mean_utilization: Share of the training that the devices were busy, a fraction, mean over ranks;
             this and the next five are None if they could not be measured.
-        least_utilization: Utilization of the least busy device.
+        lowest_utilization: Utilization of the least busy device.
         energy_joules: Energy of all devices, from the first step to the last evaluation.
         monitor_cpu_fraction: CPU time of the monitor over wall time, on the rank with the most.
         throttled: True if a device lowered its clock, because of heat or its power limit.
@@ -426,6 +426,8 @@ class Measurements(_Record):
         monitor_note: Measurements that failed, or devices that were throttled, and why.
         passes: One for each batch size that was tried after the training, that of the training first.
         buckets: Buckets of the model's gradients; empty if they are not exchanged in DDP's buckets.
+        step_flops: Floating-point operations of a step of all devices, by number format; empty if unknown.
+        step_flops_note: Reason that they are unknown.
         program: Findings on a user's program; None for the built-in loop.
         own_interval: Interval of this run's throughput; None if none was to end it.
     """
@@ -444,7 +446,7 @@ class Measurements(_Record):
     startup: Startup
     evaluation_peak_memory_bytes: int | None = None
     mean_utilization: float | None = None
-    least_utilization: float | None = None
+    lowest_utilization: float | None = None
     energy_joules: float | None = None
     monitor_cpu_fraction: float | None = None
     throttled: bool | None = None
@@ -456,6 +458,8 @@ class Measurements(_Record):
     passes: list[Pass] = []
     buckets: list[Bucket] = []
     resumption: Resumption = Resumption()
+    step_flops: dict[str, float] = {}
+    step_flops_note: str = ""
     program: ProgramMeasurements | None = None
     own_interval: OwnInterval | None = None
 

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from scalewise.analysis.analysis_spec import PROGRAM, THROUGHPUT, AnalysisSpec
+from scalewise.analysis.jobstats import jobstats_table
 from scalewise.analysis.prediction.wording import beyond_sentences
 from scalewise.analysis.rounds.choice_summary import ChoiceSummary
 from scalewise.plan.formatting import Goal, name_devices
@@ -19,7 +20,7 @@ from scalewise.plan.runs.rounds import UnmeasuredPoint
 from scalewise.plan.terminal.predictions import latest_prediction
 from scalewise.records import write_text
 
-TABLES = ("runs", "epochs", "scaling", "options")
+TABLES = ("runs", "epochs", "scaling", "options", "jobstats")
 """Fields that are CSV files of the same names."""
 JSON_FILES = {"laws": "laws", "origins": "provenance", "decision": "decision", "what_if": "what_if"}
 """Field -> name of its JSON file."""
@@ -38,6 +39,7 @@ class ExperimentResults:
         runs: A row for each planned run.
         epochs: A row for each epoch of a run; of a program, for each recorded loss.
         options: Output of ``option_table``.
+        jobstats: Output of ``jobstats_table``.
         laws: Fitted laws, and the refused ones with a reason.
         origins: Values of each part of the runs' provenance, by its name.
         what_if: Output of ``what_if.facts``; empty to leave that part out of the page.
@@ -55,6 +57,7 @@ class ExperimentResults:
     runs: pd.DataFrame
     epochs: pd.DataFrame = field(default_factory=pd.DataFrame)
     options: pd.DataFrame = field(default_factory=pd.DataFrame)
+    jobstats: pd.DataFrame = field(default_factory=lambda: jobstats_table(pd.DataFrame(), in_slurm=False))
     laws: Sequence[Mapping[str, Any]] = ()
     origins: Mapping[str, Sequence[str]] = field(default_factory=dict)
     what_if: Mapping[str, Any] = field(default_factory=dict)

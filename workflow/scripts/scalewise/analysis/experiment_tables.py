@@ -11,6 +11,7 @@ from scalewise.analysis.bottlenecks.bottlenecks import find_slowdown, startup_se
 from scalewise.analysis.conclusion import conclude
 from scalewise.analysis.decision.next_action import next_action
 from scalewise.analysis.experiment_results import ExperimentResults
+from scalewise.analysis.jobstats import jobstats_table
 from scalewise.analysis.laws import study_laws
 from scalewise.analysis.origins import distinct_origins
 from scalewise.analysis.report import what_if
@@ -23,13 +24,14 @@ from scalewise.plan.terminal.predictions import PREDICTION, REMARKS
 from scalewise.records import write_text
 
 
-def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path) -> None:
+def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path, *, in_slurm: bool = False) -> None:
     """Write the tables and the decision of an experiment.
 
     Args:
         experiment: The experiment, the way the plan defined it.
         runs_folder: Holds a folder for each run.
         folder: Receives the files.
+        in_slurm: Whether Slurm's accounting is asked for what jobstats measured of the runs.
     """
     folder.mkdir(parents=True, exist_ok=True)
     spec, home = experiment.spec, runs_folder.parent
@@ -71,6 +73,7 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path) -> None:
         # runs under other conditions are series of their own, here as in the other tables
         epochs=tables.epochs.assign(series=tables.epochs["run"].map(found.runs.set_index("run")["series"])),
         options=found.options,
+        jobstats=jobstats_table(found.runs, in_slurm=in_slurm),
         laws=[law.as_dict() for law in study_laws(found.runs, spec.scaling)],
         origins=distinct_origins(tables, spec),
         what_if=what_if.facts(found.scaling, found.compared, named, found.terms, choice),

@@ -37,8 +37,9 @@ from scalewise.analysis.statistics.ratios import holm, next_value_bound, ratio_i
 from scalewise.plan.config.shape import count_devices
 
 AT_WORK = (
-    "loader_wait_fraction", "communication_fraction", "mean_utilization", "energy_joules",
-    "samples_per_joule", "evaluation_peak_memory_bytes", "device_memory_bytes", "smaller_batch_gain",
+    "loader_wait_fraction", "communication_fraction", "mean_utilization", "lowest_utilization",
+    "energy_joules", "flops_per_step", "model_flops_utilization", "samples_per_joule",
+    "evaluation_peak_memory_bytes", "device_memory_bytes", "smaller_batch_gain",
 )  # fmt: skip
 """Use of the devices' time and memory: medians over the repeats."""
 
@@ -48,7 +49,8 @@ ARITHMETIC = ("final_accuracy", "peak_memory_bytes")
 """Arithmetic means over the repeats, with their intervals."""
 
 READ = (
-    "experiment", "nodes", "loader", "device_hours", "epochs_to_accuracy", "samples_to_target", *GEOMETRIC,
+    "experiment", "nodes", "loader", "mfu_note", "mfu_basis", "device_hours", "epochs_to_accuracy",
+    "samples_to_target", *GEOMETRIC,
     *ARITHMETIC, *STARTUP, *AT_WORK, *STEP_SECONDS, "train_seconds", WITH_NO_GRAD, "disturbance",
 )  # fmt: skip
 """Columns that are read of a run where they are known: published figures lack some."""
@@ -73,7 +75,7 @@ SCALING_COLUMNS = [
     "statistical_efficiency", "statistical_efficiency_low", "statistical_efficiency_high",
     "wall_n", "wall_seconds_next", "wall_speedup", "wall_speedup_low", "wall_speedup_high",
     "startup_seconds", *STEP_SECONDS,
-    "loader", *AT_WORK, WITH_NO_GRAD,
+    "loader", *AT_WORK, "mfu_note", "mfu_basis", WITH_NO_GRAD,
 ]  # fmt: skip
 """Columns of the table; those that a person reads first come first."""
 
@@ -220,6 +222,8 @@ def _point_columns(point: pd.DataFrame, done: pd.DataFrame) -> dict[str, Any]:
         "device_hours": math.exp(done["device_hours"].map(math.log).mean()),
         "startup_seconds": _startup(done).median(),
         "loader": ", ".join(dict.fromkeys(done["loader"].dropna())),
+        "mfu_note": " ".join(dict.fromkeys(filter(None, done["mfu_note"].dropna()))),
+        "mfu_basis": "; ".join(dict.fromkeys(filter(None, done["mfu_basis"].dropna()))),
         **{column: done[column].median() for column in AT_WORK},
         # arithmetic means: the parts sum to the step
         **{column: done[column].astype(float).mean() for column in STEP_SECONDS},

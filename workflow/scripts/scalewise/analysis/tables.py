@@ -19,6 +19,7 @@ from scalewise.analysis.bottlenecks.time_parts import STEP_COLUMNS, split
 from scalewise.analysis.comparison.fingerprint import Fingerprint, complete, made_with
 from scalewise.analysis.comparison.own_intervals import own_interval_columns
 from scalewise.analysis.memory import device_memory_bytes, smaller_batch_gain
+from scalewise.analysis.mfu import mfu_columns
 from scalewise.plan.config.experiment import AnyExperiment
 from scalewise.plan.config.program import AnySettings, Metric, ProgramSettings
 from scalewise.plan.config.shape import Shape
@@ -52,7 +53,8 @@ RUN_COLUMNS = [
     "epochs_to_accuracy", "samples_to_target", "final_accuracy", "best_accuracy", "peak_memory_bytes",
     "evaluation_peak_memory_bytes", "peak_memory_kind", "device_memory_bytes", "smaller_batch_gain",
     "loader", "loader_wait_fraction", "communication_fraction",
-    "mean_utilization", "least_utilization", "throttled", "energy_joules", "samples_per_joule",
+    "mean_utilization", "lowest_utilization", "throttled", "energy_joules", "samples_per_joule",
+    "flops_per_step", "model_flops_utilization", "mfu_note", "mfu_basis",
     "monitor_cpu_fraction", "monitor_note", "launch_seconds", "imports_seconds", "process_group_seconds",
     "data_seconds", "model_seconds", "preparation_seconds", "first_step_seconds", "wall_seconds",
     "device_hours", "parameters", "seed", "device_name", "hosts", "commit", "started_at",
@@ -298,6 +300,7 @@ def _finished(
             row[WITH_NO_GRAD] = summary.measurements.program.throughput_with_no_grad
         row |= split(summary.measurements.windows, ranks)
         row |= summary.definition.options  # as planned, where a measurement has the same name
+        row |= mfu_columns(summary)
         energy = summary.measurements.energy_joules
         if energy:
             row["samples_per_joule"] = sum(w.samples for w in summary.measurements.windows) / energy

@@ -79,9 +79,9 @@ def time_forward_backward(trainer: Trainer, least_seconds: float = LEAST_SECONDS
     if trainer.settings.parallelism == "fsdp":
         return PassTimes()
     alone = trainer.identity.world_size == 1
-    with _nothing_learned(trainer), _as_compiled_for_each_size(trainer.settings):
-        own = len(next(iter(trainer.sampler)).micro_batches[0])
-        batch = _batch(trainer, own)
+    with nothing_learned(trainer), _as_compiled_for_each_size(trainer.settings):
+        own = samples_of_a_pass(trainer)
+        batch = test_batch(trainer, own)
         budget, expected = _budget(trainer, least_seconds)
         if not alone:
             return _with_and_without_exchange(trainer, batch, budget, expected)
@@ -185,7 +185,7 @@ def smaller_passes(trainer: Trainer, own: int, deadline: float) -> Iterator[Pass
         if time.perf_counter() >= deadline:
             return
         try:
-            timed = _time_local(trainer, _batch(trainer, size), COUNTED)
+            timed = _time_local(trainer, test_batch(trainer, size), COUNTED)
         except (ValueError, RuntimeError) as error:
             if isinstance(error, (torch.OutOfMemoryError, torch.AcceleratorError)):
                 raise  # of the device, which may not be usable any more
@@ -263,8 +263,13 @@ def _sent_bytes(weight: torch.Tensor, settings: Settings) -> int:
 # --- around the passes --------------------------------------------------------------------------------
 
 
-def _batch(trainer: Trainer, size: int) -> Batch:
-    """A batch of test images: they need no loader process, and the time does not depend on them."""
+def samples_of_a_pass(trainer: Trainer) -> int:
+    """Return the samples of the first micro-batch of this rank."""
+    return len(next(iter(trainer.sampler)).micro_batches[0])
+
+
+def test_batch(trainer: Trainer, size: int) -> Batch:
+    """Return a batch of test images: they need no loader process, and the time does not depend on them."""
     return trainer.test.load(torch.arange(size) % len(trainer.test))
 
 
@@ -287,7 +292,7 @@ def affordable(budget: float, expected: float, most: int) -> int:
 
 
 @contextmanager
-def _nothing_learned(trainer: Trainer) -> Iterator[None]:
+def nothing_learned(trainer: Trainer) -> Iterator[None]:
     """Leave batch statistics and gradients as they were."""
     network = trainer.parallel_model.module
     was_training = network.training

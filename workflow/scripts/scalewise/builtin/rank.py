@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,6 +16,7 @@ from scalewise.builtin.data import datasets
 from scalewise.builtin.data.datasets import Dataset
 from scalewise.builtin.loop import TrainingState, train
 from scalewise.builtin.pass_timing import PassTimes, merge_ranks, time_forward_backward
+from scalewise.builtin.step_flops import count_step_flops
 from scalewise.builtin.train_log import (
     StepLog,
     describe_early_stop,
@@ -252,8 +254,9 @@ def record_training(rank: RankContext, trainer: Trainer, state: TrainingState, f
     if not facts.diverged:
         # after the records, which stay if this fails
         timed = gather(time_forward_backward(trainer), world_size)
+        flops, note = count_step_flops(trainer, rank.spec.definition.global_batch_size)
         if writes:
-            add_pass_times(folder, record, rows, timed)
+            add_pass_times(folder, record, rows, timed, {"step_flops": flops, "step_flops_note": note})
 
 
 def starts_of(rank: RankContext) -> list[StartRecords]:
@@ -284,15 +287,20 @@ def planned(rank: RankContext) -> Planned:
 
 
 def add_pass_times(
-    folder: Path, record: RunRecord, rows: Sequence[RankRecord], timed: Sequence[PassTimes]
+    folder: Path,
+    record: RunRecord,
+    rows: Sequence[RankRecord],
+    timed: Sequence[PassTimes],
+    counted: Mapping[str, Any],
 ) -> None:
-    """Write the records of a run again, with the passes that its ranks have timed.
+    """Write the records of a run again, with the passes that its ranks have timed and counted.
 
     Args:
         folder: The run's.
         record: The summary without them.
         rows: Those of ranks.csv without them, by rank.
         timed: One for each rank, by rank.
+        counted: Measurements of the count, by name.
     """
     with_passes = [
         replace(row, local_pass_seconds=times.local_seconds, exchanged_pass_seconds=times.exchanged_seconds)
@@ -300,7 +308,7 @@ def add_pass_times(
     ]
     write_rows(folder / RANKS, RankRecord, with_passes)
     assert record.measurements is not None, "passes are timed after a training"
-    found = {"passes": merge_ranks(timed), "buckets": timed[0].buckets}
+    found = {"passes": merge_ranks(timed), "buckets": timed[0].buckets, **counted}
     measurements = record.measurements.model_copy(update=found)
     write_json(folder / RECORD, record.model_copy(update={"measurements": measurements}))
 

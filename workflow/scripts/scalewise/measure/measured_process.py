@@ -18,6 +18,7 @@ from .communication import CommunicationSamples
 from .counted_optimizers import CountedOptimizers, SteppedOptimizer
 from .discovery import all_objects, compiled_frames, device_of, parameters_of
 from .early_end import EarlyEnd
+from .flops import CountedStep
 from .guards import Notes
 from .loader_iterations import CHECKED_BATCHES, LoaderIterations
 from .losses import LossTrend
@@ -59,6 +60,7 @@ class MeasuredProcess:
         self.notes.begin_process()
         self.steps = StepRecord()
         self.early_end = EarlyEnd(self.spec, self.steps, self.notes) if self.spec.until_interval else None
+        self.counted_step = CountedStep(self.spec.warmup_steps) if self.spec.count_flops else None
         self.optimizers.begin_process()
         self.training_steps = TrainingSteps[Step]()
         self.iterations = LoaderIterations()
@@ -196,10 +198,22 @@ class MeasuredProcess:
         self._flag_new_shape(parts)
         self.steps.add(parts)
         done = self.steps.done
+        if self.counted_step is not None:
+            self._count_flops(
+                self.counted_step, done, is_plain=not any(part.flags & NO_GRAD for part in parts)
+            )
         if self.communication is not None:
             self.communication.after_step(done)
         if self.early_end is not None:
             self.early_end.after_step(done)
+
+    def _count_flops(self, counted: CountedStep, done: int, *, is_plain: bool) -> None:
+        try:
+            compiled = self.model.modules.compiled or bool(compiled_frames())
+            counted.after_step(done, is_plain=is_plain, compiled=compiled)
+        except Exception as error:  # noqa: BLE001  # nothing of ours may end a user's program
+            self.counted_step = None
+            self.notes.fault("floating-point operations", error)
 
     def _flag_new_shape(self, parts: list[Step]) -> None:
         """Flag a step that paid for a shape: something was compiled, or cuDNN tried its kernels."""

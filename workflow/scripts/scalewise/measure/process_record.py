@@ -75,6 +75,8 @@ def process_record(process: MeasuredProcess, ended: str) -> dict[str, Any]:
         "communication_seconds": []
         if process.communication is None
         else process.communication.column(steps.done),
+        "step_flops": {} if process.counted_step is None else process.counted_step.by_format,
+        "step_flops_note": "" if process.counted_step is None else process.counted_step.reason,
         "peak_memory": process.memory.record(steps.evaluated),
         "versions": value_of("versions", process.versions, {}),
         "imported_files": value_of("imported files", process.imported_files, {}),

@@ -163,6 +163,8 @@ EFFICIENCY = Column("efficiency", "parallel_efficiency", "{:.2f}", interval=True
 EFFICIENCY_TO_BEST = Column("efficiency to the best baseline", "efficiency_to_best", "{:.2f}", interval=True)
 MEMORY = Column("memory in training (MB)", "peak_memory_bytes", "{:,.0f}", 1e-6)
 EVALUATION_MEMORY = Column("in evaluation (MB)", "evaluation_peak_memory_bytes", "{:,.0f}", 1e-6)
+LOWEST = Column("least busy device", "lowest_utilization", partial(percent, places=0))
+MFU = Column("MFU", "model_flops_utilization", percent)
 BUSY = Column("busy", "mean_utilization", partial(percent, places=0))
 WAIT = Column("waiting for data", "loader_wait_fraction", percent)
 
@@ -433,6 +435,8 @@ def devices(points: pd.DataFrame, *, kind: Callable[[pd.Series], str]) -> Table:
         DEVICES,
         COMPARABLE_N,
         BUSY,
+        LOWEST if points["lowest_utilization"].notna().any() else None,
+        MFU if points["model_flops_utilization"].notna().any() else None,
         Column("loader", "loader", is_text=True),
         WAIT,
         Column("communication", "communication_fraction", percent),
@@ -442,6 +446,35 @@ def devices(points: pd.DataFrame, *, kind: Callable[[pd.Series], str]) -> Table:
         Column("samples per joule", "samples_per_joule", "{:,.1f}"),
     ]
     return _table("devices", "Devices at work", columns, points, kind, cause_at)
+
+
+def jobstats(jobs: pd.DataFrame, planned: pd.DataFrame) -> Table:
+    """Make the table of what jobstats measured of the jobs, next to what Scalewise did; empty without any.
+
+    Args:
+        jobs: Contents of jobstats.csv.
+        planned: Contents of runs.csv.
+    """
+    # published figures lack some
+    own = planned.reindex(columns=["run", "mean_utilization", "lowest_utilization", "peak_memory_bytes"])
+    if jobs["gpus"].isna().all():
+        jobs = jobs.iloc[:0]
+    columns = [
+        Column("run", "run", is_text=True),
+        Column("job", "slurm_job_id", is_text=True),
+        Column("GPUs busy", "mean_utilization", percent),
+        Column("by jobstats", "gpu_utilization", percent),
+        Column("least busy GPU", "lowest_utilization", percent),
+        Column("by jobstats", "lowest_gpu_utilization", percent),
+        Column("peak memory (GB)", "peak_memory_bytes", "{:,.2f}", 1e-9),
+        Column("by jobstats", "gpu_memory_bytes", "{:,.2f}", 1e-9),
+    ]
+    return _table("jobstats", "What jobstats measured", columns, jobs.merge(own, on="run"), remark=_note)
+
+
+def _note(row: Source) -> str:
+    note = row["note"]
+    return "" if pd.isna(note) else str(note)
 
 
 def runs(planned: pd.DataFrame, *, with_accuracy: bool) -> Table:

@@ -26,6 +26,7 @@ from scalewise.analysis.analysis_spec import (
 )
 from scalewise.analysis.bottlenecks.time_parts import EXCESS, STEP_PARTS, UNKNOWN
 from scalewise.analysis.experiment_results import ExperimentResults
+from scalewise.analysis.mfu import MFU_FORMULA
 from scalewise.analysis.proposal_files import FOLDER, VERDICTS
 from scalewise.analysis.report import data_tables
 from scalewise.analysis.report.figure_sentences import figure_sentences
@@ -189,7 +190,7 @@ def _context(section: ExperimentResults, number: int) -> dict[str, Any]:
         "tables": _tables(section),
         "series_named": _series_named(section),
         "memory_kind": ", ".join(section.runs["peak_memory_kind"].dropna().unique()),
-        "monitor_notes": _monitor_notes(section.runs),
+        "monitor_notes": [*_monitor_notes(section.runs), *_mfu_notes(section.scaling)],
         "prediction_notes": section.prediction_notes,
         "repeats": section.decision["repeats"],
         "outcomes": ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()),
@@ -219,6 +220,15 @@ def _required(section: ExperimentResults) -> list[str]:
         return []
     sentences: list[str] = json.loads(path.read_text(encoding="utf-8"))["sentences"]
     return sentences
+
+
+def _mfu_notes(scaling: pd.DataFrame) -> list[str]:
+    """Sentences on the model FLOPs utilization: its formula and peaks, and why it is not stated."""
+    bases, reasons = (
+        [str(text) for text in scaling[name].dropna().unique() if text] for name in ("mfu_basis", "mfu_note")
+    )
+    stated = [f"{MFU_FORMULA} {'; '.join(bases)}."] if bases else []
+    return stated + [f"MFU is not stated. {reason}" for reason in reasons]
 
 
 def _not_drawn(section: ExperimentResults, empty: Mapping[str, str]) -> str:
@@ -260,6 +270,7 @@ def _tables(section: ExperimentResults) -> dict[str, data_tables.Table | None]:
         data_tables.laws(section.laws, scaling),
         data_tables.predictions(section.prediction, scaling),
         data_tables.devices(shown, kind=kind),
+        data_tables.jobstats(section.jobstats, runs),
         data_tables.runs(runs, with_accuracy=with_accuracy),
     ]
     return {table.name: table if table.rows else None for table in found}

@@ -218,6 +218,11 @@ class ProgramSettings(StrictModel):
         description="All ranks train on the same batches on purpose. Otherwise Scalewise ends such a run: "
         "copies of one training look like perfect scaling.",
     )
+    count_flops: bool = Field(
+        False,
+        description="Count the floating-point operations of one step of the warm-up, for the model FLOPs "
+        "utilization. That step runs more slowly; the measured steps do not.",
+    )
     no_grad_passes: Literal["training", "evaluation"] | None = Field(
         None,
         description="What forward passes without gradients are, if Scalewise cannot decide it. training: a "

@@ -293,7 +293,7 @@ def across_ranks(reports: Sequence[MonitorReport]) -> dict[str, Any]:
         reports: One for each rank, in rank order.
 
     Returns:
-        mean_utilization, least_utilization, energy_joules, monitor_cpu_fraction, throttled, monitor_note.
+        mean_utilization, lowest_utilization, energy_joules, monitor_cpu_fraction, throttled, monitor_note.
     """
     busy = [report.mean_utilization for report in reports if report.mean_utilization is not None]
     energies = [report.energy_joules for report in reports if report.energy_joules is not None]
@@ -303,7 +303,7 @@ def across_ranks(reports: Sequence[MonitorReport]) -> dict[str, Any]:
         ranks_by_note.setdefault(report.note, []).append(str(rank))
     return {
         "mean_utilization": sum(busy) / len(busy) if len(busy) == len(reports) else None,
-        "least_utilization": min(busy) if len(busy) == len(reports) else None,
+        "lowest_utilization": min(busy) if len(busy) == len(reports) else None,
         # the energy of some devices could be taken for that of all
         "energy_joules": sum(energies) if len(energies) == len(reports) else None,
         "monitor_cpu_fraction": max(report.cpu_fraction for report in reports),

@@ -57,6 +57,9 @@ class ProbeRecord(_Part):
         data_parallel_devices: Most devices among which a DataParallel divides a batch; 0 without one.
         refused: A kind of parallelism of which samples and exchange cannot be told; None as a rule.
         communication_seconds: Exposed exchange of each step, None if DDP did not time it; empty without DDP.
+        step_flops: Floating-point operations of a step of this process, by number format; empty if they were
+            not counted.
+        step_flops_note: Reason that they are unknown, or not all.
         own_interval: Interval of the run's own throughput, on rank 0 and where that was to end it.
     """
 
@@ -103,6 +106,8 @@ class ProbeRecord(_Part):
     batches: list[float | None] | None = None
     forward_batches: list[float | None] | None = None
     communication_seconds: list[float | None] = []
+    step_flops: dict[str, float] = {}
+    step_flops_note: str = ""
     own_interval: OwnInterval | None = None
     peak_memory: Peaks
     versions: dict[str, str]

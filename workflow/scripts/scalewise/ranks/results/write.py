@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from scalewise import __version__
 from scalewise.execution.messages import RankSetup, TrainSpec
 from scalewise.measure.probe_spec import FAULT
-from scalewise.plan.config.program import ProgramSettings
+from scalewise.plan.config.program import AnySettings, ProgramSettings
 from scalewise.plan.config.settings import Settings
 from scalewise.ranks.distributed.cpus import cpu_list
 from scalewise.ranks.monitoring.environments import commit, merge_environments
@@ -258,6 +259,7 @@ def _measurements(
         passes=[],
         buckets=[],
         own_interval=ranks[0].own_interval,
+        **_step_flops(settings, ranks),
         program=program,
         resumption=resumption.model_copy(
             update={
@@ -266,6 +268,20 @@ def _measurements(
             }
         ),
     )
+
+
+def _step_flops(settings: AnySettings, ranks: Sequence[ProbeRecord]) -> dict[str, Any]:
+    """Return the floating-point operations of a step of all ranks, or the reason that they are unknown."""
+    if isinstance(settings, ProgramSettings) and not settings.count_flops:
+        return {"step_flops_note": "not counted: write `count_flops: true`"}
+    notes = list(filter(None, (rank.step_flops_note for rank in ranks)))
+    if notes or not all(rank.step_flops for rank in ranks):
+        return {"step_flops_note": notes[0] if notes else "not counted"}
+    total: dict[str, float] = {}
+    for rank in ranks:
+        for number_format, flops in rank.step_flops.items():
+            total[number_format] = total.get(number_format, 0) + flops
+    return {"step_flops": total}
 
 
 def _share(part: float, whole: float) -> float | None:
