@@ -14,7 +14,13 @@ from tests.unit.analysis.decisions import decision_on
 from tests.unit.analysis.planted_tables import ALONE
 
 from scalewise.analysis.comparison.comparability import differences, named, origin_cautions
-from scalewise.analysis.comparison.fingerprint import Fingerprint, complete
+from scalewise.analysis.comparison.fingerprint import (
+    EXCHANGE,
+    PARAMETERS,
+    PRECISION,
+    Fingerprint,
+    complete,
+)
 from scalewise.analysis.scaling import option_table, scaling_table
 from scalewise.analysis.tables import Tables, collect
 from scalewise.plan.config.experiment import DecisionRule
@@ -233,8 +239,9 @@ def test_a_record_that_lacks_conditions_does_not_join_those_that_differ(tmp_path
     assert "not recorded" in note
 
 
-def test_a_record_that_lacks_conditions_and_has_another_precision_stays_apart() -> None:
-    new = Fingerprint({"precision": "fp32", "GPU power limit": "700 W"})
+@pytest.mark.parametrize("condition", ["GPU power limit", PARAMETERS, EXCHANGE, PRECISION])
+def test_a_record_that_lacks_a_condition_and_has_another_precision_stays_apart(condition: str) -> None:
+    new = Fingerprint({"precision": "fp32", condition: "known"})
     old = [Fingerprint({"precision": "fp32"}), Fingerprint({"precision": "bf16"})]
     alike, apart = complete([*old, new])[:2]
     assert alike == new
