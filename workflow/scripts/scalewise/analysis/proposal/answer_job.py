@@ -9,6 +9,7 @@ import pandas as pd
 
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.proposal_files import FOLDER, JOB_SCRIPT
+from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import duration_text, percent
 from scalewise.plan.jobs.job_script import MISSING_JOB_SCRIPT, TimeLimit, job_script
 from scalewise.plan.jobs.launch import SiteLaunch
@@ -50,7 +51,7 @@ def answer_job(results: ExperimentResults, plan: Plan) -> str:
         return ""
     job = planned[names[0]]
     run = RunDefinition.model_validate_json(job["definition"])
-    devices = f"{results.devices} {results.noun}{'' if results.devices == 1 else 's'}"
+    devices = count_devices(results.devices, results.noun)
     folder = Path("results") / results.name
     return job_script(
         run,

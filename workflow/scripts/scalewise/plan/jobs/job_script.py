@@ -129,9 +129,12 @@ def _requests(run: RunDefinition, job: Job, limit: TimeLimit, *, keeps_signal: b
     yield f"# {nodes}; one task for each {noun}{on_each}"
     yield from _sbatch({"nodes": shape.nodes})
     for word in shlex.split(str(resources.get("slurm_extra", ""))):
-        # Slurm's signal ends a program that does not expect it; the built-in training writes a checkpoint
-        if keeps_signal or not word.startswith("--signal="):
-            yield f"#SBATCH {shlex.quote(word)}"
+        # Slurm's signal ends a program that does not expect it
+        if word.startswith("--signal="):
+            if not keeps_signal:
+                continue
+            yield "# at the signal, that long before its end, the training writes a checkpoint"
+        yield f"#SBATCH {shlex.quote(word)}"
     yield from _sbatch(options)
     yield f"# {limit.reason}"
     yield from _sbatch({"time": limit.minutes})
