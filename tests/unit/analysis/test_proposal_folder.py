@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -127,6 +128,15 @@ def test_figures_are_linear_from_zero_with_nodes_and_the_points_of_the_table(tmp
         assert "nodes (of 4 GPUs)" in svg, name
         assert ">ideal<" in svg, name
         assert (folder / f"figures/{name}.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_runs_on_cpu_processes_do_not_meet_a_demand_on_gpus(tmp_path: Path) -> None:
+    made = planted_results(tmp_path)
+    made = replace(made, decision={**made.decision, "device": "CPU process"})
+    text = (write(tmp_path, spec_of("csc-roihu"), made) / "checklist.md").read_text(encoding="utf-8")
+    not_met = "not met: The demand is on GPUs, and the runs used CPU processes."
+    demands = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
+    assert [not_met in demand for demand in demands] == ["showcase GPU" in demand for demand in demands]
 
 
 def test_a_centres_own_file_by_its_path_needs_no_code(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from scalewise.analysis.requirement import verdicts
 from scalewise.plan.config.centre import Demand
 from scalewise.plan.config.experiment import AnyExperiment
 from scalewise.plan.formatting import listed, name_devices
-from scalewise.records import write_text
+from scalewise.records import CPU_PROCESS, write_text
 
 _WHOLE_RUNS = "`steps` ends every run. Measure whole runs."
 _NO_BASELINE = "No run on the fewest devices completed. Run the study again."
@@ -117,6 +117,8 @@ class Draft:
         yield from self._figures(demand)
         if demand.job_script:
             yield self._job_script()
+        if "GPU" in demand.demand and self.study.results.noun == CPU_PROCESS:
+            yield Answer("The demand is on GPUs, and the runs used CPU processes.", "not met")
         if demand.to_write:
             self.blocks.append(Paragraph(demand.to_write, is_gap=True))
             yield Answer(f"`{TEXT}`, {_section(demand.heading)}: {demand.to_write}", "to write")

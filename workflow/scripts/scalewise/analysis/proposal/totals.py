@@ -121,7 +121,7 @@ def _hours_of_a_training(point: pd.Series, keys: Proposal) -> Interval | None:
 
 def _basis(point: pd.Series, keys: Proposal) -> str:
     if keys.samples_per_training is None:
-        return "It is the mean of the measured whole runs, start-up and evaluation included."
+        return "It is the geometric mean of the measured whole runs, start-up and evaluation included."
     rate = format_3sig(point["throughput_samples_per_second"])
     return (
         f"It is {keys.samples_per_training:,} samples at {rate} samples/s; start-up and evaluation are not "
