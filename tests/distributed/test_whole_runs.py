@@ -302,12 +302,13 @@ def test_of_two_trainings_of_one_run_the_second_adopts_what_the_first_has_left(r
     assert names_in(trained) == LEFT
 
 
-def test_a_training_that_finds_the_other_without_a_result_trains(runs: Runs) -> None:
-    first = runs.start("again", 2)
+def test_a_training_that_finds_the_other_without_a_result_trains(perilous: Runs) -> None:
+    # its ranks go on while it is stopped: they must not come to the end of the training
+    first = perilous.start("again", 2, pause_seconds=2)
     first.wait_for(RANK_SETUP)
     first.wait_until(lambda: heeds(first.process.pid, signal.SIGTERM), "it does not handle SIGTERM", 0.005)
     first.process.send_signal(signal.SIGSTOP)
-    second = runs.start("again", 2)
+    second = perilous.start("again", 2)
     assert second.process.stderr is not None
     assert "is training this run" in second.process.stderr.readline()
     first.process.send_signal(signal.SIGTERM)
