@@ -172,8 +172,9 @@ def scaling(options: argparse.Namespace) -> None:
         from scalewise.analysis.analysis_spec import AnalysisSpec
         from scalewise.analysis.experiment_tables import compute
 
-    spec, launch = AnalysisSpec.from_json(_facts(options)["definition"]), _plan(options)["launch"]
-    compute(spec, options.folder / "runs", options.folder, in_slurm=launch.get("slurm", False))
+    plan = _plan(options)
+    spec = AnalysisSpec.from_json(_facts_in(plan, options)["definition"])
+    compute(spec, options.folder / "runs", options.folder, in_slurm=plan["launch"].get("slurm", False))
 
 
 def prediction(options: argparse.Namespace) -> None:
@@ -212,7 +213,8 @@ def figures(options: argparse.Namespace) -> None:
         from scalewise.analysis.proposal.folder import write_proposal_of
         from scalewise.analysis.report.drawing import draw
 
-    plan, facts = _plan(options), _facts(options)
+    plan = _plan(options)
+    facts = _facts_in(plan, options)
     results = ExperimentResults.of_study(facts, options.folder)
     draw(results)
     write_job_script(results, plan)
@@ -358,7 +360,12 @@ def _plan(options: argparse.Namespace) -> Plan:
 
 def _facts(options: argparse.Namespace) -> ExperimentFacts:
     """Return the plan's part for the experiment whose results are in a folder."""
-    return _plan(options)["experiments"][options.folder.name]
+    return _facts_in(_plan(options), options)
+
+
+def _facts_in(plan: Plan, options: argparse.Namespace) -> ExperimentFacts:
+    """Return that part of a plan that was read."""
+    return plan["experiments"][options.folder.name]
 
 
 _print_now = functools.partial(print, flush=True)
