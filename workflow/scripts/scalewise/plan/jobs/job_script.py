@@ -21,21 +21,18 @@ from scalewise.plan.jobs.launch import (
     torchrun_standalone,
 )
 from scalewise.plan.plan_file import Job, Value
+from scalewise.plan.runs.allocation import PLACE_RESOURCES
 from scalewise.plan.runs.run_definition import RunDefinition
 
 SCRIPTS = Path(__file__).resolve().parents[3]
 
 _OPTIONS = {
-    "slurm_account": "account",
-    "slurm_partition": "partition",
-    "qos": "qos",
-    "constraint": "constraint",
     "cpus_per_task": "cpus-per-task",
     "gres": "gres",
     "mem_mb": "mem",
     "mem_mb_per_cpu": "mem-per-cpu",
 }
-"""Resources of a job as the executor plugin names them -> options of sbatch."""
+"""Resources of a job as the executor plugin names them -> options of sbatch; also PLACE_RESOURCES."""
 
 _PLAIN_LINE = re.compile(r"[\w$/.=,:+@%~ -]+")
 """A line of shell that ends where it seems to end: no quote, comment or continuation."""
@@ -116,12 +113,8 @@ exit 1
 def _requests(run: RunDefinition, job: Job, limit: TimeLimit, *, keeps_signal: bool) -> Iterator[str]:
     """Yield the options of sbatch, as comments that sbatch reads."""
     resources, shape = job["resources"], run.shape
-    options: dict[str, Value] = {
-        _OPTIONS[name]: value for name, value in resources.items() if value and name in _OPTIONS
-    }
-    place: dict[str, Value] = {
-        key: options.pop(key) for key in ("account", "partition", "qos", "constraint") if key in options
-    }
+    options = {_OPTIONS[name]: value for name, value in resources.items() if value and name in _OPTIONS}
+    place = {option: resources[name] for option, name in PLACE_RESOURCES.items() if name in resources}
     yield from _sbatch({"job-name": run.experiment, **place})
     noun = device_noun(run.accelerator)
     nodes = "1 node" if shape.nodes == 1 else f"{shape.nodes} nodes"

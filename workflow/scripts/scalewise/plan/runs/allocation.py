@@ -214,7 +214,7 @@ def job_resources(allocation: Allocation, site: Site) -> dict[str, Value]:
     if site.slurm is None:
         resources = {name: resources[name] for name in ON_ONE_MACHINE}
     placed = placement(allocation, site)
-    return {**resources, **{_RESOURCES[option]: value for option, value in placed.items()}}
+    return {**resources, **{PLACE_RESOURCES[option]: value for option, value in placed.items()}}
 
 
 def job_threads(allocation: Allocation, site: Site) -> int:
@@ -222,13 +222,13 @@ def job_threads(allocation: Allocation, site: Site) -> int:
     return ALL_CORES if site.slurm is None else allocation.tasks_per_node * allocation.cpus_per_task
 
 
-_RESOURCES = {
+PLACE_RESOURCES = {
     "account": "slurm_account",
     "partition": "slurm_partition",
     "qos": "qos",
     "constraint": "constraint",
 }
-"""Resources of the executor plugin by options of sbatch."""
+"""Resources of the executor plugin that say where a job runs, by options of sbatch."""
 
 
 def placement(allocation: Allocation, site: Site) -> dict[str, str]:
