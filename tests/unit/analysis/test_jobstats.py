@@ -54,6 +54,7 @@ def broken(**gpu: Any) -> str:
         pytest.param("", "no AdminComment", id="none"),
         pytest.param("checked by an admin", "does not begin with JS1:", id="another comment"),
         pytest.param("JS2:abc", "does not begin with JS1:", id="another version"),
+        pytest.param(packed(SUMMARY).lower(), "lower case", id="written by an old sacctmgr"),
         pytest.param("JS1:Short", "too short", id="a short job"),
         pytest.param("JS1:None", "no data", id="no data"),
         pytest.param("JS1:n o t!", "damaged", id="no base64"),

@@ -84,6 +84,9 @@ def read_summary(comment: str) -> Mapping[str, Any]:
     """
     if not comment:
         raise ValueError("the job has no AdminComment")
+    if comment.startswith(PREFIX.lower()):
+        # then letters of base64 are lost
+        raise ValueError("the job's AdminComment is in lower case, as sacctmgr before Slurm 23.02 writes it")
     if not comment.startswith(PREFIX):
         raise ValueError(f"the job's AdminComment does not begin with {PREFIX}")
     text = comment.removeprefix(PREFIX)
