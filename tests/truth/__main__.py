@@ -26,7 +26,7 @@ import pandas as pd
 sys.path[:0] = [str(Path(__file__).parents[2] / "workflow" / "scripts")]
 
 # ruff: noqa: E402  the path comes first
-from tests.truth.causes import false_cause_rates, found_cause_rates
+from tests.truth.causes import FALSE, FOUND, cause_rates
 from tests.truth.studies import (
     DOUBLED,
     SERIES,
@@ -145,8 +145,8 @@ def main() -> int:
     cells = [*undisturbed, *disturbed]
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
         causes = {
-            "false cause": pool.submit(false_cause_rates, CAUSES_A_CELL),
-            "found": pool.submit(found_cause_rates, CAUSES_A_CELL),
+            "false cause": pool.submit(cause_rates, tuple(FALSE), CAUSES_A_CELL),
+            "found": pool.submit(cause_rates, tuple(FOUND), CAUSES_A_CELL),
         }
         found = dict(zip(cells, pool.map(verdicts, cells), strict=True))
         rates = {kind: each.result() for kind, each in causes.items()}
@@ -169,7 +169,7 @@ def main() -> int:
     _show("Equal options", ["comparisons", "false"], [[str(k), f"{v:.1%}"] for k, v in options.items()])
     swapped, excess = swapped_series(6)
     _show("Six equal series", ["another chosen", "excess"], [[f"{swapped:.1%}", f"{excess:+.1%}"]])
-    _show("Causes", ["truth", "scatter", *ns], cause_rates(rates))
+    _show("Causes", ["truth", "scatter", *ns], cause_rows(rates))
     missed = [
         f"{cell}: {share(counts, 'wrong'):.1%} silently wrong"
         for cell, counts in found.items()
@@ -412,7 +412,7 @@ def swapped_series(series: int, studies: int = 2 * STUDIES_A_CELL) -> tuple[floa
     return swapped / studies, excess / studies
 
 
-def cause_rates(tables: Mapping[str, pd.DataFrame]) -> Iterator[list[str]]:
+def cause_rows(tables: Mapping[str, pd.DataFrame]) -> Iterator[list[str]]:
     """How often a cause is named that is not the truth, and how often the true one is found."""
     for kind, table in tables.items():
         for (truth, scatter), cells in table.groupby(["truth", "scatter"], sort=False):

@@ -6,8 +6,9 @@ split, its row joins the table of runs, and that makes the scaling table and the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -90,76 +91,39 @@ FALSE: dict[str, tuple[Truth, Callable[[Bottleneck], bool]]] = {
 """Planted truths, and what makes a bottleneck anywhere a false one."""
 
 
-def found_cause_rates(
+def cause_rates(
+    truths: Iterable[str],
     studies: int = 200,
     seed: int = 1,
     scatters: Sequence[float] = SCATTERS,
     repeats: Sequence[int] = REPEATS,
-    only: Sequence[str] = tuple(FOUND),
 ) -> pd.DataFrame:
-    """Share of studies in which the cause planted on the most devices is named there.
+    """Share of studies with a bottleneck that counts: on the most devices for ``FOUND``, else anywhere.
 
     Args:
+        truths: Keys of ``FOUND`` or of ``FALSE``.
         studies: Number of studies in each cell.
         seed: Seed of the generator; equal ones draw equal studies.
         scatters: Standard deviation of a run's computing, and of its exchange, from run to run.
         repeats: Number of runs at each device count.
-        only: Keys of ``FOUND``.
 
     Returns:
         A row for each truth, scatter and number of runs, with the ``rate``.
     """
-    return _rates({name: FOUND[name] for name in only}, studies, seed, scatters, repeats, most_devices=True)
-
-
-def false_cause_rates(
-    studies: int = 200,
-    seed: int = 1,
-    scatters: Sequence[float] = SCATTERS,
-    repeats: Sequence[int] = REPEATS,
-    only: Sequence[str] = tuple(FALSE),
-) -> pd.DataFrame:
-    """Share of studies in which a cause is named, anywhere, that is not the truth.
-
-    Args:
-        studies: Number of studies in each cell.
-        seed: Seed of the generator; equal ones draw equal studies.
-        scatters: Standard deviation of a run's computing, and of its exchange, from run to run.
-        repeats: Number of runs at each device count.
-        only: Keys of ``FALSE``.
-
-    Returns:
-        A row for each truth, scatter and number of runs, with the ``rate``.
-    """
-    return _rates({name: FALSE[name] for name in only}, studies, seed, scatters, repeats, most_devices=False)
-
-
-def _rates(
-    truths: dict[str, tuple[Truth, Callable[[Bottleneck], bool]]],
-    studies: int,
-    seed: int,
-    scatters: Sequence[float],
-    repeats: Sequence[int],
-    *,
-    most_devices: bool,
-) -> pd.DataFrame:
     rows = []
-    for name, (truth, counts) in truths.items():
-        for scatter in scatters:
-            for n in repeats:
-                generator = np.random.default_rng(seed)
-                hits = 0
-                for _ in range(studies):
-                    runs = planted_runs(truth, scatter, n, generator)
-                    named = find_bottlenecks(scaling_table(runs, "strong"), runs)
-                    hits += any(
-                        counts(limit)
-                        for _, limit in named
-                        if limit and (not most_devices or limit.point["devices"] == COUNTS[-1])
-                    )
-                rows.append(
-                    {"truth": name, "scatter": scatter, "n": n, "studies": studies, "rate": hits / studies}
-                )
+    for name, scatter, n in product(truths, scatters, repeats):
+        truth, counts = (FOUND | FALSE)[name]
+        generator = np.random.default_rng(seed)
+        hits = 0
+        for _ in range(studies):
+            runs = planted_runs(truth, scatter, n, generator)
+            named = find_bottlenecks(scaling_table(runs, "strong"), runs)
+            hits += any(
+                counts(limit)
+                for _, limit in named
+                if limit and (name in FALSE or limit.point["devices"] == COUNTS[-1])
+            )
+        rows.append({"truth": name, "scatter": scatter, "n": n, "studies": studies, "rate": hits / studies})
     return pd.DataFrame(rows)
 
 

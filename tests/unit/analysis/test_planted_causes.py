@@ -8,12 +8,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.stats import binom
-from tests.truth.causes import FOUND, Truth, false_cause_rates, found_cause_rates, planted_runs
+from tests.truth.causes import FOUND, Truth, cause_rates, planted_runs
 
 
 @pytest.mark.parametrize("cause", FOUND)
 def test_a_cause_of_15_percent_is_found_by_three_runs_that_scatter_by_3_percent(cause: str) -> None:
-    rates = found_cause_rates(5, scatters=(0.03,), repeats=(3,), only=[cause])
+    rates = cause_rates([cause], 5, scatters=(0.03,), repeats=(3,))
     assert rates["rate"].tolist() == [1.0]
 
 
@@ -30,7 +30,7 @@ def test_a_cause_of_15_percent_is_found_by_three_runs_that_scatter_by_3_percent(
 def test_causes_are_not_invented_more_often_than_in_one_study_of_twenty(
     truth: str, scatter: float, studies: int
 ) -> None:
-    rates = false_cause_rates(studies, scatters=(scatter,), repeats=(3,), only=[truth])
+    rates = cause_rates([truth], studies, scatters=(scatter,), repeats=(3,))
     # so many draws cannot tell 5 % from a little more: they refuse what they have not seen in 95 % of cases
     assert studies * rates["rate"].max() <= binom.ppf(0.95, studies, 0.05)
 
