@@ -275,7 +275,7 @@ def load_study(
     allocations = {
         key: allocate(run, experiments[run.experiment].experiment, site) for key, run in runs.items()
     }
-    warnings = [*_mixed(files), *_site_warnings(site), *_warnings(experiments, checkout)]
+    warnings = [*_mixed(files), *_site_warnings(site), *_warnings(experiments, site, checkout)]
     return Study(experiments, site, warnings, runs, allocations)
 
 
@@ -484,7 +484,9 @@ def _site_warnings(site: Site) -> Iterator[str]:
         )
 
 
-def _warnings(experiments: Mapping[str, PlannedExperiment], checkout: Path | None) -> Iterator[str]:
+def _warnings(
+    experiments: Mapping[str, PlannedExperiment], site: Site, checkout: Path | None
+) -> Iterator[str]:
     for name, planned in experiments.items():
         if isinstance(planned.experiment, ProgramExperiment):
             yield from program_warnings(name, planned.experiment, checkout)
@@ -500,8 +502,17 @@ def _warnings(experiments: Mapping[str, PlannedExperiment], checkout: Path | Non
             which = "" if len(series) == len(fewest) else f" for {', '.join(series)}"
             yield (
                 f"experiments.{name}.devices has no 1-device run{which}: speedups will be relative to "
-                f"{devices} devices. Add 1 for a baseline."
+                f"{devices} devices. {_baseline_advice(devices, site)}"
             )
+
+
+def _baseline_advice(devices: int, site: Site) -> str:
+    """Return what to do about a series without a run on one device."""
+    if site.slurm is None or site.slurm.partial_nodes != "refused" or site.devices_per_node == 1:
+        return "Add 1 for a baseline."
+    node = site.devices_per_node
+    fewest = f"{node} are the fewest here, as slurm.partial_nodes is refused"
+    return f"{fewest}." if devices == node else f"Add {node} for a baseline: {fewest}."
 
 
 def _origin(place: Place, sources: Sequence[Source]) -> str:
