@@ -23,7 +23,7 @@ CAUSES = {
     LOADER: "They waited for data.",
     COMMUNICATION: "They waited for communication.",
     LAUNCH: "Most likely the pieces of work are too short. Raise the batch size per device, or compile the "
-    "model. On CPUs, look for other programs.",
+    "model, and see whether other programs use the CPUs.",
     UNMEASURED: "They did not wait for data; communication was not measured. Compare with one device, and "
     "raise the batch size per device.",
     NO_LOADER: "They did not wait for communication; the wait for data is unknown. See whether the program "
