@@ -108,7 +108,7 @@ def test_filled_in_site_shows_what_every_run_asks_for(ready: LoginNode) -> None:
             )
     assert "32 runs, at most 2.400 device-hours. Devices are GPUs, 4 per node." in outcome.text
     assert (
-        "Each run is a job of its own: account proj123, partition gpu. "
+        "Each run is a separate job: account proj123, partition gpu. "
         "The longest requests 5 of 1440 minutes." in outcome.text
     )
     assert "Warning: there is no sbatch on this machine" in outcome.text

@@ -184,7 +184,7 @@ def _method(points: pd.DataFrame) -> str:
     """Return two sentences on how the figures were made, and what the speedups are relative to."""
     intervals = "95 % intervals by Student's t on logarithms; one run has no interval"
     timed = "" if points["throughput_samples_per_second"].isna().all() else ", timed after the warm-up steps"
-    first = f"Each row is the geometric mean of n runs, each a job of its own{timed}; {intervals}"
+    first = f"Each row is the geometric mean of n runs, each a separate job{timed}; {intervals}"
     base = points[points["devices"] == points["baseline_devices"]]
     if base.empty or points["speedup"].isna().all():
         return f"{first}. There is no baseline, and so no speedup."

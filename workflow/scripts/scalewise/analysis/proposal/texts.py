@@ -150,7 +150,7 @@ def _machine(study: Study) -> Text:
     of_jobs = ""
     if names:
         of_slurm = f"{len(jobs)} of {len(study.runs)} runs were jobs of Slurm"
-        of_jobs = f"{of_slurm}, each a job of its own ({_shortened(names)})."
+        of_jobs = f"{of_slurm}, each a separate job ({_shortened(names)})."
     return _said(
         f"Every row was measured on {measured}, on the hosts {hosts}.",
         f"CPU: {cpu}." if cpu and not on_cpus else "",

@@ -213,7 +213,7 @@ def _jobs(study: Study) -> Iterator[str]:
         f"partition {slurm.partition or 'by default'}",
         *(f"{key} {value}" for key in ("qos", "constraint") if (value := getattr(slurm, key))),
     ]
-    yield f"Each run is a job of its own: {', '.join(place)}. The longest requests {longest}{limit} minutes."
+    yield f"Each run is a separate job: {', '.join(place)}. The longest requests {longest}{limit} minutes."
     for name, planned in study.experiments.items():
         jobs = max(study.allocations[name, run.run].jobs for run in planned.runs)
         if jobs > 1:
