@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 import yaml
-from tests.workflow.conftest import SNAKEFILE, TINY, FinishedStudy, Workplace
+from tests.workflow.conftest import SITE, SNAKEFILE, TINY, FinishedStudy, Workplace
 
 from scalewise.plan.jobs.make_plan import make_plan, write_plan
 from scalewise.plan.plan_file import PLAN
@@ -80,6 +80,14 @@ def test_a_changed_target_makes_new_tables_but_no_training(study: FinishedStudy)
     outcome = study.after("accuracy: 0.5", "accuracy: 0.6")
     assert outcome.trained == set()
     assert "rule compute_scaling" in outcome.text
+
+
+def test_a_changed_fact_of_the_site_writes_the_job_script_again_and_trains_nothing(
+    study: FinishedStudy,
+) -> None:
+    outcome = study.workplace.snakemake("-n", config=TINY, site=SITE + "prelude: ['true']\n")
+    assert outcome.code == 0, outcome.text
+    assert outcome.rules == {"plot_figures", "write_report", "write_overall_report", "all"}
 
 
 def test_event_files_that_are_asked_for_later_make_nothing_else(study: FinishedStudy) -> None:

@@ -49,6 +49,7 @@ rule plot_figures:
     params:
         definition=lambda wc: EXPERIMENTS[wc.experiment]["definition"],
         proposal=lambda wc: EXPERIMENTS[wc.experiment]["proposal"],
+        job_script=lambda wc: EXPERIMENTS[wc.experiment]["job_script"],
     shell:
         'python "$SCALEWISE_SCRIPTS/cli.py" figures '
         "results/{wildcards.experiment:q} 2>&1 | tee {log:q}"

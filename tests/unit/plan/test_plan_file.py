@@ -67,6 +67,18 @@ def test_a_job_without_its_plan_ends_and_says_so(environ: dict[str, str], said: 
         read_plan(environ)
 
 
+def test_a_request_to_slurm_is_a_fact_of_the_job_script_and_not_on_one_machine(load: Load) -> None:
+    def digest(memory: int, slurm: str) -> str:
+        study = STUDY.replace("repeats: 1", f"repeats: 1, memory_gb: {memory}") % "a"
+        site = f"{{accelerator: cpu, devices_per_node: 2, cpus_per_node: 2{slurm}}}"
+        return make_plan(load(study, site))["experiments"]["a"]["job_script"]
+
+    assert digest(1, "") == digest(2, "")
+    here = digest(1, ", slurm: {partition: a}")
+    assert here != digest(2, ", slurm: {partition: a}")
+    assert here != digest(1, ", slurm: {partition: b}")
+
+
 def test_the_facts_of_a_site_arrive_in_its_jobs_unchanged(tmp_path: Path, plan: Plan) -> None:
     facts = SiteFile(
         accelerator="cuda",

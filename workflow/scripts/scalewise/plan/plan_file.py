@@ -80,6 +80,7 @@ class ExperimentFacts(TypedDict):
         tensorboard: Whether its runs become event files.
         definition: Definition of its tables and its decision, as canonical JSON.
         proposal: Definition of its proposal, beside the tables.
+        job_script: Digest of the site's facts in its job script.
         rounds: Definition of its requested runs.
         prediction: Definition of its prediction, without the measurements.
         all_reduces: Files of the measurements for its prediction.
@@ -92,6 +93,7 @@ class ExperimentFacts(TypedDict):
     tensorboard: bool
     definition: str
     proposal: str
+    job_script: str
     rounds: str
     prediction: str
     all_reduces: list[str]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.jobs.preflight import Preflight, hello_allocation
 from scalewise.plan.plan_file import Job, Plan, TrainJob
 from scalewise.plan.runs.allocation import Allocation, job_resources, job_threads
-from scalewise.plan.runs.run_definition import RunDefinition
+from scalewise.plan.runs.run_definition import RunDefinition, canonical_json
 from scalewise.plan.runs.runs import input_files, priority
 from scalewise.plan.study import Study
 from scalewise.records import replaced_whole
@@ -31,12 +32,13 @@ def make_plan(study: Study, site_file: object = None) -> Plan:
         site_file: Path of the site's file; None for this machine as it is.
     """
     site = study.site
+    launch = SiteLaunch.of(site)
     all_reduces = AllReducePlan.of(study, site_file)
     runs: dict[str, dict[str, TrainJob]] = {name: {} for name in study.experiments}
     for (experiment, name), run in study.runs.items():
         runs[experiment][name] = train_job(run, study.allocations[experiment, name], site)
     return {
-        "launch": SiteLaunch.of(site).model_dump(mode="json"),
+        "launch": launch.model_dump(mode="json"),
         "preflight": Preflight.of(study).model_dump(mode="json"),
         "hello": make_job(hello_allocation(study), site),
         "all_reduces": {
@@ -53,6 +55,7 @@ def make_plan(study: Study, site_file: object = None) -> Plan:
                 "tensorboard": planned.experiment.tensorboard,
                 "definition": planned.analysis_definition,
                 "proposal": planned.proposal_definition,
+                "job_script": site_digest(launch, runs[name]),
                 "rounds": planned.rounds_definition,
                 "prediction": planned.prediction_definition,
                 "all_reduces": all_reduces.files(name) if planned.is_predicted else [],
@@ -80,6 +83,13 @@ def train_job(run: RunDefinition, allocation: Allocation, site: Site) -> TrainJo
         "inputs": input_files(run),
         "priority": priority(run),
     }
+
+
+def site_digest(launch: SiteLaunch, runs: Mapping[str, Job]) -> str:
+    """Return a digest of the site's facts in a job script, which requests nothing without Slurm."""
+    requests = {name: job["resources"] for name, job in runs.items()} if launch.slurm else {}
+    facts = canonical_json([launch.model_dump(mode="json"), requests])
+    return hashlib.sha256(facts.encode()).hexdigest()[:16]
 
 
 def site_environment(site: Site) -> dict[str, str]:
