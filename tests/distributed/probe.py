@@ -40,6 +40,7 @@ from scalewise.builtin.checkpoints.state import SHARED, rank_file, rank_state, r
 from scalewise.builtin.checkpoints.storage import load, save
 from scalewise.builtin.data import datasets
 from scalewise.builtin.loop import TrainingState, train
+from scalewise.builtin.step_flops import count_step_flops
 from scalewise.builtin.trainer import Trainer, build_loaders, build_trainer
 from scalewise.execution.rank_files import RankFiles
 from scalewise.measure.hooks import hooked
@@ -99,6 +100,8 @@ class Seen:
         compiled_frames: by dynamo.
         epochs: as the training leaves them.
         loader_wait_seconds: as recorded.
+        step_flops: counted after the training, by number format.
+        step_flops_note: the reason where they are unknown.
     """
 
     dtypes: list[str] = field(default_factory=list)
@@ -116,6 +119,8 @@ class Seen:
     compiled_frames: int = 0
     epochs: list[dict[str, Any]] = field(default_factory=list)
     loader_wait_seconds: float = 0.0
+    step_flops: dict[str, float] = field(default_factory=dict)
+    step_flops_note: str = ""
 
 
 class Watcher:
@@ -243,7 +248,11 @@ class Probe:
             tensors["images"] = torch.cat(watcher.images).contiguous()
         name = f"{variant['name']}.rank{self.identity.rank}"
         save_file(tensors, self.folder / f"{name}.safetensors")
-        (self.folder / f"{name}.json").write_text(json.dumps(asdict(watcher.seen)), encoding="utf-8")
+        # the hooks see the counted pass, too
+        seen = asdict(watcher.seen)
+        batch = variant["definition"]["global_batch_size"]
+        seen["step_flops"], seen["step_flops_note"] = count_step_flops(trainer, batch)
+        (self.folder / f"{name}.json").write_text(json.dumps(seen), encoding="utf-8")
 
     def compare(self, variant: dict[str, Any]) -> None:
         """Train one variant in one go, and stopped and resumed."""

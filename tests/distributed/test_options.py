@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.distributed.trainings import (
+    GLOBAL_BATCH,
     STEPS_PER_EPOCH,
     TRAIN_SAMPLES,
     Place,
@@ -138,6 +139,30 @@ def test_channels_last_holds_for_images_and_for_weights(trained: Trainings) -> N
 def test_compile_compiles_the_model(trained: Trainings) -> None:
     assert trained.of("compiled").seen.compiled_frames > 0
     assert trained.of("linear").seen.compiled_frames == 0
+
+
+# of a sample of 3 x 8 x 8 pixels: forward, for the weights and, above the first layer, for the layer's input
+_LINEAR = 2 * (2 * 192 * 10)
+_DEEP = 2 * (2 * 192 * 400 + 3 * (6 * 400 * 400 + 400 * 10))
+_CNN = 2 * (64 * 9 * (2 * 3 * 32 + 3 * 32 * 64) + 3 * (16 * 9 * 64 * 128 + 128 * 10))
+
+
+@pytest.mark.parametrize(
+    ("name", "of_a_sample"),
+    [
+        *(("linear", _LINEAR), ("accumulated", _LINEAR), ("compiled", _LINEAR), ("cnn", _CNN)),
+        *(("fsdp-cnn", _CNN), ("adamw", _DEEP), ("fsdp", _DEEP), ("fsdp-accumulated", _DEEP)),
+    ],
+)
+def test_the_operations_of_a_step_are_those_of_all_ranks_by_hand(
+    trained: Trainings, name: str, of_a_sample: int
+) -> None:
+    if name == "compiled" and shutil.which("g++") is None:
+        pytest.skip("torch.compile builds for CPUs: needs g++")
+    for rank in range(2):
+        seen = trained.of(name, rank=rank).seen
+        assert seen.step_flops_note == ""
+        assert sum(seen.step_flops.values()) == GLOBAL_BATCH * of_a_sample
 
 
 def test_deterministic_is_in_force_while_training(trained: Trainings) -> None:

@@ -16,7 +16,10 @@ FORMATS = {
     torch.float64: "fp64",
 }
 
-_WITHOUT_OPERATIONS = ("aten", "prim", "prims", "profiler", "c10d", "c10d_functional", "_c10d_functional")
+_WITHOUT_OPERATIONS = (
+    *("aten", "prim", "prims", "profiler"),
+    *("c10d", "c10d_functional", "_c10d_functional", "fsdp"),
+)
 """Torch's own namespaces: an operator without a formula counts as none, as in torch's FlopCounterMode."""
 
 
