@@ -119,7 +119,7 @@ HOURS = (20 + 600_000 / 1270) / 3600
         ("nhr", {}, 16 * 150, "core-hours"),
         ("csc-roihu", {}, 16 * 200, "GPU billing units"),
         ("archer2", {}, 4, "CU"),
-        ("generic", {"unit_factor": 0.5}, 16 * 0.5, "GPU-hours"),
+        ("generic", {"unit_factor": 0.5}, 16 * 0.5, "units"),
     ],
 )
 def test_a_total_is_trainings_x_cost_x_margin_in_the_centres_unit(

@@ -82,6 +82,8 @@ def find_totals(results: ExperimentResults, spec: ProposalSpec) -> Totals | str:
             "one training in all its epochs, or measure whole trainings."
         )
     factor = keys.unit_factor if keys.unit_factor is not None else unit.factor
+    # a user's factor turns hours into a unit without a name
+    unit_name = "units" if unit.name == "device-hours" and factor != 1 else unit.name
     if factor == "ask":
         return (
             f"The factor from hours to {unit.name} is unknown. Add `proposal: {{unit_factor: ...}}`, the "
@@ -96,9 +98,9 @@ def find_totals(results: ExperimentResults, spec: ProposalSpec) -> Totals | str:
     cost, basis = hours.scaled(float(paid) * float(factor)), _basis(point, keys)
     if factor != 1:
         of = hours_name(results.noun).removesuffix("s") if unit.of == "device" else "node-hour"
-        basis += f" One {of} is {factor:g} {unit.name}"
+        basis += f" One {of} is {factor:g} {unit_name}"
         basis += f" ({unit.source}, read {unit.date})." if unit.source and keys.unit_factor is None else "."
-    in_words = hours_name(results.noun) if unit.name == "device-hours" else unit.name
+    in_words = hours_name(results.noun) if unit_name == "device-hours" else unit_name
     name = f"{results.title or results.name}, {count_devices(int(point['devices']), results.noun)}"
     return Totals(name, in_words, cost, keys.trainings, keys.margin, keys.months, basis)
 

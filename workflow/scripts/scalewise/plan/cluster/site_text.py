@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -44,9 +45,11 @@ class SiteText:
     lines: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     not_found: dict[NotFound, str] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
 
     def add(self, key: str, value: object, source: str, indent: int = 0) -> None:
         """Add a key with the source of its value."""
+        self.values[key] = value
         self.lines.append(_with_comment(f"{' ' * indent}{key}: {_scalar(value)}", source))
 
     def comment(self, text: str, indent: int = 0) -> None:
@@ -237,7 +240,7 @@ def _job(text: SiteText, cluster: Cluster, choice: Choice, request: GpuRequest |
     else:
         text.add("longest_walltime", walltime(seconds), source, 2)
     _partial_nodes(text, choice, request)
-    _billing(text, cluster, partition)
+    _billing(text, cluster, choice)
     if (plugins := cluster.config.get("JobSubmitPlugins", "(null)")) not in ("(null)", ""):
         text.comment(
             f"the site checks or changes requests (JobSubmitPlugins={plugins}, scontrol show config)", 2
@@ -272,13 +275,47 @@ def _partial_nodes(text: SiteText, choice: Choice, request: GpuRequest | None) -
         text.add("partial_nodes", "allowed", f"no OverSubscribe=EXCLUSIVE (scontrol show partition){own}", 2)
 
 
-def _billing(text: SiteText, cluster: Cluster, partition: Partition) -> None:
-    if partition.weights:
-        largest = "MAX_TRES" in cluster.config.get("PriorityFlags", "").upper()
-        rule = "the largest of these counts" if largest else "their sum counts"
-        text.comment(f"billing an hour: {partition.weights} (TRESBillingWeights); {rule}", 2)
-    else:
+def _billing(text: SiteText, cluster: Cluster, choice: Choice) -> None:
+    weights = choice.partition.weights
+    if not weights:
         text.comment("billing an hour: one unit a CPU (no TRESBillingWeights, scontrol show partition)", 2)
+        return
+    largest = "MAX_TRES" in cluster.config.get("PriorityFlags", "").upper()
+    rule = "the largest of these counts" if largest else "their sum counts"
+    text.comment(f"billing an hour: {weights} (TRESBillingWeights); {rule}", 2)
+    cpus, memory = text.values["cpus_per_node"], text.values.get("memory_gb_per_node")
+    gpus = 0 if choice.gpu_type is None else choice.devices
+    node = {"cpu": cpus, "gres/gpu": gpus, f"gres/gpu:{choice.gpu_type}": gpus}
+    if memory is not None:
+        node["mem"] = memory * 1000
+    units = billed_units(weights, node, largest=largest)
+    if units is not None:
+        device, of_one = "CPU" if choice.gpu_type is None else "GPU", f"{units / choice.devices:.4g}"
+        text.comment(
+            f"so {of_one} units for one {device} with its share of a node; for totals in these units", 2
+        )
+        text.comment(f"write in the experiment:  proposal: {{unit_factor: {of_one}}}", 2)
+
+
+def billed_units(weights: str, resources: Mapping[str, float], *, largest: bool) -> float | None:
+    """Return the units that Slurm bills for an hour of these resources; None if it weighs others, too.
+
+    Source: slurm.conf, "TRESBillingWeights": a weight of memory is per MB, or per the unit behind it.
+
+    Args:
+        weights: As in ``CPU=1.0,Mem=0.25G,GRES/gpu=15.0``.
+        resources: Amounts by lower-case name, memory in MB.
+        largest: Whether the largest resource counts (PriorityFlags=MAX_TRES), or the sum.
+    """
+    billed = []
+    for weight in weights.split(","):
+        name, _, value = weight.strip().lower().partition("=")
+        parts = re.fullmatch(r"([0-9.]+)([kmgtp]?)", value)
+        if parts is None or name not in resources:
+            return None
+        per = 1024.0 ** ("kmgtp".index(parts[2]) - 1) if parts[2] else 1.0
+        billed.append(float(parts[1]) * resources[name] / per)
+    return max(billed) if largest else sum(billed)
 
 
 def _tests(text: SiteText, cluster: Cluster, choice: Choice) -> None:
