@@ -27,7 +27,7 @@ def test_each_doubling_of_nodes_has_its_speedup_interval_and_verdict(tmp_path: P
     assert first is not None
     assert first.estimate == pytest.approx(740 / 400)
     assert (first.at_least, first.at_most) == pytest.approx(welch_bounds(spread(740), spread(400)), rel=1e-6)
-    assert requirement_sentences(REQUIRED, found, "GPU") == [
+    assert requirement_sentences(REQUIRED, found, made) == [
         "Required is an efficiency of 0.75 for each doubling of nodes, so a speedup of 1.5. Compared is the "
         "throughput, with 95 % intervals.",
         "1 to 2 nodes: 1.85x (1.81 to 1.89), above the required 1.5.",
@@ -40,7 +40,10 @@ def test_a_limit_inside_the_interval_cannot_be_told(tmp_path: Path) -> None:
     made = planted_results(tmp_path, planted_runs({4: 400.0, 8: 602.0}))
     (found,) = find_doublings(made, REQUIRED)
     assert found.verdict == "cannot tell"
-    assert "cannot tell, the required 1.5 lies in the interval" in found.sentence("GPU")
+    assert (
+        "cannot tell. The estimate is above the required 1.5, and the interval holds it."
+        in found.sentence("GPU")
+    )
     assert list(unmet([found], made)) == ["A verdict is open. Add repeats."]
 
 
@@ -66,7 +69,7 @@ def test_throughput_takes_the_place_of_unknown_total_times_and_it_is_said(tmp_pa
     spec = spec_of("csc-roihu")
     folder = write(tmp_path, spec, planted_results(tmp_path, runs))
     text = (folder / "proposal.md").read_text(encoding="utf-8")
-    assert "the time and the device-hours of a whole run are not known" in text
+    assert "Total times and device-hours are unknown: no run is a whole one." in text
     assert (
         "Compared is the throughput, with 95 % intervals, because total times of equal work are unknown."
         in text

@@ -9,15 +9,20 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from scalewise.analysis.comparison.gains import Gains, Point, contrast, gains
+from scalewise.analysis.analysis_spec import THROUGHPUT
+from scalewise.analysis.comparison.gains import gains
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.statistics.ratios import ROUNDING, Ratio
 from scalewise.plan.config.centre import Requirement
 from scalewise.plan.config.shape import count_devices
-from scalewise.plan.formatting import format_exact, format_ratio
+from scalewise.plan.formatting import format_exact, format_ratio, percent_in_digits
 
 Verdict = Literal["above", "below", "cannot tell"]
-Quantity = Literal["total time", "throughput"]
+Clock = Literal["total time", "throughput"]
+"""Total time is that of whole runs, start-up included; throughput is that of training steps."""
+
+MOST_STARTUP = 0.5
+"""Share of a run from which on its start-up dominates it."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class Doubling:
     unit: str
     ratio: Ratio | None
     required: float
-    by: Quantity
+    by: Clock
 
     @property
     def verdict(self) -> Verdict:
@@ -77,8 +82,39 @@ class Doubling:
         bounds = f"{format_ratio(self.ratio.at_least)} to {format_ratio(self.ratio.at_most)}{assumed}"
         measured = f"{where}: {format_ratio(self.ratio.estimate)}x ({bounds})"
         if self.verdict == "cannot tell":
-            return f"{measured}: cannot tell, {required} lies in the interval. More repeats narrow it."
+            side = "below" if self.ratio.estimate < self.required else "above"
+            return (
+                f"{measured}: cannot tell. The estimate is {side} {required}, and the interval holds it. "
+                "More repeats narrow it."
+            )
         return f"{measured}, {self.verdict} {required}."
+
+
+def clock_of(requirement: Requirement | None, points: pd.DataFrame, *, is_fixed_work: bool) -> Clock:
+    """Return what speeds are compared by: what the centre requires, as far as it is known.
+
+    Args:
+        requirement: The scaling that is required; None if none is.
+        points: Rows of the scaling table.
+        is_fixed_work: Every run does the same work, so that total times can be compared.
+    """
+    if points["wall_seconds"].isna().all():
+        return "throughput"
+    by_time = requirement is not None and requirement.by == "total_time" and is_fixed_work
+    return "total time" if by_time or points[THROUGHPUT].isna().all() else "throughput"
+
+
+def largest_startup(points: pd.DataFrame) -> pd.Series | None:
+    """Return the row with the largest start-up as a share of its runs, which is ``share``; None if unknown.
+
+    Args:
+        points: Rows of the scaling table.
+    """
+    known = points.reindex(columns=["devices", "startup_seconds", "wall_seconds"]).dropna()
+    if known.empty:
+        return None
+    shares = known["startup_seconds"] / known["wall_seconds"]
+    return known.assign(share=shares).sort_values("share").iloc[-1]
 
 
 def find_doublings(
@@ -86,61 +122,73 @@ def find_doublings(
 ) -> list[Doubling]:
     """Compare each measured point of the answer's series with the one of twice the nodes or devices.
 
-    Total times are those of whole runs; where no run has one, throughput takes their place.
-
     Args:
         results: The study; without an answer, its first series is compared.
-        requirement: The scaling that is required, and by which quantity.
-        is_fixed_work: Every run does the same work, so that total times can be compared.
+        requirement: The scaling that is required.
+        is_fixed_work: See ``clock_of``.
     """
-    if results.scaling.empty:
+    planned = _shown(results)
+    if planned.empty:
         return []
-    series = results.series or str(results.scaling["series"].iloc[0])
-    planned = results.scaling[results.scaling["series"] == series].sort_values("devices")
+    series = str(planned["series"].iloc[0])
     compared = gains(results.runs[results.runs["series"] == series])
-    by_time = requirement.by == "total_time" and is_fixed_work and bool(planned["wall_seconds"].notna().any())
+    clock = clock_of(requirement, planned, is_fixed_work=is_fixed_work)
     doubled = "nodes" if requirement.per == "doubling_of_nodes" else "devices"
     found = []
     for (_, fewer), (_, more) in combinations(planned.iterrows(), 2):
         if more["devices"] != 2 * fewer["devices"] or more[doubled] != 2 * fewer[doubled]:
             continue
         point, than = (series, int(more["devices"])), (series, int(fewer["devices"]))
-        ratio = _of_times(compared, point, than) if by_time else compared.of("throughput", point, than)
-        by: Quantity = "total time" if by_time else "throughput"
-        found.append(Doubling(int(fewer[doubled]), doubled.removesuffix("s"), ratio, requirement.ratio, by))
+        ratio = compared.of(clock, point, than)
+        found.append(
+            Doubling(int(fewer[doubled]), doubled.removesuffix("s"), ratio, requirement.ratio, clock)
+        )
     return found
 
 
-def _of_times(compared: Gains, point: Point, than: Point) -> Ratio | None:
-    """Return how many times as fast the whole runs of a point are as those of another."""
-    if not {point, than} <= compared.points.keys():
-        return None
-    sides = compared.points[point], compared.points[than]
-    return contrast(*sides, _speeds_of_whole_runs, blocked=compared.trends[point[0]])
+def _shown(results: ExperimentResults) -> pd.DataFrame:
+    """Return the rows of the answer's series; of the first one without an answer."""
+    rows = results.scaling.sort_values("devices")
+    series = results.series or next(iter(results.scaling["series"]), None)
+    shown: pd.DataFrame = rows[rows["series"] == series]
+    return shown
 
 
-def _speeds_of_whole_runs(runs: pd.DataFrame) -> pd.Series:
-    return 1 / runs["wall_seconds"].astype(float).dropna()
-
-
-def requirement_sentences(requirement: Requirement, found: Sequence[Doubling], noun: str) -> list[str]:
-    """Return a sentence on what is required, and one with the verdict on each doubling.
+def requirement_sentences(
+    requirement: Requirement, found: Sequence[Doubling], results: ExperimentResults
+) -> list[str]:
+    """Return sentences on what is required and what hides it, and one with the verdict on each doubling.
 
     Args:
         requirement: The scaling that is required.
         found: Output of ``find_doublings``, one or more.
-        noun: Name of a device.
+        results: The study.
     """
-    by = found[0].by
+    by, noun = found[0].by, results.noun
     head = (
         f"Required is an efficiency of {format_exact(requirement.efficiency)} for each doubling of "
         f"{plural_of(requirement, noun)}, so a speedup of {format_exact(requirement.ratio)}. Compared is the "
         f"{by}, with 95 % intervals"
     )
-    instead = (
-        ", because total times of equal work are unknown" if requirement.by.replace("_", " ") != by else ""
+    is_instead = requirement.by == "total_time" and by == "throughput"
+    instead = ", because total times of equal work are unknown" if is_instead else ""
+    first = [] if by == "throughput" else list(filter(None, [dominating_startup(_shown(results))]))
+    return [f"{head}{instead}.", *first, *(each.sentence(noun) for each in found)]
+
+
+def dominating_startup(points: pd.DataFrame) -> str:
+    """Return a sentence on a start-up that dominates runs, with the fix; empty if none does.
+
+    Args:
+        points: Rows of the scaling table.
+    """
+    row = largest_startup(points)
+    if row is None or row["share"] < MOST_STARTUP:
+        return ""
+    return (
+        f"The start-up takes {percent_in_digits(row['share'])} of a run, so total times hide how the "
+        "training scales. Make the runs longer."
     )
-    return [f"{head}{instead}.", *(each.sentence(noun) for each in found)]
 
 
 def unmet(found: Sequence[Doubling], results: ExperimentResults) -> Iterator[str]:
@@ -189,5 +237,5 @@ def verdicts(
     return {
         "required": requirement.model_dump(mode="json"),
         "doublings": [each.as_dict() for each in found],
-        "sentences": requirement_sentences(requirement, found, results.noun),
+        "sentences": requirement_sentences(requirement, found, results),
     }

@@ -188,7 +188,7 @@ def _series_rows(
         notes = list(_notes(point, base, rates[devices], rates[base], len(counts), len(others)))
         if rates[devices] and rates[base] and len(counts) > 1:
             row |= _relative(compared, (name, devices), base, scaling, len(rates[devices]))
-            row |= _over_baseline(at_point, done[done["devices"] == base])
+            row |= _statistical_efficiency(at_point, done[done["devices"] == base])
             notes += [OF_WALLS] if of_walls else []
         if target_base is not None:
             row |= _to_target(compared, (name, devices), target_base, at_point)
@@ -257,17 +257,21 @@ def _startup(done: pd.DataFrame) -> pd.Series:
 
 
 def _relative(compared: Gains, point: tuple[str, int], base: int, scaling: str, n: int) -> dict[str, Any]:
-    """Speedup and efficiency over the baseline, with the serial fraction of strong scaling."""
+    """Speedups and efficiency over the baseline, with the serial fraction of strong scaling."""
     series, devices = point
     if devices == base:
         one = Interval(1.0, 1.0, 1.0, n)
-        return {**one.as_columns("speedup"), **one.as_columns("parallel_efficiency")}
+        names = ["speedup", "parallel_efficiency"]
+        names += ["wall_speedup"] if compared.points[point]["wall_seconds"].notna().any() else []
+        return {column: value for name in names for column, value in one.as_columns(name).items()}
     ratio = compared.of("throughput", point, (series, base))
     if ratio is None:
         return {}
     speedup, more = ratio.interval(), devices / base
     row = speedup.as_columns("speedup") | speedup.scaled(1 / more).as_columns("parallel_efficiency")
     row["speedup_n"] = ratio.n
+    if (of_walls := compared.of("total time", point, (series, base))) is not None:
+        row |= of_walls.interval().as_columns("wall_speedup")
     if scaling == "strong":
         # more speedup is less of a serial fraction: the bounds change places
         ends = {"": speedup.estimate, "_low": speedup.high, "_high": speedup.low}
@@ -275,21 +279,14 @@ def _relative(compared: Gains, point: tuple[str, int], base: int, scaling: str, 
     return row
 
 
-def _over_baseline(point: pd.DataFrame, base: pd.DataFrame) -> dict[str, float]:
-    """The baseline's seconds, or epochs or samples to the target, over the point's."""
-    row: dict[str, float] = {}
-    quantities = {
-        "wall_speedup": (point["wall_seconds"], base["wall_seconds"]),
-        "statistical_efficiency": (work_to_target(point), work_to_target(base)),
-    }
-    for name, (here, there) in quantities.items():
-        if here.isna().any() or there.isna().any():
-            continue
-        if point["devices"].iloc[0] == base["devices"].iloc[0]:
-            row |= Interval(1.0, 1.0, 1.0, len(here)).as_columns(name)
-        else:
-            row |= ratio_interval(there.tolist(), here.tolist()).as_columns(name)
-    return row
+def _statistical_efficiency(point: pd.DataFrame, base: pd.DataFrame) -> dict[str, float]:
+    """The baseline's epochs, or samples, to the target over the point's."""
+    name, here, there = "statistical_efficiency", work_to_target(point), work_to_target(base)
+    if here.isna().any() or there.isna().any():
+        return {}
+    if point["devices"].iloc[0] == base["devices"].iloc[0]:
+        return Interval(1.0, 1.0, 1.0, len(here)).as_columns(name)
+    return ratio_interval(there.tolist(), here.tolist()).as_columns(name)
 
 
 def _to_target(compared: Gains, point: tuple[str, int], base: int, done: pd.DataFrame) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The ratios of points' speeds, by throughput and by the time to a target."""
+"""The ratios of points' speeds, by throughput, by the time to a target and by the total time of runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from scalewise.analysis.statistics.ratios import Ratio, holm, paired_ratio, rati
 SIGNIFICANCE = (1 - CONFIDENCE) / 2
 """Largest one-sided p value at which something counts as shown: 95 % intervals have as much on each side."""
 
-Measure = Literal["throughput", "time to target"]
+Measure = Literal["throughput", "time to target", "total time"]
 
 Point = tuple[str, int]
 """Series and devices."""
@@ -72,11 +72,12 @@ class Gains:
         if pair.point == pair.than or not {pair.point, pair.than} <= self.points.keys():
             return None
         above, below = self.points[pair.point], self.points[pair.than]
-        if pair.measure == "throughput":
-            drifts = self.trends[pair.point[0]] or self.trends[pair.than[0]]
-            return contrast(above, below, speeds, blocked=drifts)
-        reached = has_reached(above).any() and has_reached(below).any()
-        return target_contrast(above, below) if reached else None
+        if pair.measure == "time to target":
+            reached = has_reached(above).any() and has_reached(below).any()
+            return target_contrast(above, below) if reached else None
+        rates = speeds if pair.measure == "throughput" else _speeds_of_whole_runs
+        drifts = self.trends[pair.point[0]] or self.trends[pair.than[0]]
+        return contrast(above, below, rates, blocked=drifts)
 
     def listed(self) -> Iterator[tuple[Pair, Ratio]]:
         """The ratios of gains.csv, of all pairs of points that a decision may have to tell apart.
@@ -169,9 +170,11 @@ def _pairs(points: Iterable[Point]) -> Iterator[tuple[Point, Point]]:
 def speeds(runs: pd.DataFrame) -> pd.Series:
     """Throughput of each run, or the inverse of its wall where no run's throughput is known."""
     rates = runs["throughput_samples_per_second"].astype(float).dropna()
-    if rates.empty and "wall_seconds" in runs:
-        return 1 / runs["wall_seconds"].astype(float).dropna()
-    return rates
+    return _speeds_of_whole_runs(runs) if rates.empty and "wall_seconds" in runs else rates
+
+
+def _speeds_of_whole_runs(runs: pd.DataFrame) -> pd.Series:
+    return 1 / runs["wall_seconds"].astype(float).dropna()
 
 
 def contrast(point: pd.DataFrame, than: pd.DataFrame, rates: Rates, *, blocked: bool = False) -> Ratio | None:

@@ -10,10 +10,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
+from scalewise.analysis.proposal.table import CLOCKS, time_unit
 from scalewise.analysis.report.marks import Drawing
 from scalewise.analysis.report.series_lines import bounds, from_zero
 from scalewise.analysis.report.style import COLUMN_MM, GREY, PANEL_MM, legend_below, message, set_style
 from scalewise.analysis.report.svg_file import draw_svg
+from scalewise.analysis.requirement import Clock
 from scalewise.plan.config.centre import FigureName
 from scalewise.plan.config.shape import count_devices
 from scalewise.records import write_text
@@ -28,23 +30,27 @@ class LinearFigure:
     """A quantity against nodes or devices.
 
     Args:
-        column: A column of table.csv.
+        column: A column of the points.
         label: Name of the vertical axis.
-        caption: Sentence on the quantity.
+        subject: The quantity, for a sentence.
+        with_clock: It is by the clock of the points.
     """
 
     column: str
     label: str
-    caption: str
+    subject: str
+    with_clock: bool = False
 
 
 FIGURES: dict[FigureName, LinearFigure] = {
-    "time": LinearFigure("wall_seconds", "time of a run", "Time of whole runs with their start-up"),
+    "time": LinearFigure("wall_seconds", "total time", "total time of whole runs, start-up included,"),
     "throughput": LinearFigure(
-        "throughput_samples_per_second", "throughput (samples/s)", "Throughput of the training steps"
+        "throughput_samples_per_second", "throughput of steps (samples/s)", "throughput of the training steps"
     ),
-    "speedup": LinearFigure("speedup", "speedup", "Speedup in throughput over the first point"),
-    "efficiency": LinearFigure("parallel_efficiency", "parallel efficiency", "Parallel efficiency"),
+    "speedup": LinearFigure("speedup", "speedup", "speedup", with_clock=True),
+    "efficiency": LinearFigure(
+        "parallel_efficiency", "parallel efficiency", "parallel efficiency", with_clock=True
+    ),
 }
 
 
@@ -85,16 +91,21 @@ class CountAxis:
         axes.set_xlabel(self.label)
 
 
-def captions(points: pd.DataFrame, noun: str) -> dict[FigureName, str]:
-    """Return the caption of each figure.
+def subjects(points: pd.DataFrame, noun: str, clock: Clock) -> dict[FigureName, str]:
+    """Return the contents of each figure, for a sentence.
 
     Args:
         points: Output of ``shown_points``.
         noun: Name of a device.
+        clock: The clock of these points.
     """
-    what = "nodes" if CountAxis.of(points, noun).label.startswith("nodes") else f"number of {_plural(noun)}"
-    marks = "Bars are 95 % intervals; the dotted line is ideal scaling."
-    return {name: f"{figure.caption} against {what}. {marks}" for name, figure in FIGURES.items()}
+    what = (
+        "nodes" if CountAxis.of(points, noun).label.startswith("nodes") else f"the number of {_plural(noun)}"
+    )
+    return {
+        name: f"{figure.subject}{f' by {CLOCKS[clock]}' if figure.with_clock else ''} against {what}"
+        for name, figure in FIGURES.items()
+    }
 
 
 def missing_figures(points: pd.DataFrame) -> dict[FigureName, str]:
@@ -106,13 +117,14 @@ def missing_figures(points: pd.DataFrame) -> dict[FigureName, str]:
     }
 
 
-def draw_linear(points: pd.DataFrame, folder: Path, noun: str, *, is_fixed_work: bool) -> None:
+def draw_linear(points: pd.DataFrame, folder: Path, noun: str, clock: Clock, *, is_fixed_work: bool) -> None:
     """Write each figure as SVG and PDF; one that has nothing to show says so.
 
     Args:
         points: Output of ``shown_points``.
         folder: Receives the files.
         noun: Name of a device.
+        clock: The clock of these points.
         is_fixed_work: Every run does the same work, so that its ideal time falls with the devices.
     """
     set_style()
@@ -122,19 +134,22 @@ def draw_linear(points: pd.DataFrame, folder: Path, noun: str, *, is_fixed_work:
         if name in missing:
             drawing = message(f"{name}: {missing[name]}")
         else:
-            drawing = _drawing(points, figure, noun, with_ideal=is_fixed_work or name != "time")
-        svg, _ = draw_svg(drawing, figure.caption)
+            label = f"{figure.label}, {CLOCKS[clock]}" if figure.with_clock else figure.label
+            drawing = _drawing(points, figure, label, noun, with_ideal=is_fixed_work or name != "time")
+        svg, _ = draw_svg(drawing, figure.subject)
         write_text(folder / f"{name}.svg", svg)
         drawing.set_layout_engine("none")  # the PDF has the layout of the SVG
         # without dates, so that equal data make equal files
         drawing.savefig(folder / f"{name}.pdf", metadata={"CreationDate": None})
 
 
-def _drawing(points: pd.DataFrame, figure: LinearFigure, noun: str, *, with_ideal: bool) -> Drawing:
+def _drawing(
+    points: pd.DataFrame, figure: LinearFigure, label: str, noun: str, *, with_ideal: bool
+) -> Drawing:
     drawing = Drawing(COLUMN_MM, PANEL_MM)
     axes = drawing.subplots()
     known = points.dropna(subset=[figure.column]).sort_values("devices")
-    unit, seconds = _unit(known[figure.column].max()) if figure.column == "wall_seconds" else ("", 1.0)
+    unit, seconds = time_unit(known[figure.column].max()) if figure.column == "wall_seconds" else ("", 1.0)
     known = known.assign(**{name: known[name].astype(float) / seconds for name in bounds(figure.column)})
     axis = CountAxis.of(points, noun)
     places = np.array([axis.places[int(count)] for count in known["devices"]])
@@ -160,7 +175,7 @@ def _drawing(points: pd.DataFrame, figure: LinearFigure, noun: str, *, with_idea
         if "efficiency" in figure.column
         else FuncFormatter(lambda it, _: f"{it:,.0f}" if it >= 10 else f"{it:g}")
     )
-    axes.set_ylabel(f"{figure.label} ({unit})" if unit else figure.label)
+    axes.set_ylabel(f"{label} ({unit})" if unit else label)
     axis.draw(axes)
     legend_below(drawing, [line, *handles], ["measured", *labels])
     return drawing
@@ -171,10 +186,6 @@ def _ideal(column: str, x: np.ndarray, first: float, value: float) -> np.ndarray
     if column == "parallel_efficiency":
         return np.full_like(x, value)
     return value * first / x if column == "wall_seconds" else value * x / first
-
-
-def _unit(longest: float) -> tuple[str, float]:
-    return ("s", 1.0) if longest < 600 else ("min", 60.0) if longest < 36_000 else ("h", 3600.0)
 
 
 def _plural(noun: str) -> str:

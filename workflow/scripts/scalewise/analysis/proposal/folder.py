@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.experiment_results import ExperimentResults
-from scalewise.analysis.proposal.figures import FIGURES, captions, draw_linear, missing_figures
+from scalewise.analysis.proposal.figures import FIGURES, draw_linear, missing_figures, subjects
 from scalewise.analysis.proposal.markup import GAP, Block, Heading, Paragraph, Picture, to_latex, to_markdown
 from scalewise.analysis.proposal.proposal_spec import ProposalSpec
 from scalewise.analysis.proposal.table import (
@@ -17,6 +17,7 @@ from scalewise.analysis.proposal.table import (
     OF_SCALING,
     OF_USE,
     Table,
+    column_by,
     ordered_points,
     scaling_of,
     use_of,
@@ -145,7 +146,7 @@ class Draft:
                 self._place(name, demand, [table])
                 yield Answer(f'`{TEXT}`, {_section(self.placed[name])}, table "{table.caption}"')
         if known:
-            named = ", ".join(f"`{column}`" for column in known)
+            named = ", ".join(f"`{column_by(self.study.clock, column)}`" for column in known)
             yield Answer(f"`{TABLE}`, column{'s' if len(known) > 1 else ''} {named}")
         for column in demand.columns:
             if column not in known:
@@ -173,7 +174,7 @@ class Draft:
     def _table(self, name: str) -> Table | None:
         points, noun = self.study.points, self.study.results.noun
         if name == "scaling":
-            return scaling_of(points, noun)
+            return scaling_of(points, noun, self.study.clock)
         named = {column for demand in self.study.spec.centre.demands for column in demand.columns}
         return use_of(points, [column for column in OF_USE if column in named], noun)
 
@@ -187,14 +188,14 @@ class Draft:
 
     def _figures(self, demand: Demand) -> Iterator[Answer]:
         points, noun = self.study.points, self.study.results.noun
-        missing, texts = missing_figures(points), captions(points, noun)
+        missing, contents = missing_figures(points), subjects(points, noun, self.study.clock)
         for name in demand.figures:
             if name in missing:
                 why = self._why_empty(FIGURES[name].column)
                 reason = f"`figures/{name}.pdf` is empty: {missing[name]}. {why}"
                 yield Answer(reason, "missing")
                 continue
-            self._place(name, demand, [Picture(name, texts[name])])
+            self._place(name, demand, [Picture(name, contents[name])])
             yield Answer(f"`figures/{name}.pdf` and `figures/{name}.svg`")
 
     def _job_script(self) -> Answer:
@@ -257,7 +258,9 @@ def write_proposal(results: ExperimentResults, experiment: AnyExperiment, spec: 
     write_text(folder / CHECKLIST, draft.checklist())
     found = verdicts(spec.requirement, results, is_fixed_work=study.is_fixed_work)
     write_text(folder / VERDICTS, json.dumps(found, indent=2) + "\n")
-    draw_linear(study.points, folder / "figures", results.noun, is_fixed_work=study.is_fixed_work)
+    draw_linear(
+        study.points, folder / "figures", results.noun, study.clock, is_fixed_work=study.is_fixed_work
+    )
 
 
 def write_proposal_of(results: ExperimentResults, facts: Mapping[str, Any]) -> None:

@@ -44,10 +44,21 @@ class Grid:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure of the folder ``figures``."""
+    """A figure of the folder ``figures``, after a sentence that refers to it.
+
+    Args:
+        name: Name of its file.
+        subject: Its contents, for a sentence.
+    """
 
     name: str
-    caption: str
+    subject: str
+
+    @property
+    def caption(self) -> str:
+        """The text below it."""
+        subject = f"{self.subject[0].upper()}{self.subject[1:]}"
+        return f"{subject}. Bars are 95 % intervals; the dotted line is ideal scaling."
 
 
 Block = Heading | Paragraph | Grid | Table | Picture
@@ -55,7 +66,10 @@ Block = Heading | Paragraph | Grid | Table | Picture
 
 def to_markdown(title: str, blocks: Iterable[Block]) -> str:
     """Write a text as Markdown."""
-    parts = [f"# {title}", *map(_markdown, blocks)]
+    parts, pictures = [f"# {title}"], 0
+    for block in blocks:
+        pictures += isinstance(block, Picture)
+        parts.append(_markdown(block, pictures))
     return "\n\n".join(parts) + "\n"
 
 
@@ -87,7 +101,13 @@ def markdown_text(text: str) -> str:
     return text.replace("<", "&lt;").replace("|", "\\|")
 
 
-def _markdown(block: Block) -> str:
+def _markdown(block: Block, number: int) -> str:
+    """Write a block.
+
+    Args:
+        block: The block.
+        number: Number of the last figure.
+    """
     if isinstance(block, Heading):
         return f"## {block.text}"
     if isinstance(block, Paragraph):
@@ -95,7 +115,10 @@ def _markdown(block: Block) -> str:
     if isinstance(block, Grid):
         return "\n".join(_markdown_rows(block.rows[0], block.rows[1:]))
     if isinstance(block, Picture):
-        return f"![{block.caption}](figures/{block.name}.svg)\n\n*{block.caption}*"
+        shows = f"Figure {number} shows the {block.subject}."
+        return (
+            f"{shows}\n\n![{block.caption}](figures/{block.name}.svg)\n\n*Figure {number}: {block.caption}*"
+        )
     rows = []
     for index, row in enumerate(block.rows):
         strong = "**" if index == block.recommended else ""
@@ -126,6 +149,7 @@ def _latex(block: Block) -> str:
         caption = latex_text(block.caption)
         return "\n".join(
             [
+                rf"Figure~\ref{{fig:{block.name}}} shows the {latex_text(block.subject)}.",
                 r"\begin{figure}[!htb]",
                 r"  \centering",
                 rf"  \includegraphics{{figures/{block.name}.pdf}}",
@@ -165,12 +189,19 @@ def _tabular(head: Sequence[str], rows: Sequence[str]) -> list[str]:
     return [
         rf"  \begin{{tabular}}{{{'r' * len(head)}}}",
         r"    \toprule",
-        f"    {_latex_row(head)}",
+        *(f"    {_latex_row(line)}" for line in _headings(head)),
         r"    \midrule",
         *(f"    {row}" for row in rows),
         r"    \bottomrule",
         r"  \end{tabular}",
     ]
+
+
+def _headings(head: Sequence[str]) -> list[list[str]]:
+    """Return headings in two lines, so that the table fits the width of a page."""
+    pairs = [re.fullmatch(r"(.*?)(?:,? (?=\()|, |$)(.*)", text) for text in head]
+    lines = [[pair[place] if pair else "" for pair in pairs] for place in (1, 2)]
+    return lines if any(lines[1]) else lines[:1]
 
 
 def _latex_row(texts: Sequence[str], form: str = "%s") -> str:

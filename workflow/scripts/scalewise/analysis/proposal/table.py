@@ -5,14 +5,14 @@ Speedups are stated with the absolute figure that they are relative to (Hoefler 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
 from scalewise.analysis.experiment_results import ExperimentResults
+from scalewise.analysis.requirement import Clock
 from scalewise.analysis.rounds.choice_summary import ChoiceSummary
-from scalewise.analysis.scaling import OF_WALLS
 from scalewise.plan.config.centre import COLUMNS as CENTRE_COLUMNS
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import (
@@ -26,9 +26,12 @@ from scalewise.plan.formatting import (
 from scalewise.plan.runs.run_definition import NO_OPTIONS
 
 _WITH_BOUNDS = ("wall_seconds", "throughput_samples_per_second", "speedup", "parallel_efficiency")
+_OF_TOTAL_TIME = {"speedup": "wall_speedup", "parallel_efficiency": "wall_efficiency"}
+"""Columns of table.csv by steps -> by total time."""
+_IN_TABLE = (*_WITH_BOUNDS, *_OF_TOTAL_TIME.values())
 COLUMNS = [
     "experiment", "series", "recommended", "devices", "nodes", "n",
-    *(f"{name}{bound}" for name in _WITH_BOUNDS for bound in ("", "_low", "_high")),
+    *(f"{name}{bound}" for name in _IN_TABLE for bound in ("", "_low", "_high")),
     "device_hours", "baseline_devices",
     "mean_utilization", "lowest_utilization", "peak_memory_bytes", "loader_wait_fraction", "energy_joules",
     "flops_per_step", "model_flops_utilization", "mfu_note",
@@ -39,6 +42,9 @@ SHARED = ("devices", "nodes", "n")
 """Columns of both tables of the text."""
 OF_SCALING = (*SHARED, *_WITH_BOUNDS, "device_hours")
 OF_USE = tuple(column for column in CENTRE_COLUMNS if column not in OF_SCALING)
+
+CLOCKS: dict[Clock, str] = {"throughput": "steps", "total time": "total time"}
+"""Names of the clocks in headings and captions."""
 
 _UNITS = (("s", 1.0), ("min", 60.0), ("h", 3600.0))
 _MANY = 600
@@ -80,20 +86,45 @@ def ordered_points(results: ExperimentResults) -> pd.DataFrame:
     decided = known["series"] == results.series
     recommended = decided & (known["devices"] == results.devices)
     known = known.assign(experiment=results.name, recommended=recommended)
+    for bound in ("", "_low", "_high"):
+        over = known[f"wall_speedup{bound}"].astype(float)
+        known[f"wall_efficiency{bound}"] = over * known["baseline_devices"] / known["devices"]
     groups = [known[decided], *(rest for _, rest in known[~decided].groupby("series", sort=False))]
     return pd.concat([group.sort_values("devices") for group in groups if len(group)], ignore_index=True)
 
 
-def shown_points(results: ExperimentResults) -> pd.DataFrame:
-    """Return the points of the text and of its figures: the series of the answer; the first without one."""
+def shown_points(results: ExperimentResults, clock: Clock) -> pd.DataFrame:
+    """Return the points of the text and of its figures: the series of the answer; the first without one.
+
+    Args:
+        results: The study.
+        clock: Speedup and efficiency are by it.
+    """
     points = ordered_points(results)
     shown: pd.DataFrame = points[points["series"] == points["series"].iloc[0]]
-    return shown
+    return shown.assign(
+        **{
+            f"{name}{bound}": shown[f"{column_by(clock, name)}{bound}"]
+            for name in _OF_TOTAL_TIME
+            for bound in ("", "_low", "_high")
+        }
+    )
 
 
-def scaling_of(points: pd.DataFrame, noun: str) -> Table:
-    """Make the table of times, throughput, speedup, efficiency and cost."""
-    return _table(points, OF_SCALING, "Scaling", noun)
+def column_by(clock: Clock, name: str) -> str:
+    """Return the column of table.csv that has a quantity by a clock."""
+    return _OF_TOTAL_TIME.get(name, name) if clock == "total time" else name
+
+
+def scaling_of(points: pd.DataFrame, noun: str, clock: Clock) -> Table:
+    """Make the table of times, throughput, speedup, efficiency and cost.
+
+    Args:
+        points: Output of ``shown_points``.
+        noun: Name of a device.
+        clock: Speedup and efficiency are by it.
+    """
+    return _table(points, OF_SCALING, "Scaling", noun, clock)
 
 
 def use_of(points: pd.DataFrame, columns: Sequence[str], noun: str) -> Table | None:
@@ -113,8 +144,11 @@ def hours_name(noun: str) -> str:
     return "GPU-hours" if noun == "GPU" else "device-hours"
 
 
-def _table(points: pd.DataFrame, columns: Sequence[str], caption: str, noun: str) -> Table:
-    unit, seconds = _unit(points["wall_seconds"].max())
+def _table(
+    points: pd.DataFrame, columns: Sequence[str], caption: str, noun: str, clock: Clock = "throughput"
+) -> Table:
+    unit, seconds = time_unit(points["wall_seconds"].max())
+    memory, size = ("MB", 1e6) if points["peak_memory_bytes"].max() < _GB else ("GB", _GB)
 
     def plain(name: str, form: Callable[[float], str], scale: float = 1.0) -> Callable[[pd.Series], Cell]:
         return lambda row: Cell("–" if pd.isna(row[name]) else form(row[name] * scale))
@@ -126,13 +160,16 @@ def _table(points: pd.DataFrame, columns: Sequence[str], caption: str, noun: str
         "devices": (name_devices("devices", noun), plain("devices", "{:.0f}".format)),
         "nodes": ("nodes", plain("nodes", "{:.0f}".format)),
         "n": ("n", plain("n", "{:.0f}".format)),
-        "wall_seconds": (f"run ({unit})", bounded("wall_seconds", format_3sig, 1 / seconds)),
+        "wall_seconds": (f"total time ({unit})", bounded("wall_seconds", format_3sig, 1 / seconds)),
         "throughput_samples_per_second": (
-            "samples/s",
+            f"samples/s, {CLOCKS['throughput']}",
             bounded("throughput_samples_per_second", format_3sig),
         ),
-        "speedup": ("speedup", bounded("speedup", format_ratio)),
-        "parallel_efficiency": ("efficiency", bounded("parallel_efficiency", "{:.2f}".format)),
+        "speedup": (f"speedup, {CLOCKS[clock]}", bounded("speedup", format_ratio)),
+        "parallel_efficiency": (
+            f"efficiency, {CLOCKS[clock]}",
+            bounded("parallel_efficiency", "{:.2f}".format),
+        ),
         "device_hours": (hours_name(noun), plain("device_hours", format_3sig)),
         "mean_utilization": ("utilization, mean", plain("mean_utilization", lambda it: percent(it, 0))),
         "lowest_utilization": (
@@ -140,8 +177,8 @@ def _table(points: pd.DataFrame, columns: Sequence[str], caption: str, noun: str
             plain("lowest_utilization", lambda it: percent(it, 0)),
         ),
         "peak_memory_bytes": (
-            name_devices("memory a device (GB)", noun),
-            plain("peak_memory_bytes", format_3sig, 1 / _GB),
+            name_devices(f"memory a device ({memory})", noun),
+            plain("peak_memory_bytes", format_3sig, 1 / size),
         ),
         "loader_wait_fraction": ("wait for data", plain("loader_wait_fraction", percent)),
         "energy_joules": ("energy of a run (kJ)", plain("energy_joules", format_3sig, 1e-3)),
@@ -159,16 +196,21 @@ def _table(points: pd.DataFrame, columns: Sequence[str], caption: str, noun: str
     )
 
 
-def method_text(results: ExperimentResults) -> str:
-    """Return sentences on how the figures were made, and what the speedups are relative to."""
-    points = shown_points(results)
+def method_text(results: ExperimentResults, clock: Clock) -> str:
+    """Return sentences on how the figures were made, and what the speedups are relative to.
+
+    Args:
+        results: The study.
+        clock: Speedup and efficiency are by it.
+    """
+    points = shown_points(results, clock)
     series = str(points["series"].iloc[0])
     unmeasured = results.unmeasured
     left_out = unmeasured.loc[unmeasured["series"] == series, "devices"].tolist()
     further = ""
     if results.choice is not None and left_out:
         further = _not_measured(results.choice, series, left_out)
-    return name_devices(_method(points) + further, results.noun)
+    return name_devices(" ".join(_method(points, clock)) + further, results.noun)
 
 
 def _not_measured(choice: ChoiceSummary, series: str, left_out: Sequence[int]) -> str:
@@ -180,33 +222,40 @@ def _not_measured(choice: ChoiceSummary, series: str, left_out: Sequence[int]) -
     )
 
 
-def _method(points: pd.DataFrame) -> str:
-    """Return two sentences on how the figures were made, and what the speedups are relative to."""
-    intervals = "95 % intervals by Student's t on logarithms; one run has no interval"
-    timed = "" if points["throughput_samples_per_second"].isna().all() else ", timed after the warm-up steps"
-    first = f"Each row is the geometric mean of n runs, each a separate job{timed}; {intervals}"
+def _method(points: pd.DataFrame, clock: Clock) -> Iterator[str]:
+    """Yield sentences on how the figures were made, and what the speedups are relative to."""
+    yield (
+        "Each row is the geometric mean of n runs, each a separate job; 95 % intervals by Student's t on "
+        "logarithms; one run has no interval."
+    )
     base = points[points["devices"] == points["baseline_devices"]]
     if base.empty or points["speedup"].isna().all():
-        return f"{first}. There is no baseline, and so no speedup."
-    reference = base.iloc[0]
-    where = count_devices(int(reference["devices"]))
-    rate = reference["throughput_samples_per_second"]
-    if pd.isna(rate):
-        absolute = f"{where}, {format_3sig(reference['wall_seconds'])} s a run, {OF_WALLS}"
+        yield "There is no baseline, and so no speedup."
     else:
-        absolute = f"{where}, {format_3sig(rate)} samples/s"
-    others = int(points["n_not_comparable"].sum()) if "n_not_comparable" in points else 0
-    left_out = f", and leave out {others} runs under other conditions" if others else ""
-    relative = f"{first}. Speedup and efficiency are relative to {absolute}{left_out}"
+        reference, by_time = base.iloc[0], clock == "total time"
+        compared = "total times of whole runs" if by_time else "the throughput of training steps"
+        unit, seconds = time_unit(reference["wall_seconds"])
+        absolute = (
+            f"{format_3sig(reference['wall_seconds'] / seconds)} {unit}"
+            if by_time
+            else f"{format_3sig(reference['throughput_samples_per_second'])} samples/s"
+        )
+        others = int(points["n_not_comparable"].sum()) if "n_not_comparable" in points else 0
+        left_out = f", and leave out {others} runs under other conditions" if others else ""
+        where = count_devices(int(reference["devices"]))
+        yield f"Speedup and efficiency compare {compared}, relative to {where}, {absolute}{left_out}."
     if points["wall_seconds"].isna().all():
-        return f"{relative}; the time and the device-hours of a whole run are not known."
-    return f"{relative}; times and device-hours are of whole runs, start-up and evaluation included."
+        yield "Total times and device-hours are unknown: no run is a whole one."
+    else:
+        yield "Total times and device-hours are of whole runs, start-up and evaluation included."
+    if points["throughput_samples_per_second"].notna().any():
+        yield "Steps are timed after the warm-up."
 
 
-def _unit(longest: float) -> tuple[str, float]:
+def time_unit(longest: float) -> tuple[str, float]:
     """Return the unit that whole runs are read in, and its seconds."""
     for unit, seconds in _UNITS[:-1]:
-        if not longest / seconds >= _MANY:
+        if not longest / seconds >= _MANY:  # also if unknown
             return unit, seconds
     return _UNITS[-1]
 

@@ -11,10 +11,14 @@ import pandas as pd
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.proposal.markup import Block, Grid, Paragraph
 from scalewise.analysis.proposal.proposal_spec import ProposalSpec
-from scalewise.analysis.proposal.table import method_text, shown_points
+from scalewise.analysis.proposal.table import CLOCKS, method_text, shown_points, time_unit
 from scalewise.analysis.proposal.totals import find_totals
 from scalewise.analysis.requirement import (
+    Clock,
+    clock_of,
+    dominating_startup,
     find_doublings,
+    largest_startup,
     plural_of,
     requirement_sentences,
     unmet,
@@ -24,7 +28,6 @@ from scalewise.plan.config.experiment import AnyExperiment, Experiment
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import (
     counts_listed,
-    duration_text,
     format_3sig,
     format_ratio,
     listed,
@@ -36,9 +39,6 @@ from scalewise.records import CPU_PROCESS
 
 MAX_NAMED = 6
 """Hosts or jobs that a sentence names; provenance.json has all."""
-
-MOST_STARTUP = 0.5
-"""Share of a run from which on its start-up dominates it."""
 
 _PARALLELISM = {
     "ddp": "data-parallel by PyTorch's DistributedDataParallel: every device holds the whole model and "
@@ -77,9 +77,15 @@ class Study:
         return self.experiment.scaling == "strong" or isinstance(self.experiment, Experiment)
 
     @property
+    def clock(self) -> Clock:
+        """What speedups and efficiencies are by."""
+        requirement = self.spec.requirement
+        return clock_of(requirement, self.results.points, is_fixed_work=self.is_fixed_work)
+
+    @property
     def points(self) -> pd.DataFrame:
         """The points of the table and the figures."""
-        return shown_points(self.results)
+        return shown_points(self.results, self.clock)
 
     @property
     def runs(self) -> pd.DataFrame:
@@ -186,27 +192,22 @@ def _case(study: Study) -> Text:
 
 
 def _method(study: Study) -> Text:
-    return _said(method_text(study.results))
+    return _said(method_text(study.results, study.clock))
 
 
 def _startup(study: Study) -> Text:
-    if "startup_seconds" not in study.points or "wall_seconds" not in study.points:
-        return Text(missing="No start-up time is known.")
-    known = study.points.dropna(subset=["startup_seconds", "wall_seconds"])
-    if known.empty:
+    row = largest_startup(study.points)
+    if row is None:
         reason = "no run is a whole one" if study.experiment.steps is not None else "no run has recorded it"
         return Text(missing=f"The share of the start-up in a run is unknown: {reason}.")
-    known = known.assign(share=known["startup_seconds"] / known["wall_seconds"]).sort_values("share")
-    row = known.iloc[-1]
-    dominates = float(row["share"]) >= MOST_STARTUP
-    share = percent_in_digits(float(row["share"]))
-    where = count_devices(int(row["devices"]), study.results.noun)
-    run = duration_text(float(row["wall_seconds"]))
+    dominates = dominating_startup(study.points)
+    unit, seconds = time_unit(row["wall_seconds"])
+    parts = " of ".join(format_3sig(row[name] / seconds) for name in ("startup_seconds", "wall_seconds"))
     return _said(
-        f"The start-up, until the second step, takes at most {share} of a run: "
-        f"{format_3sig(float(row['startup_seconds']))} s of {run} on {where}.",
+        f"The start-up, until the second step, takes at most {percent_in_digits(row['share'])} of a run: "
+        f"{parts} {unit} on {count_devices(int(row['devices']), study.results.noun)}.",
         "" if dominates else "It does not dominate the time of any run.",
-        missing=f"The start-up takes {share} of the shortest run. Make the runs longer." if dominates else "",
+        missing=dominates,
     )
 
 
@@ -223,13 +224,15 @@ def _answer(study: Study) -> Text:
         bounds = [f"{format_ratio(row[f'speedup_{end}'])}" for end in ("low", "high") if row["n"] > 1]
         interval = f" ({' to '.join(bounds)})" if bounds else ""
         measured = (
-            f"They are {format_ratio(row['speedup'])} times as fast as {count_devices(base, results.noun)}"
-            f"{interval}, at a parallel efficiency of {row['parallel_efficiency']:.2f}."
+            f"By {CLOCKS[study.clock]} they are {format_ratio(row['speedup'])} times as fast as "
+            f"{count_devices(base, results.noun)}{interval}, at a parallel efficiency of "
+            f"{row['parallel_efficiency']:.2f}."
         )
     rule, further, doubt = (
         name_devices(card.get(key) or "", results.noun) for key in ("rule", "next", "reason")
     )
-    return _said(use, measured, f"Our rule: {rule}" if rule else "", further, doubt)
+    clock = CLOCKS["throughput"] if results.decision.get("measure") == "throughput" else "time to the target"
+    return _said(use, measured, f"Our rule, by {clock}: {rule}" if rule else "", further, doubt)
 
 
 def _requirement(study: Study) -> Text:
@@ -242,7 +245,7 @@ def _requirement(study: Study) -> Text:
     if not found:
         what = plural_of(requirement, study.results.noun)
         return Text(missing=f"No measured point has twice the {what} of another. Add one to `devices`.")
-    sentences = requirement_sentences(requirement, found, study.results.noun)
+    sentences = requirement_sentences(requirement, found, study.results)
     by_throughput = requirement.by == "total_time" and found[0].by == "throughput"
     missing = (
         "Total times of equal work are unknown. Measure whole runs of one length." if by_throughput else ""
