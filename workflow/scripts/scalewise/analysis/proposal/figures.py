@@ -33,7 +33,7 @@ class LinearFigure:
         column: A column of the points.
         label: Name of the vertical axis.
         subject: The quantity, for a sentence.
-        with_clock: It is by the clock of the points.
+        with_clock: The quantity is by the clock of the points.
     """
 
     column: str

@@ -48,7 +48,7 @@ class Picture:
 
     Args:
         name: Name of its file.
-        subject: Its contents, for a sentence.
+        subject: The contents, for a sentence.
     """
 
     name: str

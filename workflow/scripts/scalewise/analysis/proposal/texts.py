@@ -78,7 +78,7 @@ class Study:
 
     @property
     def clock(self) -> Clock:
-        """What speedups and efficiencies are by."""
+        """The clock of speedups and efficiencies."""
         requirement = self.spec.requirement
         return clock_of(requirement, self.results.points, is_fixed_work=self.is_fixed_work)
 

@@ -303,7 +303,7 @@ def billed_units(weights: str, resources: Mapping[str, float], *, largest: bool)
     Source: slurm.conf, "TRESBillingWeights": a weight of memory is per MB, or per the unit behind it.
 
     Args:
-        weights: As in ``CPU=1.0,Mem=0.25G,GRES/gpu=15.0``.
+        weights: Text such as ``CPU=1.0,Mem=0.25G,GRES/gpu=15.0``.
         resources: Amounts by lower-case name, memory in MB.
         largest: Whether the largest resource counts (PriorityFlags=MAX_TRES), or the sum.
     """
