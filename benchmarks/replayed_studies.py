@@ -20,7 +20,7 @@ import pandas as pd
 from scalewise.analysis.analysis_spec import THROUGHPUT, AnalysisSpec
 from scalewise.analysis.conclusion import Conclusion, conclude
 from scalewise.analysis.decision.decision import Decision
-from scalewise.analysis.rounds.judge_round import ChoiceTerms, choose
+from scalewise.analysis.rounds.judge_round import ChoiceTerms, StudySoFar, choose
 from scalewise.analysis.rounds.repeats import judge
 from scalewise.analysis.tables import RUN_COLUMNS, Tables
 from scalewise.plan.config.experiment import AnyExperiment, DecisionRule, Repeats, read_experiment
@@ -252,7 +252,7 @@ def chosen_study(replay: Replay) -> Answer:
             for repeat in range(1, n + 1)
         }
         spending = Spending(seconds, replay.device_hours(repeats))
-        return choose(experiment, terms, number, found, asked, spending, nowhere)
+        return choose(StudySoFar(experiment, terms, asked, found, spending, nowhere), number)
 
     return _walk(replay, experiment, judged)
 

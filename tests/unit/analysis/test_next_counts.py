@@ -14,14 +14,10 @@ from tests.unit.analysis.planted_tables import make_runs
 from scalewise.analysis.decision.card import Card
 from scalewise.analysis.decision.decision import Decision
 from scalewise.analysis.decision.walk import NONE
-from scalewise.analysis.rounds.chosen_devices import (
-    Candidate,
-    NextRuns,
-    SeriesSoFar,
-    next_runs,
-)
+from scalewise.analysis.rounds.chosen_devices import NextRuns, next_runs
 from scalewise.analysis.rounds.likely_answers import RunTimes, answers
 from scalewise.analysis.rounds.overhead_model import PredictedEfficiency
+from scalewise.analysis.rounds.possible_speeds import Candidate, SeriesSoFar
 from scalewise.plan.config.experiment import DecisionRule, Repeats
 from scalewise.plan.runs.rounds import FIRST_OF_BASELINE
 

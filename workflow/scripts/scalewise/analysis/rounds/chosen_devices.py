@@ -10,20 +10,17 @@ then the answer gets the repeats of the configuration, and after that what the d
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from statistics import fmean, median, variance
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtrit
 from sklearn.metrics import mutual_info_score
 
-from scalewise.analysis.decision.decision import Decision
 from scalewise.analysis.decision.walk import NONE, Answers, Array, Indices
-from scalewise.analysis.rounds.likely_answers import RunTimes, answers
-from scalewise.analysis.rounds.overhead_model import MeasuredSpeed, OverheadModel, PredictedEfficiency
+from scalewise.analysis.rounds.likely_answers import answers
+from scalewise.analysis.rounds.possible_speeds import DRAWS, SEED, PossibleSpeeds, SeriesSoFar
 from scalewise.analysis.rounds.repeats import further
-from scalewise.analysis.statistics.intervals import CONFIDENCE, ENOUGH_REPEATS, geometric_interval
+from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS, geometric_interval
 from scalewise.plan.config.experiment import DecisionRule, Repeats
 from scalewise.plan.runs.rounds import (
     FIRST_OF_BASELINE,
@@ -36,61 +33,10 @@ from scalewise.plan.runs.rounds import (
 SURPRISE = 0.05
 """Probability of so slow a run by what the other counts show, below which it is made once more."""
 
-DRAWS = 4000
-SEED = 1
-PRIOR_SCATTER, PRIOR_FREEDOM = 0.02, 2.0
-"""Standard deviation of the logarithm of a run's speed before repeats are known, worth so many of them:
-published repeats scatter by 0.3 to 0.6 %, processes on a busy machine by up to 10 %."""
 SLICES = 8
 """Equally probable speeds of a count that are told apart when it is asked what they tell of the answer."""
 BAND = (0.025, 0.975)
 """Quantiles of the possibilities that are shown of a count that was not measured."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A device count that may be measured.
-
-    Args:
-        devices: Devices of a run.
-        nodes: Nodes that they fill.
-        billed: Devices that are paid.
-        samples: Samples of one optimizer step.
-        queue_minutes: Usual wait.
-    """
-
-    devices: int
-    nodes: int
-    billed: float
-    samples: int
-    queue_minutes: float = 0.0
-
-
-@dataclass(frozen=True)
-class SeriesSoFar:
-    """A series with what was measured of it.
-
-    Args:
-        series: Name of the series.
-        candidates: Counts that may be the answer, fewest devices first.
-        asked: Devices -> repeats that were asked for or found.
-        speeds: Devices -> speed of each completed run.
-        train_seconds: Devices -> seconds of training of each of these.
-        other_seconds: Devices -> seconds of each run beside its training: start-up and evaluation.
-        decision: Decision on the measured points alone.
-        ended_by_steps: A run trains a number of steps, and not a number of samples.
-        predicted: Efficiencies that were predicted, by devices.
-    """
-
-    series: str
-    candidates: Sequence[Candidate]
-    asked: Mapping[int, int]
-    speeds: Mapping[int, Sequence[float]]
-    train_seconds: Mapping[int, Sequence[float]]
-    other_seconds: Mapping[int, Sequence[float]]
-    decision: Decision
-    ended_by_steps: bool
-    predicted: Mapping[int, PredictedEfficiency]
 
 
 Wanted = dict[int, tuple[Verdict, int]]
@@ -121,20 +67,14 @@ def next_runs(
         repeats: Fewest repeats of what the answer rests on, and the most of any point.
         affordable: Whether one more run on so many devices fits into what may be spent.
     """
-    # what was tried and gave no speed is none to choose among, nor to wait for
-    candidates = [
-        each
-        for place, each in enumerate(series.candidates)
-        if place == 0 or series.speeds.get(each.devices) or not series.asked.get(each.devices)
-    ]
-    base = candidates[0].devices if candidates else None
-    wanted: Wanted = {}
-    if base is None or not series.speeds.get(base):
+    base, speeds = series.base, PossibleSpeeds.of(series, scaling, repeats)
+    if speeds is None or base is None:
+        wanted: Wanted = {}
         if base is not None and series.asked.get(base, 0) < FIRST_OF_BASELINE:
             wanted = {base: ("baseline", FIRST_OF_BASELINE)}
         # else none of them completed: nothing can be held against it
         return NextRuns(wanted, SeriesChoice(series=series.series, devices=None, other_answer=1.0))
-    possible = _Possibilities.of(replace(series, candidates=candidates), rule, scaling, repeats)
+    possible = _Possibilities.of(series, speeds, rule, repeats)
     other = float(possible.chances.sum())
     choice = SeriesChoice(
         series=series.series,
@@ -230,19 +170,11 @@ class _Possibilities:
     surprising: Sequence[int]
 
     @classmethod
-    def of(cls, series: SeriesSoFar, rule: DecisionRule, scaling: str, repeats: Repeats) -> _Possibilities:
-        counts = [each.devices for each in series.candidates]
-        model = OverheadModel.before_measuring(
-            counts, [each.nodes for each in series.candidates], scaling, series.predicted
-        )
-        known = {index: speeds for index, each in enumerate(counts) if (speeds := series.speeds.get(each))}
-        measured = {
-            index: MeasuredSpeed(fmean(map(math.log, speeds)), len(speeds)) for index, speeds in known.items()
-        }
-        scatter, freedom = _scatter(list(known.values()))
-        generator = np.random.default_rng(SEED)
-        log_speeds = model.log_speeds(measured, scatter, freedom, generator, DRAWS)
-        times = _run_times(series, scatter, repeats.min)
+    def of(
+        cls, series: SeriesSoFar, speeds: PossibleSpeeds, rule: DecisionRule, repeats: Repeats
+    ) -> _Possibilities:
+        model, measured, times, log_speeds = speeds.model, speeds.measured, speeds.times, speeds.log_speeds
+        counts = [int(each) for each in model.devices]
         given = answers(log_speeds, model.devices, rule, times)
         only = np.isin(np.arange(len(counts)), list(measured))
         without = answers(log_speeds, model.devices, rule, times, only)
@@ -267,7 +199,7 @@ class _Possibilities:
                 counts[index]
                 for index, each in measured.items()
                 if index > 0 and each.n == 1 and index != likeliest
-                if _is_wild(index, model, measured, (scatter, freedom), rule, times)
+                if _is_wild(index, speeds, rule)
             ],
         )
 
@@ -346,31 +278,21 @@ class _Possibilities:
         return found
 
 
-def _is_wild(
-    index: int,
-    model: OverheadModel,
-    measured: Mapping[int, MeasuredSpeed],
-    scatter: tuple[float, float],
-    rule: DecisionRule,
-    times: RunTimes,
-) -> bool:
+def _is_wild(index: int, speeds: PossibleSpeeds, rule: DecisionRule) -> bool:
     """Whether a count's only run is so slow that the others make it improbable, and decides by that.
 
     Args:
         index: Place of the count among the candidates.
-        model: The model before anything was measured.
-        measured: Speeds of all measured counts, by index.
-        scatter: Standard deviation of the logarithm of a run's speed, and its degrees of freedom.
+        speeds: Those of all candidates.
         rule: The criteria.
-        times: Lengths of whole runs.
     """
-    places = sorted(measured)
-    here, known = places.index(index), model.among(places)
-    others = {places.index(place): each for place, each in measured.items() if place != index}
-    expected = known.log_speeds(others, *scatter, np.random.default_rng(SEED), DRAWS)
-    if float((expected[:, here] <= measured[index].log_speed).mean()) > SURPRISE:
+    places = sorted(speeds.measured)
+    here, known = places.index(index), speeds.model.among(places)
+    others = {places.index(place): each for place, each in speeds.measured.items() if place != index}
+    expected = known.log_speeds(others, *speeds.scatter, np.random.default_rng(SEED), DRAWS)
+    if float((expected[:, here] <= speeds.measured[index].log_speed).mean()) > SURPRISE:
         return False
-    would_be = answers(expected, known.devices, rule, times.among(places)).index == here
+    would_be = answers(expected, known.devices, rule, speeds.times.among(places)).index == here
     return float(would_be.mean()) > OTHER_ANSWER
 
 
@@ -405,37 +327,3 @@ def _chances(
     last = len(devices) - 1 - before[:, ::-1].argmax(axis=1)
     np.add.at(chances, last[blamed], 1 / draws)
     return chances
-
-
-def _scatter(samples: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """Standard deviation of the logarithm of a run's speed over all points, and its degrees of freedom."""
-    squares = sum(
-        variance([math.log(value) for value in each]) * (len(each) - 1) for each in samples if len(each) > 1
-    )
-    freedom = sum(len(each) - 1 for each in samples)
-    whole = PRIOR_FREEDOM + freedom
-    return math.sqrt((PRIOR_FREEDOM * PRIOR_SCATTER**2 + squares) / whole), whole
-
-
-def _run_times(series: SeriesSoFar, scatter: float, repeats: int) -> RunTimes:
-    """The length of a run on each candidate, by those that were made.
-
-    Args:
-        series: The measurements so far.
-        scatter: Standard deviation of the logarithm of one run's speed.
-        repeats: Runs that the answer is going to rest on.
-    """
-    base = series.candidates[0]
-    speeds, trained = series.speeds[base.devices], series.train_seconds.get(base.devices, ())
-    work = median(rate * seconds for rate, seconds in zip(speeds, trained, strict=True)) if trained else 0.0
-    others = [seconds for each in series.other_seconds.values() for seconds in each]
-    scale = [each.samples / base.samples if series.ended_by_steps else 1.0 for each in series.candidates]
-    # as ``next_value_bound`` will see it
-    reach = float(stdtrit(repeats - 1, CONFIDENCE)) * math.sqrt(1 + 1 / repeats)
-    return RunTimes(
-        fixed_seconds=median(others) if others else 0.0,
-        work=np.array(scale) * work,
-        billed=np.array([each.billed for each in series.candidates]),
-        queue_seconds=60 * np.array([each.queue_minutes for each in series.candidates]),
-        next_over_median=math.exp(reach * scatter),
-    )

@@ -14,8 +14,9 @@ from scalewise.analysis.comparison.comparable_runs import NEVER_MORE
 from scalewise.analysis.comparison.fingerprint import made_with
 from scalewise.analysis.comparison.gains import Measure, speeds
 from scalewise.analysis.conclusion import Conclusion, conclude, decide_on_series, relative_to_own
-from scalewise.analysis.rounds.chosen_devices import Candidate, SeriesSoFar, Wanted, next_runs
+from scalewise.analysis.rounds.chosen_devices import Wanted, next_runs
 from scalewise.analysis.rounds.overhead_model import PredictedEfficiency
+from scalewise.analysis.rounds.possible_speeds import Candidate, SeriesSoFar
 from scalewise.analysis.rounds.repeats import LEAST_COMPLETED, in_place_of_disturbed, judge
 from scalewise.analysis.statistics.intervals import geometric_interval
 from scalewise.analysis.tables import collect
@@ -60,15 +61,11 @@ def judge_round(
     name, spec = experiment.name, experiment.spec
     if not spec.has_rounds:
         raise RecordError(f"{name} has {spec.repeats.max} repeats of every point: there is nothing to judge.")
-    rule = spec.repeats
-    asked = requested_repeats(spec, known_rounds(spec, folder)[: number - 1])
     if spec.chooses_devices:
-        choice = ChoiceTerms.from_json(definition)
-        asked = _with_those_found(experiment, choice, asked, folder / "runs")
-        tables = collect(name, spec, folder / "runs", asked=asked)
-        spending = Spending.of(folder / "runs", experiment.billed_devices, all_reduces)
-        judged = choose(experiment, choice, number, conclude(experiment, tables), asked, spending, folder)
+        judged = choose(StudySoFar.before(number, definition, folder, all_reduces), number)
     else:
+        rule = spec.repeats
+        asked = requested_repeats(spec, known_rounds(spec, folder)[: number - 1])
         tables = collect(name, spec, folder / "runs", asked=asked)
         by_decision = rule.until_interval is None
         decision = conclude(experiment, tables).decision if by_decision else None
@@ -104,26 +101,59 @@ class ChoiceTerms:
         return cls(shapes, choice["launchers"], choice["run_minutes"], budget.get("device_hours"))
 
 
-def choose(
-    experiment: AnalysisSpec,
-    terms: ChoiceTerms,
-    number: int,
-    found: Conclusion,
-    asked: Mapping[str, int],
-    spending: Spending,
-    folder: Path,
-) -> Round:
-    """Judge an experiment that chooses its device counts.
+@dataclass(frozen=True)
+class StudySoFar:
+    """A study that chooses its device counts, with what is known of it.
 
     Args:
         experiment: The experiment, the way the plan defined it.
         terms: Shapes, launchers and the budget.
-        number: Number of the round, from 1.
+        asked: Repeats that are there or were requested, by the name of each point.
         found: The conclusion from the runs so far.
-        asked: Repeats that are there or were asked for, by the name of each point.
-        spending: Cost of the runs so far.
+        spending: Cost of these runs.
         folder: Results of the experiment, which may hold a prediction.
     """
+
+    experiment: AnalysisSpec
+    terms: ChoiceTerms
+    asked: Mapping[str, int]
+    found: Conclusion
+    spending: Spending
+    folder: Path
+
+    @classmethod
+    def before(
+        cls, number: int, definition: str, folder: Path, all_reduces: Sequence[AllReduceMeasurement]
+    ) -> StudySoFar:
+        """Read a study as the rounds before one have left it.
+
+        Args:
+            number: Number of that round, from 1.
+            definition: ``PlannedExperiment.rounds_definition``.
+            folder: Results of the experiment.
+            all_reduces: Those whose cost a budget counts.
+
+        Raises:
+            RecordError: A record is damaged.
+        """
+        experiment, terms = AnalysisSpec.from_json(definition), ChoiceTerms.from_json(definition)
+        spec, runs = experiment.spec, folder / "runs"
+        asked = requested_repeats(spec, known_rounds(spec, folder)[: number - 1])
+        asked = _with_those_found(experiment, terms, asked, runs)
+        tables = collect(experiment.name, spec, runs, asked=asked)
+        spending = Spending.of(runs, experiment.billed_devices, all_reduces)
+        return cls(experiment, terms, asked, conclude(experiment, tables), spending, folder)
+
+
+def choose(study: StudySoFar, number: int) -> Round:
+    """Judge a study that chooses its device counts.
+
+    Args:
+        study: The study before the round.
+        number: Number of the round, from 1.
+    """
+    experiment, terms, spending = study.experiment, study.terms, study.spending
+    found, asked = study.found, study.asked
     spec, rule = experiment.spec, experiment.spec.repeats
     purse = _Purse(terms, spending.device_hours, experiment.billed_devices)
     of_point = found.runs["run"].map(lambda run: parse_run_name(run)[0])
@@ -131,7 +161,7 @@ def choose(
     choices = []
     for options, mine in points_by_series(spec).items():
         names = {point.world_size: point.name for point in mine}
-        series = series_so_far(experiment, terms, options, found, asked, names, spending, folder)
+        series = series_so_far(study, options, names)
         own = found.scaling[found.scaling["series"] == series.series]
         terms_of_series = relative_to_own(spec.decision, own)
         following = next_runs(series, terms_of_series, spec.scaling, rule, purse.affords)
@@ -163,35 +193,22 @@ def choose(
     )
 
 
-def series_so_far(
-    experiment: AnalysisSpec,
-    terms: ChoiceTerms,
-    options: Options,
-    found: Conclusion,
-    asked: Mapping[str, int],
-    names: Mapping[int, str],
-    spending: Spending,
-    folder: Path,
-) -> SeriesSoFar:
+def series_so_far(study: StudySoFar, options: Options, names: Mapping[int, str]) -> SeriesSoFar:
     """The measurements of one series, and its decision on these alone.
 
     Args:
-        experiment: The experiment, the way the plan defined it.
-        terms: Shapes, launchers and the budget.
+        study: The study so far.
         options: Options of the series.
-        found: The conclusion from the runs so far.
-        asked: Repeats that are there or were asked for, by the name of each point.
         names: Names of the series' points, by devices.
-        spending: Cost of the runs so far.
-        folder: Results of the experiment, which may hold a prediction.
     """
+    experiment, found = study.experiment, study.found
     spec, name = experiment.spec, series_name(options)
     settings = settings_of(spec, options)
     runs = found.runs[found.runs["series"] == name]
     done = runs[runs["outcome"] == "completed"]
     # what cannot be trained is no candidate, and no baseline
     impossible = set(runs["devices"]) - set(runs.loc[~runs["outcome"].isin(NEVER_MORE), "devices"])
-    shapes = {shape.world_size: shape for shape in terms.shapes.values()}
+    shapes = {shape.world_size: shape for shape in study.terms.shapes.values()}
     candidates = [
         Candidate(
             devices=devices,
@@ -212,19 +229,19 @@ def series_so_far(
     }
     others = {}
     for devices, point in at.items():
-        seconds = point.loc[rates[devices].index, "run"].map(spending.seconds)
+        seconds = point.loc[rates[devices].index, "run"].map(study.spending.seconds)
         others[devices] = [float(rest) for rest in (seconds - trained[devices]).dropna() if rest >= 0]
     predicted = {
         devices: PredictedEfficiency(
             point.efficiency, point.speedup_low / devices, point.speedup_high / devices, point.interpolated
         )
-        for (series, shape), point in read_predictions(folder).items()
+        for (series, shape), point in read_predictions(study.folder).items()
         if series == name and (devices := shape.world_size) > 1 and devices in names
     }
     return SeriesSoFar(
         series=name,
         candidates=candidates,
-        asked={devices: asked[point] for devices, point in names.items()},
+        asked={devices: study.asked[point] for devices, point in names.items()},
         speeds={devices: rate.tolist() for devices, rate in rates.items() if len(rate)},
         train_seconds={devices: seconds.fillna(0.0).tolist() for devices, seconds in trained.items()},
         other_seconds=others,
