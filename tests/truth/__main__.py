@@ -27,6 +27,8 @@ sys.path[:0] = [str(Path(__file__).parents[2] / "workflow" / "scripts")]
 
 # ruff: noqa: E402  the path comes first
 from tests.truth.causes import FALSE, FOUND, cause_rates
+from tests.truth.partitions import CASES
+from tests.truth.partitions import rates as partition_rates
 from tests.truth.studies import (
     DOUBLED,
     SERIES,
@@ -43,6 +45,7 @@ from scalewise.analysis.comparison.gains import gains
 from scalewise.analysis.decision.choice import verdict
 from scalewise.analysis.decision.decision import decide
 from scalewise.analysis.laws import fit_laws
+from scalewise.analysis.partitions.points import AIMS
 from scalewise.analysis.rounds.repeats import judge as judge_repeats
 from scalewise.analysis.rounds.repeats import judge_point
 from scalewise.analysis.scaling import known_columns, option_table, scaling_table
@@ -148,8 +151,14 @@ def main() -> int:
             "false cause": pool.submit(cause_rates, tuple(FALSE), CAUSES_A_CELL),
             "found": pool.submit(cause_rates, tuple(FOUND), CAUSES_A_CELL),
         }
+        across = {
+            (case, n): pool.submit(partition_rates, case, UP_TO_SCATTER, n, STUDIES_A_CELL, SEED)
+            for case in CASES
+            for n in REPEATS[:2]
+        }
         found = dict(zip(cells, pool.map(verdicts, cells), strict=True))
         rates = {kind: each.result() for kind, each in causes.items()}
+        of_partitions = {cell: each.result() for cell, each in across.items()}
     ns = [f"n = {n}" for n in REPEATS]
     _show(
         "Shown to be worth its devices",
@@ -170,6 +179,7 @@ def main() -> int:
     swapped, excess = swapped_series(6)
     _show("Six equal series", ["another chosen", "excess"], [[f"{swapped:.1%}", f"{excess:+.1%}"]])
     _show("Causes", ["truth", "scatter", *ns], cause_rows(rates))
+    _show("Partitions", ["truth", "n", *AIMS], partition_rows(of_partitions))
     missed = [
         f"{cell}: {share(counts, 'wrong'):.1%} silently wrong"
         for cell, counts in found.items()
@@ -180,6 +190,12 @@ def main() -> int:
         f"{number} equal options: {rate:.1%}" for number, rate in options.items() if rate > 2 * MOST_WRONG
     ]
     missed += [f"equal series: {swapped:.1%}"] if swapped > 2 * MOST_WRONG else []
+    missed += [
+        f"{case}, n = {n}, by {aim}: {counts[f'{aim}: wrong']} of {STUDIES_A_CELL} silently wrong"
+        for (case, n), counts in of_partitions.items()
+        for aim in AIMS
+        if counts[f"{aim}: wrong"] > MOST_WRONG * STUDIES_A_CELL
+    ]
     for line in missed:
         print(f"missed: {line}", file=sys.stderr)
     return 1 if missed else 0
@@ -248,6 +264,19 @@ def disturbed_decisions(found: Mapping[Cell, Counter[str]]) -> Iterator[list[str
             for scatter in SCATTERS[:2]:
                 cells = [_wrong(found[Cell(study, scatter, n, how)]) for n in REPEATS]
                 yield [how, study, f"{scatter:.0%}", *cells]
+
+
+def partition_rows(found: Mapping[tuple[str, int], Counter[str]]) -> Iterator[list[str]]:
+    """Answers across partitions that are right, open and silently wrong, in per cent."""
+    for (case, n), counts in found.items():
+        cells = [
+            " / ".join(
+                str(round(100 * counts[f"{aim}: {verdict}"] / STUDIES_A_CELL))
+                for verdict in ("right", "cannot tell", "wrong")
+            )
+            for aim in AIMS
+        ]
+        yield [case, str(n), *cells]
 
 
 def _joined(rates: Sequence[float], digits: int = 0) -> str:

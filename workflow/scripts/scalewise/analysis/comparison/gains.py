@@ -229,11 +229,11 @@ def target_contrast(point: pd.DataFrame, than: pd.DataFrame) -> Ratio | None:
     if ratio is None:
         return None
     factor = spent_in_vain(than) / spent_in_vain(point)
-    error = math.hypot(ratio.standard_error, _error_of_success(point), _error_of_success(than))
+    error = math.hypot(ratio.standard_error, error_of_success(point), error_of_success(than))
     return replace(ratio, log_mean=ratio.log_mean + math.log(factor), standard_error=error)
 
 
-def _error_of_success(runs: pd.DataFrame) -> float:
+def error_of_success(runs: pd.DataFrame) -> float:
     """Return the standard error of the logarithm of ``spent_in_vain``, from the share of runs that succeed.
 
     With a share p of n runs, the factor is 1 + r (1 - p) / p, where r is the time of a failure over that of

@@ -81,6 +81,11 @@ def sentence(name: str, noun: str = "device", **values: Any) -> str:
         noun: ``GPU``, ``CPU process`` or ``device``.
         values: Values by their names in the template.
     """
+    return fill(SENTENCES[name], noun, **values)
+
+
+def fill(template: str, noun: str = "device", **values: Any) -> str:
+    """Return a template with its values; see ``sentence``."""
 
     def filled(place: re.Match[str]) -> str:
         key, form = place.groups()
@@ -89,4 +94,4 @@ def sentence(name: str, noun: str = "device", **values: Any) -> str:
             return count_devices(int(value), noun)
         return FORMS[form](value) if form else str(value)
 
-    return _PLACE.sub(filled, SENTENCES[name])
+    return _PLACE.sub(filled, template)

@@ -1,0 +1,372 @@
+"""The answer across partitions as a card: which partition to use, why, and how sure that is.
+
+The terminal, the page and partitions.json show the same fields.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from scalewise.analysis.comparison.comparability import accuracy_lost, differences, named
+from scalewise.analysis.comparison.comparable_runs import NEVER_MORE
+from scalewise.analysis.decision.card import options_text
+from scalewise.analysis.decision.card_figures import range_text
+from scalewise.analysis.partitions.answer import AimAnswer, PartitionAnswer, Rival, Status
+from scalewise.analysis.partitions.points import Aim, Place
+from scalewise.analysis.partitions.wording import CLOCKS, GOALS, SENTENCES, UNITS, sentence
+from scalewise.analysis.statistics.intervals import Interval
+from scalewise.analysis.statistics.ratios import Ratio
+from scalewise.plan.config.shape import count_devices
+from scalewise.plan.formatting import (
+    HOUR,
+    MINUTE,
+    format_3sig,
+    format_ratio,
+    goal_text,
+    listed,
+    pluralize,
+    points_text,
+)
+
+Certainty = Literal["Clear", "Likely", "Doubtful", "Open"]
+
+OF_DEVICES = frozenset({"device model", "CPU model", "accelerator"})
+"""Conditions in which partitions are meant to differ; the limits of a GPU's power and clocks are others."""
+
+MOST_NAMED = 3
+"""Points that may be as good, in one sentence; the table has all."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """The best point by one aim.
+
+    Args:
+        aim: The aim.
+        label: Name of the aim, such as ``the shortest time``.
+        place: The point in words; several if the runs leave the device count open.
+        text: Amount with its unit.
+        interval: 95 % interval in the unit of ``text``; empty if unknown.
+        relation: The best of the other partitions in comparison with it.
+        status: Whether the partition is shown to be the best.
+    """
+
+    aim: Aim
+    label: str
+    place: str
+    text: str
+    interval: str
+    relation: str
+    status: Status
+
+
+@dataclass(frozen=True)
+class PartitionCard:
+    """The answer across partitions, in fields.
+
+    Args:
+        verdict: Partition to use and the reason, in a sentence or two.
+        certainty: Certainty of the verdict.
+        reason: Sentence on the doubt; empty for a clear answer.
+        rows: The best point by each aim, the one that decides first.
+        basis: Compared time, and number of runs.
+        rule: Sentence on what counts as a difference.
+        action: Next step of the user; empty if there is none.
+        not_compared: Points that cannot be chosen, and why, a sentence each.
+        cautions: Weaknesses of the answer, a sentence each.
+    """
+
+    verdict: str
+    certainty: Certainty
+    reason: str = ""
+    rows: list[Row] = field(default_factory=list)
+    basis: str = ""
+    rule: str = ""
+    action: str = ""
+    not_compared: list[str] = field(default_factory=list)
+    cautions: list[str] = field(default_factory=list)
+
+
+def partition_card(found: PartitionAnswer) -> PartitionCard:
+    """Return the card of an answer across partitions."""
+    return _Writer(found).card()
+
+
+class _Writer:
+    def __init__(self, found: PartitionAnswer) -> None:
+        self.found, self.points = found, found.points
+        self.noun, self.gain = found.points.noun, 100 * found.points.min_gain
+        aims = [each for each in found.aims.values() if each.best is not None]
+        self.aims = sorted(aims, key=lambda each: each.aim != found.by)
+        self.deciding = [each for each in self.aims if found.by in (None, each.aim)]
+
+    def card(self) -> PartitionCard:
+        excluded = [
+            sentence("misses", self.noun, place=self.place(place), misses=", ".join(point.misses))
+            for place, point in self.points.points.items()
+            if point.misses
+        ]
+        not_compared = [*excluded, *self.points.not_compared.values()]
+        if not self.deciding:
+            reason = "none allowed" if self.points.points else "none measured"
+            if self.points.candidates and self.found.by:
+                reason = "no answer"
+            return PartitionCard(SENTENCES["no answer"], "Open", SENTENCES[reason], not_compared=not_compared)
+        certainty, reason = self.certainty()
+        return PartitionCard(
+            verdict=self.verdict(),
+            certainty=certainty,
+            reason=reason,
+            rows=[self.row(each) for each in self.aims],
+            basis=self.basis(),
+            rule=sentence("rule", gain=self.gain),
+            action=self.action(),
+            not_compared=not_compared,
+            cautions=list(self.cautions()),
+        )
+
+    # --- the verdict
+
+    def verdict(self) -> str:
+        decided = [each for each in self.deciding if each.partition_status in ("clear", "equal")]
+        partitions: dict[str, list[AimAnswer]] = {}
+        for each in decided:
+            assert each.best is not None
+            partitions.setdefault(each.best.partition, []).append(each)
+        sentences = []
+        if len(partitions) == 1 and len(decided) == len(self.deciding):
+            sentences.append(self.use(self.places(decided), decided[0]))
+        elif partitions:
+            uses = [
+                sentence(
+                    "use for", place=self.places(group), goals=listed([GOALS[each.aim] for each in group])
+                )
+                for group in partitions.values()
+            ]
+            sentences.append(f"Use {'; use '.join(uses)}.")
+        still_open: dict[str, list[str]] = {}
+        for each in self.deciding:
+            if each not in decided:
+                still_open.setdefault(self.open_text(each), []).append(GOALS[each.aim])
+        sentences += [
+            sentence("cannot tell", goal=listed(goals), places=places) for places, goals in still_open.items()
+        ]
+        return " ".join(sentences)
+
+    def places(self, answers: Sequence[AimAnswer]) -> str:
+        """Return the points of one partition in words; only the partition if they differ."""
+        found = {self.best_places(each): each for each in answers}
+        if len(found) > 1:
+            return next(each.best.partition for each in answers if each.best is not None)
+        (place,) = found
+        equals = [
+            rival.place
+            for each in answers
+            for rival in [each.runner_up]
+            if rival is not None and rival.state == "not worth it" and len(answers) == 1
+        ]
+        return place + "".join(sentence("as good", place=self.place(each)) for each in equals)
+
+    def use(self, place: str, by: AimAnswer) -> str:
+        """Return the sentence on a point that is the best by all aims that decide."""
+        rival = by.runner_up
+        if rival is None or by.best is None:
+            return sentence("use", place=place, reasons=SENTENCES["only"])
+        reasons = self.relation(by, rival)
+        other: Aim = "time" if by.aim == "cost" else "cost"
+        ratio = self.points.ratio(other, rival.place, by.best)
+        if ratio is not None and by.aim != other:
+            key = "at cost" if other == "cost" else f"in time {_side(ratio)}"
+            reasons += sentence(key, ratio=ratio.estimate, inverse=1 / ratio.estimate)
+        return sentence("use", place=place, reasons=reasons)
+
+    def relation(self, by: AimAnswer, rival: Rival) -> str:
+        """Return how the best point compares with a rival, without the interval."""
+        values: dict[str, Any] = {
+            "than": self.place(rival.place),
+            "ratio": rival.ratio.estimate,
+            "inverse": 1 / rival.ratio.estimate,
+            "gain": self.gain,
+        }
+        if rival.state == "not worth it":
+            return sentence(f"{by.aim} equal", **values)
+        return sentence(by.aim if by.aim in SENTENCES else f"{by.aim} {_side(rival.ratio)}", **values)
+
+    def open_text(self, each: AimAnswer) -> str:
+        """Return the points between which the runs cannot tell, as alternatives."""
+        assert each.best is not None
+        if each.unknown:
+            unknown = sentence("unmeasured", partitions=listed(each.unknown))
+            return f"{self.place(each.best)}, but it is {unknown}"
+        others = [place for place in each.open_places if place.partition != each.best.partition]
+        named_ones = [self.place(each.best), *(self.place(place) for place in others[: MOST_NAMED - 1])]
+        more = len(others) - (MOST_NAMED - 1)
+        return " or ".join(named_ones) + (f" or {more} others" if more > 0 else "")
+
+    def best_places(self, each: AimAnswer) -> str:
+        """Return the best point in words, with the counts of its partition that may be as good."""
+        assert each.best is not None
+        best = each.best
+        rivals = [place for place in each.open_places if place.partition == best.partition]
+        same = [place for place in rivals if place.series == best.series]
+        if len(same) < len(rivals) or len(same) >= MOST_NAMED:
+            return best.partition
+        *fewer, last = sorted({best.devices, *(place.devices for place in same)})
+        counts = [*map(str, fewer), count_devices(last, self.noun)]
+        return self.place(best).replace(count_devices(best.devices, self.noun), " or ".join(counts), 1)
+
+    def place(self, place: Place) -> str:
+        """Return a point in words: ``4 GPUs on a100``."""
+        return sentence(
+            "place",
+            self.noun,
+            devices=place.devices,
+            partition=place.partition,
+            options=options_text(place.series, self.points.options),
+        )
+
+    # --- the rows
+
+    def row(self, each: AimAnswer) -> Row:
+        assert each.best is not None
+        interval = self.points.points[each.best].interval(each.aim)
+        assert interval is not None, "the best point has an amount"
+        text, ends = amount_text(each.aim, interval, self.points.unit)
+        status = each.partition_status
+        if status in ("clear", "equal") and each.count_status == "cannot tell":
+            place = self.best_places(each)
+        else:
+            place = self.place(each.best)
+        return Row(each.aim, GOALS[each.aim], place, text, ends, self.row_relation(each), status)
+
+    def row_relation(self, each: AimAnswer) -> str:
+        rival = each.runner_up
+        unknown = sentence("unmeasured", partitions=listed(each.unknown)) if each.unknown else ""
+        if rival is None:
+            return unknown or SENTENCES["only"]
+        ratio = rival.ratio
+        low, high = ratio.at_least, ratio.at_most
+        if rival.state == "open":
+            text = sentence(f"open {each.aim}", than=self.place(rival.place), ratio=ratio.estimate)
+        else:
+            text = self.relation(each, rival)
+            if each.aim in SENTENCES and rival.state == "shown":
+                low, high = 1 / ratio.at_most, 1 / ratio.at_least
+        ends = "" if ratio.assumed else range_text(low, high, format_ratio)
+        return "; ".join(filter(None, [f"{text} ({ends})" if ends else text, unknown]))
+
+    # --- what it rests on
+
+    def certainty(self) -> tuple[Certainty, str]:
+        statuses = {each.partition_status for each in self.deciding}
+        if "cannot tell" in statuses:
+            decided = statuses & {"clear", "equal"}
+            return ("Likely", SENTENCES["some aims"]) if decided else ("Open", "")
+        for partition, study in self.points.studies.items():
+            card: Mapping[str, Any] = study.results.decision["card"]
+            if card["certainty"] == "Doubtful":
+                return "Doubtful", sentence("doubtful", partition=partition, reason=card["reason"])
+        if self.unfinished():
+            return "Likely", sentence("unfinished", partition=listed(self.unfinished()))
+        if any(rival.ratio.assumed for each in self.deciding for rival in each.rivals):
+            return "Likely", SENTENCES["single"]
+        open_counts = [each for each in self.deciding if each.count_status == "cannot tell"]
+        if open_counts:
+            goals = listed([GOALS[each.aim] for each in open_counts])
+            return "Likely", sentence("open counts", devices=self.plural, goals=goals)
+        return "Clear", ""
+
+    @property
+    def plural(self) -> str:
+        return count_devices(2, self.noun).removeprefix("2 ")
+
+    def unfinished(self) -> list[str]:
+        """Return partitions without any point to compare that further tries may give one."""
+        have = {place.partition for place in self.points.points}
+        found = []
+        for partition, study in self.points.studies.items():
+            outcomes = set(study.runs["outcome"]) - {"completed"}
+            if partition not in have and outcomes - NEVER_MORE:
+                found.append(partition)
+        return found
+
+    def basis(self) -> str:
+        runs = sorted({len(self.points.points[place].amounts("time")) for place in self.points.candidates})
+        number = str(runs[0]) if len(runs) == 1 else f"{runs[0]} to {runs[-1]}"
+        target = next(iter(self.points.studies.values())).experiment.target
+        clock = CLOCKS[self.points.clock].replace("{target}", "" if target is None else goal_text(target))
+        return sentence("basis", clock=clock, runs=pluralize(number, "run"))
+
+    def action(self) -> str:
+        for each in self.deciding:
+            if each.unknown:
+                return sentence("measure", goal=GOALS[each.aim], partitions=listed(each.unknown))
+            if each.open_places and each.best is not None:
+                places = listed([self.place(place) for place in [each.best, *each.open_places][:MOST_NAMED]])
+                if (repeats := each.repeats_needed) is None:
+                    return sentence("too close", places=places)
+                return sentence("repeats", repeats=repeats, places=places)
+        return ""
+
+    def cautions(self) -> Iterator[str]:
+        if self.points.unit == "device-hours":
+            yield sentence("no price", self.noun)
+        elif without := [name for name, study in self.points.studies.items() if study.price is None]:
+            yield sentence("some prices", partitions=listed(without))
+        if any(study.waits for study in self.points.studies.values()):
+            yield SENTENCES["waits"]
+        pairs = {
+            (each.best, each.runner_up.place)
+            for each in self.deciding
+            if each.best is not None and each.runner_up is not None
+        }
+        for best, than in sorted(pairs):
+            yield from self.pair_cautions(best, than)
+
+    def pair_cautions(self, best: Place, than: Place) -> Iterator[str]:
+        point, other = self.points.points[best], self.points.points[than]
+        names: dict[str, Any] = {"place": self.place(best), "than": self.place(than)}
+        batches = [each.runs.get("global_batch_size", each.row[[]]).max() for each in (point, other)]
+        if self.points.clock != "time to target" and batches[0] != batches[1] and all(batches):
+            yield sentence("other batch", batch=batches[0], other=batches[1], **names)
+        if lost := accuracy_lost(point.row, other.row):
+            yield sentence("accuracy", points=points_text(lost), **names)
+        sides = [
+            self.points.studies[place.partition].conditions.get(str(each.runs["fingerprint"].iloc[0]), {})
+            if "fingerprint" in each.runs
+            else {}
+            for place, each in ((best, point), (than, other))
+        ]
+        differing = [
+            each
+            for each in differences(*sides)
+            if each.field not in OF_DEVICES and "limit" not in each.field and "clock" not in each.field
+        ]
+        if all(sides) and differing:
+            yield sentence("conditions", differences=named(differing), **names)
+
+
+def _side(ratio: Ratio) -> str:
+    return "better" if ratio.estimate >= 1 else "worse"
+
+
+def amount_text(aim: Aim, interval: Interval, unit: str) -> tuple[str, str]:
+    """Return an amount with its unit, and its interval in the same unit: ``3.21 h``, ``3.10 to 3.33``.
+
+    Args:
+        aim: Quantity of the amount.
+        interval: Seconds, cost or kWh.
+        unit: Unit of costs, a key of ``UNITS``.
+    """
+    factor, name = 1.0, UNITS[unit] if aim == "cost" else " kWh"
+    if aim in ("time", "soonest"):
+        seconds = interval.estimate
+        factor, name = (
+            (1, " s") if seconds < 2 * MINUTE else (MINUTE, " min") if seconds < 2 * HOUR else (HOUR, " h")
+        )
+    low, high = (end / factor for end in (interval.low, interval.high))
+    ends = "" if math.isnan(low) else range_text(low, high, format_3sig)
+    return f"{format_3sig(interval.estimate / factor)}{name}", ends

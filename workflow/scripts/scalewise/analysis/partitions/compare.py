@@ -1,0 +1,117 @@
+"""The files of the answer across partitions: partitions.csv and partitions.json."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from scalewise.analysis.partitions.answer import AimAnswer, PartitionAnswer
+from scalewise.analysis.partitions.card import partition_card
+from scalewise.analysis.partitions.points import AIMS, Aim
+from scalewise.records import write_text
+
+TABLE, ANSWER = "partitions.csv", "partitions.json"
+
+AMOUNTS: dict[Aim, str] = {
+    "time": "seconds",
+    "cost": "cost",
+    "energy": "energy_kwh",
+    "soonest": "seconds_with_queue",
+}
+"""Column of each aim; its bounds follow as ``_low`` and ``_high``."""
+
+COLUMNS = [
+    "partition", "series", "devices", "n",
+    *(f"{column}{end}" for column in AMOUNTS.values() for end in ("", "_low", "_high")),
+    "queue_seconds", "queue_n", "pareto", "dominated_by", "note",
+]  # fmt: skip
+
+
+def write_comparison(name: str, found: PartitionAnswer, folder: Path) -> None:
+    """Write the table and the answer across partitions.
+
+    Args:
+        name: The experiment, without a partition.
+        found: The answer.
+        folder: Receives the files.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / TABLE, comparison_table(found).to_csv(index=False, lineterminator="\n"))
+    write_text(folder / ANSWER, json.dumps(comparison_facts(name, found), indent=2) + "\n")
+
+
+def comparison_table(found: PartitionAnswer) -> pd.DataFrame:
+    """Return a row for each partition, series and device count, also for those that cannot be compared."""
+    return pd.DataFrame(list(_rows(found)), columns=COLUMNS)
+
+
+def _rows(found: PartitionAnswer) -> Iterator[dict[str, Any]]:
+    points = found.points
+    for place in points.order:
+        row: dict[str, Any] = place._asdict()
+        if place in points.not_compared:
+            yield row | {"n": 0, "pareto": "", "dominated_by": "", "note": points.not_compared[place]}
+            continue
+        point = points.points[place]
+        for aim, column in AMOUNTS.items():
+            if (interval := point.interval(aim)) is not None:
+                row |= interval.as_columns(column)
+        waits = point.waits.dropna()
+        better = found.dominated.get(place)
+        known = point.amounts("time") and point.amounts("cost")
+        yield row | {
+            "n": len(point.amounts("time")),
+            "queue_seconds": waits.median() if len(waits) else math.nan,
+            "queue_n": len(waits),
+            "pareto": "" if not known else "front" if better is None else "dominated",
+            "dominated_by": "" if better is None else " ".join(map(str, better)),
+            "note": "; ".join(point.misses),
+        }
+
+
+def comparison_facts(name: str, found: PartitionAnswer) -> dict[str, Any]:
+    """Return the answer across partitions as plain values for JSON; unknown numbers are None."""
+    points = found.points
+    return {
+        "experiment": name,
+        "device": points.noun,
+        "partitions": {
+            partition: {"experiment": study.experiment.name, "price": study.price}
+            for partition, study in points.studies.items()
+        },
+        "by": found.by,
+        "clock": points.clock,
+        "cost_unit": points.unit,
+        "min_gain": points.min_gain,
+        "card": asdict(partition_card(found)),
+        "best": {aim: _aim_facts(found, found.aims[aim]) for aim in AIMS if aim in found.aims},
+    }
+
+
+def _aim_facts(found: PartitionAnswer, each: AimAnswer) -> dict[str, Any]:
+    interval = None if each.best is None else found.points.points[each.best].interval(each.aim)
+    return {
+        "point": None if each.best is None else each.best._asdict(),
+        "amount": None if interval is None else {**interval.as_dict(), "n": interval.n},
+        "partition_status": each.partition_status,
+        "count_status": each.count_status,
+        "unknown_on": list(each.unknown),
+        "repeats_needed": each.repeats_needed,
+        "rivals": [
+            {
+                **rival.place._asdict(),
+                "ratio": rival.ratio.estimate,
+                "low": rival.ratio.at_least,
+                "high": rival.ratio.at_most,
+                "n": rival.ratio.n,
+                "state": rival.state,
+            }
+            for rival in each.rivals
+        ],
+    }
