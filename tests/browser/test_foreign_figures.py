@@ -24,7 +24,7 @@ HOSTILE = """<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.
 def test_nothing_but_drawing_comes_from_a_figure_into_the_page(tmp_path: Path, open_page: OpenPage) -> None:
     path = tmp_path / "speedup.svg"
     path.write_text(HOSTILE, encoding="utf-8")
-    drawn = str(inline_figure(path, "speedup", "f1-", {"panels": [], "traces": []}).svg)
+    drawn = str(inline_figure(path, "Speedup", "f1-", {"panels": [], "traces": []}).svg)
     assert "M0 0" in drawn
     assert not re.search(r"script|\son[a-z]+=|example|<a |iframe|<style|animate|document", drawn)
     page = tmp_path / "page.html"

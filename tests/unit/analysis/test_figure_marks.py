@@ -15,6 +15,7 @@ from tests.unit.analysis import hand_made_study as made
 from tests.unit.analysis.planted_tables import make_epochs, make_runs
 
 from scalewise.analysis.report import drawing, scaling_figures, step_figures, style
+from scalewise.analysis.report.figures import FIGURES
 from scalewise.analysis.report.inline_figures import inline_figure, runs_of_points
 from scalewise.analysis.report.marks import (
     EPOCHS,
@@ -60,7 +61,7 @@ class Drawn:
 
     def inline(self, prefix: str = "0.") -> str:
         """The figure as it stands in a page."""
-        return inline_figure(self.file, self.file.stem, prefix, self.data).svg
+        return inline_figure(self.file, FIGURES[self.file.stem].title, prefix, self.data).svg
 
     def marks(self) -> list[tuple[dict[str, Any], int]]:
         """The trace of each mark in the page, and the number of its point."""

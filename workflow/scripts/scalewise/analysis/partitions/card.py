@@ -15,7 +15,7 @@ from scalewise.analysis.comparison.comparable_runs import NEVER_MORE
 from scalewise.analysis.decision.card import options_text
 from scalewise.analysis.decision.card_figures import range_text
 from scalewise.analysis.partitions.answer import AimAnswer, PartitionAnswer, Rival, Status
-from scalewise.analysis.partitions.points import Aim, Place
+from scalewise.analysis.partitions.points import Aim, PartitionPoints, Place
 from scalewise.analysis.partitions.wording import CLOCKS, GOALS, SENTENCES, UNITS, sentence
 from scalewise.analysis.statistics.intervals import Interval
 from scalewise.analysis.statistics.ratios import Ratio
@@ -219,14 +219,8 @@ class _Writer:
         return self.place(best).replace(count_devices(best.devices, self.noun), " or ".join(counts), 1)
 
     def place(self, place: Place) -> str:
-        """Return a point in words: ``4 GPUs on a100``."""
-        return sentence(
-            "place",
-            self.noun,
-            devices=place.devices,
-            partition=place.partition,
-            options=options_text(place.series, self.points.options),
-        )
+        """Return a point in words."""
+        return place_text(self.points, place)
 
     # --- the rows
 
@@ -347,6 +341,12 @@ class _Writer:
         ]
         if all(sides) and differing:
             yield sentence("conditions", differences=named(differing), **names)
+
+
+def place_text(points: PartitionPoints, place: Place) -> str:
+    """Return a point in words: ``4 GPUs on a100``."""
+    options = options_text(place.series, points.options)
+    return sentence("place", points.noun, devices=place.devices, partition=place.partition, options=options)
 
 
 def _side(ratio: Ratio) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from scalewise.analysis.partitions.answer import AimAnswer, PartitionAnswer
-from scalewise.analysis.partitions.card import partition_card
+from scalewise.analysis.partitions.card import partition_card, place_text
 from scalewise.analysis.partitions.points import AIMS, Aim
 from scalewise.records import write_text
 
@@ -70,7 +70,7 @@ def _rows(found: PartitionAnswer) -> Iterator[dict[str, Any]]:
             "queue_seconds": waits.median() if len(waits) else math.nan,
             "queue_n": len(waits),
             "pareto": "" if not known else "front" if better is None else "dominated",
-            "dominated_by": "" if better is None else " ".join(map(str, better)),
+            "dominated_by": "" if better is None else place_text(points, better),
             "note": "; ".join(point.misses),
         }
 

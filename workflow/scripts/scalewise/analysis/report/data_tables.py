@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -475,6 +475,63 @@ def jobstats(jobs: pd.DataFrame, planned: pd.DataFrame) -> Table:
 def _note(row: Source) -> str:
     note = row["note"]
     return "" if pd.isna(note) else str(note)
+
+
+def partition_points(
+    points: pd.DataFrame,
+    time_unit: tuple[float, str],
+    cost_unit: str,
+    best: Collection[tuple[str, str, int]],
+) -> Table:
+    """Make the table of an experiment's points on all of its partitions.
+
+    Args:
+        points: Contents of partitions.csv.
+        time_unit: Seconds of the unit of times, and its name.
+        cost_unit: Name of the unit of costs; empty for that of the prices.
+        best: Points that are the best by some aim, each as partition, series and devices.
+    """
+    seconds, name = time_unit
+    in_cost = f" ({cost_unit})" if cost_unit else ""
+
+    def is_known(column: str) -> bool:
+        return bool(points[column].notna().any())
+
+    columns = [
+        Column("partition", "partition", is_text=True),
+        SERIES if points["series"].nunique() > 1 else None,
+        DEVICES,
+        N,
+        Column(f"time ({name})", "seconds", format_3sig, 1 / seconds, interval=True),
+        Column(f"cost{in_cost}", "cost", format_3sig, interval=True) if is_known("cost") else None,
+        Column("energy (kWh)", "energy_kwh", format_3sig, interval=True) if is_known("energy_kwh") else None,
+        Column("wait in the queue (min)", _queue) if is_known("queue_seconds") else None,
+        Column(f"wait and time ({name})", "seconds_with_queue", format_3sig, 1 / seconds, interval=True)
+        if is_known("seconds_with_queue")
+        else None,
+        Column("time and cost", _pareto, is_text=True),
+    ]
+
+    def kind(row: Source) -> str:
+        if not row["n"]:
+            return "failed"
+        return "chosen" if (row["partition"], row["series"], row["devices"]) in best else ""
+
+    return _table("partitions", "All points of all partitions", columns, points, kind, _note)
+
+
+def _queue(row: Source) -> Cell:
+    """Return the median of the waits, with their number."""
+    if pd.isna(row["queue_seconds"]):
+        return Cell(UNKNOWN)
+    return Cell(format_3sig(row["queue_seconds"] / 60), f"n = {row['queue_n']:.0f}")
+
+
+def _pareto(row: Source) -> str:
+    """Return whether a point may be worth choosing by time and cost, and the point that is better."""
+    if row["pareto"] != "dominated":
+        return "may be worth choosing" if row["pareto"] else UNKNOWN
+    return f"worse than {row['dominated_by']}"
 
 
 def runs(planned: pd.DataFrame, *, with_accuracy: bool) -> Table:

@@ -12,8 +12,6 @@ from xml.etree.ElementTree import Element, fromstring, tostring
 import pandas as pd
 from markupsafe import Markup
 
-from scalewise.analysis.report.figures import FIGURES
-
 LEAST_TEXT_PIXELS = 9.0
 """A narrow screen scrolls a figure sideways rather than shrink its text below this."""
 LEAST_TEXT_POINTS = 6.5
@@ -62,12 +60,12 @@ class InlineFigure:
     wide: bool
 
 
-def inline_figure(path: Path, name: str, prefix: str, data: Mapping[str, Any]) -> InlineFigure:
+def inline_figure(path: Path, title: str, prefix: str, data: Mapping[str, Any]) -> InlineFigure:
     """Read a figure's file for a page.
 
     Args:
         path: SVG file of the figure.
-        name: Name of the figure.
+        title: Name of the figure for readers.
         prefix: Begins every id; no other figure of the page has it. Each mark names its shape, so a short
             one keeps the page small.
         data: The numbers behind its marks, for the description.
@@ -79,7 +77,7 @@ def inline_figure(path: Path, name: str, prefix: str, data: Mapping[str, Any]) -
     root.attrib |= {
         "role": "img",
         # an element of that name would be a second tooltip over every mark
-        "aria-label": _description(FIGURES[name].title, data),
+        "aria-label": _description(title, data),
         "style": f"min-width:{least:.0f}px;max-width:{most:.0f}px",
     }
     drawing = tostring(root, encoding="unicode").replace(" />", "/>")

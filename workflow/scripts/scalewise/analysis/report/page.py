@@ -8,6 +8,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -62,29 +63,44 @@ COMPARED = (HELD_EQUAL, EQUAL_IN_SERIES, DIFFERED, NOT_KNOWN)
 """Parts of the provenance that say what a comparison rests on, apart from the others."""
 
 
-def write_report(experiments: Sequence[ExperimentResults], output: Path, *, partial: bool = False) -> None:
+@dataclass(frozen=True)
+class Comparison:
+    """The answer of an experiment across its partitions.
+
+    Args:
+        title: Name of the experiment for readers.
+        answer: Contents of partitions.json.
+        link: Address of its report from the page; empty for none.
+    """
+
+    title: str
+    answer: Mapping[str, Any]
+    link: str = ""
+
+
+def write_report(
+    experiments: Sequence[ExperimentResults],
+    output: Path,
+    *,
+    partial: bool = False,
+    comparisons: Sequence[Comparison] = (),
+) -> None:
     """Write one HTML file on some experiments.
 
     Args:
         experiments: Experiments, in order.
         output: File to write.
         partial: Some runs may be missing, and the report says so.
+        comparisons: Answers across partitions, which come first.
     """
-    write_text(output, render(experiments, partial=partial))
+    write_text(output, render(experiments, partial=partial, comparisons=comparisons))
 
 
-def render(sections: Sequence[ExperimentResults], *, partial: bool) -> str:
+def render(
+    sections: Sequence[ExperimentResults], *, partial: bool, comparisons: Sequence[Comparison] = ()
+) -> str:
     """Return the report as HTML; see ``write_report``."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["named"] = name_devices
-    environment.filters["milliseconds"] = milliseconds
-    template = environment.get_template("report.html.j2")
+    template = make_environment().get_template("report.html.j2")
     nouns = {section.noun for section in sections}
     noun = nouns.pop() if len(nouns) == 1 else "device"
     heading = sections[0].title if len(sections) == 1 else name_devices("How many devices?", noun)
@@ -94,6 +110,7 @@ def render(sections: Sequence[ExperimentResults], *, partial: bool) -> str:
         noun=noun,
         sections=[_context(section, number) for number, section in enumerate(sections)],
         overview=OVERVIEW,
+        comparisons=comparisons,
         partial=partial,
         single=len(sections) == 1,
         chooses=any(section.choice is not None for section in sections),
@@ -106,6 +123,20 @@ def render(sections: Sequence[ExperimentResults], *, partial: bool) -> str:
         policy=content_security_policy(),
         version=__version__,
     )
+
+
+def make_environment() -> Environment:
+    """Return the environment of all pages' templates."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["named"] = name_devices
+    environment.filters["milliseconds"] = milliseconds
+    return environment
 
 
 def _series(section: ExperimentResults) -> list[dict[str, Any]]:
@@ -307,8 +338,8 @@ def _figures(section: ExperimentResults, number: int, traces: Mapping[str, Any])
 def _figure(
     section: ExperimentResults, name: str, prefix: str, sentence: str, data: Mapping[str, Any]
 ) -> dict[str, Any]:
-    drawn = inline_figure(section.folder / "figures" / f"{name}.svg", name, prefix, data)
     text = FIGURES[name]
+    drawn = inline_figure(section.folder / "figures" / f"{name}.svg", text.title, prefix, data)
     captions = [text.caption, text.where_counts_are_chosen if section.choice is not None else ""]
     return {
         "title": text.title,

@@ -62,6 +62,27 @@ def card_lines(answer: Answer) -> Iterator[str]:
         yield f"  {len(cautions) - MAX_CAUTIONS} more in the report."
 
 
+def partition_lines(answer: Answer) -> Iterator[str]:
+    """Yield the card of an experiment across its partitions.
+
+    Args:
+        answer: Contents of partitions.json.
+    """
+    card = answer["card"]
+    yield from _wrapped("", f"{answer['experiment']}: {card['verdict']} {certainty_text(card)}", indent=0)
+    yield from _wrapped("", card["reason"])
+    for row in card["rows"]:
+        ends = f" ({row['interval']})" if row["interval"] else ""
+        yield from _wrapped("", f"For {row['label']}: {row['place']}, {row['text']}{ends}")
+        yield from _wrapped("", f"{row['relation']} [{row['status']}]", indent=6)
+    yield from _wrapped("", f"{card['basis']} {card['rule']}".strip())
+    yield from _wrapped("To do", card["action"])
+    for line in card["not_compared"]:
+        yield from _wrapped("Left out", line)
+    for line in card["cautions"]:
+        yield from _wrapped("Caution", line)
+
+
 def certainty_text(card: Mapping[str, Any]) -> str:
     """Return ``[clear]``; nothing for an open answer, as its verdict says that it is open."""
     return "" if card["certainty"] == "Open" else f"[{card['certainty'].lower()}]"

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from scalewise.plan.study import Study
-from scalewise.plan.terminal.card_lines import answer_lines, card_lines
+from scalewise.plan.terminal.card_lines import answer_lines, card_lines, partition_lines
 from scalewise.plan.terminal.failure_lines import reason_lines
 from scalewise.plan.terminal.predictions import PREDICTION
 from scalewise.records import HISTORY, SUMMARY, History, RecordError, read_history
 
 REPORT = "report.html"
 DECISION = "decision.json"
+COMPARISON = "partitions.json"
 HISTORIES = f"*/runs/*/{HISTORY}"
 
 ON_FAILURE = (
@@ -94,7 +97,23 @@ def latest_answers(results: Path) -> list[str]:
 def _cards(results: Path) -> list[str]:
     answers = json.loads((results / DECISION).read_text(encoding="utf-8"))
     report = results / REPORT
-    return [*answer_lines(answers), *([f"Report: {report}"] if report.exists() else [])]
+    across: list[str] = []
+    for answer in comparisons(results, [each["experiment"] for each in answers]):
+        across += [*partition_lines(answer), ""]
+    return [*across, *answer_lines(answers), *([f"Report: {report}"] if report.exists() else [])]
+
+
+def comparisons(results: Path, experiments: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Yield the answers across partitions of some experiments, as far as they are known.
+
+    Args:
+        results: Folder of all experiments.
+        experiments: Names; ``digits@a100`` and ``digits@h200`` are one experiment on two partitions.
+    """
+    for name in dict.fromkeys(each.partition("@")[0] for each in experiments if "@" in each):
+        path = results / name / COMPARISON
+        if path.exists():
+            yield json.loads(path.read_text(encoding="utf-8"))
 
 
 def _is_up_to_date(folder: Path, experiments: str = "") -> bool:
