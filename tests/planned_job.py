@@ -40,7 +40,8 @@ def plan_one_run(
         "limits": asdict(LIMITS) | limits,
     }
     plan = {
-        "launch": (launch or SiteLaunch()).model_dump(mode="json"),
+        "sites": {"": {"launch": (launch or SiteLaunch()).model_dump(mode="json")}},
+        "experiments": {run.experiment: {"partition": ""}},
         "runs": {run.experiment: {run.run: job}},
     }
     path.write_text(json.dumps(plan), encoding="utf-8")

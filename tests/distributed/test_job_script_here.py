@@ -32,7 +32,7 @@ def train(folder: Path, experiment: dict[str, Any]) -> subprocess.CompletedProce
     of_study = Path("results/e/runs/d2.r1")
     leave_result(folder / of_study, run_record(run))
     script = folder / "job.sh"
-    launch = SiteLaunch.model_validate(plan["launch"])
+    launch = SiteLaunch.model_validate(plan["sites"][""]["launch"])
     script.write_text(
         job_script(
             run, plan["runs"]["e"]["d2.r1"], launch, TimeLimit(1, ""), of_study, Path(script.name), "e"

@@ -149,7 +149,8 @@ def test_a_site_is_asked_in_the_words_of_its_snapshot(
         asked = submitted(node, file, site, runs)
         for run in runs:
             words, environment = asked[f"{run.experiment}_{run.run}"]
-            srun = srun_of(run, SiteLaunch.model_validate(read_plan(environment)["launch"]), node.folder)
+            launch = SiteLaunch.model_validate(read_plan(environment)["sites"][""]["launch"])
+            srun = srun_of(run, launch, node.folder)
             devices_per_node = run.shape.devices_per_node
             check_geometry(words, run, devices_per_node)
             check_geometry(srun, run, devices_per_node if run.launcher == "srun" else 1)

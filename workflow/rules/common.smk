@@ -65,6 +65,6 @@ def train_inputs(wildcards):
 
 wildcard_constraints:
     round="[1-9][0-9]*",
-    experiment="[A-Za-z0-9][A-Za-z0-9_-]*",
+    experiment="[A-Za-z0-9][A-Za-z0-9_-]*(@[A-Za-z0-9_-]+)?",
     run="[A-Za-z0-9._-]+",
     dataset="[A-Za-z0-9_-]+",

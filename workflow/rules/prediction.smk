@@ -6,7 +6,7 @@
 #      projection.csv, projection.json
 
 
-ALL_REDUCES = requested(PLAN["all_reduces"], lambda wc: wc.shape)
+ALL_REDUCES = requested(PLAN["all_reduces"], lambda wc: f"{wc.site}/{wc.shape}")
 
 
 rule measure_all_reduce:
@@ -26,8 +26,8 @@ rule measure_all_reduce:
     resources:
         **ALL_REDUCES["resources"],
     shell:
-        'python "$SCALEWISE_SCRIPTS/cli.py" all-reduce --shape {wildcards.shape:q} --log {log:q} '
-        "--output {output:q}"
+        'python "$SCALEWISE_SCRIPTS/cli.py" all-reduce --site {wildcards.site:q} '
+        "--shape {wildcards.shape:q} --log {log:q} --output {output:q}"
 
 
 rule compute_prediction:

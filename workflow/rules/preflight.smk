@@ -22,20 +22,31 @@ rule check_site:
         'python "$SCALEWISE_SCRIPTS/cli.py" check-site --output {output:q} 2>&1 | tee {log:q}'
 
 
+HELLOS = requested(
+    {name: site["hello"] for name, site in PLAN["sites"].items()},
+    lambda wc: wc.partition.removeprefix("@"),
+)
+
+
 rule hello:
     input:
         "results/preflight/site.json",
-        PLAN["preflight"]["datasets"],
+        lambda wc: PLAN["sites"][wc.partition.removeprefix("@")]["preflight"][
+            "datasets"
+        ],
     output:
-        "results/preflight/hello.json",
+        "results/preflight/hello{partition}.json",
     log:
-        "logs/preflight/hello.log",
+        "logs/preflight/hello{partition}.log",
+    # without partitions, the name is empty
+    wildcard_constraints:
+        partition="(@[A-Za-z0-9_-]+)?",
     retries: 0
     conda:
         "../envs/scalewise.yaml"
-    threads: PLAN["hello"]["threads"]
+    threads: HELLOS["threads"]
     resources:
-        **PLAN["hello"]["resources"],
+        **HELLOS["resources"],
     params:
         started=time.time(),
     shell:
@@ -44,7 +55,10 @@ rule hello:
 
 rule preflight:
     input:
-        "results/preflight/hello.json",
+        [
+            f"results/preflight/hello{'@' if name else ''}{name}.json"
+            for name in PLAN["sites"]
+        ],
     log:
         "logs/preflight/preflight.log",
     retries: 0

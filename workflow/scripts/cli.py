@@ -87,7 +87,8 @@ def prepare_program(options: argparse.Namespace) -> int:
     plan = _plan(options)
     return prepare_program(
         json.loads(plan["preparations"][options.preparation]),
-        SiteLaunch.model_validate(plan["launch"]),
+        # on the login node, which all partitions share
+        SiteLaunch.model_validate(next(iter(plan["sites"].values()))["launch"]),
         options.output,
     )
 
@@ -106,7 +107,8 @@ def train(options: argparse.Namespace) -> int:
         os.environ[COMMIT] = source_version(Path(__file__).parent)
     plan = _plan(options)
     job = plan["runs"][options.experiment][options.run]
-    launch = SiteLaunch.model_validate(plan["launch"])
+    partition = plan["experiments"][options.experiment]["partition"]
+    launch = SiteLaunch.model_validate(plan["sites"][partition]["launch"])
     return run_train_job(TrainOptions.of(job, options.log, options.summary, options.attempt), launch)
 
 
@@ -123,7 +125,8 @@ def all_reduce(options: argparse.Namespace) -> int:
     from scalewise.plan.jobs.launch import SiteLaunch
 
     plan = _plan(options)
-    job, launch = plan["all_reduces"][options.shape], SiteLaunch.model_validate(plan["launch"])
+    job = plan["all_reduces"][f"{options.site}/{options.shape}"]
+    launch = SiteLaunch.model_validate(plan["sites"][job["partition"]]["launch"])
     return run_all_reduce_job(job, launch, options.log, options.output)
 
 
@@ -134,7 +137,9 @@ def check_site(options: argparse.Namespace) -> int:
     from scalewise.records import write_json
 
     found = []
-    for finding in slurm_checks.check_site(Preflight.model_validate(_plan(options)["preflight"])):
+    sites = _plan(options)["sites"]
+    preflights = {name: Preflight.model_validate(site["preflight"]) for name, site in sites.items()}
+    for finding in slurm_checks.check_sites(preflights):
         _print_now(finding)
         found.append(finding)
     findings = Findings(findings=found)
@@ -149,7 +154,9 @@ def hello(options: argparse.Namespace) -> None:
     """Start the ranks of the largest run where a training would start, and write their findings."""
     from scalewise.execution.preflight_job import run_hello_job
 
-    run_hello_job(_plan(options), options.log, options.output)
+    # hello@a100.json is of a partition, hello.json of a site without any
+    partition = options.output.stem.partition("@")[2]
+    run_hello_job(_plan(options)["sites"][partition], options.log, options.output)
 
 
 def conclude_preflight(options: argparse.Namespace) -> int:
@@ -173,8 +180,10 @@ def scaling(options: argparse.Namespace) -> None:
         from scalewise.analysis.experiment_tables import compute
 
     plan = _plan(options)
-    spec = AnalysisSpec.from_json(_facts_in(plan, options)["definition"])
-    compute(spec, options.folder / "runs", options.folder, in_slurm=plan["launch"].get("slurm", False))
+    facts = _facts_in(plan, options)
+    launch = plan["sites"][facts["partition"]]["launch"]
+    spec = AnalysisSpec.from_json(facts["definition"])
+    compute(spec, options.folder / "runs", options.folder, in_slurm=launch.get("slurm", False))
 
 
 def prediction(options: argparse.Namespace) -> None:
@@ -311,7 +320,9 @@ def make_parser() -> argparse.ArgumentParser:
     again.add_argument("run", type=Path, help="folder of a run that has completed")
     again.add_argument("folder", type=Path, help="receives the records, with the ranks' files in attempt")
 
-    add(all_reduce, "log", "output").add_argument("--shape", required=True, help="nodes x devices per node")
+    measured = add(all_reduce, "log", "output")
+    measured.add_argument("--site", required=True, help="folder of the site's measurements")
+    measured.add_argument("--shape", required=True, help="nodes x devices per node")
     add(check_site, "output")
     add(hello, "log", "output")
     add(conclude_preflight).add_argument("found", nargs="+", type=Path, help="files of check-site and hello")

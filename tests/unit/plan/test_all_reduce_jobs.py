@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -20,6 +21,11 @@ from scalewise.plan.jobs.make_plan import make_plan
 from scalewise.plan.study import Study
 
 STRONG = "  strong: {dataset: digits, model: linear, global_batch_size: 192, repeats: 2, devices: %s}\n"
+
+
+def shapes_of(names: Iterable[str]) -> list[str]:
+    """The shapes of measurements by their names, ``machine-1a2b3c4d/2x4``."""
+    return sorted(name.rpartition("/")[2] for name in names)
 
 
 def study_of(devices: str, more: str = "") -> str:
@@ -58,8 +64,7 @@ def test_shapes_of_up_to_four_nodes_are_measured_and_no_larger_ones(
 ) -> None:
     plan = AllReducePlan.of(on_cluster(load, study_of(devices, more)))
 
-    assert sorted(plan.jobs) == sorted(plan.allocations) == shapes
-    assert plan.shapes.get("strong", []) == shapes
+    assert shapes_of(plan.jobs) == shapes_of(plan.needed.get("strong", [])) == shapes
 
 
 @pytest.mark.parametrize(
@@ -76,13 +81,13 @@ def test_as_many_nodes_are_measured_as_a_run_may_take_up_to_four(
 ) -> None:
     study = on_cluster(load, study_of("[1]", ", project: {devices: [64]}"), max_nodes)
 
-    assert sorted(AllReducePlan.of(study).jobs) == shapes
+    assert shapes_of(AllReducePlan.of(study).jobs) == shapes
 
 
 def test_a_machine_without_a_scheduler_measures_no_other_node(load: Load) -> None:
     text = study_of("[1, 2]", ", project: {devices: [64]}")
 
-    assert sorted(AllReducePlan.of(load(text)).jobs) == ["1x2", "1x4"]
+    assert shapes_of(AllReducePlan.of(load(text)).jobs) == ["1x2", "1x4"]
 
 
 @pytest.mark.parametrize(
@@ -107,8 +112,8 @@ def test_a_measurement_is_one_short_job_of_the_shape_that_it_measures(load: Load
     study = on_cluster(load, study_of("[1, 4, 8]", ", cpus_per_device: 8, runtime_minutes: 300"))
     plan = make_plan(study, "profiles/sites/here.yaml")
 
-    jobs = plan["all_reduces"]
-    asked = {shape: jobs[shape]["resources"] for shape in ("1x4", "2x4")}
+    jobs, site = plan["all_reduces"], site_id(study.site, "profiles/sites/here.yaml")
+    asked = {shape: jobs[f"{site}/{shape}"]["resources"] for shape in ("1x4", "2x4")}
     assert [asked[shape]["nodes"] for shape in asked] == [1, 2]
     assert [asked[shape]["device_budget"] for shape in asked] == [4, 8]
     for values in asked.values():
@@ -118,7 +123,6 @@ def test_a_measurement_is_one_short_job_of_the_shape_that_it_measures(load: Load
         assert (values["slurm_account"], values["slurm_partition"]) == ("a", "gpu")
     assert {job["threads"] for job in jobs.values()} == {32}
     assert {job["limits"]["limit_seconds"] for job in jobs.values()} == {300}
-    site = site_id(study.site, "profiles/sites/here.yaml")
     files = [f"resources/collectives/{site}/{shape}.json" for shape in asked]
     assert plan["experiments"]["strong"]["all_reduces"] == files
 
@@ -133,7 +137,7 @@ def test_a_measurement_fits_into_the_longest_job_of_the_site(
     slurm = f'{{account: a, longest_walltime: "{walltime}", signal_seconds: 0}}'
     study = on_cluster(load, study_of("[1, 4]", ", runtime_minutes: 1"), slurm=slurm)
 
-    allocation = AllReducePlan.of(study).allocations["1x4"]
+    allocation = AllReducePlan.of(study).jobs[f"{site_id(study.site)}/1x4"].allocation
 
     assert (allocation.minutes, allocation.limits.limit_seconds) == (minutes, limit_seconds)
 
@@ -142,7 +146,7 @@ def test_a_shape_that_no_run_has_is_started_as_the_largest_run_but_within_a_node
     text = study_of("[1]", ", cpus_per_device: 40, launcher: spawn, project: {devices: [8]}")
     study = on_cluster(load, text)
 
-    job = AllReducePlan.of(study).jobs["2x4"]
+    job = AllReducePlan.of(study).jobs[f"{site_id(study.site)}/2x4"].ranks
 
     assert (job.shape, job.launcher, job.cpus_per_device, job.accelerator) == (
         Shape(2, 4),
@@ -156,10 +160,11 @@ def test_the_first_experiment_with_a_shape_says_how_its_ranks_start(load: Load) 
     two = study_of("[1, 2]", ", launcher: spawn, rendezvous: file")
     study = load(two + (STRONG % "[1, 2, 4]").replace("strong", "more"))
 
-    jobs = AllReducePlan.of(study).jobs
+    jobs = AllReducePlan.of(study).jobs.items()
+    ranks = {name.rpartition("/")[2]: job.ranks for name, job in jobs}
 
-    assert (jobs["1x2"].launcher, jobs["1x2"].rendezvous) == ("spawn", "file")
-    assert (jobs["1x4"].launcher, jobs["1x4"].rendezvous) == ("popen", "tcp")
+    assert (ranks["1x2"].launcher, ranks["1x2"].rendezvous) == ("spawn", "file")
+    assert (ranks["1x4"].launcher, ranks["1x4"].rendezvous) == ("popen", "tcp")
 
 
 TORCH: dict[str, Any] = {"image": "/torch.sif"}

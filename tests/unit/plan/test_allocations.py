@@ -279,5 +279,5 @@ def test_a_job_without_a_training_requests_the_same_but_no_signal(plan: Plan) ->
 
     of_run = resources_of(study, "2x4") | {"runtime": 6}
     of_run["slurm_extra"] = "--ntasks-per-node=4"
-    assert made["hello"]["resources"] == of_run
-    assert made["hello"]["threads"] == made["runs"]["a"][SHAPES["2x4"]]["threads"]
+    assert made["sites"][""]["hello"]["resources"] == of_run
+    assert made["sites"][""]["hello"]["threads"] == made["runs"]["a"][SHAPES["2x4"]]["threads"]

@@ -54,7 +54,7 @@ def script(tmp_path: Path, experiment: dict[str, Any], site: dict[str, Any], run
     return job_script(
         study.runs["e", run],
         plan["runs"]["e"][run],
-        SiteLaunch.model_validate(plan["launch"]),
+        SiteLaunch.model_validate(plan["sites"][""]["launch"]),
         TimeLimit(25, "measured"),
         Path("results/e/runs") / run,
         Path("results/e/proposal/job.sh"),
@@ -84,7 +84,14 @@ def test_each_kind_of_job_script(folder: Path, capsys: pytest.CaptureFixture[str
     }
     text = "\n".join(f"== {kind}\n{text}" for kind, text in kinds.items())
     # the environment first: it may lie in the clone
-    for place, name in ((folder, "STUDY"), (Path(sys.executable).parent, "BIN"), (ROOT, "SCALEWISE")):
+    # pip names the interpreter of its scripts python or python3
+    python = Path(sys.executable)
+    for place, name in (
+        (folder, "STUDY"),
+        (python, "BIN/python"),
+        (python.parent, "BIN"),
+        (ROOT, "SCALEWISE"),
+    ):
         text = text.replace(str(place), name)
     compare(GOLDEN, text, __file__, capsys)
 

@@ -91,10 +91,11 @@ def test_the_facts_of_a_site_arrive_in_its_jobs_unchanged(tmp_path: Path, plan: 
         slurm=Slurm(srun_extra=["--cpu-bind=cores"]),
     )
     launch = SiteLaunch.of(resolve_site(facts))
-    path = write_plan({**plan, "launch": launch.model_dump(mode="json")}, tmp_path)
+    plan["sites"][""]["launch"] = launch.model_dump(mode="json")
+    path = write_plan(plan, tmp_path)
 
     assert (launch.slurm, launch.srun_extra) == (True, ("--cpu-bind=cores",))
-    assert SiteLaunch.model_validate(read_plan({PLAN: str(path)})["launch"]) == launch
+    assert SiteLaunch.model_validate(read_plan({PLAN: str(path)})["sites"][""]["launch"]) == launch
 
 
 def job(**resources: Any) -> Job:

@@ -20,7 +20,7 @@ from scalewise.execution.supervisor import RankGroup, supervise
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.jobs.preflight import Finding, Findings, Preflight, bad, ok, unknown
-from scalewise.plan.plan_file import Plan
+from scalewise.plan.plan_file import SitePlan
 from scalewise.records import write_json, write_text
 
 RANK_REPORT = "rank_report.json"
@@ -69,17 +69,18 @@ class PreflightReport(BaseModel):
     ranks: list[RankPreflight]
 
 
-def run_hello_job(plan: Plan, log: Path, output: Path) -> None:
-    """Start the ranks of the study's largest shape, and write what they found.
+def run_hello_job(site_plan: SitePlan, log: Path, output: Path) -> None:
+    """Start the ranks of the largest shape on a site or partition, and write what they found.
 
     Args:
-        plan: The study's.
+        site_plan: The site's part of the plan.
         log: Receives what the ranks print.
         output: Receives ``Findings``, also if the ranks ended without a result.
     """
-    preflight, limits = Preflight.model_validate(plan["preflight"]), plan["hello"]["limits"]
-    shape, site = preflight.shape, SiteLaunch.model_validate(plan["launch"])
-    rank_files = RankFiles(output.parent / ATTEMPT)
+    preflight, limits = Preflight.model_validate(site_plan["preflight"]), site_plan["hello"]["limits"]
+    shape, site = preflight.shape, SiteLaunch.model_validate(site_plan["launch"])
+    # hello@a100.json: jobs of several partitions may run at once
+    rank_files = RankFiles(output.parent / output.stem.replace("hello", ATTEMPT))
     visible = [Path(path).resolve().parent for path in preflight.datasets]
     launch = command_for(preflight, site, rank_files, visible)
     rank_files.begin(rank_setup_for(preflight, site, limits["timeout_seconds"], "hello"))

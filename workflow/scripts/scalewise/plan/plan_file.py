@@ -66,15 +66,32 @@ class AllReduceJob(Job):
 
     Args:
         ranks: The start of its ranks: ``RankLaunch`` as JSON.
+        partition: Key of ``Plan.sites``.
     """
 
     ranks: dict[str, Any]
+    partition: str
+
+
+class SitePlan(TypedDict):
+    """The site, or one of its partitions, as jobs read it.
+
+    Args:
+        launch: The way in which it starts ranks: ``SiteLaunch`` as JSON.
+        preflight: The largest run there and the cluster's facts: ``Preflight`` as JSON.
+        hello: The job of the preflight.
+    """
+
+    launch: dict[str, Any]
+    preflight: dict[str, Any]
+    hello: Job
 
 
 class ExperimentFacts(TypedDict):
     """Facts of an experiment for its rules and the analysis.
 
     Args:
+        partition: Key of ``Plan.sites``.
         predicted: Whether predictions are made and shown.
         projected: Whether its steps on a few nodes are projected to more.
         tensorboard: Whether its runs become event files.
@@ -88,6 +105,7 @@ class ExperimentFacts(TypedDict):
 
     title: str
     description: str
+    partition: str
     predicted: bool
     projected: bool
     tensorboard: bool
@@ -103,21 +121,19 @@ class Plan(TypedDict):
     """A study as its jobs and commands read it.
 
     Args:
-        launch: The way in which the site starts ranks: ``SiteLaunch`` as JSON.
-        preflight: The largest run of the study and the cluster's facts: ``Preflight`` as JSON.
-        hello: The job of the preflight.
-        all_reduces: The measurements of the study's predictions, by shape.
+        sites: Each partition that runs are made on; the site by an empty name without partitions.
+        all_reduces: The measurements of the study's predictions, by site and shape: ``slurm-1a2b3c4d/2x4``.
         preparations: Commands that users' programs need before any job: ``Preparation.as_json``, by name.
         experiments: Experiments by name, in the order of the file.
+        comparisons: Experiments that compare partitions, by their key in the file.
         runs: Runs by experiment and name.
     """
 
-    launch: dict[str, Any]
-    preflight: dict[str, Any]
-    hello: Job
+    sites: dict[str, SitePlan]
     all_reduces: dict[str, AllReduceJob]
     preparations: dict[str, str]
     experiments: dict[str, ExperimentFacts]
+    comparisons: dict[str, list[str]]
     runs: dict[str, dict[str, TrainJob]]
 
 

@@ -10,15 +10,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from scalewise.plan.catalog.centres import read_centre
-from scalewise.plan.checks.allocation import check_facts
 from scalewise.plan.checks.chosen_devices import check_budget, check_choice
 from scalewise.plan.checks.experiment import check_devices, check_experiment, check_model_names, check_names
 from scalewise.plan.checks.options import option_warnings
 from scalewise.plan.checks.packages import check_packages
+from scalewise.plan.checks.partitions import choose_sites, fit_devices
 from scalewise.plan.checks.program import (
     BUILTIN_KEYS,
     check_builtin_keys,
@@ -42,12 +41,12 @@ from scalewise.plan.config.experiment import (
     ProgramExperiment,
     experiment_kind,
 )
-from scalewise.plan.config.paths import find_site_file, site_file_problem
+from scalewise.plan.config.paths import site_file_problem
 from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.reruns import Product, deciding_values
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import Shape
-from scalewise.plan.config.site import Site, SiteFile, resolve_site
+from scalewise.plan.config.site import Site, Sites
 from scalewise.plan.config.yaml_source import Source, no_value, read_source, to_plain
 from scalewise.plan.runs.all_reduce_shapes import most_device_hours
 from scalewise.plan.runs.allocation import Allocation, allocate
@@ -55,7 +54,11 @@ from scalewise.plan.runs.device_counts import projected_shapes, resolve_choice
 from scalewise.plan.runs.rounds import Round, first_repeats, known_rounds, requested_runs
 from scalewise.plan.runs.run_definition import RunDefinition, canonical_json
 from scalewise.plan.runs.runs import Preparation, expand, preparation
+from scalewise.plan.sites import read_sites
 from scalewise.records import SUMMARY
+
+PARTITION_MARK = "@"
+"""Separates an experiment's key from the partition, in the name of one that compares partitions."""
 
 _TOP_KEYS = ("defaults", "experiments", "site")
 
@@ -65,14 +68,15 @@ class PlannedExperiment:
     """An experiment with its runs.
 
     Args:
-        name: The key in the YAML.
+        name: The key in the YAML, ``digits``; with ``partitions`` that and the partition, ``digits@a100``.
         experiment: The experiment's keys, defaults merged in.
         shapes: The shape of each entry of ``experiment.device_counts``.
         runs: Every job, up to the most repeats.
         projected: Shapes of ``experiment.project`` that no run has; they are predicted, not measured.
         terms: Queue wait and billed devices, from ``Site.queue_and_billing``.
-        most_devices: Most devices of one run.
         centre: The computing centre that its proposal is for.
+        site: The site or partition that it runs on.
+        left_out: Sentences on device counts that other partitions can have and this one cannot.
     """
 
     name: str
@@ -80,9 +84,20 @@ class PlannedExperiment:
     shapes: Mapping[int | str, Shape]
     runs: Sequence[RunDefinition]
     centre: Centre
+    site: Site
     projected: Sequence[Shape] = ()
     terms: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
-    most_devices: int = 1
+    left_out: Sequence[str] = ()
+
+    @property
+    def key(self) -> str:
+        """The experiment's key in the YAML."""
+        return self.name.partition(PARTITION_MARK)[0]
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether the experiment names the partitions that it runs on."""
+        return self.experiment.partitions is not None
 
     @property
     def analysis_definition(self) -> str:
@@ -165,7 +180,7 @@ class PlannedExperiment:
         return {
             **self.terms,
             "accelerator": self.runs[0].accelerator,
-            "most_devices": self.most_devices,
+            "most_devices": self.site.most_devices,
         }
 
     @property
@@ -178,17 +193,38 @@ class Study:
     """All experiments of a configuration on a site.
 
     Args:
-        experiments: Name and experiment, in the order of the file.
+        experiments: Name and experiment, in the order of the file; one that names partitions is there once
+            for each of them, as ``digits@a100``.
+        sites: The site and its partitions.
         warnings: Sentences about choices that are allowed but rarely intended.
         runs: Every job of every experiment, by (experiment, run).
         allocations: The resources of every run, by the same keys.
     """
 
     experiments: Mapping[str, PlannedExperiment]
-    site: Site
+    sites: Sites
     warnings: Sequence[str]
     runs: Mapping[tuple[str, str], RunDefinition] = field(repr=False)
     allocations: Mapping[tuple[str, str], Allocation] = field(repr=False)
+
+    @property
+    def site(self) -> Site:
+        """The site, or its default partition."""
+        return self.sites.default
+
+    @property
+    def partitions(self) -> dict[str, Site]:
+        """Each partition that runs are made on, by its name; the site by an empty name without partitions."""
+        return {planned.site.partition: planned.site for planned in self.experiments.values()}
+
+    @property
+    def comparisons(self) -> dict[str, list[str]]:
+        """Names of the experiments that compare partitions, by their key in the file."""
+        found: dict[str, list[str]] = {}
+        for name, planned in self.experiments.items():
+            if planned.is_compared:
+                found.setdefault(planned.key, []).append(name)
+        return found
 
     def deleted_runs(self, results: Path) -> list[tuple[str, str]]:
         """Return the runs that the user has deleted: requested, without a summary, in analysed experiments.
@@ -248,7 +284,7 @@ def load_study(
     sources = [read_source(Path(file)) for file in files]
     if misnamed := site_file_problem(site_file):
         raise StudyError([misnamed.render(_origin(misnamed.place, sources))])
-    site = _load_site(site_file, checkout)
+    sites = read_sites(site_file, checkout)
     lines = [
         problem.render(source.origin(problem.place)) for source in sources for problem in source.problems
     ]
@@ -262,7 +298,7 @@ def load_study(
     problems = list(_check_top(raw, config))
     experiments: dict[str, PlannedExperiment] = {}
     if isinstance(raw.get("experiments"), dict) and isinstance(raw.get("defaults", {}), dict):
-        experiments, found = _plan(raw, site, conda_environments)
+        experiments, found = _plan(raw, sites, conda_environments)
         problems += _once(found, raw)
     lines += [
         problem.render(_origin(problem.place, sources))
@@ -273,10 +309,11 @@ def load_study(
         raise StudyError(lines)
     runs = {(name, run.run): run for name, planned in experiments.items() for run in planned.runs}
     allocations = {
-        key: allocate(run, experiments[run.experiment].experiment, site) for key, run in runs.items()
+        key: allocate(run, experiments[run.experiment].experiment, experiments[run.experiment].site)
+        for key, run in runs.items()
     }
-    warnings = [*_mixed(files), *_site_warnings(site), *_warnings(experiments, site, checkout)]
-    return Study(experiments, site, warnings, runs, allocations)
+    warnings = [*_mixed(files), *_site_warnings(sites.default), *_warnings(experiments, checkout)]
+    return Study(experiments, sites, list(dict.fromkeys(warnings)), runs, allocations)
 
 
 def _mixed(files: Sequence[str | Path]) -> Iterator[str]:
@@ -314,36 +351,6 @@ def check_results_folder(folder: Path) -> None:
         raise StudyError(
             [f"{existing.absolute()}: cannot be written to. Change its permissions, or run elsewhere."]
         )
-
-
-def _load_site(site_file: str | Path | None, checkout: Path | None) -> Site:
-    """Read and check the site file.
-
-    Raises:
-        StudyError: names every mistake in it.
-    """
-    if site_file is None:
-        return resolve_site(SiteFile())
-    path = find_site_file(site_file, checkout)
-    if not path.exists():
-        where = f"{Path.cwd()}, nor in {checkout}" if checkout else f"{Path.cwd()}"
-        fix = "Give the path of a site file: --config site=PATH."
-        raise StudyError([f"{site_file}: there is no such file in {where}. {fix}"])
-    source = read_source(path, "Write one fact a line, such as `accelerator: auto`.")
-    problems = list(source.problems)
-    if not problems:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-        to_plain(values, (), problems, keys_as_text=True)
-    if not problems:
-        try:
-            facts = SiteFile.model_validate(values)
-        except ValidationError as error:
-            problems += problems_of(error, (), SiteFile, values)
-        else:
-            problems += check_facts(facts)
-            if not problems:
-                return resolve_site(facts)
-    raise StudyError([problem.render(source.origin(problem.place)) for problem in problems])
 
 
 def _once(problems: Iterable[Problem], raw: Mapping[str, Any]) -> list[Problem]:
@@ -406,7 +413,7 @@ def _check_top(raw: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[Pr
 
 
 def _plan(
-    raw: Mapping[str, Any], site: Site, conda_environments: bool
+    raw: Mapping[str, Any], sites: Sites, conda_environments: bool
 ) -> tuple[dict[str, PlannedExperiment], list[Problem]]:
     defaults: dict[str, Any] = raw.get("defaults", {})
     keys = Experiment.model_fields.keys() | ProgramExperiment.model_fields.keys()
@@ -415,7 +422,7 @@ def _plan(
         for key in defaults
         if key not in keys
     ]
-    planned = {}
+    planned: dict[str, PlannedExperiment] = {}
     for name, entry in raw["experiments"].items():
         place: Place = ("experiments", name)
         if not isinstance(entry, dict):
@@ -438,36 +445,88 @@ def _plan(
             problems += problems_of(error, place, kind, merged)
             # the other checks need a valid experiment
             problems += check_model_names(place, merged)
-            problems += check_devices(place, _sound_counts(merged.get("devices")), site)[1]
+            problems += check_devices(place, _sound_counts(merged.get("devices")), sites.default)[1]
             continue
         problems += () if conda_environments else check_packages(place, spec)
         centre, misstated = read_centre(spec.proposal.centre, (*place, "proposal", "centre"))
         problems += misstated
-        unresolved = list(check_choice(place, spec, site))
-        problems += unresolved
-        spec = resolve_choice(spec, site)
-        shapes, found = check_experiment(name, spec, entry, site)
+        on, unknown = choose_sites(place, spec, sites)
+        problems += unknown
+        made, found = _on_partitions(name, spec, entry, on, centre)
         problems += found
-        if not found and not unresolved:
-            problems += check_requirement(place, spec.requirement, shapes.values())
-        if not found and not unresolved and centre is not None:
-            runs = expand(name, spec, shapes, site.accelerator, site.launcher)
-            projected = projected_shapes(spec, shapes.values(), site)
-            terms = site.queue_and_billing(shapes.values())
-            planned[name] = PlannedExperiment(
-                name, spec, shapes, runs, centre, projected, terms, site.most_devices
-            )
-            problems += _check_budget(planned[name], site)
+        planned |= {each.name: each for each in made}
     return planned, problems
 
 
-def _check_budget(planned: PlannedExperiment, site: Site) -> Iterator[Problem]:
-    """Refuse a budget that does not cover the first runs of a study and its prediction."""
-    if planned.experiment.budget is None:
+def _on_partitions(
+    name: str, spec: AnyExperiment, entry: Mapping[str, Any], on: Sequence[Site], centre: Centre | None
+) -> tuple[list[PlannedExperiment], list[Problem]]:
+    """Plan an experiment on each site that it runs on; return the mistakes as well."""
+    planned: list[PlannedExperiment] = []
+    by_site = []
+    for site, (fitting, left_out) in zip(on, fit_devices(("experiments", name), spec, on), strict=True):
+        one, found = _on_site(name, fitting, entry, site, centre, left_out)
+        by_site.append(found)
+        planned += [one] if one is not None else []
+    problems = _of_partitions(by_site, on)
+    if not problems:
+        problems += _check_budget(planned)
+    return planned, problems
+
+
+def _of_partitions(by_site: Sequence[Sequence[Problem]], on: Sequence[Site]) -> list[Problem]:
+    """Return the mistakes on all partitions, each once; those of some partitions name them."""
+    names: dict[Problem, list[str]] = defaultdict(list)
+    for found, site in zip(by_site, on, strict=True):
+        for problem in dict.fromkeys(found):
+            names[problem].append(site.partition)
+    return [
+        problem
+        if len(where) == len(on)
+        else replace(problem, text=f"{problem.text} (partition {', '.join(where)})")
+        for problem, where in names.items()
+    ]
+
+
+def _on_site(
+    name: str,
+    spec: AnyExperiment,
+    entry: Mapping[str, Any],
+    site: Site,
+    centre: Centre | None,
+    left_out: Sequence[str],
+) -> tuple[PlannedExperiment | None, list[Problem]]:
+    """Plan an experiment on a site, or return the mistakes."""
+    place: Place = ("experiments", name)
+    unresolved = list(check_choice(place, spec, site))
+    problems = list(unresolved)
+    spec = resolve_choice(spec, site)
+    shapes, found = check_experiment(name, spec, entry, site)
+    problems += found
+    if not problems:
+        problems += check_requirement(place, spec.requirement, shapes.values())
+    if found or unresolved or centre is None:
+        return None, problems
+    if spec.partitions is not None:
+        title = f"{spec.title or name} on {site.partition}"
+        name, spec = f"{name}{PARTITION_MARK}{site.partition}", spec.model_copy(update={"title": title})
+    runs = expand(name, spec, shapes, site.accelerator, site.launcher)
+    projected = projected_shapes(spec, shapes.values(), site)
+    terms = site.queue_and_billing(shapes.values())
+    return PlannedExperiment(name, spec, shapes, runs, centre, site, projected, terms, left_out), problems
+
+
+def _check_budget(planned: Sequence[PlannedExperiment]) -> Iterator[Problem]:
+    """Refuse a budget that does not cover the first runs of a study and its prediction, on all partitions."""
+    if not planned or planned[0].experiment.budget is None:
         return
-    first = requested_runs(planned.runs, planned.experiment, [])
-    hours = most_device_hours(planned.runs, planned.projected, site) if planned.is_predicted else 0.0
-    yield from check_budget(("experiments", planned.name), planned.experiment, first, hours, site)
+    first, hours = [], 0.0
+    for each in planned:
+        runs = requested_runs(each.runs, each.experiment, [])
+        first += [(run.shape, each.site.billed_devices(run.shape)) for run in runs]
+        if each.is_predicted:
+            hours += most_device_hours(each.runs, each.projected, each.site)
+    yield from check_budget(("experiments", planned[0].key), planned[0].experiment, first, hours)
 
 
 def _sound_counts(devices: object) -> list[int | str]:
@@ -484,10 +543,10 @@ def _site_warnings(site: Site) -> Iterator[str]:
         )
 
 
-def _warnings(
-    experiments: Mapping[str, PlannedExperiment], site: Site, checkout: Path | None
-) -> Iterator[str]:
-    for name, planned in experiments.items():
+def _warnings(experiments: Mapping[str, PlannedExperiment], checkout: Path | None) -> Iterator[str]:
+    for planned in experiments.values():
+        name = planned.key
+        yield from planned.left_out
         if isinstance(planned.experiment, ProgramExperiment):
             yield from program_warnings(name, planned.experiment, checkout)
         else:
@@ -502,7 +561,7 @@ def _warnings(
             which = "" if len(series) == len(fewest) else f" for {', '.join(series)}"
             yield (
                 f"experiments.{name}.devices has no 1-device run{which}: speedups will be relative to "
-                f"{devices} devices. {_baseline_advice(devices, site)}"
+                f"{devices} devices. {_baseline_advice(devices, planned.site)}"
             )
 
 

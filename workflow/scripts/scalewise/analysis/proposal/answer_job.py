@@ -49,14 +49,14 @@ def answer_job(results: ExperimentResults, plan: Plan) -> str:
     names = [name for name in in_row["run"] if name in planned]
     if not names:
         return ""
-    job = planned[names[0]]
+    job, partition = planned[names[0]], plan["experiments"][results.name]["partition"]
     run = RunDefinition.model_validate_json(job["definition"])
     devices = count_devices(results.devices, results.noun)
     folder = Path("results") / results.name
     return job_script(
         run,
         job,
-        SiteLaunch.model_validate(plan["launch"]),
+        SiteLaunch.model_validate(plan["sites"][partition]["launch"]),
         time_limit(_row(results), int(job["resources"].get("runtime", 0))),
         folder / "runs" / run.run,
         folder / FOLDER / JOB_SCRIPT,

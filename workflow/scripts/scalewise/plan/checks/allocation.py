@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from scalewise.plan.config.errors import Place, Problem
 from scalewise.plan.config.experiment import AnyExperiment
@@ -28,6 +28,15 @@ def check_facts(facts: SiteFile) -> Iterator[Problem]:
     """Refuse facts of a site that contradict each other."""
     if refusal := _refused_launcher(facts.launcher, facts.slurm):
         yield Problem(("launcher",), *refusal)
+    if facts.visible_devices is not None:
+        yield from _check_visible_devices(facts, facts.visible_devices)
+    if None not in (facts.price_per_device_hour, facts.billing_per_device_hour):
+        yield Problem(
+            ("billing_per_device_hour",),
+            f"is {facts.billing_per_device_hour:g}, and price_per_device_hour is "
+            f"{facts.price_per_device_hour:g}",
+            "Keep one of the two.",
+        )
     if facts.slurm is None:
         return
     for key in AUTO_KEYS:
@@ -59,6 +68,27 @@ def check_facts(facts: SiteFile) -> Iterator[Problem]:
             ("memory_gb_per_node",),
             f"is {facts.memory_gb_per_node:g}, but slurm.memory is none, so no job requests memory",
             "Remove one of the two.",
+        )
+
+
+def _check_visible_devices(facts: SiteFile, devices: Sequence[int]) -> Iterator[Problem]:
+    here = ("visible_devices",)
+    if facts.slurm is not None:
+        yield Problem(
+            here,
+            f"is {devices}, but Slurm chooses a job's GPUs",
+            "Remove it, and set gpu_type or constraint.",
+        )
+    elif facts.accelerator == "cpu":
+        fix = "Write `accelerator: cuda`, or remove it."
+        yield Problem(here, f"is {devices}, but accelerator is cpu", fix)
+    elif len(set(devices)) < len(devices):
+        yield Problem(here, f"is {devices}, in which a GPU is repeated", "Name each once.")
+    elif facts.devices_per_node not in ("auto", len(devices)):
+        yield Problem(
+            ("devices_per_node",),
+            f"is {facts.devices_per_node}, but visible_devices names {len(devices)}",
+            "Remove devices_per_node.",
         )
 
 

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 
 from scalewise.plan.config.errors import Place, Problem
 from scalewise.plan.config.experiment import AnyExperiment
-from scalewise.plan.config.shape import count_devices
+from scalewise.plan.config.shape import Shape, count_devices
 from scalewise.plan.config.site import Site
+from scalewise.plan.formatting import counts_listed
 from scalewise.plan.runs.device_counts import (
     MOST_CANDIDATES,
     counts_that_divide_batches,
     counts_that_fill_nodes,
 )
-from scalewise.plan.runs.run_definition import RunDefinition
 
 
 def check_choice(place: Place, experiment: AnyExperiment, site: Site) -> Iterator[Problem]:
@@ -71,30 +71,28 @@ def check_choice(place: Place, experiment: AnyExperiment, site: Site) -> Iterato
 def check_budget(
     place: Place,
     experiment: AnyExperiment,
-    first: Sequence[RunDefinition],
+    first: Sequence[tuple[Shape, int]],
     prediction_hours: float,
-    site: Site,
 ) -> Iterator[Problem]:
     """Refuse a budget that does not cover the first runs at their full runtime.
 
     Args:
         place: The experiment's place.
-        experiment: An experiment with a list of device counts.
-        first: Runs of the first round.
+        experiment: An experiment that chooses its device counts.
+        first: The shape of each run of the first round, and the devices that it is billed for.
         prediction_hours: Device-hours that the measurements for its prediction may take.
-        site: Facts of the machine or cluster.
     """
     budget = experiment.budget
     if budget is None:
         return
-    hours_per_minute = sum(site.billed_devices(run.shape) for run in first) / 60
+    hours_per_minute = sum(billed for _, billed in first) / 60
     needed_hours = hours_per_minute * experiment.runtime_minutes + prediction_hours
     if budget.device_hours >= needed_hours:
         return
+    fewest = sorted({shape.world_size for shape, _ in first})
     text = (
-        f"is {budget.device_hours:g}, but the first {len(first)} runs, on "
-        f"{count_devices(min(run.shape.world_size for run in first))}, may take "
-        f"{hours_per_minute * experiment.runtime_minutes:.3g} device-hours by runtime_minutes "
+        f"is {budget.device_hours:g}, but the first {len(first)} runs, on {counts_listed(fewest, 'device')}, "
+        f"may take {hours_per_minute * experiment.runtime_minutes:.3g} device-hours by runtime_minutes "
         f"({experiment.runtime_minutes})"
     )
     fixes = [f"Use {needed_hours:.3g} or more"]

@@ -7,7 +7,7 @@ from these models (schema.py, reference.py).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -61,6 +61,12 @@ class DecisionRule(StrictModel):
     max_device_hours: Rate | None = Field(
         None,
         description="Recommend the fastest device count with at most this many device-hours for a whole run.",
+    )
+    by: Literal["time", "cost", "energy", "soonest"] | None = Field(
+        None,
+        description="What decides between partitions, for the same work: time; cost by the site's price or "
+        "billing; energy; or soonest, the wait in the queue and the time together. Default: the report "
+        "answers each.",
     )
     min_gain: Annotated[float, Field(ge=0, le=1)] = Field(
         0.05,
@@ -212,6 +218,11 @@ class ExperimentKeys(StrictModel):
         description="Device counts to compare, such as [1, 2, 4]. "
         '"2x2" (nodes x devices per node) forces a shape. {up_to: 64} or {among: [1, 2, 4, 8]} measures '
         "only those that the answer needs."
+    )
+    partitions: Literal["all"] | Annotated[list[str], Field(min_length=1)] | None = Field(
+        None,
+        description="Partitions of the site to compare, such as [a100, h200], or all. Each is a study of its "
+        "own, with its own baseline. Default: the site's default partition. Changing it reruns nothing.",
     )
     budget: Budget | None = Field(
         None,

@@ -24,6 +24,8 @@ DECIDES: Mapping[str, frozenset[Product]] = {
     "exclude": _ALL - {"runs"},
     "target": frozenset({"tables", "prediction"}),
     "decision": frozenset({"tables"}),
+    # each partition is an experiment with its own folder
+    "partitions": _NONE,
     "predict": frozenset({"prediction"}),
     "project": frozenset({"prediction"}),
     "budget": frozenset({"rounds"}),

@@ -6,12 +6,12 @@ import itertools
 import os
 import platform
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field, create_model
 
 from scalewise.plan.config.errors import reject
 from scalewise.plan.config.settings import Count, LauncherName, Memory, StrictModel
@@ -74,6 +74,15 @@ def _mirror(value: str) -> str:
     return value
 
 
+Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+PartitionName = Annotated[
+    str,
+    matches(
+        r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}",
+        "which cannot be part of a folder's name",
+        "Use up to 32 letters, digits, - and _.",
+    ),
+]
 ShellLine = Annotated[str, AfterValidator(_shell_line)]
 Proxy = Annotated[str, AfterValidator(_proxy)]
 Mirror = Annotated[Argument, AfterValidator(_mirror)]
@@ -108,10 +117,8 @@ class Proxies(StrictModel):
     no: Proxy | None = Field(None, description="Sets no_proxy.")
 
 
-class SiteFile(StrictModel):
-    """Facts that ``site.yaml`` of a profile may state; ``auto`` is looked up on this machine."""
-
-    model_config = ConfigDict(title="Scalewise site")
+class NodeFacts(StrictModel):
+    """Facts of a site that may differ between its partitions."""
 
     accelerator: Literal["auto", "cpu", "cuda"] = Field(
         "auto",
@@ -151,6 +158,44 @@ class SiteFile(StrictModel):
     network_interface: Interface | None = Field(
         None, description="Interface between nodes. Default: the one that has the address of the node's name."
     )
+    price_per_device_hour: Price | None = Field(
+        None, description="Price of one device for one hour, in any currency. Compares partitions by cost."
+    )
+    billing_per_device_hour: Price | None = Field(
+        None,
+        description="Units that the site bills for one device for one hour, such as Slurm's billing weight. "
+        "Compares partitions by cost, in place of a price.",
+    )
+    visible_devices: list[Annotated[int, Field(ge=0)]] | None = Field(
+        None,
+        min_length=1,
+        description="GPUs of this machine to use, by their numbers in `nvidia-smi -L` with "
+        "CUDA_DEVICE_ORDER=PCI_BUS_ID. Default: all.",
+    )
+
+
+def _partition_facts() -> type[StrictModel]:
+    """Make the model of a partition's facts: each key may be given, and none has a default."""
+    fields: dict[str, Any] = {}
+    for model in (NodeFacts, Slurm):
+        for key, info in model.model_fields.items():
+            value: Any = Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation
+            fields[key] = (value | None, Field(None, description=info.description))
+    about = "Facts of one partition that differ from the site's; keys of `slurm` stand among the others."
+    return create_model("PartitionFacts", __base__=StrictModel, __doc__=about, **fields)
+
+
+if TYPE_CHECKING:
+    PartitionFacts = StrictModel
+else:
+    PartitionFacts = _partition_facts()
+
+
+class SiteFile(NodeFacts):
+    """Facts that ``site.yaml`` of a profile may state; ``auto`` is looked up on this machine."""
+
+    model_config = ConfigDict(title="Scalewise site")
+
     proxies: Proxies | None = Field(None, description="For downloads on the login node.")
     data_mirror: Mirror | None = Field(
         None,
@@ -163,6 +208,14 @@ class SiteFile(StrictModel):
         "differ from the published ones, such as a subset for a test.",
     )
     slurm: Slurm | None = Field(None, description="The cluster's scheduler; without it, one machine.")
+    partitions: Annotated[dict[PartitionName, PartitionFacts], Field(min_length=1)] | None = Field(
+        None,
+        description="Kinds of nodes that a study compares, by names of your choice, each with the facts that "
+        "differ there: keys of this table, and those of `slurm`. An experiment says which it runs on.",
+    )
+    default_partition: PartitionName | None = Field(
+        None, description="The one of them for experiments that name none."
+    )
     not_found: list[NotFound] = Field(
         default_factory=list,
         description="Facts that the site command could not find. The preflight names them, and its job shows "
@@ -177,8 +230,9 @@ class Site:
     Args:
         devices_per_node: Devices of one node.
         cpus_per_node: CPUs of one node.
-        facts: The content of the site file.
+        facts: The content of the site file, with those of the partition.
         unused_gpus: GPUs of this machine that ``auto`` does not use.
+        partition: The partition that it describes; empty for a site without partitions.
     """
 
     accelerator: Accelerator
@@ -187,6 +241,7 @@ class Site:
     max_nodes: int
     facts: SiteFile = field(default_factory=SiteFile)
     unused_gpus: int = 0
+    partition: str = ""
 
     @property
     def slurm(self) -> Slurm | None:
@@ -232,12 +287,46 @@ class Site:
         return None if seconds is None else seconds // 60
 
 
-def resolve_site(facts: SiteFile) -> Site:
-    """Replace each ``auto`` of a site by the facts of this machine."""
+@dataclass(frozen=True)
+class Sites:
+    """The places that a study may run on.
+
+    Args:
+        default: The site, or its default partition.
+        partitions: Every partition by its name; empty for a site without partitions.
+    """
+
+    default: Site
+    partitions: Mapping[str, Site] = field(default_factory=dict)
+
+
+def facts_of_partition(values: Mapping[str, Any], partition: str) -> dict[str, Any]:
+    """Return the content of the site file as if it had one partition only.
+
+    Args:
+        values: Content of the site file, with ``partitions``.
+        partition: Name of one of them.
+    """
+    own = values["partitions"][partition] or {}
+    of_slurm = {key: value for key, value in own.items() if key in Slurm.model_fields}
+    rest = {key: value for key, value in own.items() if key not in of_slurm}
+    base = {key: value for key, value in values.items() if key not in ("partitions", "default_partition")}
+    if of_slurm:
+        base["slurm"] = {**(base.get("slurm") or {}), **of_slurm}
+    return {**base, **rest}
+
+
+def resolve_site(facts: SiteFile, partition: str = "") -> Site:
+    """Replace each ``auto`` of a site by the facts of this machine.
+
+    Args:
+        facts: The content of the site file, with those of the partition.
+        partition: The partition; empty for a site without partitions.
+    """
     cpus = available_cpus() if facts.cpus_per_node == "auto" else facts.cpus_per_node
-    gpus = visible_gpus()
+    gpus = visible_gpus() if facts.visible_devices is None else len(facts.visible_devices)
     # a single GPU leaves nothing to scale to, and the shipped study must run on such a machine, too
-    default: Accelerator = "cuda" if gpus > 1 else "cpu"
+    default: Accelerator = "cuda" if gpus > 1 or facts.visible_devices else "cpu"
     accelerator = default if facts.accelerator == "auto" else facts.accelerator
     if facts.devices_per_node != "auto":
         devices = facts.devices_per_node
@@ -246,7 +335,7 @@ def resolve_site(facts: SiteFile) -> Site:
     else:
         devices = cpus
     unused = gpus if facts.accelerator == "auto" and accelerator == "cpu" else 0
-    return Site(accelerator, devices, cpus, facts.max_nodes, facts, unused)
+    return Site(accelerator, devices, cpus, facts.max_nodes, facts, unused, partition)
 
 
 AUTO_KEYS = ("accelerator", "devices_per_node", "cpus_per_node")

@@ -22,20 +22,25 @@ RANKS_RESULT = "all_reduce.json"
 
 
 @dataclass(frozen=True)
+class PlannedAllReduce:
+    """The measurement of one shape, on the site or one of its partitions."""
+
+    ranks: RankLaunch
+    allocation: Allocation
+    site: Site
+
+
+@dataclass(frozen=True)
 class AllReducePlan:
     """The all-reduce measurements that a study may need.
 
     Args:
-        site: The folder of this site's measurements.
-        jobs: One for each shape.
-        allocations: One for each shape.
-        shapes: Each predicted experiment's name, with the shapes that its prediction needs.
+        jobs: One for each site and shape, by ``slurm-1a2b3c4d/2x4``.
+        needed: Each predicted experiment's name, with the measurements that its prediction needs.
     """
 
-    site: str
-    jobs: Mapping[str, RankLaunch]
-    allocations: Mapping[str, Allocation]
-    shapes: Mapping[str, Sequence[str]]
+    jobs: Mapping[str, PlannedAllReduce]
+    needed: Mapping[str, Sequence[str]]
 
     @classmethod
     def of(cls, study: Study, site_file: object = None) -> AllReducePlan:
@@ -45,25 +50,24 @@ class AllReducePlan:
             study: The configuration, checked.
             site_file: Path of the site's file; None for this machine as it is.
         """
-        jobs: dict[str, RankLaunch] = {}
-        allocations: dict[str, Allocation] = {}
-        shapes: dict[str, list[str]] = {}
+        jobs: dict[str, PlannedAllReduce] = {}
+        needed: dict[str, list[str]] = {}
         for name, planned in study.experiments.items():
             if not planned.is_predicted:
                 continue
-            shapes[name] = []
-            for shape in shapes_to_measure(planned.runs, planned.projected, study.site):
-                key = str(shape)
-                shapes[name].append(key)
+            site, needed[name] = planned.site, []
+            for shape in shapes_to_measure(planned.runs, planned.projected, site):
+                key = f"{site_id(site, site_file)}/{shape}"
+                needed[name].append(key)
                 if key not in jobs:
-                    run = _run_of(planned, shape, study.site)
-                    jobs[key] = RankLaunch.for_run(run)
-                    allocations[key] = _short(allocate(run, planned.experiment, study.site), study.site)
-        return cls(site_id(study.site, site_file), jobs, allocations, shapes)
+                    run = _run_of(planned, shape, site)
+                    allocation = _short(allocate(run, planned.experiment, site), site)
+                    jobs[key] = PlannedAllReduce(RankLaunch.for_run(run), allocation, site)
+        return cls(jobs, needed)
 
     def files(self, experiment: str) -> list[str]:
         """Return the files of measurements that an experiment's prediction uses."""
-        return [f"resources/collectives/{self.site}/{shape}.json" for shape in self.shapes[experiment]]
+        return [f"resources/collectives/{name}.json" for name in self.needed[experiment]]
 
 
 def has_steps_to_project_from(planned: PlannedExperiment) -> bool:
@@ -105,6 +109,8 @@ def _deciding_facts(site: Site) -> dict[str, object]:
         # it may load modules, and choose a network
         "prelude": facts.prelude,
     }
+    if facts.visible_devices is not None:
+        machine["visible_devices"] = facts.visible_devices
     if slurm is None:
         return machine | {"host": platform.node(), "cpus": site.cpus_per_node, "processor": cpu_model()}
     keys = ("partition", "constraint", "gpu_type", "exclusive", "extra", "srun_extra")

@@ -31,37 +31,48 @@ def make_plan(study: Study, site_file: object = None) -> Plan:
         study: The configuration, checked.
         site_file: Path of the site's file; None for this machine as it is.
     """
-    site = study.site
-    launch = SiteLaunch.of(site)
+    launches = {partition: SiteLaunch.of(site) for partition, site in study.partitions.items()}
     all_reduces = AllReducePlan.of(study, site_file)
     runs: dict[str, dict[str, TrainJob]] = {name: {} for name in study.experiments}
     for (experiment, name), run in study.runs.items():
+        site = study.experiments[experiment].site
         runs[experiment][name] = train_job(run, study.allocations[experiment, name], site)
     return {
-        "launch": launch.model_dump(mode="json"),
-        "preflight": Preflight.of(study).model_dump(mode="json"),
-        "hello": make_job(hello_allocation(study), site),
+        "sites": {
+            partition: {
+                "launch": launches[partition].model_dump(mode="json"),
+                "preflight": Preflight.of(study, partition).model_dump(mode="json"),
+                "hello": make_job(hello_allocation(study, partition), site),
+            }
+            for partition, site in study.partitions.items()
+        },
         "all_reduces": {
-            shape: {**make_job(all_reduces.allocations[shape], site), "ranks": ranks.model_dump()}
-            for shape, ranks in all_reduces.jobs.items()
+            name: {
+                **make_job(each.allocation, each.site),
+                "ranks": each.ranks.model_dump(),
+                "partition": each.site.partition,
+            }
+            for name, each in all_reduces.jobs.items()
         },
         "preparations": {name: each.as_json for name, each in study.preparations.items()},
         "experiments": {
             name: {
                 "title": planned.experiment.title or name,
                 "description": planned.experiment.description,
+                "partition": planned.site.partition,
                 "predicted": planned.is_predicted,
                 "projected": has_steps_to_project_from(planned),
                 "tensorboard": planned.experiment.tensorboard,
                 "definition": planned.analysis_definition,
                 "proposal": planned.proposal_definition,
-                "job_script": site_digest(launch, runs[name]),
+                "job_script": site_digest(launches[planned.site.partition], runs[name]),
                 "rounds": planned.rounds_definition,
                 "prediction": planned.prediction_definition,
                 "all_reduces": all_reduces.files(name) if planned.is_predicted else [],
             }
             for name, planned in study.experiments.items()
         },
+        "comparisons": study.comparisons,
         "runs": runs,
     }
 

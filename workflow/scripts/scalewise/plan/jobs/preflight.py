@@ -92,35 +92,41 @@ class Preflight(RankLaunch):
     not_found: list[NotFound] = Field(default_factory=list)
 
     @classmethod
-    def of(cls, study: Study) -> Preflight:
-        """Describe the largest run of a study."""
-        run, allocation = largest(study)
+    def of(cls, study: Study, partition: str) -> Preflight:
+        """Describe the largest run of a study on a partition."""
+        site, (run, allocation) = study.partitions[partition], largest(study, partition)
+        minutes = (study.allocations[key].minutes for key in _runs_on(study, partition))
         return cls(
             **dict(RankLaunch.for_run(run)),
-            slurm=study.site.slurm,
+            slurm=site.slurm,
             options=[
-                *(f"--{option}={value}" for option, value in placement(allocation, study.site).items()),
+                *(f"--{option}={value}" for option, value in placement(allocation, site).items()),
                 *shlex.split(allocation.sbatch_args()),
             ],
             cpus_per_node=allocation.tasks_per_node * allocation.cpus_per_task,
             memory_mb_per_node=allocation.memory_mb,
-            longest_minutes=max(each.minutes for each in study.allocations.values()),
+            longest_minutes=max(minutes),
             datasets=[str(prepared_path(dataset)) for dataset in study.datasets],
-            not_found=study.site.facts.not_found,
+            not_found=site.facts.not_found,
         )
 
 
-def largest(study: Study) -> tuple[RunDefinition, Allocation]:
-    """Return the run with the most devices, and then CPUs, and its allocation."""
+def largest(study: Study, partition: str) -> tuple[RunDefinition, Allocation]:
+    """Return a partition's run with the most devices, and then CPUs, and its allocation."""
     key = max(
-        study.runs, key=lambda key: (study.runs[key].shape.world_size, study.allocations[key].cpus_per_task)
+        _runs_on(study, partition),
+        key=lambda key: (study.runs[key].shape.world_size, study.allocations[key].cpus_per_task),
     )
     return study.runs[key], study.allocations[key]
 
 
-def hello_allocation(study: Study) -> Allocation:
-    """Return the allocation of the hello job: that of the largest run, for a few minutes."""
-    _, allocation = largest(study)
+def _runs_on(study: Study, partition: str) -> list[tuple[str, str]]:
+    return [key for key in study.runs if study.experiments[key[0]].site.partition == partition]
+
+
+def hello_allocation(study: Study, partition: str) -> Allocation:
+    """Return the allocation of the hello job: that of the largest run of a partition, for a few minutes."""
+    _, allocation = largest(study, partition)
     limit = HELLO_MINUTES * 60
     # without a signal: it has nothing to save
     limits = replace(allocation.limits, limit_seconds=limit)

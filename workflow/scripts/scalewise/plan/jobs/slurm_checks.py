@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from scalewise.plan.cluster.commands import ask, missing_commands
 from scalewise.plan.cluster.reported import parse_gpus, record
@@ -18,6 +18,18 @@ LONGEST_POLL_SECONDS = 180
 """Longest time between two status queries of the executor plugin, while no job ends."""
 SUBMISSION_COMMANDS = ("sbatch", "squeue", "scancel")
 """Slurm's commands without which no job can be sent and watched."""
+
+
+def check_sites(preflights: Mapping[str, Preflight]) -> Iterator[Finding]:
+    """Check every fact that Slurm knows of a site, or of each of its partitions by its name."""
+    seen: set[Finding] = set()
+    for partition, preflight in preflights.items():
+        if partition:
+            yield ok(f"partition {partition} of the site file:")
+        for finding in check_site(preflight):
+            if finding not in seen:
+                yield finding
+            seen.add(finding)
 
 
 def check_site(preflight: Preflight) -> Iterator[Finding]:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from scalewise.plan.config.experiment import Repeats
 from scalewise.plan.config.shape import count_devices
-from scalewise.plan.config.site import Site
 from scalewise.plan.formatting import (
     chance_text,
     counts_listed,
@@ -129,15 +128,12 @@ def _next_runs(points: Mapping[int, JudgedPoint], choice: SeriesChoice) -> Itera
         yield f"{listed(runs)} ({reason})"
 
 
-def choice_lines(
-    planned: PlannedExperiment, points: Iterable[PlannedPoint], site: Site, results: Path
-) -> list[str]:
+def choice_lines(planned: PlannedExperiment, points: Iterable[PlannedPoint], results: Path) -> list[str]:
     """Return the plan of an experiment that chooses its device counts; nothing for another.
 
     Args:
         planned: The experiment.
         points: Those of the study.
-        site: Facts of the machine or cluster.
         results: Folder of all experiments.
     """
     if not planned.experiment.chooses_devices:
@@ -167,7 +163,7 @@ def choice_lines(
     if len(names) > MAX_SERIES:
         lines.append(f"... and {len(names) - MAX_SERIES} more series")
     lines += _cost(planned, rounds, candidates, spending, billed)
-    return [_candidates(planned, site), *(f"  {line}" for line in [*_excluded(planned, site), *lines])]
+    return [_candidates(planned), *(f"  {line}" for line in [*_excluded(planned), *lines])]
 
 
 def _findings(judged: Round, series: str) -> list[str]:
@@ -192,20 +188,23 @@ def _predicted(points: Sequence[PlannedPoint]) -> Iterator[str]:
         yield f"predicted speedups: {', '.join(speedups)} devices"
 
 
-def _candidates(planned: PlannedExperiment, site: Site) -> str:
+def _candidates(planned: PlannedExperiment) -> str:
+    site = planned.site
     counts = sorted({run.shape.world_size for run in planned.runs})
     whole = planned.experiment.devices.up_to is not None and counts[-1] > site.devices_per_node
     nodes = f" that fill nodes of {count_devices(site.devices_per_node)}" if whole else ""
     return f"{planned.name} chooses among {len(counts)} counts{nodes}: {counts_text(counts)}"
 
 
-def _excluded(planned: PlannedExperiment, site: Site) -> Iterator[str]:
+def _excluded(planned: PlannedExperiment) -> Iterator[str]:
     """Yield the counts of ``up_to`` for which the batch size does not allow a run."""
     most = planned.experiment.devices.up_to
     if most is None:
         return
     left = [
-        each for each in counts_that_fill_nodes(most, site) if each not in planned.experiment.device_counts
+        each
+        for each in counts_that_fill_nodes(most, planned.site)
+        if each not in planned.experiment.device_counts
     ]
     if left:
         them = "it" if len(left) == 1 else "them"

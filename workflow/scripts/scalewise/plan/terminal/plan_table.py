@@ -11,7 +11,8 @@ from pathlib import Path
 from scalewise.plan.config.program import AnySettings
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import count_devices
-from scalewise.plan.formatting import shortened, significant
+from scalewise.plan.config.site import Site
+from scalewise.plan.formatting import listed, shortened, significant
 from scalewise.plan.study import Study
 from scalewise.plan.terminal.choice_lines import choice_lines
 from scalewise.plan.terminal.final_message import DECISION, REPORT, EarlierFiles
@@ -42,17 +43,11 @@ def plan_table(study: Study, results: Path = Path("results")) -> str:
     points = list(planned_points(study, results))
     requested = [point for point in points if point.requested]
     chosen = {name for name, planned in study.experiments.items() if planned.experiment.chooses_devices}
-    site = study.site
-    kind = "GPUs" if site.accelerator == "cuda" else "CPU processes (no GPU in use)"
     lines = [
         *_table(requested),
-        f"{_to_do(requested)} Devices are {kind}, {site.devices_per_node} per node.",
+        f"{_to_do(requested)} {_devices(study)}",
         *_most([point for point in points if point.run.experiment not in chosen]),
-        *(
-            line
-            for planned in study.experiments.values()
-            for line in choice_lines(planned, points, site, results)
-        ),
+        *(line for planned in study.experiments.values() for line in choice_lines(planned, points, results)),
         *([_LEGEND] if any(point.expected is not None for point in points) else []),
         *_projected(study, points, results),
         *_jobs(study),
@@ -139,6 +134,17 @@ def _to_do(requested: Sequence[PlannedPoint]) -> str:
     return f"{done} of {runs} runs are done. To do: {cost}" if done else cost
 
 
+def _devices(study: Study) -> str:
+    """Return what a device is, and how many a node has, of each partition."""
+    kinds = {"cuda": "GPUs", "cpu": "CPU processes (no GPU in use)"}
+    on: dict[str, list[str]] = {}
+    for partition, site in study.partitions.items():
+        on.setdefault(f"{kinds[site.accelerator]}, {site.devices_per_node} per node", []).append(partition)
+    if len(on) == 1:
+        return f"Devices are {next(iter(on))}."
+    return f"Devices are {'; '.join(f'{devices} on {listed(names)}' for devices, names in on.items())}."
+
+
 def _most(points: Sequence[PlannedPoint]) -> Iterator[str]:
     """Yield the cost if all repeats are requested that may be."""
     if any(point.most > point.requested for point in points):
@@ -201,26 +207,40 @@ def _projected(study: Study, points: Sequence[PlannedPoint], results: Path) -> I
     yield from shortened(lines, MAX_PROJECTED, "more in results/*/prediction.csv")
 
 
-def _jobs(study: Study) -> Iterator[str]:
-    """Yield the place and the length of the jobs on a cluster."""
-    slurm, most = study.site.slurm, study.site.longest_minutes
-    if slurm is None:
-        return
-    longest = max(allocation.minutes for allocation in study.allocations.values())
+def _place_of_jobs(study: Study, partition: str, site: Site) -> str:
+    slurm, most = site.slurm, site.longest_minutes
+    assert slurm is not None, "all partitions have Slurm, or none"
+    longest = max(
+        allocation.minutes
+        for (experiment, _), allocation in study.allocations.items()
+        if study.experiments[experiment].site.partition == partition
+    )
     limit = f" of {most}" if most is not None else ""
     place = [
         f"account {slurm.account or 'by default'}",
         f"partition {slurm.partition or 'by default'}",
         *(f"{key} {value}" for key in ("qos", "constraint") if (value := getattr(slurm, key))),
     ]
-    yield f"Each run is a separate job: {', '.join(place)}. The longest requests {longest}{limit} minutes."
+    where = f" on {partition}" if partition else ""
+    return (
+        f"Each run{where} is a separate job: {', '.join(place)}. The longest requests {longest}{limit} "
+        "minutes."
+    )
+
+
+def _jobs(study: Study) -> Iterator[str]:
+    """Yield the place and the length of the jobs on a cluster."""
+    if study.site.slurm is None:
+        return
+    for partition, site in study.partitions.items():
+        yield _place_of_jobs(study, partition, site)
     for name, planned in study.experiments.items():
         jobs = max(study.allocations[name, run.run].jobs for run in planned.runs)
         if jobs > 1:
             yield (
                 f"A run of {name} takes up to {jobs} jobs one after the other, "
-                f"{planned.experiment.runtime_minutes} minutes in jobs of at most {most}: "
-                "each resumes from the checkpoint of the one before."
+                f"{planned.experiment.runtime_minutes} minutes in jobs of at most "
+                f"{planned.site.longest_minutes}: each resumes from the checkpoint of the one before."
             )
     if shutil.which("sbatch") is None:
         yield "Warning: there is no sbatch on this machine, so the plan cannot be started here."

@@ -98,8 +98,8 @@ def planned_points(study: Study, results: Path) -> Iterator[PlannedPoint]:
         study: Checked.
         results: Folder of all experiments.
     """
-    site = study.site
     for planned in study.experiments.values():
+        site = planned.site
         spec, most, folder = planned.experiment, planned.experiment.max_repeats, results / planned.name
         rounds = known_rounds(spec, folder)
         requested, settled = requested_repeats(spec, rounds), is_settled(spec, rounds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from scalewise.plan.config.shape import count_devices
-from scalewise.plan.config.slurm import ShortJobs
+from scalewise.plan.config.slurm import ShortJobs, Slurm
 from scalewise.plan.runs.allocation import Allocation
 from scalewise.plan.study import Study
 from scalewise.plan.terminal.planned_points import PlannedPoint
@@ -14,17 +14,25 @@ MAX_NAMED = 4
 
 
 def short_job_lines(study: Study, points: Sequence[PlannedPoint]) -> Iterator[str]:
-    """Yield a line on the test partition: the runs that fit, their jobs and their time.
+    """Yield a line on each test partition: the runs that fit, their jobs and their time.
 
     Args:
         study: Checked.
         points: The points whose repeats are requested.
     """
-    slurm = study.site.slurm
-    left = [point for point in points if point.to_do and point.allocation is not None]
-    if slurm is None or slurm.test_partition is None or not left:
-        return
-    tests = slurm.test_partition
+    for partition, site in study.partitions.items():
+        on = [
+            point
+            for point in points
+            if study.experiments[point.run.experiment].site.partition == partition
+            and point.to_do
+            and point.allocation is not None
+        ]
+        if on and site.slurm is not None and site.slurm.test_partition is not None:
+            yield _line(site.slurm, site.slurm.test_partition, on)
+
+
+def _line(slurm: Slurm, tests: ShortJobs, left: Sequence[PlannedPoint]) -> str:
     reasons = [(point, _reason(point.allocation, tests)) for point in left if point.allocation is not None]
     fitting = [point for point, reason in reasons if not reason]
     runs, jobs = sum(point.to_do for point in left), sum(point.to_do for point in fitting)
@@ -36,11 +44,10 @@ def short_job_lines(study: Study, points: Sequence[PlannedPoint]) -> Iterator[st
     more = [f"{len(named) - MAX_NAMED} more"] if len(named) > MAX_NAMED else []
     others = f" Too large: {', '.join([*named[:MAX_NAMED], *more])}." if named else ""
     if not fitting:
-        yield f"{head}no run fits.{others}"
-        return
+        return f"{head}no run fits.{others}"
     hours = sum(point.to_do * point.allocation.minutes for point in fitting if point.allocation) / 60
     advice = "`use_test_partition: true` in the site file sends them there."
-    yield (
+    return (
         f"{head}{jobs} of {count_devices(runs, 'run')} to do fit, in {count_devices(jobs, 'job')} of at most "
         f"{hours:.1f} hours in all. {'They are sent there.' if slurm.use_test_partition else advice}{others}"
     )

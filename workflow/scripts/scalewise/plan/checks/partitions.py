@@ -1,0 +1,119 @@
+"""Check the partitions of an experiment, and leave out the device counts that one of them cannot have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from scalewise.plan.checks.allocation import check_whole_nodes
+from scalewise.plan.checks.experiment import check_devices
+from scalewise.plan.config.errors import Place, Problem, did_you_mean, format_value, key_path
+from scalewise.plan.config.experiment import AnyExperiment
+from scalewise.plan.config.site import Site, Sites
+
+
+def choose_sites(place: Place, spec: AnyExperiment, sites: Sites) -> tuple[list[Site], list[Problem]]:
+    """Return where an experiment runs, and the mistakes in its choice of partitions."""
+    known, names = sites.partitions, spec.partitions
+    here: Place = (*place, "partitions")
+    if names is None:
+        by = spec.decision.by
+        text = f"is {by}, which decides between partitions, but the experiment names none"
+        fix = f"Add `partitions: all`, or remove {'it' if by else ''}."
+        return [sites.default], [] if by is None else [Problem((*place, "decision", "by"), text, fix)]
+    if not known:
+        text = f"is {format_value(names)}, but the site file has no partitions"
+        return [sites.default], [Problem(here, text, "Add `partitions:` to it, or remove this key.")]
+    if names == "all":
+        return list(known.values()), _check_aim(place, spec, known.values())
+    problems = []
+    for index, each in enumerate(names):
+        if each not in known:
+            text = f"is {each!r}, which is no partition of the site file"
+            problems.append(Problem((*here, index), text, did_you_mean(each, known)))
+        elif each in names[:index]:
+            problems.append(Problem((*here, index), f"is {each!r}, listed twice", "Keep one of the two."))
+    chosen = [known[each] for each in dict.fromkeys(names) if each in known] or [sites.default]
+    return chosen, problems or _check_aim(place, spec, chosen)
+
+
+def _check_aim(place: Place, spec: AnyExperiment, sites: Iterable[Site]) -> list[Problem]:
+    """Refuse an aim that the sites cannot measure."""
+    by = spec.decision.by
+    here: Place = (*place, "decision", "by")
+    if by == "energy" and any(site.accelerator == "cpu" for site in sites):
+        text = "is energy, which is measured of GPUs only, and devices here are CPU processes"
+        return [Problem(here, text, "Use time, cost or soonest.")]
+    if by == "soonest" and any(site.slurm is None for site in sites):
+        text = "is soonest, but without `slurm:` in the site file there is no queue to wait in"
+        return [Problem(here, text, "Use time, cost or energy.")]
+    return []
+
+
+def fit_devices(
+    place: Place, spec: AnyExperiment, sites: Sequence[Site]
+) -> Iterator[tuple[AnyExperiment, list[str]]]:
+    """Yield for each site the experiment without device counts that other sites can have and it cannot.
+
+    A count that no site can have stays, and so do all counts of a site that can have none: the checks of the
+    experiment report them.
+
+    Args:
+        place: The experiment's place.
+        spec: The experiment, with valid values.
+        sites: The site, or the partitions, that it runs on.
+
+    Yields:
+        The experiment, and a sentence on each count that is left out.
+    """
+    if spec.devices.up_to is not None and spec.devices.among is None:
+        yield from _up_to(place, spec, spec.devices.up_to, sites)
+        return
+    counts = spec.devices.counts
+    refused = [_refused(place, counts, site) for site in sites]
+    nowhere = set(refused[0]).intersection(*refused)
+    for site, problems in zip(sites, refused, strict=True):
+        kept = [devices for index, devices in enumerate(counts) if index in nowhere or index not in problems]
+        left = {index: problem for index, problem in problems.items() if index not in nowhere}
+        if not left or not kept:
+            yield spec, []
+            continue
+        gone = [counts[index] for index in left]
+        key = "every" if spec.devices.every else "among"
+        fitting = spec.model_copy(
+            update={
+                "devices": spec.devices.model_copy(update={key: kept}),
+                "exclude": [entry for entry in spec.exclude if entry.get("devices") not in gone],
+            }
+        )
+        yield fitting, [_left_out(problem, site) for problem in left.values()]
+
+
+def _up_to(
+    place: Place, spec: AnyExperiment, up_to: int, sites: Sequence[Site]
+) -> Iterator[tuple[AnyExperiment, list[str]]]:
+    """Yield the experiment with as many devices as a site has, if another has as many as it names."""
+    most = max(site.most_devices for site in sites)
+    for site in sites:
+        if site.most_devices >= up_to or most < up_to:
+            yield spec, []
+            continue
+        devices = spec.devices.model_copy(update={"up_to": site.most_devices})
+        text = f"is {up_to}, but a run may take {site.most_devices} there"
+        problem = Problem((*place, "devices", "up_to"), text, "")
+        yield spec.model_copy(update={"devices": devices}), [_left_out(problem, site)]
+
+
+def _refused(place: Place, counts: Sequence[int | str], site: Site) -> dict[int, Problem]:
+    """Return the first mistake of each device count that a site cannot have, by its index."""
+    shapes, problems = check_devices(place, counts, site)
+    for index, devices in enumerate(counts):
+        if (shape := shapes.get(devices)) is not None:
+            problems += check_whole_nodes((*place, "devices", index), devices, shape, site)
+    found: dict[int, Problem] = {}
+    for problem in problems:
+        found.setdefault(int(problem.place[-1]), problem)
+    return found
+
+
+def _left_out(problem: Problem, site: Site) -> str:
+    return f"{key_path(problem.place)} {problem.text}: not measured on partition {site.partition}."

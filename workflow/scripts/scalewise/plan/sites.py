@@ -1,0 +1,120 @@
+"""Read and check the site file: the site, or each of its partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from scalewise.plan.checks.allocation import check_facts
+from scalewise.plan.config.errors import Place, Problem, StudyError, did_you_mean, problems_of
+from scalewise.plan.config.paths import find_site_file
+from scalewise.plan.config.site import SiteFile, Sites, facts_of_partition, resolve_site
+from scalewise.plan.config.yaml_source import read_source, to_plain
+
+COST_KEYS = ("price_per_device_hour", "billing_per_device_hour")
+
+
+def read_sites(site_file: str | Path | None, checkout: Path | None) -> Sites:
+    """Read and check the site file.
+
+    Args:
+        site_file: The profile's facts; None for this machine as it is.
+        checkout: Scalewise's folder; None if unknown.
+
+    Raises:
+        StudyError: names every mistake in it.
+    """
+    if site_file is None:
+        return Sites(resolve_site(SiteFile()))
+    path = find_site_file(site_file, checkout)
+    if not path.exists():
+        where = f"{Path.cwd()}, nor in {checkout}" if checkout else f"{Path.cwd()}"
+        fix = "Give the path of a site file: --config site=PATH."
+        raise StudyError([f"{site_file}: there is no such file in {where}. {fix}"])
+    source = read_source(path, "Write one fact a line, such as `accelerator: auto`.")
+    problems = list(source.problems)
+    values: Any = None
+    if not problems:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        to_plain(values, (), problems, keys_as_text=True)
+    if not problems:
+        sites = _resolved(values, problems)
+        if sites is not None and not problems:
+            return sites
+    raise StudyError([problem.render(source.origin(problem.place)) for problem in dict.fromkeys(problems)])
+
+
+def _resolved(values: Mapping[str, Any], problems: list[Problem]) -> Sites | None:
+    """Return the site and its partitions, and add the mistakes that were found."""
+    try:
+        facts = SiteFile.model_validate(values)
+    except ValidationError as error:
+        problems += problems_of(error, (), SiteFile, values)
+        return None
+    if facts.partitions is None:
+        problems += _check_default(facts)
+        problems += check_facts(facts)
+        return None if problems else Sites(resolve_site(facts))
+    problems += _check_default(facts)
+    sites = {}
+    for name in facts.partitions:
+        merged = facts_of_partition(values, name)
+        found: list[Problem] = []
+        try:
+            of_partition = SiteFile.model_validate(merged)
+        except ValidationError as error:
+            found += problems_of(error, (), SiteFile, merged)
+        else:
+            found += check_facts(of_partition)
+        own = values["partitions"][name] or {}
+        problems += [_placed(problem, name, own) for problem in found]
+        if not found:
+            sites[name] = resolve_site(of_partition, name)
+    problems += _check_costs({name: site.facts for name, site in sites.items()})
+    return None if problems else Sites(sites[str(facts.default_partition)], sites)
+
+
+def _placed(problem: Problem, partition: str, own: Mapping[str, Any]) -> Problem:
+    """Return a mistake in a partition's facts at its place in the file."""
+    flat = problem.place[1:] if problem.place[:1] == ("slurm",) else problem.place
+    place: Place = ("partitions", partition, *flat)
+    in_own = bool(flat) and flat[0] in own
+    subject = None if in_own else f"{problem.subject or '.'.join(map(str, problem.place))} of {partition}"
+    return Problem(place if in_own else problem.place, problem.text, problem.fix, subject, problem.origin)
+
+
+def _check_default(facts: SiteFile) -> Iterator[Problem]:
+    """Refuse partitions of which none is the default, and a default that is none of them."""
+    names, default = list(facts.partitions or {}), facts.default_partition
+    if names and default is None:
+        yield Problem(
+            ("partitions",),
+            "are given without default_partition",
+            f"Add `default_partition: {names[0]}`, for experiments that name none.",
+        )
+    elif default is not None and not names:
+        yield Problem(("default_partition",), f"is {default!r}, but there are no partitions", "Remove it.")
+    elif default is not None and default not in names:
+        text = f"is {default!r}, which is not among the partitions"
+        yield Problem(("default_partition",), text, did_you_mean(default, names))
+
+
+def _check_costs(partitions: Mapping[str, SiteFile]) -> Iterator[Problem]:
+    """Refuse partitions whose costs cannot be compared: of two units, or only some of them known."""
+    known = {
+        name: [key for key in COST_KEYS if getattr(facts, key) is not None]
+        for name, facts in partitions.items()
+    }
+    of_first, first = next(((keys, name) for name, keys in known.items() if keys), ([], ""))
+    for name, keys in known.items():
+        if of_first and keys != of_first and len(of_first) == 1:
+            has = f"has {' and '.join(keys)}" if keys else f"has no {of_first[0]}"
+            yield Problem(
+                ("partitions", name),
+                f"{has}, but {first} has {of_first[0]}: their costs cannot be compared",
+                f"Give all partitions {of_first[0]}, or none of them.",
+            )
