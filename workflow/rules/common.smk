@@ -1,5 +1,5 @@
-# Contract: PLAN is the study as all rules read it, EXPERIMENTS and TRAININGS are parts of it. The main process makes
-# it and has STUDY, SESSION and SNAKEMAKE in addition (study.smk); a job reads it.
+# Contract: PLAN is the study as all rules read it, EXPERIMENTS, COMPARISONS and TRAININGS are parts of it. The main
+# process makes it and has STUDY, SESSION and SNAKEMAKE in addition (study.smk); a job reads it.
 
 import gc
 import os
@@ -43,6 +43,7 @@ else:
 
 
 EXPERIMENTS = PLAN["experiments"]
+COMPARISONS = PLAN["comparisons"]
 TRAININGS = {
     (experiment, run): job
     for experiment, runs in PLAN["runs"].items()

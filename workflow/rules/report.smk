@@ -65,6 +65,9 @@ rule write_report:
         "results/{experiment}/report.html",
     log:
         "logs/write_report/{experiment}.log",
+    # that of an experiment on several partitions has another rule
+    wildcard_constraints:
+        experiment="|".join(EXPERIMENTS),
     localrule: True
     conda:
         "../envs/scalewise.yaml"
@@ -77,6 +80,7 @@ rule write_report:
 rule write_overall_report:
     input:
         expand("results/{experiment}/report.html", experiment=list(EXPERIMENTS)),
+        expand("results/{comparison}/partitions.json", comparison=list(COMPARISONS)),
     output:
         html=report(
             "results/report.html",

@@ -230,6 +230,15 @@ def figures(options: argparse.Namespace) -> None:
     write_proposal_of(results, facts)
 
 
+def compare_partitions(options: argparse.Namespace) -> None:
+    """Compare the partitions of an experiment: the table, the answer, the figures and the report."""
+    with imports_uncollected():
+        from scalewise.analysis.report.partition_page import report_partitions
+
+    plan = _plan(options)
+    report_partitions(plan["comparisons"][options.folder.name], plan["experiments"], options.folder)
+
+
 def event_files(options: argparse.Namespace) -> None:
     """Write the runs of an experiment for TensorBoard."""
     with imports_uncollected():
@@ -242,16 +251,19 @@ def report(options: argparse.Namespace) -> None:
     """Write the report on one experiment or on several."""
     with imports_uncollected():
         from scalewise.analysis.experiment_results import ExperimentResults
-        from scalewise.analysis.report.page import write_report
+        from scalewise.analysis.report.page import read_comparisons, write_report
         from scalewise.records import write_text
 
-    facts = _plan(options)["experiments"]
+    plan = _plan(options)
+    facts = plan["experiments"]
     names = options.experiments or list(facts)
     if options.decisions:
         texts = ((options.results / name / "decision.json").read_text(encoding="utf-8") for name in names)
         write_text(options.decisions, json.dumps([json.loads(text) for text in texts], indent=2) + "\n")
     experiments = [ExperimentResults.of_study(facts[name], options.results / name) for name in names]
-    write_report(experiments, options.output)
+    # a report on one experiment is on one partition
+    comparisons = [] if options.experiments else read_comparisons(plan["comparisons"], options.results)
+    write_report(experiments, options.output, comparisons=comparisons)
 
 
 def partial_report(options: argparse.Namespace) -> None:
@@ -259,7 +271,7 @@ def partial_report(options: argparse.Namespace) -> None:
     with imports_uncollected():
         from scalewise.analysis.partial_report import write_partial_report
 
-    for line in write_partial_report(_plan(options)["experiments"], options.results):
+    for line in write_partial_report(_plan(options), options.results):
         print(line)
 
 
@@ -341,6 +353,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     judged.add_argument("--round", required=True, type=int, help="number of the round, from 1")
     add_for_experiment(figures)
+    add_for_experiment(compare_partitions)
     add_for_experiment(event_files).add_argument("--runs", required=True, type=Path, help="table of the runs")
 
     reported = add(report, "output")

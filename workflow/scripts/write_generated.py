@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from scalewise.analysis.report.figures import FIGURES, Figure
+from scalewise.analysis.report.figures import FIGURES, PARTITION_FIGURES, Figure
 from scalewise.plan.config.reference import configuration_reference
 from scalewise.plan.config.schema import centre_schema, site_schema, study_schema
 from scalewise.records import write_text
@@ -23,6 +23,10 @@ def generated() -> dict[Path, str]:
         ROOT / "workflow" / "schemas" / "centre.schema.json": _json(centre_schema()),
         **{
             ROOT / "workflow" / "report" / f"{name}.rst": _caption(figure) for name, figure in FIGURES.items()
+        },
+        **{
+            ROOT / "workflow" / "report" / f"{name}.rst": f"{figure.caption}\n"
+            for name, figure in PARTITION_FIGURES.items()
         },
         readme: configuration_reference(readme.read_text(encoding="utf-8")),
     }

@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 from tests.workflow.login_node import filled_in
 
 import write_generated
-from scalewise.analysis.report.figures import FIGURES
+from scalewise.analysis.report.figures import FIGURES, PARTITION_FIGURES
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.program import SWEEPABLE_PROGRAM_KEYS
 from scalewise.plan.config.schema import study_schema
@@ -28,7 +28,7 @@ GENERATED = (
     "workflow/schemas/experiments.schema.json",
     "workflow/schemas/site.schema.json",
     "workflow/schemas/centre.schema.json",
-    *(f"workflow/report/{figure}.rst" for figure in FIGURES),
+    *(f"workflow/report/{figure}.rst" for figure in (*FIGURES, *PARTITION_FIGURES)),
     "config/README.md",
 )
 STUDIES = sorted((ROOT / "config").rglob("*.yaml"))

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.experiment_tables import compute
 from scalewise.analysis.proposal.folder import write_proposal_of
 from scalewise.analysis.report.drawing import draw
-from scalewise.analysis.report.page import write_report
-from scalewise.plan.terminal.card_lines import card_lines
+from scalewise.analysis.report.page import read_comparisons, write_report
+from scalewise.analysis.report.partition_page import report_partitions
+from scalewise.plan.plan_file import Plan
+from scalewise.plan.terminal.card_lines import card_lines, partition_lines
 
 
-def write_partial_report(labels: Mapping[str, Mapping[str, Any]], results: Path) -> list[str]:
+def write_partial_report(plan: Plan, results: Path) -> list[str]:
     """Report on whatever has finished, and list the rest with reasons.
 
     Args:
-        labels: the plan.
+        plan: The study.
         results: Folder of all experiments; receives ``partial_report.html``, and its tables in ``partial``.
 
     Returns:
@@ -27,13 +27,18 @@ def write_partial_report(labels: Mapping[str, Mapping[str, Any]], results: Path)
     """
     partial, output = results / "partial", results / "partial_report.html"
     experiments = []
-    for name, facts in labels.items():
+    for name, facts in plan["experiments"].items():
         compute(AnalysisSpec.from_json(facts["definition"]), results / name / "runs", partial / name)
         experiments.append(ExperimentResults.of_study(facts, partial / name))
         draw(experiments[-1])
         write_proposal_of(experiments[-1], facts)
-    write_report(experiments, output, partial=True)
+    for name, comparison in plan["comparisons"].items():
+        report_partitions(comparison, plan["experiments"], partial / name)
+    comparisons = read_comparisons(plan["comparisons"], partial, f"{partial.name}/")
+    write_report(experiments, output, partial=True, comparisons=comparisons)
     lines: list[str] = []
+    for across in comparisons:
+        lines += partition_lines(across.answer)
     for each in experiments:
         lines += card_lines(each.decision)
         lines += [] if each.choice is None else [f"  {sentence}" for sentence in each.choice.sentences()]

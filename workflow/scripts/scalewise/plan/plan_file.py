@@ -117,6 +117,20 @@ class ExperimentFacts(TypedDict):
     all_reduces: list[str]
 
 
+class Comparison(TypedDict):
+    """An experiment that compares partitions.
+
+    Args:
+        experiments: The experiment on each partition, in order: its name, a key of ``Plan.experiments``.
+        definition: Prices and their unit, as canonical JSON.
+    """
+
+    title: str
+    description: str
+    experiments: dict[str, str]
+    definition: str
+
+
 class Plan(TypedDict):
     """A study as its jobs and commands read it.
 
@@ -133,7 +147,7 @@ class Plan(TypedDict):
     all_reduces: dict[str, AllReduceJob]
     preparations: dict[str, str]
     experiments: dict[str, ExperimentFacts]
-    comparisons: dict[str, list[str]]
+    comparisons: dict[str, Comparison]
     runs: dict[str, dict[str, TrainJob]]
 
 

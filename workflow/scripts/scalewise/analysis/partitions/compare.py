@@ -1,22 +1,26 @@
-"""The files of the answer across partitions: partitions.csv and partitions.json."""
+"""Compare the partitions of an experiment, and write partitions.csv and partitions.json."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from scalewise.analysis.partitions.answer import AimAnswer, PartitionAnswer
+from scalewise.analysis.analysis_spec import AnalysisSpec
+from scalewise.analysis.experiment_results import ExperimentResults
+from scalewise.analysis.partitions.answer import AimAnswer, PartitionAnswer, answer
 from scalewise.analysis.partitions.card import partition_card, place_text
-from scalewise.analysis.partitions.points import AIMS, Aim
+from scalewise.analysis.partitions.points import AIMS, Aim, PartitionStudy, collect_points
+from scalewise.plan.plan_file import Comparison, ExperimentFacts
 from scalewise.records import write_text
 
 TABLE, ANSWER = "partitions.csv", "partitions.json"
+FINGERPRINTS = "fingerprints.json"
 
 AMOUNTS: dict[Aim, str] = {
     "time": "seconds",
@@ -31,6 +35,32 @@ COLUMNS = [
     *(f"{column}{end}" for column in AMOUNTS.values() for end in ("", "_low", "_high")),
     "queue_seconds", "queue_n", "pareto", "dominated_by", "note",
 ]  # fmt: skip
+
+
+def compare_partitions(
+    comparison: Comparison, experiments: Mapping[str, ExperimentFacts], folder: Path
+) -> PartitionAnswer:
+    """Write the answer across the partitions of an experiment from the results on each of them.
+
+    Args:
+        comparison: The comparison's part of the plan.
+        experiments: Those of all experiments.
+        folder: Receives the files; named like the experiment, next to the folders of its partitions.
+    """
+    terms = json.loads(comparison["definition"])
+    studies = [
+        PartitionStudy(
+            partition=partition,
+            experiment=AnalysisSpec.from_json(experiments[name]["definition"]),
+            results=ExperimentResults.of_study(experiments[name], folder.parent / name),
+            price=terms["prices"][partition],
+            conditions=json.loads((folder.parent / name / FINGERPRINTS).read_text(encoding="utf-8")),
+        )
+        for partition, name in comparison["experiments"].items()
+    ]
+    found = answer(collect_points(studies, terms["unit"]), studies[0].experiment.spec.decision.by)
+    write_comparison(folder.name, found, folder)
+    return found
 
 
 def write_comparison(name: str, found: PartitionAnswer, folder: Path) -> None:

@@ -11,6 +11,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from scalewise.analysis.experiment_results import ExperimentResults
     from scalewise.analysis.report.marks import Drawing
 
@@ -51,6 +53,21 @@ class Figure:
     compares: bool = False
     where_counts_are_chosen: str = ""
     is_left_out: Callable[[ExperimentResults], bool] = lambda _: False
+
+
+@dataclass(frozen=True)
+class PartitionFigure:
+    """A figure of the comparison of partitions.
+
+    Args:
+        title: Name for readers.
+        caption: Meaning of every mark.
+        drawing: Draws it from partitions.csv, a unit of costs and a clock.
+    """
+
+    title: str
+    caption: str
+    drawing: Callable[[pd.DataFrame, str, str], Drawing]
 
 
 def _lazy(function: str) -> Callable[..., Any]:
@@ -208,5 +225,22 @@ FIGURES: dict[str, Figure] = {
         missing=_no_run,
         drawing=lambda results: _lazy("drawing.memory")(results.measured, results.runs),
         sentence=_lazy("figure_sentences.memory"),
+    ),
+}
+
+PARTITION_FIGURES: dict[str, PartitionFigure] = {
+    "time_cost": PartitionFigure(
+        title="Time against cost",
+        caption="Each mark is a number of devices on a partition, with the number next to it; bars are 95 % "
+        "intervals. Farther left is cheaper, farther down is faster. Grey: another point is shown to be "
+        "better by one of the two and no worse by the other. Colored marks are the points worth choosing "
+        "from, as far as the runs can tell.",
+        drawing=_lazy("partition_figures.time_cost"),
+    ),
+    "time_devices": PartitionFigure(
+        title="Time against devices",
+        caption="Time for the same work against devices, a line for each partition. Bars are 95 % "
+        "intervals. Lower is faster.",
+        drawing=_lazy("partition_figures.time_devices"),
     ),
 }

@@ -28,6 +28,7 @@ from scalewise.analysis.analysis_spec import (
 from scalewise.analysis.bottlenecks.time_parts import EXCESS, STEP_PARTS, UNKNOWN
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.mfu import MFU_FORMULA
+from scalewise.analysis.partitions.compare import ANSWER
 from scalewise.analysis.proposal_files import FOLDER, VERDICTS
 from scalewise.analysis.report import data_tables
 from scalewise.analysis.report.figure_sentences import figure_sentences
@@ -43,6 +44,7 @@ from scalewise.plan.formatting import (
     name_devices,
     percent,
 )
+from scalewise.plan.plan_file import Comparison
 from scalewise.plan.runs.rounds import OTHER_ANSWER
 from scalewise.plan.runs.runs import shown_names
 from scalewise.records import write_text
@@ -64,7 +66,7 @@ COMPARED = (HELD_EQUAL, EQUAL_IN_SERIES, DIFFERED, NOT_KNOWN)
 
 
 @dataclass(frozen=True)
-class Comparison:
+class AcrossPartitions:
     """The answer of an experiment across its partitions.
 
     Args:
@@ -83,7 +85,7 @@ def write_report(
     output: Path,
     *,
     partial: bool = False,
-    comparisons: Sequence[Comparison] = (),
+    comparisons: Sequence[AcrossPartitions] = (),
 ) -> None:
     """Write one HTML file on some experiments.
 
@@ -96,8 +98,26 @@ def write_report(
     write_text(output, render(experiments, partial=partial, comparisons=comparisons))
 
 
+def read_comparisons(plan: Mapping[str, Comparison], results: Path, link: str = "") -> list[AcrossPartitions]:
+    """Return the answers across partitions, for a page.
+
+    Args:
+        plan: The comparisons of the plan.
+        results: Holds a folder with partitions.json for each.
+        link: Address of ``results`` from the page, with a slash at its end.
+    """
+    return [
+        AcrossPartitions(
+            each["title"],
+            json.loads((results / name / ANSWER).read_text(encoding="utf-8")),
+            f"{link}{name}/report.html",
+        )
+        for name, each in plan.items()
+    ]
+
+
 def render(
-    sections: Sequence[ExperimentResults], *, partial: bool, comparisons: Sequence[Comparison] = ()
+    sections: Sequence[ExperimentResults], *, partial: bool, comparisons: Sequence[AcrossPartitions] = ()
 ) -> str:
     """Return the report as HTML; see ``write_report``."""
     template = make_environment().get_template("report.html.j2")

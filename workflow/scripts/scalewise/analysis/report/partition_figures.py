@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -30,21 +29,6 @@ LEAST_LOGARITHMIC = 6.0
 """Ratio of the largest to the smallest value from which an axis is logarithmic."""
 
 _HOLLOW_GREY = {"color": "0.6", "markerfacecolor": "white", "markeredgecolor": "0.6"}
-
-
-@dataclass(frozen=True)
-class PartitionFigure:
-    """A figure of the comparison of partitions.
-
-    Args:
-        title: Name for readers.
-        caption: Meaning of every mark.
-        drawing: Draws it from partitions.csv, a unit of costs and a clock.
-    """
-
-    title: str
-    caption: str
-    drawing: Callable[[pd.DataFrame, str, str], Drawing]
 
 
 def time_cost(table: pd.DataFrame, unit: str, clock: str) -> Drawing:
@@ -171,21 +155,3 @@ def _clock_label(clock: str) -> str:
     return {"time to target": "time to target", "total time": "time of a run"}.get(
         clock, "time of a million samples"
     )
-
-
-PARTITION_FIGURES: dict[str, PartitionFigure] = {
-    "time_cost": PartitionFigure(
-        title="Time against cost",
-        caption="Each mark is a number of devices on a partition, with the number next to it; bars are 95 % "
-        "intervals. Farther left is cheaper, farther down is faster. Grey: another point is shown to be "
-        "better by one of the two and no worse by the other. Colored marks are the points worth choosing "
-        "from, as far as the runs can tell.",
-        drawing=time_cost,
-    ),
-    "time_devices": PartitionFigure(
-        title="Time against devices",
-        caption="Time for the same work against devices, a line for each partition. Bars are 95 % "
-        "intervals. Lower is faster.",
-        drawing=time_devices,
-    ),
-}

@@ -12,18 +12,37 @@ import pandas as pd
 from matplotlib.text import Text
 
 from scalewise import __version__
-from scalewise.analysis.partitions.compare import ANSWER, TABLE
+from scalewise.analysis.partitions.compare import ANSWER, TABLE, compare_partitions
 from scalewise.analysis.partitions.wording import UNITS
 from scalewise.analysis.report.data_tables import partition_points
+from scalewise.analysis.report.figures import PARTITION_FIGURES
 from scalewise.analysis.report.inline_figures import inline_figure
 from scalewise.analysis.report.marks import TRACES
 from scalewise.analysis.report.page import make_environment, style
-from scalewise.analysis.report.partition_figures import PARTITION_FIGURES, time_unit_of
+from scalewise.analysis.report.partition_figures import time_unit_of
 from scalewise.analysis.report.style import message, set_style
 from scalewise.analysis.report.svg_file import draw_svg
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import name_devices
+from scalewise.plan.plan_file import Comparison, ExperimentFacts
 from scalewise.records import write_text
+
+
+def report_partitions(
+    comparison: Comparison, experiments: Mapping[str, ExperimentFacts], folder: Path
+) -> None:
+    """Compare the partitions of an experiment, draw the figures and write the report.
+
+    Args:
+        comparison: The comparison's part of the plan.
+        experiments: Those of all experiments.
+        folder: Receives the files; named like the experiment, next to the folders of its partitions.
+    """
+    found = compare_partitions(comparison, experiments, folder)
+    draw_partitions(folder)
+    decisions = {name: study.results.decision for name, study in found.points.studies.items()}
+    title, description = comparison["title"], comparison["description"]
+    write_partition_report(folder, decisions, title=title, description=description)
 
 
 def draw_partitions(folder: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,11 +14,11 @@ from scalewise.plan.config.site import Site
 from scalewise.plan.jobs.all_reduce_jobs import AllReducePlan, has_steps_to_project_from
 from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.jobs.preflight import Preflight, hello_allocation
-from scalewise.plan.plan_file import Job, Plan, TrainJob
+from scalewise.plan.plan_file import Comparison, Job, Plan, TrainJob
 from scalewise.plan.runs.allocation import Allocation, job_resources, job_threads
 from scalewise.plan.runs.run_definition import RunDefinition, canonical_json
 from scalewise.plan.runs.runs import input_files, priority
-from scalewise.plan.study import Study
+from scalewise.plan.study import PlannedExperiment, Study
 from scalewise.records import replaced_whole
 
 PLAN_FOLDER = Path(".snakemake/scalewise")
@@ -72,8 +72,32 @@ def make_plan(study: Study, site_file: object = None) -> Plan:
             }
             for name, planned in study.experiments.items()
         },
-        "comparisons": study.comparisons,
+        "comparisons": {
+            key: make_comparison([study.experiments[name] for name in names])
+            for key, names in study.comparisons.items()
+        },
         "runs": runs,
+    }
+
+
+def make_comparison(planned: Sequence[PlannedExperiment]) -> Comparison:
+    """Make the comparison of an experiment's partitions.
+
+    Args:
+        planned: The experiment on each partition.
+    """
+    first, facts = planned[0], {each.site.partition: each.site.facts for each in planned}
+    prices = {name: each.price_per_device_hour for name, each in facts.items()}
+    weights = {name: each.billing_per_device_hour for name, each in facts.items()}
+    has_prices = any(price is not None for price in prices.values())
+    title = first.experiment.title.removesuffix(f" on {first.site.partition}")
+    return {
+        "title": title,
+        "description": first.experiment.description,
+        "experiments": {each.site.partition: each.name for each in planned},
+        "definition": canonical_json(
+            {"unit": "price" if has_prices else "billing", "prices": prices if has_prices else weights}
+        ),
     }
 
 
