@@ -169,6 +169,11 @@ class PlantedStudy:
         for name in self.study.experiments:
             self._step("scaling", self.results / name)
 
+    def compare(self) -> None:
+        """Write the answers across partitions, with their figures and reports."""
+        for name in self.study.comparisons:
+            self._step("compare-partitions", self.results / name)
+
     def write(self) -> Path:
         """Write the report on all experiments, from tables and figures."""
         output = self.results / "report.html"

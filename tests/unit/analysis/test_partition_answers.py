@@ -16,9 +16,10 @@ from tests.unit.analysis.reference import welch_bounds
 
 from scalewise.analysis.partitions.answer import answer, state_of
 from scalewise.analysis.partitions.card import PartitionCard, partition_card
-from scalewise.analysis.partitions.compare import ANSWER, COLUMNS, TABLE, write_comparison
+from scalewise.analysis.partitions.compare import COLUMNS, TABLE, write_comparison
 from scalewise.analysis.partitions.points import Aim, Place, collect_points
 from scalewise.analysis.statistics.ratios import Ratio
+from scalewise.plan.plan_file import COMPARISON
 
 STUDIES = 8
 SCATTER = 0.03
@@ -211,7 +212,7 @@ def test_the_files_hold_every_point_and_the_answer(tmp_path: Path) -> None:
     found = answer_on(CASES["one out of memory"], np.random.default_rng(8), SCATTER, 3)
     write_comparison("study", found, tmp_path)
     table = pd.read_csv(tmp_path / TABLE)
-    facts = json.loads((tmp_path / ANSWER).read_text(encoding="utf-8"))
+    facts = json.loads((tmp_path / COMPARISON).read_text(encoding="utf-8"))
 
     assert list(table.columns) == COLUMNS
     assert list(zip(table["partition"], table["devices"], strict=True)) == [

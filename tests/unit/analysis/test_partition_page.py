@@ -14,8 +14,9 @@ from tests.truth.partitions import A100, CASES, Planted, Truth, answer_on
 from tests.unit.analysis.report_page import Page, cells
 
 from scalewise.analysis.partitions.answer import PartitionAnswer
-from scalewise.analysis.partitions.compare import ANSWER, write_comparison
+from scalewise.analysis.partitions.compare import write_comparison
 from scalewise.analysis.report.partition_page import draw_partitions, write_partition_report
+from scalewise.plan.plan_file import COMPARISON
 from scalewise.plan.terminal.card_lines import WIDTH, partition_lines
 from scalewise.plan.terminal.final_message import decisions
 
@@ -99,7 +100,7 @@ def test_an_experiment_without_any_result_has_a_page_that_says_so(tmp_path: Path
 def test_the_card_fits_the_terminal_and_begins_with_the_answer(tmp_path: Path, name: str) -> None:
     found = planted(name)
     write_comparison("digits", found, tmp_path)
-    answer: dict[str, Any] = json.loads((tmp_path / ANSWER).read_text(encoding="utf-8"))
+    answer: dict[str, Any] = json.loads((tmp_path / COMPARISON).read_text(encoding="utf-8"))
     lines = list(partition_lines(answer))
 
     assert max(map(len, lines)) <= WIDTH

@@ -117,6 +117,10 @@ class ExperimentFacts(TypedDict):
     all_reduces: list[str]
 
 
+COMPARISON = "partitions.json"
+"""The answer of an experiment that compares partitions, in its folder of results."""
+
+
 class Comparison(TypedDict):
     """An experiment that compares partitions.
 

@@ -16,10 +16,10 @@ from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.partitions.answer import AimAnswer, PartitionAnswer, answer
 from scalewise.analysis.partitions.card import partition_card, place_text
 from scalewise.analysis.partitions.points import AIMS, Aim, PartitionStudy, collect_points
-from scalewise.plan.plan_file import Comparison, ExperimentFacts
+from scalewise.plan.plan_file import COMPARISON, Comparison, ExperimentFacts
 from scalewise.records import write_text
 
-TABLE, ANSWER = "partitions.csv", "partitions.json"
+TABLE = "partitions.csv"
 FINGERPRINTS = "fingerprints.json"
 
 AMOUNTS: dict[Aim, str] = {
@@ -73,7 +73,7 @@ def write_comparison(name: str, found: PartitionAnswer, folder: Path) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / TABLE, comparison_table(found).to_csv(index=False, lineterminator="\n"))
-    write_text(folder / ANSWER, json.dumps(comparison_facts(name, found), indent=2) + "\n")
+    write_text(folder / COMPARISON, json.dumps(comparison_facts(name, found), indent=2) + "\n")
 
 
 def comparison_table(found: PartitionAnswer) -> pd.DataFrame:

@@ -28,7 +28,6 @@ from scalewise.analysis.analysis_spec import (
 from scalewise.analysis.bottlenecks.time_parts import EXCESS, STEP_PARTS, UNKNOWN
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.mfu import MFU_FORMULA
-from scalewise.analysis.partitions.compare import ANSWER
 from scalewise.analysis.proposal_files import FOLDER, VERDICTS
 from scalewise.analysis.report import data_tables
 from scalewise.analysis.report.figure_sentences import figure_sentences
@@ -44,7 +43,7 @@ from scalewise.plan.formatting import (
     name_devices,
     percent,
 )
-from scalewise.plan.plan_file import Comparison
+from scalewise.plan.plan_file import COMPARISON, Comparison
 from scalewise.plan.runs.rounds import OTHER_ANSWER
 from scalewise.plan.runs.runs import shown_names
 from scalewise.records import write_text
@@ -109,7 +108,7 @@ def read_comparisons(plan: Mapping[str, Comparison], results: Path, link: str = 
     return [
         AcrossPartitions(
             each["title"],
-            json.loads((results / name / ANSWER).read_text(encoding="utf-8")),
+            json.loads((results / name / COMPARISON).read_text(encoding="utf-8")),
             f"{link}{name}/report.html",
         )
         for name, each in plan.items()

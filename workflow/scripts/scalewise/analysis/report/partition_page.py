@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.text import Text
 
 from scalewise import __version__
-from scalewise.analysis.partitions.compare import ANSWER, TABLE, compare_partitions
+from scalewise.analysis.partitions.compare import TABLE, compare_partitions
 from scalewise.analysis.partitions.wording import UNITS
 from scalewise.analysis.report.data_tables import partition_points
 from scalewise.analysis.report.figures import PARTITION_FIGURES
@@ -24,7 +24,7 @@ from scalewise.analysis.report.style import message, set_style
 from scalewise.analysis.report.svg_file import draw_svg
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import name_devices
-from scalewise.plan.plan_file import Comparison, ExperimentFacts
+from scalewise.plan.plan_file import COMPARISON, Comparison, ExperimentFacts
 from scalewise.records import write_text
 
 
@@ -132,5 +132,5 @@ def _read(folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
     table = pd.read_csv(folder / TABLE)
     words = ("pareto", "dominated_by", "note")
     text = {name: table[name].astype(object).fillna("").astype(str) for name in words}
-    answer: dict[str, Any] = json.loads((folder / ANSWER).read_text(encoding="utf-8"))
+    answer: dict[str, Any] = json.loads((folder / COMPARISON).read_text(encoding="utf-8"))
     return table.assign(**text), answer

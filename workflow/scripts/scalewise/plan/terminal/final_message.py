@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from scalewise.plan.plan_file import COMPARISON
 from scalewise.plan.study import Study
 from scalewise.plan.terminal.card_lines import answer_lines, card_lines, partition_lines
 from scalewise.plan.terminal.failure_lines import reason_lines
@@ -15,7 +16,6 @@ from scalewise.records import HISTORY, SUMMARY, History, RecordError, read_histo
 
 REPORT = "report.html"
 DECISION = "decision.json"
-COMPARISON = "partitions.json"
 HISTORIES = f"*/runs/*/{HISTORY}"
 
 ON_FAILURE = (

@@ -1,0 +1,166 @@
+"""An experiment on several partitions: its rule, its files, and the answer from the command to the report."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.planted_study import Law, PlantedStudy
+from tests.workflow.conftest import Workplace
+
+from scalewise.plan.runs.run_definition import RunDefinition
+
+pytestmark = pytest.mark.contract
+
+STUDY = """\
+experiments:
+  known:
+    title: What is planted
+    dataset: digits
+    model: digits_cnn
+    scaling: strong
+    global_batch_size: 256
+    epochs: 10
+    warmup_steps: 12
+    devices: [1, 2, 4]
+    partitions: [a100, h200]
+    repeats: 3
+    predict: false
+    runtime_minutes: 3
+  plain:
+    dataset: digits
+    model: digits_cnn
+    global_batch_size: 256
+    devices: [1, 2]
+    repeats: 3
+    predict: false
+"""
+SITE: dict[str, object] = {
+    "accelerator": "cuda",
+    "cpus_per_node": 32,
+    "partitions": {
+        "a100": {"devices_per_node": 4, "price_per_device_hour": 1.5},
+        "h200": {"devices_per_node": 2, "price_per_device_hour": 4.5},
+    },
+    "default_partition": "a100",
+}
+SLOW, FAST = Law(rate=200.0, serial=0.05, scatter=0.004), Law(rate=500.0, serial=0.02, scatter=0.004)
+
+
+def speed(run: RunDefinition) -> float:
+    """Return the speed of a run: the devices of one partition are 2.5 times as fast."""
+    return (FAST if run.experiment.endswith("@h200") else SLOW).speed(run)
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> PlantedStudy:
+    """The study, from records only to its reports."""
+    made = PlantedStudy(tmp_path_factory.mktemp("partitions") / "study", STUDY, speed, SITE)
+    made.make_runs()
+    made.analyse()
+    made.compare()
+    made.write()
+    return made
+
+
+def answer_of(study: PlantedStudy) -> dict[str, Any]:
+    """Return the contents of partitions.json."""
+    text = (study.results / "known" / "partitions.json").read_text(encoding="utf-8")
+    return dict(json.loads(text))
+
+
+def test_the_planted_partition_is_the_answer(planted: PlantedStudy) -> None:
+    answer = answer_of(planted)
+    best = {
+        aim: (each["point"]["partition"], each["point"]["devices"]) for aim, each in answer["best"].items()
+    }
+
+    # 2 x 500 at 2 % against 4 x 200 at 5 %: 980 to 696 samples/s; start-up and a price 3 times as high
+    assert best["time"] == ("h200", 2)
+    assert best["cost"][0] == "a100"
+    assert answer["best"]["time"]["partition_status"] == "clear"
+    assert {name: each["price"] for name, each in answer["partitions"].items()} == {"a100": 1.5, "h200": 4.5}
+
+
+def test_a_price_is_for_the_billed_hours_of_the_run(planted: PlantedStudy) -> None:
+    with (planted.results / "known" / "partitions.csv").open(encoding="utf-8") as file:
+        rows = {(row["partition"], int(row["devices"])): row for row in csv.DictReader(file)}
+
+    assert list(rows) == [("a100", 1), ("a100", 2), ("a100", 4), ("h200", 1), ("h200", 2)]
+    for (partition, devices), row in rows.items():
+        hours = devices * float(row["seconds"]) / 3600
+        assert float(row["cost"]) == pytest.approx(hours * {"a100": 1.5, "h200": 4.5}[partition])
+
+
+def test_the_report_on_all_experiments_shows_the_answer_before_the_partitions(planted: PlantedStudy) -> None:
+    page = (planted.results / "report.html").read_text(encoding="utf-8")
+    verdict = answer_of(planted)["card"]["verdict"]
+
+    assert page.index("What is planted: which partition?") < page.index(verdict)
+    assert page.index(verdict) < page.index('id="known@a100"')
+    assert '<a href="known/report.html">' in page
+    assert 'id="plain.partitions"' not in page
+
+
+def test_the_report_on_the_partitions_links_theirs(planted: PlantedStudy) -> None:
+    page = (planted.results / "known" / "report.html").read_text(encoding="utf-8")
+
+    for partition in ("a100", "h200"):
+        assert f'href="../known%40{partition}/report.html"' in page
+        assert (planted.results / f"known@{partition}" / "figures" / "speedup.svg").exists()
+
+
+def test_a_partial_report_compares_what_has_finished(tmp_path: Path) -> None:
+    study = PlantedStudy(tmp_path / "study", STUDY, speed, SITE)
+    study.make_runs(most=9)
+    page = study.write_partial().read_text(encoding="utf-8")
+
+    assert "What is planted: which partition?" in page
+    assert "h200 has no result yet that can be compared." in page
+
+
+TINY = """\
+experiments:
+  digits:
+    dataset: digits
+    model: linear
+    global_batch_size: 256
+    epochs: 2
+    devices: [1]
+    partitions: all
+    repeats: 2
+    runtime_minutes: 2
+    predict: false
+"""
+TINY_SITE = """\
+accelerator: cpu
+cpus_per_node: 2
+devices_per_node: 1
+partitions:
+  one: {price_per_device_hour: 1}
+  other: {price_per_device_hour: 50}
+default_partition: one
+"""
+
+
+def test_a_study_on_two_partitions_runs_from_the_command_to_the_report(workplace: Workplace) -> None:
+    done = workplace.snakemake(config=TINY, site=TINY_SITE)
+    assert done.code == 0, done.text
+    results = workplace.folder / "results"
+    answer = json.loads((results / "digits" / "partitions.json").read_text(encoding="utf-8"))
+
+    assert {"compare_partitions", "write_report"} <= done.rules
+    assert answer["card"]["verdict"] in " ".join(done.text.split())
+    assert list(answer["partitions"]) == ["one", "other"]
+    # the same machine at 50 times the price
+    assert answer["best"]["cost"]["point"]["partition"] == "one"
+    for name in ("digits", "digits@one", "digits@other"):
+        assert (results / name / "report.html").exists()
+
+    again = workplace.snakemake("-n", config=TINY, site=TINY_SITE)
+    assert again.rules == set()
+    repriced = workplace.snakemake("-n", config=TINY, site=TINY_SITE.replace("hour: 50", "hour: 60"))
+    assert repriced.rules == {"all", "compare_partitions", "write_overall_report"}
