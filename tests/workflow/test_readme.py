@@ -50,7 +50,7 @@ def test_the_messages_it_shows_are_those_a_user_gets(tmp_path: Path) -> None:
 def test_the_examples_of_the_configuration_guide_are_valid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    block, own = blocks(ROOT / "config" / "README.md", "yaml")
+    block, own, with_partitions = blocks(ROOT / "config" / "README.md", "yaml")
     (tmp_path / "site.yaml").write_text("accelerator: cpu\ncpus_per_node: 2\n")
     study = load_study(yaml.safe_load(block), [], tmp_path / "site.yaml")
     assert ("digits-strong", "d2.bucket-view-on.r1") not in study.runs
@@ -60,6 +60,12 @@ def test_the_examples_of_the_configuration_guide_are_valid(
     shutil.copy(OWN_PROGRAM, tmp_path / "train.py")
     (tmp_path / "site.yaml").write_text("accelerator: cpu\ndevices_per_node: 8\ncpus_per_node: 8\n")
     assert ("my-training", "d2.lr-0.1.r1") in load_study(yaml.safe_load(own), [], "site.yaml").runs
+
+    (tmp_path / "site.yaml").write_text(with_partitions)
+    experiment = {"dataset": "digits", "model": "linear", "global_batch_size": 256, "devices": [1, 8]}
+    experiment |= {"partitions": "all", "decision": {"by": "cost"}}
+    compared = load_study({"experiments": {"digits": experiment}}, [], "site.yaml")
+    assert compared.comparisons == {"digits": ["digits@a100", "digits@h200"]}
 
 
 def test_the_files_it_promises_are_those_the_rules_make() -> None:
