@@ -9,7 +9,9 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from datetime import datetime
 
 import pandas as pd
 import pytest
@@ -56,10 +58,13 @@ def digits(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clust
                 queued.add(told[1])
             if len(queued) == len(SHAPES):
                 break
+        # so that the last job, too, waits for longer than Slurm's times are rounded
+        time.sleep(3)
         lab.run("scancel", others)
         output += lines.read()
     assert snakemake.wait(timeout=LIMIT_SECONDS) == 0, output
     (study.folder / "output.txt").write_text(output)
+    (study.folder / "others.txt").write_text(others)
     yield study
     study.end()
 
@@ -142,6 +147,28 @@ def test_what_the_sites_jobstats_measured_is_read_from_accounting(digits: Cluste
     figures = ["gpus", "gpu_utilization", "lowest_gpu_utilization", "gpu_memory_bytes"]
     assert table[figures].astype(float).drop_duplicates().to_numpy().tolist() == [[2, 0.8, 0.7, 2048]]
     assert "What jobstats measured" in (digits.folder / "results" / "digits" / "report.html").read_text()
+
+
+def test_each_job_has_the_wait_that_slurm_recorded(digits: ClusterStudy) -> None:
+    folder = digits.folder / "results" / "digits"
+    waits = pd.read_csv(folder / "queue_waits.csv").set_index("run")
+    jobs = ",".join(digits.submitted())
+    fields = ["--noheader", "--parsable2", "--allocations", "--format=JobID,Partition,NNodes,Eligible,Start"]
+    recorded = digits.lab.run("sacct", *fields, f"--jobs={jobs}").stdout.split()
+    others = (digits.folder / "others.txt").read_text()
+    ended = digits.lab.run("sacct", *fields[:3], "--format=End", f"--jobs={others}").stdout.strip()
+
+    assert set(waits.index) == {f"{run}.r1" for run in SHAPES}
+    for line in recorded:
+        job, partition, nodes, eligible, start = line.split("|")
+        (row,) = [row for _, row in waits.iterrows() if str(row["slurm_job_id"]) == job]
+        seconds = (datetime.fromisoformat(start) - datetime.fromisoformat(eligible)).total_seconds()
+        assert (row["partition"], row["nodes"], row["wait_seconds"]) == (partition, int(nodes), seconds)
+        # another job had all nodes
+        assert (
+            seconds >= (datetime.fromisoformat(ended) - datetime.fromisoformat(eligible)).total_seconds() > 0
+        )
+    assert "Waits in the queue" in (folder / "report.html").read_text()
 
 
 def test_only_trainings_go_to_the_cluster(digits: ClusterStudy) -> None:

@@ -33,7 +33,7 @@ SITE = "accelerator: cpu\ndevices_per_node: 2\ncpus_per_node: 2\n"
 FILES = {
     r"[\w-]+/runs/[^/]+/(summary|history)\.json": "{experiment}/runs/{run}/",
     r"[\w-]+/runs/[^/]+/(epochs|ranks|utilization)\.csv": "{experiment}/runs/{run}/",
-    r"[\w-]+/(runs|epochs|scaling|gains|options|prediction)\.csv": "{experiment}/",
+    r"[\w-]+/(runs|epochs|scaling|gains|options|prediction|queue_waits)\.csv": "{experiment}/",
     r"[\w-]+/proposal/table\.csv": "{experiment}/proposal/",
     r"[\w-]+/(decision|laws|prediction)\.json": "{experiment}/",
     r"decision\.json": "",

@@ -11,7 +11,8 @@ from scalewise.analysis.proposal_files import FILES
 EXPERIMENT_RESULTS = [
     f"results/{{experiment}}/{name}"
     for name in (
-        *("runs.csv", "epochs.csv", "scaling.csv", "options.csv", "jobstats.csv"),
+        *("runs.csv", "epochs.csv", "scaling.csv", "options.csv"),
+        *("jobstats.csv", "queue_waits.csv"),
         *("laws.json", "provenance.json", "decision.json", "what_if.json"),
     )
 ]

@@ -6,12 +6,12 @@ import base64
 import gzip
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
+from scalewise.analysis.accounting import Accounting, JobRecord
 from scalewise.analysis.jobstats import MOST_BYTES, job_figures, jobstats_table, read_summary
 
 # the summary that docs/setup/summaries.md of jobstats shows, with a second node
@@ -91,41 +91,27 @@ RUNS = pd.DataFrame(
 )
 
 
-def answer(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """Put a stand-in for sacct first on PATH."""
-    (folder / "sacct").write_text(f"#!/bin/sh\n{script}\n")
-    (folder / "sacct").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+def test_each_job_with_a_result_has_its_figures_or_a_reason() -> None:
+    records = [JobRecord("11", "gpu", 1, 0, 0, 0, packed(SUMMARY)), JobRecord("12", "gpu", 1, 0, 0, 0)]
+    table = jobstats_table(RUNS, Accounting(records))
 
-
-def test_each_job_with_a_result_has_its_figures_or_a_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answer(
-        tmp_path,
-        monkeypatch,
-        f"""echo "$*" > {tmp_path}/asked; printf '11|%s\\n12|\\n' '{packed(SUMMARY)}'""",
-    )
-    table = jobstats_table(RUNS, in_slurm=True)
-
-    assert (tmp_path / "asked").read_text().split()[-1] == "11,12"
     assert list(table["run"]) == ["d1.r1", "d2.r1"]
     assert table["gpus"].iloc[0] == 3
     assert pd.isna(table["gpus"].iloc[1])
     assert "no AdminComment" in table["note"].iloc[1]
 
 
-def test_sacct_that_fails_or_is_missing_is_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answer(tmp_path, monkeypatch, "echo 'slurm_persist_conn_open failed' >&2; exit 1")
-    assert "slurm_persist_conn_open" in jobstats_table(RUNS, in_slurm=True)["note"].iloc[0]
-    monkeypatch.setattr("scalewise.analysis.jobstats.SACCT_SECONDS", 0.2)
-    answer(tmp_path, monkeypatch, "exec sleep 60")
-    assert "did not answer" in jobstats_table(RUNS, in_slurm=True)["note"].iloc[0]
-    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    assert "cannot be run" in jobstats_table(RUNS, in_slurm=True)["note"].iloc[0]
+def test_a_requeued_job_keeps_the_summary_of_its_earlier_start() -> None:
+    records = [JobRecord("11", "gpu", 1, 0, 0, 0, packed(SUMMARY)), JobRecord("11", "gpu", 1, 9, 9, 9)]
+
+    assert jobstats_table(RUNS, Accounting(records))["gpus"].iloc[0] == 3
 
 
-def test_nothing_is_asked_without_slurm() -> None:
-    assert jobstats_table(RUNS, in_slurm=False).empty
+def test_accounting_that_does_not_answer_is_the_reason() -> None:
+    assert set(jobstats_table(RUNS, Accounting(reason="not stated: no sacct"))["note"]) == {
+        "not stated: no sacct"
+    }
+
+
+def test_there_are_no_rows_without_slurm() -> None:
+    assert jobstats_table(RUNS, None).empty

@@ -12,15 +12,16 @@ from typing import Any
 import pandas as pd
 
 from scalewise.analysis.analysis_spec import PROGRAM, THROUGHPUT, AnalysisSpec
-from scalewise.analysis.jobstats import jobstats_table
+from scalewise.analysis.jobstats import JOBSTATS_COLUMNS
 from scalewise.analysis.prediction.wording import beyond_sentences
+from scalewise.analysis.queue_waits import QUEUE_WAIT_COLUMNS
 from scalewise.analysis.rounds.choice_summary import ChoiceSummary
 from scalewise.plan.formatting import Goal, name_devices
 from scalewise.plan.runs.rounds import UnmeasuredPoint
 from scalewise.plan.terminal.predictions import latest_prediction
 from scalewise.records import write_text
 
-TABLES = ("runs", "epochs", "scaling", "options", "jobstats")
+TABLES = ("runs", "epochs", "scaling", "options", "jobstats", "queue_waits")
 """Fields that are CSV files of the same names."""
 JSON_FILES = {"laws": "laws", "origins": "provenance", "decision": "decision", "what_if": "what_if"}
 """Field -> name of its JSON file."""
@@ -40,6 +41,7 @@ class ExperimentResults:
         epochs: A row for each epoch of a run; of a program, for each recorded loss.
         options: Output of ``option_table``.
         jobstats: Output of ``jobstats_table``.
+        queue_waits: Output of ``queue_waits_table``.
         laws: Fitted laws, and the refused ones with a reason.
         origins: Values of each part of the runs' provenance, by its name.
         what_if: Output of ``what_if.facts``; empty to leave that part out of the page.
@@ -57,7 +59,8 @@ class ExperimentResults:
     runs: pd.DataFrame
     epochs: pd.DataFrame = field(default_factory=pd.DataFrame)
     options: pd.DataFrame = field(default_factory=pd.DataFrame)
-    jobstats: pd.DataFrame = field(default_factory=lambda: jobstats_table(pd.DataFrame(), in_slurm=False))
+    jobstats: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=JOBSTATS_COLUMNS))
+    queue_waits: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=QUEUE_WAIT_COLUMNS))
     laws: Sequence[Mapping[str, Any]] = ()
     origins: Mapping[str, Sequence[str]] = field(default_factory=dict)
     what_if: Mapping[str, Any] = field(default_factory=dict)

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+from scalewise.analysis.accounting import read_accounting
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.bottlenecks.bottlenecks import find_slowdown, startup_sentences
 from scalewise.analysis.conclusion import conclude
@@ -14,6 +15,7 @@ from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.jobstats import jobstats_table
 from scalewise.analysis.laws import study_laws
 from scalewise.analysis.origins import distinct_origins
+from scalewise.analysis.queue_waits import jobs_of_runs, queue_waits_table
 from scalewise.analysis.report import what_if
 from scalewise.analysis.rounds.choice_summary import ChoiceSummary, with_choice
 from scalewise.analysis.rounds.sentences import repeat_sentences
@@ -31,13 +33,17 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path, *, in_slu
         experiment: The experiment, the way the plan defined it.
         runs_folder: Holds a folder for each run.
         folder: Receives the files.
-        in_slurm: Whether Slurm's accounting is asked for what jobstats measured of the runs.
+        in_slurm: Whether the runs are jobs of Slurm, which has recorded their waits.
     """
     folder.mkdir(parents=True, exist_ok=True)
     spec, home = experiment.spec, runs_folder.parent
     rounds = known_rounds(spec, home)
     asked = requested_repeats(spec, rounds)
     tables = collect(experiment.name, spec, runs_folder, asked=asked)
+    jobs = jobs_of_runs(tables.runs, runs_folder) if in_slurm else {}
+    accounting = (
+        read_accounting(each.job for of_run in jobs.values() for each in of_run) if in_slurm else None
+    )
     found = conclude(experiment, tables)
     decided = found.scaling
     if found.decision.series is not None:
@@ -73,7 +79,8 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path, *, in_slu
         # runs under other conditions are series of their own, here as in the other tables
         epochs=tables.epochs.assign(series=tables.epochs["run"].map(found.runs.set_index("run")["series"])),
         options=found.options,
-        jobstats=jobstats_table(found.runs, in_slurm=in_slurm),
+        jobstats=jobstats_table(found.runs, accounting),
+        queue_waits=queue_waits_table(found.runs, jobs, accounting),
         laws=[law.as_dict() for law in study_laws(found.runs, spec.scaling)],
         origins=distinct_origins(tables, spec),
         what_if=what_if.facts(found.scaling, found.compared, named, found.terms, choice),

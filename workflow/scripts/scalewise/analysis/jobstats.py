@@ -9,16 +9,13 @@ from __future__ import annotations
 import base64
 import json
 import math
-import re
-import subprocess
 import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pandas as pd
 
-SACCT_SECONDS = 30
-"""Time that sacct has to answer."""
+from scalewise.analysis.accounting import Accounting
 
 MOST_BYTES = 4 << 20
 """Largest summary: one of 1,000 GPUs has a tenth of it."""
@@ -33,47 +30,31 @@ JOBSTATS_COLUMNS = [
 """Columns of jobstats.csv: means over the GPUs of a job, the least busy one, and the most memory of one."""
 
 
-def jobstats_table(runs: pd.DataFrame, *, in_slurm: bool) -> pd.DataFrame:
+def jobstats_table(runs: pd.DataFrame, accounting: Accounting | None) -> pd.DataFrame:
     """Return a row for each run with a result that was a job; none on a site without Slurm.
 
     Args:
         runs: Rows of runs.csv.
-        in_slurm: Whether the site has Slurm; otherwise nothing is asked.
+        accounting: Slurm's records of the jobs; None on a site without Slurm.
     """
+    if accounting is None or "slurm_job_id" not in runs:
+        return pd.DataFrame(columns=JOBSTATS_COLUMNS)
     rows = []
-    if in_slurm and "slurm_job_id" in runs:
-        done = runs[runs["slurm_job_id"].notna()]
+    comments = {record.job: record.comment for record in accounting.records if record.comment}
+    for _, run in runs[runs["slurm_job_id"].notna()].iterrows():
         # read_csv makes numbers of ids where a run has none
-        jobs = done["slurm_job_id"].astype(str).str.removesuffix(".0")
-        comments, reason = admin_comments([job for job in jobs if re.fullmatch("[0-9]+", job)])
-        for (_, run), job in zip(done.iterrows(), jobs, strict=True):
-            row = {"run": run["run"], "series": run["series"], "devices": run["devices"], "slurm_job_id": job}
-            try:
-                row |= job_figures(read_summary(comments.get(job, ""))) if not reason else {"note": reason}
-            except ValueError as error:
-                row["note"] = f"not stated: {error}"
-            rows.append(row)
+        job = str(run["slurm_job_id"]).removesuffix(".0")
+        row = {"run": run["run"], "series": run["series"], "devices": run["devices"], "slurm_job_id": job}
+        try:
+            row |= (
+                job_figures(read_summary(comments.get(job, "")))
+                if not accounting.reason
+                else {"note": accounting.reason}
+            )
+        except ValueError as error:
+            row["note"] = f"not stated: {error}"
+        rows.append(row)
     return pd.DataFrame(rows, columns=JOBSTATS_COLUMNS)
-
-
-def admin_comments(jobs: list[str]) -> tuple[dict[str, str], str]:
-    """Return the AdminComment of each job that has one, and the reason if Slurm gave no answer."""
-    if not jobs:
-        return {}, ""
-    # -P: whole values, however long
-    command = ["sacct", "-X", "-n", "-P", "-o", "JobIDRaw,AdminComment", "-j", ",".join(jobs)]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=SACCT_SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return {}, f"not stated: sacct did not answer within {SACCT_SECONDS} s"
-    except OSError as error:
-        return {}, f"not stated: sacct cannot be run ({error.strerror})"
-    if done.returncode:
-        return {}, f"not stated: sacct failed ({' '.join(done.stderr.split())[:200] or done.returncode})"
-    lines = (line.partition("|") for line in done.stdout.splitlines())
-    return {job: comment for job, _, comment in lines if comment}, ""
 
 
 def read_summary(comment: str) -> Mapping[str, Any]:

@@ -14,6 +14,7 @@ from scalewise.analysis.analysis_spec import THROUGHPUT
 from scalewise.analysis.bottlenecks.resumption import resumed_text
 from scalewise.analysis.bottlenecks.time_parts import START_PARTS, STEP_PARTS, Part, known_start_parts
 from scalewise.analysis.bottlenecks.utilization import cause_at
+from scalewise.analysis.queue_waits import wait_rows
 from scalewise.plan.formatting import as_in_yaml, chance_text, format_3sig, percent, significant
 
 UNKNOWN = "–"
@@ -470,6 +471,25 @@ def jobstats(jobs: pd.DataFrame, planned: pd.DataFrame) -> Table:
         Column("by jobstats", "gpu_memory_bytes", "{:,.2f}", 1e-9),
     ]
     return _table("jobstats", "What jobstats measured", columns, jobs.merge(own, on="run"), remark=_note)
+
+
+def queue_waits(waits: pd.DataFrame) -> Table:
+    """Make the table of the waits in the queue, by device count and partition; empty if none is known.
+
+    Args:
+        waits: Contents of queue_waits.csv.
+    """
+    columns = [
+        DEVICES,
+        Column("partition", "partition", is_text=True),
+        N,
+        Column("median wait (min)", "median", format_3sig, 1 / 60),
+        Column("shortest", "lowest", format_3sig, 1 / 60),
+        Column("longest", "highest", format_3sig, 1 / 60),
+        Column("first start", "first", is_text=True),
+        Column("last start", "last", is_text=True),
+    ]
+    return _table("queue_waits", "Waits in the queue", columns, wait_rows(waits))
 
 
 def _note(row: Source) -> str:

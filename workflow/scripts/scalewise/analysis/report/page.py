@@ -29,6 +29,7 @@ from scalewise.analysis.bottlenecks.time_parts import EXCESS, STEP_PARTS, UNKNOW
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.mfu import MFU_FORMULA
 from scalewise.analysis.proposal_files import FOLDER, VERDICTS
+from scalewise.analysis.queue_waits import unknown_waits
 from scalewise.analysis.report import data_tables
 from scalewise.analysis.report.figure_sentences import figure_sentences
 from scalewise.analysis.report.figures import FIGURES
@@ -238,6 +239,7 @@ def _context(section: ExperimentResults, number: int) -> dict[str, Any]:
         "more_titles": ", ".join(figures[name]["title"].lower() for name in more),
         "series_names": [each["name"] for each in _series(section)],
         "tables": _tables(section),
+        "unknown_waits": unknown_waits(section.queue_waits),
         "series_named": _series_named(section),
         "memory_kind": ", ".join(section.runs["peak_memory_kind"].dropna().unique()),
         "monitor_notes": [*_monitor_notes(section.runs), *_mfu_notes(section.scaling)],
@@ -320,6 +322,7 @@ def _tables(section: ExperimentResults) -> dict[str, data_tables.Table | None]:
         data_tables.laws(section.laws, scaling),
         data_tables.predictions(section.prediction, scaling),
         data_tables.devices(shown, kind=kind),
+        data_tables.queue_waits(section.queue_waits),
         data_tables.jobstats(section.jobstats, runs),
         data_tables.runs(runs, with_accuracy=with_accuracy),
     ]

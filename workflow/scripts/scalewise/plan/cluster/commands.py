@@ -6,7 +6,9 @@ import os
 import shlex
 import shutil
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 LIMIT_SECONDS = 60
 """Most time of one command; a busy controller answers within seconds."""
@@ -40,15 +42,18 @@ class Answer:
         return f"`{self.command}` {end}{f': {self.error}' if self.error else ''}"
 
 
-def ask(*command: str, seconds: float = LIMIT_SECONDS) -> Answer:
+def ask(
+    *command: str, seconds: float = LIMIT_SECONDS, environ: Mapping[str, str] = MappingProxyType({})
+) -> Answer:
     """Run a command and return its answer, also if it fails.
 
     Args:
         command: Program and arguments; no shell splits them.
         seconds: Time limit.
+        environ: Further environment variables.
     """
     # SINFO_PARTITION hides the partitions from the executor plugin, not from these questions
-    environ = {name: value for name, value in os.environ.items() if name != "SINFO_PARTITION"}
+    inherited = {name: value for name, value in os.environ.items() if name != "SINFO_PARTITION"}
     words = shlex.join(command)
     try:
         done = subprocess.run(
@@ -59,7 +64,7 @@ def ask(*command: str, seconds: float = LIMIT_SECONDS) -> Answer:
             timeout=seconds,
             check=False,
             stdin=subprocess.DEVNULL,
-            env=environ | {"LC_ALL": "C"},
+            env={**inherited, "LC_ALL": "C", **environ},
         )
     except subprocess.TimeoutExpired:
         return Answer(words, "", f"no answer within {seconds:g} s", None)

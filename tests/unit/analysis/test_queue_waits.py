@@ -1,0 +1,202 @@
+"""How long jobs waited in the queue: by what Slurm recorded, and a reason where that is not stated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from tests.planted_records import BEGAN, leave_history
+from tests.small_runs import definition
+
+from scalewise.analysis.accounting import Accounting, parse_records, read_accounting
+from scalewise.analysis.queue_waits import (
+    NO_RECORD,
+    NOT_STARTED,
+    QueueWait,
+    RunJob,
+    jobs_of_runs,
+    queue_waits_table,
+    unknown_waits,
+    wait_rows,
+    waits_by_devices,
+    waits_by_run,
+)
+from scalewise.analysis.report.data_tables import queue_waits
+from scalewise.records import HISTORY, History, Start, write_json
+
+RECORDED = """\
+1|main|4|wl[1-4]|1795788427|1795788427|1795788428|
+2|main|1|wl1|1795788428|1795788428|1795788436|
+3|main|1|wl1|1795788428|1795788434|1795788436|
+4|main|1|wl1|1795788428|1795788437|1795788437|
+5|main|1|None assigned|1795788428|Unknown|None|
+6|main|1|wl1|1795788428|1795788432|1795788436|
+7|main|1|None assigned|1795788428|1795788428|1795788428|
+8|main|1|wl1|1795788428|1795788428|1795788436|
+8|main|1|wl1|1795788440|1795788461|1795788461|
+9|main|1|None assigned|1795788428|1795788428|Unknown|
+"""
+"""Output of sacct of Slurm 22.05, of jobs that waited for nodes (2), had a begin time (3), a dependency (4),
+were held (5, cancelled; 6, released), were cancelled in the queue (7), requeued (8), and still wait (9)."""
+
+
+@pytest.mark.parametrize(
+    ("job", "waits"),
+    [
+        pytest.param("1", [1], id="free nodes"),
+        pytest.param("2", [8], id="nodes that others have"),
+        pytest.param("3", [2], id="from the begin time on"),
+        pytest.param("4", [0], id="from the end of the other job on"),
+        pytest.param("5", [None], id="held, and cancelled"),
+        pytest.param("6", [4], id="from the release on"),
+        pytest.param("7", [None], id="cancelled in the queue, with a start in the record"),
+        pytest.param("8", [8, 0], id="requeued"),
+        pytest.param("9", [None], id="still waiting"),
+    ],
+)
+def test_a_wait_is_from_the_time_at_which_a_job_could_start(job: str, waits: list[int | None]) -> None:
+    assert [record.wait_seconds for record in parse_records(RECORDED) if record.job == job] == waits
+
+
+@pytest.mark.parametrize("missing", ["Unknown", "None", "N/A", "0", ""])
+def test_a_time_that_is_not_recorded_is_unknown(missing: str) -> None:
+    (record,) = parse_records(f"1|gpu|1|n1|100|{missing}|{missing}|")
+
+    assert (record.eligible, record.started, record.wait_seconds) == (None, None, None)
+
+
+def test_a_start_before_the_job_could_start_is_no_wait() -> None:
+    (record,) = parse_records("1|gpu|1|n1|100|200|150|")
+
+    assert record.wait_seconds is None
+
+
+def test_a_comment_with_separators_and_lines_is_read_as_it_is() -> None:
+    records = parse_records("1|gpu|1|n1|1|1|1|see|ticket\nnext line | of it\n2|gpu|1|n1|1|1|1|\n")
+
+    assert [(record.job, record.comment) for record in records] == [("1", "see|ticket"), ("2", "")]
+
+
+def sacct(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Put a stand-in for sacct first on PATH."""
+    (folder / "sacct").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "sacct").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+
+def test_one_call_has_all_jobs_and_times_that_no_setting_of_the_user_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
+    sacct(tmp_path, monkeypatch, f'echo "$SLURM_TIME_FORMAT $*" >> {tmp_path}/asked; echo "{RECORDED}"')
+    accounting = read_accounting(["1", "8", "1"])
+
+    (asked,) = (tmp_path / "asked").read_text().splitlines()
+    assert asked.startswith("%s ")
+    assert asked.endswith(" -j 1,8")
+    assert len(accounting.of("8")) == 2
+    assert read_accounting([]) == Accounting()
+    assert len((tmp_path / "asked").read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("echo 'slurm_persist_conn_open failed' >&2; exit 1", "slurm_persist_conn_open failed"),
+        ("exec sleep 60", "no answer within 0.2 s"),
+        (None, "No such file"),
+    ],
+    ids=["fails", "hangs", "is missing"],
+)
+def test_the_reason_is_stated_if_sacct(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, reason: str
+) -> None:
+    monkeypatch.setattr(
+        "scalewise.analysis.accounting.SACCT_SECONDS", 0.2 if script == "exec sleep 60" else 30
+    )
+    sacct(tmp_path, monkeypatch, script or "")
+    if script is None:
+        monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    waits = queue_waits_table(RUNS, JOBS, read_accounting(["2", "3"]))
+
+    assert len(waits) == len(RUNS)
+    assert waits["wait_seconds"].isna().all()
+    assert waits["note"].str.startswith("not stated: `sacct").all()
+    assert waits["note"].str.contains(reason, regex=False).all()
+    assert waits_by_devices(waits) == {}
+    assert reason in unknown_waits(waits)[0]
+
+
+RUNS = pd.DataFrame(
+    {"run": ["d1.r1", "d1.r2", "d2.r1"], "series": "all runs", "devices": [1, 1, 2], "slurm_job_id": None}
+)
+JOBS = {"d1.r1": [RunJob("2", 0)], "d1.r2": [RunJob("3", 0)], "d2.r1": [RunJob("8", 1)]}
+
+
+def test_waits_by_devices_and_by_run(tmp_path: Path) -> None:
+    path = tmp_path / "queue_waits.csv"
+    queue_waits_table(RUNS, JOBS, Accounting(parse_records(RECORDED))).to_csv(path, index=False)
+    waits = pd.read_csv(path)
+
+    assert waits_by_devices(waits) == {1: QueueWait(2, 5, 2, 8), 2: QueueWait(2, 4, 0, 8)}
+    assert waits_by_run(waits) == {"d1.r1": 8, "d1.r2": 2, "d2.r1": 8}
+    assert waits.loc[waits["run"] == "d1.r2", ["submitted", "eligible", "started"]].to_numpy().tolist() == [
+        ["2026-11-27T14:07:08+00:00", "2026-11-27T14:07:14+00:00", "2026-11-27T14:07:16+00:00"]
+    ]
+
+
+def test_an_id_that_slurm_used_before_has_the_records_of_the_last_job_only() -> None:
+    accounting = Accounting(parse_records("8|gpu|1|n1|10|10|99999|\n" + RECORDED))
+    waits = queue_waits_table(RUNS, JOBS, accounting)
+
+    assert list(waits.loc[waits["run"] == "d2.r1", "wait_seconds"]) == [8, 0]
+
+
+def test_jobs_that_accounting_does_not_list_or_that_have_not_started_have_a_reason() -> None:
+    jobs = {"d1.r1": [RunJob("77", 0)], "d1.r2": [RunJob("9", 0)], "d2.r1": []}
+    waits = queue_waits_table(RUNS, jobs, Accounting(parse_records(RECORDED)))
+
+    assert list(waits["note"]) == [NO_RECORD, NOT_STARTED]
+    assert unknown_waits(waits) == [f"1 wait unknown: {NO_RECORD}.", f"1 wait unknown: {NOT_STARTED}."]
+    assert waits_by_run(waits) == {}
+
+
+def test_without_slurm_there_are_no_rows() -> None:
+    assert queue_waits_table(RUNS, JOBS, None).empty
+    assert wait_rows(queue_waits_table(RUNS, JOBS, None)) == []
+
+
+def test_the_jobs_of_a_run_are_those_of_its_present_training(tmp_path: Path) -> None:
+    def start(job: str | None, restarts: int = 0) -> Start:
+        return Start(started_at=BEGAN, limit_seconds=60, slurm_job_id=job, restart_count=restarts)
+
+    starts = [start("10"), start("11"), start("11", 1), start("12")]
+    (tmp_path / "d1.r1").mkdir()
+    history = History(definition=definition(1), inputs={}, first=1, starts=starts)
+    write_json(tmp_path / "d1.r1" / HISTORY, history)
+    leave_history(tmp_path / "d1.r2", definition(1), start(None))
+    (tmp_path / "d2.r1").mkdir()
+    (tmp_path / "d2.r1" / "history.json").write_text("damaged")
+    runs = RUNS.assign(slurm_job_id=pd.Series([12.0, None, 21.0], dtype=object))
+
+    assert jobs_of_runs(runs, tmp_path) == {
+        "d1.r1": [RunJob("11", 1), RunJob("12", 0)],
+        "d1.r2": [],
+        "d2.r1": [RunJob("21", 0)],
+    }
+
+
+def test_the_reports_table_has_a_row_for_each_device_count_and_partition() -> None:
+    records = [
+        "2|short|1|n1|1795788000|1795788000|1795788120|",
+        "3|gpu|1|n1|1795788000|1795788000|1795788600|",
+        "8|gpu|1|n1|1795788000|1795788000|1795874400|",
+    ]
+    table = queue_waits(queue_waits_table(RUNS, JOBS, Accounting(parse_records("\n".join(records)))))
+
+    assert [[cell.value for cell in row.cells] for row in table.rows] == [
+        ["1", "gpu", "1", "10.0", "10.0", "10.0", "2026-11-27", "2026-11-27"],
+        ["1", "short", "1", "2.00", "2.00", "2.00", "2026-11-27", "2026-11-27"],
+        ["2", "gpu", "1", "1,440", "1,440", "1,440", "2026-11-28", "2026-11-28"],
+    ]
