@@ -148,6 +148,15 @@ def test_without_prices_cost_is_in_device_hours_and_the_card_says_so() -> None:
     assert card.cautions[0].startswith("No price is known")
 
 
+def test_a_free_partition_is_the_cheapest() -> None:
+    truth = CASES["cheap and slow, fast and expensive"]
+    free = replace(truth.partitions["a100"], price=0.0)
+    card = card_of(replace(truth, partitions={**truth.partitions, "a100": free}), by="cost", scatter=0.001)
+
+    assert card.verdict.startswith("Use 1 GPU on a100: 0.00x the cost of 1 GPU on h200")
+    assert (card.rows[0].text, card.rows[0].interval) == ("0", "")
+
+
 def test_energy_that_one_partition_does_not_measure_leaves_that_aim_open() -> None:
     truth = Truth({"a100": Planted(A100, watts=None), "h200": Planted({1: 460.0}, price=2.5)})
     card = card_of(truth, by="energy")

@@ -36,6 +36,9 @@ Certainty = Literal["Clear", "Likely", "Doubtful", "Open"]
 OF_DEVICES = frozenset({"device model", "CPU model", "accelerator"})
 """Conditions in which partitions are meant to differ; the limits of a GPU's power and clocks are others."""
 
+FREE_BELOW = 1e-6
+"""A lower cost is written as 0."""
+
 MOST_NAMED = 3
 """Points that may be as good, in one sentence; the table has all."""
 
@@ -368,5 +371,7 @@ def amount_text(aim: Aim, interval: Interval, unit: str) -> tuple[str, str]:
             (1, " s") if seconds < 2 * MINUTE else (MINUTE, " min") if seconds < 2 * HOUR else (HOUR, " h")
         )
     low, high = (end / factor for end in (interval.low, interval.high))
+    if aim == "cost" and interval.estimate < FREE_BELOW:
+        return f"0{name}", ""
     ends = "" if math.isnan(low) else range_text(low, high, format_3sig)
     return f"{format_3sig(interval.estimate / factor)}{name}", ends

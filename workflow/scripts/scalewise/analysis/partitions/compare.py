@@ -120,7 +120,44 @@ def comparison_facts(name: str, found: PartitionAnswer) -> dict[str, Any]:
         "cost_unit": points.unit,
         "min_gain": points.min_gain,
         "card": asdict(partition_card(found)),
+        "what_if": what_if_facts(found),
         "best": {aim: _aim_facts(found, found.aims[aim]) for aim in AIMS if aim in found.aims},
+    }
+
+
+def what_if_facts(found: PartitionAnswer) -> dict[str, Any]:
+    """Return the numbers with which the page finds the lowest cost and the earliest end again.
+
+    Returns:
+        ``points``: those that may be chosen, with times in seconds. ``at_least``: lower end of the ratio of
+        their times, a row for each point and a column for each that it is divided by.
+    """
+    points, places = found.points, found.points.candidates
+    facts = []
+    for place in places:
+        point = points.points[place]
+        interval, waits = point.interval("time"), point.waits.dropna()
+        assert interval is not None, "a point that can be compared has a time"
+        facts.append(
+            {
+                "place": place_text(points, place),
+                "partition": place.partition,
+                "billed": float(point.row["billed_devices"]),
+                "seconds": interval.estimate,
+                "low": interval.as_dict()["low"],
+                "high": interval.as_dict()["high"],
+                "queue_seconds": float(waits.median()) if len(waits) else None,
+            }
+        )
+    return {
+        "points": facts,
+        "at_least": [
+            [
+                None if (ratio := points.ratio("time", place, than)) is None else ratio.at_least
+                for than in places
+            ]
+            for place in places
+        ],
     }
 
 

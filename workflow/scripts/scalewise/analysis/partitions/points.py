@@ -47,6 +47,9 @@ WORK = 1e6
 
 JOULES_PER_KWH = 3.6e6
 
+FREE = 1e-12
+"""Stands for a price of 0."""
+
 
 class Place(NamedTuple):
     """A point among those of all partitions."""
@@ -128,7 +131,7 @@ class PartitionPoint:
         if aim == "time":
             return seconds
         if aim == "cost":
-            return seconds * (math.nan if self.paid is None else self.paid / 3600)
+            return seconds * (math.nan if self.hourly is None else self.hourly / 3600)
         if aim == "soonest":
             # how long a whole run takes is unknown to the throughput
             return self.waits + (math.nan if self.clock == "throughput" else seconds)
@@ -136,6 +139,14 @@ class PartitionPoint:
             return WORK / self._column("samples_per_joule") / JOULES_PER_KWH
         drawn = self._column("energy_joules") / JOULES_PER_KWH
         return drawn * seconds / self._column("train_seconds") if self.clock == "time to target" else drawn
+
+    @property
+    def hourly(self) -> float | None:
+        """Cost of an hour, above 0 also if it costs nothing; None if unknown.
+
+        Costs are compared by their logarithms: of two free points, the one of fewer device-hours is first.
+        """
+        return None if self.paid is None else self.paid or FREE * float(self.row["billed_devices"])
 
     @property
     def _seconds(self) -> pd.Series:
@@ -231,8 +242,9 @@ class PartitionPoints:
             ratio = study.gains.of(self.clock, than.place[1:], point.place[1:])
             if ratio is None or aim == "time":
                 return ratio
-            factor = math.nan if point.paid is None or than.paid is None else point.paid / than.paid
-            return None if math.isnan(factor) else replace(ratio, log_mean=ratio.log_mean + math.log(factor))
+            if point.hourly is None or than.hourly is None:
+                return None
+            return replace(ratio, log_mean=ratio.log_mean + math.log(point.hourly / than.hourly))
         ratio = ratio_of(point.amounts(aim), than.amounts(aim))
         if ratio is None:
             return None

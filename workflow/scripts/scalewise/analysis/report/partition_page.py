@@ -13,12 +13,18 @@ from matplotlib.text import Text
 
 from scalewise import __version__
 from scalewise.analysis.partitions.compare import TABLE, compare_partitions
-from scalewise.analysis.partitions.wording import UNITS
+from scalewise.analysis.partitions.wording import UNITS, WHAT_IF
 from scalewise.analysis.report.data_tables import partition_points
 from scalewise.analysis.report.figures import PARTITION_FIGURES
 from scalewise.analysis.report.inline_figures import inline_figure
 from scalewise.analysis.report.marks import TRACES
-from scalewise.analysis.report.page import make_environment, style
+from scalewise.analysis.report.page import (
+    as_script_data,
+    content_security_policy,
+    make_environment,
+    scripts,
+    style,
+)
 from scalewise.analysis.report.partition_figures import time_unit_of
 from scalewise.analysis.report.style import message, set_style
 from scalewise.analysis.report.svg_file import draw_svg
@@ -26,6 +32,8 @@ from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import name_devices
 from scalewise.plan.plan_file import COMPARISON, Comparison, ExperimentFacts
 from scalewise.records import write_text
+
+WHAT_IF_SCRIPTS = ("partition_what_if.js",)
 
 
 def report_partitions(
@@ -95,6 +103,13 @@ def write_partition_report(
             {"title": figure.title, "caption": figure.caption, "svg": drawn.svg, "wide": drawn.wide}
         )
     noun = str(answer["device"])
+    time_unit = time_unit_of(table["seconds"])
+    what_if = answer["what_if"] | {
+        "time_unit": time_unit,
+        "min_gain": answer["min_gain"],
+        "whole_runs": answer["clock"] != "throughput",
+        "sentences": WHAT_IF,
+    }
     unit = UNITS[answer["cost_unit"]].strip()
     html = make_environment().get_template("partitions.html.j2").render(
         title=title,
@@ -105,7 +120,7 @@ def write_partition_report(
         # what the macro of tables reads of a section
         section={"name": "page", "series_names": [], "decision": {"device": noun}},
         single=True,
-        table=partition_points(table, time_unit_of(table["seconds"]), unit, best_points(answer)),
+        table=partition_points(table, time_unit, unit, best_points(answer)),
         partitions=[
             {
                 "name": name,
@@ -115,6 +130,12 @@ def write_partition_report(
             for name, facts in answer["partitions"].items()
         ],
         plural=count_devices(2, noun).removeprefix("2 "),
+        what_if=what_if,
+        data=as_script_data(what_if),
+        time_unit=time_unit[1],
+        noun=noun,
+        scripts=scripts(WHAT_IF_SCRIPTS),
+        policy=content_security_policy(WHAT_IF_SCRIPTS),
         style=style(),
         version=__version__,
     )  # fmt: skip

@@ -1,0 +1,96 @@
+"""The fields of the page on partitions: the reader's prices and waits give the answer of the same rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from playwright.sync_api import Page, expect
+from tests.truth.partitions import CASES, Truth, studies_of
+
+from scalewise.analysis.partitions.answer import PartitionAnswer, answer
+from scalewise.analysis.partitions.compare import write_comparison
+from scalewise.analysis.partitions.points import Aim, collect_points
+from scalewise.analysis.report.partition_page import draw_partitions, write_partition_report
+
+OpenPage = Callable[..., Page]
+
+CASE = "cheap and slow, fast and expensive"
+
+
+def answer_with(truth: Truth, prices: Mapping[str, float], waits: Mapping[str, float]) -> PartitionAnswer:
+    """Return the answer of Python's own on the same runs with other prices and waits, in minutes."""
+    studies = []
+    for study in studies_of(truth, np.random.default_rng(5), 0.01, 3):
+        minutes = waits.get(study.partition)
+        own = study.waits if minutes is None else dict.fromkeys(study.waits, 60 * minutes)
+        studies.append(replace(study, price=prices.get(study.partition, study.price), waits=own))
+    return answer(collect_points(studies))
+
+
+@pytest.fixture
+def fields(open_page: OpenPage, tmp_path: Path) -> Page:
+    """The page of a study on two partitions."""
+    found = answer_with(CASES[CASE], {}, {})
+    write_comparison("digits", found, tmp_path)
+    draw_partitions(tmp_path)
+    own = {name: study.results.decision for name, study in found.points.studies.items()}
+    write_partition_report(tmp_path, own, title="Digits")
+    return open_page(tmp_path / "report.html")
+
+
+def line(page: Page, start: str) -> str:
+    """Return the line of the answer that begins with these words."""
+    texts = page.locator(".what-if-answer p").all_inner_texts()
+    return next(text for text in texts if text.startswith(start))
+
+
+def least(found: PartitionAnswer, aim: Aim) -> str:
+    """Return the point with the least mean, in words."""
+    amounts = {
+        place: interval.estimate
+        for place, point in found.points.points.items()
+        if (interval := point.interval(aim)) is not None
+    }
+    place = min(amounts, key=amounts.__getitem__)
+    return f"{place.devices} GPU{'s' if place.devices > 1 else ''} on {place.partition}"
+
+
+@pytest.mark.parametrize("prices", [{}, {"h200": 1.0}, {"a100": 3.0}, {"a100": 0.0}])
+def test_a_price_of_the_reader_gives_the_cheapest_point(fields: Page, prices: dict[str, float]) -> None:
+    for partition, price in prices.items():
+        fields.locator(f'[name="price.{partition}"]').fill(str(price))
+    found = answer_with(CASES[CASE], prices, {})
+
+    assert line(fields, "The lowest cost: ").startswith(f"The lowest cost: {least(found, 'cost')}, ")
+
+
+@pytest.mark.parametrize("waits", [{}, {"h200": 60.0}, {"h200": 60.0, "a100": 90.0}])
+def test_a_wait_of_the_reader_gives_the_earliest_end(fields: Page, waits: dict[str, float]) -> None:
+    for partition, minutes in waits.items():
+        fields.locator(f'[name="wait.{partition}"]').fill(str(minutes))
+    found = answer_with(CASES[CASE], {}, waits)
+
+    assert line(fields, "The earliest end: ").startswith(f"The earliest end: {least(found, 'soonest')}, ")
+
+
+def test_points_that_may_cost_as_little_are_named(fields: Page) -> None:
+    # 1 GPU of a100 at 1.00 and of h200 at 2.96 cost the same
+    fields.locator('[name="price.h200"]').fill("2.96")
+
+    assert "1 GPU on " in line(fields, "Not shown to be worse: ")
+
+
+def test_a_price_that_is_none_is_refused_and_reset_restores_the_study(fields: Page) -> None:
+    before = fields.locator(".what-if-answer").inner_text()
+    price = fields.locator('[name="price.a100"]')
+    price.fill("-1")
+    expect(price).to_have_attribute("aria-invalid", "true")
+    assert fields.locator(".what-if-answer").inner_text() == "Write numbers from 0 on."
+
+    fields.get_by_role("button", name="Reset to the study's values").click()
+    expect(fields.locator(".what-if-answer p").first).to_have_text(before.splitlines()[0])
+    expect(price).not_to_have_attribute("aria-invalid", "true")
