@@ -308,9 +308,13 @@ def make_parser() -> argparse.ArgumentParser:
         return added
 
     of_site = add(site)
-    of_site.add_argument("--partition", help="partition to describe, if there are several")
+    for name, text in (
+        ("--partition", "partition to describe, if there are several"),
+        ("--gpu-type", "GPU type, if the partition has several"),
+    ):
+        compared = f"{text}; to compare them, such as a,b or all"
+        of_site.add_argument(name, action="extend", default=[], type=_names, help=compared)
     of_site.add_argument("--account", help="account that pays, if you have several")
-    of_site.add_argument("--gpu-type", help="GPU type, if the partition has several")
     of_site.add_argument("--output", type=Path, help="file to write; profiles/slurm/site.yaml by default")
     of_site.add_argument("--force", action="store_true", help="replace a file that you have filled in")
 
@@ -394,6 +398,10 @@ def _facts_in(plan: Plan, options: argparse.Namespace) -> ExperimentFacts:
 
 _print_now = functools.partial(print, flush=True)
 """Print a line at once, through the pipe to the log."""
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
 
 
 def _fail(error: Exception) -> int:

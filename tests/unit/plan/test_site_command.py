@@ -68,10 +68,13 @@ def report(programs: Path, cluster: Mapping[str, Any], **scripts: str | None) ->
 
 def options(folder: Path, *words: str, force: bool = False) -> SiteOptions:
     given = dict(zip(words[::2], words[1::2], strict=True))
+    partitions, gpu_types = (
+        given[name].split(",") if name in given else [] for name in ("--partition", "--gpu-type")
+    )
     return SiteOptions(
-        given.get("--partition"),
+        partitions,
         given.get("--account"),
-        given.get("--gpu-type"),
+        gpu_types,
         folder / "site.yaml",
         force,
         "python workflow/scripts/cli.py site",
@@ -118,7 +121,9 @@ def test_site_file_states_what_slurm_reports(name: str, programs: Path, tmp_path
     bare = [line for line in text.splitlines() if re.match(r"\s*\w+: \S", line) and "  # " not in line]
     assert bare == []
     # and the file is accepted as it is
-    load_study({"experiments": {"e": EXPERIMENT}}, (), tmp_path / "site.yaml")
+    compared = {"partitions": "all"} if "partitions" in facts else {}
+    study = load_study({"experiments": {"e": EXPERIMENT | compared}}, (), tmp_path / "site.yaml")
+    assert len(study.experiments) == len(facts.get("partitions", ["only"]))
 
 
 @pytest.mark.parametrize("name", [name for name, cluster in CLUSTERS.items() if "refused" in cluster])
@@ -169,6 +174,122 @@ def test_choice_that_does_not_exist_is_refused(
 
     with pytest.raises(ChoiceError, match=re.escape(said)):
         write_site_file(options(tmp_path, *words), ROOT)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        pytest.param(("gpu_h100,gpu_a10",), "no partition 'gpu_a10'. Did you mean 'gpu_a100'?", id="name"),
+        pytest.param(
+            ("gpu_h100,gpu_h100",), "partition gpu_h100 is listed twice. Name it once.", id="listed twice"
+        ),
+        pytest.param(
+            ("gpu_h100,rome",),
+            "partition rome has no GPUs that Slurm knows, and others of these",
+            id="no GPUs",
+        ),
+        pytest.param(("gpu_h100,all",), "there is no partition 'all'", id="all in a list"),
+        pytest.param(
+            ("gpu_h100,gpu_a100", "--gpu-type", "h100"),
+            "partition gpu_a100 has no GPUs of type 'h100'. Did you mean 'a100'?",
+            id="type of another one",
+        ),
+        pytest.param(
+            ("gpu_h100,gpu_mixed", "--gpu-type", "h100,l40s,v100"),
+            "no partition of these has GPUs of type 'v100'",
+            id="type of none",
+        ),
+        pytest.param(
+            ("gpu_mixed", "--gpu-type", "l40s,l40s"), "GPU type l40s is listed twice", id="type listed twice"
+        ),
+    ],
+)
+def test_partitions_that_cannot_be_compared_are_refused(
+    words: tuple[str, ...], said: str, programs: Path, tmp_path: Path
+) -> None:
+    report(programs, CLUSTERS["several-partitions-24.05"])
+
+    with pytest.raises(ChoiceError, match=re.escape(said)):
+        write_site_file(options(tmp_path, "--partition", *words), ROOT)
+    assert not (tmp_path / "site.yaml").exists()
+
+
+def written_facts(cluster: Mapping[str, Any], programs: Path, folder: Path, *words: str) -> dict[str, Any]:
+    """Return the content of the site file that the command writes."""
+    report(programs, cluster)
+    write_site_file(options(folder, *words), ROOT)
+    facts = yaml.safe_load((folder / "site.yaml").read_text(encoding="utf-8"))
+    load_study({"experiments": {"e": EXPERIMENT}}, (), folder / "site.yaml")
+    assert isinstance(facts, dict)
+    return facts
+
+
+def test_partition_of_the_name_all_is_described_as_any_other(programs: Path, tmp_path: Path) -> None:
+    cluster = CLUSTERS["gpus-unknown-to-slurm-25.11"]
+
+    facts = written_facts(cluster, programs, tmp_path, "--partition", "all")
+
+    assert facts["slurm"]["partition"] == "all"
+
+
+def test_all_of_one_kind_of_node_are_one_partition_as_without_a_choice(
+    programs: Path, tmp_path: Path
+) -> None:
+    words = ("--partition", "all", "--account", "project_1")
+
+    facts = written_facts(CLUSTERS["choices"], programs, tmp_path, *words)
+
+    assert facts["slurm"]["partition"] == "gpumedium"
+    assert "partitions" not in facts
+
+
+def test_gpu_types_of_one_partition_are_compared_on_request(programs: Path, tmp_path: Path) -> None:
+    facts = written_facts(CLUSTERS["two-types-23.02"], programs, tmp_path, "--gpu-type", "all")
+
+    found = {name: (entry["gpu_type"], entry["cpus_per_node"]) for name, entry in facts["partitions"].items()}
+    assert found == {"gpu-high-a100": ("a100", 32), "gpu-high-v100": ("v100", 48)}
+    assert facts["default_partition"] == "gpu-high-a100"
+    assert facts["slurm"]["partition"] == "gpu-high"
+
+
+def test_each_partition_is_paid_by_an_account_that_may_use_it(programs: Path, tmp_path: Path) -> None:
+    accounts = {"associations": ["old|gpu_a100|normal|normal", "new|gpu_h100|normal|normal"]}
+    cluster = CLUSTERS["several-partitions-24.05"] | accounts
+
+    facts = written_facts(cluster, programs, tmp_path, "--partition", "gpu_h100,gpu_a100")
+
+    assert {name: entry["account"] for name, entry in facts["partitions"].items()} == {
+        "gpu_h100": "new",
+        "gpu_a100": "old",
+    }
+    assert facts["default_partition"] == "gpu_h100"
+
+
+def test_costs_are_left_out_if_one_partition_bills_what_no_job_here_requests(
+    programs: Path, tmp_path: Path
+) -> None:
+    cluster = dict(CLUSTERS["several-partitions-24.05"])
+    cluster["partitions"] = [line.replace("GRES/gpu=192.0", "license/x=7") for line in cluster["partitions"]]
+
+    facts = written_facts(cluster, programs, tmp_path, "--partition", "gpu_h100,gpu_a100")
+
+    assert all("billing_per_device_hour" not in entry for entry in facts["partitions"].values())
+    text = (tmp_path / "site.yaml").read_text(encoding="utf-8")
+    assert "no billing_per_device_hour: gpu_h100 has weights of other resources" in text
+
+
+def test_names_of_partitions_are_those_of_slurm_as_far_as_a_folder_can_have_them(
+    programs: Path, tmp_path: Path
+) -> None:
+    cluster = dict(CLUSTERS["several-partitions-24.05"])
+    for key in ("partitions", "nodes"):
+        lines = [line.replace("gpu_a100", "gpu.x").replace("gpu_h100", "gpu+x") for line in cluster[key]]
+        cluster[key] = lines
+
+    facts = written_facts(cluster, programs, tmp_path, "--partition", "gpu.x,gpu+x")
+
+    found = {name: entry["partition"] for name, entry in facts["partitions"].items()}
+    assert found == {"gpu-x": "gpu.x", "gpu-x-2": "gpu+x"}
 
 
 def test_partition_that_takes_none_of_the_accounts_qos_is_refused(programs: Path, tmp_path: Path) -> None:
@@ -230,6 +351,7 @@ def test_command_line_writes_the_file_and_names_the_next_step(programs: Path, tm
     report(programs, CLUSTERS["whole-nodes-23.11"])
     python = sys.executable
     command = [python, str(ROOT / "workflow" / "scripts" / "cli.py"), "site", "--output", "new/site.yaml"]
+    several = [*command, "--force", "--partition", "gpu_h100", "--partition", "gpu_mixed,gpu_a100"]
 
     first, second = (
         subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False) for _ in range(2)
@@ -239,6 +361,11 @@ def test_command_line_writes_the_file_and_names_the_next_step(programs: Path, tm
     assert "snakemake preflight --profile profiles/slurm --config site=new/site.yaml" in first.stdout
     assert second.returncode == 1
     assert second.stderr.startswith("scalewise: new/site.yaml exists.")
+
+    report(programs, CLUSTERS["several-partitions-24.05"])
+    done = subprocess.run(several, cwd=tmp_path, capture_output=True, text=True, check=False)
+    names = "gpu_h100, gpu_mixed-l40s, gpu_mixed-nvidia_rtx-6000, gpu_a100"
+    assert f"new/site.yaml describes 4 partitions: {names}." in done.stdout, done.stderr
 
 
 def test_limits_of_qos_are_read_as_jean_zay_prints_them() -> None:

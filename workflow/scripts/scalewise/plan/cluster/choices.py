@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from scalewise.plan.cluster.reported import Association, Cluster, Node, Partition, is_part_of_gpu
 from scalewise.plan.config.errors import did_you_mean
@@ -13,6 +14,9 @@ from scalewise.plan.config.shape import count_devices
 
 SHORT_SECONDS = 3 * 3600
 """A partition for tests has a time limit of at most this."""
+
+ALL = "all"
+"""The user's choice of all partitions, or of all GPU types."""
 
 _GPU_FEATURE = re.compile(
     r"(gpu[_-]?)?([ahvpb][1-9]\d{1,2}|gh200|gb200|l4|l40s?|t4|k80|mi\d{3}[ax]?|rtx\w*)([_-]?\d+gb?)?|hbm\d+gb?|gpu\d+gb?",
@@ -36,7 +40,7 @@ class Choice:
         gpu_type: The type of the GPUs; None without GPUs, empty if Slurm has none.
         devices: Devices of a node.
         nodes: Nodes of that kind.
-        others: Kinds of nodes of the partition that are left out, each in words.
+        others: Nodes of the partition of other kinds, which no choice describes.
         features: Sets of features that name different GPUs among these nodes, with their numbers of nodes.
         test_partition: A partition of short jobs on the same kind of node; None without one.
     """
@@ -48,7 +52,7 @@ class Choice:
     gpu_type: str | None
     devices: int
     nodes: Sequence[Node]
-    others: Sequence[str] = ()
+    others: Sequence[Node] = ()
     features: Sequence[str] = ()
     test_partition: Partition | None = None
 
@@ -61,20 +65,46 @@ class Choice:
 
 
 def choose(
-    cluster: Cluster, partition: str | None = None, account: str | None = None, gpu_type: str | None = None
-) -> Choice:
-    """Choose what a site file describes.
+    cluster: Cluster,
+    partitions: Sequence[str] = (),
+    account: str | None = None,
+    gpu_types: Sequence[str] = (),
+) -> list[Choice]:
+    """Choose what a site file describes: one partition, or several to compare, the default one first.
 
     Args:
         cluster: Slurm's report.
-        partition: The user's choice, if any.
+        partitions: The user's choice, if any; or ``all``.
         account: The user's choice, if any.
-        gpu_type: The user's choice, if any.
+        gpu_types: The user's choice, if any; or ``all``.
 
     Raises:
         ChoiceError: The user has to choose, or a choice does not exist.
     """
-    chosen = _partition(cluster, partition)
+    chosen = _partitions(cluster, partitions)
+    several = len(chosen) > 1 or _means_all(cluster, partitions)
+    kinds = [(each, kind) for each in chosen for kind in _kinds(cluster, each, gpu_types, several=several)]
+    missing = [name for name in gpu_types if name != ALL and name not in {kind for _, kind in kinds}]
+    if missing and len(chosen) > 1:
+        known = {kind for each in chosen for node in cluster.nodes_of(each.name) for kind in node.gpus}
+        raise ChoiceError(
+            f"no partition of these has GPUs of type {missing[0]!r}. {did_you_mean(missing[0], known)}"
+        )
+    choices = [_choice(cluster, each, account, kind) for each, kind in kinds]
+    without = [each.partition.name for each in choices if each.gpu_type is None]
+    if 0 < len(without) < len(choices):
+        raise ChoiceError(
+            f"partition {without[0]} has no GPUs that Slurm knows, and others of these partitions have some. "
+            "Remove it from the command."
+        )
+    described = {(each.partition.name, node.name) for each in choices for node in each.nodes}
+    return [
+        replace(each, others=[n for n in each.others if (each.partition.name, n.name) not in described])
+        for each in choices
+    ]
+
+
+def _choice(cluster: Cluster, chosen: Partition, account: str | None, gpu_type: str | None) -> Choice:
     kind, devices, nodes, others = _nodes(cluster, chosen, gpu_type)
     accounts = _accounts_of(cluster, chosen)
     association = _account(cluster, chosen, accounts, account)
@@ -95,26 +125,82 @@ def choose(
 # ---- partition
 
 
-def _partition(cluster: Cluster, name: str | None) -> Partition:
-    names = [each.name for each in cluster.partitions]
+def _partitions(cluster: Cluster, names: Sequence[str]) -> list[Partition]:
+    if _means_all(cluster, names):
+        return _all_different(cluster)
+    if names:
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                raise ChoiceError(f"partition {name} is listed twice. Name it once.")
+        return [_partition(cluster, name) for name in names]
     accounts = cluster.accounts
-    if name is not None:
-        found = next((each for each in cluster.partitions if each.name == name), None)
-        if found is None:
-            raise ChoiceError(f"there is no partition {name!r}. {did_you_mean(name, names)}")
-        if refusal := found.refusal(accounts):
-            raise ChoiceError(f"partition {name} {refusal}. Choose another one.\n{_table(cluster, accounts)}")
-        return found
-    candidates = _candidates(cluster, accounts)
-    if not candidates:
-        raise ChoiceError("no partition takes jobs of yours now. Ask the site, or try again later.")
+    candidates = _some_candidates(cluster)
     if len(candidates) > 1:
         own = f"\nYour accounts:\n{_accounts(cluster, accounts)}" if accounts and len(accounts) > 1 else ""
+        first, second, *_ = [each.name for each in candidates]
+        of_all = f", or --partition {ALL}" if _means_all(cluster, [ALL]) else ""
         raise ChoiceError(
             f"there are {len(candidates)} partitions to choose from. Add one to the command, such as "
-            f"--partition {candidates[0].name}.\n{_table(cluster, accounts)}{own}"
+            f"--partition {first}. To compare some: --partition {first},{second}{of_all}.\n"
+            f"{_table(cluster, accounts)}{own}"
         )
-    return candidates[0]
+    return candidates
+
+
+def _means_all(cluster: Cluster, names: Sequence[str]) -> bool:
+    """Return whether the user chose all partitions, and not one of the name ``all``."""
+    return list(names) == [ALL] and all(each.name != ALL for each in cluster.partitions)
+
+
+def _partition(cluster: Cluster, name: str) -> Partition:
+    found = next((each for each in cluster.partitions if each.name == name), None)
+    if found is None:
+        names = [each.name for each in cluster.partitions]
+        raise ChoiceError(f"there is no partition {name!r}. {did_you_mean(name, names)}")
+    if refusal := found.refusal(cluster.accounts):
+        listed = _table(cluster, cluster.accounts)
+        raise ChoiceError(f"partition {name} {refusal}. Choose another one.\n{listed}")
+    return found
+
+
+def _all_different(cluster: Cluster) -> list[Partition]:
+    """Return the partitions that differ in their nodes, the cluster's default first.
+
+    Left out is a partition whose jobs end for jobs of another one, and one whose nodes are all in another
+    one that takes jobs as long: both would measure the same GPUs twice.
+
+    Raises:
+        ChoiceError: The user may use none.
+    """
+    candidates = _some_candidates(cluster)
+    staying = [each for each in candidates if not each.gives_way] or candidates
+    nodes = {each.name: {node.name for node in cluster.nodes_of(each.name)} for each in staying}
+    kept: list[Partition] = []
+    longest_first = sorted(
+        staying, key=lambda each: (-_longest(each), -len(nodes[each.name]), not each.is_default)
+    )
+    for each in longest_first:
+        if not any(nodes[each.name] <= nodes[other.name] for other in kept):
+            kept.append(each)
+    return sorted(kept, key=lambda each: (not each.is_default, candidates.index(each)))
+
+
+def left_out_of_all(cluster: Cluster, partitions: Sequence[str], choices: Sequence[Choice]) -> list[str]:
+    """Return the partitions that the user may use, and that a choice of all does not describe."""
+    if not _means_all(cluster, partitions):
+        return []
+    described = {each.partition.name for each in choices}
+    return [each.name for each in _candidates(cluster, cluster.accounts) if each.name not in described]
+
+
+def _longest(partition: Partition) -> float:
+    return math.inf if partition.longest_seconds is None else partition.longest_seconds
+
+
+def _some_candidates(cluster: Cluster) -> list[Partition]:
+    if candidates := _candidates(cluster, cluster.accounts):
+        return candidates
+    raise ChoiceError("no partition takes jobs of yours now. Ask the site, or try again later.")
 
 
 def _candidates(cluster: Cluster, accounts: Sequence[str] | None) -> list[Partition]:
@@ -266,8 +352,8 @@ def _accounts(cluster: Cluster, allowed: Sequence[str]) -> str:
 
 def _nodes(
     cluster: Cluster, partition: Partition, gpu_type: str | None
-) -> tuple[str | None, int, list[Node], list[str]]:
-    """Return the GPU type, the devices of a node, the nodes of that kind, and the kinds that are left out."""
+) -> tuple[str | None, int, list[Node], list[Node]]:
+    """Return the GPU type, the devices of a node, the nodes of that kind, and the others."""
     nodes = cluster.nodes_of(partition.name)
     if not nodes:
         raise ChoiceError(f"partition {partition.name} has no nodes now. Choose another one.")
@@ -285,8 +371,36 @@ def _nodes(
     devices = Counter(number for number in of_node if number).most_common(1)[0][0]
     same = [node for node, number in zip(nodes, of_node, strict=True) if number == devices]
     rest = [node for node, number in zip(nodes, of_node, strict=True) if number != devices]
-    others = [f"{count_devices(len(rest), 'node')} with {describe(rest)}"] if rest else []
-    return kind, devices, same, others
+    return kind, devices, same, rest
+
+
+def _kinds(
+    cluster: Cluster, partition: Partition, gpu_types: Sequence[str], *, several: bool
+) -> list[str | None]:
+    """Return the GPU types of a partition that are described separately; None for its only one.
+
+    Args:
+        cluster: Slurm's report.
+        partition: One of it.
+        gpu_types: The user's choice of types.
+        several: Whether partitions are compared, and so all of their GPU types.
+    """
+    types = dict.fromkeys(kind for node in cluster.nodes_of(partition.name) for kind in node.gpus)
+    if list(gpu_types) == [ALL] or (several and not gpu_types):
+        # a request that names no type may get any, so nodes without one are not compared with others
+        return [kind for kind in _whole(types) if kind] or list(types) or [None]
+    for index, name in enumerate(gpu_types):
+        if name in gpu_types[:index]:
+            raise ChoiceError(f"GPU type {name} is listed twice. Name it once.")
+    # with several partitions, each is described by those of the types that it has
+    found = [name for name in gpu_types if name in types]
+    return [*(found if several and found else gpu_types)] or [None]
+
+
+def _whole(types: Iterable[str]) -> list[str]:
+    """Return the types that are GPUs; parts of GPUs (MIG) if there are no others."""
+    types = list(types)
+    return [kind for kind in types if not is_part_of_gpu(kind)] or types
 
 
 def _gpu_type(partition: Partition, types: Counter[str], nodes: Sequence[Node], wanted: str | None) -> str:
@@ -296,8 +410,7 @@ def _gpu_type(partition: Partition, types: Counter[str], nodes: Sequence[Node], 
                 f"partition {partition.name} has no GPUs of type {wanted!r}. {did_you_mean(wanted, types)}"
             )
         return wanted
-    whole = [kind for kind in types if not is_part_of_gpu(kind)]
-    candidates = whole or list(types)
+    candidates = _whole(types)
     if len(candidates) > 1:
         listed = "\n".join(
             f"  {kind or '(no type)'}  {count_devices(types[kind], 'node')} with "
@@ -305,8 +418,9 @@ def _gpu_type(partition: Partition, types: Counter[str], nodes: Sequence[Node], 
             for kind in candidates
         )
         raise ChoiceError(
-            f"partition {partition.name} has {len(candidates)} GPU types, and a study must not mix them. Add "
-            f"one to the command, such as --gpu-type {candidates[0]}.\n{listed}"
+            f"partition {partition.name} has {len(candidates)} GPU types, and a run must not mix them. Add "
+            f"one to the command, such as --gpu-type {candidates[0]}. To compare all: --gpu-type {ALL}.\n"
+            f"{listed}"
         )
     return candidates[0]
 

@@ -177,11 +177,11 @@ class Cluster:
         return [node for node in self.nodes if partition in node.partitions]
 
 
-def read_cluster(partition: str | None = None) -> Cluster:
+def read_cluster(partitions: Sequence[str] = ()) -> Cluster:
     """Ask Slurm.
 
     Args:
-        partition: One that is asked for by its name in addition: ``scontrol`` shows hidden ones only then.
+        partitions: Those that are queried by name in addition: ``scontrol`` shows hidden ones only then.
 
     Raises:
         ClusterError: A command failed without which nothing can be said.
@@ -189,8 +189,10 @@ def read_cluster(partition: str | None = None) -> Cluster:
     config = parse_config(_required("scontrol", "show", "config"))
     version = ask("sinfo", "--version").text or f"slurm {config.get('SLURM_VERSION', '')}".strip()
     lines = _required("scontrol", "--oneliner", "show", "partition").splitlines()
-    if partition is not None and not any(record(line).get("PartitionName") == partition for line in lines):
-        lines += ask("scontrol", "--oneliner", "show", "partition", partition).text.splitlines()
+    shown = {record(line).get("PartitionName") for line in lines}
+    for name in dict.fromkeys(partitions):
+        if name not in shown:
+            lines += ask("scontrol", "--oneliner", "show", "partition", name).text.splitlines()
     nodes = _required("scontrol", "--oneliner", "show", "node").splitlines()
     associations, why, default = _accounts(config)
     return Cluster(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,16 +12,21 @@ from pathlib import Path
 import yaml
 from pydantic import ValidationError
 
-from scalewise.plan.cluster.choices import choose
+from scalewise.plan.cluster.choices import choose, left_out_of_all
 from scalewise.plan.cluster.commands import missing_commands
+from scalewise.plan.cluster.facts import Machine, fast_interfaces
 from scalewise.plan.cluster.reported import ClusterError, read_cluster
 from scalewise.plan.cluster.requests import find_gpu_request
-from scalewise.plan.cluster.site_text import Machine, fast_interfaces, holds_placeholders, write_site_text
+from scalewise.plan.cluster.site_text import holds_placeholders, write_site_text
 from scalewise.plan.config.errors import key_path, problems_of
 from scalewise.plan.config.site import SiteFile
 from scalewise.records import replaced_whole
 
 SITE_FILE = Path("profiles/slurm/site.yaml")
+_LEFT_OUT = (
+    "--partition all leaves out {}: other partitions have these nodes, too, or their jobs come first. To "
+    "compare them, list all partitions by name."
+)
 
 
 @dataclass(frozen=True)
@@ -28,17 +34,17 @@ class SiteOptions:
     """Options of the command.
 
     Args:
-        partition: The partition to describe; None if there is only one.
+        partitions: The partition to describe, or those to compare, or ``all``; empty if there is only one.
         account: The account that pays; None if there is only one.
-        gpu_type: The GPU type; None if the partition has only one.
+        gpu_types: The GPU type, or those to compare, or ``all``; empty if the partition has only one.
         output: The file to write.
         force: Replace a file that the user may have written.
         command: The command as the user gave it.
     """
 
-    partition: str | None
+    partitions: Sequence[str]
     account: str | None
-    gpu_type: str | None
+    gpu_types: Sequence[str]
     output: Path
     force: bool
     command: str
@@ -62,15 +68,15 @@ def write_site_file(options: SiteOptions, checkout: Path) -> list[str]:
     path = options.output
     if path.exists() and not options.force and not holds_placeholders(path):
         raise ClusterError(f"{path} exists. Add --force to replace it, or --output to write another file.")
-    cluster = read_cluster(options.partition)
-    choice = choose(cluster, options.partition, options.account, options.gpu_type)
-    request = None if choice.gpu_type is None else find_gpu_request(choice)
+    cluster = read_cluster(options.partitions)
+    choices = choose(cluster, options.partitions, options.account, options.gpu_types)
+    requests = [None if each.gpu_type is None else find_gpu_request(each) for each in choices]
     schema = os.path.relpath(checkout / "workflow" / "schemas" / "site.schema.json", path.absolute().parent)
     machine = Machine(platform.machine(), fast_interfaces())
     site = write_site_text(
-        cluster, choice, request, machine, options.command, schema, datetime.now(UTC).date()
+        cluster, choices, requests, machine, options.command, schema, datetime.now(UTC).date()
     )
-    values = yaml.safe_load(str(site))
+    values = yaml.safe_load(site.text)
     try:
         SiteFile.model_validate(values)
     except ValidationError as error:
@@ -85,13 +91,15 @@ def write_site_file(options: SiteOptions, checkout: Path) -> list[str]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replaced_whole(path) as temporary:
-            temporary.write_text(str(site), encoding="utf-8")
+            temporary.write_text(site.text, encoding="utf-8")
     except OSError as error:
         raise ClusterError(f"{path} cannot be written ({error.strerror}). Name another --output.") from None
     use = "" if path.resolve() == (checkout / SITE_FILE).resolve() else f" --config site={path}"
+    left_out = left_out_of_all(cluster, options.partitions, choices)
     return [
+        *([_LEFT_OUT.format(", ".join(left_out))] if left_out else []),
         *site.remarks,
-        f"{path} describes partition {choice.partition.name}. Next:",
+        f"{path} {site.summary} Next:",
         f"  snakemake -n --profile profiles/slurm{use}",
         f"  snakemake preflight --profile profiles/slurm{use}",
     ]
