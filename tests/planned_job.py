@@ -70,5 +70,6 @@ def plan_one_experiment(path: Path, folder: Path, **definitions: str) -> list[st
         folder: Results of the experiment.
         definitions: Parts of ``ExperimentFacts``.
     """
-    path.write_text(json.dumps({"experiments": {folder.name: definitions}}), encoding="utf-8")
+    plan = {"experiments": {folder.name: definitions}, "comparisons": {}}
+    path.write_text(json.dumps(plan), encoding="utf-8")
     return ["--plan", str(path)]

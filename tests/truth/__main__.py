@@ -27,6 +27,7 @@ sys.path[:0] = [str(Path(__file__).parents[2] / "workflow" / "scripts")]
 
 # ruff: noqa: E402  the path comes first
 from tests.truth.causes import FALSE, FOUND, cause_rates
+from tests.truth.clusters import RULES, ClusterRates, cluster_rates
 from tests.truth.partitions import CASES
 from tests.truth.partitions import rates as partition_rates
 from tests.truth.studies import (
@@ -65,6 +66,10 @@ DRAWS = 20_000
 MOST_WRONG = 0.05
 """Silently wrong decisions that are tolerated if repeats scatter by at most 3 %, and false sentences."""
 UP_TO_SCATTER = 0.03
+CLUSTERS = 12
+"""Clusters of several partitions for each criterion."""
+MOST_OF_GRID, MOST_OTHER_ANSWERS = 0.3, 0.02
+CLUSTER_HEADINGS = ("scatter", "criterion", "clusters", "hours of all counts", "other answers", "stopped")
 SEED = 20260131
 ADAPTIVE = Repeats(min=3, max=10)
 
@@ -156,9 +161,15 @@ def main() -> int:
             for case in CASES
             for n in REPEATS[:2]
         }
+        clusters = {
+            (scatter, criterion): pool.submit(cluster_rates, criterion, scatter, CLUSTERS)
+            for scatter in SCATTERS[:2]
+            for criterion in RULES
+        }
         found = dict(zip(cells, pool.map(verdicts, cells), strict=True))
         rates = {kind: each.result() for kind, each in causes.items()}
         of_partitions = {cell: each.result() for cell, each in across.items()}
+        of_clusters = {cell: each.result() for cell, each in clusters.items()}
     ns = [f"n = {n}" for n in REPEATS]
     _show(
         "Shown to be worth its devices",
@@ -180,6 +191,7 @@ def main() -> int:
     _show("Six equal series", ["another chosen", "excess"], [[f"{swapped:.1%}", f"{excess:+.1%}"]])
     _show("Causes", ["truth", "scatter", *ns], cause_rows(rates))
     _show("Partitions", ["truth", "n", *AIMS], partition_rows(of_partitions))
+    _show("Device counts chosen on several partitions", CLUSTER_HEADINGS, cluster_rows(of_clusters))
     missed = [
         f"{cell}: {share(counts, 'wrong'):.1%} silently wrong"
         for cell, counts in found.items()
@@ -196,6 +208,14 @@ def main() -> int:
         for aim in AIMS
         if counts[f"{aim}: wrong"] > MOST_WRONG * STUDIES_A_CELL
     ]
+    shares = [share for each in of_clusters.values() for share in each.shares]
+    others = sum(each.others for each in of_clusters.values()) / sum(
+        each.answers for each in of_clusters.values()
+    )
+    if sum(shares) / len(shares) > MOST_OF_GRID or others > MOST_OTHER_ANSWERS:
+        missed.append(
+            f"chosen on partitions: {sum(shares) / len(shares):.1%} of the hours, {others:.1%} others"
+        )
     for line in missed:
         print(f"missed: {line}", file=sys.stderr)
     return 1 if missed else 0
@@ -277,6 +297,19 @@ def partition_rows(found: Mapping[tuple[str, int], Counter[str]]) -> Iterator[li
             for aim in AIMS
         ]
         yield [case, str(n), *cells]
+
+
+def cluster_rows(found: Mapping[tuple[float, str], ClusterRates]) -> Iterator[list[str]]:
+    """Cost and answers of studies that choose their device counts on all partitions of a cluster."""
+    for (scatter, criterion), rates in found.items():
+        yield [
+            f"{scatter:.0%}",
+            criterion,
+            str(len(rates.shares)),
+            f"{sum(rates.shares) / len(rates.shares):.1%}",
+            f"{rates.others} of {rates.answers}",
+            f"{rates.stopped:.0%}",
+        ]
 
 
 def _joined(rates: Sequence[float], digits: int = 0) -> str:

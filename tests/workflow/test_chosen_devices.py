@@ -172,3 +172,40 @@ def test_a_budget_ends_the_study_and_the_answer_says_what_is_open(copied: Chosen
     assert copied.decision["choice"]["is_open"], copied.decision
     assert copied.decision["choice"]["spent_device_hours"] <= budget
     assert any("budget" in caution for caution in copied.decision["cautions"])
+
+
+PARTITIONS = """\
+accelerator: cpu
+cpus_per_node: 6
+partitions:
+  new: {devices_per_node: 6, price_per_device_hour: 2}
+  old: {devices_per_node: 6, price_per_device_hour: 1.5, prelude: ["export PLANTED_SPEED=0.25"]}
+default_partition: new
+"""
+
+
+def test_a_partition_that_cannot_win_is_measured_no_further_and_all_share_a_budget(
+    tmp_path: Path, preloaded_python: Path
+) -> None:
+    workplace = Workplace(tmp_path, preloaded_python)
+    study = STUDY + "    partitions: all\n    budget: {device_hours: 20}\n    runtime_minutes: 2\n"
+    tables = [f"results/planted@{name}/scaling.csv" for name in ("new", "old")]
+    assert workplace.snakemake(*tables, config=study, site=PARTITIONS).code == 0
+
+    results = tmp_path / "results"
+    rounds = {
+        name: [read_round(path) for path in sorted((results / name / "repeats").glob("round*.json"))]
+        for name in ("planted@new", "planted@old")
+    }
+    answer = json.loads((results / "planted@new" / "decision.json").read_text())
+    assert answer["devices"] == ANSWER
+    assert rounds["planted@new"][-1].wins == 1.0
+    assert rounds["planted@old"][-1].is_outdone
+    assert len(rounds["planted@old"]) < len(rounds["planted@new"])
+    runs = {name: len(list((results / name / "runs").iterdir())) for name in rounds}
+    assert runs["planted@old"] < runs["planted@new"]
+    assert all(0 < each[-1].spent_by_sisters < 20 for each in rounds.values())
+
+    again = workplace.snakemake(*tables, "-n", config=study, site=PARTITIONS)
+    assert NOTHING in again.text
+    assert "20 device-hours by its budget for all partitions" in again.text

@@ -5,6 +5,24 @@
 #      repeats/round{round}.json of an experiment whose next runs follow from earlier ones
 
 
+def sisters_before(wildcards):
+    """Return the rounds before one, and the runs before it, of the same experiment on the other partitions."""
+    found = []
+    for name in sisters_of(PLAN, wildcards.experiment):
+        planned, before = STUDY.experiments[name], int(wildcards.round)
+        judged = list(judged_rounds(checkpoints.judge_round.get, name, before=before))
+        found += [
+            f"results/{name}/repeats/round{number}.json"
+            for number in required_rounds(planned.experiment, judged)
+            if number < before
+        ]
+        found += [
+            f"results/{name}/runs/{run}/summary.json"
+            for run in planned.requested_run_names(judged)
+        ]
+    return found
+
+
 checkpoint judge_round:
     input:
         rounds=lambda wc: expand(
@@ -21,6 +39,11 @@ checkpoint judge_round:
                 )
             ),
         ),
+        # a partition that cannot win any more is measured no further, and all share a budget
+        sisters=branch(
+            lambda wc: STUDY.experiments[wc.experiment].experiment.chooses_devices,
+            then=sisters_before,
+        ),
         prediction=branch(
             lambda wc: EXPERIMENTS[wc.experiment]["predicted"]
             and STUDY.experiments[wc.experiment].experiment.chooses_devices,
@@ -29,7 +52,11 @@ checkpoint judge_round:
         # their cost counts in a budget
         all_reduces=branch(
             lambda wc: STUDY.experiments[wc.experiment].experiment.budget is not None,
-            then=lambda wc: EXPERIMENTS[wc.experiment]["all_reduces"],
+            then=lambda wc: [
+                path
+                for name in (wc.experiment, *sisters_of(PLAN, wc.experiment))
+                for path in EXPERIMENTS[name]["all_reduces"]
+            ],
         ),
     output:
         "results/{experiment}/repeats/round{round}.json",
@@ -40,6 +67,9 @@ checkpoint judge_round:
         "../envs/scalewise.yaml"
     params:
         definition=lambda wc: EXPERIMENTS[wc.experiment]["rounds"],
+        sisters=lambda wc: [
+            EXPERIMENTS[name]["rounds"] for name in sisters_of(PLAN, wc.experiment)
+        ],
     shell:
         'python "$SCALEWISE_SCRIPTS/cli.py" judge '
         "--round {wildcards.round} "

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from scalewise.interpreter import imports_uncollected, quick_exit
-from scalewise.plan.plan_file import PLAN, ExperimentFacts, Plan, read_plan
+from scalewise.plan.plan_file import PLAN, ExperimentFacts, Plan, read_plan, sisters_of
 
 # ruff: noqa: PLC0415  each command loads only what it needs: torch and what draws take seconds
 
@@ -208,8 +208,11 @@ def judge(options: argparse.Namespace) -> None:
         from scalewise.analysis.rounds.sentences import round_lines
         from scalewise.records import read_all_reduce
 
+    plan = _plan(options)
     all_reduces = [read_all_reduce(path) for path in options.all_reduces]
-    judged = judge_round(_facts(options)["rounds"], options.round, options.folder, all_reduces)
+    sisters = {name: plan["experiments"][name]["rounds"] for name in sisters_of(plan, options.folder.name)}
+    facts = _facts_in(plan, options)
+    judged = judge_round(facts["rounds"], options.round, options.folder, all_reduces, sisters)
     # in one piece, so that lines of two experiments do not mix in the terminal
     sys.stdout.write("".join(f"{line}\n" for line in round_lines(judged)))
 

@@ -155,6 +155,12 @@ class Plan(TypedDict):
     runs: dict[str, dict[str, TrainJob]]
 
 
+def sisters_of(plan: Plan, experiment: str) -> list[str]:
+    """Return the names of the same experiment on other partitions; none for one that compares none."""
+    groups = (names for names in plan["comparisons"].values() if experiment in names)
+    return [name for names in groups for name in names if name != experiment]
+
+
 def read_plan(environ: Mapping[str, str]) -> Plan:
     """Read the plan of the main process; end this process if there is none.
 

@@ -147,6 +147,8 @@ class PlannedExperiment:
                 # with a budget, a run is made only if its whole time is left
                 "run_minutes": self.experiment.runtime_minutes if self.experiment.budget else None,
             }
+            if (price := self.site.price) is not None:
+                choice["price"] = price
             return canonical_json(self._defining("rounds", "tables") | self._site_terms | {"choice": choice})
         if self.experiment.has_rounds and self.experiment.repeats.until_interval is None:
             return self.analysis_definition  # repeats are added until the decision is clear
@@ -225,6 +227,11 @@ class Study:
             if planned.is_compared:
                 found.setdefault(planned.key, []).append(name)
         return found
+
+    def sisters(self, planned: PlannedExperiment) -> list[PlannedExperiment]:
+        """Return the same experiment on other partitions."""
+        names = self.comparisons.get(planned.key, []) if planned.is_compared else []
+        return [self.experiments[name] for name in names if name != planned.name]
 
     def deleted_runs(self, results: Path) -> list[tuple[str, str]]:
         """Return the runs that the user has deleted: requested, without a summary, in analysed experiments.

@@ -43,10 +43,12 @@ class Answers:
     Args:
         index: Index of the count that the rule prefers, or ``NONE``; shape (draws,).
         steps: Counts that were worth more than those before them; shape (draws, counts).
+        met: Counts that miss no criterion; shape (draws, counts).
     """
 
     index: Indices
     steps: Mask
+    met: Mask
 
 
 def is_shown(at_least: Any, threshold: float) -> Any:
@@ -91,11 +93,11 @@ def walk(rule: DecisionRule, met: Mask, power: Array, is_worth_it: Callable[[int
     draws, counts = met.shape
     steps, last = np.zeros_like(met), np.full(draws, NONE)
     if rule.deadline_minutes is not None:
-        return Answers(np.where(met.any(axis=1), met.argmax(axis=1), NONE), steps)
+        return Answers(np.where(met.any(axis=1), met.argmax(axis=1), NONE), steps, met)
     for index in range(counts):
         steps[:, index] = met[:, index] & ((last == NONE) | is_worth_it(index, last))
         last = np.where(steps[:, index], index, last)
     if rule.without_criterion:
         # of equal ones the fewest devices
         last = np.where(last == NONE, NONE, np.where(steps, power, -np.inf).argmax(axis=1))
-    return Answers(last, steps)
+    return Answers(last, steps, met)

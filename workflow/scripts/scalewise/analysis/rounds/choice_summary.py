@@ -21,7 +21,7 @@ from scalewise.plan.runs.rounds import OTHER_ANSWER, Round, SeriesChoice, Unmeas
 from scalewise.plan.runs.run_definition import parse_point_name
 from scalewise.plan.runs.runs import points
 from scalewise.plan.runs.spending import Spending
-from scalewise.plan.terminal.choice_lines import next_text
+from scalewise.plan.terminal.choice_lines import next_text, outdone_text
 
 if TYPE_CHECKING:
     # the page needs no statistics
@@ -47,6 +47,9 @@ class ChoiceSummary:
         next_runs: The runs to come, and why; empty of a study that has ended.
         no_result: Counts whose runs have all failed.
         others: Answers of the other series, and their counts that were not measured.
+        spent_by_sisters: Cost of the runs on other partitions, which share the budget.
+        outdone: Chance that the partition gives the answer across partitions, if it is measured no further
+            because that is small; else None.
     """
 
     series: str
@@ -63,6 +66,8 @@ class ChoiceSummary:
     next_runs: str = ""
     no_result: list[int] = field(default_factory=list)
     others: list[SeriesChoice] = field(default_factory=list)
+    spent_by_sisters: float = 0.0
+    outdone: float | None = None
 
     @classmethod
     def of(
@@ -114,6 +119,8 @@ class ChoiceSummary:
             next_runs=following if last.requests_more else "",
             no_result=sorted(tried - {*measured, *(each.devices for each in choice.unmeasured)}),
             others=[each for each in last.choices if each.series != choice.series],
+            spent_by_sisters=last.spent_by_sisters,
+            outdone=last.wins if last.is_outdone else None,
         )
 
     @classmethod
@@ -174,6 +181,8 @@ class ChoiceSummary:
             )
         if self.next_runs:
             said.append(f"The study has not ended; {self.next_runs}.")
+        if self.outdone is not None:
+            said.append(_sentence(outdone_text(self.outdone)))
         return said
 
     def action(self) -> str:
@@ -186,6 +195,8 @@ class ChoiceSummary:
         """Sentences on what is left undecided, by the budget or so far, and what it would cost."""
         if not self.is_open or not self.measured:
             return []
+        if self.outdone is not None:
+            return [_sentence(outdone_text(self.outdone))]
         likely = self.most_likely[:4]
         named = ", ".join(f"{each.devices} ({chance_text(each.chance)})" for each in likely)
         if self.next_runs:
@@ -196,10 +207,13 @@ class ChoiceSummary:
             ]
         if self.budget_device_hours is None:
             return []
+        by_sisters = ""
+        if self.spent_by_sisters:
+            by_sisters = f" here and {format_3sig(self.spent_by_sisters)} on other partitions"
         spent = (
             f"The budget of {format_3sig(self.budget_device_hours)} device-hours ends the study: "
-            f"{format_3sig(self.spent_device_hours)} are spent, and the time limit of the next run does not "
-            "fit into the rest"
+            f"{format_3sig(self.spent_device_hours)} are spent{by_sisters}, and the time limit of the next "
+            "run does not fit into the rest"
         )
         if not likely:
             return [f"{spent}. More repeats of {', '.join(self.over_budget)} were needed."]
@@ -208,6 +222,10 @@ class ChoiceSummary:
             f"{spent}. Another device count may be the answer: {named}. One run of each takes about "
             f"{format_3sig(cost)} device-hours."
         ]
+
+
+def _sentence(clause: str) -> str:
+    return f"{clause[0].upper()}{clause[1:]}."
 
 
 def with_choice(decision: Decision, choice: ChoiceSummary) -> Decision:

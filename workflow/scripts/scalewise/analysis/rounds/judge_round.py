@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import pandas as pd
 
@@ -15,13 +16,16 @@ from scalewise.analysis.comparison.fingerprint import made_with
 from scalewise.analysis.comparison.gains import Measure, speeds
 from scalewise.analysis.conclusion import Conclusion, conclude, decide_on_series, relative_to_own
 from scalewise.analysis.rounds.chosen_devices import Wanted, next_runs
+from scalewise.analysis.rounds.contenders import AIMS, Contender, chance_to_win
 from scalewise.analysis.rounds.overhead_model import PredictedEfficiency
-from scalewise.analysis.rounds.possible_speeds import Candidate, SeriesSoFar
+from scalewise.analysis.rounds.possible_speeds import SEED, Candidate, PossibleSpeeds, SeriesSoFar
 from scalewise.analysis.rounds.repeats import LEAST_COMPLETED, in_place_of_disturbed, judge
 from scalewise.analysis.statistics.intervals import geometric_interval
 from scalewise.analysis.tables import collect
+from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.runs.rounds import (
+    OTHER_ANSWER,
     JudgedPoint,
     Round,
     Verdict,
@@ -44,7 +48,11 @@ from scalewise.records import SUMMARY, AllReduceMeasurement, RecordError, read_s
 
 
 def judge_round(
-    definition: str, number: int, folder: Path, all_reduces: Sequence[AllReduceMeasurement] = ()
+    definition: str,
+    number: int,
+    folder: Path,
+    all_reduces: Sequence[AllReduceMeasurement] = (),
+    sisters: Mapping[str, str] = MappingProxyType({}),
 ) -> Round:
     """Judge an experiment by the runs that are there, and write the round into its folder.
 
@@ -52,7 +60,8 @@ def judge_round(
         definition: ``PlannedExperiment.rounds_definition``.
         number: Number of the round, from 1.
         folder: Results of the experiment.
-        all_reduces: Those whose cost a budget counts.
+        all_reduces: Those whose cost a budget counts, of the sisters too.
+        sisters: The definitions of the same experiment on other partitions, by their names.
 
     Raises:
         RecordError: A record is damaged.
@@ -62,7 +71,10 @@ def judge_round(
     if not spec.has_rounds:
         raise RecordError(f"{name} has {spec.repeats.max} repeats of every point: there is nothing to judge.")
     if spec.chooses_devices:
-        judged = choose(StudySoFar.before(number, definition, folder, all_reduces), number)
+        others = [
+            StudySoFar.before(number, text, folder.with_name(sister)) for sister, text in sisters.items()
+        ]
+        judged = choose(StudySoFar.before(number, definition, folder, all_reduces), number, others)
     else:
         rule = spec.repeats
         asked = requested_repeats(spec, known_rounds(spec, folder)[: number - 1])
@@ -85,12 +97,14 @@ class ChoiceTerms:
         launchers: The program that starts the ranks of each point, by the point's name.
         run_minutes: Time limit of a run; None without a budget.
         budget: The most device-hours that the study may spend, as billed; None for no limit.
+        price: Price of a billed device for one hour; 1 where none is known.
     """
 
     shapes: Mapping[str, Shape]
     launchers: Mapping[str, str]
     run_minutes: int | None = None
     budget: float | None = None
+    price: float = 1.0
 
     @classmethod
     def from_json(cls, text: str) -> ChoiceTerms:
@@ -98,7 +112,8 @@ class ChoiceTerms:
         values = json.loads(text)
         choice, budget = values["choice"], values["spec"].get("budget", {})
         shapes = {devices: Shape.parse(shape) for devices, shape in choice["shapes"].items()}
-        return cls(shapes, choice["launchers"], choice["run_minutes"], budget.get("device_hours"))
+        terms = (choice["run_minutes"], budget.get("device_hours"), choice.get("price", 1.0))
+        return cls(shapes, choice["launchers"], *terms)
 
 
 @dataclass(frozen=True)
@@ -123,7 +138,7 @@ class StudySoFar:
 
     @classmethod
     def before(
-        cls, number: int, definition: str, folder: Path, all_reduces: Sequence[AllReduceMeasurement]
+        cls, number: int, definition: str, folder: Path, all_reduces: Sequence[AllReduceMeasurement] = ()
     ) -> StudySoFar:
         """Read a study as the rounds before one have left it.
 
@@ -144,34 +159,67 @@ class StudySoFar:
         spending = Spending.of(runs, experiment.billed_devices, all_reduces)
         return cls(experiment, terms, asked, conclude(experiment, tables), spending, folder)
 
+    def series(self) -> Iterator[tuple[SeriesSoFar, dict[int, str]]]:
+        """Yield the measurements of each series, and the names of its points by devices."""
+        for options, mine in points_by_series(self.experiment.spec).items():
+            names = {point.world_size: point.name for point in mine}
+            yield series_so_far(self, options, names), names
 
-def choose(study: StudySoFar, number: int) -> Round:
+    def rule_of(self, series: SeriesSoFar) -> DecisionRule:
+        """Return the criteria, with the efficiency relative to the series' own baseline."""
+        own = self.found.scaling[self.found.scaling["series"] == series.series]
+        return relative_to_own(self.experiment.spec.decision, own)
+
+    def possible_speeds(self, seed: int) -> list[tuple[PossibleSpeeds, DecisionRule]]:
+        """Draw the speeds of each series that has a measured baseline, with its criteria.
+
+        Args:
+            seed: Seed of the draws.
+        """
+        spec = self.experiment.spec
+        return [
+            (speeds, self.rule_of(series))
+            for series, _ in self.series()
+            if (speeds := PossibleSpeeds.of(series, spec.scaling, spec.repeats, seed)) is not None
+        ]
+
+    def goes_on(self, number: int) -> bool:
+        """Return whether the study requests runs in a round, by the rounds before it.
+
+        Args:
+            number: Number of that round, from 1.
+        """
+        rounds = known_rounds(self.experiment.spec, self.folder)[: number - 1]
+        return len(rounds) == number - 1 and all(each.requests_more for each in rounds[-1:])
+
+
+def choose(study: StudySoFar, number: int, sisters: Sequence[StudySoFar] = ()) -> Round:
     """Judge a study that chooses its device counts.
 
     Args:
         study: The study before the round.
         number: Number of the round, from 1.
+        sisters: The same experiment on the other partitions, before the same round.
     """
     experiment, terms, spending = study.experiment, study.terms, study.spending
     found, asked = study.found, study.asked
     spec, rule = experiment.spec, experiment.spec.repeats
-    purse = _Purse(terms, spending.device_hours, experiment.billed_devices)
+    purse = _Purse.of(study, sisters, number)
     of_point = found.runs["run"].map(lambda run: parse_run_name(run)[0])
+    wins = chance_among(study, sisters)
+    goes_on = wins is None or wins > OTHER_ANSWER
     wanted: dict[str, tuple[Verdict, int]] = {}
     choices = []
-    for options, mine in points_by_series(spec).items():
-        names = {point.world_size: point.name for point in mine}
-        series = series_so_far(study, options, names)
-        own = found.scaling[found.scaling["series"] == series.series]
-        terms_of_series = relative_to_own(spec.decision, own)
-        following = next_runs(series, terms_of_series, spec.scaling, rule, purse.affords)
+    for series, names in study.series():
+        following = next_runs(series, study.rule_of(series), spec.scaling, rule, purse.affords)
         choices.append(following.choice)
         again: Wanted = {
             devices: ("disturbed", asked[point] + more)
             for devices, point in names.items()
             if (more := in_place_of_disturbed(found.runs[of_point == point], rule))
         }
-        wanted |= _paid({**following.wanted, **again}, names, asked, purse, rule.max)
+        if goes_on:
+            wanted |= _paid({**following.wanted, **again}, names, asked, purse, rule.max)
     judged = [
         _judged(
             point.name,
@@ -190,7 +238,38 @@ def choose(study: StudySoFar, number: int) -> Round:
         choices=choices,
         spent_device_hours=spending.device_hours,
         budget_device_hours=terms.budget,
+        spent_by_sisters=sum(each.spending.device_hours for each in sisters),
+        wins=wins,
     )
+
+
+def chance_among(study: StudySoFar, sisters: Sequence[StudySoFar]) -> float | None:
+    """Return the chance that the study's partition gives the answer across partitions.
+
+    None where there is no other partition, where the baseline has no run yet, or where energy decides, of
+    which no speed tells.
+
+    Args:
+        study: The study before the round.
+        sisters: The same experiment on the other partitions, before the same round.
+    """
+    by = study.experiment.spec.decision.by
+    if not sisters or by == "energy":
+        return None
+    # in one order and with one seed each, so that all partitions see the same leader
+    everyone = sorted([study, *sisters], key=lambda each: each.experiment.name)
+    drawn = [(each, each.possible_speeds(SEED + place)) for place, each in enumerate(everyone)]
+    drawn = [(each, series) for each, series in drawn if series]
+    names = [each.experiment.name for each, _ in drawn]
+    if study.experiment.name not in names:
+        return None
+    work = None
+    if study.experiment.spec.steps is None:
+        work = float(drawn[0][1][0][0].times.work[0])
+    contenders = [Contender.of(series, each.terms.price, work) for each, series in drawn]
+    aims = AIMS if by is None else (by,)
+    min_gain = study.experiment.spec.decision.min_gain
+    return chance_to_win(names.index(study.experiment.name), contenders, aims, min_gain)
 
 
 def series_so_far(study: StudySoFar, options: Options, names: Mapping[int, str]) -> SeriesSoFar:
@@ -260,22 +339,36 @@ def _rates(point: pd.DataFrame, measure: Measure) -> pd.Series:
 
 @dataclass
 class _Purse:
-    """The rest of a budget; runs are counted with all the time that they may take."""
+    """The share of a budget that a study may still pay; a run counts with all the time that it may take.
 
-    terms: ChoiceTerms
-    spent: float
+    Args:
+        left: Device-hours; None without a budget.
+        run_minutes: Time limit of a run.
+        billed: Devices that are paid, by device count, where they are more than a run uses.
+    """
+
+    left: float | None
+    run_minutes: int
     billed: Mapping[int, float]
 
+    @classmethod
+    def of(cls, study: StudySoFar, sisters: Sequence[StudySoFar], number: int) -> _Purse:
+        """Divide what is left of the budget equally among the partitions that go on."""
+        left = study.terms.budget
+        if left is not None:
+            left -= sum(each.spending.device_hours for each in (study, *sisters))
+            left /= 1 + sum(each.goes_on(number) for each in sisters)
+        return cls(left, study.terms.run_minutes or 0, study.experiment.billed_devices)
+
     def affords(self, devices: int, runs: int = 1) -> bool:
-        if self.terms.budget is None:
-            return True
-        return self.spent + runs * self.most(devices) <= self.terms.budget
+        return self.left is None or runs * self.most(devices) <= self.left
 
     def most(self, devices: int) -> float:
-        return device_hours(60 * (self.terms.run_minutes or 0), devices, self.billed)
+        return device_hours(60 * self.run_minutes, devices, self.billed)
 
     def pay(self, devices: int, runs: int) -> None:
-        self.spent += runs * self.most(devices)
+        if self.left is not None:
+            self.left -= runs * self.most(devices)
 
 
 def _paid(

@@ -121,6 +121,8 @@ class Round(_Record):
         choices: One for each series of a study that chooses its device counts; else none.
         spent_device_hours: Cost of all runs before this round, as billed, in a study that chooses.
         budget_device_hours: The most that the study may spend, if that is limited.
+        spent_by_sisters: Cost of all runs of the same experiment on other partitions, which share the budget.
+        wins: Chance that the partition gives the answer across partitions; None without others.
     """
 
     record_version: Literal[1] = 1
@@ -131,6 +133,13 @@ class Round(_Record):
     choices: list[SeriesChoice] = []
     spent_device_hours: float | None = None
     budget_device_hours: float | None = None
+    spent_by_sisters: float = 0.0
+    wins: float | None = None
+
+    @property
+    def is_outdone(self) -> bool:
+        """Whether the partition is measured no further, as others are better."""
+        return self.wins is not None and self.wins <= OTHER_ANSWER
 
     @property
     def requests_more(self) -> bool:

@@ -96,6 +96,8 @@ def next_text(judged: Round, choice: SeriesChoice) -> str:
     more = {devices: point for devices, point in points.items() if point.next_asked > point.asked}
     if more:
         return f"next: {'; '.join(_next_runs(more, choice))}"
+    if judged.is_outdone and judged.wins is not None:
+        return outdone_text(judged.wins)
     if over := [devices for devices, point in points.items() if point.verdict == "over the budget"]:
         return f"the budget ends the study, which needs more runs on {counts_listed(over, 'device')}"
     if judged.budget_device_hours is not None and choice.unmeasured and choice.other_answer > OTHER_ANSWER:
@@ -107,6 +109,14 @@ def next_text(judged: Round, choice: SeriesChoice) -> str:
     if not any(point.completed for point in points.values()):
         return "no run of the baseline has completed, so nothing more is measured"
     return "nothing more is measured"
+
+
+def outdone_text(wins: float) -> str:
+    """Return why a partition is measured no further, a clause."""
+    return (
+        "nothing more is measured, for another partition is better: the chance that this one gives the "
+        f"answer across partitions is {chance_text(wins)}"
+    )
 
 
 def _next_runs(points: Mapping[int, JudgedPoint], choice: SeriesChoice) -> Iterator[str]:
@@ -128,27 +138,36 @@ def _next_runs(points: Mapping[int, JudgedPoint], choice: SeriesChoice) -> Itera
         yield f"{listed(runs)} ({reason})"
 
 
-def choice_lines(planned: PlannedExperiment, points: Iterable[PlannedPoint], results: Path) -> list[str]:
+def choice_lines(
+    planned: PlannedExperiment,
+    points: Iterable[PlannedPoint],
+    results: Path,
+    sisters: Sequence[PlannedExperiment] = (),
+) -> list[str]:
     """Return the plan of an experiment that chooses its device counts; nothing for another.
 
     Args:
         planned: The experiment.
         points: Those of the study.
         results: Folder of all experiments.
+        sisters: The same experiment on other partitions, which share its budget.
     """
     if not planned.experiment.chooses_devices:
         return []
     folder = results / planned.name
     rounds = known_rounds(planned.experiment, folder)
     settled = is_settled(planned.experiment, rounds)
-    billed = planned.terms.get("billed_devices", {})
-    spending = Spending.of(folder / "runs", billed)
+    spending = Spending.of(folder / "runs", planned.terms.get("billed_devices", {}))
     candidates = sorted(
         (point for point in points if point.run.experiment == planned.name),
         key=lambda point: point.run.shape.world_size,
     )
     budget = planned.experiment.budget
-    left = math.inf if budget is None else max(budget.device_hours - spending.device_hours, 0.0)
+    spent = spending.device_hours + sum(
+        Spending.of(results / each.name / "runs", each.terms.get("billed_devices", {})).device_hours
+        for each in sisters
+    )
+    left = math.inf if budget is None else max(budget.device_hours - spent, 0.0)
     lines = []
     names = [series_name(options) for options in points_by_series(planned.experiment)]
     for name in names[:MAX_SERIES]:
@@ -162,7 +181,7 @@ def choice_lines(planned: PlannedExperiment, points: Iterable[PlannedPoint], res
         lines += [f"{prefix}{text}" for text in texts]
     if len(names) > MAX_SERIES:
         lines.append(f"... and {len(names) - MAX_SERIES} more series")
-    lines += _cost(planned, rounds, candidates, spending, billed)
+    lines += _cost(planned, rounds, candidates, spending, left)
     return [_candidates(planned), *(f"  {line}" for line in [*_excluded(planned), *lines])]
 
 
@@ -267,10 +286,11 @@ def _cost(
     rounds: Sequence[Round],
     points: Sequence[PlannedPoint],
     spending: Spending,
-    billed: Mapping[int, float],
+    left: float,
 ) -> Iterator[str]:
     """Yield the device-hours spent, those of all counts, and the most that the study may cost."""
     spec, spent = planned.experiment, spending.device_hours
+    billed = planned.terms.get("billed_devices", {})
     whole = spending.full_grid(spec, rounds[-1].choices, billed) if rounds else 0.0
     if whole and all(choice.unmeasured or not choice.other_answer for choice in rounds[-1].choices):
         yield (
@@ -278,8 +298,11 @@ def _cost(
             f"take with {spec.min_repeats * len(points)} runs ({percent_in_digits(spent / whole)})"
         )
     if spec.budget is not None:
-        left = format_3sig(max(spec.budget.device_hours - spent, 0.0))
-        yield f"limit: {spec.budget.device_hours:g} device-hours by its budget, of which {left} are left"
+        all_partitions = " for all partitions" if planned.is_compared else ""
+        yield (
+            f"limit: {spec.budget.device_hours:g} device-hours by its budget{all_partitions}, of which "
+            f"{format_3sig(left)} are left"
+        )
     elif not is_settled(spec, rounds):
         most = spec.max_repeats * sum(point.limit_hours for point in points)
         yield (

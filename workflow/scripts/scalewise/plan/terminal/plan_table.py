@@ -47,7 +47,11 @@ def plan_table(study: Study, results: Path = Path("results")) -> str:
         *_table(requested),
         f"{_to_do(requested)} {_devices(study)}",
         *_most([point for point in points if point.run.experiment not in chosen]),
-        *(line for planned in study.experiments.values() for line in choice_lines(planned, points, results)),
+        *(
+            line
+            for planned in study.experiments.values()
+            for line in choice_lines(planned, points, results, study.sisters(planned))
+        ),
         *([_LEGEND] if any(point.expected is not None for point in points) else []),
         *_projected(study, points, results),
         *_jobs(study),
