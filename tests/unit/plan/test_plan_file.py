@@ -17,7 +17,7 @@ from scalewise.plan.config.site import Container, SiteFile, resolve_site
 from scalewise.plan.config.slurm import Slurm
 from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.jobs.make_plan import make_plan, write_plan
-from scalewise.plan.plan_file import PLAN, Job, Plan, read_plan, requested
+from scalewise.plan.plan_file import PLAN, Job, Plan, read_plan, requested, sisters_of
 
 STUDY = """\
 experiments:
@@ -116,3 +116,16 @@ def test_a_rule_requests_a_value_if_all_its_jobs_agree_else_a_function_of_the_wi
 
 def test_a_rule_without_jobs_requests_nothing() -> None:
     assert requested({}, lambda wildcards: wildcards) == {"threads": 1, "resources": {}}
+
+
+def test_the_sisters_of_an_experiment_are_those_of_its_comparison(plan: Plan) -> None:
+    for name, partitions in {"a": ["old", "new"], "b": ["old"]}.items():
+        plan["comparisons"][name] = {
+            "title": "",
+            "description": "",
+            "experiments": {each: f"{name}@{each}" for each in partitions},
+            "definition": "{}",
+        }
+
+    assert sisters_of(plan, "a@old") == ["a@new"]
+    assert sisters_of(plan, "b@old") == sisters_of(plan, "a") == []

@@ -157,8 +157,8 @@ class Plan(TypedDict):
 
 def sisters_of(plan: Plan, experiment: str) -> list[str]:
     """Return the names of the same experiment on other partitions; none for one that compares none."""
-    groups = (names for names in plan["comparisons"].values() if experiment in names)
-    return [name for names in groups for name in names if name != experiment]
+    groups = (each["experiments"].values() for each in plan["comparisons"].values())
+    return [name for names in groups if experiment in names for name in names if name != experiment]
 
 
 def read_plan(environ: Mapping[str, str]) -> Plan:
