@@ -139,6 +139,36 @@ def test_every_word_reaches_the_program_unchanged(folder: Path) -> None:
     assert expected.items() <= variables.items()
 
 
+@pytest.mark.parametrize(
+    ("gpus", "environment", "visible"),
+    [
+        pytest.param([5, 3], {}, "5", id="the site's"),
+        pytest.param([5, 3], {"CUDA_VISIBLE_DEVICES": "0"}, "5", id="the site's, not the shell's"),
+        pytest.param(None, {"CUDA_VISIBLE_DEVICES": "7"}, "7", id="the shell's"),
+        pytest.param(None, {}, "0", id="the first"),
+    ],
+)
+def test_a_job_of_a_machine_takes_the_gpus_of_its_site(
+    gpus: list[int] | None, environment: dict[str, str], visible: str, folder: Path
+) -> None:
+    site = {"accelerator": "cuda", "devices_per_node": 2, "cpus_per_node": 8, "python": sys.executable}
+    site |= {"visible_devices": gpus} if gpus else {}
+    program = PROGRAM | {"devices": [1], "starts": "itself", "environment": {}, "arguments": ["{folder}"]}
+    (folder / "job.sh").write_text(script(folder, program, site, "d1.r1"))
+    (folder / "train.py").write_text("import os\nprint(os.environ['CUDA_VISIBLE_DEVICES'])\n")
+
+    run = subprocess.run(
+        ["bash", "job.sh"],
+        cwd=folder,
+        env={"PATH": "/usr/bin:/bin", **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert run.stdout == f"{visible}\n"
+
+
 def test_a_line_of_the_prelude_that_fails_ends_the_job(folder: Path) -> None:
     text = script(folder, PROGRAM | {"devices": [2]}, LOCAL | {"prelude": ["false"]}, "d2.r1")
     (folder / "job.sh").write_text(text)

@@ -96,6 +96,14 @@ def test_popen_starts_every_rank_and_tells_it_who_it_is_also_in_a_clean_environm
     assert len(second) == 3 * 4
 
 
+def test_every_rank_sees_the_gpus_that_the_site_names() -> None:
+    for name in ("popen", "torchrun"):
+        started = launch(name, 1, 2, visible_devices=(3, 1, 0))
+
+        assert started.environment["CUDA_VISIBLE_DEVICES"] == "3,1"
+        assert started.environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+
+
 def test_launchers_that_start_the_ranks_are_one_process() -> None:
     assert [launch(name, 1, 2).process_environments for name in ("torchrun", "spawn")] == [({},), ({},)]
     assert launch("spawn", 1, 2).argv == NODE

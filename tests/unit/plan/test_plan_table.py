@@ -77,6 +77,22 @@ PLANS: dict[str, tuple[str, str]] = {
         f"{GPUS}slurm: {{account: a, longest_walltime: '00:45:00'}}\n",
     ),
 }
+TWO_PARTITIONS = (
+    "accelerator: cuda\ncpus_per_node: 64\nslurm: {account: a}\npartitions:\n"
+    "  a100: {partition: gpu-a100, devices_per_node: 4, max_nodes: 4,\n"
+    "    test_partition: {name: gputest, longest_walltime: '00:40:00', max_nodes: 1}}\n"
+    "  h200: {partition: gpu-h200, devices_per_node: 8, longest_walltime: '01:00:00', constraint: nvlink}\n"
+    "default_partition: a100\n"
+)
+PLANS["two partitions"] = (
+    ON_CLUSTER.replace("[1, 2, 8],", "[1, 8, 16], partitions: all,").replace("device: 8", "device: 4"),
+    TWO_PARTITIONS,
+)
+PLANS["chosen counts of two partitions"] = (
+    "experiments:\n  a: {dataset: digits, model: linear, global_batch_size: 256, devices: {up_to: 16},\n"
+    "    partitions: [h200, a100], budget: {device_hours: 100}}\n",
+    TWO_PARTITIONS,
+)
 TESTS = "name: gputest, longest_walltime: '00:40:00', max_nodes"
 PLANS |= {
     f"a test partition: {name}": (ON_CLUSTER, f"{GPUS}slurm: {{test_partition: {{{limits}}}{use}}}\n")

@@ -13,7 +13,7 @@ from tests.stand_ins import stand_ins
 from scalewise.plan.config.site import NotFound
 from scalewise.plan.config.slurm import Slurm
 from scalewise.plan.jobs.preflight import Finding, Preflight
-from scalewise.plan.jobs.slurm_checks import check_site
+from scalewise.plan.jobs.slurm_checks import check_site, check_sites
 
 PARTITION = (
     "PartitionName=gpu AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL Default=NO QoS=N/A MaxNodes=UNLIMITED "
@@ -50,23 +50,26 @@ SHORT = {"longest_walltime": "00:15:00", "max_nodes": 2}
 SLURM = {"account": "proj123", "partition": "gpu", "qos": "high"}
 
 
-def ask(
-    programs: Path,
-    answers: Mapping[str, str | None] | None = None,
+def ask(programs: Path, answers: Mapping[str, str | None] | None = None, **facts: Any) -> list[Finding]:
+    """What is found where some commands answer differently, on a site with these facts.
+
+    An answer of None takes the command away.
+    """
+    chosen = ANSWERS | dict(answers or {})
+    stand_ins(programs, {name: script for name, script in chosen.items() if script is not None})
+    return list(check_site(largest_of(**facts)))
+
+
+def largest_of(
     accelerator: str = "cuda",
     longest_minutes: int = 60,
     memory_mb: int = 240000,
     not_found: Sequence[NotFound] = (),
     **slurm: Any,
-) -> list[Finding]:
-    """What is found where some commands answer differently, on a site with these facts.
-
-    An answer of None takes the command away; a fact of None is left out.
-    """
-    chosen = ANSWERS | dict(answers or {})
-    stand_ins(programs, {name: script for name, script in chosen.items() if script is not None})
+) -> Preflight:
+    """Describe the largest run of a site with these facts; a fact of None is left out."""
     facts = {key: value for key, value in (SLURM | slurm).items() if value is not None}
-    preflight = Preflight(
+    return Preflight(
         slurm=Slurm.model_validate(facts),
         shape="2x4",
         accelerator=accelerator,
@@ -80,7 +83,6 @@ def ask(
         datasets=[],
         not_found=list(not_found),
     )
-    return list(check_site(preflight))
 
 
 def lines_of(findings: list[Finding]) -> dict[str, list[str]]:
@@ -110,6 +112,22 @@ def test_a_site_that_is_right_is_ok_in_every_line(programs: Path) -> None:
 
 def test_one_machine_has_no_scheduler_to_ask(programs: Path) -> None:
     assert list(map(str, check_site(preflight()))) == ["ok      one machine without a scheduler"]
+
+
+def test_partitions_are_checked_by_name_and_what_they_share_is_reported_once(programs: Path) -> None:
+    of_one = list(map(str, ask(programs)))
+    lines = list(map(str, check_sites({"a100": largest_of(), "h200": largest_of(partition="gpus")})))
+
+    second = lines.index("ok      partition h200 of the site file:")
+    assert lines[:second] == ["ok      partition a100 of the site file:", *of_one]
+    assert not set(lines[second:]) & set(of_one)
+    assert lines[second + 1].startswith("NOT OK  partition gpus does not exist.")
+
+
+def test_a_site_without_partitions_has_no_line_on_them(programs: Path) -> None:
+    of_one = ask(programs)
+
+    assert list(check_sites({"": largest_of()})) == of_one
 
 
 def test_commands_that_are_missing_are_named_and_nothing_else_is_asked(programs: Path) -> None:
@@ -325,7 +343,9 @@ def test_gpus_are_counted_as_sinfo_spells_them(
 ) -> None:
     answer = {"sinfo": f"echo '4|64|257000|{gres}|(null)'"}
 
-    assert (lines_of(ask(programs, answer, accelerator, gpu_request=request_))["bad"] == []) is fits
+    assert (
+        lines_of(ask(programs, answer, accelerator=accelerator, gpu_request=request_))["bad"] == []
+    ) is fits
 
 
 def test_slurm_is_asked_for_the_very_job_and_nothing_is_sent(programs: Path) -> None:

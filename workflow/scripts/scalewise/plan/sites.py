@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,9 @@ import yaml
 from pydantic import ValidationError
 
 from scalewise.plan.checks.allocation import check_facts
-from scalewise.plan.config.errors import Place, Problem, StudyError, did_you_mean, problems_of
+from scalewise.plan.config.errors import Place, Problem, StudyError, did_you_mean, key_path, problems_of
 from scalewise.plan.config.paths import find_site_file
-from scalewise.plan.config.site import SiteFile, Sites, facts_of_partition, resolve_site
+from scalewise.plan.config.site import PartitionFacts, SiteFile, Sites, facts_of_partition, resolve_site
 from scalewise.plan.config.yaml_source import read_source, to_plain
 
 COST_KEYS = ("price_per_device_hour", "billing_per_device_hour")
@@ -53,14 +54,14 @@ def _resolved(values: Mapping[str, Any], problems: list[Problem]) -> Sites | Non
     try:
         facts = SiteFile.model_validate(values)
     except ValidationError as error:
-        problems += problems_of(error, (), SiteFile, values)
+        problems += map(_of_whole_site, problems_of(error, (), SiteFile, values))
         return None
     if facts.partitions is None:
         problems += _check_default(facts)
         problems += check_facts(facts)
         return None if problems else Sites(resolve_site(facts))
     problems += _check_default(facts)
-    sites = {}
+    sites, shared = {}, []
     for name in facts.partitions:
         merged = facts_of_partition(values, name)
         found: list[Problem] = []
@@ -70,21 +71,54 @@ def _resolved(values: Mapping[str, Any], problems: list[Problem]) -> Sites | Non
             found += problems_of(error, (), SiteFile, merged)
         else:
             found += check_facts(of_partition)
-        own = values["partitions"][name] or {}
-        problems += [_placed(problem, name, own) for problem in found]
+        own = values["partitions"][name]
+        problems += [
+            replace(problem, place=("partitions", name, *_flat(problem)))
+            for problem in found
+            if _is_in(own, problem)
+        ]
+        shared += [(problem, name) for problem in found if not _is_in(own, problem)]
         if not found:
             sites[name] = resolve_site(of_partition, name)
+    problems += _of_shared_facts(shared, len(facts.partitions))
     problems += _check_costs({name: site.facts for name, site in sites.items()})
     return None if problems else Sites(sites[str(facts.default_partition)], sites)
 
 
-def _placed(problem: Problem, partition: str, own: Mapping[str, Any]) -> Problem:
-    """Return a mistake in a partition's facts at its place in the file."""
-    flat = problem.place[1:] if problem.place[:1] == ("slurm",) else problem.place
-    place: Place = ("partitions", partition, *flat)
-    in_own = bool(flat) and flat[0] in own
-    subject = None if in_own else f"{problem.subject or '.'.join(map(str, problem.place))} of {partition}"
-    return Problem(place if in_own else problem.place, problem.text, problem.fix, subject, problem.origin)
+def _of_whole_site(problem: Problem) -> Problem:
+    """Return an unknown key of a partition with its fix, if it is a key of the site file."""
+    if problem.place[:1] != ("partitions",) or len(problem.place) != 3:
+        return problem
+    key = str(problem.place[2])
+    if key in PartitionFacts.model_fields or key not in SiteFile.model_fields:
+        return problem
+    if key == "slurm":
+        return replace(problem, fix="Write its keys among the others of the partition.")
+    return replace(problem, fix=f"Write {key} at the top of the file: all partitions share it.")
+
+
+def _flat(problem: Problem) -> Place:
+    """Return the place of a mistake as the entry of a partition has it."""
+    return problem.place[1:] if problem.place[:1] == ("slurm",) else problem.place
+
+
+def _is_in(own: Mapping[str, Any], problem: Problem) -> bool:
+    """Return whether a mistake is a key in the entry of a partition."""
+    return any(key in own for key in _flat(problem)[:1])
+
+
+def _of_shared_facts(found: Sequence[tuple[Problem, str]], partitions: int) -> Iterator[Problem]:
+    """Yield each mistake in the facts of the whole site once, and the partitions if not all have it."""
+    names: dict[Problem, list[str]] = {}
+    for problem, partition in found:
+        names.setdefault(problem, []).append(partition)
+    for problem, where in names.items():
+        subject = problem.subject or key_path(problem.place)
+        yield (
+            problem
+            if len(where) == partitions
+            else replace(problem, subject=f"{subject} of {', '.join(where)}")
+        )
 
 
 def _check_default(facts: SiteFile) -> Iterator[Problem]:

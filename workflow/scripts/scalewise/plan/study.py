@@ -482,16 +482,22 @@ def _on_partitions(
 
 
 def _of_partitions(by_site: Sequence[Sequence[Problem]], on: Sequence[Site]) -> list[Problem]:
-    """Return the mistakes on all partitions, each once; those of some partitions name them."""
+    """Return the mistakes on all partitions, each once; those of some partitions name them.
+
+    Devices that each partition refuses are reported of the largest one, whose limit is the study's.
+    """
     names: dict[Problem, list[str]] = defaultdict(list)
     for found, site in zip(by_site, on, strict=True):
         for problem in dict.fromkeys(found):
             names[problem].append(site.partition)
+    largest, of_largest = max(zip(on, by_site, strict=True), key=lambda each: each[0].most_devices)
+    limits = {problem.place for problem in of_largest if problem.place[2:3] == ("devices",)}
     return [
         problem
         if len(where) == len(on)
         else replace(problem, text=f"{problem.text} (partition {', '.join(where)})")
         for problem, where in names.items()
+        if problem.place not in limits or largest.partition in where
     ]
 
 

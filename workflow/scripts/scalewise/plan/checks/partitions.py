@@ -98,9 +98,11 @@ def _up_to(
             yield spec, []
             continue
         devices = spec.devices.model_copy(update={"up_to": site.most_devices})
-        text = f"is {up_to}, but a run may take {site.most_devices} there"
-        problem = Problem((*place, "devices", "up_to"), text, "")
-        yield spec.model_copy(update={"devices": devices}), [_left_out(problem, site)]
+        text = (
+            f"{key_path((*place, 'devices', 'up_to'))} is {up_to}: partition {site.partition} is measured "
+            f"up to {site.most_devices}, the most that a run may take there."
+        )
+        yield spec.model_copy(update={"devices": devices}), [text]
 
 
 def _refused(place: Place, counts: Sequence[int | str], site: Site) -> dict[int, Problem]:

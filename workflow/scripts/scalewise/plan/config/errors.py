@@ -269,8 +269,9 @@ def _known_fields(keys: Place, model: type[BaseModel]) -> Mapping[str, Any]:
     """Return the fields that may stand next to the last of the keys."""
     known: Any = model
     for part in keys[:-1]:
-        field = known.model_fields.get(part) if hasattr(known, "model_fields") else None
-        known = _model_in(field.annotation) if field else None
+        # a part that is no field is an index, or a name of the user's choice
+        if field := getattr(known, "model_fields", {}).get(part):
+            known = _model_in(field.annotation)
     fields: Mapping[str, Any] = getattr(known, "model_fields", model.model_fields)
     return fields
 

@@ -219,7 +219,7 @@ class ExperimentKeys(StrictModel):
         '"2x2" (nodes x devices per node) forces a shape. {up_to: 64} or {among: [1, 2, 4, 8]} measures '
         "only those that the answer needs."
     )
-    partitions: Literal["all"] | Annotated[list[str], Field(min_length=1)] | None = Field(
+    partitions: Annotated[list[str], Field(min_length=1)] | Literal["all"] | None = Field(
         None,
         description="Partitions of the site to compare, such as [a100, h200], or all. Each is a study of its "
         "own, with its own baseline. Default: the site's default partition. Changing it reruns nothing.",

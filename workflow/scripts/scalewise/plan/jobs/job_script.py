@@ -93,7 +93,7 @@ def job_script(
         f'output=$(realpath -m -- "${{1:-{folder}}}")',
         'mkdir -p -- "$output" || exit 1',
         "export output",
-        _export(thread_environment(run.settings.cpus_per_device)),
+        _export(thread_environment(run.settings.cpus_per_device) | site.device_environment(run.shape)),
     ]
     if program is None:
         lines += _built_in(run, site, run_folder)
@@ -157,7 +157,7 @@ def _program(run: RunDefinition, settings: ProgramSettings, site: SiteLaunch) ->
     variables = {"PYTHONUNBUFFERED": "1"}
     if run.accelerator == "cpu":
         variables["CUDA_VISIBLE_DEVICES"] = ""
-    elif not site.slurm:
+    elif not site.slurm and not site.visible_devices:
         gpus = ",".join(map(str, range(shape.devices_per_node)))
         variables["CUDA_VISIBLE_DEVICES"] = _shell(f'"${{CUDA_VISIBLE_DEVICES:-{gpus}}}"')
     if site.network_interface is not None and shape.nodes > 1:

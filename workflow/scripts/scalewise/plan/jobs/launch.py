@@ -92,12 +92,11 @@ class SiteLaunch(BaseModel):
             visible_devices=tuple(facts.visible_devices or ()),
         )
 
-    @property
-    def device_environment(self) -> dict[str, str]:
-        """Variables that show a rank its GPUs, if the site names them."""
+    def device_environment(self, shape: Shape) -> dict[str, str]:
+        """Return the variables that show ranks the GPUs of a run, if the site names its GPUs."""
         if not self.visible_devices:
             return {}
-        numbers = ",".join(map(str, self.visible_devices))
+        numbers = ",".join(map(str, self.visible_devices[: shape.devices_per_node]))
         variables = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": numbers}
         return variables if self.container is None else keep_in_container(variables)
 
@@ -184,7 +183,7 @@ def build_launch(
     return Launch(
         launcher,
         (*step, *site_command(site, visible, program)),
-        thread_environment(ranks.cpus_per_device) | site.device_environment,
+        thread_environment(ranks.cpus_per_device) | site.device_environment(shape),
         process_environments,
         shown=(*step, *hidden, *program),
     )
