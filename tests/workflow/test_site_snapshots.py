@@ -48,6 +48,7 @@ experiments:
     cpus_per_device: 4
     runtime_minutes: 30
     devices: {counts}
+    partitions: {partitions}
     predict: false
 """
 CHANGING = {
@@ -93,11 +94,12 @@ def examples_of(site: str) -> list[str]:
 
 
 def largest_of_each_launcher(study: Study) -> list[RunDefinition]:
-    """Return a run on the most devices for each launcher; test_allocations.py has smaller ones."""
-    largest: dict[str, RunDefinition] = {}
-    for run in study.runs.values():
-        if run.launcher not in largest or run.shape.world_size > largest[run.launcher].shape.world_size:
-            largest[run.launcher] = run
+    """Return a run on the most devices by partition and launcher; test_allocations.py has smaller ones."""
+    largest: dict[tuple[str, str], RunDefinition] = {}
+    for (experiment, _), run in study.runs.items():
+        key = study.experiments[experiment].site.partition, run.launcher
+        if key not in largest or run.shape.world_size > largest[key].shape.world_size:
+            largest[key] = run
     return sorted(largest.values(), key=lambda run: run.shape)
 
 
@@ -141,7 +143,8 @@ def test_a_site_is_asked_in_the_words_of_its_snapshot(
     facts = yaml.safe_load(Path(site).read_text(encoding="utf-8"))
     devices = facts["devices_per_node"]
     two_nodes = [f"2x{devices}"] if facts["max_nodes"] > 1 else []
-    node.write("study.yaml", STUDY.format(counts=[1, devices, *two_nodes]))
+    partitions = "all" if "partitions" in facts else "null"
+    node.write("study.yaml", STUDY.format(counts=[1, devices, *two_nodes], partitions=partitions))
     lines = [f"# {', '.join(f'{plugin} {version(plugin)}' for plugin in PLUGINS)}", f"# {site}"]
     for file in examples_of(site) or ["study.yaml"]:
         study = load_study(yaml.safe_load(Path(file).read_text()), [file], site)
@@ -149,7 +152,8 @@ def test_a_site_is_asked_in_the_words_of_its_snapshot(
         asked = submitted(node, file, site, runs)
         for run in runs:
             words, environment = asked[f"{run.experiment}_{run.run}"]
-            launch = SiteLaunch.model_validate(read_plan(environment)["sites"][""]["launch"])
+            partition = study.experiments[run.experiment].site.partition
+            launch = SiteLaunch.model_validate(read_plan(environment)["sites"][partition]["launch"])
             srun = srun_of(run, launch, node.folder)
             devices_per_node = run.shape.devices_per_node
             check_geometry(words, run, devices_per_node)
