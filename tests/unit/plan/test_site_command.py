@@ -250,6 +250,7 @@ def test_gpu_types_of_one_partition_are_compared_on_request(programs: Path, tmp_
     assert found == {"gpu-high-a100": ("a100", 32), "gpu-high-v100": ("v100", 48)}
     assert facts["default_partition"] == "gpu-high-a100"
     assert facts["slurm"]["partition"] == "gpu-high"
+    assert "left out" not in (tmp_path / "site.yaml").read_text(encoding="utf-8")
 
 
 def test_each_partition_is_paid_by_an_account_that_may_use_it(programs: Path, tmp_path: Path) -> None:
