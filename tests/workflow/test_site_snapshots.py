@@ -48,7 +48,6 @@ experiments:
     cpus_per_device: 4
     runtime_minutes: 30
     devices: {counts}
-    partitions: {partitions}
     predict: false
 """
 CHANGING = {
@@ -143,8 +142,8 @@ def test_a_site_is_asked_in_the_words_of_its_snapshot(
     facts = yaml.safe_load(Path(site).read_text(encoding="utf-8"))
     devices = facts["devices_per_node"]
     two_nodes = [f"2x{devices}"] if facts["max_nodes"] > 1 else []
-    partitions = "all" if "partitions" in facts else "null"
-    node.write("study.yaml", STUDY.format(counts=[1, devices, *two_nodes], partitions=partitions))
+    partitions = "    partitions: all\n" if "partitions" in facts else ""
+    node.write("study.yaml", STUDY.format(counts=[1, devices, *two_nodes]) + partitions)
     lines = [f"# {', '.join(f'{plugin} {version(plugin)}' for plugin in PLUGINS)}", f"# {site}"]
     for file in examples_of(site) or ["study.yaml"]:
         study = load_study(yaml.safe_load(Path(file).read_text()), [file], site)

@@ -279,6 +279,18 @@ def test_costs_are_left_out_if_one_partition_bills_what_no_job_here_requests(
     assert "no billing_per_device_hour: gpu_h100 has weights of other resources" in text
 
 
+def test_partitions_that_share_no_option_of_jobs_are_described_each(programs: Path, tmp_path: Path) -> None:
+    cluster = dict(CLUSTERS["several-partitions-24.05"])
+    cluster["config"] = ["AccountingStorageType = (null)", "ClusterName = dev"]
+
+    facts = written_facts(
+        cluster, programs, tmp_path, "--partition", "gpu_a100,gpu_mixed", "--gpu-type", "a100,l40s"
+    )
+
+    assert "slurm" not in facts
+    assert facts["partitions"]["gpu_mixed"]["partial_nodes"] == "billed-whole"
+
+
 def test_names_of_partitions_are_those_of_slurm_as_far_as_a_folder_can_have_them(
     programs: Path, tmp_path: Path
 ) -> None:

@@ -122,7 +122,11 @@ def _names(choices: Sequence[Choice]) -> list[str]:
 def _compared(names: Sequence[str], described: Sequence[Described]) -> list[str]:
     """Return the lines of a site file with partitions: first the facts and sources that all of them share."""
     site, slurm = (_shared([each.site for each in described]), _shared([each.slurm for each in described]))
-    lines = ["# The same in all partitions:", *site.lines(), "", "slurm:", *slurm.lines(2), ""]
+    lines = ["# The same in all partitions:", *site.lines(), ""]
+    if slurm:
+        # a key without a value is a mistake in a site file
+        keys = any(fact.key for fact in slurm)
+        lines += [*(["slurm:"] if keys else []), *slurm.lines(2 if keys else 0), ""]
     lines += [
         with_comment(f"default_partition: {write_scalar(names[0])}", "for experiments that name none"),
         "partitions:",
