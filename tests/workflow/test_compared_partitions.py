@@ -7,10 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from tests.planted_study import Law, PlantedStudy
 from tests.workflow.conftest import Workplace
 
+from scalewise.analysis.queue_waits import QUEUE_WAIT_COLUMNS
 from scalewise.plan.runs.run_definition import RunDefinition
 
 pytestmark = pytest.mark.contract
@@ -55,12 +57,26 @@ def speed(run: RunDefinition) -> float:
     return (FAST if run.experiment.endswith("@h200") else SLOW).speed(run)
 
 
+WAITS = {"known@a100": 60.0, "known@h200": 7200.0}
+"""Seconds that each job waits."""
+
+
+def plant_waits(folder: Path) -> None:
+    """Write waits as Slurm's accounting has them, between the tables of an experiment and its figures."""
+    if folder.name in WAITS:
+        runs = pd.read_csv(folder / "runs.csv")
+        waits = runs[["run", "series", "devices"]].assign(
+            started="2026-03-02T09:00:00+00:00", wait_seconds=WAITS[folder.name]
+        )
+        waits.reindex(columns=QUEUE_WAIT_COLUMNS).to_csv(folder / "queue_waits.csv", index=False)
+
+
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> PlantedStudy:
     """The study, from records only to its reports."""
     made = PlantedStudy(tmp_path_factory.mktemp("partitions") / "study", STUDY, speed, SITE)
     made.make_runs()
-    made.analyse()
+    made.analyse(plant_waits)
     made.compare()
     made.write()
     return made
@@ -83,6 +99,16 @@ def test_the_planted_partition_is_the_answer(planted: PlantedStudy) -> None:
     assert best["cost"][0] == "a100"
     assert answer["best"]["time"]["partition_status"] == "clear"
     assert {name: each["price"] for name, each in answer["partitions"].items()} == {"a100": 1.5, "h200": 4.5}
+
+
+def test_the_waits_of_the_jobs_turn_the_order_of_the_ends(planted: PlantedStudy) -> None:
+    answer = answer_of(planted)
+
+    assert answer["best"]["soonest"]["point"] == {"partition": "a100", "series": "all runs", "devices": 4}
+    ends = {each["partition"]: each["ratio"] for each in answer["best"]["soonest"]["rivals"]}
+    # 2 h more to wait, and about 2 to 3 minutes to run
+    assert ends["h200"] > 30
+    assert "of 2026-03-02" in " ".join(answer["card"]["cautions"])
 
 
 def test_a_price_is_for_the_billed_hours_of_the_run(planted: PlantedStudy) -> None:
@@ -111,6 +137,15 @@ def test_the_report_on_the_partitions_links_theirs(planted: PlantedStudy) -> Non
     for partition in ("a100", "h200"):
         assert f'href="../known%40{partition}/report.html"' in page
         assert (planted.results / f"known@{partition}" / "figures" / "speedup.svg").exists()
+
+
+def test_a_proposal_names_its_partition(planted: PlantedStudy) -> None:
+    for partition in ("a100", "h200"):
+        folder = planted.results / f"known@{partition}" / "proposal"
+        text = (folder / "proposal.md").read_text(encoding="utf-8")
+        assert text.partition("\n")[0].endswith(f"What is planted on {partition}")
+        assert f" of the partition {partition}." in text
+        assert f"known@{partition} on " in (folder / "job.sh").read_text(encoding="utf-8")
 
 
 def test_a_partial_report_compares_what_has_finished(tmp_path: Path) -> None:

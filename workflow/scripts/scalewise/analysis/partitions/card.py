@@ -314,7 +314,7 @@ class _Writer:
         elif without := [name for name, study in self.points.studies.items() if study.price is None]:
             yield sentence("some prices", partitions=listed(without))
         if any(study.waits for study in self.points.studies.values()):
-            yield SENTENCES["waits"]
+            yield sentence("waits", days=self.days())
         pairs = {
             (each.best, each.runner_up.place)
             for each in self.deciding
@@ -322,6 +322,12 @@ class _Writer:
         }
         for best, than in sorted(pairs):
             yield from self.pair_cautions(best, than)
+
+    def days(self) -> str:
+        """Return the days on which the jobs with a known wait started; empty if they are unknown."""
+        waits = [study.results.queue_waits for study in self.points.studies.values()]
+        started = sorted(str(each)[:10] for table in waits for each in table["started"].dropna())
+        return f" of {' to '.join(dict.fromkeys([started[0], started[-1]]))}" if started else ""
 
     def pair_cautions(self, best: Place, than: Place) -> Iterator[str]:
         point, other = self.points.points[best], self.points.points[than]

@@ -16,6 +16,7 @@ from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.partitions.answer import AimAnswer, PartitionAnswer, answer
 from scalewise.analysis.partitions.card import partition_card, place_text
 from scalewise.analysis.partitions.points import AIMS, Aim, PartitionStudy, collect_points
+from scalewise.analysis.queue_waits import waits_by_run
 from scalewise.plan.plan_file import COMPARISON, Comparison, ExperimentFacts
 from scalewise.records import write_text
 
@@ -48,16 +49,20 @@ def compare_partitions(
         folder: Receives the files; named like the experiment, next to the folders of its partitions.
     """
     terms = json.loads(comparison["definition"])
-    studies = [
-        PartitionStudy(
-            partition=partition,
-            experiment=AnalysisSpec.from_json(experiments[name]["definition"]),
-            results=ExperimentResults.of_study(experiments[name], folder.parent / name),
-            price=terms["prices"][partition],
-            conditions=json.loads((folder.parent / name / FINGERPRINTS).read_text(encoding="utf-8")),
+    studies = []
+    for partition, name in comparison["experiments"].items():
+        results = ExperimentResults.of_study(experiments[name], folder.parent / name)
+        conditions = (folder.parent / name / FINGERPRINTS).read_text(encoding="utf-8")
+        studies.append(
+            PartitionStudy(
+                partition=partition,
+                experiment=AnalysisSpec.from_json(experiments[name]["definition"]),
+                results=results,
+                price=terms["prices"][partition],
+                waits=waits_by_run(results.queue_waits),
+                conditions=json.loads(conditions),
+            )
         )
-        for partition, name in comparison["experiments"].items()
-    ]
     found = answer(collect_points(studies, terms["unit"]), studies[0].experiment.spec.decision.by)
     write_comparison(folder.name, found, folder)
     return found

@@ -76,7 +76,7 @@ SENTENCES: Mapping[str, str] = {
         "price_per_device_hour to each partition in the site file."
     ),
     "some prices": "The cost on {partitions} is unknown. Add the price to the site file.",
-    "waits": "The waits are those of this study's jobs. They are no promise for later jobs.",
+    "waits": "The waits are those of this study's jobs{days}. They are no promise for later jobs.",
     "other batch": (
         "The global batch is {batch:exact} on {place} and {other:exact} on {than}. Times are for equally "
         "many samples. Set a target to compare times to it."

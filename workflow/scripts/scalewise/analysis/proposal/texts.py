@@ -35,6 +35,7 @@ from scalewise.plan.formatting import (
     percent_in_digits,
     pluralize,
 )
+from scalewise.plan.study import PARTITION_MARK
 from scalewise.records import CPU_PROCESS
 
 MAX_NAMED = 6
@@ -218,7 +219,9 @@ def _answer(study: Study) -> Text:
         return Text(missing="The study recommends no number of devices. See what to do in report.html.")
     row, base = chosen.iloc[0], int(chosen["baseline_devices"].iloc[0])
     nodes = "" if pd.isna(row["nodes"]) else f" ({count_devices(int(row['nodes']), 'node')})"
-    use = f"We train on {count_devices(int(row['devices']), results.noun)}{nodes}."
+    partition = results.name.partition(PARTITION_MARK)[2]
+    of = f" of the partition {partition}" if partition else ""
+    use = f"We train on {count_devices(int(row['devices']), results.noun)}{nodes}{of}."
     measured = ""
     if row["devices"] != base and pd.notna(row["speedup"]):
         bounds = [f"{format_ratio(row[f'speedup_{end}'])}" for end in ("low", "high") if row["n"] > 1]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewise.plan.plan_file import COMPARISON
-from scalewise.plan.study import Study
+from scalewise.plan.study import PARTITION_MARK, Study
 from scalewise.plan.terminal.card_lines import answer_lines, card_lines, partition_lines
 from scalewise.plan.terminal.failure_lines import reason_lines
 from scalewise.plan.terminal.predictions import PREDICTION
@@ -110,7 +110,9 @@ def comparisons(results: Path, experiments: Iterable[str]) -> Iterator[dict[str,
         results: Folder of all experiments.
         experiments: Names; ``digits@a100`` and ``digits@h200`` are one experiment on two partitions.
     """
-    for name in dict.fromkeys(each.partition("@")[0] for each in experiments if "@" in each):
+    for name in dict.fromkeys(
+        each.partition(PARTITION_MARK)[0] for each in experiments if PARTITION_MARK in each
+    ):
         path = results / name / COMPARISON
         if path.exists():
             yield json.loads(path.read_text(encoding="utf-8"))
