@@ -161,3 +161,34 @@ def test_equal_studies_write_equal_folders(tmp_path: Path) -> None:
         files = sorted(path for path in (tmp_path / name).rglob("*") if path.is_file())
         made.append([path.read_bytes() for path in files])
     assert made[0] == made[1]
+
+
+@pytest.mark.parametrize("devices", [(1, 2, 4), (4, 8, 16)])
+def test_a_demand_on_projects_of_other_sizes_is_said_not_to_apply(
+    devices: tuple[int, ...], tmp_path: Path
+) -> None:
+    runs = planted_runs({count: RATES.get(count, 100.0 * count) for count in devices})
+    runs["nodes"] = (runs["devices"] / 4).clip(lower=1)
+    folder = write(tmp_path, spec_of("archer2"), planted_results(tmp_path, runs))
+
+    on_one = devices[-1] == 4
+    others = "- [ ] does not apply: It is on projects on {} node{}, and the study has runs on up to {}."
+    several, one = (others.format("several", "s", "1 node"), others.format("one", "", "4 nodes"))
+    assert checklist(folder).count(several) == 3 * on_one
+    assert checklist(folder).count(one) == (not on_one)
+    text = (folder / "proposal.md").read_text(encoding="utf-8")
+    assert ("## Single-node performance" in text) is on_one
+    assert ("## Parallel efficiency" in text) is not on_one
+    counted = re.search(r"Not on this study: (\d)", (folder / "checklist.md").read_text(encoding="utf-8"))
+    assert counted
+    assert int(counted[1]) == (3 if on_one else 1)
+
+
+def test_the_rule_next_to_a_requirement_says_that_it_is_apart_from_it(tmp_path: Path) -> None:
+    made = planted_results(tmp_path)
+    card = {**made.decision["card"], "rule": "No criterion is given: the largest speedup x efficiency."}
+    made = replace(made, decision={**made.decision, "card": card})
+    text = (write(tmp_path, spec_of("csc-roihu"), made) / "proposal.md").read_text(encoding="utf-8")
+
+    assert "Our rule, apart from the requirement, by" in text
+    assert "No criterion is given" not in text

@@ -24,7 +24,7 @@ from scalewise.plan.checks.program import (
     check_program_is_named,
     program_warnings,
 )
-from scalewise.plan.checks.proposal import check_requirement
+from scalewise.plan.checks.proposal import check_requirement, requirement_warnings
 from scalewise.plan.config.centre import Centre
 from scalewise.plan.config.errors import (
     Place,
@@ -430,6 +430,7 @@ def _plan(
         if key not in keys
     ]
     planned: dict[str, PlannedExperiment] = {}
+    centres: dict[str, Centre] = {}
     for name, entry in raw["experiments"].items():
         place: Place = ("experiments", name)
         if not isinstance(entry, dict):
@@ -455,8 +456,11 @@ def _plan(
             problems += check_devices(place, _sound_counts(merged.get("devices")), sites.default)[1]
             continue
         problems += () if conda_environments else check_packages(place, spec)
-        centre, misstated = read_centre(spec.proposal.centre, (*place, "proposal", "centre"))
-        problems += misstated
+        if (centre := centres.get(spec.proposal.centre)) is None:
+            centre, misstated = read_centre(spec.proposal.centre, (*place, "proposal", "centre"))
+            problems += misstated
+            if centre is not None:
+                centres[spec.proposal.centre] = centre
         on, unknown = choose_sites(place, spec, sites)
         problems += unknown
         made, found = _on_partitions(name, spec, entry, on, centre)
@@ -560,6 +564,8 @@ def _warnings(experiments: Mapping[str, PlannedExperiment], checkout: Path | Non
     for planned in experiments.values():
         name = planned.key
         yield from planned.left_out
+        if planned.experiment.requirement is None:
+            yield from requirement_warnings(name, planned.centre, planned.shapes.values())
         if isinstance(planned.experiment, ProgramExperiment):
             yield from program_warnings(name, planned.experiment, checkout)
         else:

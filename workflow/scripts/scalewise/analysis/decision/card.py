@@ -159,6 +159,10 @@ def card_without_point(verdict: str, reason: str = "") -> Card:
     return Card(verdict=verdict, reason=reason)
 
 
+NO_CRITERION = "No criterion is given: "
+"""Beginning of a rule without criteria."""
+
+
 def rule_text(rule: DecisionRule, target: Goal | None) -> str:
     """Return which device count is chosen, in a sentence.
 
@@ -177,7 +181,7 @@ def rule_text(rule: DecisionRule, target: Goal | None) -> str:
     least = format_exact(100 * rule.min_gain)
     gain = f"Each larger count must be at least {least} % faster than the one before."
     if not criteria:
-        return f"No criterion is given: the largest speedup x efficiency. {gain}"
+        return f"{NO_CRITERION}the largest speedup x efficiency. {gain}"
     if rule.deadline_minutes is not None:
         return f"The fewest devices with {' and '.join(criteria)}."
     return f"The most devices with {' and '.join(criteria)}. {gain}"

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import pandas as pd
+
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.proposal.figures import FIGURES, draw_linear, missing_figures, subjects
@@ -27,6 +29,7 @@ from scalewise.analysis.proposal_files import CHECKLIST, FOLDER, JOB_SCRIPT, LAT
 from scalewise.analysis.requirement import verdicts
 from scalewise.plan.config.centre import Demand
 from scalewise.plan.config.experiment import AnyExperiment
+from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import listed, name_devices
 from scalewise.records import CPU_PROCESS, write_text
 
@@ -45,7 +48,9 @@ _HINTS = {
 """Reasons for an empty column, with the fix."""
 _NO_RUN = "No run has recorded it. The report says what is unknown and why."
 
-State = Literal["there", "to write", "missing", "not met"]
+_PROJECTS = {"one_node": "projects on one node", "several_nodes": "projects on several nodes"}
+
+State = Literal["there", "to write", "missing", "not met", "does not apply"]
 
 
 @dataclass(frozen=True)
@@ -92,13 +97,28 @@ class Draft:
         """Write the text, one heading after the other, and answer every demand."""
         demands = self.demands
         for heading in dict.fromkeys(demand.heading for demand in demands):
-            self.blocks.append(Heading(heading))
             under = {index: demand for index, demand in enumerate(demands) if demand.heading == heading}
-            self.answers |= {index: list(self._answers(demand)) for index, demand in under.items()}
-            self._refer_back(heading, under.values())
+            other = {
+                index: why for index, demand in under.items() if (why := self._applies_to_others(demand))
+            }
+            self.answers |= {index: [Answer(why, "does not apply")] for index, why in other.items()}
+            here = {index: demand for index, demand in under.items() if index not in other}
+            if here:
+                self.blocks.append(Heading(heading))
+                self.answers |= {index: list(self._answers(demand)) for index, demand in here.items()}
+                self._refer_back(heading, here.values())
         if "totals" not in self.placed and self.study.spec.proposal.trainings is not None:
             # the centre has no demand on it, and the user wants it
             self.blocks += [Heading("Computing time to request"), *SECTIONS["totals"](self.study).blocks]
+
+    def _applies_to_others(self, demand: Demand) -> str:
+        """Return why a demand is not on this study; empty if it is."""
+        points = self.study.points
+        nodes = points.loc[points["n"] > 0, "nodes"].max()
+        if demand.only_for is None or pd.isna(nodes) or (nodes > 1) == (demand.only_for == "several_nodes"):
+            return ""
+        measured = f"the study has runs on up to {count_devices(int(nodes), 'node')}"
+        return f"It is on {_PROJECTS[demand.only_for]}, and {measured}."
 
     def _refer_back(self, heading: str, demands: Iterable[Demand]) -> None:
         """Name the sections above that hold a part of the answers below a heading."""
@@ -216,11 +236,14 @@ class Draft:
         states = [{each.state for each in self.answers[index]} for index in range(len(centre.demands))]
         missing = sum(bool(state & {"missing", "not met"}) for state in states)
         to_write = sum("to write" in state for state in states if not state & {"missing", "not met"})
+        other = sum(state == {"does not apply"} for state in states)
+        answered = len(states) - missing - to_write - other
         lines = [
             f"# Checklist: {centre.name}",
             "",
-            f"Demands: {len(states)}. Answered: {len(states) - missing - to_write}. To write: {to_write}. "
-            f"Missing or not met: {missing}. The gaps in {TEXT} begin with {GAP}.",
+            f"Demands: {len(states)}. Answered: {answered}. To write: {to_write}. "
+            f"Missing or not met: {missing}. "
+            f"{f'Not on this study: {other}. ' if other else ''}The gaps in {TEXT} begin with {GAP}.",
         ]
         for index, demand in enumerate(self.demands):
             optional = " (optional)" if demand.optional else ""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
+from scalewise.analysis.decision.card import NO_CRITERION
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.proposal.markup import Block, Grid, Paragraph
 from scalewise.analysis.proposal.proposal_spec import ProposalSpec
@@ -235,7 +236,11 @@ def _answer(study: Study) -> Text:
         name_devices(card.get(key) or "", results.noun) for key in ("rule", "next", "reason")
     )
     clock = CLOCKS["throughput"] if results.decision.get("measure") == "throughput" else "time to the target"
-    return _said(use, measured, f"Our rule, by {clock}: {rule}" if rule else "", further, doubt)
+    if rule:
+        # next to a requirement, a reader would look for it in the rule
+        apart = ", apart from the requirement" if study.spec.requirement else ""
+        rule = f"Our rule{apart}, by {clock}: {rule.removeprefix(NO_CRITERION)}"
+    return _said(use, measured, rule, further, doubt)
 
 
 def _requirement(study: Study) -> Text:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from scalewise.plan.config.centre import Requirement
+from scalewise.plan.config.centre import Centre, Requirement
 from scalewise.plan.config.errors import Place, Problem
 from scalewise.plan.config.shape import Shape, count_devices
 from scalewise.plan.formatting import counts_listed
@@ -24,6 +24,26 @@ def doublings(requirement: Requirement, shapes: Iterable[Shape]) -> list[tuple[S
         if more.world_size == 2 * fewer.world_size
         and not (of_nodes and fewer.devices_per_node != more.devices_per_node)
     ]
+
+
+def requirement_warnings(name: str, centre: Centre, shapes: Iterable[Shape]) -> Iterator[str]:
+    """Warn that no two device counts are a doubling, on which a centre has a requirement.
+
+    Args:
+        name: The experiment's key.
+        centre: The centre of its proposal.
+        shapes: Shapes of its device counts.
+    """
+    required, known = centre.requirement, list(shapes)
+    if required is None or doublings(required, known):
+        return
+    counts = counts_listed((shape.world_size for shape in known), "device")
+    what = "devices" if required.per == "doubling_of_devices" else "nodes"
+    yield (
+        f"experiments.{name}.proposal: {centre.name} requires an efficiency of {required.efficiency:g} for "
+        f"each doubling of {what}, and {counts} have none: the proposal will have no verdict. Add a count to "
+        "devices."
+    )
 
 
 def check_requirement(

@@ -78,6 +78,9 @@ class Demand(StrictModel):
     job_script: bool = Field(False, description="The job script answers it.")
     to_write: str = Field("", description="Words that only the user can write; a marked gap in the text.")
     node_counts: Count = Field(1, description="Least number of different node counts in the table.")
+    only_for: Literal["one_node", "several_nodes"] | None = Field(
+        None, description="The demand is on projects whose jobs take one node or less, or more than one."
+    )
 
     @model_validator(mode="after")
     def _check_answer(self) -> Demand:
