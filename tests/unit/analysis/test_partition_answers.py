@@ -174,6 +174,22 @@ def test_a_long_queue_turns_the_order_and_counts_for_the_earliest_end_only() -> 
     assert found.aims["soonest"].best == Place("a100", "all runs", 4)
 
 
+@pytest.mark.parametrize(("batch", "cautions"), [(64.0, 1), (math.nan, 0)])
+def test_unequal_global_batches_are_a_caution_where_they_are_known(batch: float, cautions: int) -> None:
+    studies = []
+    for study in studies_of(CASES["fast and cheap"], np.random.default_rng(3), 0.005, 3):
+        runs = study.results.runs
+        weak = runs.assign(global_batch_size=batch * runs["devices"])
+        studies.append(replace(study, results=replace(study.results, runs=weak)))
+    card = partition_card(answer(collect_points(studies), "time"))
+
+    found = [line for line in card.cautions if line.startswith("The global batch is ")]
+    assert len(found) == cautions
+    assert not found or found[0].startswith(
+        "The global batch is 64 on 1 GPU on h200 and 256 on 4 GPUs on a100."
+    )
+
+
 def test_single_runs_are_no_clear_answer() -> None:
     card = card_of(CASES["fast and cheap"], n=1, by="time")
 

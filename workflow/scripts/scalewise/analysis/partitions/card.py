@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import pandas as pd
+
 from scalewise.analysis.comparison.comparability import accuracy_lost, differences, named
 from scalewise.analysis.comparison.comparable_runs import NEVER_MORE
 from scalewise.analysis.decision.card import options_text
@@ -332,8 +334,9 @@ class _Writer:
     def pair_cautions(self, best: Place, than: Place) -> Iterator[str]:
         point, other = self.points.points[best], self.points.points[than]
         names: dict[str, Any] = {"place": self.place(best), "than": self.place(than)}
-        batches = [each.runs.get("global_batch_size", each.row[[]]).max() for each in (point, other)]
-        if self.points.clock != "time to target" and batches[0] != batches[1] and all(batches):
+        batches = [each.runs.reindex(columns=["global_batch_size"]).max().iloc[0] for each in (point, other)]
+        known = all(pd.notna(batch) for batch in batches)
+        if self.points.clock != "time to target" and known and batches[0] != batches[1]:
             yield sentence("other batch", batch=batches[0], other=batches[1], **names)
         if lost := accuracy_lost(point.row, other.row):
             yield sentence("accuracy", points=points_text(lost), **names)

@@ -240,11 +240,10 @@ class PartitionPoints:
             # runs of one partition are compared as in its report: of the same days, and by pairs if it drifts
             study = self.studies[point.place.partition]
             ratio = study.gains.of(self.clock, than.place[1:], point.place[1:])
-            if ratio is None or aim == "time":
+            if ratio is not None and aim == "time":
                 return ratio
-            if point.hourly is None or than.hourly is None:
-                return None
-            return replace(ratio, log_mean=ratio.log_mean + math.log(point.hourly / than.hourly))
+            if ratio is not None and point.hourly is not None and than.hourly is not None:
+                return replace(ratio, log_mean=ratio.log_mean + math.log(point.hourly / than.hourly))
         ratio = ratio_of(point.amounts(aim), than.amounts(aim))
         if ratio is None:
             return None
