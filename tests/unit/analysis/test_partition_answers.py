@@ -18,7 +18,9 @@ from scalewise.analysis.partitions.answer import answer, state_of
 from scalewise.analysis.partitions.card import PartitionCard, partition_card
 from scalewise.analysis.partitions.compare import COLUMNS, TABLE, write_comparison
 from scalewise.analysis.partitions.points import Aim, Place, collect_points
+from scalewise.analysis.queue_waits import waits_by_run, with_measured_waits
 from scalewise.analysis.statistics.ratios import Ratio
+from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.plan_file import COMPARISON
 
 STUDIES = 8
@@ -249,3 +251,17 @@ def test_the_files_hold_every_point_and_the_answer(tmp_path: Path) -> None:
     assert facts["best"]["time"]["point"] == {"partition": "h200", "series": "all runs", "devices": 2}
     assert facts["best"]["time"]["amount"]["estimate"] == pytest.approx(best["seconds"])
     assert facts["card"]["verdict"] == partition_card(found).verdict
+
+
+def test_a_measured_wait_counts_for_its_own_run_and_as_the_usual_one_for_a_deadline() -> None:
+    study, *others = studies_of(CASES["long queues"], np.random.default_rng(3), SCATTER, 3)
+    devices, run = int(study.runs["devices"].iloc[0]), str(study.runs["run"].iloc[0])
+    late = study.experiment.spec.model_copy(update={"decision": DecisionRule(deadline_minutes=500)})
+    waits = pd.DataFrame({"run": [run], "devices": [devices], "wait_seconds": [60_000.0]})
+    experiment = with_measured_waits(replace(study.experiment, spec=late), waits)
+    study = replace(study, experiment=experiment, waits=waits_by_run(waits))
+    points = collect_points([study, *others]).points
+
+    point = next(point for place, point in points.items() if place[::2] == (study.partition, devices))
+    assert point.waits.dropna().tolist() == [60_000.0]
+    assert any("in the queue" in miss for miss in point.misses)

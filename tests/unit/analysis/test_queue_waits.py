@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from tests.planted_records import BEGAN, leave_history
+from tests.planted_records import BEGAN, experiment, leave_history, write_run
 from tests.small_runs import definition
 
 from scalewise.analysis.accounting import Accounting, parse_records, read_accounting
+from scalewise.analysis.analysis_spec import MEASURED_WAITS, STATED_WAITS, AnalysisSpec
+from scalewise.analysis.experiment_tables import compute
 from scalewise.analysis.queue_waits import (
     NO_RECORD,
     NOT_STARTED,
@@ -200,3 +203,34 @@ def test_the_reports_table_has_a_row_for_each_device_count_and_partition() -> No
         ["1", "short", "1", "2.00", "2.00", "2.00", "2026-11-27", "2026-11-27"],
         ["2", "gpu", "1", "1,440", "1,440", "1,440", "2026-11-28", "2026-11-28"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("stated", "devices", "source"),
+    [
+        pytest.param({}, 2, MEASURED_WAITS, id="measured"),
+        pytest.param({1: 2.0, 2: 2.0}, 1, STATED_WAITS, id="stated by the site file"),
+    ],
+)
+def test_a_deadline_counts_the_measured_waits_unless_the_site_file_states_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stated: dict[int, float], devices: int, source: str
+) -> None:
+    # runs of 90 seconds; jobs with 1 device waited for an hour, those with 2 for three minutes
+    waits = {"1": 3600, "2": 180}
+    lines = []
+    for run in ("d1.r1", "d1.r2", "d2.r1", "d2.r2"):
+        count, job = run[1], f"{run[1]}{run[-1]}"
+        origin = {"slurm_job_id": job}
+        write_run(tmp_path / "runs", run, rate=1000.0 * int(count) + int(run[-1]), origin=origin)
+        lines.append(f"{job}|gpu|1|n1|1000|1000|{1000 + waits[count]}|")
+    sacct(tmp_path, monkeypatch, "cat <<END\n" + "\n".join(lines) + "\nEND")
+    spec = experiment(repeats=2, decision={"deadline_minutes": 20})
+    compute(AnalysisSpec("study", spec, stated), tmp_path / "runs", tmp_path, in_slurm=True)
+
+    decision = json.loads((tmp_path / "decision.json").read_text(encoding="utf-8"))
+    assert decision["devices"] == devices
+    assert decision["numbers"]["queue_minutes"] == {1: 2.0, 2: 3.0}[devices]
+    assert f"in the queue, {source}" in decision["alternatives"][0]
+    assert any("no promise" in caution for caution in decision["cautions"]) == (source == MEASURED_WAITS)
+    what_if = json.loads((tmp_path / "what_if.json").read_text(encoding="utf-8"))
+    assert what_if["queue_source"] == source

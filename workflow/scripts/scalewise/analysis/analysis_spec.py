@@ -40,12 +40,17 @@ STARTUP = (
 """The parts of a run before its second step; of a program the preparation stands for the three before it."""
 
 
+STATED_WAITS, MEASURED_WAITS = "by the site file", "the median of this study's jobs"
+"""Sources of a usual wait in the queue, as a clause."""
+
+
 @dataclass(frozen=True)
 class AnalysisSpec:
     """An experiment as the plan defined it, for analysis.
 
     Args:
-        queue_minutes: Usual wait in the queue by device count, where the site gives it.
+        queue_minutes: Usual wait in the queue by device count; empty if it is unknown.
+        queue_source: Source of that wait.
         billed_devices: Devices that are paid, by device count, where they are more than it uses.
         accelerator: ``cuda`` or ``cpu``; empty if unknown.
         most_devices: Devices that one run may take at most; 0 if unknown.
@@ -57,6 +62,7 @@ class AnalysisSpec:
     billed_devices: Mapping[int, float] = field(default_factory=dict)
     accelerator: str = ""
     most_devices: int = 0
+    queue_source: str = STATED_WAITS
 
     @classmethod
     def from_json(cls, text: str) -> AnalysisSpec:

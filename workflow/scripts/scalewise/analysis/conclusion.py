@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
-from scalewise.analysis.analysis_spec import UNREADABLE, AnalysisSpec
+from scalewise.analysis.analysis_spec import STATED_WAITS, UNREADABLE, AnalysisSpec
 from scalewise.analysis.bottlenecks.drift import drift_flags
 from scalewise.analysis.bottlenecks.resumption import resumption_notes
 from scalewise.analysis.bottlenecks.utilization import flags
@@ -36,7 +36,8 @@ class Terms:
         rule: The criteria of the configuration, also those that could not be judged.
         options: Options of each series, by its name.
         target: The goal that counts as trained; None where there is none.
-        queue_minutes: Usual wait in the queue by device count, where the site gives it.
+        queue_minutes: Usual wait in the queue by device count; empty if it is unknown.
+        queue_source: Source of that wait, a clause.
         whole_runs: Runs went to their end; where steps end them nobody knows how long a whole one takes.
         chooses_devices: The study measured those device counts that its own criteria needed.
         confounded: Sentences on what changed together with the devices.
@@ -46,6 +47,7 @@ class Terms:
     options: Mapping[str, Options] = field(default_factory=dict)
     target: Goal | None = None
     queue_minutes: Mapping[int, float] = field(default_factory=dict)
+    queue_source: str = STATED_WAITS
     whole_runs: bool = True
     chooses_devices: bool = False
     confounded: Sequence[str] = ()
@@ -117,6 +119,7 @@ def conclude(experiment: AnalysisSpec, tables: Tables) -> Conclusion:
         ],
         of_programs=program_cautions(tables.programs),
         queue_minutes=experiment.queue_minutes,
+        queue_source=experiment.queue_source,
         options_of=options_of,
         single_runs_suffice=spec.chooses_devices,
         whole_runs=spec.steps is None,
@@ -147,6 +150,7 @@ def conclude(experiment: AnalysisSpec, tables: Tables) -> Conclusion:
         options=options_of,
         target=experiment.target,
         queue_minutes=experiment.queue_minutes,
+        queue_source=experiment.queue_source,
         whole_runs=spec.steps is None,
         chooses_devices=spec.chooses_devices,
         confounded=confounded,
@@ -172,6 +176,7 @@ def decide_on_series(experiment: AnalysisSpec, found: Conclusion, series: str) -
         compared=found.compared,
         target=experiment.target,
         queue_minutes=experiment.queue_minutes,
+        queue_source=experiment.queue_source,
         whole_runs=experiment.spec.steps is None,
         noun=experiment.noun,
     )

@@ -15,7 +15,7 @@ from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.jobstats import jobstats_table
 from scalewise.analysis.laws import study_laws
 from scalewise.analysis.origins import distinct_origins
-from scalewise.analysis.queue_waits import jobs_of_runs, queue_waits_table
+from scalewise.analysis.queue_waits import jobs_of_runs, queue_waits_table, with_measured_waits
 from scalewise.analysis.report import what_if
 from scalewise.analysis.rounds.choice_summary import ChoiceSummary, with_choice
 from scalewise.analysis.rounds.sentences import repeat_sentences
@@ -44,6 +44,7 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path, *, in_slu
     accounting = (
         read_accounting(each.job for of_run in jobs.values() for each in of_run) if in_slurm else None
     )
+    experiment = with_measured_waits(experiment, queue_waits_table(tables.runs, jobs, accounting))
     found = conclude(experiment, tables)
     decided = found.scaling
     if found.decision.series is not None:

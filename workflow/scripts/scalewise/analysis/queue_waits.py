@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from scalewise.analysis.accounting import Accounting, JobRecord
+from scalewise.analysis.analysis_spec import MEASURED_WAITS, AnalysisSpec
 from scalewise.plan.formatting import pluralize
 from scalewise.records import RecordError, read_history
 
@@ -136,6 +138,21 @@ def waits_by_run(waits: pd.DataFrame) -> dict[str, float]:
         for run, each in waits.groupby("run")
         if each["wait_seconds"].notna().all()
     }
+
+
+def with_measured_waits(experiment: AnalysisSpec, waits: pd.DataFrame) -> AnalysisSpec:
+    """Return an experiment with the median of its jobs' waits, unless the site file states waits.
+
+    Args:
+        experiment: The experiment, the way the plan defined it.
+        waits: Contents of queue_waits.csv.
+    """
+    measured = waits_by_devices(waits)
+    if experiment.queue_minutes or not measured:
+        return experiment
+    # Slurm's times are whole seconds
+    minutes = {devices: round(wait.median / 60, 1) for devices, wait in measured.items()}
+    return replace(experiment, queue_minutes=minutes, queue_source=MEASURED_WAITS)
 
 
 def wait_rows(waits: pd.DataFrame) -> list[dict[str, Any]]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
-from scalewise.analysis.analysis_spec import THROUGHPUT, WITH_NO_GRAD
+from scalewise.analysis.analysis_spec import MEASURED_WAITS, THROUGHPUT, WITH_NO_GRAD
 from scalewise.analysis.bottlenecks.disturbances import named_runs
 from scalewise.analysis.comparison.comparability import accuracy_lost
 from scalewise.analysis.comparison.gains import Measure
@@ -109,6 +109,16 @@ def of_deadline(points: pd.DataFrame, rule: DecisionRule) -> Iterator[Caution]:
                 f"{format_3sig(minutes)} minutes on average, the next one may take up to "
                 f"{format_3sig(point['done_minutes'])}. More repeats bring that bound down.",
             )
+
+
+def of_waits(rule: DecisionRule, queue_minutes: Mapping[int, float], source: str) -> Iterator[Caution]:
+    """Yield the caution on a deadline that is judged with waits that were measured."""
+    if rule.deadline_minutes is not None and source == MEASURED_WAITS and any(queue_minutes.values()):
+        yield (
+            CONTEXT,
+            f"The deadline counts a wait in the queue, {source}. It is no promise for later jobs. "
+            "To replace it, give the site file queue_minutes.",
+        )
 
 
 def of_points(

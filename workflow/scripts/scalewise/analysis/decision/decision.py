@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from scalewise.analysis.analysis_spec import STATED_WAITS
 from scalewise.analysis.bottlenecks.bottlenecks import Slowdown
 from scalewise.analysis.comparison.gains import Gains, Measure, Point, accuracy_difference
 from scalewise.analysis.decision import cautions, wording
@@ -125,6 +126,7 @@ def decide(
     differences: Sequence[str] = (),
     of_programs: Sequence[str] = (),
     queue_minutes: Mapping[int, float] | None = None,
+    queue_source: str = STATED_WAITS,
     options_of: Mapping[str, Options] | None = None,
     single_runs_suffice: bool = False,
     whole_runs: bool = True,
@@ -145,7 +147,8 @@ def decide(
         confounded: Sentences on what changed together with the devices.
         differences: Further cautions on the runs, a sentence each.
         of_programs: Sentences of the runs' programs that belong next to the answer.
-        queue_minutes: Devices -> usual wait in the queue, where the site gives it.
+        queue_minutes: Devices -> usual wait in the queue; None or empty if it is unknown.
+        queue_source: Source of that wait, a clause.
         options_of: Options of each series, by its name; one that is missing competes with no other.
         single_runs_suffice: Points that the answer does not rest on were meant to have one run.
         whole_runs: Runs went to their end, so that their time and cost are those of a training.
@@ -186,6 +189,7 @@ def decide(
         rests_on = series[series["devices"] == best["devices"]]
     harms = [
         *about_choice,
+        *cautions.of_waits(rule, queue_minutes or {}, queue_source),
         *cautions.of_disturbed(points, on_slurm=compared.on_slurm),
         *cautions.of_runs(planned),
         *cautions.of_points(series, planned, target, measure, rests_on),
@@ -206,7 +210,10 @@ def decide(
         series=str(shown["series"]),
         card=card,
         alternatives=[
-            *(wording.alternative(point, series, rule, target, measure) for _, point in described.iterrows()),
+            *(
+                wording.alternative(point, series, rule, target, measure, queue_source)
+                for _, point in described.iterrows()
+            ),
             *wording.to_target(series, target),
         ],
         other_trainings=[

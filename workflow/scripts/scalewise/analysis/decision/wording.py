@@ -128,7 +128,12 @@ def measured(point: pd.Series) -> str:
 
 
 def alternative(
-    point: pd.Series, points: pd.DataFrame, rule: DecisionRule, target: Goal | None, measure: Measure
+    point: pd.Series,
+    points: pd.DataFrame,
+    rule: DecisionRule,
+    target: Goal | None,
+    measure: Measure,
+    queue_source: str,
 ) -> str:
     """The sentence on a point of the series: its gain, and its cost.
 
@@ -138,6 +143,7 @@ def alternative(
         rule: The criteria; where they are on whole runs, their time is said too.
         target: The goal that counts as trained, if there is one.
         measure: Quantity that decided.
+        queue_source: Source of the wait in the queue, a clause.
     """
     devices = int(point["devices"])
     if devices == int(point["baseline_devices"]):
@@ -146,13 +152,14 @@ def alternative(
         if not math.isnan(rate):
             gain += f", {format_3sig(rate)} samples/s"
         elif not math.isnan(point["wall_seconds"]):
-            gain += f", a run takes {_run_time(point)}"
+            gain += f", a run takes {_run_time(point, queue_source)}"
     else:
         gain = _gain(point, points, target, measure)
     whole_runs = rule.deadline_minutes is not None or rule.max_device_hours is not None
     time = ""
     if whole_runs and not math.isnan(point["wall_seconds"]):
-        time = f"; a run takes {format_3sig(point['device_hours'])} device-hours and {_run_time(point)}"
+        hours = format_3sig(point["device_hours"])
+        time = f"; a run takes {hours} device-hours and {_run_time(point, queue_source)}"
     return f"{count_devices(devices)}: {gain}{time}."
 
 
@@ -312,16 +319,15 @@ def _bounds(
     return repeats if n < 2 or math.isnan(low) else f"{form(low)} to {form(high)}, {repeats}"
 
 
-def _run_time(point: pd.Series) -> str:
+def _run_time(point: pd.Series, queue_source: str) -> str:
     """``42 minutes (40 to 44, n = 5)``, and the queue's."""
     low, high = (point[f"wall_seconds_{bound}"] / 60 for bound in ("low", "high"))
     n = point["n"] if math.isnan(point["wall_n"]) else point["wall_n"]
     bounds = _bounds(low, high, n, of=point["n"] + point["n_not_comparable"])
     time = f"{format_3sig(point['wall_seconds'] / 60)} minutes ({bounds})"
     if point["queue_minutes"]:
-        time += (
-            f" + {pluralize(format_exact(point['queue_minutes']), 'minute')} in the queue, by the site file"
-        )
+        wait = pluralize(format_exact(point["queue_minutes"]), "minute")
+        time += f" + {wait} in the queue, {queue_source}"
     return time
 
 

@@ -16,7 +16,7 @@ from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.partitions.answer import AimAnswer, PartitionAnswer, answer
 from scalewise.analysis.partitions.card import partition_card, place_text
 from scalewise.analysis.partitions.points import AIMS, Aim, PartitionStudy, collect_points
-from scalewise.analysis.queue_waits import waits_by_run
+from scalewise.analysis.queue_waits import waits_by_run, with_measured_waits
 from scalewise.plan.plan_file import COMPARISON, Comparison, ExperimentFacts
 from scalewise.records import write_text
 
@@ -51,12 +51,13 @@ def compare_partitions(
     terms = json.loads(comparison["definition"])
     studies = []
     for partition, name in comparison["experiments"].items():
+        experiment = AnalysisSpec.from_json(experiments[name]["definition"])
         results = ExperimentResults.of_study(experiments[name], folder.parent / name)
         conditions = (folder.parent / name / FINGERPRINTS).read_text(encoding="utf-8")
         studies.append(
             PartitionStudy(
                 partition=partition,
-                experiment=AnalysisSpec.from_json(experiments[name]["definition"]),
+                experiment=with_measured_waits(experiment, results.queue_waits),
                 results=results,
                 price=terms["prices"][partition],
                 waits=waits_by_run(results.queue_waits),

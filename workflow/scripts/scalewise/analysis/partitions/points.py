@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 import pandas as pd
 
-from scalewise.analysis.analysis_spec import AnalysisSpec
+from scalewise.analysis.analysis_spec import STATED_WAITS, AnalysisSpec
 from scalewise.analysis.comparison.gains import (
     Gains,
     Measure,
@@ -95,7 +95,7 @@ class PartitionStudy:
         return None if self.price is None else self.price * billed_devices
 
     def queue_minutes(self, devices: int) -> float | None:
-        """Return the wait that the site file states; None if it states none."""
+        """Return the usual wait, by the site file or else by this study's jobs; None if it is unknown."""
         return self.experiment.queue_minutes.get(devices)
 
 
@@ -339,7 +339,8 @@ def _points_of(
 
 
 def _waits(study: PartitionStudy, done: pd.DataFrame, devices: int) -> pd.Series:
-    stated = study.queue_minutes(devices)
+    is_stated = study.experiment.queue_source == STATED_WAITS
+    stated = study.queue_minutes(devices) if is_stated else None
     usual = math.nan if stated is None else 60 * stated
     return done["run"].map(lambda run: study.waits.get(str(run), usual)).astype(float)
 

@@ -96,6 +96,7 @@ def facts(
         "first": names.index(found.first),
         "best": [names.index(found.best[0]), found.best[1]],
         "queue_minutes": {str(devices): wait for devices, wait in terms.queue_minutes.items()},
+        "queue_source": terms.queue_source,
         "whole_runs": terms.whole_runs,
         "chooses_devices": terms.chooses_devices,
         "notes": list(_of_chosen_counts(terms, choice)),
