@@ -119,6 +119,10 @@ def test_slurms_own_estimate_of_a_start_is_believed() -> None:
     assert told.ends == NOW + 1060
     assert not told.waits
 
+    late = RunStatus("queued", slurm=QueuedJob(state="PENDING", starts=NOW - 1000))
+    told = forecast(status_of({point(1): [done(100, 60), late]}, budget=4))
+    assert (told.ends, told.waits) == (NOW + 60, True), "the time that Slurm expected has passed"
+
     unknown = forecast(status_of({point(1): [done(100, 60), QUEUED]}, budget=4))
     assert unknown.ends == NOW + 60
     assert unknown.waits

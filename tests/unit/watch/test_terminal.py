@@ -68,10 +68,11 @@ def test_jobs_in_the_queue_show_slurms_reason_and_its_estimate() -> None:
     queued = [
         RunStatus("queued", slurm=QueuedJob(state="PENDING", starts=NOW + 600, reason="Priority")),
         RunStatus("queued", slurm=QueuedJob(state="PENDING", reason="Resources")),
+        RunStatus("queued", slurm=QueuedJob(state="PENDING", starts=NOW - 60)),
     ]
     lines = table(status_of({point(2): queued}, budget=8), 120, 40)
     assert (
-        f"2 in the queue (Priority, Resources), the first to start about {clock_text(NOW + 600, NOW)}"
+        f"3 in the queue (Priority, Resources), the first to start about {clock_text(NOW + 600, NOW)}"
         in lines[1]
     )
 

@@ -18,7 +18,7 @@ from tests.waiting import wait_until
 from scalewise.execution.supervisor import STUDY_IS_SHOWN
 from scalewise.records import later, utc_now
 from scalewise.watch.follow import print_status
-from scalewise.watch.jobs import SlurmQueue, parse_queue
+from scalewise.watch.jobs import SlurmQueue, parse_queue, query_slurm
 from scalewise.watch.status import StudyStatus
 from scalewise.watch.study import SESSION, QueuedJob, StudySession, WatchedStudy
 from scalewise.watch.terminal import Lines, Table
@@ -332,14 +332,53 @@ def test_slurm_is_asked_only_about_jobs_in_the_queue_and_less_and_less_often() -
 
 def test_slurms_answer_is_read_and_what_is_no_answer_left_out() -> None:
     jobs = [
-        "41                  PENDING             0           2027-01-15T09:30:00     Priority    ",
+        "41                  PENDING             0           1795789628              Priority    ",
         "42                  PENDING             2           N/A                     launch failed held",
         "43                  RUNNING             0           N/A                     None",
     ]
     found = parse_queue("\n".join([*jobs, "slurm_load_jobs error: Unable to contact", "|||", ""]))
     assert list(found) == ["41", "42", "43"]
     assert found["41"].reason == "Priority"
-    assert found["41"].starts is not None
+    assert found["41"].starts == 1795789628
     assert found["42"].starts is None
     assert (found["42"].reason, found["43"].reason) == ("launch failed held", "")
     assert (found["41"].restarts, found["42"].restarts) == (0, 2)
+
+
+QUEUED = "41                  PENDING             0           1795789628              Priority            "
+
+
+def squeue(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Put a stand-in for squeue first on PATH."""
+    (folder / "squeue").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+
+def test_one_call_has_the_expected_starts_in_a_format_that_no_setting_of_the_user_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
+    squeue(tmp_path, monkeypatch, f'echo "$SLURM_TIME_FORMAT" >> {tmp_path}/asked; echo "{QUEUED}"')
+
+    assert query_slurm() == {"41": QueuedJob(state="PENDING", starts=1795789628, reason="Priority")}
+    assert (tmp_path / "asked").read_text() == "%s\n"
+
+
+def test_a_squeue_that_fails_hangs_or_is_missing_is_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    squeue(tmp_path, monkeypatch, f'echo "{QUEUED}"; exit 1')
+    assert query_slurm() is None
+    monkeypatch.setattr("scalewise.watch.jobs.COMMAND_SECONDS", 0.5)
+    squeue(tmp_path, monkeypatch, f'echo "{QUEUED}"; exec sleep 600')
+    assert query_slurm() is None
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    assert query_slurm() is None
+
+
+def test_of_an_endless_answer_whole_lines_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scalewise.watch.jobs.MOST_BYTES", len(QUEUED) + 60)
+    squeue(tmp_path, monkeypatch, f"exec yes '{QUEUED}'")
+
+    assert query_slurm() == {"41": QueuedJob(state="PENDING", starts=1795789628, reason="Priority")}

@@ -141,9 +141,9 @@ def _end(study: StudyStatus, left: Mapping[RunKey, float]) -> tuple[float, bool]
         for run in point.in_state("queued", "starting", "running"):
             status, start = point.runs[run], study.now
             if status.state == "queued":
-                estimate = status.slurm.starts if status.slurm is not None else None
+                estimate = status.expected_start(study.now)
                 waits = waits or estimate is None
-                start = max(estimate or 0.0, study.now)
+                start = estimate or study.now
             heapq.heappush(ends, (start + left[run], point.point.devices))
             used += point.point.devices
     last = max((end for end, _ in ends), default=study.now)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import datetime
 
-from scalewise.execution.slurm import squeue
+from scalewise.execution.slurm import COMMAND_SECONDS
 from scalewise.snakemake_adapter import job_event
 from scalewise.watch.study import Job, QueuedJob, RunKey
 
 FIRST_SECONDS, MORE_SECONDS, MOST_SECONDS = 20.0, 10.0, 180.0
 """Time to the next query to Slurm: it grows while nothing happens, as it does in Snakemake's plugin."""
+
+MOST_BYTES = 4 << 20
+"""Longest output of squeue that is read: 26,000 jobs of one user."""
 
 _FIELDS = "JobID:20,State:20,RestartCnt:12,StartTime:24,Reason:80"
 _NO_REASON = {"None", "(null)"}
@@ -88,9 +91,40 @@ def parse_queue(answer: str) -> dict[str, QueuedJob]:
 
 
 def query_slurm() -> dict[str, QueuedJob] | None:
-    """Return all jobs of this user; None if Slurm does not answer."""
-    answer = squeue(f"--user={os.getuid()}", f"--Format={_FIELDS}")
-    return None if answer is None else parse_queue(answer)
+    """Return the jobs of this user, with the start that Slurm expects of those that wait.
+
+    One call has all of them; it is ended after ``COMMAND_SECONDS``, and after ``MOST_BYTES`` of output.
+
+    Returns:
+        The jobs by their ids; None if Slurm does not answer.
+    """
+    command = ["squeue", "--noheader", f"--user={os.getuid()}", f"--Format={_FIELDS}"]
+    try:
+        # the user may have set another format of times
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+            env=os.environ | {"SLURM_TIME_FORMAT": "%s"},
+        )
+    except OSError:
+        return None
+    limit = threading.Timer(COMMAND_SECONDS, process.kill)
+    limit.daemon = True
+    limit.start()
+    with process:
+        assert process.stdout is not None
+        answer = process.stdout.read(MOST_BYTES)
+        is_cut = len(answer) == MOST_BYTES
+        if is_cut:
+            process.kill()
+    limit.cancel()
+    if is_cut:
+        return parse_queue(answer.rpartition("\n")[0])
+    return parse_queue(answer) if process.returncode == 0 else None
 
 
 class SlurmQueue:
@@ -126,8 +160,5 @@ class SlurmQueue:
 
 
 def _moment(text: str) -> float | None:
-    """Return the seconds since the epoch of a local time of Slurm; None for ``N/A`` and the like."""
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        return None
+    """Return the seconds since the epoch; None for ``N/A`` and the like."""
+    return float(text) if text.isdecimal() and int(text) else None

@@ -53,6 +53,11 @@ class RunStatus:
     waits_for: str = ""
     slurm: QueuedJob | None = None
 
+    def expected_start(self, now: float) -> float | None:
+        """Return the time at which Slurm expects to start its job; None if unknown, or if it has passed."""
+        starts = None if self.slurm is None else self.slurm.starts
+        return starts if starts is not None and starts > now else None
+
     def elapsed(self, now: float) -> float:
         """Seconds for which its job has been at work; clocks of two hosts may differ a little."""
         return 0.0 if self.began is None else max(now - self.began, 0.0)

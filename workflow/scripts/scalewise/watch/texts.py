@@ -273,7 +273,7 @@ def _queue_text(point: PointStatus, queued: Sequence[RunKey], now: float) -> str
     jobs = [job for run in queued if (job := point.runs[run].slurm) is not None]
     reasons = list(dict.fromkeys(job.reason for job in jobs if job.reason))
     why = f" ({', '.join(reasons)})" if reasons else ""
-    starts = [job.starts for job in jobs if job.starts is not None]
+    starts = [start for run in queued if (start := point.runs[run].expected_start(now)) is not None]
     first = "," if len(queued) == 1 else ", the first"
     when = f"{first} to start about {clock_text(min(starts), now)}" if starts else ""
     return f"{len(queued)} in the queue{why}{when}"
