@@ -161,7 +161,10 @@ def test_jobs_that_accounting_does_not_list_or_that_have_not_started_have_a_reas
     waits = queue_waits_table(RUNS, jobs, Accounting(parse_records(RECORDED)))
 
     assert list(waits["note"]) == [NO_RECORD, NOT_STARTED]
-    assert unknown_waits(waits) == [f"1 wait unknown: {NO_RECORD}.", f"1 wait unknown: {NOT_STARTED}."]
+    assert unknown_waits(waits) == [
+        "1 wait is unknown: Slurm's accounting has no record of the job.",
+        "1 wait is unknown: the job had not started.",
+    ]
     assert waits_by_run(waits) == {}
 
 

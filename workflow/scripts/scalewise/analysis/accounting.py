@@ -13,6 +13,9 @@ SACCT_SECONDS = 30.0
 # the comment is last: it may hold a separator
 _FIELDS = ("JobIDRaw", "Partition", "NNodes", "NodeList", "Submit", "Eligible", "Start", "AdminComment")
 
+NOT_STATED = "not stated: "
+"""Beginning of a reason for an unknown figure."""
+
 _NO_NODES = {"", "None assigned"}
 """NodeList of a job that never started; if it was cancelled, Slurm records the time of that as its start."""
 
@@ -81,7 +84,7 @@ def read_accounting(jobs: Iterable[str]) -> Accounting:
         environ={"SLURM_TIME_FORMAT": "%s"},
     )
     if not answer.ok:
-        return Accounting(reason=f"not stated: {answer.failure[:300]}")
+        return Accounting(reason=f"{NOT_STATED}{answer.failure[:300]}")
     return Accounting(parse_records(answer.text))
 
 

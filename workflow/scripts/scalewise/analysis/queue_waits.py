@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from scalewise.analysis.accounting import Accounting, JobRecord
+from scalewise.analysis.accounting import NOT_STATED, Accounting, JobRecord
 from scalewise.analysis.analysis_spec import MEASURED_WAITS, AnalysisSpec
-from scalewise.plan.formatting import pluralize
 from scalewise.records import RecordError, read_history
 
 QUEUE_WAIT_COLUMNS = [
@@ -22,9 +21,9 @@ QUEUE_WAIT_COLUMNS = [
 ]  # fmt: skip
 """Columns of queue_waits.csv: a row for each stay of a job in the queue. Times are UTC, ISO 8601."""
 
-NO_RECORD = "not stated: Slurm's accounting has no record of the job"
+NO_RECORD = f"{NOT_STATED}Slurm's accounting has no record of the job"
 NOT_STARTED = "the job had not started"
-NEGATIVE = "not stated: Slurm recorded a start before the job could start"
+NEGATIVE = f"{NOT_STATED}Slurm recorded a start before the job could start"
 
 
 class QueueWait(NamedTuple):
@@ -169,7 +168,10 @@ def wait_rows(waits: pd.DataFrame) -> list[dict[str, Any]]:
 def unknown_waits(waits: pd.DataFrame) -> list[str]:
     """Return the reasons for unknown waits, a sentence each."""
     reasons = waits.loc[waits["wait_seconds"].isna(), "note"].value_counts(sort=False)
-    return [f"{pluralize(str(n), 'wait')} unknown: {reason}." for reason, n in reasons.items()]
+    return [
+        f"{n} {'wait is' if n == 1 else 'waits are'} unknown: {str(reason).removeprefix(NOT_STATED)}."
+        for reason, n in reasons.items()
+    ]
 
 
 def _summary(waits: pd.DataFrame) -> QueueWait:
