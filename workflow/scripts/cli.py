@@ -315,7 +315,7 @@ def make_parser() -> argparse.ArgumentParser:
         ("--partition", "partition to describe, if there are several"),
         ("--gpu-type", "GPU type, if the partition has several"),
     ):
-        compared = f"{text}; to compare them, such as a,b or all"
+        compared = f"{text}; to compare some, a list such as a,b, or all"
         of_site.add_argument(name, action="extend", default=[], type=_names, help=compared)
     of_site.add_argument("--account", help="account that pays, if you have several")
     of_site.add_argument("--output", type=Path, help="file to write; profiles/slurm/site.yaml by default")
