@@ -72,9 +72,10 @@ def spec_of(centre: str = "generic", requirement: dict[str, Any] | None = None, 
     """Return what the plan gives of a proposal for a known centre."""
     read, problems = read_centre(centre, ())
     assert read is not None, problems
+    of_experiment = {key: keys.pop(key, None) for key in ("trainings", "samples_per_training")}
     proposal = Proposal.model_validate({"centre": centre} | keys)
     required = read.requirement if requirement is None else Requirement.model_validate(requirement)
-    return ProposalSpec(centre=read, proposal=proposal, requirement=required)
+    return ProposalSpec(centre=read, proposal=proposal, requirement=required, **of_experiment)
 
 
 def write(

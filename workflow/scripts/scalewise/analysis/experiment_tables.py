@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from scalewise.analysis.accounting import read_accounting
@@ -19,6 +19,7 @@ from scalewise.analysis.queue_waits import jobs_of_runs, queue_waits_table, with
 from scalewise.analysis.report import what_if
 from scalewise.analysis.rounds.choice_summary import ChoiceSummary, with_choice
 from scalewise.analysis.rounds.sentences import repeat_sentences
+from scalewise.analysis.splits import answer_splits, splits_table
 from scalewise.analysis.tables import collect
 from scalewise.plan.runs.rounds import known_rounds, requested_repeats
 from scalewise.plan.runs.spending import Spending
@@ -66,6 +67,7 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path, *, in_slu
         limits=limits,
         startup=startup_sentences(decided, experiment.noun),
     )
+    splits = answer_splits(experiment, found)
     named = decision.named(experiment.noun)
     answer = (found.scaling["series"] == decision.series) & (found.scaling["devices"] == decision.devices)
     scaling = found.scaling.copy()
@@ -74,7 +76,11 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path, *, in_slu
         name=experiment.name,
         folder=folder,
         decision=named.as_dict()
-        | {"repeats": repeat_sentences(rounds), "choice": None if choice is None else choice.as_dict()},
+        | {
+            "repeats": repeat_sentences(rounds),
+            "choice": None if choice is None else choice.as_dict(),
+            "splits": None if splits is None else asdict(splits.named(experiment.noun)),
+        },
         scaling=scaling,
         runs=found.runs,
         # runs under other conditions are series of their own, here as in the other tables
@@ -89,6 +95,7 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path, *, in_slu
     )
     results.write()
     write_text(folder / "gains.csv", found.compared.table().to_csv(index=False, lineterminator="\n"))
+    write_text(folder / "splits.csv", splits_table(splits).to_csv(index=False, lineterminator="\n"))
     fingerprints = json.dumps(dict(sorted(tables.conditions.items())), indent=2) + "\n"
     write_text(folder / "fingerprints.json", fingerprints)
     if folder != home:

@@ -220,7 +220,7 @@ def _point_columns(point: pd.DataFrame, done: pd.DataFrame) -> dict[str, Any]:
         "n_reached": int(has_reached(done).sum()),
         "epochs_to_accuracy": done["epochs_to_accuracy"].median(),
         "device_hours": math.exp(done["device_hours"].map(math.log).mean()),
-        "startup_seconds": _startup(done).median(),
+        "startup_seconds": startup_seconds(done).median(),
         "loader": ", ".join(dict.fromkeys(done["loader"].dropna())),
         "mfu_note": " ".join(dict.fromkeys(filter(None, done["mfu_note"].dropna()))),
         "mfu_basis": "; ".join(dict.fromkeys(filter(None, done["mfu_basis"].dropna()))),
@@ -241,8 +241,8 @@ def _point_columns(point: pd.DataFrame, done: pd.DataFrame) -> dict[str, Any]:
     return row
 
 
-def _startup(done: pd.DataFrame) -> pd.Series:
-    """Seconds of each run before its second step: the slowest rank of each part, within the run's wall."""
+def startup_seconds(done: pd.DataFrame) -> pd.Series:
+    """Return the seconds of each run before its second step: of the slowest rank in each part."""
     parts = done[list(STARTUP)].astype(float)
     of_program = parts["preparation_seconds"].notna()
     # published figures do not know the launch

@@ -120,6 +120,8 @@ class PlannedExperiment:
                 "centre": self.centre.model_dump(mode="json"),
                 "proposal": self.experiment.proposal.model_dump(mode="json"),
                 "requirement": None if requirement is None else requirement.model_dump(mode="json"),
+                "trainings": self.experiment.trainings,
+                "samples_per_training": self.experiment.samples_per_training,
             }
         )
 

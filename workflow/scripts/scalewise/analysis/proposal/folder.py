@@ -107,7 +107,7 @@ class Draft:
                 self.blocks.append(Heading(heading))
                 self.answers |= {index: list(self._answers(demand)) for index, demand in here.items()}
                 self._refer_back(heading, here.values())
-        if "totals" not in self.placed and self.study.spec.proposal.trainings is not None:
+        if "totals" not in self.placed and self.study.spec.trainings is not None:
             # the centre has no demand on it, and the user wants it
             self.blocks += [Heading("Computing time to request"), *SECTIONS["totals"](self.study).blocks]
 

@@ -17,3 +17,5 @@ class ProposalSpec(StrictModel):
     centre: Centre
     proposal: Proposal = Field(default_factory=Proposal)
     requirement: Requirement | None = None
+    trainings: int | None = None
+    samples_per_training: int | None = None

@@ -285,8 +285,8 @@ def _totals(study: Study) -> Text:
     found = find_totals(study.results, study.spec)
     if isinstance(found, str):
         return Text([Paragraph(f"the computing time to request. {found}", is_gap=True)], found)
-    missing = "" if found.trainings is not None else "Add `proposal: {trainings: ...}`, the number planned."
-    gap = [Paragraph("the number of trainings: `proposal: {trainings: ...}`", is_gap=True)] if missing else []
+    missing = "" if found.trainings is not None else "Add `trainings: ...`, the number planned."
+    gap = [Paragraph("the number of trainings: `trainings: ...`", is_gap=True)] if missing else []
     return Text([Paragraph(found.text()), Grid(found.rows()), *gap], missing, summary=found.text())
 
 

@@ -11,7 +11,6 @@ from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.proposal.proposal_spec import ProposalSpec
 from scalewise.analysis.proposal.table import hours_name
 from scalewise.analysis.statistics.intervals import Interval
-from scalewise.plan.config.centre import Proposal
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import format_3sig, percent_in_digits, significant
 
@@ -75,11 +74,11 @@ def find_totals(results: ExperimentResults, spec: ProposalSpec) -> Totals | str:
     if chosen.empty:
         return "The study recommends no number of devices, so no cost can be stated."
     point, keys, unit = chosen.iloc[0], spec.proposal, spec.centre.unit
-    hours = _hours_of_a_training(point, keys)
+    hours = _hours_of_a_training(point, spec)
     if hours is None:
         return (
-            "The runs are no whole trainings. Add `proposal: {samples_per_training: ...}`, the samples of "
-            "one training in all its epochs, or measure whole trainings."
+            "The runs are no whole trainings. Add `samples_per_training: ...`, the samples of one training "
+            "in all its epochs, or measure whole trainings."
         )
     factor = keys.unit_factor if keys.unit_factor is not None else unit.factor
     # a user's factor turns hours into a unit without a name
@@ -95,24 +94,24 @@ def find_totals(results: ExperimentResults, spec: ProposalSpec) -> Totals | str:
     paid = point["nodes"] if unit.of == "node" else billed if pd.notna(billed) else point["devices"]
     if pd.isna(paid):
         return "The number of nodes is unknown."
-    cost, basis = hours.scaled(float(paid) * float(factor)), _basis(point, keys)
+    cost, basis = hours.scaled(float(paid) * float(factor)), _basis(point, spec)
     if factor != 1:
         of = hours_name(results.noun).removesuffix("s") if unit.of == "device" else "node-hour"
         basis += f" One {of} is {factor:g} {unit_name}"
         basis += f" ({unit.source}, read {unit.date})." if unit.source and keys.unit_factor is None else "."
     in_words = hours_name(results.noun) if unit_name == "device-hours" else unit_name
     name = f"{results.title or results.name}, {count_devices(int(point['devices']), results.noun)}"
-    return Totals(name, in_words, cost, keys.trainings, keys.margin, keys.months, basis)
+    return Totals(name, in_words, cost, spec.trainings, keys.margin, keys.months, basis)
 
 
-def _hours_of_a_training(point: pd.Series, keys: Proposal) -> Interval | None:
+def _hours_of_a_training(point: pd.Series, spec: ProposalSpec) -> Interval | None:
     """Return the hours that a training takes; None if unknown."""
     n = int(point["n"])
-    if keys.samples_per_training is not None:
+    if spec.samples_per_training is not None:
         rate = point["throughput_samples_per_second"]
         if pd.isna(rate):
             return None
-        hours = keys.samples_per_training / HOUR
+        hours = spec.samples_per_training / HOUR
         low, high = (point[f"throughput_samples_per_second_{end}"] for end in ("high", "low"))
         return Interval(hours / rate, hours / low, hours / high, n)
     if pd.isna(point["wall_seconds"]):
@@ -121,12 +120,12 @@ def _hours_of_a_training(point: pd.Series, keys: Proposal) -> Interval | None:
     return Interval(wall / HOUR, low / HOUR, high / HOUR, n)
 
 
-def _basis(point: pd.Series, keys: Proposal) -> str:
-    if keys.samples_per_training is None:
+def _basis(point: pd.Series, spec: ProposalSpec) -> str:
+    if spec.samples_per_training is None:
         return "It is the geometric mean of the measured whole runs, start-up and evaluation included."
     rate = format_3sig(point["throughput_samples_per_second"])
     return (
-        f"It is {keys.samples_per_training:,} samples at {rate} samples/s; start-up and evaluation are not "
+        f"It is {spec.samples_per_training:,} samples at {rate} samples/s; start-up and evaluation are not "
         "in it."
     )
 

@@ -55,6 +55,8 @@ PAIR = ("speedup", "efficiency")
 """The picture that carries the answer: two figures beside each other."""
 LIMITING = ("step",)
 """Figures that show what limits the answer."""
+SPLITS = "splits"
+"""Figure of the ways to split devices between trainings."""
 MAX_OPTION_SENTENCES = 8
 """Sentences and rows on options that stand in the open; a study of many has the others one click away."""
 MAX_CAUTIONS = 3
@@ -209,7 +211,7 @@ def _context(section: ExperimentResults, number: int) -> dict[str, Any]:
     learning = LEARNING if sweeps_cpus and "accuracy" in shown else ()
     first = [*learning, *PAIR, *limiting, *beyond]
     figures = _figures(section, number, {name: traces[name] for name in shown})
-    more = [name for name in shown if name not in first]
+    more = [name for name in shown if name not in (*first, SPLITS)]
     return {
         "name": section.name,
         "title": section.title,
@@ -231,6 +233,7 @@ def _context(section: ExperimentResults, number: int) -> dict[str, Any]:
         "not_drawn": _not_drawn(section, empty),
         "without_result": _without_result(section.scaling),
         "parts": {part.key: part for part in (*STEP_PARTS, EXCESS, UNKNOWN)},
+        "splits": [SPLITS] if SPLITS in figures else [],
         "learning": [name for name in learning if name in figures],
         "pair": [name for name in PAIR if name in figures],
         "limiting": [name for name in limiting if name in figures],

@@ -101,6 +101,7 @@ def check_experiment(
     shapes, topology_problems = check_devices(place, experiment.device_counts, site)
     problems += topology_problems
     problems += _check_whole_run(place, experiment)
+    problems += _check_trainings(place, experiment)
     if too_many := list(_check_runs(place, experiment)):
         return shapes, problems + too_many
     problems += _check_exclude(place, experiment)
@@ -202,6 +203,30 @@ def _check_whole_run(place: Place, experiment: AnyExperiment) -> Iterator[Proble
             f"is accuracy {experiment.target.accuracy:g}, but steps ({steps}) ends the training before "
             "anything is evaluated",
             "Keep one of the two.",
+        )
+
+
+def _check_trainings(place: Place, experiment: AnyExperiment) -> Iterator[Problem]:
+    """Refuse a number of trainings if the time of one on each device count will be unknown."""
+    of_program = isinstance(experiment, ProgramExperiment)
+    has_target = isinstance(experiment, ProgramExperiment) and experiment.metric is not None
+    if experiment.trainings is None or experiment.samples_per_training is not None or has_target:
+        return
+    here: Place = (*place, "trainings")
+    length = "Add samples_per_training, the samples of one training in all its epochs"
+    if experiment.steps is not None:
+        yield Problem(
+            here,
+            f"is {experiment.trainings}, but steps ({experiment.steps}) ends every run: how long one "
+            "training takes is unknown",
+            f"{length}, or remove steps.",
+        )
+    elif of_program and experiment.scaling == "weak":
+        yield Problem(
+            here,
+            f"is {experiment.trainings}, but scaling is weak: a program may train on more data on more "
+            "devices, and the time for the same work is unknown",
+            f"{length}.",
         )
 
 

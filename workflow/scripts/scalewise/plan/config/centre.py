@@ -112,14 +112,8 @@ class Proposal(StrictModel):
         description="The computing centre, whose file in profiles/centres names its demands and their "
         "answers, such as csc-roihu; or the path of a file of your own.",
     )
-    trainings: Count | None = Field(None, description="Trainings that are planned, for the total.")
     margin: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = Field(
         0.0, description="Share that is added to the total for runs without a result, 0.05 for 5 %."
-    )
-    samples_per_training: Count | None = Field(
-        None,
-        description="Samples that one planned training processes, in all its epochs, if the study's runs are "
-        "shorter: its cost then follows from the throughput. Default: a run of the study is a training.",
     )
     unit_factor: Rate | None = Field(
         None,

@@ -252,6 +252,17 @@ class ExperimentKeys(StrictModel):
         default_factory=DecisionRule,
         description="The rule by which the report recommends a number of devices.",
     )
+    trainings: Count | None = Field(
+        None,
+        description="Trainings that are planned, such as a sweep or several seeds. The answer compares the "
+        "ways to split the devices between them, and the proposal states their total.",
+    )
+    samples_per_training: Count | None = Field(
+        None,
+        description="Samples that one planned training processes, in all its epochs, if the study's runs are "
+        "shorter: its time and cost then follow from the throughput. Default: a run of the study is a "
+        "training.",
+    )
     requirement: Requirement | None = Field(
         None,
         description="The scaling that a computing centre requires, for a verdict on each doubling in the "

@@ -23,7 +23,7 @@ DECIDES: Mapping[str, frozenset[Product]] = {
     "repeats": _ALL - {"runs"},
     "exclude": _ALL - {"runs"},
     "target": frozenset({"tables", "prediction"}),
-    "decision": frozenset({"tables"}),
+    **dict.fromkeys(("decision", "trainings", "samples_per_training"), frozenset({"tables"})),
     # each partition is an experiment with its own folder
     "partitions": _NONE,
     "predict": frozenset({"prediction"}),

@@ -49,6 +49,7 @@ def card_lines(answer: Answer) -> Iterator[str]:
     for line in card["options"]:
         yield from _wrapped("Option", line)
     yield from _wrapped("CPUs", " ".join((answer.get("cpus") or {}).get("sentences", [])[:2]))
+    yield from _wrapped("Trainings", " ".join((answer.get("splits") or {}).get("sentences", [])[:2]))
     for line in answer["other_trainings"]:
         yield from _wrapped("Also", line)
     yield from _wrapped("Spent", _spent(answer.get("choice")))
