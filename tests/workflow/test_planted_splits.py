@@ -89,7 +89,7 @@ def test_a_tie_is_told_from_no_side(tmp_path: Path) -> None:
 
     assert answer["status"] == "cannot tell"
     assert "open" in {rows[devices]["state"] for devices in (1, 2)}
-    assert "the runs cannot tell whether they finish sooner" in answer["sentences"][0]
+    assert "the runs cannot tell which finishes first" in answer["sentences"][0]
     assert "more repeat" in answer["sentences"][1]
 
 

@@ -55,8 +55,8 @@ SENTENCES = {
     "finish": "{split} finish in {time}",
     "then": "; {split} in {time}.",
     "then equal": "; {split} in {time}, which is the same within {gain:exact} %.",
-    "cannot tell": "the runs cannot tell whether they finish sooner {split} ({time}) or {other} ({rival}).",
-    "cost": "All of them cost {hours} device-hours {split}, and {others} {other}.",
+    "cannot tell": "the runs cannot tell which finishes first: {split} in {time}, or {other} in {rival}.",
+    "cost": "The first costs {hours} device-hours, the second {others}.",
     "only one": ". No other split was measured.",
     "no time": "{trainings} trainings: the time of one is unknown on every device count.",
     "last round": "The last round has fewer trainings ({last} in place of {number}): devices are idle.",
@@ -334,8 +334,7 @@ class _Comparison:
                 then = SENTENCES["then equal" if status == "equal" else "then"]
                 yield head + finish + fill(then, **texts, gain=100 * self.worth)
             hours = [format_3sig(each.device_hours.estimate) for each in (chosen, rival)]
-            names = {"split": self._words(chosen), "other": self._words(rival)}
-            yield fill(SENTENCES["cost"], hours=hours[0], others=hours[1], **names)
+            yield fill(SENTENCES["cost"], hours=hours[0], others=hours[1])
         if 0 < chosen.last_round < chosen.at_a_time:
             yield fill(SENTENCES["last round"], last=chosen.last_round, number=chosen.at_a_time)
         if any(self._taken(devices) > devices for devices in splits):
