@@ -226,7 +226,8 @@ class Slurm(StrictModel):
         None,
         description="Usual wait in the queue by number of devices, such as {1: 5, 8: 60}; between two "
         "device counts the larger one's applies, beyond the largest the largest one's. Counts for a "
-        "deadline, and is shown with the decision. Changing it trains nothing again.",
+        "deadline, and is shown with the decision. Changing it trains nothing again. Default: the median "
+        "wait of the study's jobs, by Slurm's accounting.",
     )
     partial_nodes: Literal["allowed", "billed-whole", "refused"] = Field(
         "allowed",
