@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 from tests.planted_study import Law, PlantedStudy
-from tests.workflow.conftest import Workplace
+from tests.workflow.conftest import SNAKEFILE, Workplace
 
 from scalewise.analysis.queue_waits import QUEUE_WAIT_COLUMNS
 from scalewise.plan.runs.run_definition import RunDefinition
@@ -199,3 +200,12 @@ def test_a_study_on_two_partitions_runs_from_the_command_to_the_report(workplace
     assert again.rules == set()
     repriced = workplace.snakemake("-n", config=TINY, site=TINY_SITE.replace("hour: 50", "hour: 60"))
     assert repriced.rules == {"all", "compare_partitions", "write_overall_report"}
+
+    run = "results/digits@other/runs/d1.r1/summary.json"
+    forced = workplace.snakemake("-n", "--forcerun", run, config=TINY, site=TINY_SITE)
+    assert forced.trained == {"digits@other/d1.r1"}
+    shown = workplace.run([sys.executable, str(SNAKEFILE.parent / "scripts" / "status.py")])
+    assert shown.code == 0, shown.text
+    assert "4 of 4 runs done" in shown.text
+    assert "digits@one" in shown.text
+    assert "digits@other" in shown.text

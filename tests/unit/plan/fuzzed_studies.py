@@ -36,6 +36,9 @@ WORDS: dict[str, list[str]] = {
     "gpu_type": ["h100", "nvidia-a100-80gb", "a100_3g.20gb"],
     "account": ["proj1", "nnXXXXk", "<account>"],
     "partition": ["gpu", "p1,p2"],
+    "partitions": ["a100", "h200"],
+    "partitions names": ["a100", "h200"],
+    "default_partition": ["a100", "h200", "other"],
     "mail_user": ["you@example.org"],
     "extra": ["--licenses=$(touch sprung)", "--nice", "--begin=now+1hour; touch sprung", "--exclude=n[1-3]"],
     "srun_extra": ["--cpu-bind=cores", "--label"],
@@ -132,7 +135,7 @@ class Schema:
         if kind == "array":
             count = draw(st.integers(node.get("minItems", 0), 3))
             return [self.value(draw, node["items"], key) for _ in range(count)]
-        if named := WORDS.get(f"{key} names"):
+        if (named := WORDS.get(f"{key} names")) and "properties" not in node:
             own = draw(st.lists(st.sampled_from(named), unique=True, max_size=2))
             return {name: self.value(draw, node["additionalProperties"], key) for name in own}
         return self.mapping(draw, node)
@@ -209,6 +212,17 @@ def _sites(odd: int) -> SearchStrategy[Config]:
         facts |= words.mapping(draw, schema)
         if draw(st.booleans()):
             facts["slurm"] = words.mapping(draw, {"$ref": "#/$defs/Slurm"}, 6)
+        if not odd:
+            # at random, hardly any default is one of the partitions
+            facts.pop("default_partition", None)
+            facts["partitions"] = {
+                name: words.mapping(draw, {"$ref": "#/$defs/PartitionFacts"}, 3) or {"max_nodes": 2}
+                for name in draw(st.lists(st.sampled_from(WORDS["partitions"]), unique=True, max_size=2))
+            }
+            if facts["partitions"]:
+                facts["default_partition"] = next(iter(facts["partitions"]))
+            else:
+                del facts["partitions"]
         return facts
 
     return site()

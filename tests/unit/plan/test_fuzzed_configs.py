@@ -155,15 +155,16 @@ def check_plan(study: Study) -> None:
         )
         check_name(name)
     for key, run in study.runs.items():
+        site = study.experiments[run.experiment].site
         check_name(run.run)
-        check_shape(run, study.allocations[key], study.site)
-        check_command(run, study.allocations[key], study.site)
+        check_shape(run, study.allocations[key], site)
+        check_command(run, study.allocations[key], site)
         check_definition(run)
 
 
 def check_name(name: str) -> None:
     """A folder of that name can be made anywhere, and no command takes it for an option."""
-    assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name)
+    assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._@-]*", name)
     assert len(name) <= 255
 
 
