@@ -128,4 +128,5 @@ def test_another_kind_of_gpu_moves_no_figure_of_the_study(tmp_path: Path) -> Non
     assert other["throughput_samples_per_second"] == pytest.approx(1800, rel=1e-3)
     curves = pd.read_csv(tmp_path / "epochs.csv")
     assert set(curves.loc[curves["series"] == other["series"], "run"]) == {"d4.r4", "d4.r5", "d4.r6"}
-    assert any(f"device model is {slow}, not {fast}" in caution for caution in mixed["cautions"])
+    (caution,) = (each for each in mixed["cautions"] if f"device model is {slow}, not {fast}" in each)
+    assert caution.endswith("`partitions` in the site file compare kinds of GPU.")

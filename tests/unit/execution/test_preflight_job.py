@@ -25,7 +25,7 @@ def reported(rank: int, **found: Any) -> RankPreflight:
         "rank": rank,
         "local_rank": rank % 2,
         "host": f"n{rank // 2 + 1}",
-        "device": f"cuda:{rank % 2}",
+        "device": "an H200",
         "visible_devices": "0,1",
         "cpus": f"{rank % 2 * 4}-{rank % 2 * 4 + 3}",
         "threads": 4,
@@ -50,10 +50,10 @@ def test_ranks_that_found_all_as_planned_are_ok_in_every_line() -> None:
     assert judged() == {
         "bad": [],
         "ok": [
-            "ok      rank 0 on n1: local rank 0, cuda:0 of CUDA_VISIBLE_DEVICES=0,1, CPUs 0-3, 4 threads",
-            "ok      rank 1 on n1: local rank 1, cuda:1 of CUDA_VISIBLE_DEVICES=0,1, CPUs 4-7, 4 threads",
-            "ok      rank 2 on n2: local rank 0, cuda:0 of CUDA_VISIBLE_DEVICES=0,1, CPUs 0-3, 4 threads",
-            "ok      rank 3 on n2: local rank 1, cuda:1 of CUDA_VISIBLE_DEVICES=0,1, CPUs 4-7, 4 threads",
+            "ok      rank 0 on n1: local rank 0, an H200 of CUDA_VISIBLE_DEVICES=0,1, CPUs 0-3, 4 threads",
+            "ok      rank 1 on n1: local rank 1, an H200 of CUDA_VISIBLE_DEVICES=0,1, CPUs 4-7, 4 threads",
+            "ok      rank 2 on n2: local rank 0, an H200 of CUDA_VISIBLE_DEVICES=0,1, CPUs 0-3, 4 threads",
+            "ok      rank 3 on n2: local rank 1, an H200 of CUDA_VISIBLE_DEVICES=0,1, CPUs 4-7, 4 threads",
             "ok      2 ranks on each of n1, n2",
             "ok      all-reduce over 4 ranks",
             "ok      every rank runs /env/bin/python 3.11.7 with torch 2.15.0",
@@ -63,8 +63,8 @@ def test_ranks_that_found_all_as_planned_are_ok_in_every_line() -> None:
 
 
 def test_a_rank_on_a_cpu_names_no_gpus() -> None:
-    lines = judged(reported(0, device="cpu", visible_devices=""))["ok"]
-    assert "ok      rank 0 on n1: local rank 0, cpu, CPUs 0-3, 4 threads" in lines
+    lines = judged(*(reported(rank, device="CPU process", visible_devices="") for rank in range(4)))["ok"]
+    assert "ok      rank 0 on n1: local rank 0, CPU process, CPUs 0-3, 4 threads" in lines
 
 
 PLACES = (
@@ -110,6 +110,13 @@ BLIND = f"{DATASET} is not the same seen from {{}}. Work in a folder that all no
             "the all-reduce gave ranks [1, 3] another sum than 10. Set network_interface in the site "
             "file, and ask the site which one is right.",
             id="a wrong sum",
+        ),
+        pytest.param(
+            [reported(1, device="a T4"), reported(3, device="a T4")],
+            *("2x2", 1234567),
+            "ranks have different devices, whose runs cannot be compared: a T4; an H200. Describe each "
+            "kind as one of `partitions` in the site file",
+            id="GPUs of two models",
         ),
         pytest.param([reported(2, python="/usr/bin/python3 3.9.2")], "2x2", 1234567, PROGRAMS, id="a python"),
         pytest.param([reported(2, torch="2.14.0")], "2x2", 1234567, PROGRAMS, id="a torch"),

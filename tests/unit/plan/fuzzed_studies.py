@@ -190,6 +190,8 @@ def _studies(odd: int) -> SearchStrategy[Config]:
         if draw(st.booleans()):
             experiments["own"] = {"program": SCRIPT, "arguments": ["{global_batch_size}", "{folder}"]}
             experiments["own"] |= words.mapping(draw, {"$ref": "#/$defs/ProgramExperiment"})
+        if not odd and draw(st.booleans()):
+            experiments[names[0]]["partitions"] = "all"
         for keys in (defaults, *experiments.values()):
             if not odd and ("budget" in keys or isinstance(keys.get("devices"), dict)):
                 # at random, hardly any choice is one

@@ -304,18 +304,20 @@ def test_files_with_damaged_text_are_planned_or_refused_with_place_and_cure(
 def test_every_plan_asks_for_as_many_tasks_as_devices_and_for_no_more_than_there_is(
     desk: Desk, record_property: RecordProperty
 ) -> None:
-    runs = programs = 0
+    runs = programs = on_partitions = 0
 
     @explored(quick=160, thorough=2000)
     @given(plausible_studies, plausible_sites)
     def look(study: Config, site: Config) -> None:
-        nonlocal runs, programs
+        nonlocal runs, programs, on_partitions
         if planned := desk.plan(study, site):
             check_plan(planned)
             runs += len(planned.runs)
             programs += sum(isinstance(run.settings, ProgramSettings) for run in planned.runs.values())
+            on_partitions += bool(planned.comparisons)
 
     look()
+    assert on_partitions, "some of them must compare partitions"
     assert programs, "some of them must be of programs"
     assert desk.ends["planned"] > desk.ends.total() / 6, "there must be plans to look at"
     desk.record(f"plausible configurations with {runs:,} runs", record_property)

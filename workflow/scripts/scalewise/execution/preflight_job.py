@@ -141,6 +141,15 @@ def check_report(
             f"{reported.device}{gpus}, CPUs {reported.cpus}, {reported.threads} threads",
         )
     yield from _check_places(ranks, shape)
+    models = sorted({reported.device for reported in ranks})
+    if len(models) > 1:
+        fix = (
+            "Describe each kind as one of `partitions` in the site file: with gpu_type or constraint, or on "
+            "one machine with visible_devices."
+        )
+        yield bad(
+            f"ranks have different devices, whose runs cannot be compared: {'; '.join(models)}", fix=fix
+        )
     expected = shape.world_size * (shape.world_size + 1) / 2
     wrong = [reported.rank for reported in ranks if reported.total != expected]
     if wrong:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from scalewise.analysis.comparison.comparability import Difference, differences, named
+from scalewise.analysis.comparison.fingerprint import DEVICE_MODEL
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import format_ratio
 
@@ -82,10 +83,12 @@ def left_out(done: pd.DataFrame, base_done: pd.DataFrame, reference: str, known:
     gain = ""
     if len(differing) == 1 and differing[0] and (ratio := _gain(others, comparable(done, reference))):
         gain = f" ({format_ratio(ratio)}x the others' rate)"
+    of_models = any(difference.field == DEVICE_MODEL for each in differing for difference in each)
+    fix = "; `partitions` in the site file compare kinds of GPU" if of_models else ""
     return (
         f"{len(others)} of {len(done)} runs on {count_devices(int(done['devices'].iloc[0]))} "
         f"{'is' if len(others) == 1 else 'are'} not comparable with the baseline: "
-        f"{named(difference for each in differing for difference in each)}{gain}"
+        f"{named(difference for each in differing for difference in each)}{gain}{fix}"
     )
 
 

@@ -23,6 +23,7 @@ CONTENTS = "contents of the "
 
 IMPORTED = f"{CONTENTS}imported "
 """Begins the name of a condition that is the hash of a file which a program has imported."""
+DEVICE_MODEL = "device model"
 EXCHANGE, PRECISION = "exchange of gradients", "formats of numbers"
 OTHER_VERSION = "version of "
 """Begins the name of the version of a package that a program has imported; not every run need have it."""
@@ -197,7 +198,7 @@ def _met(origin: Provenance, *, may_lack_packages: bool = False) -> dict[str, st
     limits = [limit.named() for limit in origin.gpu_limits if limit is not None]
     return {
         "launcher": origin.launcher,
-        "device model": _joined(origin.devices),
+        DEVICE_MODEL: _joined(origin.devices),
         "CPU model": _joined(environment.cpu_model for environment in environments),
         **{
             f"{name} version": _joined(
