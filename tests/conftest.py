@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.preloaded_ranks import preloaded_ranks
+from tests.preloading import preloaded
 from tests.startup.sitecustomize import for_children
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
@@ -93,8 +93,8 @@ def _planted_models() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def preloaded_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A Python for ranks that has torch loaded already."""
-    with preloaded_ranks(tmp_path_factory.mktemp("ranks")) as program:
+    """A Python that has torch and Snakemake loaded already."""
+    with preloaded(tmp_path_factory.mktemp("preloaded")) as program:
         yield program
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.preloaded_ranks import preloaded_ranks
-from tests.slurm.lab import Lab
+from tests.preloading import preloaded
+from tests.slurm.lab import Lab, tracks_by_cgroups
 from tests.slurm.machines import LabError, missing
 from tests.slurm.study import ClusterStudy
 from tests.waiting import wait_until
@@ -46,11 +47,14 @@ def lab() -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="session")
-def preloaded_nodes(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A Python for the ranks of srun that has torch loaded already, on each node."""
-    hosts = [lab.command([], node) for node in lab.names]
-    with preloaded_ranks(tmp_path_factory.mktemp("ranks"), hosts) as program:
-        yield str(program)
+def preloaded_python(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A Python that has torch and Snakemake loaded already, on the head and on each node."""
+    if not tracks_by_cgroups():
+        # Slurm then follows processes by their parents, and would not find a fork
+        yield Path(sys.executable)
+        return
+    with preloaded(tmp_path_factory.mktemp("preloaded"), lab.hosts()) as program:
+        yield program
 
 
 @pytest.fixture(autouse=True)
@@ -95,8 +99,10 @@ def _mend(lab: Lab) -> None:
 
 
 @pytest.fixture
-def study(lab: Lab, tmp_path: Path) -> Iterator[ClusterStudy]:
-    """An empty folder for a study on the cluster."""
+def study(request: pytest.FixtureRequest, lab: Lab, tmp_path: Path) -> Iterator[ClusterStudy]:
+    """An empty folder for a study on the cluster; if marked ``starts_ranks``, all starts as for users."""
     study = ClusterStudy(lab, tmp_path)
+    if request.node.get_closest_marker("starts_ranks") is None:
+        study.python = request.getfixturevalue("preloaded_python")
     yield study
     study.end()

@@ -250,7 +250,7 @@ class Lab(Machines):
         tracking = (
             "ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nJobAcctGatherParams=OverMemoryKill"
         )
-        if all(os.access(CGROUPS / name / "tasks", os.W_OK) for name in ("freezer", "memory")):
+        if tracks_by_cgroups():
             tracking = "ProctrackType=proctrack/cgroup\nTaskPlugin=task/cgroup"
         template = Template(Path(__file__).with_name("slurm.conf").read_text())
         slurm = template.substitute(
@@ -372,6 +372,11 @@ def main() -> int:
         return 1
     # become the command, so that signals reach it
     return os.execvpe(argv[0], argv, environment())
+
+
+def tracks_by_cgroups() -> bool:
+    """Return whether Slurm can follow the processes of a step by control groups on this machine."""
+    return all(os.access(CGROUPS / name / "tasks", os.W_OK) for name in ("freezer", "memory"))
 
 
 def _usage(lab: Lab) -> str:

@@ -23,7 +23,7 @@ from tests.waiting import LIMIT_SECONDS, wait_until
 NAMESPACES = ["unshare", "--net", "--uts", "--mount", "--ipc"]
 NODE_NAMESPACES = [*NAMESPACES, "--pid", "--fork", "--kill-child", "--mount-proc"]
 CGROUPS = Path("/sys/fs/cgroup")
-RANK_SERVER = "preloaded_ranks.py"
+FORK_SERVER = "preloading.py"
 PROGRAMS = ["slurmctld", "slurmd", "slurmdbd", "sbatch", "munged", "mariadbd", "mariadb", "ip", "unshare"]
 INSTALL = (
     "apt-get install --no-install-recommends slurmctld slurmd slurmdbd slurm-client slurm-wlm-mysql-plugin "
@@ -143,10 +143,14 @@ class Machines:
             pipesize=1 << 20,
         )
 
+    def hosts(self) -> list[int]:
+        """Return a process of the head and of each node that runs."""
+        return [pid for pid in map(self.pid, ["head", *self.names]) if pid is not None]
+
     def processes(self, host: str) -> dict[int, str]:
         """Process number, as seen from outside, and command line of all that runs on a host.
 
-        Without what makes it a host: its first process, slurmd, what forks ranks, and the daemons of the
+        Without what makes it a host: its first process, slurmd, the server of forks, and the daemons of the
         head. The slurmstepd of a job is there.
         """
         own = {self.pid(path.stem) for path in (self.folder / "run").glob("*.pid")}
@@ -154,7 +158,7 @@ class Machines:
         for pid in self._inside(host):
             with suppress(OSError):
                 line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                if line and pid not in own and not line.startswith("slurmd ") and RANK_SERVER not in line:
+                if line and pid not in own and not line.startswith("slurmd ") and FORK_SERVER not in line:
                     found[pid] = line.strip()
         return found
 

@@ -70,6 +70,7 @@ class ClusterStudy:
     Args:
         prepared: the digits lie there already, as a study before this one has left them.
         prompt: snakemake looks at its jobs every two seconds, not less and less often as it does for users.
+        python: The interpreter of a prompt snakemake, and by it of its jobs and of their ranks.
     """
 
     lab: Lab
@@ -77,6 +78,7 @@ class ClusterStudy:
     prepared: bool = True
     prompt: bool = True
     site: dict[str, Any] = field(default_factory=lambda: json.loads(json.dumps(SITE)))
+    python: Path = Path(sys.executable)
     snakefile: Path = ROOT / "workflow" / "Snakefile"
     started: list[subprocess.Popen[str]] = field(default_factory=list)
     path: str = ""
@@ -96,7 +98,7 @@ class ClusterStudy:
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Snakemake with the shipped profile, quick to look at its jobs."""
         program = Path(sys.executable).parent
-        snakemake = [sys.executable, PROMPT] if self.prompt else [program / "snakemake"]
+        snakemake: list[str | Path] = [self.python, PROMPT] if self.prompt else [program / "snakemake"]
         command: list[str | Path] = [
             *(*snakemake, "--snakefile", self.snakefile),
             *("--profile", ROOT / "profiles" / "slurm", "--config", "site=site.yaml"),

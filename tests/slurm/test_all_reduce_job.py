@@ -39,10 +39,8 @@ def bus_bandwidth(smaller: AllReduce, larger: AllReduce) -> float:
     return (larger.bytes - smaller.bytes) / (median(larger.seconds) - median(smaller.seconds))
 
 
-def test_a_slow_link_is_seen_before_any_large_job_runs_on_it(
-    study: ClusterStudy, link: float, preloaded_nodes: str
-) -> None:
-    study.configure({"e": PREDICTED}, **ONE_DEVICE_A_NODE, python=preloaded_nodes)
+def test_a_slow_link_is_seen_before_any_large_job_runs_on_it(study: ClusterStudy, link: float) -> None:
+    study.configure({"e": PREDICTED}, **ONE_DEVICE_A_NODE)
     code, output = study.snakemake("predict")
     assert code == 0, output
 
@@ -88,10 +86,8 @@ def test_a_measurement_that_cannot_be_made_lets_the_study_go_on(study: ClusterSt
     assert [c for c in study.jobs("rule_") if "measure_all_reduce" in c] != []
 
 
-def test_a_cancelled_measurement_leaves_no_record_and_is_made_again(
-    study: ClusterStudy, preloaded_nodes: str
-) -> None:
-    study.configure({"e": PREDICTED}, prelude=["sleep 8"], **ONE_DEVICE_A_NODE, python=preloaded_nodes)
+def test_a_cancelled_measurement_leaves_no_record_and_is_made_again(study: ClusterStudy) -> None:
+    study.configure({"e": PREDICTED}, prelude=["sleep 8"], **ONE_DEVICE_A_NODE)
     process = study.start("predict", "--retries", "1")
     folder = study.folder / "logs" / "measure_all_reduce"
     study.wait_until(lambda: bool(list(folder.glob("*/2x1.attempt-*/rank_setup.json"))), "no measurement")

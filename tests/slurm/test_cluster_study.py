@@ -189,6 +189,7 @@ def status(study: ClusterStudy) -> str:
 
 
 @pytest.mark.fault(14)
+@pytest.mark.starts_ranks
 def test_study_goes_on_after_ctrl_c(lab: Lab, study: ClusterStudy) -> None:
     study.configure({"study": {"devices": [1, 2], **ENDLESS}})
     process = study.start()

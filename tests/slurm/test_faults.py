@@ -73,9 +73,9 @@ class Faults:
 
 
 @pytest.fixture(scope="module")
-def faults(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faults]:
+def faults(lab: Lab, tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -> Iterator[Faults]:
     """Eight runs at once, two nodes each but the last two."""
-    study = ClusterStudy(lab, tmp_path_factory.mktemp("faults"))
+    study = ClusterStudy(lab, tmp_path_factory.mktemp("faults"), python=preloaded_python)
     hit = ("killed", "stopped", "raising", "cancelled", "overtime")
     experiments: dict[str, dict[str, Any]] = {
         name: {"devices": [2], **ENDLESS, "timeout_seconds": 90} for name in (*hit, "missing")
@@ -222,7 +222,7 @@ def test_host_name_that_leads_to_loopback_does_no_harm(
 
 @pytest.mark.fault(7, 26)
 def test_many_runs_on_one_node_at_once_all_start_and_a_study_needs_no_internet(
-    lab: Lab, study: ClusterStudy, preloaded_nodes: str, record_property: Record
+    lab: Lab, study: ClusterStudy, record_property: Record
 ) -> None:
     node = lab.names[1]
     assert lab.run("ip", "route", "get", "192.0.2.1", check=False).returncode != 0
@@ -232,7 +232,7 @@ def test_many_runs_on_one_node_at_once_all_start_and_a_study_needs_no_internet(
     runs = times(quick=4, thorough=20)
     slurm = {"gpu_request": "none", "memory": "none", "extra": [f"--nodelist={node}"]}
     del study.site["slurm"]["gpu_type"], study.site["memory_gb_per_node"]
-    study.configure({"e": {"devices": [1], "repeats": runs}}, slurm=slurm, python=preloaded_nodes)
+    study.configure({"e": {"devices": [1], "repeats": runs}}, slurm=slurm)
     code, output = study.snakemake("--retries", "0")
     assert code == 0, output
     hosts = [study.ranks("e", f"d1.r{repeat}")["host"].item() for repeat in range(1, runs + 1)]
@@ -256,9 +256,9 @@ def hold_back(study: ClusterStudy) -> Path:
 
 
 @pytest.mark.fault(14)
-def test_sigterm_to_snakemake_ends_with_its_jobs(lab: Lab, study: ClusterStudy, preloaded_nodes: str) -> None:
+def test_sigterm_to_snakemake_ends_with_its_jobs(lab: Lab, study: ClusterStudy) -> None:
     held_back = hold_back(study)
-    study.configure({name: {"devices": [1], **HELD_BACK} for name in ("e", "f")}, python=preloaded_nodes)
+    study.configure({name: {"devices": [1], **HELD_BACK} for name in ("e", "f")})
     process = study.start("--resources", "device_budget=1")
     study.wait_for(study.folder / "results" / "e" / "runs")
     study.wait_until(lambda: bool(lab.queue()), "no job in the queue")
@@ -272,10 +272,10 @@ def test_sigterm_to_snakemake_ends_with_its_jobs(lab: Lab, study: ClusterStudy, 
 
 @pytest.mark.fault(15)
 def test_workflow_started_twice_or_killed_and_started_again_trains_a_run_once(
-    study: ClusterStudy, preloaded_nodes: str, record_property: Record
+    study: ClusterStudy, record_property: Record
 ) -> None:
     held_back = hold_back(study)
-    study.configure({"e": {"devices": [2], **HELD_BACK}}, **ONE_RANK_A_NODE, python=preloaded_nodes)
+    study.configure({"e": {"devices": [2], **HELD_BACK}}, **ONE_RANK_A_NODE)
     first = study.start(*TRAININGS)
     study.wait_for(study.run("e", "d2.r1") / "attempt" / "rank1.json")
     code, output = study.snakemake(*TRAININGS)
@@ -307,7 +307,7 @@ def test_workflow_started_twice_or_killed_and_started_again_trains_a_run_once(
 
 @pytest.mark.fault(24)
 def test_commands_of_slurm_that_fail_for_a_while_are_survived(
-    lab: Lab, study: ClusterStudy, preloaded_nodes: str, record_property: Record
+    lab: Lab, study: ClusterStudy, record_property: Record
 ) -> None:
     wrappers = study.folder / "wrappers"
     wrappers.mkdir()
@@ -318,7 +318,7 @@ def test_commands_of_slurm_that_fail_for_a_while_are_survived(
         (wrappers / name).chmod(0o755)
     study.path = str(wrappers)
     held_back = hold_back(study)
-    study.configure({"e": {"devices": [1], **HELD_BACK}}, python=preloaded_nodes)
+    study.configure({"e": {"devices": [1], **HELD_BACK}})
     process = study.start(*TRAININGS)
     study.wait_for(study.run("e", "d1.r1") / "attempt" / "rank0.json")
     lab.stop_accounting()
@@ -345,6 +345,7 @@ def test_gpus_that_are_not_there_are_an_error_and_never_replaced(study: ClusterS
 
 
 @pytest.mark.fault(30)
+@pytest.mark.starts_ranks
 def test_ranks_in_a_container_without_commands_of_slurm_find_each_other(
     study: ClusterStudy, lab: Lab, record_property: Record
 ) -> None:

@@ -6,9 +6,12 @@ import json
 from pathlib import Path
 
 import pandas as pd
+import pytest
 from tests.slurm.study import LIMIT_SECONDS, ClusterStudy
 
 from scalewise.records import EPOCHS, RECORD, RunRecord, read_record
+
+pytestmark = pytest.mark.starts_ranks
 
 PROGRAM = Path(__file__).parents[1] / "distributed" / "own_program.py"
 OWN = {

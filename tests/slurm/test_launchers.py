@@ -31,6 +31,8 @@ from scalewise.execution.rank_processes import rank_setup_for
 from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.study import load_study
 
+pytestmark = pytest.mark.starts_ranks
+
 
 def test_every_launcher_and_rendezvous_trains_the_same_over_nodes(study: ClusterStudy) -> None:
     sweep = {"launcher": ["srun", "torchrun", "spawn"], "rendezvous": ["tcp", "file"]}

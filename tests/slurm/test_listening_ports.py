@@ -9,6 +9,8 @@ import pytest
 from tests.listening_ports import listening
 from tests.slurm.study import ENDLESS, ONE_RANK_A_NODE, ClusterStudy
 
+pytestmark = pytest.mark.starts_ranks
+
 
 @pytest.mark.refuses("security: port on a login node")
 def test_nothing_listens_where_snakemake_runs_and_ranks_do_for_their_jobs_life(

@@ -25,7 +25,7 @@ rule mine:
 
 
 def test_a_study_as_a_module_is_shown_requeued_after_preemption_and_reported(
-    study: ClusterStudy, lab: Lab, preloaded_nodes: str
+    study: ClusterStudy, lab: Lab, preloaded_python: Path
 ) -> None:
     study.snakefile = study.folder / "Snakefile"
     study.snakefile.write_text(PARENT, encoding="utf-8")
@@ -37,7 +37,7 @@ def test_a_study_as_a_module_is_shown_requeued_after_preemption_and_reported(
         {"own": long},
         **ONE_RANK_A_NODE,
         slurm={"partition": "fragile"},
-        python=preloaded_nodes,
+        python=str(preloaded_python),
         prelude=[walks],
     )
     process = study.start()

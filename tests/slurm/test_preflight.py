@@ -13,6 +13,8 @@ from scalewise.plan.jobs.make_plan import make_plan, write_plan
 from scalewise.plan.plan_file import PLAN
 from scalewise.plan.study import load_study
 
+pytestmark = pytest.mark.starts_ranks
+
 LARGEST = {"e": {"devices": [1, "2x2"]}}
 
 

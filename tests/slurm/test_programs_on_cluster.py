@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from tests.slurm.study import TRAININGS, ClusterStudy
+
+pytestmark = pytest.mark.starts_ranks
 
 PROGRAM = Path(__file__).parents[1] / "distributed" / "own_program.py"
 BATCH = ["--batch-size", "{batch_size_per_device}", "--out", "{folder}"]

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -118,10 +119,10 @@ class RequeuedRuns:
 
 @pytest.fixture(scope="module")
 def requeued(
-    lab: Lab, tmp_path_factory: pytest.TempPathFactory, preloaded_nodes: str
+    lab: Lab, tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path
 ) -> Iterator[RequeuedRuns]:
     """Eight runs at once."""
-    study = ClusterStudy(lab, tmp_path_factory.mktemp("hops"))
+    study = ClusterStudy(lab, tmp_path_factory.mktemp("hops"), python=preloaded_python)
     launched = {name: {**TRAINED, "launcher": name} for name in ("srun", "torchrun", "spawn")}
     alone = {"devices": [1]}
     experiments = {
@@ -133,7 +134,7 @@ def requeued(
         "crashing": alone,
         "late": alone,
     }
-    configure(study, experiments, python=preloaded_nodes)
+    configure(study, experiments)
     wanted = [result(name, f"d{settings['devices'][0]}.r1") for name, settings in experiments.items()]
     try:
         with late_folder(study, study.run("late", "d1.r1")) as appear, ThreadPoolExecutor(8) as pool:
@@ -300,15 +301,18 @@ def test_run_that_was_hit_leaves_neither_checkpoints_nor_notes_nor_processes(req
 def test_preempted_run_goes_on_and_learns_the_same_whether_slurm_requeues_or_ends_it(
     lab: Lab,
     requeued: RequeuedRuns,
-    preloaded_nodes: str,
+    preloaded_python: Path,
     tmp_path_factory: pytest.TempPathFactory,
     request: pytest.FixtureRequest,
     record_property: Record,
 ) -> None:
-    studies = {name: ClusterStudy(lab, tmp_path_factory.mktemp(name)) for name in ("scavenge", "fragile")}
+    studies = {
+        name: ClusterStudy(lab, tmp_path_factory.mktemp(name), python=preloaded_python)
+        for name in ("scavenge", "fragile")
+    }
     processes = {}
     for partition, study in studies.items():
-        configure(study, {"e": TRAINED}, slurm={"partition": partition}, python=preloaded_nodes)
+        configure(study, {"e": TRAINED}, slurm={"partition": partition})
         request.addfinalizer(study.end)
         processes[partition] = study.start("--", result("e"))
     for study in studies.values():
@@ -335,9 +339,9 @@ def test_preempted_run_goes_on_and_learns_the_same_whether_slurm_requeues_or_end
 
 @pytest.mark.fault(16)
 def test_run_on_a_node_that_dies_goes_on_elsewhere_and_learns_the_same(
-    lab: Lab, requeued: RequeuedRuns, preloaded_nodes: str, study: ClusterStudy, record_property: Record
+    lab: Lab, requeued: RequeuedRuns, study: ClusterStudy, record_property: Record
 ) -> None:
-    configure(study, {"e": TRAINED}, python=preloaded_nodes)
+    configure(study, {"e": TRAINED})
     process = study.start("--", result("e"))
     study.wait_checkpoint("e", "d2.r1")
     _, host = study.rank_process("e", "d2.r1", 1)

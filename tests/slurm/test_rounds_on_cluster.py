@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.slurm.lab import Lab
 from tests.slurm.study import ClusterStudy
 
 from scalewise.plan.runs.rounds import read_round, round_file
@@ -14,10 +13,7 @@ PLANTED = Path(__file__).parents[1] / "planted_speeds.py"
 EFFICIENCIES = ("1=1", "2=0.96", "4=0.92", "6=0.7", "8=0.6")
 
 
-def test_what_rounds_ask_for_becomes_jobs_and_the_report_has_the_planted_answer(
-    lab: Lab, tmp_path: Path
-) -> None:
-    study = ClusterStudy(lab, tmp_path)
+def test_what_rounds_ask_for_becomes_jobs_and_the_report_has_the_planted_answer(study: ClusterStudy) -> None:
     study.configure(
         {
             # two rates are never equal to a millionth
@@ -35,26 +31,25 @@ def test_what_rounds_ask_for_becomes_jobs_and_the_report_has_the_planted_answer(
             },
         },
         devices_per_node=2,
+        # a job of another run on its nodes would set a run apart
+        slurm={"exclusive": True},
     )
-    try:
-        code, output = study.snakemake()
-        assert code == 0, output
-        jobs = study.jobs()
-    finally:
-        study.end()
+    code, output = study.snakemake()
+    assert code == 0, output
+    jobs = study.jobs()
 
     trained = {name.removeprefix("rule_train_wildcards_") for name in jobs if "rule_train" in name}
     assert {name for name in trained if "wide" in name} == {"wide_d2.r1", "wide_d2.r2", "wide_d2.r3"}
-    (first,) = read_round(round_file(tmp_path / "results" / "wide", 1)).points
-    (second,) = read_round(round_file(tmp_path / "results" / "wide", 2)).points
+    (first,) = read_round(round_file(study.folder / "results" / "wide", 1)).points
+    (second,) = read_round(round_file(study.folder / "results" / "wide", 2)).points
     # other tests load this machine: a run that they disturb is measured again, for that reason
     assert first.completed == 2
     assert first.verdict in {"too wide", "disturbed"}
     assert (second.completed, second.verdict) == (3, "most repeats")
 
-    decision = json.loads((tmp_path / "results" / "chosen" / "decision.json").read_text())
+    decision = json.loads((study.folder / "results" / "chosen" / "decision.json").read_text())
     assert decision["devices"] == 4, decision
     chosen = {name for name in trained if "chosen" in name}
     assert {"chosen_d1.r1", "chosen_d1.r2", "chosen_d4.r1", "chosen_d4.r2"} <= chosen
     assert len(chosen) == decision["choice"]["runs"] <= decision["choice"]["full_grid_runs"] == 10
-    assert (tmp_path / "results" / "report.html").exists()
+    assert (study.folder / "results" / "report.html").exists()

@@ -6,8 +6,11 @@ import re
 import subprocess
 import sys
 
+import pytest
 import yaml
 from tests.slurm.study import ROOT, ClusterStudy
+
+pytestmark = pytest.mark.starts_ranks
 
 CLI = ROOT / "workflow" / "scripts" / "cli.py"
 

@@ -27,12 +27,10 @@ def cause(study: ClusterStudy, experiment: str) -> tuple[str | None, list[str]]:
     return causes[0] if causes else None, [decision["slowdown"]["sentence"]]
 
 
-def test_a_slow_link_is_named_and_a_fast_one_is_not(
-    lab: Lab, study: ClusterStudy, preloaded_nodes: str
-) -> None:
+def test_a_slow_link_is_named_and_a_fast_one_is_not(lab: Lab, study: ClusterStudy) -> None:
     lab.limit_network("50mbit")
     try:
-        study.configure({"slow": EXPERIMENT}, devices_per_node=1, python=preloaded_nodes)
+        study.configure({"slow": EXPERIMENT}, devices_per_node=1)
         code, output = study.snakemake(*TABLES)
         assert code == 0, output
     finally:
@@ -41,7 +39,7 @@ def test_a_slow_link_is_named_and_a_fast_one_is_not(
     assert named == "communication", said
     assert said[0].startswith("On 2 CPU processes, communication takes")
 
-    study.configure({"fast": EXPERIMENT}, devices_per_node=1, python=preloaded_nodes)
+    study.configure({"fast": EXPERIMENT}, devices_per_node=1)
     code, output = study.snakemake(*TABLES)
     assert code == 0, output
     named, said = cause(study, "fast")
