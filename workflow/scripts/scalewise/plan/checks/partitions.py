@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from scalewise.plan.checks.allocation import check_whole_nodes
 from scalewise.plan.checks.experiment import check_devices
@@ -36,17 +36,20 @@ def choose_sites(place: Place, spec: AnyExperiment, sites: Sites) -> tuple[list[
     return chosen, problems or _check_aim(place, spec, chosen)
 
 
-def _check_aim(place: Place, spec: AnyExperiment, sites: Iterable[Site]) -> list[Problem]:
-    """Refuse an aim that the sites cannot measure."""
+def _check_aim(place: Place, spec: AnyExperiment, sites: Collection[Site]) -> list[Problem]:
+    """Refuse an aim that the sites cannot measure, and name those that they can."""
     by = spec.decision.by
     here: Place = (*place, "decision", "by")
-    if by == "energy" and any(site.accelerator == "cpu" for site in sites):
-        text = "is energy, which is measured of GPUs only, and devices here are CPU processes"
-        return [Problem(here, text, "Use time, cost or soonest.")]
-    if by == "soonest" and any(site.slurm is None for site in sites):
-        text = "is soonest, but without `slurm:` in the site file there is no queue to wait in"
-        return [Problem(here, text, "Use time, cost or energy.")]
-    return []
+    reasons = {}
+    if any(site.accelerator == "cpu" for site in sites):
+        reasons["energy"] = "which is measured of GPUs only, and devices here are CPU processes"
+    if any(site.slurm is None for site in sites):
+        reasons["soonest"] = "but without `slurm:` in the site file there is no queue to wait in"
+    if by not in reasons:
+        return []
+    aims = [aim for aim in ("time", "cost", "energy", "soonest") if aim not in reasons]
+    fix = f"Use {', '.join(aims[:-1])} or {aims[-1]}."
+    return [Problem(here, f"is {by}, {reasons[by]}", fix)]
 
 
 def fit_devices(
