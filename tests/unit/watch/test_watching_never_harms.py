@@ -378,7 +378,7 @@ def test_a_squeue_that_fails_hangs_or_is_missing_is_no_answer(
 
 
 def test_of_an_endless_answer_whole_lines_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scalewise.watch.jobs.MOST_BYTES", len(QUEUED) + 60)
+    monkeypatch.setattr("scalewise.watch.jobs.MOST_BYTES", len(QUEUED) + 1 + QUEUED.index("ity"))
     squeue(tmp_path, monkeypatch, f"exec yes '{QUEUED}'")
 
     assert query_slurm() == {"41": QueuedJob(state="PENDING", starts=1795789628, reason="Priority")}
