@@ -157,7 +157,7 @@ def _program(run: RunDefinition, settings: ProgramSettings, site: SiteLaunch) ->
     variables = {"PYTHONUNBUFFERED": "1"}
     if run.accelerator == "cpu":
         variables["CUDA_VISIBLE_DEVICES"] = ""
-    elif not site.slurm and not site.visible_devices:
+    elif not site.slurm:
         gpus = ",".join(map(str, range(shape.devices_per_node)))
         variables["CUDA_VISIBLE_DEVICES"] = _shell(f'"${{CUDA_VISIBLE_DEVICES:-{gpus}}}"')
     if site.network_interface is not None and shape.nodes > 1:
