@@ -36,7 +36,12 @@ def answered(
     folder: Path, law: Law, trainings: int = 8, **slurm: Any
 ) -> tuple[PlantedStudy, dict[str, Any], dict[int, dict[str, str]]]:
     """Return a study with its answer on splits and the rows of splits.csv by device count."""
-    site: dict[str, Any] = {"accelerator": "cuda", "devices_per_node": 4, "cpus_per_node": 32, "max_nodes": 16}
+    site: dict[str, Any] = {
+        "accelerator": "cuda",
+        "devices_per_node": 4,
+        "cpus_per_node": 32,
+        "max_nodes": 16,
+    }
     if slurm:
         site["slurm"] = slurm
     study = PlantedStudy(folder, STUDY.replace("{trainings}", str(trainings)), law.speed, site)
@@ -112,6 +117,10 @@ def test_the_answer_is_in_the_report_and_on_the_card(tmp_path: Path) -> None:
     assert answer["sentences"][0].startswith("8 trainings on 8 GPUs: all at once on 1 GPU each finish in ")
     assert "one after another on 8 GPUs in " in answer["sentences"][0]
     assert all(sentence in page for sentence in answer["sentences"])
+    traces = json.loads((study.folder / "figures/traces.json").read_text(encoding="utf-8"))["splits"]
+    assert traces["message"] == ""
+    (drawn,) = traces["traces"]
+    assert drawn["x"] == [1, 2, 4, 8]
 
 
 def test_one_training_has_nothing_to_split(tmp_path: Path) -> None:

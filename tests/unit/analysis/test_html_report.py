@@ -140,7 +140,7 @@ def test_the_file_needs_nothing_else(section: MakeSection) -> None:
             assert (attrs.get(key) or "#").startswith(("data:", "#")), (tag, key)
     assert "@import" not in html
     assert "url(" not in html
-    assert figures(page) == [name for name in FIGURES if name != "prediction"]
+    assert figures(page) == [name for name in FIGURES if name not in {"prediction", "splits"}]
     for name in figures(page):
         assert f">{name}<" in html
 
@@ -296,7 +296,9 @@ def whole(section: MakeSection) -> ExperimentResults:
         },
         **{name: list(runs[name]) for name in [*STEP, "wall_seconds", "fingerprint"]},
     )
-    return replace(study, decision={**study.decision, "repeats": ["d8: 2 more repeats were asked for."]})
+    splits = {"best": 1, "sentences": ["8 trainings on 16 devices: two at a time on 8 devices each."]}
+    repeats = ["d8: 2 more repeats were asked for."]
+    return replace(study, decision={**study.decision, "repeats": repeats, "splits": splits})
 
 
 STEP = [
@@ -403,7 +405,7 @@ def test_figures_with_nothing_of_their_own_to_show_are_left_out(whole: Results, 
 
     assert named(whole) == list(FIGURES)
     without = section(time_to_accuracy_seconds=None, epochs_to_accuracy=None)
-    assert set(FIGURES) - set(named(without)) == {"prediction", "efficiencies"}
+    assert set(FIGURES) - set(named(without)) == {"prediction", "efficiencies", "splits"}
 
 
 def test_learning_curves_are_the_first_figures_of_a_study_that_sweeps_cpus_and_of_no_other(

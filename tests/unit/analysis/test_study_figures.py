@@ -64,12 +64,12 @@ def test_figures_are_files_of_text_and_shapes_and_equal_data_make_equal_ones(
 ) -> None:
     first, second = (draw(runs, make_epochs(runs), tmp_path / "new" / name) for name in ("one", "two"))
     assert first.keys() == FILES
-    assert len(FILES) == 19
+    assert len(FILES) == 21
     assert [name for name in FILES if first[name] != second[name]] == []
     for name in FILES - {"traces.json"}:
         content = first[name]
         assert content.startswith(b"%PDF" if name.endswith("pdf") else b"<svg"), name
-        assert len(content) > (2500 if "prediction" not in name else 500), name
+        assert len(content) > (2500 if name.split(".")[0] not in {"prediction", "splits"} else 500), name
         if name.endswith("svg"):
             assert b"<text" in content, name
             assert b"<image" not in content, name
@@ -337,7 +337,8 @@ def test_without_a_completed_run_every_figure_says_so(
     monkeypatch.setattr(Figure, "savefig", note)
     runs = make_runs({(ALONE, 1): ["failed"], (ALONE, 2): ["not run yet"]})
     assert draw(runs, make_epochs(runs), tmp_path).keys() == FILES
-    said = [name + (": nothing was predicted" if name == "prediction" else NO_RUN) for name in FIGURES]
+    others = {"prediction": ": nothing was predicted", "splits": ": no trainings were planned"}
+    said = [name + others.get(name, NO_RUN) for name in FIGURES]
     assert [{text} for text in said] == saved
 
 

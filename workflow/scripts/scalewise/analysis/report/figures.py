@@ -97,6 +97,10 @@ def _no_prediction(results: ExperimentResults) -> str:
     return "nothing was predicted" if results.prediction is None or results.prediction.empty else ""
 
 
+def _no_split(results: ExperimentResults) -> str:
+    return "" if (results.decision.get("splits") or {}).get("best") else "no trainings were planned"
+
+
 def _no_epoch(results: ExperimentResults) -> str:
     if "epoch" in results.epochs and len(results.epochs):
         return ""
@@ -146,6 +150,17 @@ FIGURES: dict[str, Figure] = {
             results.relative, None if results.to_target else results.min_efficiency, results.expected
         ),
         sentence=_lazy("figure_sentences.efficiency"),
+    ),
+    "splits": Figure(
+        title="Several trainings at a time",
+        caption="Time until all trainings are done against the devices of each, with the number that runs "
+        "at a time. Lower is sooner. Bars are 95 % intervals. Waits in the queue are not included.",
+        unknown="is the time until several trainings are done",
+        compares=True,
+        missing=_no_split,
+        drawing=lambda results: _lazy("split_figure.splits")(results.decision["splits"], results.series),
+        sentence=lambda results: (results.decision.get("splits") or {"sentences": [""]})["sentences"][0],
+        is_left_out=lambda results: bool(_no_split(results)),
     ),
     "step": Figure(
         title="Where the time of a step goes",
