@@ -126,7 +126,7 @@ class Comparison(TypedDict):
 
     Args:
         experiments: The experiment on each partition, in order: its name, a key of ``Plan.experiments``.
-        definition: Prices and their unit, as canonical JSON.
+        definition: Prices, their unit, and the device counts that a partition cannot have, as canonical JSON.
     """
 
     title: str

@@ -114,7 +114,7 @@ class _Writer:
             for place, point in self.points.points.items()
             if point.misses
         ]
-        not_compared = [*excluded, *self.points.not_compared.values()]
+        not_compared = [*excluded, *self.points.not_compared.values(), *self.points.left_out]
         if not self.deciding:
             reason = "none allowed" if self.points.points else "none measured"
             if self.points.candidates and self.found.by:

@@ -64,7 +64,9 @@ def compare_partitions(
                 conditions=json.loads(conditions),
             )
         )
-    found = answer(collect_points(studies, terms["unit"]), studies[0].experiment.spec.decision.by)
+    found = answer(
+        collect_points(studies, terms["unit"], terms["left_out"]), studies[0].experiment.spec.decision.by
+    )
     write_comparison(folder.name, found, folder)
     return found
 

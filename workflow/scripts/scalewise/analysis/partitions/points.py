@@ -194,6 +194,7 @@ class PartitionPoints:
         min_gain: Least difference that is worth having, a fraction.
         noun: Name of a device.
         unit: Unit of costs.
+        left_out: Sentences on device counts that a partition cannot have.
     """
 
     studies: Mapping[str, PartitionStudy]
@@ -203,6 +204,7 @@ class PartitionPoints:
     min_gain: float
     noun: str
     unit: CostUnit
+    left_out: Sequence[str] = ()
     _ratios: dict[tuple[Aim, Place, Place], Ratio | None] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -260,7 +262,9 @@ def options_of(spec: AnyExperiment) -> dict[str, Options]:
     return {series_name(each): each for each in points_by_series(spec)}
 
 
-def collect_points(studies: Sequence[PartitionStudy], unit: CostUnit = "price") -> PartitionPoints:
+def collect_points(
+    studies: Sequence[PartitionStudy], unit: CostUnit = "price", left_out: Sequence[str] = ()
+) -> PartitionPoints:
     """Return the points of an experiment on all of its partitions.
 
     Only series that train the same as the first one of the configuration are compared.
@@ -268,6 +272,7 @@ def collect_points(studies: Sequence[PartitionStudy], unit: CostUnit = "price") 
     Args:
         studies: The experiment on each partition, one or more.
         unit: Unit of the studies' prices. Without any price, costs are device-hours.
+        left_out: Sentences on device counts that a partition cannot have.
     """
     if all(study.price is None for study in studies):
         studies, unit = [replace(study, price=1.0) for study in studies], "device-hours"
@@ -290,6 +295,7 @@ def collect_points(studies: Sequence[PartitionStudy], unit: CostUnit = "price") 
         min_gain=first.spec.decision.min_gain,
         noun=first.noun,
         unit=unit,
+        left_out=left_out,
     )
 
 

@@ -96,7 +96,11 @@ def make_comparison(planned: Sequence[PlannedExperiment]) -> Comparison:
         "description": first.experiment.description,
         "experiments": {each.site.partition: each.name for each in planned},
         "definition": canonical_json(
-            {"unit": "price" if has_prices else "billing", "prices": prices if has_prices else weights}
+            {
+                "unit": "price" if has_prices else "billing",
+                "prices": prices if has_prices else weights,
+                "left_out": [sentence for each in planned for sentence in each.left_out],
+            }
         ),
     }
 
