@@ -84,6 +84,7 @@ def test_an_answer_that_rests_on_a_busy_machine_is_not_clear_and_says_so_first(
     assert (card.certainty, card.reason) == ("Doubtful", "It rests on disturbed runs.")
     assert not found.decision.clear
     first = found.decision.cautions[0]
+    assert first.startswith("The answer rests on 3 disturbed runs: ")
     assert "d1.r1 (other processes took 30 % of the CPUs), d1.r2 (other processes took 90 % of" in first
     assert "and 1 more, in runs.csv" in first
     assert found.runs["outcome"].eq("completed").all()

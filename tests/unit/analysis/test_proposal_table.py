@@ -159,7 +159,7 @@ def test_latex_is_balanced_and_escaped(written: Path) -> None:
     unescaped = re.sub(r"\\[\\&%$#_{}]", "", body)
     assert unescaped.count("{") == unescaped.count("}")
     assert not re.search(r"[%#$_^]", unescaped)
-    for name in ("document", "table", "tabular", "figure"):
+    for name in ("document", "table", "tabular", "center"):
         assert body.count(f"\\begin{{{name}}}") == body.count(f"\\end{{{name}}}") > 0
     assert body.isascii()
     assert set(re.findall(r"\\usepackage(?:\[.*?\])?\{(\w+)\}", body)) == {

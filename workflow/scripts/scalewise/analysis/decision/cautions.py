@@ -240,7 +240,8 @@ def of_disturbed(planned: pd.DataFrame, *, on_slurm: bool) -> Iterator[Caution]:
     whole_nodes = " (`slurm.exclusive: true` in the site file requests whole nodes)" if on_slurm else ""
     again = f"delete their folders and run the same command on a quiet machine{whole_nodes}."
     if len(used):
-        yield DISTURBED, f"The answer rests on disturbed runs: {named_runs(used)}. For a clear answer {again}"
+        runs = count_devices(int(used["n_disturbed"].sum()), "disturbed run")
+        yield DISTURBED, f"The answer rests on {runs}: {named_runs(used)}. For a clear answer {again}"
     if len(apart):
         yield LEFT_OUT, f"Disturbed runs are set apart: {named_runs(apart)}. To replace them {again}"
 

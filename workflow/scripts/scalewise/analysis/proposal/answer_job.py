@@ -77,15 +77,16 @@ def time_limit(row: pd.Series, planned_minutes: int) -> TimeLimit:
             "the time of the study's jobs: no whole run was measured, so set what a whole run needs",
         )
     walls = int(row["wall_n"])
-    spread = ""
+    spread, took = "", "1 run took"
     if walls > 1:
+        took = f"{walls} runs took on average"
         bounds = (duration_text(row[f"wall_seconds{bound}"]) for bound in ("_low", "_high"))
-        spread = f", 95 % interval {' to '.join(bounds)}"
+        spread = f" (95 % interval {' to '.join(bounds)})"
     seconds = row["wall_seconds_next"]
     return TimeLimit(
         math.ceil(seconds * (1 + MARGIN) / 60) + START_UP_MINUTES,
-        f"a run took {duration_text(row['wall_seconds'])} (n = {walls}{spread}), one more at most "
-        f"{duration_text(seconds)} with 95 % confidence; {percent(MARGIN, 0)} and {START_UP_MINUTES} min are "
+        f"{took} {duration_text(row['wall_seconds'])}{spread}; one more takes at most "
+        f"{duration_text(seconds)} (95 % confidence); {percent(MARGIN, 0)} and {START_UP_MINUTES} min are "
         "added",
     )
 

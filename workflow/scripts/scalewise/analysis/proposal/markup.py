@@ -66,7 +66,7 @@ Block = Heading | Paragraph | Grid | Table | Picture
 
 def to_markdown(title: str, blocks: Iterable[Block]) -> str:
     """Write a text as Markdown."""
-    parts, pictures = [f"# {title}"], 0
+    parts, pictures = [f"# {markdown_text(title)}"], 0
     for block in blocks:
         pictures += isinstance(block, Picture)
         parts.append(_markdown(block, pictures))
@@ -93,7 +93,9 @@ def to_latex(title: str, blocks: Iterable[Block]) -> str:
 def latex_text(text: str) -> str:
     """Return a text in which LaTeX reads no command."""
     plain = "".join(_PLAIN.get(character, character) for character in text.replace("`", ""))
-    return re.sub(r"[&%$#_{}~^\\]", lambda found: _SPECIAL[found[0]], plain)
+    escaped = re.sub(r"[&%$#_{}~^\\]", lambda found: _SPECIAL[found[0]], plain)
+    # an option's two hyphens are no dash
+    return re.sub(r"(?<![\w-])--(?=\w)", "-{}-", escaped)
 
 
 def markdown_text(text: str) -> str:
@@ -109,7 +111,7 @@ def _markdown(block: Block, number: int) -> str:
         number: Number of the last figure.
     """
     if isinstance(block, Heading):
-        return f"## {block.text}"
+        return f"## {markdown_text(block.text)}"
     if isinstance(block, Paragraph):
         return f"**{GAP}: {block.text}**" if block.is_gap else markdown_text(block.text)
     if isinstance(block, Grid):
@@ -150,12 +152,14 @@ def _latex(block: Block) -> str:
         return "\n".join(
             [
                 rf"Figure~\ref{{fig:{block.name}}} shows the {latex_text(block.subject)}.",
-                r"\begin{figure}[!htb]",
-                r"  \centering",
-                rf"  \includegraphics{{figures/{block.name}.pdf}}",
-                rf"  \caption{{{caption}}}",
+                # no float: it stays below its heading
+                r"\begin{center}",
+                r"  \refstepcounter{figure}",
                 rf"  \label{{fig:{block.name}}}",
-                r"\end{figure}",
+                rf"  \includegraphics{{figures/{block.name}.pdf}}",
+                "",
+                rf"  Figure~\thefigure: {caption}",
+                r"\end{center}",
             ]
         )
     return _latex_table(block)

@@ -160,7 +160,7 @@ def _machine(study: Study) -> Text:
         of_slurm = f"{len(jobs)} of {len(study.runs)} runs were jobs of Slurm"
         of_jobs = f"{of_slurm}, each a separate job ({_shortened(names)})."
     return _said(
-        f"Every row was measured on {measured}, on the hosts {hosts}.",
+        f"Every row was measured on {measured}, on the host{'s' if ',' in hosts else ''} {hosts}.",
         f"CPU: {cpu}." if cpu and not on_cpus else "",
         f"The runs were made from {days} (UTC)." if days else "",
         of_jobs,
