@@ -64,6 +64,24 @@ def train_inputs(wildcards):
     return TRAININGS[wildcards.experiment, wildcards.run]["inputs"]
 
 
+def sisters_before(wildcards):
+    """Return the rounds before one, and the runs before it, of the same experiment on the other partitions."""
+    found = []
+    for name in sisters_of(PLAN, wildcards.experiment):
+        planned, before = STUDY.experiments[name], int(wildcards.round)
+        judged = list(judged_rounds(checkpoints.judge_round.get, name, before=before))
+        found += [
+            f"results/{name}/repeats/round{number}.json"
+            for number in required_rounds(planned.experiment, judged)
+            if number < before
+        ]
+        found += [
+            f"results/{name}/runs/{run}/summary.json"
+            for run in planned.requested_run_names(judged)
+        ]
+    return found
+
+
 wildcard_constraints:
     round="[1-9][0-9]*",
     experiment="[A-Za-z0-9][A-Za-z0-9_-]*(@[A-Za-z0-9_-]+)?",

@@ -5,24 +5,6 @@
 #      repeats/round{round}.json of an experiment whose next runs follow from earlier ones
 
 
-def sisters_before(wildcards):
-    """Return the rounds before one, and the runs before it, of the same experiment on the other partitions."""
-    found = []
-    for name in sisters_of(PLAN, wildcards.experiment):
-        planned, before = STUDY.experiments[name], int(wildcards.round)
-        judged = list(judged_rounds(checkpoints.judge_round.get, name, before=before))
-        found += [
-            f"results/{name}/repeats/round{number}.json"
-            for number in required_rounds(planned.experiment, judged)
-            if number < before
-        ]
-        found += [
-            f"results/{name}/runs/{run}/summary.json"
-            for run in planned.requested_run_names(judged)
-        ]
-    return found
-
-
 checkpoint judge_round:
     input:
         rounds=lambda wc: expand(
