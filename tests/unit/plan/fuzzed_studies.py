@@ -29,6 +29,8 @@ NAMES = ["digits", "a", "A", "b-1", "x" * 100, "z_9"]
 DATASETS = ["digits", "mnist", "cifar100", "synthetic-1x6x7-3classes-6000samples", "synthetic-3x64x64"]
 MODELS = ["linear", "digits_cnn", "mnist_cnn", "resnet18", "wrn-10-1", "transformer-1M"]
 WORDS: dict[str, list[str]] = {
+    "qos": ["normal", "a b"],
+    "name": ["gputest", "a b"],
     "dataset": DATASETS,
     "model": MODELS,
     "longest_walltime": ["24:00:00", "0:30:00", "2-00:00:00", "1:30", "0", "99:99:99:99"],
@@ -193,6 +195,8 @@ def _studies(odd: int) -> SearchStrategy[Config]:
         if not odd and draw(st.booleans()):
             experiments[names[0]]["partitions"] = "all"
         for keys in (defaults, *experiments.values()):
+            if not odd:
+                _make_plausible(keys)
             if not odd and ("budget" in keys or isinstance(keys.get("devices"), dict)):
                 # at random, hardly any choice is one
                 keys["devices"] = draw(st.sampled_from(CHOICES))
@@ -202,6 +206,17 @@ def _studies(odd: int) -> SearchStrategy[Config]:
         return {"defaults": defaults, "experiments": experiments}
 
     return study()
+
+
+def _make_plausible(keys: Config) -> None:
+    """Remove keys that need others, which are there by chance only."""
+    if keys.get("partitions") != "all":
+        keys.pop("partitions", None)
+        if isinstance(decision := keys.get("decision"), dict):
+            decision.pop("by", None)
+    # how long a training is must be known, and entries to exclude must be among the others
+    for key in ("trainings", "exclude"):
+        keys.pop(key, None)
 
 
 def _sites(odd: int) -> SearchStrategy[Config]:
@@ -219,8 +234,24 @@ def _sites(odd: int) -> SearchStrategy[Config]:
             facts.pop("default_partition", None)
             facts["partitions"] = {
                 name: words.mapping(draw, {"$ref": "#/$defs/PartitionFacts"}, 3) or {"max_nodes": 2}
-                for name in draw(st.lists(st.sampled_from(WORDS["partitions"]), unique=True, max_size=2))
+                for name in draw(
+                    st.lists(
+                        st.sampled_from(WORDS["partitions"]),
+                        unique=True,
+                        min_size=draw(st.sampled_from([0, 1, 1, 1])),
+                        max_size=2,
+                    )
+                )
             }
+            for keys in facts["partitions"].values():
+                if "devices_per_node" in keys:
+                    # most of the counts fill nodes of so many
+                    keys["devices_per_node"] = draw(st.sampled_from([2, 4, 8]))
+                keys.pop("cpus_per_node", None)
+            for keys in (facts, *facts["partitions"].values()):
+                # the costs of all partitions have one unit, and a job's GPUs are Slurm's choice
+                for key in ("price_per_device_hour", "billing_per_device_hour", "visible_devices"):
+                    keys.pop(key, None)
             if facts["partitions"]:
                 facts["default_partition"] = next(iter(facts["partitions"]))
             else:
