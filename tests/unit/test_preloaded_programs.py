@@ -42,7 +42,7 @@ def waiting(preloaded_python: Path, tmp_path: Path) -> Iterator[subprocess.Popen
     (tmp_path / "sitecustomize.py").touch()
     ranks = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     environment = os.environ | ranks | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(tmp_path)}
-    command = [preloaded_python, PLANTED, tmp_path, "4", "2=1"]
+    command: list[str | Path] = [preloaded_python, PLANTED, tmp_path, "4", "2=1"]
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
     # itself, and its fork
     wait_until(lambda: len(forks(tmp_path)) == 2, "there is no fork")
