@@ -221,8 +221,8 @@ class ExperimentKeys(StrictModel):
     )
     partitions: Annotated[list[str], Field(min_length=1)] | Literal["all"] | None = Field(
         None,
-        description="Partitions of the site to compare, such as [a100, h200], or all. Each is a study of its "
-        "own, with its own baseline. Default: the site's default partition. Changing it reruns nothing.",
+        description="Partitions of the site to compare, such as [a100, h200], or all. Each is a separate "
+        "study with a baseline. Default: the site's default partition. Changing it reruns nothing.",
     )
     budget: Budget | None = Field(
         None,
