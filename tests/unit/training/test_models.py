@@ -439,7 +439,7 @@ def test_a_transformer_that_its_head_alone_would_outgrow_is_refused_with_both_nu
     assert "Request about as many, or more." in message
 
 
-FULL, REST = 3, 2
+FULL, REST, OTHER = 5, 3, 4
 
 
 @dataclass
@@ -469,6 +469,14 @@ def nothing_compiled_yet(one_rank: None) -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("nothing_compiled_yet")
 @every_model
+def test_a_model_is_compiled_in_one_piece(name: str) -> None:
+    image = torch.Size([1, 8, 8])
+    torch.compile(build(name, image, 10), fullgraph=True, backend=Counted())(torch.randn(FULL, *image))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("nothing_compiled_yet")
+@pytest.mark.parametrize("name", ["digits_cnn", "mnist_cnn"])
 def test_the_whole_network_is_compiled_once_for_each_size_of_a_batch(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -483,10 +491,11 @@ def test_the_whole_network_is_compiled_once_for_each_size_of_a_batch(
     settings = Settings(dataset="digits", model=name, compile=True)
     parallel_model = ParallelModel.build(network, blocks(network), settings, torch.device("cpu"))
     found: list[int] = []
-    # an epoch of two batches and what is left, twice; then gradients that are not exchanged
-    for size in (FULL, FULL, REST, FULL, FULL, REST, FULL):
+    # an epoch of two batches and what is left, twice; then gradients that are not exchanged, and a third size
+    for size in (FULL, FULL, REST, FULL, FULL, REST, FULL, OTHER):
         with parallel_model.gradient_sync(now=len(found) < 6):
             parallel_model.compiled(torch.randn(size, *image)).sum().backward()
         found.append(counted.operations)
     assert found[0] == found[1] == whole.operations
-    assert found[2:] == [2 * whole.operations] * 5
+    assert found[2:7] == [2 * whole.operations] * 5
+    assert found[7] == 3 * whole.operations

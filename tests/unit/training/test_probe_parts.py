@@ -220,7 +220,7 @@ def test_modules_that_an_earlier_run_left_in_a_cache_are_none_of_the_programs(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hugging-face"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for place in (".", "hugging-face", "hugging-face/modules/metrics", "cache/torch/hub"):
+    for place in (".", "hugging-face", "hugging-face/modules/metrics", "cache/torch/hub", "linked"):
         source = tmp_path / place / "module.py"
         source.parent.mkdir(parents=True, exist_ok=True)
         source.touch()
@@ -228,12 +228,16 @@ def test_modules_that_an_earlier_run_left_in_a_cache_are_none_of_the_programs(
         module = ModuleType(f"module of {place}")
         module.__file__ = str(source)
         monkeypatch.setitem(sys.modules, module.__name__, module)
+    link = tmp_path / "hugging-face" / "modules" / "link.py"
+    link.symlink_to(source)
+    monkeypatch.setattr(module, "__file__", str(link))
 
     found = {Path(path) for path in imported_files([], time.time())}
 
     assert {path.relative_to(tmp_path).as_posix() for path in found if path.is_relative_to(tmp_path)} == {
         "module.py",
         "hugging-face/module.py",
+        "linked/module.py",
     }
 
 
