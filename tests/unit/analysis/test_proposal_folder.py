@@ -186,9 +186,12 @@ def test_a_demand_on_projects_of_other_sizes_is_said_not_to_apply(
 
 def test_the_rule_next_to_a_requirement_says_that_it_is_apart_from_it(tmp_path: Path) -> None:
     made = planted_results(tmp_path)
-    card = {**made.decision["card"], "rule": "No criterion is given: the largest speedup x efficiency."}
+    card = {
+        **made.decision["card"],
+        "rule": "The decision has no criterion: the largest speedup x efficiency.",
+    }
     made = replace(made, decision={**made.decision, "card": card})
     text = (write(tmp_path, spec_of("csc-roihu"), made) / "proposal.md").read_text(encoding="utf-8")
 
     assert "Our rule, apart from the requirement, by" in text
-    assert "No criterion is given" not in text
+    assert "The decision has no criterion" not in text

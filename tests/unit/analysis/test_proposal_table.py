@@ -165,6 +165,7 @@ def test_latex_is_balanced_and_escaped(written: Path) -> None:
     assert set(re.findall(r"\\usepackage(?:\[.*?\])?\{(\w+)\}", body)) == {
         "fontenc",
         "geometry",
+        "array",
         "booktabs",
         "graphicx",
     }

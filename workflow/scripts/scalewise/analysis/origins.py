@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 
 from scalewise.analysis.analysis_spec import DIFFERED, EQUAL_IN_SERIES, HELD_EQUAL, NOT_KNOWN, PROGRAM_FACTS
 from scalewise.analysis.comparison.comparable_runs import held_equal
@@ -59,7 +60,7 @@ def distinct_origins(tables: Tables, spec: AnyExperiment) -> dict[str, list[str]
     if origins:
         first = min(origin.started_at for origin in origins)
         last = max(origin.ended_at for origin in origins)
-        found["measured (UTC)"] = [f"{first} to {last}"]
+        found["measured (UTC)"] = [" to ".join(map(_to_the_second, (first, last)))]
     if excluded := _counted(f"{why}: {steps}" for run in tables.excluded for why, steps in run.items()):
         found["steps that are not measured"] = excluded
     if isinstance(spec, ProgramExperiment):
@@ -125,6 +126,11 @@ def _settings(spec: AnyExperiment) -> str:
         # the words of its command line stand by themselves
         shown |= {"arguments": None, "program": None}
     return ", ".join(f"{key} {value}" for key, value in shown.items() if value not in (None, [], {}))
+
+
+def _to_the_second(time: str) -> str:
+    """A time in UTC, as people write it."""
+    return f"{datetime.fromisoformat(time).astimezone(UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def _distinct(values: Iterable[str]) -> list[str]:

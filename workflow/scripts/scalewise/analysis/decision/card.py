@@ -159,7 +159,7 @@ def card_without_point(verdict: str, reason: str = "") -> Card:
     return Card(verdict=verdict, reason=reason)
 
 
-NO_CRITERION = "No criterion is given: "
+NO_CRITERION = "The decision has no criterion: "
 """Beginning of a rule without criteria."""
 
 

@@ -80,10 +80,13 @@ def to_latex(title: str, blocks: Iterable[Block]) -> str:
         r"\documentclass[a4paper]{article}",
         r"\usepackage[T1]{fontenc}",
         r"\usepackage[margin=25mm]{geometry}",
+        r"\usepackage{array}",
         r"\usepackage{booktabs}",
         r"\usepackage{graphicx}",
         r"\setlength{\parindent}{0pt}",
         r"\setlength{\parskip}{6pt}",
+        "% room for addresses, which have no hyphens",
+        r"\setlength{\emergencystretch}{3em}",
         r"\begin{document}",
         rf"\section*{{{latex_text(title)}}}",
     ]
@@ -146,7 +149,7 @@ def _latex(block: Block) -> str:
         return (rf"\textbf{{{GAP}: {text}}}" if block.is_gap else text) + "\n"
     if isinstance(block, Grid):
         rows = [_latex_row(row) for row in block.rows[1:]]
-        return "\n".join(["{\\centering\\small", *_tabular(block.rows[0], rows), r"\par}", ""])
+        return "\n".join(["{\\centering\\small", *_tabular(block.rows[0], rows, LINES), r"\par}", ""])
     if isinstance(block, Picture):
         caption = latex_text(block.caption)
         return "\n".join(
@@ -156,8 +159,8 @@ def _latex(block: Block) -> str:
                 r"\begin{center}",
                 r"  \refstepcounter{figure}",
                 rf"  \label{{fig:{block.name}}}",
-                rf"  \includegraphics{{figures/{block.name}.pdf}}",
-                "",
+                # no page ends between a figure and its caption
+                rf"  \includegraphics{{figures/{block.name}.pdf}}\\*[6pt]",
                 rf"  Figure~\thefigure: {caption}",
                 r"\end{center}",
             ]
@@ -189,9 +192,13 @@ def _latex_table(table: Table) -> str:
     )
 
 
-def _tabular(head: Sequence[str], rows: Sequence[str]) -> list[str]:
+LINES = r">{\raggedright\arraybackslash}p{36mm}"
+"""Column of texts that may take several lines, such as titles."""
+
+
+def _tabular(head: Sequence[str], rows: Sequence[str], first: str = "r") -> list[str]:
     return [
-        rf"  \begin{{tabular}}{{{'r' * len(head)}}}",
+        rf"  \begin{{tabular}}{{{first}{'r' * (len(head) - 1)}}}",
         r"    \toprule",
         *(f"    {_latex_row(line)}" for line in _headings(head)),
         r"    \midrule",
