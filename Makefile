@@ -18,7 +18,7 @@ export PATH := $(BIN):$(PATH)
 ONE_STUDY := tests/workflow/test_dry_run.py::test_shipped_study_shows_its_plan_and_starts_nothing \
   tests/workflow/test_study.py::test_every_promised_file_is_there
 
-.PHONY: help setup run check test reliability nightly gpu lint bench generated slurm-packages chromium slurm-lab clean
+.PHONY: help setup run check test reliability nightly gpu lint bench generated golden slurm-packages chromium slurm-lab clean
 
 help:
 	@echo "make setup    install what a study needs into .venv, and nothing else"
@@ -34,6 +34,7 @@ help:
 	@echo "make gpu      what only a GPU can show: tests and benchmark in under 14 minutes; writes docs/gpu.md"
 	@echo "make bench    measure speed against plain PyTorch, torchvision and Snakemake; writes docs/speed.md"
 	@echo "make generated  write what is generated: JSON Schemas, the table of keys, figure captions"
+	@echo "make golden   write the texts that tests compare word for word again, and print what differs"
 	@echo "make clean    remove the virtual environment; results stay"
 
 setup: $(VENV)/run.installed
@@ -65,6 +66,9 @@ nightly: $(VENV)/dev.installed slurm-packages chromium
 # a machine with a GPU may have no network: nothing is installed, and where there is no .venv its own python is taken
 gpu:
 	@$(PYTHON) -m benchmarks.on_gpu --write
+
+golden: $(VENV)/dev.installed
+	SCALEWISE_UPDATE_SNAPSHOTS=1 pytest -q $$(grep -rl --include='test_*.py' '^from tests.golden import' tests)
 
 slurm-lab: $(VENV)/dev.installed slurm-packages
 	python tests/slurm/lab.py up

@@ -1,4 +1,4 @@
-"""Texts that tests keep in files and compare word for word."""
+"""Texts that tests keep in files and compare word for word; `make golden` writes all of them again."""
 
 from __future__ import annotations
 

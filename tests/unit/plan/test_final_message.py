@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.golden import compare
 from tests.planted_records import leave_failure
 from tests.small_runs import definition
 
@@ -52,60 +53,35 @@ STRONG = card(
 )  # fmt: skip
 
 
-def test_the_card_stands_in_80_columns_with_three_cautions(tmp_path: Path) -> None:
-    lines = answered(tmp_path, STRONG, card(NAME, "Use 12 CPU processes with a-long-series.")).splitlines()
-    first = lines.index("strong: Use 4 GPUs. [likely]")
-    assert NAME in lines[:first]
-    assert lines[first : first + 4] == [
-        "strong: Use 4 GPUs. [likely]",
-        "  A reason.",
-        "  Speed to target  3.40x              (3.32 to 3.48)  of 1 GPU",
-        "  Cost of a run    9.75 device-hours",
-    ]
-    assert "  Next count  8 GPUs would be 4.80x." in lines
-    assert lines[lines.index("  To do       Set the repeats to 5.") + 1] == "              repeats: 5"
-    assert "  Caution     Second." in lines
-    assert "  1 more in the report." in lines
-    assert max(map(len, lines[:-1])) <= 80
+CPUS = {"per_device": 4, "sentences": ["Use 4 CPUs per GPU.", "Fewer are slower."]}
+CHOICE = {
+    "measured": [1, 8, 12],
+    "unmeasured": [{"devices": 2}, {"devices": 4}],
+    "no_result": [16],
+    "spent_device_hours": 3.1,
+    "full_grid_device_hours": 14.2,
+    "other_answer": 0.03,
+}
+ANSWERS: dict[str, list[dict[str, Any]]] = {
+    "one answer": [STRONG | {"cpus": CPUS, "choice": CHOICE}],
+    "all cautions are shown": [STRONG | {"cautions": ["First.", "Second.", "Third."]}],
+    "several answers": [STRONG | {"cautions": []}, card("weak", "No answer yet.")],
+    "a long name": [card("strong", "Use 4 GPUs."), card(NAME, "Use 12 CPU processes with a-long-series.")],
+}
+WORDS = Path(__file__).with_name("final_messages.txt")
 
 
-def test_the_cpus_per_device_are_a_line_of_the_card(tmp_path: Path) -> None:
-    cpus = {"per_device": 4, "sentences": ["Use 4 CPUs per GPU.", "Fewer are slower."]}
-    line = "  CPUs        Use 4 CPUs per GPU. Fewer are slower."
-    assert line in answered(tmp_path, STRONG | {"cpus": cpus})
-    assert answered(tmp_path, STRONG | {"cpus": None}) == answered(tmp_path, STRONG)
+def test_answers_are_shown_in_80_columns_as_they_are_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = {name: answered(tmp_path, *answers) for name, answers in ANSWERS.items()}
 
-
-def test_what_a_choice_of_counts_saved_is_a_line_of_the_card(tmp_path: Path) -> None:
-    choice = {
-        "measured": [1, 8, 12],
-        "unmeasured": [{"devices": 2}, {"devices": 4}],
-        "no_result": [16],
-        "spent_device_hours": 3.1,
-        "full_grid_device_hours": 14.2,
-        "other_answer": 0.03,
-    }
-    assert (
-        "  Spent       3.10 of about 14.2 device-hours, 22 %: 3 of 6 device counts were\n"
-        "              measured, another has a chance of 3 %.\n"
-    ) in answered(tmp_path, STRONG | {"choice": choice})
-
-
-def test_the_report_is_named_last_and_several_answers_begin_with_a_table(tmp_path: Path) -> None:
-    lines = answered(tmp_path, STRONG, card("weak", "No answer yet.")).splitlines()
-    assert lines[:3] == [
-        "Experiment  How sure  Answer",
-        "strong      likely    Use 4 GPUs.",
-        "weak        open      No answer yet.",
-    ]
-    assert lines[-2:] == ["weak: No answer yet.", f"Report: {tmp_path / 'report.html'}"]
-
-
-@pytest.mark.parametrize("cautions", [[], ["First."], ["First.", "Second.", "Third."]])
-def test_cautions_that_are_all_shown_are_not_called_more(tmp_path: Path, cautions: list[str]) -> None:
-    text = answered(tmp_path, STRONG | {"cautions": cautions})
-    assert text.count("Caution ") == len(cautions)
-    assert "in the report" not in text
+    for text in shown.values():
+        *lines, last = text.splitlines()
+        assert max(map(len, lines)) <= 80
+        assert last == f"Report: {tmp_path / 'report.html'}"
+    blocks = [f"# {name}\n\n{text.replace(str(tmp_path), 'RESULTS')}\n" for name, text in shown.items()]
+    compare(WORDS, "\n".join(blocks), __file__, capsys)
 
 
 def test_only_a_report_that_this_command_made_is_announced(tmp_path: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.golden import compare
 from tests.small_runs import preflight
 from tests.stand_ins import stand_ins
 
@@ -100,14 +103,9 @@ def programs(programs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_site_that_is_right_is_ok_in_every_line(programs: Path) -> None:
-    assert list(map(str, ask(programs))) == [
-        "ok      commands of slurm 22.05.8",
-        "ok      account proj123",
-        "ok      QoS high",
-        "ok      partition gpu, jobs up to 1-00:00:00",
-        "ok      4 nodes with 16 CPUs, 240000 MB and gpu:4 or more; the largest run takes 2",
-        "ok      Slurm takes the largest job (2x4); it would start at 2026-11-21T04:20:00",
-    ]
+    lines = lines_of(ask(programs))
+
+    assert (len(lines["ok"]), lines["bad"], lines["unknown"]) == (6, [], [])
 
 
 def test_one_machine_has_no_scheduler_to_ask(programs: Path) -> None:
@@ -142,188 +140,158 @@ def of_partition(limit: str = "1-00:00:00", state: str = "UP", config: str = "Mi
     return f"case \"$*\" in *config*) echo '{config}';; *) echo '{partition}';; esac"
 
 
-@pytest.mark.parametrize(
-    ("facts", "answers", "line"),
-    [
-        # accounting keeps names in small letters
-        ({"account": "Proj123"}, {}, "account Proj123"),
-        ({"account": None}, {}, "account left to Slurm; yours are proj123, proj456"),
-        ({"partition": None}, {}, "partition left to Slurm"),
-        ({"reservation": "course"}, {}, "reservation course"),
-        (
-            {"partition": None, "test_partition": {"name": "gpu", **SHORT}},
-            {},
-            "partition gpu, jobs up to 1-00:00:00",
-        ),
-        (
-            {"gpu_type": "a100"},
-            {},
-            "3 nodes with 16 CPUs, 240000 MB and gpu:a100:4 or more; the largest run takes 2",
-        ),
-        (
-            {"longest_minutes": 30},
-            {"scontrol": of_partition("00:30:00")},
-            "partition gpu, jobs up to 00:30:00",
-        ),
-        (
-            {"longest_minutes": 10**6},
-            {"scontrol": of_partition("UNLIMITED")},
-            "partition gpu, jobs up to UNLIMITED",
-        ),
-    ],
-    ids=str,
-)
-def test_what_the_cluster_has_is_ok(
-    programs: Path, facts: dict[str, Any], answers: dict[str, str], line: str
-) -> None:
-    lines = lines_of(ask(programs, answers, **facts))
+@dataclass(frozen=True)
+class Case:
+    """A site and its cluster, and the one line of the preflight that is about what differs from a sound one.
 
-    assert line in lines["ok"]
-    assert lines["bad"] == []
+    Args:
+        name: In the kept words.
+        state: Of the line.
+        names: Parts of the line, in their order.
+        facts: Of the site.
+        answers: Of Slurm's commands, in place of the usual ones.
+        refuses: The input of the catalogue of reliability that it is.
+    """
+
+    name: str
+    state: str
+    names: tuple[str, ...]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    answers: Mapping[str, str | None] = field(default_factory=dict)
+    refuses: str = ""
 
 
-FOUND = "3 with 64 CPUs, 257000 MB, gpu:a100:4(S:0-1),nvme:1; 1 with 64+ CPUs, 257000+ MB, gpu:h100:4(S:0-1)"
-NODES = (
-    f"nodes have {{}}, and the largest run takes 2. There are: {FOUND}. Correct devices_per_node, "
-    "cpus_per_node, memory_gb_per_node or gpu_type in the site file."
-)
-refuses = pytest.mark.refuses
+def with_facts(name: str, state: str, *names: str, refuses: str = "", **facts: Any) -> Case:
+    return Case(name, state, names, facts=facts, refuses=refuses)
 
 
-def too_long(limit: str, minutes: int) -> str:
-    return (
-        f"partition gpu ends jobs after {limit}, and the longest requests {minutes} minutes. "
-        f'Set slurm.longest_walltime to "{limit}": longer runs then take several jobs.'
-    )
+def with_answers(name: str, state: str, *names: str, refuses: str = "", **answers: str | None) -> Case:
+    return Case(name, state, names, answers=answers, refuses=refuses)
 
 
-@pytest.mark.parametrize(
-    ("facts", "answers", "line"),
-    [
-        pytest.param(
-            {"account": "proj789"},
-            {},
-            "account proj789 is not yours. Set slurm.account to one of yours. Known: proj123, proj456.",
-            marks=refuses("slurm: unknown account"),
-        ),
-        pytest.param(
-            {"account": "proj456"},
-            {},
-            "QoS high is not open to your account. Set slurm.qos to one of them. Known: normal.",
-            marks=refuses("slurm: unknown qos"),
-        ),
-        pytest.param(
-            # each of several is looked at
-            {"partition": "gpu,gpus"},
-            {},
-            "partition gpus does not exist. Set slurm.partition to one of them. Known: cpu, gpu.",
-            marks=refuses("slurm: unknown partition"),
-        ),
+def with_limit(limit: str, minutes: int, state: str, *names: str) -> Case:
+    facts, answers = {"longest_minutes": minutes}, {"scontrol": of_partition(limit)}
+    refuses = "slurm: walltime over the limit" if state == "bad" else ""
+    return Case(f"{minutes} minutes of {limit}", state, names, facts, answers, refuses)
+
+
+TEST = {"name": "gpu", **SHORT}
+CASES = [
+    # accounting keeps names in small letters
+    with_facts("an account in capitals", "ok", "account Proj123", account="Proj123"),
+    with_facts("no account", "ok", "account left to Slurm", "proj123, proj456", account=None),
+    with_facts("no partition", "ok", "partition left to Slurm", partition=None),
+    with_facts("a reservation", "ok", "reservation course", reservation="course"),
+    with_facts("a test partition", "ok", "partition gpu", "1-00:00:00", partition=None, test_partition=TEST),
+    with_facts("a GPU type", "ok", "3 nodes", "gpu:a100:4", "takes 2", gpu_type="a100"),
+    with_limit("00:30:00", 30, "ok", "partition gpu", "00:30:00"),
+    with_limit("UNLIMITED", 10**6, "ok", "partition gpu", "UNLIMITED"),
+    with_limit("00:30:00", 31, "bad", "gpu", "00:30:00", "31 minutes", 'longest_walltime to "00:30:00"'),
+    with_limit("1-12:00:00", 36 * 60 + 1, "bad", "gpu", "2161 minutes", 'longest_walltime to "1-12:00:00"'),
+    with_facts(
+        *("an unknown account", "bad", "proj789", "slurm.account", "proj123, proj456"),
+        account="proj789",
+        refuses="slurm: unknown account",
+    ),
+    with_facts(
+        *("a QOS of another account", "bad", "high", "slurm.qos", "normal"),
+        account="proj456",
+        refuses="slurm: unknown qos",
+    ),
+    # each of several is looked at
+    with_facts(
+        *("an unknown partition", "bad", "gpus", "slurm.partition", "cpu, gpu"),
+        partition="gpu,gpus",
+        refuses="slurm: unknown partition",
+    ),
+    *(
+        with_answers(
+            f"a partition that is {state}", "bad", f"gpu is {state}", scontrol=of_partition(state=state)
+        )
+        for state in ("DOWN", "DRAIN", "INACTIVE")
+    ),
+    with_facts(
+        *("an unknown test partition", "bad", "gputest", "slurm.test_partition.name", "cpu, gpu"),
+        test_partition=TEST | {"name": "gputest"},
+    ),
+    with_facts(
         *(
-            ({}, {"scontrol": of_partition(state=state)}, f"partition gpu is {state}. Wait, or use another.")
-            for state in ("DOWN", "DRAIN", "INACTIVE")
+            "a test partition with less time",
+            "bad",
+            "gpu",
+            "1-00:00:00",
+            "2880",
+            "test_partition.longest_walltime",
         ),
-        *(
-            pytest.param(
-                {"longest_minutes": minutes},
-                {"scontrol": of_partition(limit)},
-                too_long(limit, minutes),
-                marks=refuses("slurm: walltime over the limit"),
-            )
-            for limit, minutes in (("00:30:00", 31), ("1-12:00:00", 36 * 60 + 1))
-        ),
-        (
-            {"test_partition": {"name": "gputest", **SHORT}},
-            {},
-            "partition gputest does not exist. Set slurm.test_partition.name to one of them. "
-            "Known: cpu, gpu.",
-        ),
-        (
-            {"test_partition": {"name": "gpu", **SHORT, "longest_walltime": "48:00:00"}},
-            {},
-            "partition gpu ends jobs after 1-00:00:00, and the site file states 2880 minutes. Set "
-            'slurm.test_partition.longest_walltime to "1-00:00:00".',
-        ),
-        (
-            {"reservation": "cours"},
-            {},
-            "reservation cours does not exist now. Correct or remove slurm.reservation.",
-        ),
-        ({"gpu_type": "v100"}, {}, f"0 {NODES.format('16 CPUs, 240000 MB and gpu:v100:4')}"),
-        ({"gpu_type": "h100"}, {}, f"1 {NODES.format('16 CPUs, 240000 MB and gpu:h100:4')}"),
-        ({"memory_mb": 257001}, {}, f"0 {NODES.format('16 CPUs, 257001 MB and gpu:4')}"),
-        (
-            {},
-            {"sbatch": REFUSES},
-            "Slurm refuses the largest job: Requested node configuration is not available sbatch: error: "
-            "Batch job submission failed. The request was: sbatch --account=proj123 --partition=gpu "
-            "--nodes=2 --gres=gpu:4. Correct the site file.",
-        ),
-    ],
-    ids=str,
-)
-def test_what_the_cluster_does_not_have_is_answered_with_what_there_is(
-    programs: Path,
-    facts: dict[str, Any],
-    answers: dict[str, str],
-    line: str,
-    record_property: Callable[[str, object], None],
-) -> None:
-    assert lines_of(ask(programs, answers, **facts))["bad"] == [line]
-    record_property("message", f"NOT OK  {line}")
+        test_partition=TEST | {"longest_walltime": "48:00:00"},
+    ),
+    with_facts("an unknown reservation", "bad", "cours", "slurm.reservation", reservation="cours"),
+    with_facts(
+        "an unknown GPU type", "bad", "0 nodes", "gpu:v100:4", "takes 2", "gpu:a100:4", gpu_type="v100"
+    ),
+    with_facts("too few of a GPU type", "bad", "1 nodes", "gpu:h100:4", "takes 2", gpu_type="h100"),
+    with_facts("more memory than there is", "bad", "0 nodes", "257001 MB", "257000 MB", memory_mb=257001),
+    with_answers(
+        "a job that Slurm refuses", "bad", "configuration is not available", "--gres=gpu:4", sbatch=REFUSES
+    ),
+    # what cannot be looked up is no mistake
+    with_answers(
+        "accounting without the user", "unknown", "account and QoS", "names no account", sacctmgr="exit 0"
+    ),
+    with_answers(
+        *("no accounting", "unknown", "account and QoS", "not running a supported"),
+        sacctmgr="echo 'You are not running a supported accounting_storage plugin' >&2; exit 1",
+    ),
+    with_answers("no sacctmgr", "unknown", "account and QoS", "No such file", "'sacctmgr'", sacctmgr=None),
+    with_answers(
+        "accounting without QOS", "unknown", "QoS high", "none of yours", sacctmgr="echo 'proj123|'"
+    ),
+    with_answers(
+        *("no controller", "unknown", "partition's nodes", "Unable to contact"),
+        sinfo="echo 'slurm_load_partitions: Unable to contact' >&2; exit 1",
+    ),
+    with_answers(
+        *("jobs that are forgotten soon", "unknown", "10 s", "MinJobAge", "snakemake may look"),
+        scontrol=of_partition(config="MinJobAge               = 10 sec"),
+    ),
+    with_answers("no MinJobAge", "unknown", "MinJobAge", scontrol=of_partition(config="MaxArraySize = 1001")),
+    with_facts(
+        *("facts that were not found", "unknown", "network_interface", "internet", "did not find"),
+        not_found=["network_interface", "internet"],
+    ),
+]
+WORDS = Path(__file__).with_name("preflight_lines.txt")
 
 
 @pytest.mark.parametrize(
-    ("answers", "begin", "reason"),
+    "case",
     [
-        (
-            {"sacctmgr": "exit 0"},
-            "account and QoS could not be looked up (",
-            "accounting names no account of yours",
-        ),
-        (
-            {"sacctmgr": "echo 'You are not running a supported accounting_storage plugin' >&2; exit 1"},
-            "account and QoS could not be looked up (",
-            "You are not running a supported accounting_storage plugin",
-        ),
-        (
-            {"sacctmgr": None},
-            "account and QoS could not be looked up (",
-            "No such file or directory: 'sacctmgr'",
-        ),
-        ({"sacctmgr": "echo 'proj123|'"}, "QoS high: accounting lists none of yours", ""),
-        (
-            {"sinfo": "echo 'slurm_load_partitions: Unable to contact' >&2; exit 1"},
-            "the partition's nodes could not be looked up (",
-            "slurm_load_partitions: Unable to contact",
-        ),
-        (
-            {"scontrol": of_partition(config="MinJobAge               = 10 sec")},
-            "Slurm forgets jobs 10 s after their end (MinJobAge)",
-            "snakemake may look",
-        ),
-        ({"scontrol": of_partition(config="MaxArraySize = 1001")}, "MinJobAge could not be looked up", ""),
+        pytest.param(case, id=case.name, marks=[pytest.mark.refuses(case.refuses)] if case.refuses else [])
+        for case in CASES
     ],
-    ids=str,
 )
-def test_what_cannot_be_looked_up_is_no_mistake(
-    programs: Path, answers: dict[str, str | None], begin: str, reason: str
+def test_what_the_cluster_has_is_ok_what_it_lacks_is_bad_and_what_cannot_be_looked_up_is_unknown(
+    case: Case, programs: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    lines = lines_of(ask(programs, answers))
+    lines = lines_of(ask(programs, case.answers, **case.facts))
 
-    (line,) = lines["unknown"]
-    assert line.startswith(begin)
-    assert reason in line
-    assert lines["bad"] == []
+    named = re.compile(".*".join(map(re.escape, case.names)), re.DOTALL)
+    assert named.search("\n".join(lines[case.state]))
+    assert len(lines["bad"]) == (case.state == "bad")
+    for line in lines["bad"]:
+        record_property("message", f"NOT OK  {line}")
 
 
-def test_facts_that_the_site_command_did_not_find_are_named(programs: Path) -> None:
-    lines = lines_of(ask(programs, not_found=["network_interface", "internet"]))["unknown"]
-
-    assert [line.split(". ")[0] for line in lines] == [
-        "network_interface: the site command did not find it",
-        "internet: the site command did not find it",
-    ]
+def test_each_line_has_the_words_that_are_kept(programs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of each case those that a sound site has not."""
+    sound = list(map(str, ask(programs)))
+    parts = ["# a site that is right", *sound]
+    for case in CASES:
+        for command in ANSWERS:
+            (programs / command).unlink(missing_ok=True)
+        lines = [str(finding) for finding in ask(programs, case.answers, **case.facts)]
+        parts += [f"\n# {case.name}", *(line for line in lines if line not in sound)]
+    compare(WORDS, "\n".join(parts) + "\n", __file__, capsys)
 
 
 @pytest.mark.parametrize(
