@@ -35,7 +35,7 @@ STREAMS = {
 SECOND_CLUSTER = {"test_faults.py", "test_lab.py", "test_resumption.py", "test_slow_link.py"}
 """Half of the tests on a cluster: they have one of their own, and wait while the others compute."""
 
-APART_ON_A_GPU = {"test_killed_ranks.py", "test_memory_on_a_gpu.py", "test_resume_to_the_bit.py"}
+APART_ON_A_GPU = {"test_memory_on_a_gpu.py", "test_resume_to_the_bit.py"}
 """Files whose trainings run beside others on a GPU: none of them asks how fast."""
 
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)

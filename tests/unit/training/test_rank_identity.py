@@ -1,8 +1,9 @@
-"""A rank knows who it is and how to find the others, or says what is missing."""
+"""A rank knows who it is, how to find the others, and which versions it runs, or says what is missing."""
 
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from scalewise.ranks.distributed.devices import claim_device
 from scalewise.ranks.distributed.identity import Identity, check_place, identify, node_rank, tasks_on_node
 from scalewise.ranks.distributed.network_interface import Interface, choose_interface, interface_addresses
 from scalewise.ranks.distributed.process_group import open_store
-from scalewise.ranks.monitoring.environments import commit, merge_environments
+from scalewise.ranks.monitoring.environments import commit, merge_environments, source_version
 from scalewise.ranks.monitoring.sensors import driver_version
 from scalewise.records import Environment, utc_now
 
@@ -391,3 +392,38 @@ def test_a_rank_that_nobody_waits_for_is_not_taken_for_the_cause(rank_files: Ran
     assert cause is not None
     assert cause.is_secondary
     assert rank_files.never_started(2) == [0]
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=Test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(
+        ["git", *identity, *arguments], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    """An entry script in a checkout with one commit."""
+    folder = tmp_path / "checkout" / "workflow" / "scripts"
+    folder.mkdir(parents=True)
+    script = folder / "train.py"
+    script.write_text("print()\n")
+    git(folder, "init", "--quiet")
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "--message", "First")
+    return script
+
+
+def test_a_checkout_is_its_commit_whatever_its_tag_and_dirty_once_a_file_has_changed(script: Path) -> None:
+    commit = git(script.parent, "rev-parse", "HEAD")
+    assert re.fullmatch("[0-9a-f]{40}", commit)
+    assert source_version(script.parent) == commit
+    git(script.parent, "tag", "--annotate", "--message", "First", "v1.0")
+    assert source_version(script.parent) == commit
+    script.write_text("print('changed')\n")
+    assert source_version(script.parent) == f"{commit}-dirty"
+
+
+def test_a_folder_that_is_no_checkout_has_no_version(tmp_path: Path) -> None:
+    assert source_version(tmp_path) == ""
