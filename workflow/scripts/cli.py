@@ -150,13 +150,18 @@ def check_site(options: argparse.Namespace) -> int:
     return 0
 
 
-def hello(options: argparse.Namespace) -> None:
+def hello(options: argparse.Namespace) -> int:
     """Start the ranks of the largest run where a training would start, and write their findings."""
+    from scalewise.execution.machine_lock import MachineBusyError
     from scalewise.execution.preflight_job import run_hello_job
 
     # hello@a100.json is of a partition, hello.json of a site without any
     partition = options.output.stem.partition("@")[2]
-    run_hello_job(_plan(options)["sites"][partition], options.log, options.output)
+    try:
+        run_hello_job(_plan(options)["sites"][partition], options.log, options.output)
+    except MachineBusyError as error:
+        return _fail(error)
+    return 0
 
 
 def conclude_preflight(options: argparse.Namespace) -> int:

@@ -253,6 +253,19 @@ def test_gpu_types_of_one_partition_are_compared_on_request(programs: Path, tmp_
     assert "left out" not in (tmp_path / "site.yaml").read_text(encoding="utf-8")
 
 
+def test_features_that_no_constraint_can_tell_apart_are_left_to_the_user(
+    programs: Path, tmp_path: Path
+) -> None:
+    cluster = dict(CLUSTERS["compared-by-features-23.11"])
+    # a job that requires a100 may also get the nodes with a100 and hbm80g
+    cluster["nodes"] = [line.replace("gpua40", "a100") for line in cluster["nodes"]]
+
+    facts = written_facts(cluster, programs, tmp_path, "--gpu-type", "all")
+
+    assert "partitions" not in facts
+    assert "constraint" in facts["not_found"]
+
+
 def test_each_partition_is_paid_by_an_account_that_may_use_it(programs: Path, tmp_path: Path) -> None:
     accounts = {"associations": ["old|gpu_a100|normal|normal", "new|gpu_h100|normal|normal"]}
     cluster = CLUSTERS["several-partitions-24.05"] | accounts

@@ -21,6 +21,7 @@ from tests.unit.plan.conftest import Load, Refuse
 from tests.unit.plan.refusals import built_in, refusals, site_of
 from tests.workflow.login_node import filled_in
 
+import scalewise.plan.config.site as site_model
 from scalewise.plan.catalog.datasets import CHECKSUMS_VARIABLE, MIRROR_VARIABLE
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.site import Proxies, Site, SiteFile, resolve_site
@@ -105,6 +106,46 @@ def test_without_that_variable_the_device_files_are_counted(monkeypatch: pytest.
     assert site.accelerator == ("cuda" if several else "cpu")
     assert site.devices_per_node == (len(present) if several else 8)
     assert site.unused_gpus == (0 if several else len(present))
+
+
+@pytest.mark.parametrize(
+    ("installed", "chosen", "said"),
+    [
+        pytest.param(
+            2,
+            [0, 2],
+            "is [0, 2], but this machine has 2 GPUs, numbered from 0. Use 0 to 1.",
+            id="one too many",
+        ),
+        pytest.param(
+            1, [1], "is [1], but this machine has 1 GPU, numbered from 0. Use 0.", id="counted from 1"
+        ),
+        pytest.param(2, [1, 0], "", id="all"),
+        # a login node, or a system that shows its GPUs in another way: the preflight finds out
+        pytest.param(0, [5], "", id="no device files"),
+    ],
+)
+def test_visible_devices_are_compared_with_the_machines_device_files(
+    installed: int,
+    chosen: list[int],
+    said: str,
+    refuse: Refuse,
+    load: Load,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = tmp_path / "dev"
+    files.mkdir()
+    for name in ("nvidiactl", "nvidia-uvm", *(f"nvidia{number}" for number in range(installed))):
+        (files / name).touch()
+    monkeypatch.setattr(site_model, "DEVICE_FILES", files)
+    site = f"accelerator: cuda\ncpus_per_node: 8\nvisible_devices: {chosen}\n"
+
+    if said:
+        (line,) = refuse(built_in("devices: [1]"), site)
+        assert line.endswith(f"site.yaml:3: visible_devices {said}")
+    else:
+        assert load(built_in("devices: [1]"), site).site.devices_per_node == len(chosen)
 
 
 def test_everything_that_the_executor_plugin_forbids_is_refused_beforehand() -> None:

@@ -8,14 +8,17 @@ from __future__ import annotations
 import socket
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from urllib.request import Request, urlopen
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from scalewise.execution.failure_reason import failure_reason
+from scalewise.execution.machine_lock import MACHINE_WAIT_SECONDS, machine_lock
 from scalewise.execution.rank_files import ATTEMPT, RankFiles
 from scalewise.execution.rank_processes import command_for, rank_setup_for
+from scalewise.execution.run_log import say
 from scalewise.execution.supervisor import RankGroup, supervise
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.jobs.launch import SiteLaunch
@@ -72,10 +75,15 @@ class PreflightReport(BaseModel):
 def run_hello_job(site_plan: SitePlan, log: Path, output: Path) -> None:
     """Start the ranks of the largest shape on a site or partition, and write what they found.
 
+    Without Slurm it waits until no other job of Scalewise uses the machine.
+
     Args:
         site_plan: The site's part of the plan.
         log: Receives what the ranks print.
         output: Receives ``Findings``, also if the ranks ended without a result.
+
+    Raises:
+        MachineBusyError: Another job has used this machine for a day.
     """
     preflight, limits = Preflight.model_validate(site_plan["preflight"]), site_plan["hello"]["limits"]
     shape, site = preflight.shape, SiteLaunch.model_validate(site_plan["launch"])
@@ -94,7 +102,10 @@ def run_hello_job(site_plan: SitePlan, log: Path, output: Path) -> None:
         limit_seconds=limits["limit_seconds"],
         fix="Look for what is slow in the log: imports, the container, the network.",
     )
-    ended = supervise(rank_group)
+    # partitions of one machine take turns, and no training is measured while ranks start next to it
+    machine = nullcontext() if site.slurm else machine_lock(MACHINE_WAIT_SECONDS, say)
+    with machine:
+        ended = supervise(rank_group)
     report = rank_files.folder / RANK_REPORT
     if ended.code == 0 and report.exists():
         rank_reports = PreflightReport.model_validate_json(report.read_text(encoding="utf-8"))

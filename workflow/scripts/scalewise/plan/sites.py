@@ -60,7 +60,7 @@ def _resolved(values: Mapping[str, Any], problems: list[Problem]) -> Sites | Non
         problems += _check_default(facts)
         problems += check_facts(facts)
         return None if problems else Sites(resolve_site(facts))
-    problems += _check_default(facts)
+    problems += [*_check_default(facts), *_check_names(list(facts.partitions))]
     sites, shared = {}, []
     for name in facts.partitions:
         merged = facts_of_partition(values, name)
@@ -135,6 +135,15 @@ def _check_default(facts: SiteFile) -> Iterator[Problem]:
     elif default is not None and default not in names:
         text = f"is {default!r}, which is not among the partitions"
         yield Problem(("default_partition",), text, did_you_mean(default, names))
+
+
+def _check_names(names: Sequence[str]) -> Iterator[Problem]:
+    """Refuse partitions whose results have one folder on a file system that ignores case."""
+    spellings: dict[str, str] = {}
+    for name in names:
+        if (first := spellings.setdefault(name.lower(), name)) != name:
+            text = f"differs from {first} only by case, and some file systems ignore case"
+            yield Problem(("partitions", name), text, "Rename one of the two.")
 
 
 def _check_costs(partitions: Mapping[str, SiteFile]) -> Iterator[Problem]:

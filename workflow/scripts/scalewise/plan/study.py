@@ -545,7 +545,8 @@ def _check_budget(planned: Sequence[PlannedExperiment]) -> Iterator[Problem]:
         first += [(run.shape, each.site.billed_devices(run.shape)) for run in runs]
         if each.is_predicted:
             hours += most_device_hours(each.runs, each.projected, each.site)
-    yield from check_budget(("experiments", planned[0].key), planned[0].experiment, first, hours)
+    place = ("experiments", planned[0].key)
+    yield from check_budget(place, planned[0].experiment, first, hours, len(planned))
 
 
 def _sound_counts(devices: object) -> list[int | str]:

@@ -9,7 +9,7 @@ from scalewise.plan.config.experiment import AnyExperiment
 from scalewise.plan.config.program import AnySettings
 from scalewise.plan.config.settings import LauncherName
 from scalewise.plan.config.shape import Shape, count_devices
-from scalewise.plan.config.site import AUTO_KEYS, Site, SiteFile
+from scalewise.plan.config.site import AUTO_KEYS, Site, SiteFile, installed_gpus
 from scalewise.plan.config.slurm import Slurm
 from scalewise.plan.runs.allocation import LEAST_SECONDS, trained_seconds
 
@@ -84,6 +84,9 @@ def _check_visible_devices(facts: SiteFile, devices: Sequence[int]) -> Iterator[
         yield Problem(here, f"is {devices}, but accelerator is cpu", fix)
     elif len(set(devices)) < len(devices):
         yield Problem(here, f"is {devices}, in which a GPU is repeated", "Name each once.")
+    elif 0 < (gpus := installed_gpus()) <= max(devices):
+        text = f"is {devices}, but this machine has {count_devices(gpus, 'GPU')}, numbered from 0"
+        yield Problem(here, text, f"Use 0 to {gpus - 1}." if gpus > 1 else "Use 0.")
     elif facts.devices_per_node not in ("auto", len(devices)):
         yield Problem(
             ("devices_per_node",),

@@ -73,6 +73,7 @@ def check_budget(
     experiment: AnyExperiment,
     first: Sequence[tuple[Shape, int]],
     prediction_hours: float,
+    partitions: int = 1,
 ) -> Iterator[Problem]:
     """Refuse a budget that does not cover the first runs at their full runtime.
 
@@ -81,6 +82,7 @@ def check_budget(
         experiment: An experiment that chooses its device counts.
         first: The shape of each run of the first round, and the devices that it is billed for.
         prediction_hours: Device-hours that the measurements for its prediction may take.
+        partitions: Number of partitions that share the budget; the runs are those of all of them.
     """
     budget = experiment.budget
     if budget is None:
@@ -90,8 +92,10 @@ def check_budget(
     if budget.device_hours >= needed_hours:
         return
     fewest = sorted({shape.world_size for shape, _ in first})
+    of_all = f" for {partitions} partitions together" if partitions > 1 else ""
     text = (
-        f"is {budget.device_hours:g}, but the first {len(first)} runs, on {counts_listed(fewest, 'device')}, "
+        f"is {budget.device_hours:g}{of_all}, but the first {len(first)} runs, on "
+        f"{counts_listed(fewest, 'device')}, "
         f"may take {hours_per_minute * experiment.runtime_minutes:.3g} device-hours by runtime_minutes "
         f"({experiment.runtime_minutes})"
     )

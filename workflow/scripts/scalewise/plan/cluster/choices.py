@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from scalewise.plan.cluster.reported import Association, Cluster, Node, Partition, is_part_of_gpu
@@ -42,6 +42,8 @@ class Choice:
         nodes: Nodes of that kind.
         others: Nodes of the partition of other kinds, which no choice describes.
         features: Sets of features that name different GPUs among these nodes, with their numbers of nodes.
+        constraint: The set of features that these nodes have, such as ``a100&hbm80g``, if only that
+            distinguishes their GPUs from others of the type; else empty.
         test_partition: A partition of short jobs on the same kind of node; None without one.
     """
 
@@ -55,13 +57,19 @@ class Choice:
     others: Sequence[Node] = ()
     features: Sequence[str] = ()
     test_partition: Partition | None = None
+    constraint: str = ""
 
     def nodes_in(self, cluster: Cluster, partition: Partition) -> list[Node]:
         """Return the nodes of the chosen kind that a partition has."""
         nodes = cluster.nodes_of(partition.name)
         if self.gpu_type is None:
             return [node for node in nodes if node.cpus == self.devices]
-        return [node for node in nodes if node.gpus.get(self.gpu_type) == self.devices]
+        return [
+            node
+            for node in nodes
+            if node.gpus.get(self.gpu_type) == self.devices
+            and (not self.constraint or gpu_features(node) == self.constraint)
+        ]
 
 
 def choose(
@@ -84,7 +92,7 @@ def choose(
     chosen = _partitions(cluster, partitions)
     several = len(chosen) > 1 or _means_all(cluster, partitions)
     kinds = [(each, kind) for each in chosen for kind in _kinds(cluster, each, gpu_types, several=several)]
-    missing = [name for name in gpu_types if name != ALL and name not in {kind for _, kind in kinds}]
+    missing = [name for name in gpu_types if name != ALL and name not in {kind.gpu_type for _, kind in kinds}]
     if missing and len(chosen) > 1:
         known = {kind for each in chosen for node in cluster.nodes_of(each.name) for kind in node.gpus}
         raise ChoiceError(
@@ -104,8 +112,21 @@ def choose(
     ]
 
 
-def _choice(cluster: Cluster, chosen: Partition, account: str | None, gpu_type: str | None) -> Choice:
-    kind, devices, nodes, others = _nodes(cluster, chosen, gpu_type)
+@dataclass(frozen=True)
+class _Kind:
+    """GPUs of a partition that are described separately.
+
+    Args:
+        gpu_type: Their type in Slurm; None for the only one of the partition.
+        constraint: Features that only their nodes have; empty if the type is enough.
+    """
+
+    gpu_type: str | None = None
+    constraint: str = ""
+
+
+def _choice(cluster: Cluster, chosen: Partition, account: str | None, kind: _Kind) -> Choice:
+    gpu_type, devices, nodes, others = _nodes(cluster, chosen, kind)
     accounts = _accounts_of(cluster, chosen)
     association = _account(cluster, chosen, accounts, account)
     return Choice(
@@ -113,12 +134,13 @@ def _choice(cluster: Cluster, chosen: Partition, account: str | None, gpu_type: 
         accounts,
         association,
         _qos(chosen, association),
-        kind,
+        gpu_type,
         devices,
         nodes,
         others,
-        _gpu_features(nodes) if kind is not None else (),
-        _test_partition(cluster, chosen, nodes),
+        _features_in_words(nodes) if gpu_type is not None else (),
+        _test_partition(cluster, chosen, nodes, kind.constraint),
+        kind.constraint,
     )
 
 
@@ -263,7 +285,9 @@ def walltime(seconds: int | None) -> str:
     return f"{days}-{clock}" if days else clock
 
 
-def _test_partition(cluster: Cluster, chosen: Partition, nodes: Sequence[Node]) -> Partition | None:
+def _test_partition(
+    cluster: Cluster, chosen: Partition, nodes: Sequence[Node], constraint: str
+) -> Partition | None:
     """Return the partition of the shortest jobs that has some of these nodes, or others like them."""
     accounts = cluster.accounts
     kinds = {(tuple(sorted(node.gpus.items())), node.cpus) for node in nodes}
@@ -277,7 +301,9 @@ def _test_partition(cluster: Cluster, chosen: Partition, nodes: Sequence[Node]) 
         and not each.refusal(accounts)
         and not each.gives_way
         and any(
-            (tuple(sorted(node.gpus.items())), node.cpus) in kinds for node in cluster.nodes_of(each.name)
+            (tuple(sorted(node.gpus.items())), node.cpus) in kinds
+            and (not constraint or gpu_features(node) == constraint)
+            for node in cluster.nodes_of(each.name)
         )
     ]
     return min(short, key=lambda pair: pair[0])[1] if short else None
@@ -351,7 +377,7 @@ def _accounts(cluster: Cluster, allowed: Sequence[str]) -> str:
 
 
 def _nodes(
-    cluster: Cluster, partition: Partition, gpu_type: str | None
+    cluster: Cluster, partition: Partition, wanted: _Kind
 ) -> tuple[str | None, int, list[Node], list[Node]]:
     """Return the GPU type, the devices of a node, the nodes of that kind, and the others."""
     nodes = cluster.nodes_of(partition.name)
@@ -359,25 +385,26 @@ def _nodes(
         raise ChoiceError(f"partition {partition.name} has no nodes now. Choose another one.")
     types = Counter(kind for node in nodes for kind in node.gpus)
     if not types:
-        if gpu_type is not None:
+        if wanted.gpu_type is not None:
             raise ChoiceError(
                 f"partition {partition.name} has no GPUs that Slurm knows. Leave --gpu-type out, or choose "
                 "another one."
             )
         kind, of_node = None, [node.cpus for node in nodes]
     else:
-        kind = _gpu_type(partition, types, nodes, gpu_type)
-        of_node = [node.gpus.get(kind, 0) for node in nodes]
+        kind = _gpu_type(partition, types, nodes, wanted.gpu_type)
+        of_node = [
+            0 if wanted.constraint and gpu_features(node) != wanted.constraint else node.gpus.get(kind, 0)
+            for node in nodes
+        ]
     devices = Counter(number for number in of_node if number).most_common(1)[0][0]
     same = [node for node, number in zip(nodes, of_node, strict=True) if number == devices]
     rest = [node for node, number in zip(nodes, of_node, strict=True) if number != devices]
     return kind, devices, same, rest
 
 
-def _kinds(
-    cluster: Cluster, partition: Partition, gpu_types: Sequence[str], *, several: bool
-) -> list[str | None]:
-    """Return the GPU types of a partition that are described separately; None for its only one.
+def _kinds(cluster: Cluster, partition: Partition, gpu_types: Sequence[str], *, several: bool) -> list[_Kind]:
+    """Return the GPUs of a partition that are described separately.
 
     Args:
         cluster: Slurm's report.
@@ -385,16 +412,35 @@ def _kinds(
         gpu_types: The user's choice of types.
         several: Whether partitions are compared, and so all of their GPU types.
     """
-    types = dict.fromkeys(kind for node in cluster.nodes_of(partition.name) for kind in node.gpus)
+    nodes = cluster.nodes_of(partition.name)
+    types = dict.fromkeys(kind for node in nodes for kind in node.gpus)
     if list(gpu_types) == [ALL] or (several and not gpu_types):
         # a request that names no type may get any, so nodes without one are not compared with others
-        return [kind for kind in _whole(types) if kind] or list(types) or [None]
+        compared = [kind for kind in _whole(types) if kind] or list(types)
+        return [kind for each in compared for kind in _by_features(each, nodes)] or [_Kind()]
     for index, name in enumerate(gpu_types):
         if name in gpu_types[:index]:
             raise ChoiceError(f"GPU type {name} is listed twice. Name it once.")
     # with several partitions, each is described by those of the types that it has
     found = [name for name in gpu_types if name in types]
-    return [*(found if several and found else gpu_types)] or [None]
+    return [_Kind(name) for name in (found if several and found else gpu_types)] or [_Kind()]
+
+
+def _by_features(gpu_type: str, nodes: Sequence[Node]) -> list[_Kind]:
+    """Return a GPU type once for each set of features that names different GPUs of that type.
+
+    Slurm's constraint requires features and cannot exclude one: a set that is part of another set cannot be
+    requested without it. Its nodes are not described then, and neither are nodes without such a feature.
+    """
+    sets = dict.fromkeys(gpu_features(node) for node in nodes if gpu_type in node.gpus)
+    of_own = [
+        each
+        for each in sets
+        if each and not any(set(each.split("&")) < set(other.split("&")) for other in sets)
+    ]
+    if len(of_own) < 2:
+        return [_Kind(gpu_type)]
+    return [_Kind(gpu_type, each) for each in of_own]
 
 
 def _whole(types: Iterable[str]) -> list[str]:
@@ -425,14 +471,16 @@ def _gpu_type(partition: Partition, types: Counter[str], nodes: Sequence[Node], 
     return candidates[0]
 
 
-def _gpu_features(nodes: Sequence[Node]) -> list[str]:
+def gpu_features(node: Node) -> str:
+    """Return the features that name the GPUs of a node, as a constraint of Slurm; empty without any."""
+    return "&".join(sorted(each for each in node.features if _GPU_FEATURE.fullmatch(each)))
+
+
+def _features_in_words(nodes: Sequence[Node]) -> list[str]:
     """Return the features that name different GPUs among these nodes; empty if all have the same ones."""
-    sets = Counter(
-        tuple(sorted(each for each in node.features if _GPU_FEATURE.fullmatch(each))) for node in nodes
-    )
-    return list(_in_words(sets)) if len(sets) > 1 else []
-
-
-def _in_words(sets: Counter[tuple[str, ...]]) -> Iterator[str]:
-    for features, number in sets.most_common():
-        yield f"{'&'.join(features) or 'no such feature'} ({count_devices(number, 'node')})"
+    sets = Counter(map(gpu_features, nodes))
+    return [
+        f"{features or 'no such feature'} ({count_devices(number, 'node')})"
+        for features, number in sets.most_common()
+        if len(sets) > 1
+    ]

@@ -259,6 +259,9 @@ def _job(
     elif account is not None and account.qos:
         default = f"; without the key {account.default_qos}" if account.default_qos else ""
         text.slurm.comment(f"qos: one of {', '.join(account.qos)}{default} (sacctmgr show associations)")
+    if choice.constraint:
+        source = "ActiveFeatures (scontrol show node): other nodes of the partition have other GPUs"
+        text.slurm.add("constraint", choice.constraint, source)
     for features in choice.features[:1]:
         every = ", ".join(choice.features)
         text.slurm.comment(f"constraint: {features.partition(' ')[0]}  # these nodes differ: {every}")

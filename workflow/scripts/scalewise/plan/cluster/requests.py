@@ -50,9 +50,11 @@ def place(choice: Choice) -> list[str]:
     """Return the options of a job of one task in the chosen partition."""
     account = [] if choice.account is None else [f"--account={choice.account.account}"]
     qos = [] if choice.qos is None else [f"--qos={choice.qos}"]
+    constraint = [f"--constraint={choice.constraint}"] if choice.constraint else []
     return [
         *account,
         *qos,
+        *constraint,
         f"--partition={choice.partition.name}",
         "--nodes=1",
         "--ntasks-per-node=1",

@@ -109,7 +109,8 @@ def _names(choices: Sequence[Choice]) -> list[str]:
     names: list[str] = []
     for choice in choices:
         partition = choice.partition.name
-        name = f"{partition}-{choice.gpu_type}" if of_partition[partition] > 1 else partition
+        gpus = choice.constraint or choice.gpu_type
+        name = f"{partition}-{gpus}" if of_partition[partition] > 1 else partition
         name = re.sub(r"[^A-Za-z0-9_-]", "-", name).lstrip("_-")
         unique, number = name[:32], 1
         while unique in names:
@@ -144,10 +145,13 @@ def _shared(parts: Sequence[Facts]) -> Facts:
 
 
 def _bill(described: Sequence[Described], cluster: Cluster) -> None:
-    """Add the units that a device costs to each partition, if they are known of all."""
+    """Add the units that a device costs to each partition, if they are known of all.
+
+    They are facts of the site: partitions of equal costs share the line, and ``slurm:`` has no such key.
+    """
     if not any(each.choice.partition.weights for each in described):
         for each in described:
-            each.slurm.comment("no billing_per_device_hour: no TRESBillingWeights (scontrol show partition)")
+            each.site.comment("no billing_per_device_hour: no TRESBillingWeights (scontrol show partition)")
         return
     units = [units_per_device(each, cluster) for each in described]
     unknown = [each.choice.partition for each, found in zip(described, units, strict=True) if found is None]
@@ -155,13 +159,13 @@ def _bill(described: Sequence[Described], cluster: Cluster) -> None:
         weights = each.choice.partition.weights
         source = f"TRESBillingWeights={weights}" if weights else "no TRESBillingWeights: one unit a CPU"
         if unknown or found is None:
-            each.slurm.comment(
+            each.site.comment(
                 f"no billing_per_device_hour: {unknown[0].name} has weights of other resources "
                 f"(TRESBillingWeights={unknown[0].weights}). Here {source}"
             )
         else:
             rule = f"; {billing_rule(cluster)}" if "," in weights else ""
-            each.slurm.add("billing_per_device_hour", _rounded(found), f"{source}{rule}")
+            each.site.add("billing_per_device_hour", _rounded(found), f"{source}{rule}")
     if unknown:
         described[0].remarks.append(
             f"The costs of these partitions are unknown: {unknown[0].name} bills other resources, too "

@@ -27,11 +27,14 @@ NOT_FOUND: dict[NotFound, str] = {
     "account": "Ask the site for your account, and set slurm.account",
     "memory_gb_per_node": "Set what jobs may request, or slurm.memory to none",
     "gpu_request": "Set slurm.gpu_request and slurm.gpu_type as in a job script of the site",
-    "constraint": "Set slurm.constraint to one of them, or runs on different GPUs are compared",
+    "constraint": "Set slurm.constraint to one of them, or runs on different GPUs are compared. "
+    "`--gpu-type all` in the site command describes each",
     "network_interface": "Set it if the preflight's job shows a faster one",
     "internet": "The preflight's job tries it. A program that downloads while it trains needs it",
 }
 """Advice on each fact that the site command may not find."""
+
+DEVICE_FILES = Path("/dev")
 
 # CUDA stops reading the variable at the first entry that names no device
 _GPU_ENTRY = re.compile(r"\d+|(GPU|MIG)-.+")
@@ -374,5 +377,9 @@ def visible_gpus() -> int:
     if chosen is not None:
         entries = itertools.takewhile(_GPU_ENTRY.fullmatch, chosen.replace(" ", "").split(","))
         return sum(1 for _ in entries)
-    devices = Path("/dev")
-    return sum(1 for path in devices.glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name))
+    return installed_gpus()
+
+
+def installed_gpus() -> int:
+    """Count the device files of NVIDIA GPUs; 0 also if this system shows its GPUs in another way."""
+    return sum(1 for path in DEVICE_FILES.glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name))

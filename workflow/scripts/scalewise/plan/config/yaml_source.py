@@ -231,6 +231,9 @@ def no_value(place: Place) -> Problem:
         return Problem(
             place, "is empty", f"Indent its keys below it, or write `{place[1]}: {{}}` to use defaults only."
         )
+    if len(place) == 2 and place[0] == "partitions":
+        fix = f"Indent its facts below it, or write `{place[1]}: {{}}` if it has only those of the site."
+        return Problem(place, "is empty", fix)
     if place[-3:-2] == ("sweep",) and place[-2] in SWEEPABLE_WITH_DEFAULT:
         return Problem(place, "has no value", f"Write {DEFAULT} for what {place[-2]} is when it is left out.")
     return Problem(place, "has no value", "Give it one, or leave the key out for its default.")

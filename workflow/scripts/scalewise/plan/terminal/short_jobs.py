@@ -29,17 +29,18 @@ def short_job_lines(study: Study, points: Sequence[PlannedPoint]) -> Iterator[st
             and point.allocation is not None
         ]
         if on and site.slurm is not None and site.slurm.test_partition is not None:
-            yield _line(site.slurm, site.slurm.test_partition, on)
+            yield _line(site.slurm, site.slurm.test_partition, on, partition)
 
 
-def _line(slurm: Slurm, tests: ShortJobs, left: Sequence[PlannedPoint]) -> str:
+def _line(slurm: Slurm, tests: ShortJobs, left: Sequence[PlannedPoint], partition: str) -> str:
     reasons = [(point, _reason(point.allocation, tests)) for point in left if point.allocation is not None]
     fitting = [point for point, reason in reasons if not reason]
     runs, jobs = sum(point.to_do for point in left), sum(point.to_do for point in fitting)
     limits = [f"{tests.longest_walltime} a job", count_devices(tests.max_nodes, "node")]
     if tests.max_devices is not None:
         limits.append(count_devices(tests.max_devices))
-    head = f"Test partition {tests.label} ({', '.join(limits)}): "
+    of = f" of {partition}" if partition else ""
+    head = f"Test partition {tests.label}{of} ({', '.join(limits)}): "
     named = [f"{point.run.experiment}/{point.run.point} ({reason})" for point, reason in reasons if reason]
     more = [f"{len(named) - MAX_NAMED} more"] if len(named) > MAX_NAMED else []
     others = f" Too large: {', '.join([*named[:MAX_NAMED], *more])}." if named else ""

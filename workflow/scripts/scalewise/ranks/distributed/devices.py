@@ -32,7 +32,10 @@ def claim_device(accelerator: str, local_rank: int, *, in_slurm: bool = False) -
         return torch.device("cpu")
     count = torch.cuda.device_count()
     if count == 1 and local_rank > 0:
-        fix = "Unset that variable or name more GPUs in it, or lower devices_per_node in the site file."
+        fix = (
+            "Unset that variable or name more GPUs in it, or correct visible_devices or devices_per_node in "
+            "the site file."
+        )
         if in_slurm:
             fix = (
                 "Slurm binds GPUs to tasks here: remove options such as --gpu-bind from the site's "
@@ -43,11 +46,13 @@ def claim_device(accelerator: str, local_rank: int, *, in_slurm: bool = False) -
             f"(CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', 'not set')}). {fix}"
         )
     if local_rank >= count:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        # CUDA ends the list at the first number that no GPU has
+        cause = "the allocation" if in_slurm or visible is None else "visible_devices"
         raise RuntimeError(
             f"local rank {local_rank} needs a GPU, but torch {torch.__version__} sees {count} on "
-            f"{socket.gethostname()} (CUDA_VISIBLE_DEVICES="
-            f"{os.environ.get('CUDA_VISIBLE_DEVICES', 'not set')}). Set `accelerator: cpu` in the "
-            "site file to train on CPUs, or fix the driver or the allocation."
+            f"{socket.gethostname()} (CUDA_VISIBLE_DEVICES={visible or 'not set'}). Set `accelerator: cpu` "
+            f"in the site file to train on CPUs, or fix the driver or {cause}."
         )
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)
