@@ -44,9 +44,13 @@ MODELS: tuple[type[StrictModel], ...] = (
     *(Devices, Budget, SiteFile, Container, Proxies, Slurm),
 )
 
-CONFIG = ("pydantic", "scalewise.plan.config")
-READERS = (("pydantic", "scalewise.plan"), (*CONFIG, "scalewise.plan.checks"), CONFIG)
-"""Modules that read a key as it stands, while the others get its default: fewer from try to try."""
+TESTS = ("tests", "test_", "conftest")
+CONFIG = (*TESTS, "pydantic", "scalewise.plan.config")
+READERS = ((*TESTS, "pydantic", "scalewise.plan"), (*CONFIG, "scalewise.plan.checks"), CONFIG)
+"""Modules that read a key as it stands, while the others get its default: fewer from try to try.
+
+A test that reads the key back from the configuration shows nothing of the program.
+"""
 
 FOLDERS = ("unit", "reliability", "workflow", "distributed", "slurm", "browser")
 """Folders of the tests, the fastest first."""

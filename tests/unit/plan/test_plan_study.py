@@ -323,16 +323,3 @@ def test_a_writable_results_folder_passes(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
 
     assert check_results_as_another_user(tmp_path) == ""
-
-
-def test_a_requirement_of_the_centre_without_a_doubling_is_a_warning_before_any_run(load: Load) -> None:
-    roihu = "proposal: {centre: csc-roihu}"
-    # one node has no doubling of nodes
-    (warning,) = load(built_in(roihu)).warnings
-
-    assert (
-        "requires an efficiency of 0.75 for each doubling of nodes, and 1 and 2 devices have none" in warning
-    )
-    per_device = "requirement: {efficiency: 0.7, per: doubling_of_devices}"
-    assert load(built_in(roihu, per_device)).warnings == []
-    assert load(built_in("proposal: {centre: generic}")).warnings == []
