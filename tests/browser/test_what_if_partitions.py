@@ -77,6 +77,20 @@ def test_a_wait_of_the_reader_gives_the_earliest_end(fields: Page, waits: dict[s
     assert line(fields, "The earliest end: ").startswith(f"The earliest end: {least(found, 'soonest')}, ")
 
 
+def test_measured_ends_are_compared_as_on_the_card(fields: Page) -> None:
+    found = answer_with(CASES[CASE], {}, {}).aims["soonest"]
+    open_ones = [
+        f"{rival.place.devices} GPUs on {rival.place.partition}"
+        for rival in found.rivals
+        if rival.state == "open"
+    ]
+    lines = fields.locator(".what-if-answer p").all_inner_texts()
+    after = lines[lines.index(line(fields, "The earliest end: ")) + 1 :]
+
+    assert found.partition_status == "clear"
+    assert after == ([f"Not shown to be worse: {' and '.join(open_ones)}."] if open_ones else [])
+
+
 def test_points_that_may_cost_as_little_are_named(fields: Page) -> None:
     # 1 GPU of a100 at 1.00 and of h200 at 2.96 cost the same
     fields.locator('[name="price.h200"]').fill("2.96")

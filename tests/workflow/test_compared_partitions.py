@@ -109,7 +109,9 @@ def test_the_waits_of_the_jobs_turn_the_order_of_the_ends(planted: PlantedStudy)
     ends = {each["partition"]: each["ratio"] for each in answer["best"]["soonest"]["rivals"]}
     # 2 h more to wait, and about 2 to 3 minutes to run
     assert ends["h200"] > 30
-    assert "of 2026-03-02" in " ".join(answer["card"]["cautions"])
+    assert answer["card"]["waits"].startswith(
+        "Waits in the queue are those of 15 runs of this study (2026-03-02)."
+    )
 
 
 def test_a_price_is_for_the_billed_hours_of_the_run(planted: PlantedStudy) -> None:

@@ -17,7 +17,7 @@ from tests.unit.analysis.reference import welch_bounds
 from scalewise.analysis.partitions.answer import answer, state_of
 from scalewise.analysis.partitions.card import PartitionCard, partition_card
 from scalewise.analysis.partitions.compare import COLUMNS, TABLE, write_comparison
-from scalewise.analysis.partitions.points import Aim, Place, collect_points
+from scalewise.analysis.partitions.points import Aim, PartitionStudy, Place, collect_points
 from scalewise.analysis.queue_waits import waits_by_run, with_measured_waits
 from scalewise.analysis.statistics.ratios import Ratio
 from scalewise.plan.config.experiment import DecisionRule
@@ -78,14 +78,14 @@ def test_one_point_that_is_the_best_by_all_aims_is_one_sentence() -> None:
     card = card_of(CASES["fast and cheap"], scatter=0.002)
 
     assert card.certainty == "Clear"
-    assert card.verdict == "Use 1 GPU on h200: 1.31x faster than 4 GPUs on a100 at 0.40x the cost."
+    assert card.verdict == "Use 1 GPU on h200: 1.31x faster than 4 GPUs on a100, at 0.40x their cost."
 
 
 @pytest.mark.parametrize(
     ("by", "verdict"),
     [
-        ("time", "Use 2 GPUs on h200: 1.53x faster than 4 GPUs on a100 at 1.64x the cost."),
-        ("cost", "Use 1 GPU on a100: 0.59x the cost of 1 GPU on h200, and 2.97x slower."),
+        ("time", "Use 2 GPUs on h200: 1.53x faster than 4 GPUs on a100, at 1.64x their cost."),
+        ("cost", "Use 1 GPU on a100: 0.59x the cost of 1 GPU on h200, and 2.97x slower than it."),
     ],
 )
 def test_the_aim_of_the_user_decides(by: Aim, verdict: str) -> None:
@@ -95,6 +95,115 @@ def test_the_aim_of_the_user_decides(by: Aim, verdict: str) -> None:
     assert card.verdict == verdict
     assert card.certainty == "Clear"
     assert card.rows[0].aim == by
+
+
+def test_each_row_names_the_point_of_its_ratio_and_its_unit() -> None:
+    card = card_of(CASES["fast and cheap"], scatter=0.002)
+    time, cost, _, soonest = card.rows
+
+    assert time.relation.startswith("1.31x faster than 4 GPUs on a100, the fastest there (")
+    assert cost.relation.startswith("0.46x the cost of 1 GPU on a100, the cheapest there (")
+    assert cost.text == "1.55 in the unit of your prices"
+    assert soonest.label == "the earliest end (wait + run)"
+    points = collect_points(
+        studies_of(CASES["fast and cheap"], np.random.default_rng(3), 0.002, 3), "billing"
+    )
+    assert partition_card(answer(points)).rows[1].text == "1.55 billing units"
+
+
+def test_the_card_says_which_counts_ran_on_each_partition() -> None:
+    truth = CASES["one out of memory"]
+    waiting = Planted({1: None}, outcome="not run yet")
+    card = card_of(replace(truth, partitions={**truth.partitions, "later": waiting}))
+
+    assert card.tried == "1, 2 and 4 GPUs on a100; 1 and 2 GPUs on h200; 3 runs of each"
+
+
+@pytest.mark.parametrize(
+    ("name", "measured", "basis"),
+    [
+        (
+            "a tie",
+            True,
+            "Time and cost are those of a whole run, start-up included. "
+            "Energy counts from the first step on.",
+        ),
+        ("a tie", False, "Time and cost are those of a whole run, start-up included."),
+        (
+            "more work to the target",
+            True,
+            "Time, cost and energy are those of the training until 90.0 % accuracy, without start-up.",
+        ),
+    ],
+)
+def test_the_basis_names_the_work_of_each_amount(name: str, measured: bool, basis: str) -> None:
+    truth = CASES[name]
+    if not measured:
+        truth = replace(
+            truth, partitions={key: replace(each, watts=None) for key, each in truth.partitions.items()}
+        )
+
+    assert card_of(truth).basis == f"{basis} Ranges are 95 % intervals."
+
+
+def test_a_row_that_does_not_have_the_least_amount_says_so() -> None:
+    """4 A100 cost 1.1 % more than 1 H200, less than is worth having, and are faster."""
+    truth = Truth({"a100": Planted({4: 350.0}), "h200": Planted({1: 300.0}, price=3.4)})
+    (row,) = [row for row in card_of(truth, scatter=0.001).rows if row.aim == "cost"]
+
+    assert row.place == "4 GPUs on a100"
+    assert row.relation.startswith("the same cost as 1 GPU on h200, within 5 % (")
+    assert row.relation.endswith(
+        "); the cheapest is 1 GPU on h200, 0.99x the cost, which is equal within 5 %, but slower"
+    )
+    least = [row for row in card_of(truth, scatter=0.001).rows if row.aim != "cost"]
+    assert all("within 5 %, but" not in row.relation for row in least)
+
+
+def test_the_card_says_whose_waits_count() -> None:
+    studies = studies_of(CASES["fast and cheap"], np.random.default_rng(3), 0.005, 3)
+    waits = pd.DataFrame({"started": ["2026-03-02T09:00:00+00:00", "2026-03-04T09:00:00+00:00"]})
+    a100 = replace(studies[0], results=replace(studies[0].results, queue_waits=waits))
+    stated = replace(studies[1].experiment, queue_minutes={1: 5.0})
+    h200 = replace(studies[1], experiment=stated, waits={})
+
+    def waits_of(*made: PartitionStudy) -> str:
+        return partition_card(answer(collect_points(made))).waits
+
+    assert waits_of(a100, studies[1]) == (
+        "Waits in the queue are those of 12 runs of this study (2026-03-02 to 2026-03-04). "
+        "They are no promise for later jobs."
+    )
+    assert "(2026-03-02 to 2026-03-04) and those that the site file states, for 3 runs." in waits_of(
+        a100, h200
+    )
+    without = [replace(each, waits={}) for each in studies]
+    assert waits_of(*without) == ""
+
+
+def test_a_partition_with_several_best_counts_says_which_one_is_compared() -> None:
+    truth = Truth({"old": Planted({1: 100.0, 2: 190.0}), "new": Planted({1: 150.0, 2: 290.0})})
+    card = card_of(truth)
+
+    assert card.verdict.startswith("Use new: with 2 GPUs, 1.5")
+    assert "x faster than 2 GPUs on old, at 0." in card.verdict
+
+
+def test_points_of_a_partition_are_compared_by_their_amounts_where_its_report_has_no_ratio() -> None:
+    """Runs that reached the target on one count of two: the report of the partition has no ratio of both."""
+    studies = studies_of(CASES["cheap and slow, fast and expensive"], np.random.default_rng(5), SCATTER, 3)
+    points = collect_points(studies)
+    place, than = Place("a100", "all runs", 1), Place("a100", "all runs", 4)
+    runs = {each: points.points[each].runs["wall_seconds"].tolist() for each in (place, than)}
+    for study in points.studies.values():
+        study.gains.points.clear()  # type: ignore[attr-defined]  # a dict here
+
+    bounds = welch_bounds(runs[place], runs[than])
+    factors: dict[Aim, float] = {"time": 1.0, "cost": 0.25}
+    for aim, factor in factors.items():
+        ratio = points.ratio(aim, place, than)
+        assert ratio is not None
+        assert (ratio.at_least, ratio.at_most) == pytest.approx([factor * end for end in bounds], rel=1e-6)
 
 
 def test_partitions_that_win_by_different_aims_are_all_named() -> None:

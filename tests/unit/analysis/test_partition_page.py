@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import fromstring
@@ -78,6 +79,22 @@ def test_equal_data_make_equal_files(tmp_path: Path) -> None:
     assert first == second
     for name in ("time_cost.svg", "time_cost.pdf", "time_devices.svg"):
         assert (tmp_path / "1/figures" / name).read_bytes() == (tmp_path / "2/figures" / name).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["long queues", "without Slurm"])
+def test_waits_are_on_the_page_only_if_jobs_wait(tmp_path: Path, name: str) -> None:
+    truth = CASES["long queues"]
+    if name == "without Slurm":
+        none = {key: replace(each, wait_minutes=None) for key, each in truth.partitions.items()}
+        truth = replace(truth, partitions=none)
+    html = write(answer_on(truth, np.random.default_rng(3), 0.005, 3), tmp_path)
+    shown = html.partition('id="page.what-if-data"')[0]
+
+    waits = name == "long queues"
+    assert ('name="wait.a100"' in html) is waits
+    assert ("<dt>Waits</dt>" in html) is waits
+    assert ("wait and run" in shown.lower()) is waits
+    assert ("earliest end" in shown) is waits
 
 
 def test_a_title_is_text_and_never_markup(tmp_path: Path) -> None:

@@ -51,6 +51,8 @@ class AimAnswer:
         rivals: The other points with a known amount, the least mean first.
         min_gain: Least difference that is worth having, a fraction.
         unknown: Partitions of which no point has a known amount.
+        least: The point with the least mean, if it is not ``best`` but shown to need no less by a difference
+            worth having; else None.
     """
 
     aim: Aim
@@ -58,6 +60,7 @@ class AimAnswer:
     rivals: Sequence[Rival] = ()
     min_gain: float = 0.0
     unknown: Sequence[str] = ()
+    least: Rival | None = None
 
     @property
     def partition_status(self) -> Status:
@@ -162,7 +165,8 @@ def _best(points: PartitionPoints, aim: Aim) -> AimAnswer:
     ]
     measured = {place.partition for place in points.candidates}
     unknown = sorted(measured - {place.partition for place in means})
-    return AimAnswer(aim, best, rivals, points.min_gain, unknown)
+    least = next((rival for rival in rivals if best != order[0] == rival.place), None)
+    return AimAnswer(aim, best, rivals, points.min_gain, unknown, least)
 
 
 def _equal(points: PartitionPoints, aim: Aim, least: Place, others: Sequence[Place]) -> Iterator[Place]:

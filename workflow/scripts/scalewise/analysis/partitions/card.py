@@ -18,13 +18,14 @@ from scalewise.analysis.decision.card import options_text
 from scalewise.analysis.decision.card_figures import range_text
 from scalewise.analysis.partitions.answer import AimAnswer, PartitionAnswer, Rival, Status
 from scalewise.analysis.partitions.points import Aim, PartitionPoints, Place
-from scalewise.analysis.partitions.wording import CLOCKS, GOALS, SENTENCES, UNITS, sentence
+from scalewise.analysis.partitions.wording import CLOCKS, GOALS, LABELS, SENTENCES, UNITS, sentence
 from scalewise.analysis.statistics.intervals import Interval
 from scalewise.analysis.statistics.ratios import Ratio
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import (
     HOUR,
     MINUTE,
+    counts_listed,
     format_3sig,
     format_ratio,
     goal_text,
@@ -55,7 +56,8 @@ class Row:
         place: The point in words; several if the runs leave the device count open.
         text: Amount with its unit.
         interval: 95 % interval in the unit of ``text``; empty if unknown.
-        relation: The best of the other partitions in comparison with it.
+        relation: The best of the other partitions in comparison with it, and the point with the least amount
+            if it is another one.
         status: Whether the partition is shown to be the best.
     """
 
@@ -77,8 +79,10 @@ class PartitionCard:
         certainty: Certainty of the verdict.
         reason: Sentence on the doubt; empty for a clear answer.
         rows: The best point by each aim, the one that decides first.
-        basis: Compared time, and number of runs.
+        tried: Device counts of each partition that have run, and the number of runs of each.
+        basis: Work of the amounts.
         rule: Sentence on what counts as a difference.
+        waits: Source of the waits in the queue; empty if none counts.
         action: Next step of the user; empty if there is none.
         not_compared: Points that cannot be chosen, and why, a sentence each.
         cautions: Weaknesses of the answer, a sentence each.
@@ -88,8 +92,10 @@ class PartitionCard:
     certainty: Certainty
     reason: str = ""
     rows: list[Row] = field(default_factory=list)
+    tried: str = ""
     basis: str = ""
     rule: str = ""
+    waits: str = ""
     action: str = ""
     not_compared: list[str] = field(default_factory=list)
     cautions: list[str] = field(default_factory=list)
@@ -116,18 +122,21 @@ class _Writer:
         ]
         not_compared = [*excluded, *self.points.not_compared.values(), *self.points.left_out]
         if not self.deciding:
-            reason = "none allowed" if self.points.points else "none measured"
+            key = "none allowed" if self.points.points else "none measured"
             if self.points.candidates and self.found.by:
-                reason = "no answer"
-            return PartitionCard(SENTENCES["no answer"], "Open", SENTENCES[reason], not_compared=not_compared)
+                key = "no answer"
+            reason = sentence(key, devices=self.plural)
+            return PartitionCard(SENTENCES["no answer"], "Open", reason, not_compared=not_compared)
         certainty, reason = self.certainty()
         return PartitionCard(
             verdict=self.verdict(),
             certainty=certainty,
             reason=reason,
             rows=[self.row(each) for each in self.aims],
+            tried=self.tried(),
             basis=self.basis(),
             rule=sentence("rule", gain=self.gain),
+            waits=self.waits() if "soonest" in self.found.aims else "",
             action=self.action(),
             not_compared=not_compared,
             cautions=list(self.cautions()),
@@ -181,12 +190,21 @@ class _Writer:
         if rival is None or by.best is None:
             return sentence("use", place=place, reasons=SENTENCES["only"])
         reasons = self.relation(by, rival)
+        if place == by.best.partition:
+            reasons = self.with_count(by.best) + reasons
         other: Aim = "time" if by.aim == "cost" else "cost"
         ratio = self.points.ratio(other, rival.place, by.best)
         if ratio is not None and by.aim != other:
             key = "at cost" if other == "cost" else f"in time {_side(ratio)}"
-            reasons += sentence(key, ratio=ratio.estimate, inverse=1 / ratio.estimate)
+            is_one = rival.place.devices == 1
+            words = {"their": "its" if is_one else "their", "them": "it" if is_one else "them"}
+            reasons += sentence(key, ratio=ratio.estimate, inverse=1 / ratio.estimate, **words)
         return sentence("use", place=place, reasons=reasons)
+
+    def with_count(self, place: Place) -> str:
+        """Return the device count that a comparison is about if its sentence names only the partition."""
+        options = options_text(place.series, self.points.options)
+        return sentence("with", self.noun, devices=place.devices, options=options)
 
     def relation(self, by: AimAnswer, rival: Rival) -> str:
         """Return how the best point compares with a rival, without the interval."""
@@ -209,7 +227,7 @@ class _Writer:
         others = [place for place in each.open_places if place.partition != each.best.partition]
         named_ones = [self.place(each.best), *(self.place(place) for place in others[: MOST_NAMED - 1])]
         more = len(others) - (MOST_NAMED - 1)
-        return " or ".join(named_ones) + (f" or {more} others" if more > 0 else "")
+        return alternatives([*named_ones, *([f"{more} others"] if more > 0 else [])])
 
     def best_places(self, each: AimAnswer) -> str:
         """Return the best point in words, with the counts of its partition that may be as good."""
@@ -239,23 +257,43 @@ class _Writer:
             place = self.best_places(each)
         else:
             place = self.place(each.best)
-        return Row(each.aim, GOALS[each.aim], place, text, ends, self.row_relation(each), status)
+        return Row(each.aim, LABELS[each.aim], place, text, ends, self.row_relation(each), status)
 
     def row_relation(self, each: AimAnswer) -> str:
-        rival = each.runner_up
+        """Return how the best point compares with the best of the others, and if another one needs less."""
         unknown = sentence("unmeasured", partitions=listed(each.unknown)) if each.unknown else ""
-        if rival is None:
-            return unknown or SENTENCES["only"]
+        rival, least = each.runner_up, each.least
+        compared = ("" if unknown else SENTENCES["only"]) if rival is None else self.compared(each, rival)
+        less = ""
+        if least is not None:
+            ratio = least.ratio.estimate
+            values: dict[str, Any] = {
+                "ratio": 1 / ratio,
+                "inverse": ratio,
+                "equal": sentence("within", gain=self.gain),
+            }
+            less = sentence(f"less {each.aim}", than=self.place(least.place), **values)
+        return "; ".join(filter(None, [compared, less, unknown]))
+
+    def compared(self, each: AimAnswer, rival: Rival) -> str:
+        """Return how the best point compares with one of another partition, with the interval."""
         ratio = rival.ratio
         low, high = ratio.at_least, ratio.at_most
         if rival.state == "open":
             text = sentence(f"open {each.aim}", than=self.place(rival.place), ratio=ratio.estimate)
         else:
             text = self.relation(each, rival)
+            if rival.state == "shown" and self.is_first(each, rival):
+                text += SENTENCES[f"first by {each.aim}"]
             if each.aim in SENTENCES and rival.state == "shown":
                 low, high = 1 / ratio.at_most, 1 / ratio.at_least
         ends = "" if ratio.assumed else range_text(low, high, format_ratio)
-        return "; ".join(filter(None, [f"{text} ({ends})" if ends else text, unknown]))
+        return f"{text} ({ends})" if ends else text
+
+    def is_first(self, each: AimAnswer, rival: Rival) -> bool:
+        """Return whether a rival has the least mean of several points of its partition."""
+        same = [other for other in each.rivals if other.place.partition == rival.place.partition]
+        return len(same) > 1 and same[0] == rival
 
     # --- what it rests on
 
@@ -292,12 +330,47 @@ class _Writer:
                 found.append(partition)
         return found
 
-    def basis(self) -> str:
+    def tried(self) -> str:
         runs = sorted({len(self.points.points[place].amounts("time")) for place in self.points.candidates})
         number = str(runs[0]) if len(runs) == 1 else f"{runs[0]} to {runs[-1]}"
+        series = {place.series for place in self.points.order}
+        counts = []
+        for partition, study in self.points.studies.items():
+            ended = study.runs[study.runs["series"].isin(series) & (study.runs["outcome"] != "not run yet")]
+            if len(ended):
+                devices = counts_listed({int(each) for each in ended["devices"]}, self.noun)
+                counts.append(f"{devices} on {partition}")
+        text = sentence("tried", counts="; ".join(counts), runs=pluralize(number, "run"))
+        return text + (sentence("series", number=len(series)) if len(series) > 1 else "")
+
+    def basis(self) -> str:
+        shown = {each.aim for each in self.aims}
+        is_whole = self.points.clock == "total time"
+        amounts = [
+            aim for aim in ("time", "cost", "energy") if aim in shown and not (is_whole and aim == "energy")
+        ]
         target = next(iter(self.points.studies.values())).experiment.target
-        clock = CLOCKS[self.points.clock].replace("{target}", "" if target is None else goal_text(target))
-        return sentence("basis", clock=clock, runs=pluralize(number, "run"))
+        goal = "" if target is None else goal_text(target)
+        clock = CLOCKS[self.points.clock].replace("{target}", goal)
+        sentences = [clock.replace("{amounts}", listed(amounts).capitalize())]
+        if is_whole and "energy" in shown:
+            sentences.append(SENTENCES["energy from"])
+        return " ".join([*sentences, SENTENCES["ranges"]])
+
+    def waits(self) -> str:
+        """Return a sentence on whose waits count for the earliest end."""
+        counts = {"measured waits": 0, "stated waits": 0}
+        for place in self.points.candidates:
+            known = self.points.points[place].runs["run"][self.points.points[place].waits.notna()]
+            measured = known.astype(str).isin(self.points.studies[place.partition].waits.keys()).sum()
+            counts["measured waits"] += int(measured)
+            counts["stated waits"] += len(known) - int(measured)
+        sources = [
+            sentence(key, runs=pluralize(str(number), "run"), days=self.days())
+            for key, number in counts.items()
+            if number
+        ]
+        return sentence("waits", sources=listed(sources))
 
     def action(self) -> str:
         for each in self.deciding:
@@ -315,8 +388,6 @@ class _Writer:
             yield sentence("no price", self.noun)
         elif without := [name for name, study in self.points.studies.items() if study.price is None]:
             yield sentence("some prices", partitions=listed(without))
-        if any(study.waits for study in self.points.studies.values()):
-            yield sentence("waits", days=self.days())
         pairs = {
             (each.best, each.runner_up.place)
             for each in self.deciding
@@ -329,7 +400,7 @@ class _Writer:
         """Return the days on which the jobs with a known wait started; empty if they are unknown."""
         waits = [study.results.queue_waits for study in self.points.studies.values()]
         started = sorted(str(each)[:10] for table in waits for each in table["started"].dropna())
-        return f" of {' to '.join(dict.fromkeys([started[0], started[-1]]))}" if started else ""
+        return f" ({' to '.join(dict.fromkeys([started[0], started[-1]]))})" if started else ""
 
     def pair_cautions(self, best: Place, than: Place) -> Iterator[str]:
         point, other = self.points.points[best], self.points.points[than]
@@ -361,6 +432,11 @@ def place_text(points: PartitionPoints, place: Place) -> str:
     return sentence("place", points.noun, devices=place.devices, partition=place.partition, options=options)
 
 
+def alternatives(words: Sequence[str]) -> str:
+    """Join words: ``1``, ``1 or 4``, ``1, 4 or 8``."""
+    return " or ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
+
+
 def _side(ratio: Ratio) -> str:
     return "better" if ratio.estimate >= 1 else "worse"
 
@@ -373,7 +449,7 @@ def amount_text(aim: Aim, interval: Interval, unit: str) -> tuple[str, str]:
         interval: Seconds, cost or kWh.
         unit: Unit of costs, a key of ``UNITS``.
     """
-    factor, name = 1.0, UNITS[unit] if aim == "cost" else " kWh"
+    factor, name = 1.0, f" {UNITS[unit]}" if aim == "cost" else " kWh"
     if aim in ("time", "soonest"):
         seconds = interval.estimate
         factor, name = (
@@ -381,6 +457,6 @@ def amount_text(aim: Aim, interval: Interval, unit: str) -> tuple[str, str]:
         )
     low, high = (end / factor for end in (interval.low, interval.high))
     if aim == "cost" and interval.estimate < FREE_BELOW:
-        return f"0{name}", ""
+        return "0", ""
     ends = "" if math.isnan(low) else range_text(low, high, format_3sig)
     return f"{format_3sig(interval.estimate / factor)}{name}", ends

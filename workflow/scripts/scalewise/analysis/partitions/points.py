@@ -215,6 +215,12 @@ class PartitionPoints:
         return [place for place, point in self.points.items() if not point.misses]
 
     @property
+    def has_queue(self) -> bool:
+        """Whether runs were jobs of Slurm, or a wait in the queue is known."""
+        on_slurm = any(study.gains.on_slurm for study in self.studies.values())
+        return on_slurm or any(point.waits.notna().any() for point in self.points.values())
+
+    @property
     def order(self) -> list[Place]:
         """All points, by partition as configured, series and device count."""
         partitions, series = list(self.studies), list(self.options)

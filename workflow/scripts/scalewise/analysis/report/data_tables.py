@@ -508,11 +508,10 @@ def partition_points(
     Args:
         points: Contents of partitions.csv.
         time_unit: Seconds of the unit of times, and its name.
-        cost_unit: Name of the unit of costs; empty for that of the prices.
+        cost_unit: Name of the unit of costs.
         best: Points that are the best by some aim, each as partition, series and devices.
     """
     seconds, name = time_unit
-    in_cost = f" ({cost_unit})" if cost_unit else ""
 
     def is_known(column: str) -> bool:
         return bool(points[column].notna().any())
@@ -523,10 +522,10 @@ def partition_points(
         DEVICES,
         N,
         Column(f"time ({name})", "seconds", format_3sig, 1 / seconds, interval=True),
-        Column(f"cost{in_cost}", "cost", format_3sig, interval=True) if is_known("cost") else None,
+        Column(f"cost ({cost_unit})", "cost", format_3sig, interval=True) if is_known("cost") else None,
         Column("energy (kWh)", "energy_kwh", format_3sig, interval=True) if is_known("energy_kwh") else None,
         Column("wait in the queue (min)", _queue) if is_known("queue_seconds") else None,
-        Column(f"wait and time ({name})", "seconds_with_queue", format_3sig, 1 / seconds, interval=True)
+        Column(f"wait and run ({name})", "seconds_with_queue", format_3sig, 1 / seconds, interval=True)
         if is_known("seconds_with_queue")
         else None,
         Column("time and cost", _pareto, is_text=True),

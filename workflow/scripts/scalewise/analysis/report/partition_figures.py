@@ -57,8 +57,8 @@ def time_cost(table: pd.DataFrame, unit: str, clock: str) -> Drawing:
                 markeredgewidth=0.8 if is_dominated else 0.4, zorder=3, **look,
             )  # fmt: skip
             facts = {"value": values[""], "low": values["_low"], "high": values["_high"], "n": part["n"]}
-            told = trace(MEASURED, str(name), f"time|{time_unit}", part["devices"], facts)
-            tell(marks, series=str(name), trace=told)
+            values_of_marks = trace(MEASURED, str(name), f"time|{time_unit}", part["devices"], facts)
+            tell(marks, series=str(name), trace=values_of_marks)
             for (_, row), height in zip(part.iterrows(), values[""], strict=True):
                 axes.annotate(
                     f"{int(row['devices'])}",
@@ -70,7 +70,7 @@ def time_cost(table: pd.DataFrame, unit: str, clock: str) -> Drawing:
                 )
     _value_axis(axes, axes.xaxis, [known[f"cost{end}"] for end in ("", "_low", "_high")])
     _value_axis(axes, axes.yaxis, [known[f"seconds{end}"] / factor for end in ("", "_low", "_high")])
-    axes.set_xlabel(f"cost ({UNITS[unit].strip() or 'in the unit of the prices'})")
+    axes.set_xlabel(f"cost ({UNITS[unit]})")
     axes.set_ylabel(f"{_clock_label(clock)} ({time_unit})")
     handles, labels = _legend(names, colours, with_dominated=bool((known["pareto"] == "dominated").any()))
     legend_below(figure, handles, labels)

@@ -107,10 +107,9 @@ def write_partition_report(
     what_if = answer["what_if"] | {
         "time_unit": time_unit,
         "min_gain": answer["min_gain"],
-        "whole_runs": answer["clock"] != "throughput",
+        "cost_unit": UNITS["billing" if answer["cost_unit"] == "billing" else "price"],
         "sentences": WHAT_IF,
     }
-    unit = UNITS[answer["cost_unit"]].strip()
     html = make_environment().get_template("partitions.html.j2").render(
         title=title,
         description=description,
@@ -120,7 +119,7 @@ def write_partition_report(
         # what the macro of tables reads of a section
         section={"name": "page", "series_names": [], "decision": {"device": noun}},
         single=True,
-        table=partition_points(table, time_unit, unit, best_points(answer)),
+        table=partition_points(table, time_unit, UNITS[answer["cost_unit"]], best_points(answer)),
         partitions=[
             {
                 "name": name,
@@ -129,6 +128,7 @@ def write_partition_report(
             }
             for name, facts in answer["partitions"].items()
         ],
+        several=table["series"].nunique() > 1,
         plural=count_devices(2, noun).removeprefix("2 "),
         what_if=what_if,
         data=as_script_data(what_if),

@@ -31,15 +31,14 @@
     facts.points.map((point) => {
       const price = field("price", point.partition), wait = field("wait", point.partition);
       const paid = price === null ? null : (price * point.billed) / 3600;
-      const queue = wait === null ? point.queue_seconds : 60 * wait;
-      const known = facts.whole_runs && queue !== null;
+      const after = (seconds) => (seconds === null ? null : 60 * wait + seconds);
+      const ends = { end: after(point.seconds), end_low: after(point.low), end_high: after(point.high) };
       return {
         ...point,
         cost: paid === null ? null : paid * point.seconds,
         paid,
-        end: known ? queue + point.seconds : null,
-        end_low: known && point.low !== null ? queue + point.low : null,
-        end_high: known && point.high !== null ? queue + point.high : null,
+        ...(wait === null ? {} : ends),
+        is_measured: wait === null,
       };
     });
 
@@ -47,8 +46,10 @@
   const worth = 1 + facts.min_gain;
   const worse = {
     cost: (point, best, index, of) => (facts.at_least[index][of] * point.paid) / best.paid > worth,
-    end: (point, best) =>
-      point.end_low !== null && best.end_high !== null && point.end_low / best.end_high > worth,
+    end: (point, best, index, of) =>
+      point.is_measured && best.is_measured
+        ? facts.end_at_least[index][of] > worth
+        : point.end_low !== null && best.end_high !== null && point.end_low / best.end_high > worth,
   };
 
   const bestBy = (points, aim) => {
@@ -64,12 +65,13 @@
   const show = () => {
     const points = evaluate();
     const lines = [], marked = new Set();
-    for (const aim of ["cost", "end"]) {
+    for (const aim of facts.waits ? ["cost", "end"] : ["cost"]) {
       const found = bestBy(points, aim);
       if (found === null) continue;
       marked.add(found.best);
-      const amount = three(points[found.best][aim] / (aim === "end" ? facts.time_unit[0] : 1));
-      lines.push(filled(aim, { place: points[found.best].place, amount, unit: facts.time_unit[1] }));
+      const [factor, unit] = aim === "end" ? facts.time_unit : [1, facts.cost_unit];
+      const amount = three(points[found.best][aim] / factor);
+      lines.push(filled(aim, { place: points[found.best].place, amount, unit }));
       if (found.open.length) {
         lines.push(filled("open", { places: listed(found.open.map((index) => points[index].place)) }));
       }
@@ -88,7 +90,7 @@
         if (marked.has(index)) row.className = "chosen";
         const cells = [point.place, three(point.seconds / facts.time_unit[0])];
         cells.push(Number.isFinite(point.cost ?? NaN) ? three(point.cost) : "–");
-        if (facts.whole_runs) {
+        if (facts.waits) {
           cells.push(Number.isFinite(point.end ?? NaN) ? three(point.end / facts.time_unit[0]) : "–");
         }
         cells.forEach((text, place) => {

@@ -74,9 +74,13 @@ def partition_lines(answer: Answer) -> Iterator[str]:
     yield from _wrapped("", card["reason"])
     for row in card["rows"]:
         ends = f" ({row['interval']})" if row["interval"] else ""
-        yield from _wrapped("", f"For {row['label']}: {row['place']}, {row['text']}{ends}")
-        yield from _wrapped("", f"{row['relation']} [{row['status']}]", indent=6)
-    yield from _wrapped("", f"{card['basis']} {card['rule']}".strip())
+        amount = f"{row['text']}{ends}".replace(" ", "\N{NO-BREAK SPACE}")
+        yield from _wrapped("", f"For {row['label']}: {row['place']}, {amount}", hanging=4)
+        status = row["status"].replace(" ", "\N{NO-BREAK SPACE}")
+        yield from _wrapped("", f"{row['relation']} [{status}]", indent=6)
+    yield from _wrapped("Tried", card["tried"])
+    yield from _wrapped("Basis", f"{card['basis']} {card['rule']}".strip())
+    yield from _wrapped("Waits", card["waits"])
     yield from _wrapped("To do", card["action"])
     for line in card["not_compared"]:
         yield from _wrapped("Left out", line)
@@ -103,13 +107,14 @@ def _overview(answers: Sequence[Answer]) -> Iterator[str]:
         yield f"{row[0] if len(row[0]) <= name else '':{name}}  {row[1]:8}  {row[2]}"
 
 
-def _wrapped(label: str, text: str, indent: int = 2) -> list[str]:
+def _wrapped(label: str, text: str, indent: int = 2, hanging: int = 0) -> list[str]:
     """Return the lines of a text, indented as far as its first word.
 
     Args:
         label: A column before the text; may be empty.
         text: One line; empty for none.
         indent: Columns before both.
+        hanging: Further columns before each line but the first.
     """
     if not text:
         return []
@@ -118,7 +123,7 @@ def _wrapped(label: str, text: str, indent: int = 2) -> list[str]:
         text.replace(" %", "\N{NO-BREAK SPACE}%"),
         WIDTH,
         initial_indent=first,
-        subsequent_indent=" " * len(first),
+        subsequent_indent=" " * (len(first) + hanging),
         break_long_words=False,
         break_on_hyphens=False,
     )
