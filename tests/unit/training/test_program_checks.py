@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from dataclasses import replace
@@ -15,6 +16,7 @@ from tests.unit.training.probe_record_of import record
 
 from scalewise.execution.messages import RankError, TrainSpec
 from scalewise.execution.rank_files import RankFiles
+from scalewise.measure.step_flags import NO_GRAD
 from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.settings import Steps
 from scalewise.ranks.distributed.identity import Identity
@@ -342,12 +344,29 @@ PLANNED = Planned("train.py", 1, 8, 1, False, frozenset(), accelerator="cpu", sa
 STARTED, ENDED = "2026-01-01T00:00:00.000+00:00", "2026-01-01T00:01:30.000+00:00"
 
 
-def spec_of(folder: Path) -> TrainSpec:
-    run = definition().model_copy(update={"settings": SETTINGS})
+def spec_of(folder: Path, devices: int = 1, **keys: Any) -> TrainSpec:
+    """A run of the program, with other keys than SETTINGS."""
+    run = definition(devices).model_copy(update={"settings": SETTINGS.model_copy(update=keys)})
     return TrainSpec(definition=run, dataset=None, folder=folder, started_at=STARTED)
 
 
-def recorded(folder: Path, probe: ProbeRecord) -> tuple[RunRecord, str]:
+def program_rank(folder: Path, devices: int = 1, **keys: Any) -> ProgramRank:
+    """Rank 0 of a program."""
+    spec = spec_of(folder, devices, **keys)
+    setup, identity = rank_setup(shape=f"1x{devices}"), Identity(0, 0, devices, devices, "n1", None, 0)
+    assert isinstance(spec.definition.settings, ProgramSettings)
+    return ProgramRank(
+        RankFiles(folder / "attempt"),
+        setup,
+        spec,
+        spec.definition.settings,
+        identity,
+        range(1),
+        began=0.0,
+    )
+
+
+def recorded(folder: Path, probe: ProbeRecord, **keys: Any) -> tuple[RunRecord, str]:
     """The summary and ranks.csv of a program on one device."""
     report = RankReport(
         rank=0,
@@ -364,20 +383,63 @@ def recorded(folder: Path, probe: ProbeRecord) -> tuple[RunRecord, str]:
         ended_at=ENDED,
     )
     setup = rank_setup(shape="1x1")
-    write_records(spec_of(folder), setup, PLANNED, [StartRecords([probe], [report])], argv=["python"])
+    write_records(spec_of(folder, **keys), setup, PLANNED, [StartRecords([probe], [report])], argv=["python"])
     return read_record(folder / RECORD, RunRecord), (folder / "ranks.csv").read_text()
 
 
 @pytest.fixture
 def program(tmp_path: Path) -> ProgramRank:
     """A program of one rank that has ended."""
-    identity = Identity(0, 0, 1, 1, "n1", None, 0)
-    files = RankFiles(tmp_path / "attempt")
-    rank = ProgramRank(
-        files, rank_setup(shape="1x1"), spec_of(tmp_path), SETTINGS, identity, range(1), began=0.0
-    )
+    rank = program_rank(tmp_path)
     rank.probe_folder.mkdir(parents=True)
     return rank
+
+
+@pytest.mark.parametrize(
+    ("keys", "ranks"),
+    [
+        pytest.param({"same_batches": True}, pair(batches=[1.0, 2.0, 3.0]), id="the same on all ranks"),
+        pytest.param({"samples_per_step": "seen"}, pair(samples=[7, 10, 6, 9]), id="of random size"),
+        pytest.param({"samples_per_step": "planned"}, pair(samples=[35] * 4), id="as planned"),
+    ],
+)
+def test_what_a_study_says_of_batches_reaches_the_check(
+    keys: dict[str, Any], ranks: list[ProbeRecord], tmp_path: Path
+) -> None:
+    assert check_plan(program_rank(tmp_path, 2).planned, ranks) != ""
+    assert check_plan(program_rank(tmp_path, 2, **keys).planned, ranks) == ""
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_operations_of_a_step_are_counted_if_the_study_says_so(counted: bool, tmp_path: Path) -> None:
+    program = program_rank(tmp_path, count_flops=counted)
+    program.probe_folder.mkdir(parents=True)
+    spec = json.loads(program._write_probe_spec(tmp_path).read_text())
+    probe = record(world_size=1, step_flops={"fp32": 7.0} if spec["count_flops"] else {})
+    found, _ = recorded(tmp_path, probe, count_flops=counted)
+
+    assert found.measurements is not None
+    assert found.measurements.step_flops == ({"fp32": 7.0} if counted else {})
+
+
+def test_a_user_says_what_forward_passes_without_gradients_are_in_the_record(tmp_path: Path) -> None:
+    times = range(10, 60, 10)
+    seconds = [0.4 if index in times else 0.1 for index in range(1, 60)]
+    probe = record(
+        0,
+        seconds,
+        flags=dict.fromkeys(times, NO_GRAD),
+        without_training=dict.fromkeys(times, 0.3),
+        world_size=1,
+    )
+    rates = []
+    for key in ("training", "evaluation"):
+        found, _ = recorded(tmp_path, probe, no_grad_passes=key)
+        assert found.measurements is not None
+        rates.append(found.measurements.throughput_samples_per_second)
+
+    # ten steps of 8 samples take 1 s, and 0.3 s for those passes if they count
+    assert rates == pytest.approx([80 / 1.3, 80])
 
 
 def end(program: ProgramRank, code: int = 0, *lines: str) -> None:
