@@ -6,7 +6,8 @@
 
 Each mutant is a copy of the last commit with one change, for which the tests run that name the key, until one
 fails. At first what trains and analyses gets a key's default, and plan and checks read it as ever; where no
-test notices, the plan ignores it too, and at last the checks. Exit status 1 where still no test notices.
+test notices, the plan ignores it too, then the checks, and at last the configuration itself. Exit status 1 where
+still no test notices.
 """
 
 from __future__ import annotations
@@ -68,6 +69,12 @@ IGNORED = """
             return value
         return type(self).model_fields[name].get_default(call_default_factory=True)
 """
+NEVER_SET = """
+    def model_post_init(self, context: Any) -> None:
+        if "{model}" in [each.__name__ for each in type(self).__mro__] and "{key}" in self.__dict__:
+            self.__dict__["{key}"] = type(self).model_fields["{key}"].get_default(call_default_factory=True)
+"""
+"""For keys that the configuration itself reads, or writes on as JSON."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +105,7 @@ def ignored_keys() -> Iterator[Mutant]:
                     STRICT + IGNORED.format(key=key, model=model.__name__, readers=readers)
                     for readers in READERS
                 ]
+                changes.append(STRICT + NEVER_SET.format(key=key, model=model.__name__))
                 yield Mutant(f"{model.__name__}.{key}", "plan/config/settings.py", STRICT, changes, key)
 
 

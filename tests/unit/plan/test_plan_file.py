@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from tests.planned_job import LIMITS
 from tests.unit.plan.conftest import Load
+from tests.unit.plan.refusals import site_of
 
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.site import Container, SiteFile, resolve_site
@@ -42,6 +44,40 @@ def test_jobs_read_the_plan_of_their_study_and_no_other_user_does(
     assert list(plan["runs"]["a"]) == ["d1.r1", "d2.r1"]
     assert {path.name for path in tmp_path.glob("plan-*")} == {first.name, second.name}
     assert stat.S_IMODE(first.stat().st_mode) == 0o600
+
+
+def test_what_is_written_on_an_experiment_reaches_its_jobs(load: Load) -> None:
+    text = STUDY.replace("repeats: 1", "repeats: 1, description: Of digits., tensorboard: true") % "First"
+    facts = make_plan(load(text))["experiments"]["a"]
+
+    assert (facts["title"], facts["description"], facts["tensorboard"]) == ("First", "Of digits.", True)
+    usual = make_plan(load(STUDY % "Second"))["experiments"]["a"]
+    assert (usual["title"], usual["description"], usual["tensorboard"]) == ("Second", "", False)
+
+
+def test_a_proposal_has_the_experiments_requirement_and_else_its_centres(load: Load) -> None:
+    keys = "proposal: {centre: csc-roihu, months: 3}, trainings: 8, samples_per_training: 600"
+    own = ", requirement: {efficiency: 0.7, per: doubling_of_devices}"
+
+    def proposal(keys: str) -> dict[str, Any]:
+        text = STUDY.replace("repeats: 1", f"repeats: 1, {keys}") % "First"
+        return dict(json.loads(make_plan(load(text))["experiments"]["a"]["proposal"]))
+
+    found, of_centre, usual = proposal(keys + own), proposal(keys), proposal("epochs: 3")
+    assert (found["trainings"], found["samples_per_training"], found["proposal"]["months"]) == (8, 600, 3)
+    assert (found["requirement"]["efficiency"], of_centre["requirement"]["efficiency"]) == (0.7, 0.75)
+    assert (usual["trainings"], usual["samples_per_training"], usual["requirement"]) == (None, None, None)
+
+
+def test_the_preflight_is_of_the_largest_run_and_names_what_is_not_known_of_the_site(load: Load) -> None:
+    site = site_of("cluster", "memory_gb_per_node: 240", "not_found: [internet]", slurm=["account: a"])
+    text = STUDY.replace("repeats: 1", "repeats: 1, cpus_per_device: 8, runtime_minutes: 30") % "First"
+    found = make_plan(load(text, site))["sites"][""]["preflight"]
+
+    assert (found["shape"], found["cpus_per_node"], found["memory_mb_per_node"]) == ("1x2", 16, 120_000)
+    assert found["longest_minutes"] == 32
+    assert "--account=a" in found["options"]
+    assert found["not_found"] == ["internet"]
 
 
 @pytest.mark.parametrize("left", [b"", b"\xff\xfe"], ids=["empty", "no text"])
