@@ -6,8 +6,8 @@
 
 Each mutant is a copy of the last commit with one change, for which the tests run that name the key, until one
 fails. At first what trains and analyses gets a key's default, and plan and checks read it as ever; where no
-test notices, the plan ignores it too, then the checks, and at last the configuration itself. Exit status 1 where
-still no test notices.
+test notices, the plan ignores it too, then the checks, and at last the configuration itself. Exit status 1
+where still no test notices.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from tests.data_files import Trap
+from tests.reliability.thoroughness import times
 from tests.small_disk import largest_file
 from tests.small_runs import definition
 
@@ -169,7 +170,7 @@ def test_a_deletion_that_is_cut_off_leaves_nothing_that_looks_like_a_checkpoint(
 
 @pytest.mark.fault(20)
 @pytest.mark.slow
-def test_every_single_flipped_bit_of_a_manifest_is_seen(
+def test_a_flipped_bit_of_a_manifest_is_seen(
     checkpoints: CheckpointFolder, record_property: Callable[[str, object], None]
 ) -> None:
     """A manifest has no sum beside it; a bit may still turn one valid text into another."""
@@ -177,7 +178,9 @@ def test_every_single_flipped_bit_of_a_manifest_is_seen(
     path = written.folder / MANIFEST
     whole = path.read_bytes()
     unseen = []
-    for place in range(8 * len(whole)):
+    # every seventh is of another byte and another place in it
+    flipped = range(0, 8 * len(whole), times(quick=7, thorough=1))
+    for place in flipped:
         changed = bytearray(whole)
         changed[place // 8] ^= 1 << place % 8
         path.write_bytes(changed)
@@ -186,10 +189,9 @@ def test_every_single_flipped_bit_of_a_manifest_is_seen(
     # a line break that became a space says the same
     for place, text in unseen:
         assert json.loads(text) == json.loads(whole), f"bit {place} of {path} was flipped, and nobody saw it"
-    seen = 8 * len(whole) - len(unseen)
-    record_property(
-        "figure", f"manifest: {seen} of {8 * len(whole)} flipped bits refused, the rest means the same"
-    )
+    assert len(unseen) < 10
+    seen = f"{len(flipped) - len(unseen)} of {len(flipped)}"
+    record_property("figure", f"manifest: {seen} flipped bits refused, the rest means the same")
 
 
 def test_a_file_that_no_manifest_names_is_never_read(checkpoints: CheckpointFolder) -> None:
