@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -44,8 +45,8 @@ def hello_jobs(folder: Path, accelerator: str, partitions: str) -> Start:
     environment = {**os.environ, PLAN: str(write_plan(plan, folder))}
 
     def start(partition: str) -> subprocess.Popen[str]:
-        files = ("--log", folder / f"{partition}.log", "--output", folder / f"hello@{partition}.json")
-        command = [sys.executable, CLI, "hello", *map(str, files)]
+        files = ["--log", f"{folder / partition}.log", "--output", f"{folder}/hello@{partition}.json"]
+        command = [sys.executable, str(CLI), "hello", *files]
         output = (folder / f"{partition}.said").open("w", encoding="utf-8")
         with output:
             return subprocess.Popen(
@@ -53,6 +54,11 @@ def hello_jobs(folder: Path, accelerator: str, partitions: str) -> Start:
             )
 
     return start
+
+
+def waits(said: Path) -> bool:
+    """Whether a job has printed that it waits for another."""
+    return "waiting: another" in said.read_text(encoding="utf-8")
 
 
 def findings(folder: Path, partition: str) -> Findings:
@@ -66,8 +72,9 @@ def test_hello_jobs_of_a_machine_wait_for_its_training_and_for_each_other(tmp_pa
     with machine_lock(0, pytest.fail):
         jobs = [start(name) for name in names]
         for name in names:
+            said = tmp_path / f"{name}.said"
             wait_until(
-                lambda said=tmp_path / f"{name}.said": "waiting: another" in said.read_text() or None,
+                partial(waits, said),
                 f"the hello job of {name} does not wait",
             )
         started = [name for name in names if (tmp_path / f"{name}.log").exists()]
