@@ -30,6 +30,8 @@ from tests.truth.causes import FALSE, FOUND, cause_rates
 from tests.truth.clusters import RULES, ClusterRates, cluster_rates
 from tests.truth.partitions import CASES
 from tests.truth.partitions import rates as partition_rates
+from tests.truth.splits import CASES as SPLIT_CASES
+from tests.truth.splits import rates as split_rates
 from tests.truth.studies import (
     DOUBLED,
     SERIES,
@@ -161,6 +163,11 @@ def main() -> int:
             for case in CASES
             for n in REPEATS[:2]
         }
+        splits = {
+            (case, n): pool.submit(split_rates, case, UP_TO_SCATTER, n, STUDIES_A_CELL, SEED)
+            for case in SPLIT_CASES
+            for n in REPEATS[:2]
+        }
         clusters = {
             (scatter, criterion): pool.submit(cluster_rates, criterion, scatter, CLUSTERS)
             for scatter in SCATTERS[:2]
@@ -169,6 +176,7 @@ def main() -> int:
         found = dict(zip(cells, pool.map(verdicts, cells), strict=True))
         rates = {kind: each.result() for kind, each in causes.items()}
         of_partitions = {cell: each.result() for cell, each in across.items()}
+        of_splits = {cell: each.result() for cell, each in splits.items()}
         of_clusters = {cell: each.result() for cell, each in clusters.items()}
     ns = [f"n = {n}" for n in REPEATS]
     _show(
@@ -191,6 +199,7 @@ def main() -> int:
     _show("Six equal series", ["another chosen", "excess"], [[f"{swapped:.1%}", f"{excess:+.1%}"]])
     _show("Causes", ["truth", "scatter", *ns], cause_rows(rates))
     _show("Partitions", ["truth", "n", *AIMS], partition_rows(of_partitions))
+    _show("Splits", ["truth", *ns[:2]], split_rows(of_splits))
     _show("Device counts chosen on several partitions", CLUSTER_HEADINGS, cluster_rows(of_clusters))
     missed = [
         f"{cell}: {share(counts, 'wrong'):.1%} silently wrong"
@@ -207,6 +216,11 @@ def main() -> int:
         for (case, n), counts in of_partitions.items()
         for aim in AIMS
         if counts[f"{aim}: wrong"] > MOST_WRONG * STUDIES_A_CELL
+    ]
+    missed += [
+        f"{case}, n = {n}: {counts['wrong']} of {STUDIES_A_CELL} splits silently wrong"
+        for (case, n), counts in of_splits.items()
+        if counts["wrong"] > MOST_WRONG * STUDIES_A_CELL
     ]
     shares = [share for each in of_clusters.values() for share in each.shares]
     others = sum(each.others for each in of_clusters.values()) / sum(
@@ -289,14 +303,20 @@ def disturbed_decisions(found: Mapping[Cell, Counter[str]]) -> Iterator[list[str
 def partition_rows(found: Mapping[tuple[str, int], Counter[str]]) -> Iterator[list[str]]:
     """Answers across partitions that are right, open and silently wrong, in per cent."""
     for (case, n), counts in found.items():
-        cells = [
-            " / ".join(
-                str(round(100 * counts[f"{aim}: {verdict}"] / STUDIES_A_CELL))
-                for verdict in ("right", "cannot tell", "wrong")
-            )
-            for aim in AIMS
-        ]
-        yield [case, str(n), *cells]
+        yield [case, str(n), *(_verdicts_text(counts, f"{aim}: ") for aim in AIMS)]
+
+
+def split_rows(found: Mapping[tuple[str, int], Counter[str]]) -> Iterator[list[str]]:
+    """Answers on the best split that are right, open and silently wrong, in per cent."""
+    for case in SPLIT_CASES:
+        yield [case, *(_verdicts_text(found[case, n]) for n in REPEATS[:2])]
+
+
+def _verdicts_text(counts: Counter[str], head: str = "") -> str:
+    return " / ".join(
+        str(round(100 * counts[head + verdict] / STUDIES_A_CELL))
+        for verdict in ("right", "cannot tell", "wrong")
+    )
 
 
 def cluster_rows(found: Mapping[tuple[float, str], ClusterRates]) -> Iterator[list[str]]:

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.planted_records import STARTUP
 from tests.planted_study import EPOCHS_OF_A_RUN, START_UP_SECONDS, STEPS_OF_AN_EPOCH, Law, PlantedStudy
+from tests.truth.splits import CASES, rates
 
 pytestmark = pytest.mark.contract
 
@@ -33,9 +35,17 @@ SAMPLES = STEPS_OF_AN_EPOCH * EPOCHS_OF_A_RUN * 256
 
 
 def answered(
-    folder: Path, law: Law, trainings: int = 8, **slurm: Any
+    folder: Path, law: Law, trainings: int = 8, keys: str = "", **slurm: Any
 ) -> tuple[PlantedStudy, dict[str, Any], dict[int, dict[str, str]]]:
-    """Return a study with its answer on splits and the rows of splits.csv by device count."""
+    """Return a study with its answer on splits and the rows of splits.csv by device count.
+
+    Args:
+        folder: Receives it.
+        law: Speed of its runs.
+        trainings: Trainings that are planned.
+        keys: Further keys of the experiment, lines of YAML.
+        slurm: Keys of the site's ``slurm`` block.
+    """
     site: dict[str, Any] = {
         "accelerator": "cuda",
         "devices_per_node": 4,
@@ -44,7 +54,8 @@ def answered(
     }
     if slurm:
         site["slurm"] = slurm
-    study = PlantedStudy(folder, STUDY.replace("{trainings}", str(trainings)), law.speed, site)
+    text = STUDY.replace("{trainings}", str(trainings)) + keys
+    study = PlantedStudy(folder, text, law.speed, site)
     study.make_runs()
     study.tabulate()
     decision = json.loads((study.folder / "decision.json").read_text(encoding="utf-8"))
@@ -82,6 +93,88 @@ def test_the_split_that_finishes_first_is_that_of_the_planted_times(
             ratio = seconds / by_hand[answer["best"]]
             assert float(row["ratio"]) == pytest.approx(ratio, rel=0.01)
             assert row["state"] == "shown"
+
+
+def check_by_hand(
+    answer: dict[str, Any], rows: dict[int, dict[str, str]], training: dict[int, float], trainings: int = 8
+) -> None:
+    """Check times and ratios against those of the rounds that a training's seconds by device count give."""
+    total = max(training)
+    by_hand = {
+        devices: math.ceil(trainings / (total // devices)) * each for devices, each in training.items()
+    }
+    best = min(by_hand, key=by_hand.__getitem__)
+    assert (answer["best"], answer["devices"]) == (best, total)
+    for devices, seconds in by_hand.items():
+        row = rows[devices]
+        assert float(row["training_seconds"]) == pytest.approx(training[devices], rel=0.01)
+        assert float(row["seconds"]) == pytest.approx(seconds, rel=0.01)
+        assert devices == best or float(row["ratio"]) == pytest.approx(seconds / by_hand[best], rel=0.01)
+
+
+BEFORE_TRAINING = sum(STARTUP.values()) - STARTUP["first_step_seconds"]
+
+
+def seconds_of_epochs(law: Law, devices: int, epochs: int) -> float:
+    """Return the seconds of a planted training until the end of an epoch, start-up included."""
+    speed = law.rate * devices / (1 + law.serial * (devices - 1))
+    return BEFORE_TRAINING + epochs * STEPS_OF_AN_EPOCH * 256 / speed
+
+
+def test_a_training_to_a_target_takes_the_epochs_that_its_device_count_needs(tmp_path: Path) -> None:
+    """An accuracy of 0.95 takes ln 18 / 0.6 = 4.82 epochs, and 2 % more for each doubling of the devices."""
+    law = Law(rate=1000.0, serial=0.02, scatter=0.002)
+    _, answer, rows = answered(tmp_path, law, keys="    target: {accuracy: 0.95}\n")
+
+    assert answer["clock"] == "time to target"
+    epochs = {1: 5, 2: 5, 4: 6, 8: 6}
+    check_by_hand(
+        answer, rows, {devices: seconds_of_epochs(law, devices, each) for devices, each in epochs.items()}
+    )
+    assert answer["status"] == "clear"
+
+
+def test_trainings_that_miss_the_target_are_made_again(tmp_path: Path) -> None:
+    """At epoch 10, 1 and 2 GPUs have an accuracy of 0.997, two of three runs on 4, and none on 8."""
+    law = Law(rate=1000.0, serial=0.02, scatter=0.002)
+    _, answer, rows = answered(tmp_path, law, keys="    target: {accuracy: 0.997}\n")
+
+    tries = {1: 1.0, 2: 1.0, 4: 3 / 2}
+    check_by_hand(
+        answer, rows, {devices: each * seconds_of_epochs(law, devices, 10) for devices, each in tries.items()}
+    )
+    assert rows[8]["note"] == "no run reached the target"
+    # of three tries, two succeeded: the time of one that does is known to a factor of about two
+    assert rows[4]["state"] == "open"
+    assert float(rows[4]["training_seconds_high"]) > 2 * float(rows[4]["training_seconds"])
+    assert answer["status"] == "cannot tell"
+
+
+def test_a_number_of_samples_takes_the_time_of_the_planted_throughput(tmp_path: Path) -> None:
+    law = Law(rate=1000.0, serial=0.1, scatter=0.002)
+    _, answer, rows = answered(tmp_path, law, keys="    samples_per_training: 5_000_000\n")
+
+    assert answer["clock"] == "throughput"
+    samples = 5_000_000
+    check_by_hand(
+        answer,
+        rows,
+        {
+            devices: samples * (1 + law.serial * (devices - 1)) / (law.rate * devices)
+            for devices in (1, 2, 4, 8)
+        },
+    )
+    assert "A training is 5,000,000 samples at the measured throughput" in " ".join(answer["sentences"])
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_planted_splits_are_found_or_called_open(name: str) -> None:
+    """With more studies the same is in docs/statistics.md."""
+    found = rates(name, scatter=0.03, n=3, studies=8, seed=1)
+
+    assert found["wrong"] == 0
+    if name not in {"8 trainings that scale well", "a tie", "close, 8 % apart", "more work to the target"}:
+        assert found["right"] > found["cannot tell"]
 
 
 def test_a_tie_is_told_from_no_side(tmp_path: Path) -> None:

@@ -206,6 +206,31 @@ def test_points_of_a_partition_are_compared_by_their_amounts_where_its_report_ha
         assert (ratio.at_least, ratio.at_most) == pytest.approx([factor * end for end in bounds], rel=1e-6)
 
 
+def test_runs_that_miss_the_target_count_for_time_cost_and_their_ratios() -> None:
+    a100, h200 = studies_of(CASES["more work to the target"], np.random.default_rng(5), SCATTER, 3)
+    runs = h200.results.runs
+    missed = (runs["devices"] == 2) & (runs["repeat"] == 3)
+    lost = ["epochs_to_accuracy", "time_to_accuracy_seconds"]
+    runs.loc[missed, lost] = math.nan
+    points = collect_points([a100, h200])
+    of_two = runs[runs["devices"] == 2]
+    (first, second), (third,) = of_two["train_seconds"][~missed], of_two["train_seconds"][missed]
+
+    place, slow = Place("h200", "all runs", 2), Place("a100", "all runs", 4)
+    seconds = math.sqrt(first * second) * (first + second + third) / (first + second)
+    for aim, factor in {"time": 1.0, "cost": 2 * 3.0 / 3600}.items():
+        found = points.points[place].interval(aim)  # type: ignore[arg-type]
+        assert found is not None
+        assert found.estimate == pytest.approx(factor * seconds)
+        # one of three tries failed: the interval is far wider than the scatter
+        assert found.high > 2 * found.estimate
+    ratio, interval = points.ratio("time", place, slow), points.points[slow].interval("time")
+    assert ratio is not None
+    assert interval is not None
+    assert ratio.estimate == pytest.approx(seconds / interval.estimate)
+    assert ratio.standard_error > 0.2
+
+
 def test_partitions_that_win_by_different_aims_are_all_named() -> None:
     card = card_of(CASES["cheap and slow, fast and expensive"], scatter=0.001, n=6)
 

@@ -19,9 +19,9 @@ from scalewise.analysis.comparison.gains import (
     SIGNIFICANCE,
     Measure,
     contrast,
-    error_of_success,
     has_reached,
-    spent_in_vain,
+    interval_of_all,
+    ratio_of_all,
 )
 from scalewise.analysis.conclusion import Conclusion
 from scalewise.analysis.decision.criteria import SUCCESSFUL_FROM
@@ -29,7 +29,7 @@ from scalewise.analysis.decision.sentences import fill
 from scalewise.analysis.decision.wording import repeats_text
 from scalewise.analysis.partitions.answer import state_of
 from scalewise.analysis.scaling import startup_seconds
-from scalewise.analysis.statistics.intervals import Interval, geometric_interval, t_quantile
+from scalewise.analysis.statistics.intervals import Interval, geometric_interval
 from scalewise.analysis.statistics.ratios import Ratio, holm, runs_to_tell
 from scalewise.plan.config.experiment import Experiment
 from scalewise.plan.formatting import HOUR, MINUTE, format_3sig, name_devices
@@ -230,12 +230,6 @@ class _Comparison:
             found = runs["wall_seconds"].astype(float)
         return found.dropna()
 
-    def _vain(self, devices: int) -> tuple[float, float]:
-        """Return the time of all runs over that of those with a result, and the error of its logarithm."""
-        if self.clock != "time to target":
-            return 1.0, 0.0
-        return spent_in_vain(self.runs[devices]), error_of_success(self.runs[devices])
-
     def _taken(self, devices: int) -> int:
         """Count the devices that a training keeps from others: those that it is billed for."""
         return math.ceil(max(devices, self.experiment.billed_devices.get(devices, devices)))
@@ -243,15 +237,9 @@ class _Comparison:
     def _split(self, devices: int) -> Split:
         at_a_time = min(self.total // self._taken(devices), self.trainings)
         rounds = math.ceil(self.trainings / at_a_time)
-        factor, error = self._vain(devices)
-        training = geometric_interval(self.seconds[devices].tolist()).scaled(factor)
-        if error:
-            below, above = (
-                math.hypot(math.log(end / training.estimate), t_quantile(math.inf) * error)
-                for end in (training.low, training.high)
-            )
-            middle = training.estimate
-            training = replace(training, low=middle * math.exp(-below), high=middle * math.exp(above))
+        training = geometric_interval(self.seconds[devices].tolist())
+        if self.clock == "time to target":
+            training = interval_of_all(training, self.runs[devices])
         billed = self.experiment.billed_devices.get(devices, devices)
         return Split(
             devices=devices,
@@ -276,13 +264,10 @@ class _Comparison:
         )
         if ratio is None:
             return None
-        (factor, error), (other, error_of_other) = self._vain(devices), self._vain(than)
-        times = splits[devices].rounds / splits[than].rounds * factor / other
-        return replace(
-            ratio,
-            log_mean=ratio.log_mean + math.log(times),
-            standard_error=math.hypot(ratio.standard_error, error, error_of_other),
-        )
+        if self.clock == "time to target":
+            ratio = ratio_of_all(ratio, self.runs[devices], self.runs[than])
+        rounds = splits[devices].rounds / splits[than].rounds
+        return replace(ratio, log_mean=ratio.log_mean + math.log(rounds))
 
     def _best(self, splits: dict[int, Split]) -> int:
         """Return the fastest split; of those shown to be as fast, the one of the fewest device-hours.

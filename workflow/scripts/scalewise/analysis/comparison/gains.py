@@ -16,6 +16,7 @@ from scalewise.analysis.statistics.intervals import (
     Interval,
     difference_of,
     mean_interval,
+    t_quantile,
 )
 from scalewise.analysis.statistics.ratios import Ratio, holm, paired_ratio, ratio_of
 
@@ -226,11 +227,37 @@ def target_contrast(point: pd.DataFrame, than: pd.DataFrame) -> Ratio | None:
         The ratio; None where no run of one side reached the target.
     """
     ratio = contrast(point, than, _speeds_to_target)
-    if ratio is None:
-        return None
-    factor = spent_in_vain(than) / spent_in_vain(point)
+    return None if ratio is None else ratio_of_all(ratio, than, point)
+
+
+def ratio_of_all(ratio: Ratio, point: pd.DataFrame, than: pd.DataFrame) -> Ratio:
+    """Return the ratio of two points' amounts until the target with the runs that never reached it.
+
+    Args:
+        ratio: Ratio of the runs that reached it.
+        point: Completed runs of the point above, of which one or more reached the target.
+        than: Completed runs of the point below.
+    """
+    factor = spent_in_vain(point) / spent_in_vain(than)
     error = math.hypot(ratio.standard_error, error_of_success(point), error_of_success(than))
     return replace(ratio, log_mean=ratio.log_mean + math.log(factor), standard_error=error)
+
+
+def interval_of_all(amount: Interval, runs: pd.DataFrame) -> Interval:
+    """Return the interval of an amount until the target with the runs that never reached it.
+
+    Args:
+        amount: Geometric mean over the runs that reached it, with its interval.
+        runs: Completed runs of the point, of which one or more reached the target.
+    """
+    found, error = amount.scaled(spent_in_vain(runs)), error_of_success(runs)
+    if not error:
+        return found
+    below, above = (
+        math.hypot(math.log(end / found.estimate), t_quantile(math.inf) * error)
+        for end in (found.low, found.high)
+    )
+    return replace(found, low=found.estimate * math.exp(-below), high=found.estimate * math.exp(above))
 
 
 def error_of_success(runs: pd.DataFrame) -> float:

@@ -15,7 +15,7 @@ from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.partitions.answer import AimAnswer, PartitionAnswer, answer
 from scalewise.analysis.partitions.card import partition_card, place_text
-from scalewise.analysis.partitions.points import AIMS, Aim, PartitionPoints, PartitionStudy, collect_points
+from scalewise.analysis.partitions.points import Aim, PartitionPoints, PartitionStudy, collect_points
 from scalewise.analysis.queue_waits import waits_by_run, with_measured_waits
 from scalewise.plan.plan_file import COMPARISON, Comparison, ExperimentFacts
 from scalewise.records import write_text
@@ -129,7 +129,7 @@ def comparison_facts(name: str, found: PartitionAnswer) -> dict[str, Any]:
         "min_gain": points.min_gain,
         "card": asdict(partition_card(found)),
         "what_if": what_if_facts(found),
-        "best": {aim: _aim_facts(found, found.aims[aim]) for aim in AIMS if aim in found.aims},
+        "best": {aim: _aim_facts(found, each) for aim, each in found.aims.items()},
     }
 
 

@@ -18,10 +18,10 @@ from scalewise.analysis.analysis_spec import STATED_WAITS, AnalysisSpec
 from scalewise.analysis.comparison.gains import (
     Gains,
     Measure,
-    error_of_success,
     gains,
     has_reached,
-    spent_in_vain,
+    interval_of_all,
+    ratio_of_all,
 )
 from scalewise.analysis.conclusion import judgeable
 from scalewise.analysis.decision.criteria import SUCCESSFUL_FROM, miss_text
@@ -30,7 +30,7 @@ from scalewise.analysis.decision.walk import CRITERIA, missed
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.partitions.wording import sentence
 from scalewise.analysis.scaling import known_columns
-from scalewise.analysis.statistics.intervals import Interval, geometric_interval, t_quantile
+from scalewise.analysis.statistics.intervals import Interval, geometric_interval
 from scalewise.analysis.statistics.ratios import Ratio, ratio_of
 from scalewise.plan.config.experiment import AnyExperiment, DecisionRule, Experiment
 from scalewise.plan.runs.runs import Options, points_by_series, series_name
@@ -159,27 +159,13 @@ class PartitionPoint:
     def _column(self, name: str) -> pd.Series:
         return self.runs.reindex(columns=[name])[name].astype(float)
 
-    @cached_property
-    def vain(self) -> tuple[float, float]:
-        """Time of all runs over that of the runs that reached the target, and the error of its logarithm."""
-        if self.clock != "time to target" or not has_reached(self.runs).any():
-            return 1.0, 0.0
-        return spent_in_vain(self.runs), error_of_success(self.runs)
-
     def interval(self, aim: Aim) -> Interval | None:
         """Return the mean amount with its 95 % interval; None if it is unknown."""
         values = self.amounts(aim)
         if not values:
             return None
-        factor, error = self.vain
-        found = geometric_interval(values).scaled(factor)
-        if not error:
-            return found
-        below, above = (
-            math.hypot(math.log(end / found.estimate), t_quantile(math.inf) * error)
-            for end in (found.low, found.high)
-        )
-        return replace(found, low=found.estimate * math.exp(-below), high=found.estimate * math.exp(above))
+        found = geometric_interval(values)
+        return interval_of_all(found, self.runs) if self.clock == "time to target" else found
 
 
 @dataclass(frozen=True)
@@ -253,14 +239,9 @@ class PartitionPoints:
             if ratio is not None and point.hourly is not None and than.hourly is not None:
                 return replace(ratio, log_mean=ratio.log_mean + math.log(point.hourly / than.hourly))
         ratio = ratio_of(point.amounts(aim), than.amounts(aim))
-        if ratio is None:
-            return None
-        factors, errors = zip(point.vain, than.vain, strict=True)
-        return replace(
-            ratio,
-            log_mean=ratio.log_mean + math.log(factors[0] / factors[1]),
-            standard_error=math.hypot(ratio.standard_error, *errors),
-        )
+        if ratio is None or self.clock != "time to target":
+            return ratio
+        return ratio_of_all(ratio, point.runs, than.runs)
 
 
 def options_of(spec: AnyExperiment) -> dict[str, Options]:
