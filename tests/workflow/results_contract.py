@@ -3,8 +3,9 @@
     python -m tests.workflow.results_contract
 
 renews both after a deliberate change: it runs kept_study/study.yaml (two minutes on two cores), keeps its
-records and tables, and writes the columns and keys of these with their types into results_contract.yaml. Read
-the changes of that file before you commit.
+records and tables, and writes the columns and keys of these with their types into results_contract.yaml. What
+is always empty there, such as the energy of a CPU, keeps the type that is listed. Read the changes of that
+file before you commit.
 """
 
 from __future__ import annotations
@@ -28,19 +29,20 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 KEPT = HERE / "kept_study"
 LISTING = HERE / "results_contract.yaml"
-SITE = "accelerator: cpu\ndevices_per_node: 2\ncpus_per_node: 2\n"
 
 FILES = {
-    r"[\w-]+/runs/[^/]+/(summary|history)\.json": "{experiment}/runs/{run}/",
-    r"[\w-]+/runs/[^/]+/(epochs|ranks|utilization)\.csv": "{experiment}/runs/{run}/",
-    r"[\w-]+/(runs|epochs|scaling|gains|options|prediction|queue_waits)\.csv": "{experiment}/",
-    r"[\w-]+/proposal/table\.csv": "{experiment}/proposal/",
-    r"[\w-]+/(decision|laws|prediction)\.json": "{experiment}/",
+    r"[\w@-]+/runs/[^/]+/(summary|history)\.json": "{experiment}/runs/{run}/",
+    r"[\w@-]+/runs/[^/]+/(epochs|ranks|utilization)\.csv": "{experiment}/runs/{run}/",
+    r"[\w@-]+/(runs|epochs|scaling|gains|splits|options|prediction|jobstats|queue_waits|partitions)\.csv": (
+        "{experiment}/"
+    ),
+    r"[\w@-]+/proposal/(table\.csv|requirement\.json)": "{experiment}/proposal/",
+    r"[\w@-]+/(decision|laws|prediction|partitions)\.json": "{experiment}/",
     r"decision\.json": "",
 }
 """Paths below results/ that the contract covers, and the folder by which it lists them."""
 
-ROUNDS = r"[\w-]+/repeats/round\d+\.json"
+ROUNDS = r"[\w@-]+/repeats/round\d+\.json"
 """Kept to be read back: which runs an experiment asked for. Only Scalewise relies on their keys."""
 
 NAMED_BY_OTHERS = {
@@ -49,11 +51,16 @@ NAMED_BY_OTHERS = {
     "excluded_steps",
     "options",
     "parameters",
+    "partitions",
     "refused",
     "settings",
+    "step_flops",
 }
-NAMED_BY_OTHERS |= {"loader_fractions", "undecided", "unknown", "versions"}
-"""Objects whose keys are numbers, or names of settings, packages, files, laws or reasons."""
+NAMED_BY_OTHERS |= {"loader_fractions", "undecided", "unknown", "versions", "what_if"}
+"""Objects whose keys are numbers, or names of partitions, settings, packages, files, laws or reasons.
+
+The keys of ``what_if`` are between the analysis and the page.
+"""
 
 Types = dict[str, str]
 """Types by the name of a column or key: words joined by " or "; "sometimes" where it may be absent."""
@@ -94,6 +101,9 @@ def broken_promises(found: Mapping[str, Types], promised: Mapping[str, Types]) -
             if "sometimes" in names[name] and "sometimes" not in text:
                 broken.append(f"{kind}: {name} may be absent")
             allowed = set(text.split(" or ")) | {"empty", "sometimes"}
+            if kind.endswith(".csv") and "text" in allowed:
+                # a text may look like a number
+                allowed.add("number")
             if allowed != {"empty", "sometimes"}:
                 wrong = set(names[name].split(" or ")) - allowed
                 broken += [f"{kind}: {name} has a {each}, not a {text}" for each in sorted(wrong)]
@@ -104,6 +114,18 @@ def promised() -> dict[str, Types]:
     """Return what results_contract.yaml lists."""
     read: dict[str, Types] = yaml.safe_load(LISTING.read_text(encoding="utf-8"))
     return read
+
+
+def with_types_of(found: Mapping[str, Types], before: Mapping[str, Types]) -> dict[str, Types]:
+    """Return columns and keys with the types that were listed before for those that are always empty now."""
+    renewed = {}
+    for kind, names in found.items():
+        listed = before.get(kind, {})
+        renewed[kind] = {
+            name: listed.get(name, text) if text in {"empty", "empty or sometimes"} else text
+            for name, text in names.items()
+        }
+    return renewed
 
 
 def place_kept_study(folder: Path) -> None:
@@ -179,7 +201,7 @@ def _renew() -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "study"
         folder.mkdir()
-        for name in ("study.yaml", "train.py"):
+        for name in ("study.yaml", "site.yaml", "train.py"):
             shutil.copy(KEPT / name, folder)
         _run_study(folder)
         shutil.rmtree(KEPT / "results", ignore_errors=True)
@@ -191,12 +213,11 @@ def _renew() -> None:
                 kept.write_text(
                     _without_this_machine(path.read_text(encoding="utf-8"), folder), encoding="utf-8"
                 )
-    found = listing(KEPT / "results")
+    found = with_types_of(listing(KEPT / "results"), promised())
     LISTING.write_text(yaml.safe_dump(found, sort_keys=False, width=110), encoding="utf-8")
 
 
 def _run_study(folder: Path) -> None:
-    (folder / "site.yaml").write_text(SITE, encoding="utf-8")
     finished = yaml.safe_load((folder / "study.yaml").read_text(encoding="utf-8"))
     # the report on all experiments needs an answer of each
     del finished["experiments"]["failing"]
