@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import yaml
 from tests.planted_records import (
@@ -29,6 +30,18 @@ from scalewise.plan.study import PlannedExperiment, Study, load_study
 from scalewise.records import EpochRecord, RankRecord, Window
 
 SITE = {"accelerator": "cuda", "devices_per_node": 4, "cpus_per_node": 32, "max_nodes": 16}
+USUAL: dict[str, Any] = {
+    "dataset": "digits",
+    "model": "digits_cnn",
+    "global_batch_size": 256,
+    "epochs": 10,
+    "warmup_steps": 12,
+    "devices": [1, 2, 4, 8],
+    "repeats": 3,
+    "predict": False,
+    "runtime_minutes": 3,
+}
+"""Keys of a planted experiment that a test does not give."""
 CHOOSING = """\
 experiments:
   gpt:
@@ -92,8 +105,23 @@ def overhead(share: float, scatter: float = 0.004) -> Speed:
     return speed
 
 
+def experiments(**changed: Mapping[str, Any]) -> str:
+    """Return a configuration of experiments by their names.
+
+    Args:
+        changed: Keys that are not the usual ones of each experiment; None for a key that it has not.
+    """
+    found = {
+        name: {key: value for key, value in (USUAL | dict(keys)).items() if value is not None}
+        for name, keys in changed.items()
+    }
+    return yaml.safe_dump({"experiments": found}, sort_keys=False)
+
+
 class PlantedStudy:
-    """A study whose runs are planted as it asks for them, and what the pipeline makes of them.
+    """A study whose runs are planted as it requests them, and what the pipeline makes of them.
+
+    ``finish`` does all that Snakemake does; the other methods do one step of it.
 
     Args:
         folder: Receives the configuration and ``results``.
@@ -146,44 +174,42 @@ class PlantedStudy:
         return judge_round(self.planned.rounds_definition, len(self.rounds()) + 1, self.folder)
 
     def play(self) -> list[Round]:
-        """Make runs, and judge them where counts are chosen, until nothing more is asked for."""
+        """Make runs and judge them until no more are requested; return the rounds, none without a choice."""
         self.make_runs()
-        while self.planned.experiment.chooses_devices and self.judge().requests_more:
+        if not any(each.experiment.chooses_devices for each in self.study.experiments.values()):
+            return []
+        while self.judge().requests_more:
             self.make_runs()
         return self.rounds()
 
-    def analyse(self, change: Callable[[Path], None] = lambda _: None) -> None:
-        """Write tables, decisions and figures.
+    def tabulate(self, change: Callable[[Path], None] = lambda _: None) -> None:
+        """Make all runs; write tables and decisions.
+
+        Args:
+            change: Gets the results of each experiment, which it may edit.
+        """
+        self.play()
+        for name in self.study.experiments:
+            self._step("scaling", self.results / name)
+            change(self.results / name)
+
+    def finish(self, change: Callable[[Path], None] = lambda _: None) -> Path:
+        """Make all runs, tables, answers, figures and reports; return the report on all experiments.
 
         Args:
             change: Gets the results of each experiment between its tables and its figures.
         """
-        self.tabulate()
+        self.tabulate(change)
         for name in self.study.experiments:
-            results = self.results / name
-            change(results)
-            self._step("figures", results)
-
-    def tabulate(self) -> None:
-        """Write tables and decisions."""
-        for name in self.study.experiments:
-            self._step("scaling", self.results / name)
-
-    def compare(self) -> None:
-        """Write the answers across partitions, with their figures and reports."""
+            self._step("figures", self.results / name)
         for name in self.study.comparisons:
             self._step("compare-partitions", self.results / name)
-
-    def write(self) -> Path:
-        """Write the report on all experiments, from tables and figures."""
-        output = self.results / "report.html"
-        decisions = self.results / "decision.json"
-        options = ("--output", output, "--decisions", decisions)
-        self._step("report", *options, self.results)
-        return output
+        report = self.results / "report.html"
+        self._step("report", "--output", report, "--decisions", self.results / "decision.json", self.results)
+        return report
 
     def write_partial(self) -> Path:
-        """Write the report on what has finished, tables and figures with it."""
+        """Write the report on the runs that are there, with its tables and figures."""
         self._step("partial-report", self.results)
         return self.results / "partial_report.html"
 

@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, Page
 from tests.browser import reports
 from tests.browser.chromium import missing, started
 from tests.browser.watched_pages import open_watched
+from tests.planted_study import PlantedStudy
 
 OpenPage = Callable[..., Page]
 
@@ -19,19 +20,19 @@ OpenPage = Callable[..., Page]
 @pytest.fixture(scope="session")
 def two_series(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report on a study of the shipped one's shape, with names that are unkind to a page."""
-    return reports.two_series(tmp_path_factory.mktemp("two-series")).write()
+    return reports.two_series(tmp_path_factory.mktemp("two-series"))
 
 
 @pytest.fixture(scope="session")
 def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report on what has finished of three experiments, of which one chooses its counts."""
-    return reports.several(tmp_path_factory.mktemp("several")).write_partial()
+    return reports.several(tmp_path_factory.mktemp("several"))
 
 
 @pytest.fixture(scope="session")
 def six_series(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report on six series."""
-    return reports.six_series(tmp_path_factory.mktemp("six-series")).write()
+    return PlantedStudy(tmp_path_factory.mktemp("six-series"), reports.SIX_SERIES).finish()
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from tests.planted_study import Law, PlantedStudy
+from tests.planted_study import Law, PlantedStudy, experiments
 
 from scalewise.plan.runs.run_definition import RunDefinition
 
@@ -21,94 +21,65 @@ UNKIND_SERIES = {
 }
 """Names that no configuration gives a series today."""
 
-TWO_SERIES = f"""\
-experiments:
-  unkind:
-    title: {json.dumps(UNKIND)}
-    description: {json.dumps(UNKIND)}
-    dataset: digits
-    model: digits_cnn
-    scaling: strong
-    global_batch_size: 256
-    epochs: 10
-    warmup_steps: 12
-    devices: [1, 2]
-    repeats: 6
-    predict: false
-    runtime_minutes: 3
-    sweep: {{gradient_as_bucket_view: [false, true]}}
-    target: {{accuracy: 0.97}}
-    decision: {{min_efficiency: 0.6}}
-"""
+TWO_SERIES = experiments(
+    unkind={
+        "title": UNKIND,
+        "description": UNKIND,
+        "devices": [1, 2],
+        "repeats": 6,
+        "sweep": {"gradient_as_bucket_view": [False, True]},
+        "target": {"accuracy": 0.97},
+        "decision": {"min_efficiency": 0.6},
+    }
+)
 
-SEVERAL = """\
-defaults: {dataset: digits, model: digits_cnn, scaling: weak, runtime_minutes: 3, predict: false}
-experiments:
-  chosen:
-    title: Which of up to 16 GPUs
-    batch_size_per_device: 16
-    devices: {up_to: 16}
-    steps: 300
-    decision: {min_efficiency: 0.7}
-  nothing:
-    title: All runs failed
-    batch_size_per_device: 64
-    devices: [1, 2]
-    repeats: 1
-  listed:
-    title: Three counts, of which one failed
-    batch_size_per_device: 32
-    devices: [1, 2, 4]
-    repeats: 3
-"""
+WEAK = {"scaling": "weak", "global_batch_size": None, "batch_size_per_device": 16}
 
-SIX_SERIES = """\
-experiments:
-  many:
-    title: Six series
-    dataset: digits
-    model: digits_cnn
-    scaling: weak
-    batch_size_per_device: 16
-    devices: [1, 8]
-    repeats: 2
-    predict: false
-    runtime_minutes: 3
-    sweep:
-      gradient_as_bucket_view: [false, true]
-      precision: [fp32, bf16, fp16]
-    decision: {min_efficiency: 0.6}
-"""
+SEVERAL = experiments(
+    chosen={
+        **WEAK,
+        "title": "Which of up to 16 GPUs",
+        "devices": {"up_to": 16},
+        "epochs": None,
+        "steps": 300,
+        "decision": {"min_efficiency": 0.7},
+    },
+    nothing={**WEAK, "title": "All runs failed", "devices": [1, 2], "repeats": 1},
+    listed={**WEAK, "title": "Three counts, of which one failed", "devices": [1, 2, 4]},
+)
 
-FIVE_HUNDRED_RUNS = """\
-experiments:
-  large:
-    title: 500 runs
-    dataset: digits
-    model: digits_cnn
-    scaling: weak
-    batch_size_per_device: 16
-    devices: [1, 2, 4, 8, 12, 16, 20, 24, 28, 32]
-    repeats: 10
-    predict: false
-    runtime_minutes: 3
-    sweep: {bucket_cap_mb: [1, 5, 10, 25, 50]}
-    decision: {min_efficiency: 0.6}
-"""
+SIX_SERIES = experiments(
+    many={
+        **WEAK,
+        "title": "Six series",
+        "devices": [1, 8],
+        "repeats": 2,
+        "sweep": {"gradient_as_bucket_view": [False, True], "precision": ["fp32", "bf16", "fp16"]},
+        "decision": {"min_efficiency": 0.6},
+    }
+)
+
+FIVE_HUNDRED_RUNS = experiments(
+    large={
+        **WEAK,
+        "title": "500 runs",
+        "devices": [1, 2, 4, 8, 12, 16, 20, 24, 28, 32],
+        "repeats": 10,
+        "sweep": {"bucket_cap_mb": [1, 5, 10, 25, 50]},
+        "decision": {"min_efficiency": 0.6},
+    }
+)
 
 
-def two_series(folder: Path) -> PlantedStudy:
-    """A study of the shipped one's shape, with names that are unkind to a page."""
-    study = PlantedStudy(folder, TWO_SERIES)
-    study.make_runs()
-    study.analyse(lambda results: rename_series(results, UNKIND_SERIES))
-    return study
+def two_series(folder: Path) -> Path:
+    """Return the report on a study of the shipped one's shape, with names that are unkind to a page."""
+    return PlantedStudy(folder, TWO_SERIES).finish(lambda results: rename_series(results, UNKIND_SERIES))
 
 
-def several(folder: Path) -> PlantedStudy:
-    """One experiment that chooses its counts and measures some, one of which all runs failed, and another.
+def several(folder: Path) -> Path:
+    """Return the report on what has finished of three experiments, of which one chooses its device counts.
 
-    Of the last all runs on 4 devices have failed, and one on 2.
+    All runs of the second have failed, and of the third all on 4 devices and one on 2.
     """
 
     def speed(run: RunDefinition) -> float | None:
@@ -117,25 +88,7 @@ def several(folder: Path) -> PlantedStudy:
 
     study = PlantedStudy(folder, SEVERAL, speed)
     study.play()
-    return study
-
-
-def six_series(folder: Path) -> PlantedStudy:
-    """Six series on two counts."""
-    return analysed(folder, SIX_SERIES)
-
-
-def five_hundred_runs(folder: Path) -> PlantedStudy:
-    """Five series on ten counts, with ten repeats."""
-    return analysed(folder, FIVE_HUNDRED_RUNS)
-
-
-def analysed(folder: Path, text: str) -> PlantedStudy:
-    """All runs of a study, and its tables and figures."""
-    study = PlantedStudy(folder, text)
-    study.make_runs()
-    study.analyse()
-    return study
+    return study.write_partial()
 
 
 def rename_series(folder: Path, names: Mapping[str, str]) -> None:

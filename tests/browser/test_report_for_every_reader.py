@@ -9,10 +9,10 @@ import psutil
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
-from tests.browser import reports
 from tests.browser.conftest import OpenPage
-from tests.browser.reports import UNKIND
+from tests.browser.reports import FIVE_HUNDRED_RUNS, UNKIND
 from tests.browser.sight import open_all, seen, texts, unseen
+from tests.planted_study import PlantedStudy
 
 REPORTS = ["two_series", "several", "six_series"]
 
@@ -65,7 +65,7 @@ def test_a_report_of_the_shipped_studys_shape_has_less_than_500_kb(two_series: P
 def test_a_report_on_500_runs_has_less_than_1500_kb_and_takes_less_than_200_mb_of_the_browsers_memory(
     browser: Browser, open_page: OpenPage, tmp_path: Path
 ) -> None:
-    file = reports.five_hundred_runs(tmp_path).write()
+    file = PlantedStudy(tmp_path, FIVE_HUNDRED_RUNS).finish()
     assert file.stat().st_size < 1_500_000
     page = open_page(file)
     page.locator(".figure-tools").first.wait_for()

@@ -10,37 +10,19 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tests.planted_study import Law, PlantedStudy
+from tests.planted_study import Law, PlantedStudy, experiments
 from tests.workflow.conftest import SNAKEFILE, Workplace
+from tests.workflow.results_contract import broken_promises, listing, promised
 
 from scalewise.analysis.queue_waits import QUEUE_WAIT_COLUMNS
 from scalewise.plan.runs.run_definition import RunDefinition
 
 pytestmark = pytest.mark.contract
 
-STUDY = """\
-experiments:
-  known:
-    title: What is planted
-    dataset: digits
-    model: digits_cnn
-    scaling: strong
-    global_batch_size: 256
-    epochs: 10
-    warmup_steps: 12
-    devices: [1, 2, 4]
-    partitions: [a100, h200]
-    repeats: 3
-    predict: false
-    runtime_minutes: 3
-  plain:
-    dataset: digits
-    model: digits_cnn
-    global_batch_size: 256
-    devices: [1, 2]
-    repeats: 3
-    predict: false
-"""
+STUDY = experiments(
+    known={"title": "What is planted", "devices": [1, 2, 4], "partitions": ["a100", "h200"]},
+    plain={"devices": [1, 2]},
+)
 SITE: dict[str, object] = {
     "accelerator": "cuda",
     "cpus_per_node": 32,
@@ -74,12 +56,9 @@ def plant_waits(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> PlantedStudy:
-    """The study, from records only to its reports."""
+    """The study, from its records to its reports."""
     made = PlantedStudy(tmp_path_factory.mktemp("partitions") / "study", STUDY, speed, SITE)
-    made.make_runs()
-    made.analyse(plant_waits)
-    made.compare()
-    made.write()
+    made.finish(plant_waits)
     return made
 
 
@@ -140,6 +119,14 @@ def test_the_report_on_the_partitions_links_theirs(planted: PlantedStudy) -> Non
     for partition in ("a100", "h200"):
         assert f'href="../known%40{partition}/report.html"' in page
         assert (planted.results / f"known@{partition}" / "figures" / "speedup.svg").exists()
+
+
+def test_planted_energy_and_waits_are_of_the_types_that_are_promised(planted: PlantedStudy) -> None:
+    """The kept study has neither."""
+    found = listing(planted.results)
+    assert found["{experiment}/partitions.csv"]["energy_kwh"] == "number"
+    assert found["{experiment}/queue_waits.csv"]["wait_seconds"].startswith("number")
+    assert broken_promises(found, promised()) == []
 
 
 def test_a_proposal_names_its_partition(planted: PlantedStudy) -> None:

@@ -5,37 +5,31 @@ from __future__ import annotations
 import csv
 import json
 import math
+from collections.abc import Mapping
 from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.planted_records import STARTUP
-from tests.planted_study import EPOCHS_OF_A_RUN, START_UP_SECONDS, STEPS_OF_AN_EPOCH, Law, PlantedStudy
+from tests.planted_study import (
+    EPOCHS_OF_A_RUN,
+    SITE,
+    START_UP_SECONDS,
+    STEPS_OF_AN_EPOCH,
+    Law,
+    PlantedStudy,
+    experiments,
+)
 from tests.truth.splits import CASES, rates
 
 pytestmark = pytest.mark.contract
 
-STUDY = """\
-experiments:
-  seeds:
-    dataset: digits
-    model: digits_cnn
-    scaling: strong
-    global_batch_size: 256
-    epochs: 10
-    warmup_steps: 12
-    devices: [1, 2, 4, 8]
-    repeats: 3
-    predict: false
-    runtime_minutes: 3
-    trainings: {trainings}
-"""
 SAMPLES = STEPS_OF_AN_EPOCH * EPOCHS_OF_A_RUN * 256
 
 
 def answered(
-    folder: Path, law: Law, trainings: int = 8, keys: str = "", **slurm: Any
+    folder: Path, law: Law, trainings: int = 8, keys: Mapping[str, Any] | None = None, **slurm: Any
 ) -> tuple[PlantedStudy, dict[str, Any], dict[int, dict[str, str]]]:
     """Return a study with its answer on splits and the rows of splits.csv by device count.
 
@@ -43,20 +37,12 @@ def answered(
         folder: Receives it.
         law: Speed of its runs.
         trainings: Trainings that are planned.
-        keys: Further keys of the experiment, lines of YAML.
+        keys: Further keys of the experiment.
         slurm: Keys of the site's ``slurm`` block.
     """
-    site: dict[str, Any] = {
-        "accelerator": "cuda",
-        "devices_per_node": 4,
-        "cpus_per_node": 32,
-        "max_nodes": 16,
-    }
-    if slurm:
-        site["slurm"] = slurm
-    text = STUDY.replace("{trainings}", str(trainings)) + keys
+    site = SITE | ({"slurm": slurm} if slurm else {})
+    text = experiments(seeds={"trainings": trainings} | dict(keys or {}))
     study = PlantedStudy(folder, text, law.speed, site)
-    study.make_runs()
     study.tabulate()
     decision = json.loads((study.folder / "decision.json").read_text(encoding="utf-8"))
     with (study.folder / "splits.csv").open(encoding="utf-8") as file:
@@ -124,7 +110,7 @@ def seconds_of_epochs(law: Law, devices: int, epochs: int) -> float:
 def test_a_training_to_a_target_takes_the_epochs_that_its_device_count_needs(tmp_path: Path) -> None:
     """An accuracy of 0.95 takes ln 18 / 0.6 = 4.82 epochs, and 2 % more for each doubling of the devices."""
     law = Law(rate=1000.0, serial=0.02, scatter=0.002)
-    _, answer, rows = answered(tmp_path, law, keys="    target: {accuracy: 0.95}\n")
+    _, answer, rows = answered(tmp_path, law, keys={"target": {"accuracy": 0.95}})
 
     assert answer["clock"] == "time to target"
     epochs = {1: 5, 2: 5, 4: 6, 8: 6}
@@ -137,7 +123,7 @@ def test_a_training_to_a_target_takes_the_epochs_that_its_device_count_needs(tmp
 def test_trainings_that_miss_the_target_are_made_again(tmp_path: Path) -> None:
     """At epoch 10, 1 and 2 GPUs have an accuracy of 0.997, two of three runs on 4, and none on 8."""
     law = Law(rate=1000.0, serial=0.02, scatter=0.002)
-    _, answer, rows = answered(tmp_path, law, keys="    target: {accuracy: 0.997}\n")
+    _, answer, rows = answered(tmp_path, law, keys={"target": {"accuracy": 0.997}})
 
     tries = {1: 1.0, 2: 1.0, 4: 3 / 2}
     check_by_hand(
@@ -152,7 +138,7 @@ def test_trainings_that_miss_the_target_are_made_again(tmp_path: Path) -> None:
 
 def test_a_number_of_samples_takes_the_time_of_the_planted_throughput(tmp_path: Path) -> None:
     law = Law(rate=1000.0, serial=0.1, scatter=0.002)
-    _, answer, rows = answered(tmp_path, law, keys="    samples_per_training: 5_000_000\n")
+    _, answer, rows = answered(tmp_path, law, keys={"samples_per_training": 5_000_000})
 
     assert answer["clock"] == "throughput"
     samples = 5_000_000
@@ -204,8 +190,7 @@ def test_a_site_of_whole_nodes_runs_as_many_trainings_at_a_time_as_it_has_nodes(
 
 def test_the_answer_is_in_the_report_and_on_the_card(tmp_path: Path) -> None:
     study, answer, _ = answered(tmp_path, Law(rate=1000.0, serial=0.3, scatter=0.002))
-    study.analyse()
-    page = unescape(study.write().read_text(encoding="utf-8"))
+    page = unescape(study.finish().read_text(encoding="utf-8"))
 
     assert answer["sentences"][0].startswith("8 trainings on 8 GPUs: all at once on 1 GPU each finish in ")
     assert "one after another on 8 GPUs in " in answer["sentences"][0]

@@ -7,26 +7,11 @@ import json
 from html import unescape
 
 import pytest
-from tests.planted_study import Law, PlantedStudy
+from tests.planted_study import Law, PlantedStudy, experiments
 
 pytestmark = pytest.mark.contract
 
-STUDY = """\
-experiments:
-  known:
-    title: What is planted
-    dataset: digits
-    model: digits_cnn
-    scaling: strong
-    global_batch_size: 256
-    epochs: 10
-    warmup_steps: 12
-    devices: [1, 2, 4, 8]
-    repeats: 3
-    predict: false
-    runtime_minutes: 3
-    decision: {min_efficiency: 0.7}
-"""
+STUDY = experiments(known={"title": "What is planted", "decision": {"min_efficiency": 0.7}})
 LAW = Law(rate=1000.0, serial=0.1, scatter=0.002)
 """Efficiency 0.91 on 2 devices, 0.77 on 4, 0.59 on 8."""
 ANSWER = 4
@@ -34,11 +19,9 @@ ANSWER = 4
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> PlantedStudy:
-    """The study, from records alone to its report."""
+    """The study, from its records to its report."""
     planted = PlantedStudy(tmp_path_factory.mktemp("planted") / "study", STUDY, LAW.speed)
-    planted.make_runs()
-    planted.analyse()
-    planted.write()
+    planted.finish()
     return planted
 
 

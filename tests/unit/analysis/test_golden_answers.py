@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from tests.golden import compare
-from tests.planted_study import Law, PlantedStudy, Speed
+from tests.planted_study import Law, PlantedStudy, Speed, experiments
 
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.report.figure_sentences import figure_sentences
@@ -24,18 +23,6 @@ from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.terminal.card_lines import MAX_CAUTIONS, WIDTH, card_lines
 
 GOLDEN = Path(__file__).parent / "golden_answers.txt"
-
-USUAL: dict[str, Any] = {
-    "dataset": "digits",
-    "model": "digits_cnn",
-    "global_batch_size": 256,
-    "epochs": 10,
-    "warmup_steps": 12,
-    "devices": [1, 2, 4, 8],
-    "repeats": 3,
-    "predict": False,
-    "runtime_minutes": 3,
-}
 
 
 def law(**changed: float) -> Speed:
@@ -123,10 +110,7 @@ WITH_FIGURES = {"one run each", "an option that helps", "time to a target", "one
 def said(folder: Path, name: str) -> Iterator[str]:
     """Plant a study, and yield what the terminal and the report say of it."""
     changed, speed = STUDIES[name]
-    keys = {key: value for key, value in (USUAL | changed).items() if value is not None}
-    text = yaml.safe_dump({"experiments": {"study": keys}})
-    planted = PlantedStudy(folder / name.replace(" ", "-"), text, speed)
-    planted.play()
+    planted = PlantedStudy(folder / name.replace(" ", "-"), experiments(study=changed), speed)
     planted.tabulate()
     results = ExperimentResults.of_study(make_plan(planted.study)["experiments"]["study"], planted.folder)
     answer = results.decision
