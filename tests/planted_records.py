@@ -18,6 +18,8 @@ from scalewise.records import (
     HISTORY,
     RANKS,
     SUMMARY,
+    AllReduce,
+    AllReduceMeasurement,
     EpochRecord,
     History,
     Measurements,
@@ -124,10 +126,17 @@ def leave_result(
     return folder
 
 
-def leave_history(folder: Path, run: RunDefinition, *starts: Start) -> Path:
-    """Write the history of a run; return its folder."""
+def leave_history(folder: Path, run: RunDefinition, *starts: Start, first: int = 0) -> Path:
+    """Write the history of a run; return its folder.
+
+    Args:
+        folder: Of the run.
+        run: The run.
+        starts: All of them, oldest first.
+        first: Index of the first start of the last training.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / HISTORY, History(definition=run, inputs={}, starts=list(starts)))
+    write_json(folder / HISTORY, History(definition=run, inputs={}, starts=list(starts), first=first))
     return folder
 
 
@@ -144,6 +153,28 @@ def leave_failure(folder: Path, run: RunDefinition, outcome: str, reason: str, *
     usual = {"started_at": BEGAN, "limit_seconds": 600.0}
     usual |= {"ended_at": BEGAN, "outcome": outcome, "reason": reason}
     return leave_history(folder, run, Start.model_validate(usual | start))
+
+
+def all_reduce(shape: str, seconds: Mapping[int, Sequence[float]], **changes: Any) -> AllReduceMeasurement:
+    """Return the measured all-reduce of ranks on the CPUs of a shape.
+
+    Args:
+        shape: Nodes x devices per node.
+        seconds: Of each reduction, by the bytes of the message, smallest first.
+        changes: Fields that are not the usual ones.
+    """
+    place = Shape.parse(shape)
+    usual = {
+        "shape": shape,
+        "backend": "gloo",
+        "launcher": "srun",
+        "hosts": [f"node{number + 1}" for number in range(place.nodes)],
+        "devices": [CPU_PROCESS] * place.world_size,
+        "versions": {},
+        "measured_at": BEGAN,
+        "reductions": [AllReduce(bytes=size, seconds=list(each)) for size, each in seconds.items()],
+    }
+    return AllReduceMeasurement.model_validate(usual | changes)
 
 
 def experiment(**changed: Any) -> Experiment:

@@ -16,12 +16,13 @@ from pathlib import Path
 
 import pytest
 from tests.cores import skip_without_two_cores
+from tests.planted_records import all_reduce, leave_result
 from tests.prepared_digits import place_digits_of_study
 from tests.waiting import ended_output, wait_until
 from tests.workflow.conftest import SITE, SNAKEFILE, Outcome, Workplace
 from tests.workflow.login_node import LoginNode
 
-from scalewise.records import AllReduce, AllReduceMeasurement, read_summary, write_json
+from scalewise.records import AllReduceMeasurement, read_summary, write_json
 
 STUDY = """\
 defaults: {dataset: digits, model: linear, epochs: 2, warmup_steps: 2, repeats: 2, learning_rate: 0.05}
@@ -155,26 +156,15 @@ def test_a_study_that_has_run_on_two_nodes_projects_from_its_own_steps(
     )
     assert sorted(shapes.values()) == ["1x2", "2x2"]
     for path, shape in shapes.items():
-        whole = AllReduceMeasurement(
-            shape=shape,
-            backend="gloo",
-            launcher="srun",
-            hosts=["a", "b"],
-            devices=["CPU process"] * 4,
-            versions={},
-            measured_at="now",
-            reductions=[AllReduce(bytes=size, seconds=[1e-4] * 5) for size in (4096, 2**26)],
-        )
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        write_json(tmp_path / path, whole)
+        write_json(tmp_path / path, all_reduce(shape, dict.fromkeys((4096, 2**26), [1e-4] * 5)))
     one = read_summary(results / "runs" / "d1.r1")
     assert one.measurements is not None
     windows = [
         window.model_copy(update={"seconds": 10.0 * window.steps}) for window in one.measurements.windows
     ]
     slow = one.measurements.model_copy(update={"windows": windows})
-    (results / "runs" / "d4.r1").mkdir()
-    write_json(results / "runs" / "d4.r1" / "summary.json", one.model_copy(update={"measurements": slow}))
+    leave_result(results / "runs" / "d4.r1", one.model_copy(update={"measurements": slow}))
     (results / "runs.csv").write_text("")
 
     rules = ("--allowed-rules", "compute_prediction", "compute_projection")

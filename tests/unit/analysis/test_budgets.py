@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.planted_records import leave_history
+from tests.planted_records import all_reduce, leave_history
 from tests.planted_study import CHOOSING, SITE, PlantedStudy, overhead
 from tests.small_runs import definition
 
@@ -13,7 +13,7 @@ from scalewise.analysis.tables import collect
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.runs.rounds import Round
 from scalewise.plan.runs.spending import Spending
-from scalewise.records import HISTORY, SUMMARY, AllReduceMeasurement, Start, later
+from scalewise.records import HISTORY, SUMMARY, Start, later
 
 pytestmark = pytest.mark.slow
 
@@ -124,17 +124,7 @@ def test_spending_is_of_all_jobs_of_all_runs_and_measurements_as_they_are_billed
     (runs / "d1.r1").mkdir()
     summary = (played.folder / "runs" / "d1.r1" / SUMMARY).read_text(encoding="utf-8")
     (runs / "d1.r1" / SUMMARY).write_text(summary, encoding="utf-8")
-    measured = AllReduceMeasurement(
-        shape="1x4",
-        backend="nccl",
-        launcher="torchrun",
-        hosts=["node-a"],
-        devices=["A GPU"] * 4,
-        versions={},
-        measured_at="2026-03-01T00:00:00+00:00",
-        reductions=[],
-        job_seconds=36.0,
-    )
+    measured = all_reduce("1x4", {}, job_seconds=36.0)
 
     found = Spending.of(runs, {2: 4.0}, [measured])
 

@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from tests.planted_records import all_reduce
 
 from scalewise.analysis.prediction.all_reduce_model import (
     CENTRAL,
@@ -34,32 +35,21 @@ def reductions(
 ) -> list[AllReduce]:
     random = np.random.default_rng(seed)
     volume = 2 * (shape.world_size - 1) / shape.world_size
-    return [
-        AllReduce(
-            bytes=size,
-            seconds=[
-                (alpha + volume * size / bandwidth) * math.exp(noise * random.standard_normal())
-                for _ in range(repetitions)
-            ],
-        )
+    seconds = {
+        size: [
+            (alpha + volume * size / bandwidth) * math.exp(noise * random.standard_normal())
+            for _ in range(repetitions)
+        ]
         for size in SIZES
-    ]
+    }
+    return all_reduce(str(shape), seconds).reductions
 
 
 def record(
     shape: Shape, alpha: float, bandwidth: float, backend: str = "gloo", error: str = ""
 ) -> AllReduceMeasurement:
-    return AllReduceMeasurement(
-        shape=str(shape),
-        backend=backend,
-        launcher="srun",
-        hosts=["a"],
-        devices=["CPU process"],
-        versions={},
-        measured_at="now",
-        reductions=[] if error else reductions(shape, alpha, bandwidth),
-        error=error,
-    )
+    measured = [] if error else reductions(shape, alpha, bandwidth)
+    return all_reduce(str(shape), {}, backend=backend, reductions=measured, error=error)
 
 
 @pytest.mark.parametrize("shape", [Shape(2, 1), Shape(1, 4), Shape(2, 4)])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from tests.planted_records import DDP, program_experiment, write_program_run
+from tests.planted_records import DDP, all_reduce, program_experiment, write_program_run
 
 from scalewise.analysis.prediction.experiment_prediction import PredictionSpec, compute_prediction
 from scalewise.analysis.prediction.step_model import Baseline, Exchange, predict_run
@@ -17,7 +17,7 @@ from scalewise.analysis.statistics.intervals import Interval
 from scalewise.plan.config.experiment import ProgramExperiment
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.terminal.predictions import read_predictions, read_remarks
-from scalewise.records import AllReduce, AllReduceMeasurement
+from scalewise.records import AllReduceMeasurement
 
 COMPUTE = 0.1
 GRADIENTS = 40_000_000
@@ -31,21 +31,9 @@ def all_reduce_seconds(shape: str, size: float) -> float:
 
 
 def network(*shapes: str) -> list[AllReduceMeasurement]:
+    sizes = (1 << 10, 1 << 20, 25 << 20, 100 << 20)
     return [
-        AllReduceMeasurement(
-            shape=shape,
-            backend="gloo",
-            launcher="popen",
-            hosts=["a"],
-            devices=["CPU process"],
-            versions={},
-            measured_at="2026-01-01",
-            reductions=[
-                AllReduce(bytes=size, seconds=[all_reduce_seconds(shape, size)] * 5)
-                for size in (1 << 10, 1 << 20, 25 << 20, 100 << 20)
-            ],
-        )
-        for shape in shapes
+        all_reduce(shape, {size: [all_reduce_seconds(shape, size)] * 5 for size in sizes}) for shape in shapes
     ]
 
 

@@ -26,7 +26,7 @@ from scalewise.analysis.queue_waits import (
     waits_by_run,
 )
 from scalewise.analysis.report.data_tables import queue_waits
-from scalewise.records import HISTORY, History, Start, write_json
+from scalewise.records import Start
 
 RECORDED = """\
 1|main|4|wl[1-4]|1795788427|1795788427|1795788428|
@@ -178,9 +178,7 @@ def test_the_jobs_of_a_run_are_those_of_its_present_training(tmp_path: Path) -> 
         return Start(started_at=BEGAN, limit_seconds=60, slurm_job_id=job, restart_count=restarts)
 
     starts = [start("10"), start("11"), start("11", 1), start("12")]
-    (tmp_path / "d1.r1").mkdir()
-    history = History(definition=definition(1), inputs={}, first=1, starts=starts)
-    write_json(tmp_path / "d1.r1" / HISTORY, history)
+    leave_history(tmp_path / "d1.r1", definition(1), *starts, first=1)
     leave_history(tmp_path / "d1.r2", definition(1), start(None))
     (tmp_path / "d2.r1").mkdir()
     (tmp_path / "d2.r1" / "history.json").write_text("damaged")

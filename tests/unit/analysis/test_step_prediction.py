@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from tests.planned_job import plan_one_experiment
-from tests.planted_records import measurements, write_run
+from tests.planted_records import all_reduce, measurements, write_run
 
 from cli import main
 from scalewise.analysis.prediction.all_reduce_model import CENTRAL, Values
@@ -26,8 +26,6 @@ from scalewise.analysis.prediction.step_model import (
 )
 from scalewise.analysis.prediction.wording import beyond_sentences
 from scalewise.records import (
-    AllReduce,
-    AllReduceMeasurement,
     Bucket,
     Measurements,
     Pass,
@@ -204,20 +202,7 @@ def study(folder: Path, definition: dict[str, Any], **more: Any) -> Any:
     for shape, speed in definition.pop("speeds", {"2x1": 2**30}).items():
         path = folder / f"{shape}.json"
         sizes = [] if error else [4096, MIB, 64 * MIB]
-        write_json(
-            path,
-            AllReduceMeasurement(
-                shape=shape,
-                backend="gloo",
-                launcher="srun",
-                hosts=["a", "b"],
-                devices=["CPU process"] * 2,
-                versions={},
-                measured_at="now",
-                reductions=[AllReduce(bytes=size, seconds=[size / speed] * 5) for size in sizes],
-                error=error,
-            ),
-        )
+        write_json(path, all_reduce(shape, {size: [size / speed] * 5 for size in sizes}, error=error))
         collectives.append(str(path))
     settings = read_summary(folder / "runs" / "d1.r1").definition.settings
     spec = {key: value for key, value in settings.model_dump().items() if value is not None and key != "seed"}
