@@ -90,6 +90,12 @@ def test_a_global_batch_of_the_programs_own_is_one_number_and_is_still_counted(l
         assert (again.global_batch_size, again.batch_is_own, again.samples_given) == (512, True, False)
 
 
+def test_a_program_has_the_cpus_that_the_study_states(load: Load) -> None:
+    for cpus in (1, 2):
+        study = load(of_program(f"cpus_per_device: {cpus}"))
+        assert {allocation.cpus_per_task for allocation in study.allocations.values()} == {cpus}
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -422,6 +422,47 @@ def test_operations_of_a_step_are_counted_if_the_study_says_so(counted: bool, tm
     assert found.measurements.step_flops == ({"fp32": 7.0} if counted else {})
 
 
+def test_a_program_ends_at_the_interval_that_the_study_states(tmp_path: Path) -> None:
+    program = program_rank(tmp_path, steps=Steps(most=50, until_interval=0.02), warmup_steps=7)
+    program.probe_folder.mkdir(parents=True)
+    spec = json.loads(program._write_probe_spec(tmp_path).read_text())
+
+    assert (spec["warmup_steps"], spec["steps"], spec["until_interval"]) == (7, 50, 0.02)
+
+
+@pytest.mark.parametrize(("warmup", "rate"), [(12, 80), (2, 8 * 18 / (10 * 1.0 + 8 * 0.1))])
+def test_steps_of_the_stated_warm_up_are_not_measured(warmup: int, rate: float, tmp_path: Path) -> None:
+    slow = record(0, [1.0] * 11 + [0.1] * 8, world_size=1)
+    found, _ = recorded(tmp_path, slow, warmup_steps=warmup)
+
+    assert found.measurements is not None
+    assert found.measurements.throughput_samples_per_second == pytest.approx(rate)
+
+
+def test_a_file_that_the_study_names_is_not_missing_in_it(tmp_path: Path) -> None:
+    helper = str(tmp_path / "helper.py")
+    notes = []
+    for files in ([], [helper]):
+        found, _ = recorded(tmp_path, record(world_size=1, imported_files={helper: "0"}), files=files)
+        assert found.measurements is not None
+        assert found.measurements.program is not None
+        notes.append(" ".join(found.measurements.program.notes))
+
+    assert ["Name them under `files`" in note for note in notes] == [True, False]
+
+
+@pytest.mark.parametrize(("steps", "noted"), [(20, False), (12, True)])
+def test_a_program_that_ends_before_its_steps_is_noted(steps: int, noted: bool, tmp_path: Path) -> None:
+    found, _ = recorded(tmp_path, record(world_size=1, steps=steps, ended="itself"))
+
+    assert found.measurements is not None
+    assert found.measurements.program is not None
+    assert (
+        any("own end after 12 steps, before the 20" in note for note in found.measurements.program.notes)
+        == noted
+    )
+
+
 def test_a_user_says_what_forward_passes_without_gradients_are_in_the_record(tmp_path: Path) -> None:
     times = range(10, 60, 10)
     seconds = [0.4 if index in times else 0.1 for index in range(1, 60)]

@@ -17,9 +17,14 @@ from scalewise.execution.messages import Endpoint, Progress
 from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.shape import Shape
+from scalewise.plan.jobs.launch import RANK_VARIABLES
 from scalewise.ranks.distributed.identity import Identity
 from scalewise.ranks.program.child import LONGEST_LINE, Child
-from scalewise.ranks.program.environment import build_environment, template_values
+from scalewise.ranks.program.environment import (
+    build_command,
+    build_environment,
+    template_values,
+)
 from scalewise.ranks.program.progress import PROGRESS_SECONDS, ProgramProgress
 
 HEEDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -77,6 +82,13 @@ def _nothing_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def variables_of(shape: str, rank: int = 0, accelerator: str = "cuda", **settings: Any) -> dict[str, str]:
     """The variables of one rank of a run."""
+    return started_as(shape, rank, accelerator, **settings)[1]
+
+
+def started_as(
+    shape: str, rank: int = 0, accelerator: str = "cpu", **settings: Any
+) -> tuple[list[str], dict[str, str]]:
+    """The command and the variables of one rank of a run."""
     there = Shape.parse(shape)
     setup = rank_setup(accelerator=accelerator, shape=there)
     local, size = rank % there.devices_per_node, there.world_size
@@ -84,7 +96,39 @@ def variables_of(shape: str, rank: int = 0, accelerator: str = "cuda", **setting
     program = ProgramSettings(program="train.py", **settings)
     run = definition().model_copy(update={"shape": there})
     values = template_values(run, program, Path("folder"), identity, Endpoint(host="127.0.0.1", port=29500))
-    return build_environment(program, values, setup, identity, Path("startup"), Path("probe.json"))
+    environment = build_environment(program, values, setup, identity, Path("startup"), Path("probe.json"))
+    return build_command(program, values, "python"), environment
+
+
+def test_a_rank_gets_the_values_of_the_study_in_its_command_and_its_variables() -> None:
+    arguments = [
+        "--seed={seed}",
+        "{argument.lr}",
+        "{rank} of {devices}",
+        "{accumulation_steps}",
+        "{folder}/x",
+    ]
+    command, variables = started_as(
+        "2x2",
+        rank=3,
+        arguments=arguments,
+        argument={"lr": 0.1},
+        seed=7,
+        accumulation_steps=4,
+        environment={"PLACE": "{node_rank}.{local_rank}", "PORT": "{master_port}"},
+    )
+
+    assert command[0] == "python"
+    assert command[-6:] == ["train.py", "--seed=7", "0.1", "3 of 4", "4", "folder/x"]
+    assert (variables["PLACE"], variables["PORT"]) == ("1.1", "29500")
+    assert [variables[name] for name in RANK_VARIABLES] == ["3", "1", "4", "2"]
+
+
+def test_a_program_that_starts_its_ranks_is_given_no_rank() -> None:
+    variables = variables_of("2x2", rank=2, starts="itself")
+
+    assert not set(RANK_VARIABLES) & variables.keys()
+    assert variables["NODE_RANK"] == "1"
 
 
 @pytest.mark.parametrize(
