@@ -2,10 +2,10 @@
 
 Most of a tiny study's computing is imports. Here a server imports once and enters each host, and a small
 program that takes the place of Python has it fork Snakemake, a command of Scalewise, a rank, or a program
-whose speeds are planted: in its folder, with its environment, output, command line, CPUs, limits, control
-groups and ignored signals. The fork is ended when the small program is, and the small program ends as the
-fork does. All other programs, ranks of several threads, other checkouts, other modules on PYTHONPATH, and
-file systems without a server get the real interpreter.
+whose speeds are planted: in its folder, with its environment, output, command line, CPUs, limits, umask,
+control groups and ignored signals. The fork is ended when the small program is, and the small program ends
+as the fork does. All other programs, ranks of several threads, other modules on PYTHONPATH, and file systems
+without a server get the real interpreter.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import platform
 import resource
 import runpy
 import selectors
+import shlex
 import shutil
 import signal
 import socket
@@ -36,6 +37,7 @@ from typing import NoReturn
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / "workflow" / "scripts"
+SNAKEFILE = ROOT / "workflow" / "Snakefile"
 PLANTED = Path(__file__).with_name("planted_speeds.py")
 PROMPT = Path(__file__).parent / "slurm" / "prompt_snakemake.py"
 ROOM = " " * 1000
@@ -48,16 +50,17 @@ PR_SET_PDEATHSIG = 1
 
 PROGRAM = """\
 #!{python} -IS
-import array, ctypes, json, os, signal, socket, sys
+import array, contextlib, ctypes, json, os, signal, socket, sys
 
 unbuffered = sys.argv[1:2] == ["-u"]
 words = sys.argv[1 + unbuffered:] or [""]
-if words[0].endswith("/workflow/scripts/program_rank.py"):
+folder, _, script = os.path.abspath(words[0]).rpartition("/workflow/scripts/")
+if folder and script == "program_rank.py":
     os.execv({python!r}, [{python!r}, "-u", {quiet!r}, sys.argv[0], *words])
 snakemake = words[:2] == ["-m", "snakemake"] or words[0] == {prompt!r}
-rank = words[0].endswith("/workflow/scripts/rank.py")
-ours = rank or words[0] == {cli!r} or (snakemake and {snakefile!r} in words)
-known = words[0] == {planted!r} or (ours and os.environ.get("PYTHONPATH") == {path!r})
+rank = folder and script == "rank.py"
+scalewise = snakemake or (folder and script in ("rank.py", "cli.py", "status.py"))
+known = words[0] == {planted!r} or (scalewise and os.environ.get("PYTHONPATH") == {path!r})
 computes = rank or words[0] == {planted!r}
 server = socket.socket(socket.AF_UNIX)
 try:
@@ -72,17 +75,28 @@ heard = {{signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.S
 ignored = [number for number in heard if signal.getsignal(number) is signal.SIG_IGN]
 signal.pthread_sigmask(signal.SIG_BLOCK, heard)
 server.sendmsg([b"."], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))])
-cpus = list(os.sched_getaffinity(0))
-request = [sys.argv[0], unbuffered, words, os.getcwd(), dict(os.environ), ignored, cpus]
+cpus, umask = list(os.sched_getaffinity(0)), os.umask(0)
+os.umask(umask)
+request = [sys.argv[0], unbuffered, words, os.getcwd(), dict(os.environ), ignored, cpus, umask]
 server.sendall(json.dumps(request).encode() + b"\\n")
 answers = server.makefile("r")
 fork = int(answers.readline())
+
+
+def forward(number, _frame):
+    # Ctrl-C is for all that the fork has started, too, once it is a group
+    for send in (os.killpg, os.kill) if number == signal.SIGINT else (os.kill,):
+        with contextlib.suppress(ProcessLookupError):
+            return send(fork, number)
+
+
 for number in heard - set(ignored):
-    signal.signal(number, lambda number, _frame: os.kill(fork, number))
+    signal.signal(number, forward)
 signal.pthread_sigmask(signal.SIG_UNBLOCK, heard)
 code = os.waitstatus_to_exitcode(int(answers.readline()))
 if code < 0:
-    signal.signal(-code, signal.SIG_DFL)
+    if -code != signal.SIGKILL:
+        signal.signal(-code, signal.SIG_DFL)
     os.kill(os.getpid(), -code)
 os._exit(code)
 """
@@ -90,7 +104,7 @@ os._exit(code)
 
 @contextmanager
 def preloaded(folder: Path, hosts: Sequence[int] = ()) -> Iterator[Path]:
-    """Yield the program, in a folder, while its servers are at work.
+    """Yield the program while its servers are at work, in a folder that also has a ``snakemake``, for PATH.
 
     Args:
         hosts: A process of each host on which programs start; this machine if there is none.
@@ -103,13 +117,13 @@ def preloaded(folder: Path, hosts: Sequence[int] = ()) -> Iterator[Path]:
         quiet=str(Path(__file__).with_name("quiet_program_rank.py")),
         planted=str(PLANTED),
         prompt=str(PROMPT),
-        cli=str(SCRIPTS / "cli.py"),
-        snakefile=str(ROOT / "workflow" / "Snakefile"),
         path=os.environ.get("PYTHONPATH"),
         folder=str(sockets),
     )
-    program.write_text(text, encoding="utf-8")
-    program.chmod(0o755)
+    snakemake = f'#!/bin/sh\nexec {shlex.quote(str(program))} -m snakemake "$@"\n'
+    for file, script in ((program, text), (program.with_name("snakemake"), snakemake)):
+        file.write_text(script, encoding="utf-8")
+        file.chmod(0o755)
     # packages may have been brought in by PYTHONPATH
     path = os.pathsep.join(filter(None, [str(SCRIPTS), os.environ.get("PYTHONPATH")]))
     environment = os.environ | {"PYTHONPATH": path, **dict.fromkeys(THREADS, "1")}
@@ -199,6 +213,7 @@ def _become(
     environment: dict[str, str],
     ignored: list[int],
     cpus: list[int],
+    umask: int,
 ) -> NoReturn:
     """Run the words of a client in this process, which is new."""
     _show_as([program, *words])
@@ -206,6 +221,7 @@ def _become(
     for limit in (value for name, value in vars(resource).items() if name.startswith("RLIMIT_")):
         resource.setrlimit(limit, resource.prlimit(client, limit))
     os.sched_setaffinity(0, cpus)
+    os.umask(umask)
     # a signal to its group is not one to the server
     os.setsid()
     for number, stream in enumerate(streams):
@@ -222,16 +238,7 @@ def _become(
         assert isinstance(output, io.TextIOWrapper)
         output.reconfigure(write_through=unbuffered, line_buffering=output is sys.stderr or output.isatty())
     gc.enable()
-    if words[0].endswith("rank.py"):
-        pass
-    elif words[0] == str(PLANTED):
-        # the interpreter of a program begins with what comes first on its path: the probe
-        sys.path[:0] = environment["PYTHONPATH"].split(os.pathsep)
-        del sys.modules["sitecustomize"]
-        import_module("sitecustomize")
-    else:
-        # what they start is forked, too
-        sys.executable = program
+    _become_interpreter(program, words, environment)
     code = 0
     try:
         if words[0] == "-m":
@@ -250,6 +257,24 @@ def _become(
     # the interpreter would first take torch apart, which costs half a second
     threading._shutdown()  # type: ignore[attr-defined]
     quick_exit(code)
+
+
+def _become_interpreter(program: str, words: list[str], environment: dict[str, str]) -> None:
+    """Have the modules that the words import, and the interpreter that starts what they start."""
+    if words[0] == str(PLANTED):
+        # the interpreter of a program begins with what comes first on its path: the probe
+        sys.path[:0] = environment["PYTHONPATH"].split(os.pathsep)
+        del sys.modules["sitecustomize"]
+        import_module("sitecustomize")
+        return
+    if str(SNAKEFILE) not in words and Path(words[0]).parent != SCRIPTS:
+        # a copy of the checkout has modules, too
+        sys.path.remove(str(SCRIPTS))
+        for name in [name for name in sys.modules if name.partition(".")[0] == "scalewise"]:
+            del sys.modules[name]
+    if not words[0].endswith("rank.py"):
+        # what they start is forked, too
+        sys.executable = program
 
 
 def _join_cgroups(pid: int) -> None:
@@ -306,13 +331,19 @@ def serve(sockets: Path, hosts: Sequence[int]) -> NoReturn:
 if __name__ == "__main__":
     # ruff: noqa: F401  forks find them loaded
     gc.disable()
-    import matplotlib.figure
+    import matplotlib.backends.backend_pdf
+    import matplotlib.backends.backend_svg
     import pandas
     import snakemake.cli
     import snakemake_executor_plugin_slurm
     import snakemake_executor_plugin_slurm_jobstep  # type: ignore[import-untyped]
     import torch._dynamo
 
+    import scalewise.analysis.experiment_tables
+    import scalewise.analysis.proposal.answer_job
+    import scalewise.analysis.report.drawing
+    import scalewise.analysis.report.page
+    import scalewise.analysis.rounds.judge_round
     import scalewise.builtin.rank
     import scalewise.ranks.all_reduce
     import scalewise.ranks.results.write

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -68,6 +69,25 @@ def test_a_program_that_is_killed_takes_its_fork_with_it(
     waiting.wait(60)
 
     wait_until(lambda: forks(tmp_path) == [], "the fork is left")
+
+
+def test_a_fork_that_is_killed_comes_back_as_killed(waiting: subprocess.Popen[str], tmp_path: Path) -> None:
+    (fork,) = set(forks(tmp_path)) - {waiting.pid}
+    os.kill(fork, signal.SIGKILL)
+
+    assert waiting.wait(60) == -signal.SIGKILL
+
+
+def test_a_copy_of_the_checkout_runs_its_own_modules(preloaded_python: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "workflow" / "scripts"
+    shutil.copytree(SCRIPTS, copy, ignore=shutil.ignore_patterns("*.pyc.*"))
+    with (copy / "scalewise" / "plan" / "plan_file.py").open("a", encoding="utf-8") as module:
+        module.write("\nprint('the copy is at work')\n")
+    for scripts, at_work in ((copy, True), (SCRIPTS, False)):
+        ended = subprocess.run(
+            [preloaded_python, scripts / "cli.py", "--help"], capture_output=True, text=True, check=True
+        )
+        assert ("the copy is at work" in ended.stdout) == at_work
 
 
 def test_an_exit_code_comes_back(preloaded_python: Path) -> None:

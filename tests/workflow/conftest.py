@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,9 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.stand_ins import system_programs
 
 ROOT = Path(__file__).parents[2]
 SNAKEFILE = ROOT / "workflow" / "Snakefile"
+
+ACCOUNT = "proj123"
+PARTITION = "gpu"
+PLACEHOLDERS = {"<account>": ACCOUNT, "<partition>": PARTITION, "<netid>": "abc123"}
+"""Of the shipped site files, with what a user writes instead."""
 
 SITE = """\
 accelerator: cpu
@@ -66,12 +73,17 @@ class Outcome:
         return {f"{match[1]}/{match[2]}" for match in matches if match}
 
 
+def path_with(python: Path) -> str:
+    """Return PATH with the programs next to an interpreter and then those of this Python first."""
+    return os.pathsep.join([str(python.parent), str(Path(sys.executable).parent), os.environ["PATH"]])
+
+
 @dataclass(frozen=True)
 class Workplace:
     """A folder in which Snakemake runs the workflow of this checkout.
 
     Args:
-        python: The interpreter of ranks, where a site on CPUs names none.
+        python: The interpreter of Snakemake and its commands, and of ranks where a site on CPUs names none.
     """
 
     folder: Path
@@ -79,7 +91,7 @@ class Workplace:
 
     def snakemake(self, *arguments: str, config: str | None = None, site: str | None = SITE) -> Outcome:
         """Run snakemake there; the texts become its configuration and its site file."""
-        command = [sys.executable, "-m", "snakemake", "-s", str(SNAKEFILE)]
+        command = [str(self.python), "-m", "snakemake", "-s", str(SNAKEFILE)]
         if config is not None:
             (self.folder / "study.yaml").write_text(config)
             command += ["--configfile", "study.yaml"]
@@ -91,12 +103,74 @@ class Workplace:
         return self.run([*command, "--cores", "4", *arguments])
 
     def run(self, command: Sequence[str]) -> Outcome:
-        """Run a command there."""
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        """Run a command there; ``snakemake`` and ``python`` are those next to the interpreter."""
         done = subprocess.run(
             command,
             cwd=self.folder,
-            env=os.environ | {"PATH": path},
+            env=os.environ | {"PATH": path_with(self.python)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        return Outcome(done.returncode, done.stdout)
+
+
+def filled_in(site: Path) -> str:
+    """Return the text of a shipped site file without placeholders."""
+    text = site.read_text(encoding="utf-8")
+    for placeholder, value in PLACEHOLDERS.items():
+        text = text.replace(placeholder, value)
+    return text
+
+
+def copy_checkout(folder: Path) -> None:
+    """Copy the shipped configuration, profiles and rules, with what Python has compiled of them."""
+    for part in ("config", "profiles", "workflow"):
+        # a compiled module has another name while it is written
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("*.pyc.*"))
+
+
+@dataclass(frozen=True)
+class LoginNode:
+    """A checkout on a machine.
+
+    Args:
+        folder: the checkout.
+        programs: all of PATH.
+        python: The interpreter of Snakemake and its commands.
+    """
+
+    folder: Path
+    programs: Path
+    python: Path
+
+    @classmethod
+    def at(cls, place: Path, python: Path) -> LoginNode:
+        """With the shipped configuration, profiles and rules, and without Slurm."""
+        copy_checkout(place / "checkout")
+        return cls(place / "checkout", system_programs(place / "programs"), python)
+
+    def write(self, name: str, text: str) -> None:
+        """A file of the checkout."""
+        (self.folder / name).write_text(text, encoding="utf-8")
+
+    def fill_in(self, site: str) -> None:
+        """Give a site file an account, a partition and a user's name."""
+        self.write(site, filled_in(self.folder / site))
+
+    def snakemake(self, *arguments: str, profile: str = "profiles/slurm", **environment: str) -> Outcome:
+        """Run snakemake there as a user does."""
+        outside = {
+            name: value
+            for name, value in os.environ.items()
+            if not re.match("SLURM_|SBATCH_|SRUN_|SINFO_|SNAKEMAKE_", name)
+        }
+        done = subprocess.run(
+            [self.python, "-m", "snakemake", "--profile", profile, *arguments],
+            cwd=self.folder,
+            env=outside | {"PATH": str(self.programs)} | environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -110,6 +184,12 @@ class Workplace:
 def workplace(tmp_path: Path, preloaded_python: Path) -> Workplace:
     """An empty folder."""
     return Workplace(tmp_path, preloaded_python)
+
+
+@pytest.fixture
+def login_node(tmp_path: Path, preloaded_python: Path) -> LoginNode:
+    """A fresh checkout on a machine without Slurm."""
+    return LoginNode.at(tmp_path, preloaded_python)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.unit.watch.planted_status import done, status_of
-from tests.workflow.conftest import ROOT, Workplace
+from tests.workflow.conftest import ROOT, Workplace, copy_checkout
 
 from scalewise.analysis.report.figures import FIGURES
 from scalewise.plan.study import Study, load_study
@@ -118,10 +118,7 @@ def anchors(document: Path) -> set[str]:
 @pytest.fixture
 def checkout(workplace: Workplace, tmp_path: Path) -> Workplace:
     """A checkout with a filled-in site file, and a study of an own program as the documents name it."""
-    for folder in ("config", "profiles", "workflow"):
-        shutil.copytree(
-            ROOT / folder, workplace.folder / folder, ignore=shutil.ignore_patterns("__pycache__")
-        )
+    copy_checkout(workplace.folder)
     for site in (workplace.folder / "profiles").glob("*/*.yaml"):
         site.write_text(re.sub(r"<(account|partition)>", "mine", site.read_text(encoding="utf-8")))
     # the documents' word for Scalewise's folder, as seen from a project

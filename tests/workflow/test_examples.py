@@ -24,8 +24,7 @@ from tests.shrunk_examples import (
     shrunk,
 )
 from tests.slurm.machines import missing
-from tests.workflow.conftest import ROOT, Workplace
-from tests.workflow.login_node import LoginNode
+from tests.workflow.conftest import ROOT, LoginNode, Workplace
 
 from scalewise.records import RunRecord, read_summary
 
@@ -151,17 +150,16 @@ def test_an_example_of_a_tutorial_names_its_version_and_ends_with_all_that_diffe
 
 
 @pytest.mark.parametrize("example", PLANS)
-def test_an_example_plans_on_its_cluster_as_its_comment_says(example: str, tmp_path: Path) -> None:
+def test_an_example_plans_on_its_cluster_as_its_comment_says(example: str, login_node: LoginNode) -> None:
     plan = PLANS[example]
-    node = LoginNode.at(tmp_path)
-    node.fill_in(plan.site)
+    login_node.fill_in(plan.site)
     typed = commands(example)
     assert typed
     for program, *words in typed:
         assert program == "snakemake"
         assert words[words.index("--configfile") + 1] == f"config/examples/{example}.yaml"
         assert plan.site == "profiles/slurm/site.yaml" or f"site={plan.site}" in words
-        outcome = node.snakemake(*words, "-n")
+        outcome = login_node.snakemake(*words, "-n")
         assert outcome.code == 0, outcome.text
         assert f"\n{plan.runs} runs, " in outcome.text
         row = r"^\S+/d\S+ +(\d+x\d+) .*--nodes=(\d+) --ntasks-per-node=(\d+)"

@@ -16,8 +16,16 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.workflow.conftest import SITE, SNAKEFILE, FinishedStudy, Outcome, Workplace
-from tests.workflow.login_node import ACCOUNT, PARTITION, LoginNode
+from tests.workflow.conftest import (
+    ACCOUNT,
+    PARTITION,
+    SITE,
+    SNAKEFILE,
+    FinishedStudy,
+    LoginNode,
+    Outcome,
+    Workplace,
+)
 from tests.workflow.recording_slurm import recording_slurm, submissions
 
 from scalewise.plan.config.errors import StudyError
@@ -141,13 +149,13 @@ experiments:
 
 
 @pytest.fixture(scope="module")
-def hostile(tmp_path_factory: pytest.TempPathFactory) -> HostileStudy:
+def hostile(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -> HostileStudy:
     """Two runs that train and one that fails, under a private umask and with secrets around them."""
     folder = tmp_path_factory.mktemp("hostile")
     write_hostile_study(folder)
     done = subprocess.run(
         [
-            *(str(Path(sys.executable).with_name("snakemake")), "-s", str(SNAKEFILE), "--cores", "2"),
+            *(str(preloaded_python.with_name("snakemake")), "-s", str(SNAKEFILE), "--cores", "2"),
             *("--configfile", "study.yaml", "--printshellcmds", "--keep-going", "--scheduler", "greedy"),
         ],
         cwd=folder,
@@ -338,23 +346,21 @@ def test_a_program_whose_path_the_shell_that_sends_jobs_would_obey_is_refused(wo
 
 
 @refuses("security: shell in the site")
-def test_a_file_whose_name_the_shell_that_sends_jobs_would_obey_is_refused(tmp_path: Path) -> None:
-    node = LoginNode.at(tmp_path)
-    node.fill_in("profiles/slurm/site.yaml")
-    node.write(f"$(touch {CANARY}).yaml", SMALL)
-    outcome = node.snakemake("-n", "--configfile", f"$(touch {CANARY}).yaml")
+def test_a_file_whose_name_the_shell_that_sends_jobs_would_obey_is_refused(login_node: LoginNode) -> None:
+    login_node.fill_in("profiles/slurm/site.yaml")
+    login_node.write(f"$(touch {CANARY}).yaml", SMALL)
+    outcome = login_node.snakemake("-n", "--configfile", f"$(touch {CANARY}).yaml")
 
     assert outcome.code == 1
     assert "the name of a file or folder is '" in outcome.text
     assert "Rename the file or folder without $ ` \\ and quotes." in outcome.text
-    assert canaries(tmp_path) == []
+    assert canaries(login_node.folder.parent) == []
 
 
 @refuses("security: shell in the site")
-def test_no_string_of_a_clusters_site_is_executed_when_jobs_are_sent(tmp_path: Path) -> None:
-    node = LoginNode.at(tmp_path)
-    record = recording_slurm(node.programs, ACCOUNT)
-    (node.programs / "touch").symlink_to("/usr/bin/touch")
+def test_no_string_of_a_clusters_site_is_executed_when_jobs_are_sent(login_node: LoginNode) -> None:
+    record = recording_slurm(login_node.programs, ACCOUNT)
+    (login_node.programs / "touch").symlink_to("/usr/bin/touch")
     comment = f"--licenses={TRAP}"
     site = f"""\
 accelerator: cuda
@@ -377,11 +383,11 @@ slurm:
   extra: [{quoted(comment)}]
   srun_extra: [{quoted(comment)}]
 """
-    node.write(f"{BARE}.yaml", site)
-    node.write(f"{BARE}.py", PROGRAM)
+    login_node.write(f"{BARE}.yaml", site)
+    login_node.write(f"{BARE}.py", PROGRAM)
     own = {"title": SHOWN, "program": f"{BARE}.py", "repeats": 1} | FIXED_BATCH
-    node.write(f"{BARE}.study.yaml", yaml.safe_dump({"experiments": {"study": own}}))
-    outcome = node.snakemake(
+    login_node.write(f"{BARE}.study.yaml", yaml.safe_dump({"experiments": {"study": own}}))
+    outcome = login_node.snakemake(
         *("--configfile", f"{BARE}.study.yaml", "--config", f"site={BARE}.yaml", "--retries", "0"),
         *("--slurm-init-seconds-before-status-checks", "1", "--latency-wait", "0", "--printshellcmds"),
         **ENVIRONMENT,
@@ -396,8 +402,8 @@ slurm:
     there = shlex.split(job)
     assert f"{BARE}.py" in there
     assert f"site={BARE}.yaml" in there
-    assert str(node.folder / f"{BARE}.study.yaml") in there
+    assert str(login_node.folder / f"{BARE}.study.yaml") in there
     assert [word for word in there if CANARY in word and BARE not in word] == []
     assert SECRET not in " ".join(words)
     assert SECRET not in outcome.text
-    assert canaries(tmp_path) == []
+    assert canaries(login_node.folder.parent) == []

@@ -18,7 +18,7 @@ import pytest
 from tests.cores import needs_two_cores
 from tests.prepared_digits import place_digits_of_study
 from tests.waiting import wait_until
-from tests.workflow.conftest import SITE, SNAKEFILE, TINY, Workplace
+from tests.workflow.conftest import SITE, SNAKEFILE, TINY, Workplace, path_with
 
 from scalewise.ranks.monitoring.environments import source_version
 from scalewise.records import RECORD, RUN_RECORDS, SUMMARY, read_summary
@@ -78,18 +78,17 @@ def processes_in(folder: Path) -> list[tuple[str, psutil.Process]]:
 
 @contextmanager
 def running(folder: Path, python: Path, config: str, *arguments: str, site: str = SITE) -> Iterator[Running]:
-    """A study in the folder, with ranks of this interpreter, for the length of a with statement."""
+    """A study in the folder, all of this interpreter, for the length of a with statement."""
     place_digits_of_study(folder)
     (folder / "study.yaml").write_text(config, encoding="utf-8")
     (folder / "site.yaml").write_text(f"{site}python: {python}\n", encoding="utf-8")
-    command = [str(Path(sys.executable).with_name("snakemake")), "-s", str(SNAKEFILE)]
+    command = [str(python.with_name("snakemake")), "-s", str(SNAKEFILE)]
     command += ["--configfile", "study.yaml", "--config", "site=site.yaml", "--cores", "2", *arguments]
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     with (folder / "snakemake.txt").open("wb") as output:
         process = subprocess.Popen(
             command,
             cwd=folder,
-            env=os.environ | {"PATH": path, "SCALEWISE_MACHINE_LOCK": str(folder / "lock")},
+            env=os.environ | {"PATH": path_with(python), "SCALEWISE_MACHINE_LOCK": str(folder / "lock")},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -107,12 +106,11 @@ def running(folder: Path, python: Path, config: str, *arguments: str, site: str 
 @pytest.mark.fault(14)
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM to all"])
 def test_an_interrupted_study_leaves_nothing_running_and_goes_on_where_it_stopped(
-    tmp_path: Path,
-    preloaded_python: Path,
-    how: signal.Signals,
-    record_property: Callable[[str, object], None],
+    tmp_path: Path, how: signal.Signals, record_property: Callable[[str, object], None]
 ) -> None:
-    with running(tmp_path, preloaded_python, ENDLESS) as study:
+    # a signal to the group of a program does not reach its fork's
+    python = Path(sys.executable)
+    with running(tmp_path, python, ENDLESS) as study:
         study.wait_until(lambda: "epoch 2/" in study.logs(), "no epoch 2")
         os.killpg(study.process.pid, how)
         code = study.end()
@@ -121,7 +119,7 @@ def test_an_interrupted_study_leaves_nothing_running_and_goes_on_where_it_stoppe
         assert list((tmp_path / ".snakemake" / "locks").glob("*")) == []
         assert list(tmp_path.glob(f"results/*/runs/*/{SUMMARY}")) == []
 
-    with running(tmp_path, preloaded_python, ENDLESS) as study:
+    with running(tmp_path, python, ENDLESS) as study:
         study.wait_until(lambda: "resumed at step " in study.logs(), "no run resumes")
         os.killpg(study.process.pid, how)
         study.end()

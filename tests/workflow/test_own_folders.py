@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
-from tests.workflow.conftest import ROOT, SITE, SNAKEFILE, Outcome, Workplace
-from tests.workflow.login_node import ACCOUNT, LoginNode
+from tests.workflow.conftest import ACCOUNT, ROOT, SITE, SNAKEFILE, LoginNode, Outcome, Workplace
 from tests.workflow.recording_slurm import recording_slurm, submissions
 from tests.workflow.test_hostile_inputs import CANARY, RUNTIME, TRAP, canaries, quoted
 
@@ -64,7 +62,7 @@ def write_project(folder: Path) -> None:
 
 def from_elsewhere(workplace: Workplace, *arguments: str) -> Outcome:
     """Run snakemake as a user does outside Scalewise's folder, with its profile."""
-    command = [sys.executable, "-m", "snakemake", "--snakefile", str(SNAKEFILE), "--profile"]
+    command = ["snakemake", "--snakefile", str(SNAKEFILE), "--profile"]
     return workplace.run([*command, str(ROOT / "profiles/local"), "--configfile", "study.yaml", *arguments])
 
 
@@ -95,21 +93,20 @@ def test_a_program_runs_in_its_own_folder_and_its_words_reach_no_shell(workplace
 
 
 @refuses("security: shell in the study")
-def test_no_word_of_a_program_stands_in_the_command_of_a_job(tmp_path: Path) -> None:
-    node = LoginNode.at(tmp_path)
-    record = recording_slurm(node.programs, ACCOUNT)
-    (node.programs / "touch").symlink_to("/usr/bin/touch")
-    node.fill_in("profiles/slurm/site.yaml")
-    write_project(node.folder)
-    node.write("study.yaml", study())
-    outcome = node.snakemake(
+def test_no_word_of_a_program_stands_in_the_command_of_a_job(login_node: LoginNode) -> None:
+    record = recording_slurm(login_node.programs, ACCOUNT)
+    (login_node.programs / "touch").symlink_to("/usr/bin/touch")
+    login_node.fill_in("profiles/slurm/site.yaml")
+    write_project(login_node.folder)
+    login_node.write("study.yaml", study())
+    outcome = login_node.snakemake(
         *("--configfile", "study.yaml", "--retries", "0", "--latency-wait", "0", "--printshellcmds"),
         *("--slurm-init-seconds-before-status-checks", "1"),
     )
     assert record.exists(), outcome.text
     (words,) = submissions(record)
     assert [word for word in words if CANARY in word or "{name}" in word] == []
-    assert canaries(tmp_path) == []
+    assert canaries(login_node.folder.parent) == []
 
 
 def test_a_profile_finds_its_site_from_another_folder(workplace: Workplace) -> None:

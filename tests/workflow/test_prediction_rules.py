@@ -19,8 +19,7 @@ from tests.cores import skip_without_two_cores
 from tests.planted_records import all_reduce, leave_result
 from tests.prepared_digits import place_digits_of_study
 from tests.waiting import ended_output, wait_until
-from tests.workflow.conftest import SITE, SNAKEFILE, Outcome, Workplace
-from tests.workflow.login_node import LoginNode
+from tests.workflow.conftest import SITE, SNAKEFILE, LoginNode, Outcome, Workplace
 
 from scalewise.records import AllReduceMeasurement, read_summary, write_json
 
@@ -243,14 +242,13 @@ def test_a_measurement_that_was_cut_off_leaves_nothing_and_is_made_again(
 
 
 def test_the_dry_run_on_a_cluster_shows_four_nodes_that_are_measured_where_more_are_predicted(
-    tmp_path: Path,
+    login_node: LoginNode,
 ) -> None:
-    node = LoginNode.at(tmp_path)
-    node.fill_in("profiles/slurm/site.yaml")
+    login_node.fill_in("profiles/slurm/site.yaml")
     study = STUDY.replace("[1, 2], project: {devices: [4, 64]}", "[1, 8], project: {devices: [64]}")
-    node.write("study.yaml", study.replace("devices: [1, 2], predict", "devices: [1], predict"))
+    login_node.write("study.yaml", study.replace("devices: [1, 2], predict", "devices: [1], predict"))
 
-    dry = node.snakemake("-n", "--configfile", "study.yaml")
+    dry = login_node.snakemake("-n", "--configfile", "study.yaml")
 
     assert dry.code == 0, dry.text
     measured = re.findall(r"^rule measure_all_reduce:\n    output: \S+/(\S+)\.json$", dry.text, re.MULTILINE)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.shrunk_examples import fill_mirror, mirror_facts, shrunk
-from tests.workflow.conftest import ROOT, Outcome, Workplace
+from tests.workflow.conftest import ROOT, Outcome, Workplace, copy_checkout
 from tests.workflow.test_docs import OWN_PROGRAM, PROGRAM, blocks
 
 pytestmark = pytest.mark.contract
@@ -19,9 +19,7 @@ pytestmark = pytest.mark.contract
 
 def checkout(place: Path, python: Path) -> Workplace:
     """Return a copy of the checkout with an installed .venv, as after `make setup`."""
-    place.mkdir(exist_ok=True)
-    for folder in ("config", "profiles", "workflow"):
-        shutil.copytree(ROOT / folder, place / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    copy_checkout(place)
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, place)
     (venv := place / ".venv").mkdir()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
@@ -126,7 +125,7 @@ def test_kept_decisions_are_printed(workplace: Workplace) -> None:
     # pages are not kept
     (results / "report.html").touch()
     script = str(ROOT / "workflow" / "scripts" / "cli.py")
-    outcome = workplace.run([sys.executable, script, "decisions", "results"])
+    outcome = workplace.run(["python", script, "decisions", "results"])
     assert outcome.code == 0, outcome.text
     lines = outcome.text.splitlines()
     for decision in json.loads((results / "decision.json").read_text(encoding="utf-8")):

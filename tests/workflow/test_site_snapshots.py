@@ -18,8 +18,7 @@ import pytest
 import yaml
 from tests.golden import compare
 from tests.shrunk_examples import EXAMPLES, FOLDER
-from tests.workflow.conftest import ROOT
-from tests.workflow.login_node import ACCOUNT, LoginNode
+from tests.workflow.conftest import ACCOUNT, ROOT, LoginNode
 from tests.workflow.recording_slurm import recording_slurm, submitted_jobs
 
 from scalewise.execution.rank_files import RankFiles
@@ -134,31 +133,30 @@ def check_geometry(words: Sequence[str], run: RunDefinition, tasks_per_node: int
 
 @pytest.mark.parametrize("site", SITES, ids=name_of)
 def test_a_site_is_asked_in_the_words_of_its_snapshot(
-    site: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    site: str, login_node: LoginNode, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    node = LoginNode.at(tmp_path)
-    node.fill_in(site)
-    monkeypatch.chdir(node.folder)
+    login_node.fill_in(site)
+    monkeypatch.chdir(login_node.folder)
     facts = yaml.safe_load(Path(site).read_text(encoding="utf-8"))
     devices = facts["devices_per_node"]
     two_nodes = [f"2x{devices}"] if facts["max_nodes"] > 1 else []
     partitions = "    partitions: all\n" if "partitions" in facts else ""
-    node.write("study.yaml", STUDY.format(counts=[1, devices, *two_nodes]) + partitions)
+    login_node.write("study.yaml", STUDY.format(counts=[1, devices, *two_nodes]) + partitions)
     lines = [f"# {', '.join(f'{plugin} {version(plugin)}' for plugin in PLUGINS)}", f"# {site}"]
     for file in examples_of(site) or ["study.yaml"]:
         study = load_study(yaml.safe_load(Path(file).read_text()), [file], site)
         runs = largest_of_each_launcher(study)
-        asked = submitted(node, file, site, runs)
+        asked = submitted(login_node, file, site, runs)
         for run in runs:
             words, environment = asked[f"{run.experiment}_{run.run}"]
             partition = study.experiments[run.experiment].site.partition
             launch = SiteLaunch.model_validate(read_plan(environment)["sites"][partition]["launch"])
-            srun = srun_of(run, launch, node.folder)
+            srun = srun_of(run, launch, login_node.folder)
             devices_per_node = run.shape.devices_per_node
             check_geometry(words, run, devices_per_node)
             check_geometry(srun, run, devices_per_node if run.launcher == "srun" else 1)
             lines += ["", f"# {file}: {run.experiment}, {run.shape}, {run.launcher}"]
-            lines += [shown(["sbatch", *words[1:]], node.folder), shown(srun, node.folder)]
+            lines += [shown(["sbatch", *words[1:]], login_node.folder), shown(srun, login_node.folder)]
     compare(SNAPSHOTS / f"{name_of(site)}.txt", "\n".join(lines) + "\n", __file__, capsys)
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 import yaml
-from tests.workflow.conftest import TINY
-from tests.workflow.login_node import LoginNode
+from tests.workflow.conftest import TINY, LoginNode
 
 from scalewise.plan.study import load_study
 
@@ -49,14 +47,9 @@ experiments:
 
 
 @pytest.fixture
-def fresh(tmp_path: Path) -> LoginNode:
-    return LoginNode.at(tmp_path)
-
-
-@pytest.fixture
-def ready(fresh: LoginNode) -> LoginNode:
-    fresh.fill_in(SITE)
-    return fresh
+def ready(login_node: LoginNode) -> LoginNode:
+    login_node.fill_in(SITE)
+    return login_node
 
 
 def mistakes(text: str) -> list[str]:
@@ -75,18 +68,18 @@ def line_of(node: LoginNode, key: str) -> int:
     return number
 
 
-def test_shipped_site_lacks_two_facts_and_nothing_else(fresh: LoginNode) -> None:
-    outcome = fresh.snakemake("-n")
+def test_shipped_site_lacks_two_facts_and_nothing_else(login_node: LoginNode) -> None:
+    outcome = login_node.snakemake("-n")
 
     assert outcome.code == 1
     assert [line.split(",")[0] for line in mistakes(outcome.text)] == [
-        f"{SITE}:{line_of(fresh, key)}: slurm.{key} is '<{key}>'" for key in ("account", "partition")
+        f"{SITE}:{line_of(login_node, key)}: slurm.{key} is '<{key}>'" for key in ("account", "partition")
     ]
 
 
-def test_a_mistake_in_the_site_does_not_judge_the_study_by_this_machine(fresh: LoginNode) -> None:
-    fresh.write("study.yaml", TINY.replace("devices: [1]", 'devices: [1, 4, "2x4"]'))
-    outcome = fresh.snakemake("-n", "--configfile", "study.yaml")
+def test_a_mistake_in_the_site_does_not_judge_the_study_by_this_machine(login_node: LoginNode) -> None:
+    login_node.write("study.yaml", TINY.replace("devices: [1]", 'devices: [1, 4, "2x4"]'))
+    outcome = login_node.snakemake("-n", "--configfile", "study.yaml")
 
     assert outcome.code == 1
     assert [line.split(":")[0] for line in mistakes(outcome.text)] == [SITE, SITE]

@@ -35,7 +35,7 @@ from tests.unit.plan.fuzzed_studies import (
     plausible_studies,
     spelled,
 )
-from tests.workflow.login_node import filled_in
+from tests.workflow.conftest import filled_in
 
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.program import ProgramSettings

@@ -19,7 +19,7 @@ from tests.stand_ins import stand_ins
 from tests.unit.conftest import SCRIPTS
 from tests.unit.plan.conftest import Load, Refuse
 from tests.unit.plan.refusals import built_in, refusals, site_of
-from tests.workflow.login_node import filled_in
+from tests.workflow.conftest import filled_in
 
 import scalewise.plan.config.site as site_model
 from scalewise.plan.catalog.datasets import CHECKSUMS_VARIABLE, MIRROR_VARIABLE
