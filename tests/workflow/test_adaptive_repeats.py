@@ -115,9 +115,7 @@ def test_the_tables_hold_the_runs_that_were_asked_for(adaptive: Adaptive) -> Non
     assert adaptive.listed("wide") == ["d1.r1", "d1.r2", "d1.r3"]
 
 
-def test_a_report_on_what_has_finished_and_snakemakes_own_can_be_made(adaptive: Adaptive) -> None:
-    partial = adaptive.run("partial_report")
-    assert partial.code == 0, partial.text
+def test_snakemakes_own_report_can_be_made(adaptive: Adaptive) -> None:
     own = adaptive.run("--report", "own.html", *TABLES)
     assert own.code == 0, own.text
     assert (adaptive.workplace.folder / "own.html").exists()

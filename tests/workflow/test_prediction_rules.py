@@ -205,10 +205,7 @@ def test_a_measurement_that_fails_keeps_no_study_from_its_end(workplace: Workpla
 
 
 @pytest.mark.fault(14)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
-def test_a_measurement_that_was_cut_off_leaves_nothing_and_is_made_again(
-    workplace: Workplace, number: signal.Signals
-) -> None:
+def test_a_measurement_that_was_cut_off_leaves_nothing_and_is_made_again(workplace: Workplace) -> None:
     place_digits_of_study(workplace.folder)
     (workplace.folder / "study.yaml").write_text(STUDY)
     (workplace.folder / "site.yaml").write_text(SITE)
@@ -228,7 +225,7 @@ def test_a_measurement_that_was_cut_off_leaves_nothing_and_is_made_again(
             "no measurement on two devices has begun",
             ended=lambda: ended_output(process),
         )
-        os.killpg(process.pid, number)
+        os.killpg(process.pid, signal.SIGINT)
         process.communicate(timeout=600)
     finally:
         with suppress(ProcessLookupError):

@@ -84,12 +84,8 @@ def test_snakemakes_own_report_is_packed(shipped: Workplace) -> None:
     [
         ("snakemake preflight --profile profiles/local", "All is ok: the study can start."),
         ("snakemake predict --profile profiles/local", "Predicted: results/*/prediction.csv"),
-        (
-            "snakemake --profile profiles/local --nolock partial_report",
-            "Report on what has finished: results/partial_report.html",
-        ),
     ],
-    ids=["preflight", "predict", "partial_report"],
+    ids=["preflight", "predict"],
 )
 def test_a_command_on_the_shipped_study_runs_to_its_end_on_one_machine(
     shipped: Workplace, command: str, expected: str
