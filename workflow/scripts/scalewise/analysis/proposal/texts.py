@@ -12,7 +12,7 @@ from scalewise.analysis.decision.card import NO_CRITERION
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.proposal.markup import Block, Grid, Paragraph
 from scalewise.analysis.proposal.proposal_spec import ProposalSpec
-from scalewise.analysis.proposal.table import CLOCKS, method_text, shown_points, time_unit
+from scalewise.analysis.proposal.table import CLOCKS, hours_name, method_text, shown_points, time_unit
 from scalewise.analysis.proposal.totals import find_totals
 from scalewise.analysis.requirement import (
     Clock,
@@ -230,8 +230,8 @@ def _answer(study: Study) -> Text:
         measured = (
             f"By {CLOCKS[study.clock]} they are {format_ratio(row['speedup'])} times as fast as "
             f"{count_devices(base, results.noun)}{interval}, at a parallel efficiency of "
-            f"{row['parallel_efficiency']:.2f}."
-        )
+            f"{row['parallel_efficiency']:.2f}. {_costs(study, row, base)}"
+        ).rstrip()
     rule, further, doubt = (
         name_devices(card.get(key) or "", results.noun) for key in ("rule", "next", "reason")
     )
@@ -241,6 +241,21 @@ def _answer(study: Study) -> Text:
         apart = ", apart from the requirement" if study.spec.requirement else ""
         rule = f"Our rule{apart}, by {clock}: {rule.removeprefix(NO_CRITERION)}"
     return _said(use, measured, rule, further, doubt)
+
+
+def _costs(study: Study, row: pd.Series, base: int) -> str:
+    """A sentence on what more devices cost, for whoever pays; empty if the runs do not compare."""
+    pair = study.points[study.points["devices"].isin([base, row["devices"]])].sort_values("devices")
+    if not study.is_fixed_work or pair[["wall_seconds", "device_hours"]].isna().any(axis=None):
+        return ""
+    unit, seconds = time_unit(float(pair["wall_seconds"].max()))
+    noun, hours = study.results.noun, hours_name(study.results.noun)
+    shown = [
+        f"{format_3sig(point['device_hours'])} {hours} and {format_3sig(point['wall_seconds'] / seconds)} "
+        f"{unit} on {count_devices(int(point['devices']), noun)}"
+        for _, point in pair.iterrows()
+    ]
+    return f"A run takes {', '.join(shown)}."
 
 
 def _requirement(study: Study) -> Text:
