@@ -217,7 +217,10 @@ def judge(options: argparse.Namespace) -> None:
     all_reduces = [read_all_reduce(path) for path in options.all_reduces]
     sisters = {name: plan["experiments"][name]["rounds"] for name in sisters_of(plan, options.folder.name)}
     facts = _facts_in(plan, options)
-    judged = judge_round(facts["rounds"], options.round, options.folder, all_reduces, sisters)
+    in_slurm = plan["sites"][facts["partition"]]["launch"].get("slurm", False)
+    judged = judge_round(
+        facts["rounds"], options.round, options.folder, all_reduces, sisters, in_slurm=in_slurm
+    )
     # in one piece, so that lines of two experiments do not mix in the terminal
     sys.stdout.write("".join(f"{line}\n" for line in round_lines(judged)))
 

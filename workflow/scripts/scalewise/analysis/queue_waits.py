@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -139,18 +139,25 @@ def waits_by_run(waits: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def with_measured_waits(experiment: AnalysisSpec, waits: pd.DataFrame) -> AnalysisSpec:
+def with_measured_waits(
+    experiment: AnalysisSpec, waits: pd.DataFrame, counts: Iterable[int] = ()
+) -> AnalysisSpec:
     """Return an experiment with the median of its jobs' waits, unless the site file states waits.
 
     Args:
         experiment: The experiment, the way the plan defined it.
         waits: Contents of queue_waits.csv.
+        counts: Device counts that get a wait although none of their jobs has one: that of the next larger
+            count with one, or else of the largest, as ``Slurm.wait_minutes`` has it for stated waits.
     """
     measured = waits_by_devices(waits)
     if experiment.queue_minutes or not measured:
         return experiment
     # Slurm's times are whole seconds
     minutes = {devices: round(wait.median / 60, 1) for devices, wait in measured.items()}
+    known = sorted(minutes)
+    for devices in set(counts) - set(known):
+        minutes[devices] = minutes[next((each for each in known if each >= devices), known[-1])]
     return replace(experiment, queue_minutes=minutes, queue_source=MEASURED_WAITS)
 
 

@@ -10,11 +10,13 @@ from types import MappingProxyType
 
 import pandas as pd
 
+from scalewise.analysis.accounting import read_accounting
 from scalewise.analysis.analysis_spec import THROUGHPUT, AnalysisSpec
 from scalewise.analysis.comparison.comparable_runs import NEVER_MORE
 from scalewise.analysis.comparison.fingerprint import made_with
 from scalewise.analysis.comparison.gains import Measure, speeds
 from scalewise.analysis.conclusion import Conclusion, conclude, decide_on_series, relative_to_own
+from scalewise.analysis.queue_waits import jobs_of_runs, queue_waits_table, with_measured_waits
 from scalewise.analysis.rounds.chosen_devices import Wanted, next_runs
 from scalewise.analysis.rounds.contenders import AIMS, Contender, chance_to_win
 from scalewise.analysis.rounds.overhead_model import PredictedEfficiency
@@ -53,6 +55,8 @@ def judge_round(
     folder: Path,
     all_reduces: Sequence[AllReduceMeasurement] = (),
     sisters: Mapping[str, str] = MappingProxyType({}),
+    *,
+    in_slurm: bool = False,
 ) -> Round:
     """Judge an experiment by the runs that are there, and write the round into its folder.
 
@@ -62,6 +66,7 @@ def judge_round(
         folder: Results of the experiment.
         all_reduces: Those whose cost a budget counts, of the sisters too.
         sisters: The definitions of the same experiment on other partitions, by their names.
+        in_slurm: Whether the runs are jobs of Slurm, which has recorded their waits.
 
     Raises:
         RecordError: A record is damaged.
@@ -71,10 +76,17 @@ def judge_round(
     if not spec.has_rounds:
         raise RecordError(f"{name} has {spec.repeats.max} repeats of every point: there is nothing to judge.")
     if spec.chooses_devices:
+        # no other answer of a round depends on the wait in the queue
+        by_waits = spec.decision.deadline_minutes is not None or (
+            bool(sisters) and spec.decision.by in (None, "soonest")
+        )
+        in_slurm = in_slurm and by_waits
         others = [
-            StudySoFar.before(number, text, folder.with_name(sister)) for sister, text in sisters.items()
+            StudySoFar.before(number, text, folder.with_name(sister), in_slurm=in_slurm)
+            for sister, text in sisters.items()
         ]
-        judged = choose(StudySoFar.before(number, definition, folder, all_reduces), number, others)
+        study = StudySoFar.before(number, definition, folder, all_reduces, in_slurm=in_slurm)
+        judged = choose(study, number, others)
     else:
         rule = spec.repeats
         asked = requested_repeats(spec, known_rounds(spec, folder)[: number - 1])
@@ -138,7 +150,13 @@ class StudySoFar:
 
     @classmethod
     def before(
-        cls, number: int, definition: str, folder: Path, all_reduces: Sequence[AllReduceMeasurement] = ()
+        cls,
+        number: int,
+        definition: str,
+        folder: Path,
+        all_reduces: Sequence[AllReduceMeasurement] = (),
+        *,
+        in_slurm: bool,
     ) -> StudySoFar:
         """Read a study as the rounds before one have left it.
 
@@ -147,6 +165,7 @@ class StudySoFar:
             definition: ``PlannedExperiment.rounds_definition``.
             folder: Results of the experiment.
             all_reduces: Those whose cost a budget counts.
+            in_slurm: Whether the waits of its jobs count that Slurm has recorded.
 
         Raises:
             RecordError: A record is damaged.
@@ -156,6 +175,11 @@ class StudySoFar:
         asked = requested_repeats(spec, known_rounds(spec, folder)[: number - 1])
         asked = _with_those_found(experiment, terms, asked, runs)
         tables = collect(experiment.name, spec, runs, asked=asked)
+        if in_slurm:
+            jobs = jobs_of_runs(tables.runs, runs)
+            accounting = read_accounting(each.job for of_run in jobs.values() for each in of_run)
+            waits = queue_waits_table(tables.runs, jobs, accounting)
+            experiment = with_measured_waits(experiment, waits, [each.world_size for each in points(spec)])
         spending = Spending.of(runs, experiment.billed_devices, all_reduces)
         return cls(experiment, terms, asked, conclude(experiment, tables), spending, folder)
 
