@@ -1,11 +1,11 @@
 """A Python that has torch and Snakemake loaded already, for tests of what happens once programs are at work.
 
 Most of a tiny study's computing is imports. Here a server imports once and enters each host, and a small
-program that takes the place of Python has it fork Snakemake, a command of Scalewise, a rank, or a program
-whose speeds are planted: in its folder, with its environment, output, command line, CPUs, limits, umask,
-control groups and ignored signals. The fork is ended when the small program is, and the small program ends
-as the fork does. All other programs, ranks of several threads, other modules on PYTHONPATH, and file systems
-without a server get the real interpreter.
+program that takes the place of Python has it fork Snakemake, a command of Scalewise, a rank, torchrun, or a
+program of the tests that trains: in its folder, with its environment, output, command line, CPUs, limits,
+umask, control groups and ignored signals. The fork is ended when the small program is, and the small program
+ends as the fork does. All other programs, torchrun on a cluster, ranks of several threads, other modules on
+PYTHONPATH, and file systems without a server get the real interpreter.
 """
 
 from __future__ import annotations
@@ -39,6 +39,18 @@ ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / "workflow" / "scripts"
 SNAKEFILE = ROOT / "workflow" / "Snakefile"
 PLANTED = Path(__file__).with_name("planted_speeds.py")
+PROGRAMS = [
+    str(PLANTED),
+    *(
+        str(Path(__file__).parent / "distributed" / name)
+        for name in ("own_program.py", "trainer_program.py", "probe.py")
+    ),
+]
+"""Training programs of the tests."""
+
+COUNTS_OTHERS = "COUNTS_OTHERS"
+"""Variable of ranks that record how much of the CPUs other programs took."""
+
 PROMPT = Path(__file__).parent / "slurm" / "prompt_snakemake.py"
 ROOM = " " * 1000
 """Argument of a server, in whose place a fork's command line is written."""
@@ -59,9 +71,11 @@ if folder and script == "program_rank.py":
     os.execv({python!r}, [{python!r}, "-u", {quiet!r}, sys.argv[0], *words])
 snakemake = words[:2] == ["-m", "snakemake"] or words[0] == {prompt!r}
 rank = folder and script == "rank.py"
+torchrun = {torchrun!r} and words[:2] == ["-m", "torch.distributed.run"]
 scalewise = snakemake or (folder and script in ("rank.py", "cli.py", "status.py"))
-known = words[0] == {planted!r} or (scalewise and os.environ.get("PYTHONPATH") == {path!r})
-computes = rank or words[0] == {planted!r}
+program = words[0] in {programs!r}
+known = program or torchrun or (scalewise and os.environ.get("PYTHONPATH") == {path!r})
+computes = rank or program
 server = socket.socket(socket.AF_UNIX)
 try:
     if not known or (computes and os.environ.get("OMP_NUM_THREADS") != "1"):
@@ -115,7 +129,9 @@ def preloaded(folder: Path, hosts: Sequence[int] = ()) -> Iterator[Path]:
     text = PROGRAM.format(
         python=sys.executable,
         quiet=str(Path(__file__).with_name("quiet_program_rank.py")),
-        planted=str(PLANTED),
+        programs=PROGRAMS,
+        # Slurm signals all processes of a job, and ends the job's torchrun as for users
+        torchrun=not hosts,
         prompt=str(PROMPT),
         path=os.environ.get("PYTHONPATH"),
         folder=str(sockets),
@@ -238,6 +254,7 @@ def _become(
         assert isinstance(output, io.TextIOWrapper)
         output.reconfigure(write_through=unbuffered, line_buffering=output is sys.stderr or output.isatty())
     gc.enable()
+    _count_others(environment)
     _become_interpreter(program, words, environment)
     code = 0
     try:
@@ -261,7 +278,7 @@ def _become(
 
 def _become_interpreter(program: str, words: list[str], environment: dict[str, str]) -> None:
     """Have the modules that the words import, and the interpreter that starts what they start."""
-    if words[0] == str(PLANTED):
+    if words[0] in PROGRAMS:
         # the interpreter of a program begins with what comes first on its path: the probe
         sys.path[:0] = environment["PYTHONPATH"].split(os.pathsep)
         del sys.modules["sitecustomize"]
@@ -275,6 +292,12 @@ def _become_interpreter(program: str, words: list[str], environment: dict[str, s
     if not words[0].endswith("rank.py"):
         # what they start is forked, too
         sys.executable = program
+
+
+def _count_others(environment: dict[str, str]) -> None:
+    """Have ranks record what other programs took of the CPUs, or nothing, as quiet_program_rank.py does."""
+    if COUNTS_OTHERS not in environment:
+        vars(import_module("scalewise.ranks.results.write"))["other_cpu_fraction"] = lambda _ranks: 0.0
 
 
 def _join_cgroups(pid: int) -> None:
@@ -348,9 +371,6 @@ if __name__ == "__main__":
     import scalewise.ranks.all_reduce
     import scalewise.ranks.results.write
     from scalewise.interpreter import quick_exit
-
-    # as quiet_program_rank.py does
-    vars(scalewise.ranks.results.write)["other_cpu_fraction"] = lambda _ranks: 0.0
 
     gc.freeze()
     serve(Path(sys.argv[1]), [int(word) for word in sys.argv[2:-1]])

@@ -19,14 +19,16 @@ from tests.distributed.trainings import Place, Trainings, trainings_in
 
 
 @pytest.fixture(scope="session")
-def trained_for(tmp_path_factory: pytest.TempPathFactory, accelerator: str) -> Callable[[Place], Trainings]:
+def trained_for(
+    tmp_path_factory: pytest.TempPathFactory, accelerator: str, preloaded_python: Path
+) -> Callable[[Place], Trainings]:
     """Every variant, for CPUs or for a GPU."""
     skip_without_two_cores()
 
     @cache
     def trained(place: Place) -> Trainings:
         chosen = accelerator if place == "gpu" else "cpu"
-        return trainings_in(tmp_path_factory.mktemp(place), place, chosen)
+        return trainings_in(tmp_path_factory.mktemp(place), place, chosen, preloaded_python)
 
     return trained
 

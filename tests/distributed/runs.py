@@ -22,6 +22,7 @@ import pandas as pd
 import torch
 from sklearn.datasets import load_digits
 from tests.planned_job import plan_one_run, train_command
+from tests.preloading import COUNTS_OTHERS
 from tests.prepared_digits import place_digits
 from tests.small_disk import on_small_disk
 from tests.waiting import Found, ended_output, wait_until
@@ -323,6 +324,7 @@ class Runs:
         environment = plan | {
             "SCALEWISE_MACHINE_LOCK": str(self.folder.parent / "machine.lock"),
             "SCALEWISE_COMMIT": COMMIT,
+            COUNTS_OTHERS: "yes",
             "PERIL_PAUSE": str(pause_seconds),
             "PERIL_MARK": str(folder.with_suffix(".mark")),
         }

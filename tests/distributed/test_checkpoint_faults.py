@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
@@ -303,8 +303,7 @@ def test_a_folder_that_cannot_hold_its_checkpoints_is_told_before_the_first_step
 @pytest.mark.fault(19)
 def test_a_limit_on_the_size_of_files_is_told_before_the_first_step(perilous: Runs) -> None:
     limit = ("sh", "-c", 'ulimit -f 2000 && exec "$@"', "sh")
-    # what its ranks write is limited, too
-    _, stderr = replace(perilous, python=None).start("limited", 1, first=limit).fail()
+    _, stderr = perilous.start("limited", 1, first=limit).fail()
     assert re.search(r"no room for checkpoints: .*File too large .*raise `ulimit -f`", stderr), stderr
 
 
@@ -388,7 +387,7 @@ class Neighbours:
         self.folder.mkdir(parents=True)
 
     def start(self, **given: Any) -> Started:
-        changed = {"devices": [1], "launcher": "spawn"} | given.pop("changed", {})
+        changed = {"devices": [1]} | given.pop("changed", {})
         return self.runs.start("hindered", 1, changed, timeout_seconds=30, **given)
 
     def fail(self, hindered: Started) -> list[str]:

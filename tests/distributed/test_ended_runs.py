@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shlex
 import signal
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -47,7 +49,6 @@ every_launcher = pytest.mark.parametrize("launcher", ["popen", "torchrun", "spaw
 
 
 @pytest.mark.fault(1)
-@starts_ranks
 @every_launcher
 def test_a_rank_killed_from_outside_is_named_and_the_others_end_with_it(
     runs: Runs, launcher: str, record_property: Figure
@@ -66,28 +67,26 @@ def test_a_rank_killed_from_outside_is_named_and_the_others_end_with_it(
 
 
 @pytest.mark.fault(2)
-@starts_ranks
 @pytest.mark.parametrize("launcher", ["popen", "torchrun"])
 def test_ranks_wait_for_one_that_hangs_as_long_as_they_are_told_and_not_for_the_launcher(
     runs: Runs, launcher: str, record_property: Figure
 ) -> None:
     """The launchers would give the rank that hangs 30 seconds more."""
-    training = runs.start("waiting", 2, ENDLESS | {"launcher": launcher}, timeout_seconds=12)
+    training = runs.start("waiting", 2, ENDLESS | {"launcher": launcher}, timeout_seconds=8)
     training.wait_for("progress.json")
     hung = training.pid(1)
     began = time.monotonic()
     os.kill(hung, signal.SIGSTOP)
     failure, _ = training.fail()
-    figure = f"{launcher}: ended after {time.monotonic() - began:.1f} s, with a timeout of 12 s"
+    figure = f"{launcher}: ended after {time.monotonic() - began:.1f} s, with a timeout of 8 s"
     record_property("figure", figure)
     complaint = json.loads((training.attempt / "rank0.json").read_text(encoding="utf-8"))
-    assert "12000ms" in complaint["error"]["message"]
+    assert "8000ms" in complaint["error"]["message"]
     assert failure.reason.startswith(f"rank 1 on {HERE} (pid {hung}) ended without an error message")
     assert "or the rank hung" in failure.reason
 
 
 @pytest.mark.fault(2)
-@starts_ranks
 def test_a_single_rank_that_hangs_is_ended_though_no_other_waits_for_it(
     runs: Runs, monkeypatch: pytest.MonkeyPatch, record_property: Figure
 ) -> None:
@@ -102,7 +101,6 @@ def test_a_single_rank_that_hangs_is_ended_though_no_other_waits_for_it(
     assert failure.reason.startswith(f"rank 0 on {HERE} (pid {hung}) ended without an error message")
 
 
-@starts_ranks
 def test_a_rank_that_hangs_does_not_outlive_its_run(runs: Runs) -> None:
     """It cannot hear SIGTERM, and its launcher is gone before it would resort to SIGKILL."""
     training = runs.start("hung", 2, ENDLESS)
@@ -118,21 +116,21 @@ def test_a_rank_that_hangs_does_not_outlive_its_run(runs: Runs) -> None:
     assert training.left_over() == {}
 
 
-ABSENT = """
-import os, time
-if os.environ.get("RANK") == "1":
-    time.sleep(1000)
+ABSENT = """\
+#!/bin/sh
+[ "$RANK" = 1 ] && exec sleep 1000
+exec {} "$@"
 """
 
 
 @pytest.mark.fault(9)
-@starts_ranks
 def test_a_peer_that_never_comes_is_counted_and_named(
-    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Figure
+    runs: Runs, tmp_path: Path, preloaded_python: Path, record_property: Figure
 ) -> None:
-    (tmp_path / "sitecustomize.py").write_text(ABSENT, encoding="utf-8")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    training = runs.start("lonely", 2, ENDLESS | {"model": "linear"}, timeout_seconds=8)
+    python = tmp_path / "python"
+    python.write_text(ABSENT.format(shlex.quote(str(preloaded_python))), encoding="utf-8")
+    python.chmod(0o755)
+    training = replace(runs, python=python).start("lonely", 2, ENDLESS, timeout_seconds=8)
     _, stderr = training.fail()
     said = "1 of 2 ranks started; missing: 1."
     assert f"lonely/d2.r1 failed: {said}" in stderr
@@ -169,7 +167,6 @@ def test_a_run_over_its_limit_is_ended_and_told_what_to_change(runs: Runs) -> No
 
 
 @pytest.mark.fault(7)
-@starts_ranks
 def test_a_run_starts_though_the_port_that_everybody_uses_is_taken(
     runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,7 +183,6 @@ def test_a_run_starts_though_the_port_that_everybody_uses_is_taken(
 # --- errors and losses --------------------------------------------------------------------------------
 
 
-@starts_ranks
 def test_a_rank_that_raises_ends_the_run_with_its_traceback_and_no_stale_result(
     runs: Runs, tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ from tests.distributed.runs import Finished, Runs
 from scalewise import records
 from scalewise.records import Measurements, ProgramMeasurements
 
-pytestmark = [needs_two_cores, pytest.mark.starts_ranks]
+pytestmark = needs_two_cores
 
 PROGRAM = Path(__file__).parent / "own_program.py"
 BATCH = ["--batch-size", "{batch_size_per_device}", "--out", "{folder}"]
@@ -41,6 +41,7 @@ def found(run: Finished) -> tuple[Measurements, ProgramMeasurements]:
     return run.measured, program
 
 
+@pytest.mark.starts_ranks
 def test_a_program_is_measured_as_it_is_and_ended_after_its_steps(runs: Runs) -> None:
     training = runs.start("own", 2, {"arguments": [*BATCH, "--swallow"]}, settings=SETTINGS)
     run = training.finish()
@@ -242,6 +243,8 @@ def test_a_program_that_resumes_is_measured_from_where_it_was(runs: Runs) -> Non
     assert run.ranks["train_samples"].tolist() == [45 * 32, 45 * 32]
 
 
+# the rank looks which signals its child handles: that must be the program, and not what has it forked
+@pytest.mark.starts_ranks
 def test_at_the_end_of_a_jobs_time_torchruns_program_gets_the_signal_that_it_handles(runs: Runs) -> None:
     own = {"arguments": [*BATCH, "--save-at", "SIGTERM"], "resumes": True, "launcher": "torchrun"}
     training = runs.start("warned", 2, own | {"steps": 100_000}, settings=SETTINGS)

@@ -201,7 +201,7 @@ Found = Callable[[int, str, str], dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def of_world(tmp_path_factory: pytest.TempPathFactory) -> Found:
+def of_world(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -> Found:
     """What a training of so many ranks ended with; one launch for all variants."""
     folder = tmp_path_factory.mktemp("resumed")
     images = load_digits().images
@@ -211,7 +211,8 @@ def of_world(tmp_path_factory: pytest.TempPathFactory) -> Found:
     def trained(world_size: int, accelerator: str) -> Path:
         output = folder / f"{accelerator}{world_size}"
         chosen = [variant(name, world_size) for name in variants(world_size, accelerator)]
-        probe_ranks(chosen, world_size, accelerator, folder / "prepared.safetensors", output)
+        dataset = folder / "prepared.safetensors"
+        probe_ranks(chosen, world_size, accelerator, dataset, output, preloaded_python)
         return output
 
     def found(world_size: int, accelerator: str, name: str) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -132,6 +131,7 @@ class Trainings:
         weights: of torchvision's ResNet-18, for the variant ``pretrained``.
         place: that they are trained for; on a GPU one rank trains all of them.
         accelerator: that they are trained on: ``cpu`` also for a GPU, in a rehearsal.
+        python: interpreter of the ranks.
     """
 
     folder: Path
@@ -139,6 +139,7 @@ class Trainings:
     weights: Path
     place: Place
     accelerator: str
+    python: Path
 
     @cache  # noqa: B019 - lives as long as the session
     def of(self, name: str, world_size: int = 2, rank: int = 0) -> Training:
@@ -156,7 +157,7 @@ class Trainings:
         """The folder of what so many ranks have trained."""
         output = self.folder / f"world{world_size}"
         chosen = [_variant(name, world_size, self.weights) for name in self._variants(world_size)]
-        probe_ranks(chosen, world_size, self.accelerator, self.dataset, output)
+        probe_ranks(chosen, world_size, self.accelerator, self.dataset, output, self.python)
         return output
 
     def _variants(self, world_size: int) -> list[str]:
@@ -185,13 +186,13 @@ def distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
     return math.hypot(*(float((one[name].double() - other[name].double()).norm()) for name in one))
 
 
-def trainings_in(folder: Path, place: Place, accelerator: str) -> Trainings:
-    """All variants below a folder, of which none is trained yet."""
+def trainings_in(folder: Path, place: Place, accelerator: str, python: Path) -> Trainings:
+    """All variants below a folder, of which none is trained yet, to be trained by an interpreter."""
     dataset = folder / "prepared.safetensors"
     _prepare_coloured_digits(dataset)
     weights = folder / "resnet18.safetensors"
     write(resnet18(weights=None).state_dict(), weights)
-    return Trainings(folder, dataset, weights, place, accelerator)
+    return Trainings(folder, dataset, weights, place, accelerator, python)
 
 
 def _variant(name: str, world_size: int, weights: Path) -> dict[str, Any]:
@@ -214,16 +215,20 @@ def _prepare_coloured_digits(path: Path) -> None:
 
 
 def probe_ranks(
-    variants: list[dict[str, Any]], world_size: int, accelerator: str, dataset: Path, output: Path
+    variants: list[dict[str, Any]],
+    world_size: int,
+    accelerator: str,
+    dataset: Path,
+    output: Path,
+    python: Path,
 ) -> None:
     """Have so many ranks train variants, as probe.py takes them, and leave what they find in a folder."""
     launch = rank_launch(world_size, accelerator=accelerator)
     RankFiles(output).begin(rank_setup_for(launch, SiteLaunch(), 120))
     (output / "variants.json").write_text(json.dumps(variants), encoding="utf-8")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
+    command = [str(python), "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
     command += [f"--nproc-per-node={world_size}", str(HERE / "probe.py")]
-    # the package, what tests share, and what was there
-    path = [str(ROOT / "workflow" / "scripts"), str(ROOT), os.environ.get("PYTHONPATH")]
+    path = [str(ROOT / "workflow" / "scripts"), os.environ.get("PYTHONPATH")]
     ended = subprocess.run(
         [*command, *map(str, (output / "variants.json", dataset, output))],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path)), "OMP_NUM_THREADS": "1"},

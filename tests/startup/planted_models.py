@@ -53,7 +53,7 @@ def unhurried(image: torch.Size, classes: int) -> nn.Module:
 
 
 def balanced(image: torch.Size, classes: int) -> nn.Module:
-    return Planted(image, classes, before=lambda _: time.sleep(1.0))
+    return Planted(image, classes, before=lambda _: time.sleep(0.5))
 
 
 def alternating(image: torch.Size, classes: int) -> nn.Module:
@@ -208,9 +208,9 @@ def perilous(image: torch.Size, classes: int) -> nn.Module:
 
 
 def heavy(image: torch.Size, classes: int) -> nn.Module:
-    """With 40 MB that nothing uses, so that a checkpoint takes its time."""
+    """With 16 MB that nothing uses, so that a checkpoint takes its time."""
     network = Perilous(image, classes)
-    network.ballast = nn.Parameter(torch.zeros(10_000_000), requires_grad=False)
+    network.ballast = nn.Parameter(torch.zeros(4_000_000), requires_grad=False)
     return network
 
 

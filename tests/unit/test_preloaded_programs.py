@@ -62,6 +62,13 @@ def test_a_signal_to_the_program_reaches_its_fork_and_comes_back_as_its_end(
     wait_until(lambda: forks(tmp_path) == [], "the fork is left")
 
 
+def test_a_fork_that_is_killed_ends_its_program_alike(waiting: subprocess.Popen[str], tmp_path: Path) -> None:
+    (fork,) = set(forks(tmp_path)) - {waiting.pid}
+    os.kill(fork, signal.SIGKILL)
+
+    assert waiting.wait(60) == -signal.SIGKILL
+
+
 def test_a_program_that_is_killed_takes_its_fork_with_it(
     waiting: subprocess.Popen[str], tmp_path: Path
 ) -> None:
