@@ -158,14 +158,6 @@ def test_ranks_do_not_outlive_a_train_py_that_is_killed(runs: Runs, launcher: st
     assert training.left_over() == {}
 
 
-@starts_ranks
-def test_a_run_over_its_limit_is_ended_and_told_what_to_change(runs: Runs) -> None:
-    failure, stderr = runs.start("late", 2, ENDLESS, limit_seconds=3).fail("timed-out")
-    assert failure.reason.startswith("stopped after 0.05 minutes")
-    assert "Raise runtime_minutes" in failure.reason
-    assert failure.reason in stderr
-
-
 @pytest.mark.fault(7)
 def test_a_run_starts_though_the_port_that_everybody_uses_is_taken(
     runs: Runs, monkeypatch: pytest.MonkeyPatch

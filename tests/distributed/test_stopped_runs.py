@@ -59,26 +59,13 @@ def test_a_run_that_is_asked_to_end_keeps_what_it_has_trained_and_takes_its_rank
     record_property("figure", f"{number.name}: no process left after {time.monotonic() - began:.1f} s")
 
 
-@pytest.mark.parametrize(
-    ("launcher", "receivers"),
-    [("popen", ["rank"]), ("spawn", ["train.py", "agent"])],
-    ids=["popen", "spawn"],
-)
-def test_the_signal_ahead_of_a_jobs_end_stops_the_run_whoever_gets_it(
-    runs: Runs, launcher: str, receivers: list[str]
-) -> None:
-    """A rank, train.py itself, or with spawn the process that has started the ranks."""
+def test_the_signal_ahead_of_a_jobs_end_stops_the_run_whoever_gets_it(runs: Runs) -> None:
+    """A rank, or train.py itself."""
     steps = [0]
-    for receiver in receivers:
-        training = runs.start("warned", 2, ENDLESS | {"launcher": launcher})
+    for to_rank in (True, False):
+        training = runs.start("warned", 2, ENDLESS)
         training.wait_for("progress.json")
-        processes = training.processes()
-        pids = {
-            "rank": training.pid(1),
-            "train.py": training.process.pid,
-            "agent": next((pid for pid, line in processes.items() if "start_ranks.py" in line), 0),
-        }
-        os.kill(pids[receiver], signal.SIGUSR1)
+        os.kill(training.pid(1) if to_rank else training.process.pid, signal.SIGUSR1)
         steps.append(stopped_at(training, "interrupted", "ended by SIGUSR1."))
     assert steps == sorted(set(steps))
 

@@ -260,24 +260,23 @@ def test_however_ranks_are_started_and_meet_they_leave_the_same_records(
     assert 0 <= run.measured.other_cpu_fraction < 1
 
 
-@pytest.mark.parametrize("launcher", ["popen", "spawn"])
-def test_ranks_that_meet_by_a_file_publish_no_address_and_open_no_port_for_a_store(
-    runs: Runs, launcher: str
-) -> None:
+def test_ranks_that_meet_by_a_file_publish_no_address_and_open_no_port_for_a_store(runs: Runs) -> None:
     ports = {}
-    for rendezvous in ("tcp", "file"):
-        run = runs.start(rendezvous, 2, ENDLESS | {"launcher": launcher, "rendezvous": rendezvous})
+    for launcher, rendezvous in (("popen", "tcp"), ("popen", "file"), ("spawn", "file")):
+        name = f"{launcher}-{rendezvous}"
+        run = runs.start(name, 2, ENDLESS | {"launcher": launcher, "rendezvous": rendezvous})
         pids = [run.pid(rank) for rank in (0, 1)]
         # gloo's own ports are open once training has begun
         run.wait_for(PROGRESS)
-        ports[rendezvous] = [len(listening(pid)) for pid in pids]
+        ports[name] = [len(listening(pid)) for pid in pids]
         assert (run.attempt / ENDPOINT).exists() == (rendezvous == "tcp")
         assert (run.attempt / "rendezvous").exists() == (rendezvous == "file")
         run.process.send_signal(signal.SIGTERM)
         run.end()
     # the store of rank 0 is one port more; by a file both ranks have those of gloo only
-    assert ports["tcp"][0] == ports["tcp"][1] + 1
-    assert ports["file"] == [ports["tcp"][1]] * 2
+    of_rank_0, of_gloo = ports["popen-tcp"]
+    assert of_rank_0 == of_gloo + 1
+    assert ports["popen-file"] == ports["spawn-file"] == [of_gloo] * 2
 
 
 def test_of_two_trainings_of_one_run_the_second_adopts_what_the_first_has_left(runs: Runs) -> None:
