@@ -121,7 +121,7 @@ def test_passes_after_the_training_are_recorded_for_a_prediction_and_for_a_check
     if devices == 1:
         # what 2, 3, 4, 6, 8, ... devices would get; those for which there was time
         shares = {250 // (kind * 2**halved) for kind in (1, 3) for halved in range(8)}
-        assert len(sizes) > 4
+        assert len(sizes) > 1
         assert sizes == sorted(shares.intersection(sizes), reverse=True)
         assert [bucket.bytes for bucket in measured.buckets] == [4 * measured.parameters]
         assert ranks["exchanged_pass_seconds"].isna().all()
