@@ -36,6 +36,12 @@ def six_series(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def two_partitions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report on an experiment on two partitions, and on another one."""
+    return reports.two_partitions(tmp_path_factory.mktemp("two-partitions"))
+
+
+@pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """Chromium; where there is none the test is skipped, or fails where there must be one, as in CI."""
     if reason := missing():

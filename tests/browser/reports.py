@@ -71,6 +71,18 @@ FIVE_HUNDRED_RUNS = experiments(
 )
 
 
+TWO_PARTITIONS = experiments(
+    known={"title": "What is planted", "devices": [1, 2], "partitions": "all"}, plain={"devices": [1]}
+)
+SITE_OF_PARTITIONS: dict[str, object] = {
+    "accelerator": "cuda",
+    "cpus_per_node": 32,
+    "devices_per_node": 4,
+    "partitions": {"a100": {"price_per_device_hour": 1.5}, "h200": {"price_per_device_hour": 4.5}},
+    "default_partition": "a100",
+}
+
+
 def two_series(folder: Path) -> Path:
     """Return the report on a study of the shipped one's shape, with names that are unkind to a page."""
     return PlantedStudy(folder, TWO_SERIES).finish(lambda results: rename_series(results, UNKIND_SERIES))
@@ -89,6 +101,15 @@ def several(folder: Path) -> Path:
     study = PlantedStudy(folder, SEVERAL, speed)
     study.play()
     return study.write_partial()
+
+
+def two_partitions(folder: Path) -> Path:
+    """Return the report on an experiment on two partitions, each with an "@" in its name, and on another."""
+
+    def speed(run: RunDefinition) -> float:
+        return Law(rate=500.0 if run.experiment.endswith("@h200") else 200.0).speed(run)
+
+    return PlantedStudy(folder, TWO_PARTITIONS, speed, SITE_OF_PARTITIONS).finish()
 
 
 def rename_series(folder: Path, names: Mapping[str, str]) -> None:

@@ -14,7 +14,7 @@ from tests.browser.reports import FIVE_HUNDRED_RUNS, UNKIND
 from tests.browser.sight import open_all, seen, texts, unseen
 from tests.planted_study import PlantedStudy
 
-REPORTS = ["two_series", "several", "six_series"]
+REPORTS = ["two_series", "several", "six_series", "two_partitions"]
 
 NARROW = {"width": 390, "height": 844}
 

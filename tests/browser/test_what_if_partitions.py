@@ -91,11 +91,46 @@ def test_measured_ends_are_compared_as_on_the_card(fields: Page) -> None:
     assert after == ([f"Not shown to be worse: {' and '.join(open_ones)}."] if open_ones else [])
 
 
+def test_an_end_that_differs_by_less_than_is_worth_having_is_not_worse(fields: Page) -> None:
+    # 10 h and 32 minutes, and 10 h and 49 minutes: 2.7 % apart, with intervals that do not meet
+    for partition in ("a100", "h200"):
+        fields.locator(f'[name="wait.{partition}"]').fill("600")
+    lines = fields.locator(".what-if-answer p").all_inner_texts()
+    after = lines[lines.index(line(fields, "The earliest end: 2 GPUs on h200, ")) + 1 :]
+
+    assert len(after) == 1
+    assert "4 GPUs on a100" in after[0]
+
+
 def test_points_that_may_cost_as_little_are_named(fields: Page) -> None:
     # 1 GPU of a100 at 1.00 and of h200 at 2.96 cost the same
     fields.locator('[name="price.h200"]').fill("2.96")
 
     assert "1 GPU on " in line(fields, "Not shown to be worse: ")
+
+
+def test_the_parts_of_a_partition_are_those_of_its_name_with_an_at_sign(
+    open_page: OpenPage, two_partitions: Path
+) -> None:
+    page = open_page(two_partitions)
+    here, other = (page.locator(rf"#known\@{name}") for name in ("h200", "a100"))
+    before = other.locator(".what-if-answer").inner_text()
+    here.locator('[name="min_efficiency"]').fill("0.99")
+    expect(here.locator(".what-if-answer")).to_contain_text("1 GPU")
+    assert other.locator(".what-if-answer").inner_text() == before
+
+    address = here.locator("figure a.permalink").first.evaluate("each => each.href")
+    assert "#known@h200." in address
+    page.goto(address)
+    figure = here.locator("figure").first
+    assert figure.evaluate("each => each.getBoundingClientRect().top < innerHeight")
+
+    link = page.get_by_role("link", name="Figures and all points of this comparison")
+    assert link.get_attribute("href") == "known/report.html"
+    page = open_page(two_partitions.parent / "known" / "report.html")
+    expect(page.get_by_role("heading", level=1)).to_have_text("What is planted: which partition?")
+    link = page.get_by_role("link", name="h200")
+    assert link.get_attribute("href") == "../known%40h200/report.html"
 
 
 def test_a_price_that_is_none_is_refused_and_reset_restores_the_study(fields: Page) -> None:

@@ -165,7 +165,7 @@ def _best(points: PartitionPoints, aim: Aim) -> AimAnswer:
     ]
     measured = {place.partition for place in points.candidates}
     unknown = sorted(measured - {place.partition for place in means})
-    least = next((rival for rival in rivals if best != order[0] == rival.place), None)
+    least = next((rival for rival in rivals if rival.place == order[0]), None)
     return AimAnswer(aim, best, rivals, points.min_gain, unknown, least)
 
 

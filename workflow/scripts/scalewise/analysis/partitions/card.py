@@ -283,17 +283,17 @@ class _Writer:
             text = sentence(f"open {each.aim}", than=self.place(rival.place), ratio=ratio.estimate)
         else:
             text = self.relation(each, rival)
-            if rival.state == "shown" and self.is_first(each, rival):
+            # without any open one, it has the least mean of its partition
+            if rival.state == "shown" and self.has_others(each, rival):
                 text += SENTENCES[f"first by {each.aim}"]
             if each.aim in SENTENCES and rival.state == "shown":
                 low, high = 1 / ratio.at_most, 1 / ratio.at_least
         ends = "" if ratio.assumed else range_text(low, high, format_ratio)
         return f"{text} ({ends})" if ends else text
 
-    def is_first(self, each: AimAnswer, rival: Rival) -> bool:
-        """Return whether a rival has the least mean of several points of its partition."""
-        same = [other for other in each.rivals if other.place.partition == rival.place.partition]
-        return len(same) > 1 and same[0] == rival
+    def has_others(self, each: AimAnswer, rival: Rival) -> bool:
+        """Return whether the partition of a rival has other points."""
+        return sum(other.place.partition == rival.place.partition for other in each.rivals) > 1
 
     # --- what it rests on
 
