@@ -6,7 +6,7 @@ import difflib
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,237 +35,21 @@ from scalewise.plan.config.errors import (
     key_path,
     problems_of,
 )
-from scalewise.plan.config.experiment import (
-    AnyExperiment,
-    Experiment,
-    ProgramExperiment,
-    experiment_kind,
-)
+from scalewise.plan.config.experiment import AnyExperiment, Experiment, ProgramExperiment, experiment_kind
 from scalewise.plan.config.paths import site_file_problem
-from scalewise.plan.config.program import ProgramSettings
-from scalewise.plan.config.reruns import Product, deciding_values
-from scalewise.plan.config.settings import Settings
-from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.site import Site, Sites
 from scalewise.plan.config.yaml_source import Source, no_value, read_source, to_plain
+from scalewise.plan.planned_study import PARTITION_MARK, PlannedExperiment, Study
 from scalewise.plan.runs.all_reduce_shapes import most_device_hours
-from scalewise.plan.runs.allocation import Allocation, allocate
+from scalewise.plan.runs.allocation import allocate
 from scalewise.plan.runs.device_counts import projected_shapes, resolve_choice
-from scalewise.plan.runs.rounds import Round, first_repeats, known_rounds, requested_runs
-from scalewise.plan.runs.run_definition import RunDefinition, canonical_json
-from scalewise.plan.runs.runs import Preparation, expand, preparation
+from scalewise.plan.runs.rounds import requested_runs
+from scalewise.plan.runs.runs import expand
 from scalewise.plan.sites import read_sites
-from scalewise.records import SUMMARY
 
-PARTITION_MARK = "@"
-"""Separates an experiment's key from the partition, in the name of one that compares partitions."""
+__all__ = ["PlannedExperiment", "Study", "check_results_folder", "check_spelling", "load_study"]
 
 _TOP_KEYS = ("defaults", "experiments", "site")
-
-
-@dataclass(frozen=True)
-class PlannedExperiment:
-    """An experiment with its runs.
-
-    Args:
-        name: The key in the YAML, ``digits``; with ``partitions`` that and the partition, ``digits@a100``.
-        experiment: The experiment's keys, defaults merged in.
-        shapes: The shape of each entry of ``experiment.device_counts``.
-        runs: Every job, up to the most repeats.
-        projected: Shapes of ``experiment.project`` that no run has; they are predicted, not measured.
-        terms: Queue wait and billed devices, from ``Site.queue_and_billing``.
-        centre: The computing centre that its proposal is for.
-        site: The site or partition that it runs on.
-        left_out: Sentences on device counts that other partitions can have and this one cannot.
-    """
-
-    name: str
-    experiment: AnyExperiment
-    shapes: Mapping[int | str, Shape]
-    runs: Sequence[RunDefinition]
-    centre: Centre
-    site: Site
-    projected: Sequence[Shape] = ()
-    terms: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
-    left_out: Sequence[str] = ()
-
-    @property
-    def key(self) -> str:
-        """The experiment's key in the YAML."""
-        return self.name.partition(PARTITION_MARK)[0]
-
-    @property
-    def is_compared(self) -> bool:
-        """Whether the experiment names the partitions that it runs on."""
-        return self.experiment.partitions is not None
-
-    @property
-    def analysis_definition(self) -> str:
-        """All that defines its tables and decision, as canonical JSON; the site's terms decide, too."""
-        return canonical_json(self._defining("tables") | self._site_terms)
-
-    @property
-    def is_predicted(self) -> bool:
-        """Whether a prediction is requested, and there is anything to predict."""
-        return self.experiment.predict and (
-            bool(self.projected) or any(run.shape.world_size > 1 for run in self.runs)
-        )
-
-    @property
-    def proposal_definition(self) -> str:
-        """All that defines its proposal beside the tables, as canonical JSON."""
-        requirement = self.experiment.requirement or self.centre.requirement
-        return canonical_json(
-            {
-                "centre": self.centre.model_dump(mode="json"),
-                "proposal": self.experiment.proposal.model_dump(mode="json"),
-                "requirement": None if requirement is None else requirement.model_dump(mode="json"),
-                "trainings": self.experiment.trainings,
-                "samples_per_training": self.experiment.samples_per_training,
-            }
-        )
-
-    @property
-    def prediction_definition(self) -> str:
-        """All that defines its prediction but the measurements, as canonical JSON."""
-        project = [str(shape) for shape in self.projected]
-        return canonical_json(
-            self._defining("prediction") | {"shapes": self._shapes_by_count, "project": project}
-        )
-
-    @property
-    def prediction_runs(self) -> list[str]:
-        """The runs that a prediction starts from: the first repeats on one device."""
-        first = first_repeats(self.experiment)
-        return [run.run for run in self.runs if run.shape.world_size == 1 and run.repeat <= first[run.point]]
-
-    @property
-    def rounds_definition(self) -> str:
-        """All that defines which runs are requested, as canonical JSON."""
-        if self.experiment.chooses_devices:
-            choice = {
-                "shapes": self._shapes_by_count,
-                "launchers": {run.point: run.launcher for run in self.runs if run.repeat == 1},
-                # with a budget, a run is made only if its whole time is left
-                "run_minutes": self.experiment.runtime_minutes if self.experiment.budget else None,
-            }
-            if (price := self.site.price) is not None:
-                choice["price"] = price
-            return canonical_json(self._defining("rounds", "tables") | self._site_terms | {"choice": choice})
-        if self.experiment.has_rounds and self.experiment.repeats.until_interval is None:
-            return self.analysis_definition  # repeats are added until the decision is clear
-        return canonical_json(self._defining("rounds"))
-
-    def requested_run_names(self, rounds: Iterable[Round]) -> list[str]:
-        """Return the names of the first runs, and of those that rounds have requested.
-
-        Args:
-            rounds: The rounds so far; not read if the experiment has none.
-        """
-        return [run.run for run in requested_runs(self.runs, self.experiment, rounds)]
-
-    def missing_runs(self, folder: Path) -> list[str]:
-        """Return the names of the runs requested so far that have no summary.
-
-        Args:
-            folder: Results of the experiment.
-        """
-        return [
-            run
-            for run in self.requested_run_names(known_rounds(self.experiment, folder))
-            if not (folder / "runs" / run / SUMMARY).exists()
-        ]
-
-    def _defining(self, *products: Product) -> dict[str, Any]:
-        return {"name": self.name, "spec": deciding_values(self.experiment, *products)}
-
-    @property
-    def _site_terms(self) -> dict[str, Any]:
-        return {
-            **self.terms,
-            "accelerator": self.runs[0].accelerator,
-            "most_devices": self.site.most_devices,
-        }
-
-    @property
-    def _shapes_by_count(self) -> dict[str, str]:
-        return {str(devices): str(shape) for devices, shape in self.shapes.items()}
-
-
-@dataclass(frozen=True)
-class Study:
-    """All experiments of a configuration on a site.
-
-    Args:
-        experiments: Name and experiment, in the order of the file; one that names partitions is there once
-            for each of them, as ``digits@a100``.
-        sites: The site and its partitions.
-        warnings: Sentences about choices that are allowed but rarely intended.
-        runs: Every job of every experiment, by (experiment, run).
-        allocations: The resources of every run, by the same keys.
-    """
-
-    experiments: Mapping[str, PlannedExperiment]
-    sites: Sites
-    warnings: Sequence[str]
-    runs: Mapping[tuple[str, str], RunDefinition] = field(repr=False)
-    allocations: Mapping[tuple[str, str], Allocation] = field(repr=False)
-
-    @property
-    def site(self) -> Site:
-        """The site, or its default partition."""
-        return self.sites.default
-
-    @property
-    def partitions(self) -> dict[str, Site]:
-        """Each partition that runs are made on, by its name; the site by an empty name without partitions."""
-        return {planned.site.partition: planned.site for planned in self.experiments.values()}
-
-    @property
-    def comparisons(self) -> dict[str, list[str]]:
-        """Names of the experiments that compare partitions, by their key in the file."""
-        found: dict[str, list[str]] = {}
-        for name, planned in self.experiments.items():
-            if planned.is_compared:
-                found.setdefault(planned.key, []).append(name)
-        return found
-
-    def sisters(self, planned: PlannedExperiment) -> list[PlannedExperiment]:
-        """Return the same experiment on other partitions."""
-        names = self.comparisons.get(planned.key, []) if planned.is_compared else []
-        return [self.experiments[name] for name in names if name != planned.name]
-
-    def deleted_runs(self, results: Path) -> list[tuple[str, str]]:
-        """Return the runs that the user has deleted: requested, without a summary, in analysed experiments.
-
-        Snakemake makes a missing file again only if a job needs it, and the tables made from it exist. To
-        request every run of every experiment would take seconds at 10,000 runs.
-        """
-        return [
-            (name, run)
-            for name, planned in self.experiments.items()
-            if (results / name / "scaling.csv").exists()
-            for run in planned.missing_runs(results / name)
-        ]
-
-    @property
-    def datasets(self) -> list[str]:
-        """Names of the prepared datasets."""
-        return list(
-            dict.fromkeys(
-                run.settings.dataset for run in self.runs.values() if isinstance(run.settings, Settings)
-            )
-        )
-
-    @property
-    def preparations(self) -> dict[str, Preparation]:
-        """Commands that users' programs need before any job, by name."""
-        needed = (
-            preparation(run.settings)
-            for run in self.runs.values()
-            if isinstance(run.settings, ProgramSettings) and run.settings.prepare
-        )
-        return {each.name: each for each in needed}
 
 
 def load_study(
