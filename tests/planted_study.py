@@ -24,9 +24,10 @@ from tests.planted_records import (
 import cli
 from scalewise.analysis.rounds.judge_round import judge_round
 from scalewise.plan.jobs.make_plan import make_plan, write_plan
+from scalewise.plan.planned_study import PlannedExperiment, Study
 from scalewise.plan.runs.rounds import Round, known_rounds
 from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.plan.study import PlannedExperiment, Study, load_study
+from scalewise.plan.study import load_study
 from scalewise.records import EpochRecord, RankRecord, Window
 
 SITE = {"accelerator": "cuda", "devices_per_node": 4, "cpus_per_node": 32, "max_nodes": 16}

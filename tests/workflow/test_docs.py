@@ -20,7 +20,8 @@ from tests.unit.watch.planted_status import done, status_of
 from tests.workflow.conftest import ROOT, Workplace, copy_checkout
 
 from scalewise.analysis.report.figures import FIGURES
-from scalewise.plan.study import Study, load_study
+from scalewise.plan.planned_study import Study
+from scalewise.plan.study import load_study
 from scalewise.plan.terminal.plan_table import plan_table
 from scalewise.watch.study import WatchedStudy
 from scalewise.watch.texts import table

@@ -25,9 +25,10 @@ from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.train_job import launch_of
 from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.plan_file import read_plan
+from scalewise.plan.planned_study import Study
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.runs.runs import input_files
-from scalewise.plan.study import Study, load_study
+from scalewise.plan.study import load_study
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 PLUGINS = ("snakemake-executor-plugin-slurm", "snakemake-executor-plugin-slurm-jobstep")

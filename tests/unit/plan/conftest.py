@@ -9,8 +9,8 @@ import pytest
 from tests.unit.plan.refusals import Desk
 
 from scalewise.plan.config.settings import Settings
+from scalewise.plan.planned_study import Study
 from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.plan.study import Study
 
 Load = Callable[..., Study]
 """Takes the text of a study, and of a site if it is not ``MACHINES["cpus"]``."""

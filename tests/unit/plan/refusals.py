@@ -29,7 +29,8 @@ import pytest
 import yaml
 
 from scalewise.plan.config.errors import StudyError
-from scalewise.plan.study import Study, check_spelling, load_study
+from scalewise.plan.planned_study import Study
+from scalewise.plan.study import check_spelling, load_study
 
 FILE = Path(__file__).with_name("refusals.yaml")
 HERE = "# the mistake"

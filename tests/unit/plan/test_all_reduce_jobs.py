@@ -18,7 +18,7 @@ from scalewise.plan.jobs.all_reduce_jobs import (
     site_id,
 )
 from scalewise.plan.jobs.make_plan import make_plan
-from scalewise.plan.study import Study
+from scalewise.plan.planned_study import Study
 
 STRONG = "  strong: {dataset: digits, model: linear, global_batch_size: 192, repeats: 2, devices: %s}\n"
 

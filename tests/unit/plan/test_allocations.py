@@ -19,11 +19,11 @@ from tests.unit.plan.refusals import MACHINES
 
 from scalewise.plan.jobs.make_plan import make_plan
 from scalewise.plan.plan_file import TrainJob, requested
+from scalewise.plan.planned_study import Study
 from scalewise.plan.runs.allocation import (
     Allocation,
     job_threads,
 )
-from scalewise.plan.study import Study
 
 refuses = pytest.mark.refuses
 NODE = MACHINES["cluster"].replace("slurm: {}\n", "")

@@ -16,7 +16,7 @@ from tests.small_runs import definition
 
 from scalewise.analysis.decision.card import Card
 from scalewise.analysis.decision.card_figures import Figure
-from scalewise.plan.study import Study
+from scalewise.plan.planned_study import Study
 from scalewise.plan.terminal.failure_lines import failure_lines
 from scalewise.plan.terminal.final_message import (
     EarlierFiles,

@@ -44,9 +44,10 @@ from scalewise.plan.config.site import Site
 from scalewise.plan.config.slurm import MANAGED_BY_SBATCH, MANAGED_BY_SRUN
 from scalewise.plan.jobs.launch import RankLaunch, SiteLaunch, build_launch
 from scalewise.plan.jobs.make_plan import make_plan
+from scalewise.plan.planned_study import Study
 from scalewise.plan.runs.allocation import Allocation, job_resources
 from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.plan.study import Study, check_spelling, load_study
+from scalewise.plan.study import check_spelling, load_study
 from scalewise.plan.terminal.plan_table import plan_table
 
 RecordProperty = Callable[[str, object], None]

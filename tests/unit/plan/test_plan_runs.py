@@ -24,9 +24,9 @@ from scalewise.plan.config.experiment import (
 )
 from scalewise.plan.config.reruns import DECIDES
 from scalewise.plan.config.shape import Shape
+from scalewise.plan.planned_study import PlannedExperiment, Study
 from scalewise.plan.runs.run_definition import RunDefinition, parse_run_name
 from scalewise.plan.runs.runs import expand, input_files, option_label, priority
-from scalewise.plan.study import PlannedExperiment, Study
 
 STUDY = """\
 defaults:

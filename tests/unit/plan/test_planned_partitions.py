@@ -13,7 +13,7 @@ from scalewise.plan.config.site import Container
 from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.jobs.make_plan import make_plan
 from scalewise.plan.plan_file import Plan
-from scalewise.plan.study import Study
+from scalewise.plan.planned_study import Study
 
 CLUSTER = """\
 accelerator: cuda

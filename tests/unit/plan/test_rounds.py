@@ -13,6 +13,7 @@ from tests.unit.plan.refusals import MACHINES
 from tests.unit.planted_rounds import judged_point, leave
 
 from scalewise.plan.config.experiment import Repeats
+from scalewise.plan.planned_study import PlannedExperiment
 from scalewise.plan.runs.rounds import (
     Round,
     SeriesChoice,
@@ -25,7 +26,6 @@ from scalewise.plan.runs.rounds import (
     round_file,
 )
 from scalewise.plan.runs.runs import priority
-from scalewise.plan.study import PlannedExperiment
 from scalewise.records import RecordError
 
 MORE = "{min: 3, max: 10, until_interval: 0.03}"

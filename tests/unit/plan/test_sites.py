@@ -33,8 +33,8 @@ from scalewise.plan.jobs.open_study import (
     prepare_submission,
     profile_warnings,
 )
+from scalewise.plan.planned_study import Study
 from scalewise.plan.runs.allocation import job_resources
-from scalewise.plan.study import Study
 
 ROOT = Path(__file__).parents[3]
 PINNED = """\

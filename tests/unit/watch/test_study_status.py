@@ -21,7 +21,7 @@ from tests.unit.watch.planted_status import point
 
 from scalewise.analysis.decision.card import Card
 from scalewise.plan.config.experiment import Experiment, Target
-from scalewise.plan.study import Study
+from scalewise.plan.planned_study import Study
 from scalewise.records import Start
 from scalewise.snakemake_adapter import Snakemake
 from scalewise.watch.follow import SILENT_SECONDS, follow_status, print_status

@@ -47,8 +47,6 @@ from scalewise.plan.runs.rounds import requested_runs
 from scalewise.plan.runs.runs import expand
 from scalewise.plan.sites import read_sites
 
-__all__ = ["PlannedExperiment", "Study", "check_results_folder", "check_spelling", "load_study"]
-
 _TOP_KEYS = ("defaults", "experiments", "site")
 
 

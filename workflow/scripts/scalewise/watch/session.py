@@ -13,7 +13,7 @@ from scalewise.execution.slurm import PreemptionWatch
 from scalewise.plan.jobs.make_plan import write_plan
 from scalewise.plan.jobs.open_study import prepare_submission
 from scalewise.plan.plan_file import PLAN, Plan
-from scalewise.plan.study import Study
+from scalewise.plan.planned_study import Study
 from scalewise.plan.terminal.final_message import EarlierFiles, decisions, end_with_errors
 from scalewise.plan.terminal.plan_table import plan_table, predicted_plan
 from scalewise.records import RECORD, SUMMARY

@@ -12,9 +12,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from scalewise.plan.config.experiment import AnyExperiment, Experiment
 from scalewise.plan.config.shape import count_devices, device_noun
+from scalewise.plan.planned_study import Study
 from scalewise.plan.runs.rounds import is_settled, known_rounds, requested_repeats
 from scalewise.plan.runs.run_definition import NO_OPTIONS
-from scalewise.plan.study import Study
 from scalewise.plan.terminal.choice_lines import answer_text
 from scalewise.records import RecordError, Start, epoch_seconds
 

@@ -36,7 +36,7 @@ from scalewise.plan.formatting import (
     percent_in_digits,
     pluralize,
 )
-from scalewise.plan.study import PARTITION_MARK
+from scalewise.plan.planned_study import PARTITION_MARK
 from scalewise.records import CPU_PROCESS
 
 MAX_NAMED = 6

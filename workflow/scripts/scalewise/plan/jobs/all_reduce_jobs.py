@@ -12,10 +12,10 @@ from pathlib import Path
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.site import Site, cpu_model
 from scalewise.plan.jobs.launch import RankLaunch
+from scalewise.plan.planned_study import PlannedExperiment, Study
 from scalewise.plan.runs.all_reduce_shapes import MINUTES, shapes_to_measure
 from scalewise.plan.runs.allocation import START_UP_MINUTES, Allocation, allocate
 from scalewise.plan.runs.run_definition import RunDefinition, canonical_json
-from scalewise.plan.study import PlannedExperiment, Study
 
 RANKS_RESULT = "all_reduce.json"
 """File of the measurement that ranks write into the attempt's folder."""

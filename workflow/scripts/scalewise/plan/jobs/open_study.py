@@ -17,7 +17,8 @@ from scalewise.plan.config.paths import invalid_command
 from scalewise.plan.config.site import Site
 from scalewise.plan.jobs.make_plan import site_environment
 from scalewise.plan.jobs.slurm_checks import SUBMISSION_COMMANDS
-from scalewise.plan.study import Study, check_results_folder, check_spelling, load_study
+from scalewise.plan.planned_study import Study
+from scalewise.plan.study import check_results_folder, check_spelling, load_study
 from scalewise.snakemake_adapter import Snakemake, array_jobs, own_settings, profile_values
 
 DEFAULT_CONFIG = "config/experiments.yaml"

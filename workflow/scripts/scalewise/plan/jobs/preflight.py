@@ -12,9 +12,9 @@ from scalewise.plan.catalog.datasets import prepared_path
 from scalewise.plan.config.site import NotFound
 from scalewise.plan.config.slurm import Slurm
 from scalewise.plan.jobs.launch import RankLaunch
+from scalewise.plan.planned_study import Study
 from scalewise.plan.runs.allocation import Allocation, placement
 from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.plan.study import Study
 
 HELLO_MINUTES = 5
 

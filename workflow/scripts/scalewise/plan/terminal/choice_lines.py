@@ -18,6 +18,7 @@ from scalewise.plan.formatting import (
     listed,
     percent_in_digits,
 )
+from scalewise.plan.planned_study import PlannedExperiment
 from scalewise.plan.runs.device_counts import counts_that_fill_nodes
 from scalewise.plan.runs.rounds import (
     OTHER_ANSWER,
@@ -31,7 +32,6 @@ from scalewise.plan.runs.rounds import (
 from scalewise.plan.runs.run_definition import NO_OPTIONS, parse_point_name, parse_run_name
 from scalewise.plan.runs.runs import points_by_series, series_name
 from scalewise.plan.runs.spending import Spending
-from scalewise.plan.study import PlannedExperiment
 from scalewise.plan.terminal.planned_points import PlannedPoint
 
 MAX_PREDICTED = 6

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewise.plan.plan_file import COMPARISON
-from scalewise.plan.study import PARTITION_MARK, Study
+from scalewise.plan.planned_study import PARTITION_MARK, Study
 from scalewise.plan.terminal.card_lines import answer_lines, card_lines, partition_lines
 from scalewise.plan.terminal.failure_lines import reason_lines
 from scalewise.plan.terminal.predictions import PREDICTION

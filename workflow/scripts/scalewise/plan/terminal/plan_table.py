@@ -13,7 +13,7 @@ from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.config.site import Site
 from scalewise.plan.formatting import listed, shortened, significant
-from scalewise.plan.study import Study
+from scalewise.plan.planned_study import Study
 from scalewise.plan.terminal.choice_lines import choice_lines
 from scalewise.plan.terminal.final_message import DECISION, REPORT, EarlierFiles
 from scalewise.plan.terminal.planned_points import PlannedPoint, expected_hours, planned_points

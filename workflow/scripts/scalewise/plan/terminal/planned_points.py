@@ -9,10 +9,10 @@ from pathlib import Path
 
 from scalewise.plan.config.program import AnySettings
 from scalewise.plan.config.settings import Settings
+from scalewise.plan.planned_study import Study
 from scalewise.plan.runs.allocation import Allocation
 from scalewise.plan.runs.rounds import is_settled, known_rounds, requested_repeats
 from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.plan.study import Study
 from scalewise.plan.terminal.predictions import PredictedPoint, read_predictions
 from scalewise.records import SUMMARY, RecordError, read_summary, seconds_between
 
