@@ -524,7 +524,7 @@ def partition_points(
         Column(f"time ({name})", "seconds", format_3sig, 1 / seconds, interval=True),
         Column(f"cost ({cost_unit})", "cost", format_3sig, interval=True) if is_known("cost") else None,
         Column("energy (kWh)", "energy_kwh", format_3sig, interval=True) if is_known("energy_kwh") else None,
-        Column("wait in the queue (min)", _queue) if is_known("queue_seconds") else None,
+        Column("median wait (min)", _queue) if is_known("queue_seconds") else None,
         Column(f"wait and run ({name})", "seconds_with_queue", format_3sig, 1 / seconds, interval=True)
         if is_known("seconds_with_queue")
         else None,
