@@ -70,6 +70,7 @@ def plan_one_experiment(path: Path, folder: Path, **definitions: str) -> list[st
         folder: Results of the experiment.
         definitions: Parts of ``ExperimentFacts``.
     """
-    plan = {"experiments": {folder.name: definitions}, "comparisons": {}}
+    sites = {"": {"launch": {"slurm": False}}}
+    plan = {"experiments": {folder.name: {"partition": "", **definitions}}, "comparisons": {}, "sites": sites}
     path.write_text(json.dumps(plan), encoding="utf-8")
     return ["--plan", str(path)]

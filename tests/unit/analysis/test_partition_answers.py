@@ -234,7 +234,7 @@ def test_runs_that_miss_the_target_count_for_time_cost_and_their_ratios() -> Non
 def test_partitions_that_win_by_different_aims_are_all_named() -> None:
     card = card_of(CASES["cheap and slow, fast and expensive"], scatter=0.001, n=6)
 
-    assert card.verdict.startswith("Use h200 for the shortest time, the least energy")
+    assert card.verdict.startswith("Use h200 for the shortest time (2 GPUs), the least energy (1 GPU)")
     assert card.verdict.endswith("use 1 GPU on a100 for the lowest cost.")
 
 
@@ -246,7 +246,7 @@ def test_a_tie_cannot_be_told_and_names_the_repeats_that_would() -> None:
         "Cannot tell which gives the shortest time: 4 GPUs on h200 or 4 GPUs on a100"
     )
     assert card.certainty == "Open"
-    assert card.action.startswith("Run ")
+    assert card.action.startswith("To tell which gives the shortest time, have ")
     repeats = found.aims["time"].repeats_needed
     assert repeats is not None
     assert repeats > 3

@@ -155,9 +155,7 @@ class _Writer:
             sentences.append(self.use(self.places(decided), decided[0]))
         elif partitions:
             uses = [
-                sentence(
-                    "use for", place=self.places(group), goals=listed([GOALS[each.aim] for each in group])
-                )
+                sentence("use for", place=self.places(group), goals=listed(self.goals(group)))
                 for group in partitions.values()
             ]
             sentences.append(f"Use {'; use '.join(uses)}.")
@@ -183,6 +181,14 @@ class _Writer:
             if rival is not None and rival.state == "not worth it" and len(answers) == 1
         ]
         return place + "".join(sentence("as good", place=self.place(each)) for each in equals)
+
+    def goals(self, answers: Sequence[AimAnswer]) -> list[str]:
+        """Return what the points of one partition are best for, each with its device count if they differ."""
+        counts = [self.best_places(each).partition(" on ")[0] for each in answers]
+        goals = [GOALS[each.aim] for each in answers]
+        if len(set(counts)) == 1:
+            return goals
+        return [f"{goal} ({count})" for goal, count in zip(goals, counts, strict=True)]
 
     def use(self, place: str, by: AimAnswer) -> str:
         """Return the sentence on a point that is the best by all aims that decide."""
@@ -380,7 +386,7 @@ class _Writer:
                 places = listed([self.place(place) for place in [each.best, *each.open_places][:MOST_NAMED]])
                 if (repeats := each.repeats_needed) is None:
                     return sentence("too close", places=places)
-                return sentence("repeats", repeats=repeats, places=places)
+                return sentence("repeats", repeats=repeats, places=places, goal=GOALS[each.aim])
         return ""
 
     def cautions(self) -> Iterator[str]:

@@ -107,7 +107,7 @@ SENTENCES: Mapping[str, str] = {
     "doubtful": "{partition}: {reason}",
     "unfinished": "{partition} has no result yet that can be compared.",
     # what to do
-    "repeats": "Run {repeats} repeats of {places} to tell.",
+    "repeats": "To tell which gives {goal}, have {repeats} repeats of each: {places}.",
     "too close": "More repeats do not tell {places} apart. Choose by another aim.",
     "measure": "Measure {goal} on {partitions}, or choose by another aim.",
 }
