@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page
 from tests.unit.analysis.decision_cases import CASES
-from tests.unit.analysis.planted_decisions import asked, concluded_by_script
-from tests.unit.analysis.random_decisions import random_rules, random_study
+from tests.unit.analysis.planted_decisions import asked, concluded_by_script, random_rules, random_study
 
 from scalewise.analysis.report import what_if
 

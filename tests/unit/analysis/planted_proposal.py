@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from tests.unit.analysis.decisions import decision_on
-from tests.unit.analysis.hand_made_study import results
-from tests.unit.analysis.planted_tables import ALONE, make_runs, spread
+from tests.unit.analysis.planted_tables import ALONE, decision_on, make_runs, results, spread
 
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.proposal.folder import write_proposal

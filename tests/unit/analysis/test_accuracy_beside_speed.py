@@ -12,8 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from tests.planted_records import program_experiment, write_program_run
-from tests.unit.analysis.decisions import decision_on, figure
-from tests.unit.analysis.planted_tables import ALONE, make_runs, spread
+from tests.unit.analysis.planted_tables import ALONE, decision_on, figure, make_runs, spread
 from tests.unit.analysis.reference import welch_bounds
 
 from scalewise.analysis.analysis_spec import AnalysisSpec

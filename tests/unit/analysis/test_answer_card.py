@@ -10,8 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tests.unit.analysis.decisions import decision_on
-from tests.unit.analysis.planted_tables import ALONE, make_runs, spread
+from tests.unit.analysis.planted_tables import ALONE, decision_on, make_runs, spread
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.decision.card import SINGLE_RUN, Card

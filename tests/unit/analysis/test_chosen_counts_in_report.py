@@ -14,7 +14,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from tests.planted_study import CHOOSING, PlantedStudy, overhead
-from tests.unit.analysis import hand_made_study as made
+from tests.unit.analysis import planted_tables as planted
 from tests.unit.analysis.planted_proposal import experiment, spec_of
 from tests.unit.analysis.report_page import Page, cells
 from tests.unit.planted_rounds import FIRST, LAST, SECOND, THIRD, leave, planted_round, unmeasured
@@ -181,7 +181,7 @@ def test_counts_that_were_not_measured_are_hollow_marks_that_the_legend_names(
 
 
 def test_the_predicted_bound_has_no_band_where_others_are_drawn(ended: Ended) -> None:
-    predicted = made.prediction(["all runs"], planned=(1, 2, 4, 8, 12, 16), projected=())
+    predicted = planted.prediction(["all runs"], planned=(1, 2, 4, 8, 12, 16), projected=())
     figure = scaling_figures.speedup(ended.scaling, (), predicted, ended.expected)
     (axes,) = figure.axes
     assert "predicted bound" in labels(figure)

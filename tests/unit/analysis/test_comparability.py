@@ -10,8 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from tests.planted_records import experiment, write_run
-from tests.unit.analysis.decisions import decision_on
-from tests.unit.analysis.planted_tables import ALONE
+from tests.unit.analysis.planted_tables import ALONE, decision_on
 
 from scalewise.analysis.comparison.comparability import differences, named, origin_cautions
 from scalewise.analysis.comparison.fingerprint import (

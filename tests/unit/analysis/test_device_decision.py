@@ -10,9 +10,8 @@ from typing import Any
 import pandas as pd
 import pytest
 from tests.unit.analysis.decision_cases import CASES, FOUR, UNKNOWN_WALLS, WHOLE_NODES, Case, both, of, rule
-from tests.unit.analysis.decisions import decision_on, figure
 from tests.unit.analysis.planted_decisions import SAMPLES, START_UP, PlantedResults
-from tests.unit.analysis.planted_tables import ALONE, make_runs, spread
+from tests.unit.analysis.planted_tables import ALONE, decision_on, figure, make_runs, spread
 from tests.unit.analysis.reference import next_bound, welch_bounds
 
 from scalewise.analysis.comparison.gains import gains

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.unit.analysis.decisions import decision_on
 from tests.unit.analysis.planted_proposal import spec_of, write
-from tests.unit.analysis.planted_tables import make_runs
+from tests.unit.analysis.planted_tables import decision_on, make_runs
 
 from scalewise.plan.catalog.centres import known_centres
 from scalewise.plan.config.centre import Requirement

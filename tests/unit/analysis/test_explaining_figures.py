@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import FillBetweenPolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from tests.unit.analysis import hand_made_study as made
+from tests.unit.analysis import planted_tables as planted
 from tests.unit.analysis.planted_tables import ALONE, make_epochs, make_runs
 
 from scalewise.analysis.bottlenecks.time_parts import STEP_PARTS, UNKNOWN
@@ -28,7 +28,7 @@ TWO = ["bucket-view-off", "bucket-view-on"]
 
 @pytest.fixture(scope="module")
 def runs() -> pd.DataFrame:
-    return made.with_steps(make_runs(made.points([ALONE])))
+    return planted.with_steps(make_runs(planted.points([ALONE])))
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def scaling(runs: pd.DataFrame) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def two_scaling() -> pd.DataFrame:
-    return scaling_table(made.with_steps(make_runs(made.points(TWO))), "strong")
+    return scaling_table(planted.with_steps(make_runs(planted.points(TWO))), "strong")
 
 
 def words(figure: Figure) -> list[str]:
@@ -61,7 +61,7 @@ def heights(axes: Axes) -> np.ndarray:
 
 def test_a_fitted_law_is_drawn_with_its_band_in_place_of_joining_lines(scaling: pd.DataFrame) -> None:
     plain = scaling_figures.speedup(scaling)
-    figure = scaling_figures.speedup(scaling, made.laws([ALONE]))
+    figure = scaling_figures.speedup(scaling, planted.laws([ALONE]))
     (axes,) = figure.axes
     assert named(figure) == ["Amdahl's law, 95 % band"]
     assert named(plain) == []
@@ -71,14 +71,14 @@ def test_a_fitted_law_is_drawn_with_its_band_in_place_of_joining_lines(scaling: 
     assert marks.get_linestyle() == "None"
     (joined,) = (line for line in plain.axes[0].lines if line.get_marker() == "o")
     assert joined.get_linestyle() == "-"
-    refused = scaling_figures.speedup(scaling, [law for law in made.laws([ALONE]) if law["refused"]])
+    refused = scaling_figures.speedup(scaling, [law for law in planted.laws([ALONE]) if law["refused"]])
     assert (named(refused), bands(refused.axes[0])) == ([], 0)
 
 
 def test_the_predicted_bound_stands_beside_the_speedup_and_never_beyond_what_was_planned(
     scaling: pd.DataFrame,
 ) -> None:
-    figure = scaling_figures.speedup(scaling, (), made.prediction([ALONE]))
+    figure = scaling_figures.speedup(scaling, (), planted.prediction([ALONE]))
     assert named(figure) == ["predicted bound"]
     (axes,) = figure.axes
     assert max(np.asarray(line.get_xdata()).max() for line in axes.lines) == 16
@@ -86,10 +86,10 @@ def test_the_predicted_bound_stands_beside_the_speedup_and_never_beyond_what_was
 
 
 def test_series_with_laws_have_a_panel_each(two_scaling: pd.DataFrame) -> None:
-    figure = scaling_figures.speedup(two_scaling, made.laws(TWO), made.prediction(TWO))
+    figure = scaling_figures.speedup(two_scaling, planted.laws(TWO), planted.prediction(TWO))
     assert [axes.get_title() for axes in figure.axes] == TWO
     assert [bands(axes) for axes in figure.axes] == [2, 2]
-    bound_alone = scaling_figures.speedup(two_scaling, (), made.prediction(TWO))
+    bound_alone = scaling_figures.speedup(two_scaling, (), planted.prediction(TWO))
     joined = [line for axes in bound_alone.axes for line in axes.lines if line.get_marker() in {"o", "s"}]
     assert [line.get_linestyle() for line in joined] == ["-", "-"], "dashes are the predicted bound's"
     assert [axes.get_ylabel() for axes in figure.axes] == ["speedup over 1 device", ""]
@@ -103,7 +103,7 @@ def test_ideal_scaling_is_a_straight_line_on_logarithmic_axes_too(scaling: pd.Da
 
 
 def test_the_prediction_is_drawn_with_its_band_beside_what_was_measured(scaling: pd.DataFrame) -> None:
-    figure = scaling_figures.prediction(scaling, made.prediction([ALONE]))
+    figure = scaling_figures.prediction(scaling, planted.prediction([ALONE]))
     step, efficiency = figure.axes
     assert (step.get_ylabel(), efficiency.get_ylabel()) == ("step (ms)", "parallel efficiency")
     assert named(figure) == ["measured", "predicted", "compute alone"]
@@ -119,14 +119,14 @@ def test_the_prediction_is_drawn_with_its_band_beside_what_was_measured(scaling:
 def test_what_was_not_measured_lies_in_a_pale_area_that_says_so(
     scaling: pd.DataFrame, points: int, last: int, first: int
 ) -> None:
-    figure = scaling_figures.prediction(scaling[:points], made.prediction([ALONE]))
+    figure = scaling_figures.prediction(scaling[:points], planted.prediction([ALONE]))
     assert words(figure) == ["not measured", "not measured"]
     for axes in figure.axes:
         (area,) = axes.patches
         assert isinstance(area, Rectangle)
         assert last < area.get_x() < first
         assert area.get_x() + area.get_width() > 1024
-    measured_alone = scaling_figures.prediction(scaling, made.prediction([ALONE], projected=()))
+    measured_alone = scaling_figures.prediction(scaling, planted.prediction([ALONE], projected=()))
     assert words(measured_alone) == []
 
 
@@ -139,7 +139,7 @@ def test_a_step_is_shown_in_parts_that_sum_to_device_time_per_sample(
     per_sample = scaling["devices"] / scaling["throughput_samples_per_second"] * 1e6
     assert parts.sum(axis=0) == pytest.approx(per_sample.to_numpy())
     compute, communication, loader, straggler, jitter, unknown = parts
-    assert compute == pytest.approx(made.COMPUTE_SECONDS / made.BATCH * 1e6, rel=0.05)
+    assert compute == pytest.approx(planted.COMPUTE_SECONDS / planted.BATCH * 1e6, rel=0.05)
     assert communication[-1] == pytest.approx(3.5 * loader[-1])
     assert loader[-1] == pytest.approx(2 * straggler[-1])
     assert unknown.sum() == jitter.sum() == 0
@@ -231,9 +231,9 @@ def test_nothing_is_asked_for_where_the_criterion_is_another(scaling: pd.DataFra
 def test_every_figure_has_the_width_of_one_column_or_two(
     runs: pd.DataFrame, scaling: pd.DataFrame, tmp_path: Path
 ) -> None:
-    fields: dict[str, Any] = {"laws": made.laws([ALONE]), "prediction": made.prediction([ALONE])}
+    fields: dict[str, Any] = {"laws": planted.laws([ALONE]), "prediction": planted.prediction([ALONE])}
     epochs = make_epochs(runs)
-    drawing.draw(made.results(scaling, runs, folder=tmp_path, epochs=epochs, target=0.9, **fields))
+    drawing.draw(planted.results(scaling, runs, folder=tmp_path, epochs=epochs, target=0.9, **fields))
     for name in FIGURES:
         box = re.search(rb"/MediaBox \[ ?0 0 ([\d.]+)", (tmp_path / "figures" / f"{name}.pdf").read_bytes())
         assert box is not None, name
@@ -259,9 +259,9 @@ def test_device_counts_that_would_touch_leave_out_some_and_never_the_last(width:
 def test_twelve_series_of_eight_device_counts_keep_names_and_values_apart() -> None:
     names = [f"parallelism-zero{index}.bucket-view-on" for index in range(14)]
     counts = [1, 2, 4, 8, 16, 32, 64, 128]
-    runs = made.with_steps(make_runs(made.points(names, counts)))
+    runs = planted.with_steps(make_runs(planted.points(names, counts)))
     scaling = scaling_table(runs, "strong")
-    figure = scaling_figures.speedup(scaling, made.laws(names, counts))
+    figure = scaling_figures.speedup(scaling, planted.laws(names, counts))
     titles = [axes.get_title() for axes in figure.axes]
     assert len(titles) == 12
     assert titles[-1].endswith("(and 2 more in scaling.csv)")

@@ -11,7 +11,7 @@ from xml.etree.ElementTree import fromstring
 
 import pandas as pd
 import pytest
-from tests.unit.analysis import hand_made_study as made
+from tests.unit.analysis import planted_tables as planted
 from tests.unit.analysis.planted_tables import make_epochs, make_runs
 
 from scalewise.analysis.report import drawing, scaling_figures, step_figures, style
@@ -37,7 +37,7 @@ NAMES = ["bucket-view-off", HOSTILE]
 
 @pytest.fixture(scope="module")
 def runs() -> pd.DataFrame:
-    table = made.with_steps(make_runs(made.points(NAMES)))
+    table = planted.with_steps(make_runs(planted.points(NAMES)))
     table["hosts"] = ["node-a" if devices < 8 else "node-a, node-b" for devices in table["devices"]]
     return table
 
@@ -82,7 +82,7 @@ def drawn(
     style.set_style()
     folder = tmp_path_factory.mktemp("figures")
     drawings = {
-        "speedup": scaling_figures.speedup(scaling, made.laws(NAMES)),
+        "speedup": scaling_figures.speedup(scaling, planted.laws(NAMES)),
         "throughput": drawing.throughput(scaling, runs),
         "step": step_figures.step(scaling, runs),
     }
@@ -316,11 +316,13 @@ def test_a_report_on_twelve_series_of_eight_counts_with_six_repeats_is_small(tmp
     """The drawings and their numbers, which are nearly all of the page."""
     counts = [1, 2, 4, 8, 16, 32, 64, 128]
     many = {(f"precision-bf16.bucket-view-{name}", d): [100.0 * d] * 6 for name in range(12) for d in counts}
-    runs = made.with_steps(make_runs(many))
+    runs = planted.with_steps(make_runs(many))
     runs["hosts"] = "node-a"
     epochs, folder = make_epochs(runs, 10), tmp_path / "figures"
     scaling = scaling_table(runs, "strong")
-    drawing.draw(made.results(scaling, runs, folder=tmp_path, epochs=epochs, min_efficiency=0.7, target=0.9))
+    drawing.draw(
+        planted.results(scaling, runs, folder=tmp_path, epochs=epochs, min_efficiency=0.7, target=0.9)
+    )
     traces = json.loads((folder / "traces.json").read_text(encoding="utf-8"))
     drawings = [inline_figure(folder / f"{name}.svg", name, "0.1.", traces[name]).svg for name in traces]
     numbers = as_script_data({"figures": traces, "runs": runs_of_points(runs)})

@@ -6,8 +6,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tests.unit.analysis.hand_made_study import results
-from tests.unit.analysis.planted_tables import ALONE, make_epochs, make_runs
+from tests.unit.analysis.planted_tables import ALONE, make_epochs, make_runs, results
 
 from scalewise.analysis.report.figure_sentences import figure_sentences
 from scalewise.analysis.scaling import scaling_table

@@ -11,9 +11,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tests.unit.analysis import hand_made_study as made
-from tests.unit.analysis.decisions import decision_on
-from tests.unit.analysis.planted_tables import ALONE, make_runs
+from tests.unit.analysis import planted_tables as planted
+from tests.unit.analysis.planted_tables import ALONE, decision_on, make_runs
 from tests.unit.analysis.reference import welch_bounds
 from tests.unit.analysis.report_page import Page, below, cells
 
@@ -286,12 +285,12 @@ def test_no_value_is_shown_as_nan_or_none(section: MakeSection) -> None:
 @pytest.fixture
 def whole(section: MakeSection) -> ExperimentResults:
     """A study with everything that a report can show."""
-    runs = made.with_steps(make_runs(made.points([ALONE])))
+    runs = planted.with_steps(make_runs(planted.points([ALONE])))
     study = section(
-        points=made.points([ALONE]),
+        points=planted.points([ALONE]),
         further={
-            "laws": made.laws([ALONE]),
-            "prediction": made.prediction([ALONE]),
+            "laws": planted.laws([ALONE]),
+            "prediction": planted.prediction([ALONE]),
             "prediction_notes": ["From 16 devices on, communication no longer hides."],
         },
         **{name: list(runs[name]) for name in [*STEP, "wall_seconds", "fingerprint"]},
@@ -377,7 +376,7 @@ def test_a_peak_that_was_not_measured_is_said_to_be_so(section: MakeSection) -> 
     found = []
     for peak in (12.0, 40.0):
         bounds = {"estimate": peak, "low": 10.0, "high": None}
-        laws = [made.law(ALONE, "usl", {"peak_devices": bounds}, curve)]
+        laws = [planted.law(ALONE, "usl", {"peak_devices": bounds}, curve)]
         html = render([section(further={"laws": laws})], partial=False)
         found += [row.split("|")[4] for row in cells(html, "Laws of scaling")[1:]]
     assert found == [
@@ -388,11 +387,11 @@ def test_a_peak_that_was_not_measured_is_said_to_be_so(section: MakeSection) -> 
 
 def test_predictions_stand_beside_measurements_and_refusals_in_their_place(whole: Results) -> None:
     rows = cells(render([whole], partial=False), "Prediction beside measurement")[1:]
-    assert len(rows) == len(made.COUNTS) + len(made.PROJECTED)
+    assert len(rows) == len(planted.COUNTS) + len(planted.PROJECTED)
     unmeasured = [row.split("|")[2:4] for row in rows if "|not measured|" in row]
     assert unmeasured == [["64", "16x4"], ["256", "64x4"], ["1,024", "256x4"]]
     eight = whole.scaling[whole.scaling["devices"] == 8]["step_seconds"].item()
-    predicted = made.prediction([ALONE]).set_index("devices").loc[8, "step_seconds"]
+    predicted = planted.prediction([ALONE]).set_index("devices").loc[8, "step_seconds"]
     assert f"|{predicted / eight:.2f}|" in rows[3]
     refused = "no prediction for all runs: no run on 1 device has completed."
     html = render([replace(whole, prediction=None, prediction_notes=[refused])], partial=False)

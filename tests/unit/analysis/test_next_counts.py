@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
-from tests.unit.analysis.decisions import decision_on
-from tests.unit.analysis.planted_tables import make_runs
+from tests.unit.analysis.planted_tables import decision_on, make_runs
 
 from scalewise.analysis.decision.card import Card
 from scalewise.analysis.decision.decision import Decision

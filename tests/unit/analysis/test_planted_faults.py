@@ -17,8 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from tests.truth.studies import Circumstances, Planted, Rates, answer, run_table
-from tests.unit.analysis.decisions import decision_on
-from tests.unit.analysis.planted_tables import ALONE, at, make_runs
+from tests.unit.analysis.planted_tables import ALONE, at, decision_on, make_runs
 from tests.unit.analysis.reference import next_bound
 
 from scalewise.analysis.comparison.gains import contrast, gains, speeds

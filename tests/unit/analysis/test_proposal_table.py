@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tests.unit.analysis.decisions import decision_on
-from tests.unit.analysis.hand_made_study import results
 from tests.unit.analysis.planted_proposal import experiment, planted_results, planted_runs, spec_of
 from tests.unit.analysis.planted_proposal import write as proposal_of
-from tests.unit.analysis.planted_tables import ALONE, make_runs, spread
+from tests.unit.analysis.planted_tables import ALONE, decision_on, make_runs, results, spread
 from tests.unit.analysis.reference import welch_bounds
 
 from scalewise.analysis.decision.decision import Decision

@@ -11,8 +11,7 @@ import pandas as pd
 import pytest
 from tests.planned_job import plan_one_experiment
 from tests.planted_records import experiment, write_run
-from tests.unit.analysis.decisions import decision_on
-from tests.unit.analysis.planted_tables import make_runs
+from tests.unit.analysis.planted_tables import decision_on, make_runs
 
 import cli
 from scalewise.analysis.rounds.repeats import further, judge

@@ -11,8 +11,7 @@ import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from tests.unit.analysis.hand_made_study import results
-from tests.unit.analysis.planted_tables import ALONE, make_epochs, make_runs, spread
+from tests.unit.analysis.planted_tables import ALONE, make_epochs, make_runs, results, spread
 
 from scalewise.analysis.report import drawing, epoch_figures, style
 from scalewise.analysis.report import scaling_figures as relative
