@@ -1,6 +1,7 @@
-"""Faults planted in studies whose right answer is known: it is given, in as many of 100 as is stated.
+"""Faults planted in studies whose right answer is known: it is given, in as large a share as is stated.
 
-Each of them made a false answer before: what was measured was not used, or used for more than it says.
+Each of them made a false answer before, in 40 to 80 % of studies: what was measured was not used, or used for
+more than it says. 40 studies tell that from 5 % with certainty.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from scalewise.plan.config.experiment import DecisionRule
 pytestmark = pytest.mark.slow
 
 ANY_EFFICIENCY = DecisionRule(min_efficiency=0.01)
-STUDIES, LARGE_STUDIES = 100, 60
+STUDIES, MANY_STUDIES = 40, 100
 CALM = Circumstances()
 
 
@@ -69,8 +70,8 @@ def test_more_devices_that_gain_nothing_are_not_recommended() -> None:
 
 
 def test_a_gain_of_20_percent_is_found() -> None:
-    found = answers({1: 1.0, 2: 1.2}, n=3, scatter=0.03)
-    assert found[2] >= 0.95 * STUDIES
+    found = answers({1: 1.0, 2: 1.2}, n=3, scatter=0.03, studies=MANY_STUDIES)
+    assert found[2] >= 0.95 * MANY_STUDIES
 
 
 def test_a_gain_that_is_just_not_worth_having_is_taken_for_one_in_2_5_of_100() -> None:
@@ -240,7 +241,7 @@ def test_where_speed_drifts_runs_are_compared_within_their_blocks() -> None:
     draws = generator()
     planted = Planted({1: 100.0, 2: 190.0, 4: 360.0}, ANY_EFFICIENCY)
     covered, widths = 0, []
-    for _ in range(STUDIES):
+    for _ in range(MANY_STUDIES):
         runs = run_table(planted, draws, 0.003, 6, Circumstances(trend=-0.12))
         known = known_columns(runs)
         within = gains(known).of("throughput", (ALONE, 4), (ALONE, 1))
@@ -251,7 +252,7 @@ def test_where_speed_drifts_runs_are_compared_within_their_blocks() -> None:
         low, high = within.at_least, within.at_most
         covered += low <= 3.6 <= high
         widths.append(math.log(high / low) / np.diff(np.log([apart.at_least, apart.at_most]))[0])
-    assert covered >= 0.9 * STUDIES
+    assert covered >= 0.9 * MANY_STUDIES
     assert np.median(widths) <= 0.5
 
 
@@ -310,22 +311,22 @@ def series_of(
 
 def test_of_six_equal_series_the_first_is_kept() -> None:
     draws, values, others = generator(), [1.0, 5.0, 10.0, 25.0, 50.0, 100.0], 0
-    for _ in range(LARGE_STUDIES):
+    for _ in range(STUDIES):
         runs = series_of(values, {1: 1.0, 2: 1.9}, draws)
         decision = decision_on(runs, ANY_EFFICIENCY, swept={"bucket_cap_mb": values})
         others += decision.series != "cap-1.0"
-    assert others <= 0.05 * LARGE_STUDIES
+    assert others <= 0.05 * STUDIES
 
 
 def test_of_sixteen_equal_options_none_is_called_faster_or_slower() -> None:
     """In 80 % of studies one or more was."""
     draws, values, false = generator(), [float(value) for value in range(17)], 0
-    for _ in range(LARGE_STUDIES):
+    for _ in range(STUDIES):
         runs = series_of(values, {4: 1.0}, draws)
         sentences = option_sentences(option_table(runs, {"bucket_cap_mb": values}))
         assert len(sentences) == 16
         false += any(": faster." in text or ": slower." in text for text in sentences)
-    assert false <= 0.05 * LARGE_STUDIES
+    assert false <= 0.05 * STUDIES
 
 
 def test_an_option_that_doubles_the_speed_is_found_among_sixteen() -> None:
