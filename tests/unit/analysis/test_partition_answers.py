@@ -1,27 +1,41 @@
-"""The answer across partitions: the best point by each aim, what is open, and what cannot be compared."""
+"""The answer across partitions: the best by each aim, what is open, its page, and the rounds of each."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Literal
+from xml.etree.ElementTree import fromstring
 
 import numpy as np
 import pandas as pd
 import pytest
+from tests.truth.clusters import PlantedPartition, Study, best, play
 from tests.truth.partitions import A100, CASES, Planted, Truth, answer_on, judge, rates, studies_of
 from tests.unit.analysis.reference import welch_bounds
+from tests.unit.analysis.report_page import Page, cells
 
-from scalewise.analysis.partitions.answer import answer, state_of
+from scalewise.analysis.partitions.answer import PartitionAnswer, answer, state_of
 from scalewise.analysis.partitions.card import PartitionCard, partition_card
 from scalewise.analysis.partitions.compare import COLUMNS, TABLE, write_comparison
 from scalewise.analysis.partitions.points import Aim, PartitionStudy, Place, collect_points
 from scalewise.analysis.queue_waits import waits_by_run, with_measured_waits
+from scalewise.analysis.report.partition_page import draw_partitions, write_partition_report
+from scalewise.analysis.rounds.choice_summary import ChoiceSummary
+from scalewise.analysis.rounds.contenders import AIMS, Contender, chance_to_win
+from scalewise.analysis.rounds.judge_round import StudySoFar, chance_among, choose
 from scalewise.analysis.statistics.ratios import Ratio
 from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.plan_file import COMPARISON
+from scalewise.plan.runs.rounds import OTHER_ANSWER
+from scalewise.plan.terminal.card_lines import WIDTH, partition_lines
+from scalewise.plan.terminal.choice_lines import round_story
+from scalewise.plan.terminal.final_message import decisions
 
 STUDIES = 8
 SCATTER = 0.03
@@ -399,3 +413,252 @@ def test_a_measured_wait_counts_for_its_own_run_and_as_the_usual_one_for_a_deadl
     point = next(point for place, point in points.items() if place[::2] == (study.partition, devices))
     assert point.waits.dropna().tolist() == [60_000.0]
     assert any("in the queue" in miss for miss in point.misses)
+
+
+# --- the page and the terminal --------------------------------------------------------------------------
+
+
+def write_page(found: PartitionAnswer, folder: Path, title: str = "Digits") -> str:
+    """Write the comparison of a study with its figures and its report; return the report."""
+    write_comparison("digits", found, folder)
+    draw_partitions(folder)
+    own = {name: study.results.decision for name, study in found.points.studies.items()}
+    write_partition_report(folder, own, title=title)
+    return (folder / "report.html").read_text(encoding="utf-8")
+
+
+def planted(name: str) -> PartitionAnswer:
+    """Return the answer on a planted case with little noise."""
+    return answer_on(CASES[name], np.random.default_rng(3), 0.005, 3)
+
+
+def test_the_page_begins_with_the_partition_to_use_and_why(tmp_path: Path) -> None:
+    page = Page(write_page(planted("fast and cheap"), tmp_path))
+    texts = [text for _, text in page.after_heading()]
+
+    assert texts[0].startswith("Use 1 GPU on h200: 1.3")
+    assert texts[1] == "How sure: clear"
+    assert texts.index("the shortest time") < texts.index("All points")
+    links = [values["href"] for tag, values in page.elements if tag == "a" and "href" in values]
+    assert links[1:] == ["../study%40a100/report.html", "../study%40h200/report.html"]
+
+
+def test_the_table_has_every_point_and_marks_the_best_the_worse_and_the_failed(tmp_path: Path) -> None:
+    html = write_page(planted("one out of memory"), tmp_path)
+    rows = cells(html, "All points")
+
+    assert [row.strip("|").split("|")[:2] for row in rows if "no result" not in row][1:] == [
+        ["a100", "1"], ["a100", "2"], ["a100", "4"], ["h200", "1"], ["h200", "2"],
+    ]  # fmt: skip
+    assert any("1 GPU on a100: no result (3 out-of-memory)" in row for row in rows)
+    assert html.count('<tr class="failed">') == 2
+    assert '<tr class="chosen">' in html
+
+
+def test_dominated_points_are_grey_in_the_figure(tmp_path: Path) -> None:
+    write_page(planted("fast and cheap"), tmp_path)
+    root = fromstring((tmp_path / "figures" / "time_cost.svg").read_text(encoding="utf-8"))
+    texts = ["".join(each.itertext()) for each in root.iter() if each.tag.endswith("text")]
+    strokes = [each.get("stroke") for each in root.iter()]
+
+    assert "dominated" in texts
+    # three points and the mark of the legend
+    assert strokes.count("#999999") >= 3
+    traces = json.loads((tmp_path / "figures" / "traces.json").read_text(encoding="utf-8"))
+    assert traces["time_devices"]["series"] == ["a100", "h200"]
+
+
+def test_equal_data_make_equal_files(tmp_path: Path) -> None:
+    found = planted("long queues")
+    first, second = write_page(found, tmp_path / "1"), write_page(found, tmp_path / "2")
+
+    assert first == second
+    for name in ("time_cost.svg", "time_cost.pdf", "time_devices.svg"):
+        assert (tmp_path / "1/figures" / name).read_bytes() == (tmp_path / "2/figures" / name).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["long queues", "without Slurm"])
+def test_waits_are_on_the_page_only_if_jobs_wait(tmp_path: Path, name: str) -> None:
+    truth = CASES["long queues"]
+    if name == "without Slurm":
+        none = {key: replace(each, wait_minutes=None) for key, each in truth.partitions.items()}
+        truth = replace(truth, partitions=none)
+    html = write_page(answer_on(truth, np.random.default_rng(3), 0.005, 3), tmp_path)
+    shown = html.partition('id="page.what-if-data"')[0]
+
+    waits = name == "long queues"
+    assert ('name="wait.a100"' in html) is waits
+    assert ("<dt>Waits</dt>" in html) is waits
+    assert ("wait and run" in shown.lower()) is waits
+    assert ("earliest end" in shown) is waits
+
+
+def test_a_title_is_text_and_never_markup(tmp_path: Path) -> None:
+    html = write_page(planted("a tie"), tmp_path, title="<script>alert(1)</script>")
+
+    assert "<script>alert" not in html
+    assert "&lt;script&gt;" in html
+
+
+def test_an_experiment_without_any_result_has_a_page_that_says_so(tmp_path: Path) -> None:
+    nothing = Truth({name: Planted(dict.fromkeys(A100)) for name in ("a100", "h200")})
+    html = write_page(answer_on(nothing, np.random.default_rng(1), 0.01, 3), tmp_path)
+
+    assert "No partition can be recommended." in html
+    assert "no result (3 out-of-memory)" in html
+    assert "no point has a known time" in html
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_the_card_fits_the_terminal_and_begins_with_the_answer(tmp_path: Path, name: str) -> None:
+    found = planted(name)
+    write_comparison("digits", found, tmp_path)
+    answer: dict[str, Any] = json.loads((tmp_path / COMPARISON).read_text(encoding="utf-8"))
+    lines = list(partition_lines(answer))
+
+    assert max(map(len, lines)) <= WIDTH
+    assert re.sub(r"\s+", " ", " ".join(lines)).startswith(f"digits: {answer['card']['verdict']}")
+
+
+def test_the_end_of_a_study_shows_the_answer_across_partitions_first(tmp_path: Path) -> None:
+    found = planted("fast and cheap")
+    write_comparison("digits", found, tmp_path / "digits")
+    own = [study.results.decision for study in found.points.studies.values()]
+    named = [
+        {**card, "experiment": f"digits@{name}"} for card, name in zip(own, ("a100", "h200"), strict=True)
+    ]
+    (tmp_path / "decision.json").write_text(json.dumps(named), encoding="utf-8")
+    (tmp_path / "report.html").touch()
+
+    text = decisions(tmp_path)
+    assert text.startswith("digits: Use 1 GPU on h200: ")
+    assert text.index("digits: ") < text.index("digits@a100: ")
+
+
+# --- which partitions are measured further --------------------------------------------------------------
+
+
+By = Literal["time", "cost", "energy", "soonest"]
+CHEAP = PlantedPartition(100, most=16, price=1.0)
+FAST = PlantedPartition(250, most=16, price=5.0)
+BETTER = PlantedPartition(250, most=16, price=2.0)
+FAR_BETTER = PlantedPartition(2000, most=16, price=2.0)
+
+
+def chosen_studies(by: By | None = None, **partitions: PlantedPartition) -> list[Study]:
+    generator = np.random.default_rng(3)
+    rule = DecisionRule(min_efficiency=0.5, by=by)
+    return [Study.drawn(name, each, rule, 0.01, generator) for name, each in partitions.items()]
+
+
+def stopped(made: Sequence[Study]) -> list[str]:
+    return [study.name for study in made if study.rounds[-1].is_outdone]
+
+
+@pytest.mark.slow
+def test_a_partition_that_is_slower_and_dearer_is_measured_no_further_than_its_baseline() -> None:
+    made = chosen_studies(old=CHEAP, new=FAR_BETTER)
+    play(made)
+
+    assert stopped(made) == ["old"]
+    old, new = made
+    assert {devices for devices, n in old.repeats().items() if n} == {1}
+    assert len(new.rounds) > 1
+    for aim in AIMS:
+        assert best(made, aim, measured=True) == best(made, aim, measured=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("by", "without"), [("time", ["cheap"]), ("cost", ["fast"]), (None, [])])
+def test_a_partition_goes_on_while_it_may_be_the_best_by_what_decides(
+    by: By | None, without: list[str]
+) -> None:
+    made = chosen_studies(by, cheap=CHEAP, fast=FAST)
+    play(made)
+
+    assert stopped(made) == without
+
+
+@pytest.mark.slow
+def test_the_queue_counts_for_the_soonest_end() -> None:
+    made = chosen_studies("soonest", near=CHEAP, far=replace(BETTER, queue_minutes=600))
+    play(made)
+
+    assert stopped(made) == ["far"]
+
+
+@pytest.mark.slow
+def test_no_partition_is_left_out_where_energy_decides() -> None:
+    made = chosen_studies("energy", old=CHEAP, new=BETTER)
+    play(made)
+
+    assert stopped(made) == []
+    assert [study.rounds[-1].wins for study in made] == [None, None]
+
+
+@pytest.mark.slow
+def test_equal_partitions_never_stop_each_other() -> None:
+    made = chosen_studies(a=CHEAP, b=replace(CHEAP, rate=100.5))
+    play(made)
+
+    assert len(stopped(made)) <= 1
+
+
+@pytest.mark.slow
+def test_the_chance_of_a_partition_is_that_of_the_draws_in_which_it_wins_by_the_gain() -> None:
+    of = [np.array([10.0, 10.0, 10.0, 10.0]), np.array([9.0, 9.8, 11.0, 12.0])]
+    contenders = [Contender(dict.fromkeys(AIMS, seconds)) for seconds in of]
+
+    # the first one's median is the least; the second one wins by 5 % in one draw of four
+    assert chance_to_win(0, contenders, AIMS, 0.05) == 1.0
+    assert chance_to_win(1, contenders, AIMS, 0.05) == 0.25
+    assert chance_to_win(1, contenders, AIMS, 0.0) == 0.5
+
+
+def with_budget(study: Study, budget: float) -> StudySoFar:
+    so_far = study.so_far()
+    return replace(so_far, terms=replace(so_far.terms, budget=budget, run_minutes=60))
+
+
+@pytest.mark.slow
+def test_partitions_share_what_is_left_of_one_budget() -> None:
+    a, b = chosen_studies("energy", a=CHEAP, b=CHEAP)
+    spent = a.device_hours(a.repeats()) + b.device_hours(b.repeats())
+    # half of the rest pays a run of 4 devices, and none of 8
+    mine, other = (with_budget(each, spent + 15) for each in (a, b))
+
+    judged = choose(mine, 1, [other])
+    paid = sum((point.next_asked - point.asked) * int(point.point[1:]) for point in judged.points)
+
+    assert 0 < paid <= 7.5
+    assert judged.spent_by_sisters == pytest.approx(b.device_hours(b.repeats()))
+    alone = choose(mine, 1)
+    assert sum((point.next_asked - point.asked) * int(point.point[1:]) for point in alone.points) > paid
+
+
+@pytest.mark.slow
+def test_a_partition_without_a_measured_baseline_is_not_judged_by_others() -> None:
+    a, b = chosen_studies(old=CHEAP, new=BETTER)
+    a.asked = dict.fromkeys(a.asked, 0)
+
+    assert chance_among(a.so_far(), [b.so_far()]) is None
+    assert chance_among(b.so_far(), [a.so_far()]) == 1.0
+
+
+@pytest.mark.slow
+def test_terminal_and_report_say_why_a_partition_is_measured_no_further() -> None:
+    made = chosen_studies(old=CHEAP, new=FAR_BETTER)
+    play(made)
+    old = made[0]
+    so_far = old.so_far()
+    summary = ChoiceSummary.of(so_far.experiment, old.rounds, so_far.found.runs, "all runs", so_far.spending)
+    assert summary is not None
+
+    why = "another partition is better: the chance that this one gives the answer across partitions is"
+    assert summary.outdone is not None
+    assert summary.outdone <= OTHER_ANSWER
+    assert why in summary.sentences()[-1]
+    assert why in summary.open_sentences()[0]
+    assert summary.action() == ""
+    assert ChoiceSummary.from_dict(summary.as_dict()) == summary
+    assert any(why in line for line in round_story(old.rounds[-1]))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -370,3 +372,18 @@ def test_what_lies_beyond_the_study_is_told_with_its_band_and_as_not_measured() 
     (told,) = beyond_sentences(table, "all runs")
     assert "64 devices: 38.0x as fast as 1 (36.0 to 40.0), efficiency 0.59" in told
     assert "not measured" in told
+
+
+# --- steps that others have published -------------------------------------------------------------------
+
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.slow
+def test_published_steps_of_more_nodes_are_predicted_within_their_targets() -> None:
+    """The command that the page names exits with 1 where a band or an error misses its target."""
+    command = [sys.executable, str(ROOT / "benchmarks" / "run.py"), "published"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "| 309 | 80% covered, 70% within 15%, band at most 60% |" in " ".join(done.stdout.split())

@@ -1,8 +1,9 @@
-"""Figures that say what they show, for every kind of study."""
+"""Figures that say what they show for every kind of study, and why a training stops scaling."""
 
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +11,27 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.collections import FillBetweenPolyCollection
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from tests.unit.analysis import planted_tables as planted
 from tests.unit.analysis.planted_tables import ALONE, make_epochs, make_runs, results, spread
 
-from scalewise.analysis.report import drawing, epoch_figures, style
+from scalewise.analysis.bottlenecks.time_parts import STEP_PARTS, UNKNOWN
+from scalewise.analysis.report import (
+    drawing,
+    efficiency_figures,
+    epoch_figures,
+    scaling_figures,
+    step_figures,
+    style,
+)
 from scalewise.analysis.report import scaling_figures as relative
 from scalewise.analysis.report.efficiency_figures import efficiency
 from scalewise.analysis.report.figures import FIGURES
+from scalewise.analysis.report.marks import Drawing
 from scalewise.analysis.scaling import scaling_table
 from scalewise.plan.runs.runs import shown_names
-
-pytestmark = pytest.mark.slow
 
 NO_RUN = ": no completed run to show"
 FILES = {f"{name}.{kind}" for name in FIGURES for kind in ("svg", "pdf")} | {"traces.json"}
@@ -48,9 +59,8 @@ def ticks(axes: Axes) -> list[str]:
 
 
 def named(figure: Figure) -> list[str]:
-    """Labels of the one legend, which lies below the panels."""
-    (legend,) = figure.legends
-    return [text.get_text() for text in legend.get_texts()]
+    """Labels of the legends below the panels."""
+    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
 
 
 def titles(figure: Figure) -> list[str]:
@@ -76,6 +86,7 @@ def test_figures_are_files_of_text_and_shapes_and_equal_data_make_equal_ones(
             assert b"://" not in content.replace(b'"http://www.w3.org/', b'"'), name
 
 
+@pytest.mark.slow
 def test_throughput_shows_means_bounds_and_single_runs(runs: pd.DataFrame) -> None:
     (axes,) = drawing.throughput(scaling_table(runs, "strong"), runs).axes
     assert axes.get_xlabel() == "devices"
@@ -91,6 +102,7 @@ def test_throughput_shows_means_bounds_and_single_runs(runs: pd.DataFrame) -> No
     assert axes.get_ylim()[0] == 0
 
 
+@pytest.mark.slow
 def test_speedup_is_drawn_against_the_ideal_and_names_its_baseline(runs: pd.DataFrame) -> None:
     (axes,) = relative.speedup(scaling_table(runs, "strong")).axes
     assert axes.get_ylabel() == "speedup over 1 device"
@@ -102,6 +114,7 @@ def test_speedup_is_drawn_against_the_ideal_and_names_its_baseline(runs: pd.Data
     assert np.asarray(axes.lines[0].get_ydata()).tolist() == [1.0, 3.0]
 
 
+@pytest.mark.slow
 def test_series_with_different_baselines_each_have_their_ideal_line() -> None:
     other = f"{ALONE} (device model H100)"
     runs = make_runs(
@@ -117,6 +130,7 @@ def test_series_with_different_baselines_each_have_their_ideal_line() -> None:
     assert shown_names(["bf16", "bf16 (A100)"]) == ["bf16 (all other runs)", "bf16 (A100)"]
 
 
+@pytest.mark.slow
 def test_efficiency_shows_what_was_asked_for(runs: pd.DataFrame) -> None:
     figure = efficiency(scaling_table(runs, "strong"), 0.85)
     (axes,) = figure.axes
@@ -126,6 +140,7 @@ def test_efficiency_shows_what_was_asked_for(runs: pd.DataFrame) -> None:
     assert all(label.get_text().endswith("%") for label in axes.get_yticklabels())
 
 
+@pytest.mark.slow
 def test_memory_has_its_unit_and_says_what_it_counts(runs: pd.DataFrame) -> None:
     (axes,) = drawing.memory(scaling_table(runs, "strong"), runs).axes
     assert axes.get_ylabel() == "peak memory per device (MB)\nprocess peak RSS"
@@ -133,6 +148,7 @@ def test_memory_has_its_unit_and_says_what_it_counts(runs: pd.DataFrame) -> None
     assert [700.0] * 3 in drawn
 
 
+@pytest.mark.slow
 def test_loss_curves_are_of_both_splits_by_device_count(runs: pd.DataFrame) -> None:
     epochs = make_epochs(runs)
     figure = epoch_figures.loss(epochs)
@@ -145,6 +161,7 @@ def test_loss_curves_are_of_both_splits_by_device_count(runs: pd.DataFrame) -> N
     assert test != training, "each loss has an axis that fits it"
 
 
+@pytest.mark.slow
 def test_a_loss_that_falls_to_a_third_has_a_logarithmic_axis(runs: pd.DataFrame) -> None:
     epochs = make_epochs(runs)
     assert epochs["test_loss"].max() / epochs["test_loss"].min() > 3
@@ -154,6 +171,7 @@ def test_a_loss_that_falls_to_a_third_has_a_logarithmic_axis(runs: pd.DataFrame)
     assert scales == ["linear"] * 4, "a loss at or below zero has no logarithm"
 
 
+@pytest.mark.slow
 def test_accuracy_curves_show_the_target(runs: pd.DataFrame) -> None:
     figure = epoch_figures.accuracy(make_epochs(runs), 0.975)
     left, right = figure.axes
@@ -167,6 +185,7 @@ def test_accuracy_curves_show_the_target(runs: pd.DataFrame) -> None:
         assert words(axes) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("repeats", "said"), [([3, 3], "median of n = 3 runs"), ([2, 3], "n = 2 to 3"), ([1, 1], "n = 1")]
 )
@@ -185,6 +204,7 @@ def test_a_figure_of_curves_says_of_how_many_runs_they_are_and_what_a_device_is(
             assert said in title
 
 
+@pytest.mark.slow
 def test_against_seconds_a_curve_is_as_long_as_its_training_took(runs: pd.DataFrame) -> None:
     epochs = make_epochs(runs)
     epochs.loc[epochs["devices"] == 1, "elapsed_train_seconds"] *= np.repeat([0.9, 1, 1.2], 4)
@@ -199,6 +219,7 @@ def test_against_seconds_a_curve_is_as_long_as_its_training_took(runs: pd.DataFr
     assert by_time.get_xlim()[0] == 0
 
 
+@pytest.mark.slow
 def test_trainings_of_very_different_length_have_a_logarithmic_axis_that_all_panels_share() -> None:
     runs = pd.concat(
         make_runs({(f"cpus-per-device-{cpus}", d): spread(100 * rate * d) for d in (1, 2)}).assign(
@@ -211,6 +232,7 @@ def test_trainings_of_very_different_length_have_a_logarithmic_axis_that_all_pan
     assert len({axes.get_xlim() for axes in shown}) == 1
 
 
+@pytest.mark.slow
 def test_a_sweep_of_cpus_has_a_panel_for_each_number(tmp_path: Path) -> None:
     runs = pd.concat(
         [
@@ -248,6 +270,7 @@ def faded(axes: Axes) -> list[list[float]]:
     ]
 
 
+@pytest.mark.slow
 def test_repeats_that_stop_early_leave_a_curve_that_says_from_where() -> None:
     """At the target: the repeats that go on are not those that were fast."""
     epochs = make_epochs(make_runs({(ALONE, 1): spread(100), (ALONE, 2): spread(180)}), 6)
@@ -265,6 +288,7 @@ def test_repeats_that_stop_early_leave_a_curve_that_says_from_where() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_curve_is_the_median_of_its_repeats() -> None:
     epochs = make_epochs(make_runs({(ALONE, 1): spread(100)}))
     epochs.loc[epochs["repeat"] == 3, "test_accuracy"] = 0.01
@@ -273,6 +297,7 @@ def test_a_curve_is_the_median_of_its_repeats() -> None:
     assert faded(axes) == []
 
 
+@pytest.mark.slow
 def test_every_column_of_panels_has_its_axis_named_where_the_last_row_is_shorter() -> None:
     runs = make_runs({(f"series-{index}", d): spread(100 * d) for index in range(6) for d in (1, 2)})
     figure = epoch_figures.accuracy(make_epochs(runs), None)
@@ -282,6 +307,7 @@ def test_every_column_of_panels_has_its_axis_named_where_the_last_row_is_shorter
     assert named(figure) == ["1", "2"]
 
 
+@pytest.mark.slow
 def test_series_are_told_apart_by_colour_marker_and_name() -> None:
     runs = make_runs(
         {(series, d): spread(100 * d) for series in ("bucket-view-off", "bucket-view-on") for d in (1, 2, 4)}
@@ -301,6 +327,7 @@ def test_series_are_told_apart_by_colour_marker_and_name() -> None:
     assert titles(curves)[:2] == ["bucket-view-off", "bucket-view-on"]
 
 
+@pytest.mark.slow
 def test_many_device_counts_have_a_logarithmic_axis(tmp_path: Path) -> None:
     counts = [1, 2, 4, 8, 16, 32, 64]
     runs = make_runs({(ALONE, count): spread(100 * count**0.9) for count in counts})
@@ -349,3 +376,253 @@ def test_a_run_that_diverged_does_not_keep_the_others_from_being_drawn(
     epochs = make_epochs(runs)
     epochs.loc[epochs["run"] == epochs["run"].iloc[-1], ["train_loss", "test_loss"]] = loss
     assert draw(runs, epochs, tmp_path).keys() == FILES
+
+
+# --- why a training stops scaling -----------------------------------------------------------------------
+
+
+TWO = ["bucket-view-off", "bucket-view-on"]
+
+
+@pytest.fixture(scope="module")
+def scaled_runs() -> pd.DataFrame:
+    return planted.with_steps(make_runs(planted.points([ALONE])))
+
+
+@pytest.fixture(scope="module")
+def scaled(scaled_runs: pd.DataFrame) -> pd.DataFrame:
+    return scaling_table(scaled_runs, "strong")
+
+
+@pytest.fixture(scope="module")
+def two_scaling() -> pd.DataFrame:
+    return scaling_table(planted.with_steps(make_runs(planted.points(TWO))), "strong")
+
+
+def texts(figure: Figure) -> list[str]:
+    return [text.get_text() for axes in figure.axes for text in axes.texts]
+
+
+def bands(axes: Axes) -> int:
+    return sum(isinstance(drawn, FillBetweenPolyCollection) for drawn in axes.collections)
+
+
+def heights(axes: Axes) -> np.ndarray:
+    """Of the bars: parts by device counts."""
+    bars = [patch.get_height() for patch in axes.patches if isinstance(patch, Rectangle)]
+    return np.array(bars).reshape(-1, len(axes.get_xticks()))
+
+
+def test_a_fitted_law_is_drawn_with_its_band_in_place_of_joining_lines(scaled: pd.DataFrame) -> None:
+    plain = scaling_figures.speedup(scaled)
+    figure = scaling_figures.speedup(scaled, planted.laws([ALONE]))
+    (axes,) = figure.axes
+    assert named(figure) == ["Amdahl's law, 95 % band"]
+    assert named(plain) == []
+    assert bands(axes) == 1
+    assert bands(plain.axes[0]) == 0
+    (marks,) = (line for line in axes.lines if line.get_marker() == "o")
+    assert marks.get_linestyle() == "None"
+    (joined,) = (line for line in plain.axes[0].lines if line.get_marker() == "o")
+    assert joined.get_linestyle() == "-"
+    refused = scaling_figures.speedup(scaled, [law for law in planted.laws([ALONE]) if law["refused"]])
+    assert (named(refused), bands(refused.axes[0])) == ([], 0)
+
+
+def test_the_predicted_bound_stands_beside_the_speedup_and_never_beyond_what_was_planned(
+    scaled: pd.DataFrame,
+) -> None:
+    figure = scaling_figures.speedup(scaled, (), planted.prediction([ALONE]))
+    assert named(figure) == ["predicted bound"]
+    (axes,) = figure.axes
+    assert max(np.asarray(line.get_xdata()).max() for line in axes.lines) == 16
+    assert "not measured" not in texts(figure)
+
+
+def test_series_with_laws_have_a_panel_each(two_scaling: pd.DataFrame) -> None:
+    figure = scaling_figures.speedup(two_scaling, planted.laws(TWO), planted.prediction(TWO))
+    assert [axes.get_title() for axes in figure.axes] == TWO
+    assert [bands(axes) for axes in figure.axes] == [2, 2]
+    bound_alone = scaling_figures.speedup(two_scaling, (), planted.prediction(TWO))
+    joined = [line for axes in bound_alone.axes for line in axes.lines if line.get_marker() in {"o", "s"}]
+    assert [line.get_linestyle() for line in joined] == ["-", "-"], "dashes are the predicted bound's"
+    assert [axes.get_ylabel() for axes in figure.axes] == ["speedup over 1 device", ""]
+    assert len(scaling_figures.speedup(two_scaling).axes) == 1
+
+
+def test_ideal_scaling_is_a_straight_line_on_logarithmic_axes_too(scaled: pd.DataFrame) -> None:
+    (axes,) = scaling_figures.speedup(scaled).axes
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["1", "2", "4", "8", "16"]
+
+
+def test_the_prediction_is_drawn_with_its_band_beside_what_was_measured(scaled: pd.DataFrame) -> None:
+    figure = scaling_figures.prediction(scaled, planted.prediction([ALONE]))
+    step, efficiency = figure.axes
+    assert (step.get_ylabel(), efficiency.get_ylabel()) == ("step (ms)", "parallel efficiency")
+    assert named(figure) == ["measured", "predicted", "compute alone"]
+    for axes in figure.axes:
+        assert bands(axes) == 1
+        (marks,) = (line for line in axes.lines if line.get_marker() == "o")
+        assert np.asarray(marks.get_xdata()).tolist() == [1, 2, 4, 8, 16]
+    marks = next(line for line in step.lines if line.get_marker() == "o")
+    assert np.asarray(marks.get_ydata())[0] == pytest.approx(250, rel=0.01), "milliseconds"
+
+
+@pytest.mark.parametrize(("points", "last", "first"), [(5, 16, 64), (1, 1, 2), (0, 1, 2)])
+def test_what_was_not_measured_lies_in_a_pale_area_that_says_so(
+    scaled: pd.DataFrame, points: int, last: int, first: int
+) -> None:
+    figure = scaling_figures.prediction(scaled[:points], planted.prediction([ALONE]))
+    assert texts(figure) == ["not measured", "not measured"]
+    for axes in figure.axes:
+        (area,) = axes.patches
+        assert isinstance(area, Rectangle)
+        assert last < area.get_x() < first
+        assert area.get_x() + area.get_width() > 1024
+    measured_alone = scaling_figures.prediction(scaled, planted.prediction([ALONE], projected=()))
+    assert texts(measured_alone) == []
+
+
+def test_a_step_is_shown_in_parts_that_sum_to_device_time_per_sample(
+    scaled: pd.DataFrame, scaled_runs: pd.DataFrame
+) -> None:
+    figure = step_figures.step(scaled, scaled_runs)
+    step, start = figure.axes
+    parts = heights(step)
+    per_sample = scaled["devices"] / scaled["throughput_samples_per_second"] * 1e6
+    assert parts.sum(axis=0) == pytest.approx(per_sample.to_numpy())
+    compute, communication, loader, straggler, jitter, unknown = parts
+    assert compute == pytest.approx(planted.COMPUTE_SECONDS / planted.BATCH * 1e6, rel=0.05)
+    assert communication[-1] == pytest.approx(3.5 * loader[-1])
+    assert loader[-1] == pytest.approx(2 * straggler[-1])
+    assert unknown.sum() == jitter.sum() == 0
+    assert heights(start).sum(axis=0) == pytest.approx([4.0] * 5)
+    named_parts = ["computing", "communication", "waiting for data", "one slow rank", "uneven ranks", ""]
+    starts = ["launch", "imports", "process group", "data", "model", "first step"]
+    assert named(figure) == [*named_parts, *starts]
+    assert "over the bars: ms per step" in texts(figure)
+    assert f"{scaled['step_seconds'].iloc[-1] * 1e3:.3g}" in texts(figure)
+    hatches = [part.hatch for part in (*STEP_PARTS, UNKNOWN)]
+    assert len(set(hatches)) == len(hatches), "they differ in grey"
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [["communication_seconds"], ["step_seconds", *(part.column for part in STEP_PARTS)]],
+    ids=["one part", "all of it"],
+)
+def test_a_part_that_was_not_measured_is_said_to_be_unknown(
+    scaled: pd.DataFrame, scaled_runs: pd.DataFrame, unknown: list[str]
+) -> None:
+    for table in (scaled.assign(**dict.fromkeys(unknown, np.nan)), scaled.drop(columns=unknown)):
+        figure = step_figures.step(table, scaled_runs)
+        assert named(figure)[5] == "not measured"
+        parts = heights(figure.axes[0])
+        known = scaled["devices"] / scaled["throughput_samples_per_second"] * 1e6
+        assert parts.sum(axis=0) == pytest.approx(known.to_numpy(), rel=0.005)  # a smaller rest is rounding
+        assert parts[-1][-1] > 0
+
+
+def test_records_that_do_not_know_the_jitter_leave_no_part_of_a_step_unknown(
+    scaled: pd.DataFrame, scaled_runs: pd.DataFrame
+) -> None:
+    shorter = scaled.assign(loader_seconds=0.9 * scaled["loader_seconds"], jitter_seconds=np.nan)
+    figure = step_figures.step(shorter, scaled_runs)
+    assert "not measured" not in named(figure)
+
+
+def test_two_efficiencies_and_their_product_are_shown_apart(scaled: pd.DataFrame) -> None:
+    table = scaled.assign(
+        statistical_efficiency=[1.0, 1.0, 0.9, 0.8, 0.5],
+        time_to_accuracy_speedup=[1.0, 1.9, 3.2, 5.0, np.nan],
+    )
+    figure = efficiency_figures.efficiencies(table, 0.9)
+    assert [axes.get_title().split(":")[0] for axes in figure.axes] == ["hardware", "statistical", "both"]
+    both = next(line for line in figure.axes[2].lines if line.get_marker() == "o")
+    assert np.asarray(both.get_ydata()).tolist() == pytest.approx([1.0, 0.95, 0.8, 0.625])
+    assert "not reached: 16 devices" in texts(figure)
+    assert not any("required" in said for said in texts(figure))
+
+
+def test_what_is_asked_of_the_time_to_the_target_stands_where_that_is_shown(scaled: pd.DataFrame) -> None:
+    table = scaled.assign(statistical_efficiency=0.9, time_to_accuracy_speedup=0.9 * scaled["speedup"])
+    figure = efficiency_figures.efficiencies(table, 0.9, 0.725)
+    asked = [
+        [text.get_text() for text in axes.texts if "required" in text.get_text()] for axes in figure.axes
+    ]
+    assert asked == [[], [], ["required: 72.5 %"]]
+
+
+def test_ratios_to_a_target_rest_on_the_runs_that_reached_it(scaled: pd.DataFrame) -> None:
+    reached = [3, 3, 1, 2, 0]
+    table = scaled.assign(
+        statistical_efficiency=0.9,
+        time_to_accuracy_speedup=0.9 * scaled["speedup"],
+        n_reached=reached,
+        time_to_accuracy_baseline_devices=1,
+    )
+    told = [trace["n"] for trace in efficiency_figures.efficiencies(table, 0.9).traces]
+    assert told[1:] == [reached, reached]
+
+
+@pytest.mark.parametrize(("target", "why"), [(None, "no target is set"), (0.99, "99.0 % accuracy")])
+def test_where_no_target_is_set_or_reached_the_panels_say_so(
+    scaled: pd.DataFrame, target: float | None, why: str
+) -> None:
+    unknown = ["statistical_efficiency", "time_to_accuracy_speedup"]
+    for table in (scaled.drop(columns=unknown), scaled.assign(**dict.fromkeys(unknown, np.nan))):
+        figure = efficiency_figures.efficiencies(table, target)
+        assert sum(why in text for text in texts(figure)) == 2
+
+
+def test_nothing_is_asked_for_where_the_criterion_is_another(scaled: pd.DataFrame) -> None:
+    assert texts(efficiency_figures.efficiency(scaled, None)) == ["ideal: 100 %"]
+    assert texts(efficiency_figures.efficiency(scaled, 0.725)) == ["ideal: 100 %", "required: 72.5 %"]
+
+
+@pytest.mark.slow
+def test_every_figure_has_the_width_of_one_column_or_two(
+    scaled_runs: pd.DataFrame, scaled: pd.DataFrame, tmp_path: Path
+) -> None:
+    fields: dict[str, Any] = {"laws": planted.laws([ALONE]), "prediction": planted.prediction([ALONE])}
+    epochs = make_epochs(scaled_runs)
+    drawing.draw(planted.results(scaled, scaled_runs, folder=tmp_path, epochs=epochs, target=0.9, **fields))
+    for name in FIGURES:
+        box = re.search(rb"/MediaBox \[ ?0 0 ([\d.]+)", (tmp_path / "figures" / f"{name}.pdf").read_bytes())
+        assert box is not None, name
+        assert round(float(box[1]) / 72 * 25.4) in {85, 178}, name
+
+
+@pytest.mark.parametrize("width", [style.COLUMN_MM, style.PAGE_MM / 4])
+def test_device_counts_that_would_touch_leave_out_some_and_never_the_last(width: float) -> None:
+    counts = [*range(1, 9), 12, 16, 24, 32, 48, 64, 96, 128, 4096]
+    style.set_style()
+    figure = Drawing(width, 50)
+    axes = figure.subplots()
+    style.device_axis(axes, counts, width)
+    figure.draw_without_rendering()
+    labels = axes.get_xticklabels()
+    assert labels[-1].get_text() == "4,096"
+    boxes = [label.get_window_extent() for label in labels]
+    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
+    assert len(labels) >= 5
+
+
+@pytest.mark.slow
+def test_twelve_series_of_eight_device_counts_keep_names_and_values_apart() -> None:
+    names = [f"parallelism-zero{index}.bucket-view-on" for index in range(14)]
+    counts = [1, 2, 4, 8, 16, 32, 64, 128]
+    scaled_runs = planted.with_steps(make_runs(planted.points(names, counts)))
+    scaled = scaling_table(scaled_runs, "strong")
+    figure = scaling_figures.speedup(scaled, planted.laws(names, counts))
+    titles = [axes.get_title() for axes in figure.axes]
+    assert len(titles) == 12
+    assert titles[-1].endswith("(and 2 more in scaled.csv)")
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        boxes = [label.get_window_extent() for label in axes.get_xticklabels()]
+        assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
+    title_boxes = [axes.title.get_window_extent() for axes in figure.axes[:4]]
+    assert all(left.x1 < right.x0 for left, right in pairwise(title_boxes))
+    step_figures.step(scaled, scaled_runs).draw_without_rendering()
