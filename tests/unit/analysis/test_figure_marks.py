@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -318,12 +317,17 @@ def test_a_report_on_twelve_series_of_eight_counts_with_six_repeats_is_small(tmp
     many = {(f"precision-bf16.bucket-view-{name}", d): [100.0 * d] * 6 for name in range(12) for d in counts}
     runs = planted.with_steps(make_runs(many))
     runs["hosts"] = "node-a"
-    epochs, folder = make_epochs(runs, 10), tmp_path / "figures"
     scaling = scaling_table(runs, "strong")
-    drawing.draw(
-        planted.results(scaling, runs, folder=tmp_path, epochs=epochs, min_efficiency=0.7, target=0.9)
-    )
-    traces = json.loads((folder / "traces.json").read_text(encoding="utf-8"))
-    drawings = [inline_figure(folder / f"{name}.svg", name, "0.1.", traces[name]).svg for name in traces]
+    fields: dict[str, Any] = {"epochs": make_epochs(runs, 10), "min_efficiency": 0.7, "target": 0.9}
+    results = planted.results(scaling, runs, folder=tmp_path, **fields)
+    style.set_style()
+    traces, drawings = {}, []
+    for name, figure in FIGURES.items():
+        if figure.missing(results):
+            continue
+        svg, traces[name] = draw_svg(figure.drawing(results), figure.title)
+        (tmp_path / f"{name}.svg").write_text(svg, encoding="utf-8")
+        drawings.append(inline_figure(tmp_path / f"{name}.svg", name, "0.1.", traces[name]).svg)
+    assert len(drawings) == 8
     numbers = as_script_data({"figures": traces, "runs": runs_of_points(runs)})
     assert sum(len(each.encode()) for each in [*drawings, numbers]) < 1_100_000
