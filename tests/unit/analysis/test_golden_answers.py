@@ -22,6 +22,8 @@ from scalewise.plan.jobs.make_plan import make_plan
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.terminal.card_lines import MAX_CAUTIONS, WIDTH, card_lines
 
+pytestmark = pytest.mark.slow
+
 GOLDEN = Path(__file__).parent / "golden_answers.txt"
 
 

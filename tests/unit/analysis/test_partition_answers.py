@@ -47,6 +47,7 @@ def card_of(truth: Truth, scatter: float = 0.01, n: int = 3, by: Aim | None = No
     return partition_card(answer(points, by))
 
 
+@pytest.mark.slow
 def test_planted_answers_are_found_or_called_open() -> None:
     verdicts: Counter[str] = Counter()
     for place, name in enumerate(CASES):

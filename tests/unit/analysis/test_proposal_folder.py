@@ -24,6 +24,8 @@ from scalewise.plan.config.centre import Requirement
 from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.terminal.card_lines import card_lines
 
+pytestmark = pytest.mark.slow
+
 PLACE = re.compile(r'`(?P<file>[^`]+)`(?:, section "(?P<section>[^"]+)")?(?:, table "(?P<table>[^"]+)")?')
 
 

@@ -24,6 +24,8 @@ from scalewise.analysis.requirement import find_doublings, requirement_sentences
 from scalewise.analysis.scaling import scaling_table
 from scalewise.plan.config.centre import Requirement
 
+pytestmark = pytest.mark.slow
+
 RATES = {1: 100.0, 2: 190.0, 4: 300.0, 8: 400.0}
 
 

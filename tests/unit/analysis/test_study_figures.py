@@ -33,6 +33,8 @@ from scalewise.analysis.report.svg_file import draw_svg
 from scalewise.analysis.scaling import scaling_table
 from scalewise.plan.runs.runs import shown_names
 
+pytestmark = pytest.mark.slow
+
 NO_RUN = ": no completed run to show"
 FILES = {f"{name}.{kind}" for name in FIGURES for kind in ("svg", "pdf")} | {"traces.json"}
 
