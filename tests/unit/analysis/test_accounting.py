@@ -176,6 +176,13 @@ def test_jobs_that_accounting_does_not_list_or_that_have_not_started_have_a_reas
     assert waits_by_run(waits) == {}
 
 
+def test_a_run_of_several_jobs_has_a_wait_only_if_all_of_its_jobs_have() -> None:
+    jobs = JOBS | {"d2.r1": [RunJob("8", 0), RunJob("77", 1)]}
+    waits = queue_waits_table(RUNS, jobs, Accounting(parse_records(RECORDED)))
+
+    assert waits_by_run(waits) == {"d1.r1": 8, "d1.r2": 2}
+
+
 def test_without_slurm_there_are_no_rows() -> None:
     assert queue_waits_table(RUNS, JOBS, None).empty
     assert wait_rows(queue_waits_table(RUNS, JOBS, None)) == []

@@ -196,6 +196,24 @@ def test_the_card_says_whose_waits_count() -> None:
     assert waits_of(*without) == ""
 
 
+def test_a_stated_wait_is_added_to_each_run_and_the_table_has_the_median_of_measured_ones(
+    tmp_path: Path,
+) -> None:
+    studies = studies_of(CASES["fast and cheap"], np.random.default_rng(3), 0.005, 3)
+    runs = [run for run in studies[0].waits if run.startswith("d1.")]
+    measured = replace(studies[0], waits=dict(zip(runs, (10.0, 20.0, 900.0), strict=True)))
+    stated = replace(studies[1].experiment, queue_minutes={1: 5.0})
+    points = collect_points([measured, replace(studies[1], experiment=stated, waits={})])
+    point = points.points[Place("h200", "all runs", 1)]
+    with_wait, without = point.amounts("soonest"), point.amounts("time")
+
+    assert np.subtract(with_wait, without).tolist() == pytest.approx([300.0] * 3)
+    write_comparison("study", answer(points), tmp_path)
+    table = pd.read_csv(tmp_path / TABLE).set_index(["partition", "devices"])
+    assert table["queue_seconds"]["a100", 1] == 20
+    assert table["queue_n"]["a100", 1] == 3
+
+
 def test_a_partition_with_several_best_counts_says_which_one_is_compared() -> None:
     truth = Truth({"old": Planted({1: 100.0, 2: 190.0}), "new": Planted({1: 150.0, 2: 290.0})})
     card = card_of(truth)
