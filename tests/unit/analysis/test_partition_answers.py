@@ -512,6 +512,15 @@ def test_waits_are_on_the_page_only_if_jobs_wait(tmp_path: Path, name: str) -> N
     assert ("earliest end" in shown) is waits
 
 
+def test_points_of_a_partition_without_a_price_are_not_judged_by_cost(tmp_path: Path) -> None:
+    studies = studies_of(CASES["cheap and slow, fast and expensive"], np.random.default_rng(3), 0.005, 3)
+    without = [replace(studies[0], price=None), studies[1]]
+    html = write_page(answer(collect_points(without)), tmp_path)
+    judged = {row.split("|")[1]: row.split("|")[-2] for row in cells(html, "All points")[1:]}
+
+    assert judged == {"a100": "–", "h200": "may be worth choosing"}
+
+
 def test_a_title_is_text_and_never_markup(tmp_path: Path) -> None:
     html = write_page(planted("a tie"), tmp_path, title="<script>alert(1)</script>")
 
