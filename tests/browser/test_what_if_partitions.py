@@ -102,6 +102,15 @@ def test_an_end_that_differs_by_less_than_is_worth_having_is_not_worse(fields: P
     assert "4 GPUs on a100" in after[0]
 
 
+def test_points_that_cost_more_by_their_price_are_not_named(fields: Page) -> None:
+    lines = fields.locator(".what-if-answer p").all_inner_texts()
+    cheapest = lines.index(line(fields, "The lowest cost: 1 GPU on a100, "))
+    after = lines[cheapest + 1 : lines.index(line(fields, "The earliest end: "))]
+
+    # h200 is three times as fast as a100, at five times its price
+    assert not any("h200" in text for text in after)
+
+
 def test_points_that_may_cost_as_little_are_named(fields: Page) -> None:
     # 1 GPU of a100 at 1.00 and of h200 at 2.96 cost the same
     fields.locator('[name="price.h200"]').fill("2.96")
