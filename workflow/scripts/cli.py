@@ -186,9 +186,8 @@ def scaling(options: argparse.Namespace) -> None:
 
     plan = _plan(options)
     facts = _facts_in(plan, options)
-    launch = plan["sites"][facts["partition"]]["launch"]
     spec = AnalysisSpec.from_json(facts["definition"])
-    compute(spec, options.folder / "runs", options.folder, in_slurm=launch.get("slurm", False))
+    compute(spec, options.folder / "runs", options.folder, in_slurm=_in_slurm(plan, facts))
 
 
 def prediction(options: argparse.Namespace) -> None:
@@ -217,7 +216,7 @@ def judge(options: argparse.Namespace) -> None:
     all_reduces = [read_all_reduce(path) for path in options.all_reduces]
     sisters = {name: plan["experiments"][name]["rounds"] for name in sisters_of(plan, options.folder.name)}
     facts = _facts_in(plan, options)
-    in_slurm = plan["sites"][facts["partition"]]["launch"].get("slurm", False)
+    in_slurm = _in_slurm(plan, facts)
     judged = judge_round(
         facts["rounds"], options.round, options.folder, all_reduces, sisters, in_slurm=in_slurm
     )
@@ -405,6 +404,11 @@ def _facts(options: argparse.Namespace) -> ExperimentFacts:
 def _facts_in(plan: Plan, options: argparse.Namespace) -> ExperimentFacts:
     """Return that part of a plan that was read."""
     return plan["experiments"][options.folder.name]
+
+
+def _in_slurm(plan: Plan, facts: ExperimentFacts) -> bool:
+    """Return whether an experiment's runs are jobs of Slurm."""
+    return bool(plan["sites"][facts["partition"]]["launch"].get("slurm", False))
 
 
 _print_now = functools.partial(print, flush=True)

@@ -6,7 +6,6 @@ import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from scalewise.analysis.accounting import read_accounting
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.bottlenecks.bottlenecks import find_slowdown, startup_sentences
 from scalewise.analysis.conclusion import conclude
@@ -15,7 +14,7 @@ from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.jobstats import jobstats_table
 from scalewise.analysis.laws import study_laws
 from scalewise.analysis.origins import distinct_origins
-from scalewise.analysis.queue_waits import jobs_of_runs, queue_waits_table, with_measured_waits
+from scalewise.analysis.queue_waits import queue_waits_table, recorded_jobs, with_measured_waits
 from scalewise.analysis.report import what_if
 from scalewise.analysis.rounds.choice_summary import ChoiceSummary, with_choice
 from scalewise.analysis.rounds.sentences import repeat_sentences
@@ -41,10 +40,7 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path, *, in_slu
     rounds = known_rounds(spec, home)
     asked = requested_repeats(spec, rounds)
     tables = collect(experiment.name, spec, runs_folder, asked=asked)
-    jobs = jobs_of_runs(tables.runs, runs_folder) if in_slurm else {}
-    accounting = (
-        read_accounting(each.job for of_run in jobs.values() for each in of_run) if in_slurm else None
-    )
+    jobs, accounting = recorded_jobs(tables.runs, runs_folder) if in_slurm else ({}, None)
     experiment = with_measured_waits(experiment, queue_waits_table(tables.runs, jobs, accounting))
     found = conclude(experiment, tables)
     decided = found.scaling

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from scalewise.analysis.accounting import NOT_STATED, Accounting, JobRecord
+from scalewise.analysis.accounting import NOT_STATED, Accounting, JobRecord, read_accounting
 from scalewise.analysis.analysis_spec import MEASURED_WAITS, AnalysisSpec
+from scalewise.plan.config.slurm import minutes_for
 from scalewise.records import RecordError, read_history
 
 QUEUE_WAIT_COLUMNS = [
@@ -48,6 +49,17 @@ class RunJob(NamedTuple):
 
     job: str
     restarts: int
+
+
+def recorded_jobs(runs: pd.DataFrame, runs_folder: Path) -> tuple[dict[str, list[RunJob]], Accounting]:
+    """Return the jobs of each run, and what Slurm recorded of all of them.
+
+    Args:
+        runs: Rows of runs.csv.
+        runs_folder: Holds a folder for each run.
+    """
+    jobs = jobs_of_runs(runs, runs_folder)
+    return jobs, read_accounting(each.job for of_run in jobs.values() for each in of_run)
 
 
 def jobs_of_runs(runs: pd.DataFrame, runs_folder: Path) -> dict[str, list[RunJob]]:
@@ -147,18 +159,15 @@ def with_measured_waits(
     Args:
         experiment: The experiment, the way the plan defined it.
         waits: Contents of queue_waits.csv.
-        counts: Device counts that get a wait although none of their jobs has one: that of the next larger
-            count with one, or else of the largest, as ``Slurm.wait_minutes`` has it for stated waits.
+        counts: Device counts that get a wait although none of their jobs has one, the way stated waits do.
     """
     measured = waits_by_devices(waits)
     if experiment.queue_minutes or not measured:
         return experiment
     # Slurm's times are whole seconds
     minutes = {devices: round(wait.median / 60, 1) for devices, wait in measured.items()}
-    known = sorted(minutes)
-    for devices in set(counts) - set(known):
-        minutes[devices] = minutes[next((each for each in known if each >= devices), known[-1])]
-    return replace(experiment, queue_minutes=minutes, queue_source=MEASURED_WAITS)
+    others = {devices: minutes_for(devices, minutes) for devices in counts}
+    return replace(experiment, queue_minutes=others | minutes, queue_source=MEASURED_WAITS)
 
 
 def wait_rows(waits: pd.DataFrame) -> list[dict[str, Any]]:

@@ -74,7 +74,7 @@ class PlannedExperiment:
 
     @property
     def proposal_definition(self) -> str:
-        """All that defines its proposal beside the tables, as canonical JSON."""
+        """All that defines its proposal except for the tables, as canonical JSON."""
         requirement = self.experiment.requirement or self.centre.requirement
         return canonical_json(
             {

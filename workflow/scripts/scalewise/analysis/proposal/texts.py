@@ -244,7 +244,7 @@ def _answer(study: Study) -> Text:
 
 
 def _costs(study: Study, row: pd.Series, base: int) -> str:
-    """A sentence on what more devices cost, for whoever pays; empty if the runs do not compare."""
+    """A sentence on what more devices cost, next to the fewest; empty if the runs do not compare."""
     pair = study.points[study.points["devices"].isin([base, row["devices"]])].sort_values("devices")
     if not study.is_fixed_work or pair[["wall_seconds", "device_hours"]].isna().any(axis=None):
         return ""

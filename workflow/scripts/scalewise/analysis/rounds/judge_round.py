@@ -10,13 +10,12 @@ from types import MappingProxyType
 
 import pandas as pd
 
-from scalewise.analysis.accounting import read_accounting
 from scalewise.analysis.analysis_spec import THROUGHPUT, AnalysisSpec
 from scalewise.analysis.comparison.comparable_runs import NEVER_MORE
 from scalewise.analysis.comparison.fingerprint import made_with
 from scalewise.analysis.comparison.gains import Measure, speeds
 from scalewise.analysis.conclusion import Conclusion, conclude, decide_on_series, relative_to_own
-from scalewise.analysis.queue_waits import jobs_of_runs, queue_waits_table, with_measured_waits
+from scalewise.analysis.queue_waits import queue_waits_table, recorded_jobs, with_measured_waits
 from scalewise.analysis.rounds.chosen_devices import Wanted, next_runs
 from scalewise.analysis.rounds.contenders import AIMS, Contender, chance_to_win
 from scalewise.analysis.rounds.overhead_model import PredictedEfficiency
@@ -176,9 +175,7 @@ class StudySoFar:
         asked = _with_those_found(experiment, terms, asked, runs)
         tables = collect(experiment.name, spec, runs, asked=asked)
         if in_slurm:
-            jobs = jobs_of_runs(tables.runs, runs)
-            accounting = read_accounting(each.job for of_run in jobs.values() for each in of_run)
-            waits = queue_waits_table(tables.runs, jobs, accounting)
+            waits = queue_waits_table(tables.runs, *recorded_jobs(tables.runs, runs))
             experiment = with_measured_waits(experiment, waits, [each.world_size for each in points(spec)])
         spending = Spending.of(runs, experiment.billed_devices, all_reduces)
         return cls(experiment, terms, asked, conclude(experiment, tables), spending, folder)

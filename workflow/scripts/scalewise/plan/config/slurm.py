@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
@@ -188,6 +189,12 @@ class ShortJobs(StrictModel):
         return fits and seconds is not None and minutes * 60 <= seconds
 
 
+def minutes_for(devices: int, known: Mapping[int, float]) -> float:
+    """Return the wait for a number of devices: that of the next larger known count, else of the largest."""
+    counts = sorted(known)
+    return known[next((count for count in counts if count >= devices), counts[-1])]
+
+
 class Slurm(StrictModel):
     """Options and limits of a cluster's jobs; a site without this key has no Slurm."""
 
@@ -265,7 +272,4 @@ class Slurm(StrictModel):
 
     def wait_minutes(self, devices: int) -> float | None:
         """Return the usual wait in the queue for a number of devices; None if unknown."""
-        if not self.queue_minutes:
-            return None
-        counts = sorted(self.queue_minutes)
-        return self.queue_minutes[next((count for count in counts if count >= devices), counts[-1])]
+        return minutes_for(devices, self.queue_minutes) if self.queue_minutes else None
