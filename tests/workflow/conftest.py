@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,6 +73,21 @@ class Outcome:
         return {f"{match[1]}/{match[2]}" for match in matches if match}
 
 
+def outcome_of(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Outcome:
+    """Run a command to its end, without a terminal."""
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return Outcome(done.returncode, done.stdout)
+
+
 def path_with(python: Path) -> str:
     """Return PATH with the programs next to an interpreter and then those of this Python first."""
     return os.pathsep.join([str(python.parent), str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -104,17 +119,7 @@ class Workplace:
 
     def run(self, command: Sequence[str]) -> Outcome:
         """Run a command there; ``snakemake`` and ``python`` are those next to the interpreter."""
-        done = subprocess.run(
-            command,
-            cwd=self.folder,
-            env=os.environ | {"PATH": path_with(self.python)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        return Outcome(done.returncode, done.stdout)
+        return outcome_of(command, self.folder, os.environ | {"PATH": path_with(self.python)})
 
 
 def filled_in(site: Path) -> str:
@@ -167,17 +172,8 @@ class LoginNode:
             for name, value in os.environ.items()
             if not re.match("SLURM_|SBATCH_|SRUN_|SINFO_|SNAKEMAKE_", name)
         }
-        done = subprocess.run(
-            [self.python, "-m", "snakemake", "--profile", profile, *arguments],
-            cwd=self.folder,
-            env=outside | {"PATH": str(self.programs)} | environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        return Outcome(done.returncode, done.stdout)
+        command = [str(self.python), "-m", "snakemake", "--profile", profile, *arguments]
+        return outcome_of(command, self.folder, outside | {"PATH": str(self.programs)} | environment)
 
 
 @pytest.fixture
