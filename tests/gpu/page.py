@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import platform
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
 import torch
+from tests.marked_outcomes import Shown
 
 from scalewise.measure.origins import versions
 from scalewise.plan.config.site import cpu_model
@@ -21,31 +21,8 @@ from scalewise.ranks.monitoring.sensors import driver_version, gpu_limits
 SCRIPTS = Path(__file__).parents[2] / "workflow" / "scripts"
 BEGIN, END = "<!-- begin: made by pytest -m gpu -->", "<!-- end: made by pytest -m gpu -->"
 
-Outcome = Literal["passed", "failed", "skipped", "not run"]
 
-
-@dataclass(frozen=True)
-class Check:
-    """A test that is marked `gpu`.
-
-    Args:
-        test: its name as pytest has it.
-        words: what it shows.
-        outcome: ``not run`` until it has ended.
-        reason: why it was skipped, or how it failed.
-        figures: what it measured.
-        seconds: it took, without its fixtures.
-    """
-
-    test: str
-    words: str
-    outcome: Outcome = "not run"
-    reason: str = ""
-    figures: Sequence[str] = ()
-    seconds: float = 0.0
-
-
-def write_checks(page: Path, machine: dict[str, str], checks: Sequence[Check]) -> None:
+def write_page(page: Path, machine: dict[str, str], tests: Sequence[Shown]) -> None:
     """Put what tests have shown in place of what earlier ones had.
 
     Raises:
@@ -56,55 +33,42 @@ def write_checks(page: Path, machine: dict[str, str], checks: Sequence[Check]) -
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise ValueError(f"{page} lacks the line {BEGIN!r} or {END!r}, between which the tests stand")
-    page.write_text(f"{before}{BEGIN}\n\n{shown(machine, checks)}\n\n{END}{after}", encoding="utf-8")
+    page.write_text(f"{before}{BEGIN}\n\n{outcomes(machine, tests)}\n\n{END}{after}", encoding="utf-8")
 
 
-def shown(machine: dict[str, str], checks: Sequence[Check]) -> str:
-    """How tests ended, what they measured, and on which machine, as Markdown."""
-    parts = [summary(checks), table(checks)]
-    if missing := [f"- {line}" for line in not_run(checks)]:
+def outcomes(machine: dict[str, str], tests: Sequence[Shown]) -> str:
+    """How tests ended, what they measured, and on which machine, as Markdown.
+
+    Each test that measured something or failed has a line; the others that passed are counted by their
+    folder, which outlives their files.
+    """
+    ended = Counter(test.outcome for test in tests)
+    parts = [", ".join(f"{number} {outcome}" for outcome, number in ended.items()) + "."]
+    rows = [test for test in tests if test.figures or test.outcome == "failed"]
+    if rows:
+        lines = ["| what was shown | outcome | measured |", "|---|---|---|"]
+        for test in rows:
+            outcome = f"**failed**: {test.reason}" if test.outcome == "failed" else test.outcome
+            # a bar would begin another cell
+            cells = [cell.replace("|", "/") for cell in (test.words, outcome, "; ".join(test.figures))]
+            lines.append(f"| {' | '.join(cells)} |")
+        parts.append("\n".join(lines))
+    others = Counter(_folder(test) for test in tests if test not in rows and test.outcome == "passed")
+    parts.append(
+        "\n".join(f"- `{folder}`: {number} more passed" for folder, number in sorted(others.items()))
+    )
+    cut_off = Counter(_folder(test) for test in tests if test.outcome == "not run")
+    missing = [f"- {number} tests of `{folder}`: no time was left" for folder, number in cut_off.items()]
+    reasons = Counter(test.reason for test in tests if test.outcome == "skipped")
+    missing += [f"- {number} tests: {reason}" for reason, number in reasons.items()]
+    if missing:
         parts += ["Not run:", "\n".join(missing)]
     parts.append(", ".join(f"{name} {value}" for name, value in machine.items()) + ".")
-    return "\n\n".join(parts)
+    return "\n\n".join(filter(None, parts))
 
 
-def summary(checks: Sequence[Check]) -> str:
-    """How many tests ended how."""
-    counts = Counter(check.outcome for check in checks)
-    return ", ".join(f"{number} {outcome}" for outcome, number in counts.items()) + "."
-
-
-def table(checks: Sequence[Check]) -> str:
-    """A line for each test that measured something or failed; the others by their folder."""
-    told = [check for check in checks if check.figures or check.outcome == "failed"]
-    lines = ["| what was shown | outcome | measured |", "|---|---|---|"]
-    for check in told:
-        # a bar would begin another cell
-        cells = (check.words, outcome(check), "; ".join(check.figures))
-        lines.append("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |")
-    others = Counter(folder(check) for check in checks if check not in told and check.outcome == "passed")
-    rest = "\n".join(f"- `{place}`: {number} more passed" for place, number in sorted(others.items()))
-    return "\n\n".join(filter(None, ["\n".join(lines) if told else "", rest]))
-
-
-def folder(check: Check) -> str:
-    """The folder of a test, which outlives its file."""
-    return check.test.partition("::")[0].rpartition("/")[0]
-
-
-def outcome(check: Check) -> str:
-    """How a test ended, and why if it failed."""
-    return f"**failed**: {check.reason}" if check.outcome == "failed" else check.outcome
-
-
-def not_run(checks: Sequence[Check]) -> Iterator[str]:
-    """Tests without a result, by their reasons."""
-    cut_off = Counter(folder(check) for check in checks if check.outcome == "not run")
-    for place, number in cut_off.items():
-        yield f"{number} tests of `{place}`: no time was left"
-    reasons = Counter(check.reason for check in checks if check.outcome == "skipped")
-    for reason, number in reasons.items():
-        yield f"{number} tests: {reason}"
+def _folder(test: Shown) -> str:
+    return test.file.rpartition("/")[0]
 
 
 def gpu_missing() -> str:

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.gpu.page import BEGIN, END, Check, shown
+from tests.gpu.page import BEGIN, END, outcomes
+from tests.marked_outcomes import Shown
 
 ROOT = Path(__file__).parents[2]
 PLUGIN = ("-p", "tests.gpu.plugin", "-p", "no:cacheprovider")
@@ -78,12 +79,12 @@ def test_a_rehearsal_is_written_into_the_page_with_words_figures_and_reasons(
 
 
 def test_tests_that_measured_nothing_are_counted_by_folder_and_those_that_were_cut_off_named() -> None:
-    checks = [
-        Check("tests/gpu/a.py::one", "a | b", "failed", "AssertionError"),
-        Check("tests/gpu/a.py::two", "weights are equal", "passed"),
-        Check("tests/unit/training/b.py::three", "not begun"),
+    tests = [
+        Shown("tests/gpu/a.py::one", "a | b", outcome="failed", reason="AssertionError"),
+        Shown("tests/gpu/a.py::two", "weights are equal", outcome="passed"),
+        Shown("tests/unit/training/b.py::three", "not begun"),
     ]
-    text = shown({"GPU": "NVIDIA H200"}, checks)
+    text = outcomes({"GPU": "NVIDIA H200"}, tests)
     for line in (
         "| a / b | **failed**: AssertionError |  |",
         "- `tests/gpu`: 1 more passed",

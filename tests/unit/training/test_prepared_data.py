@@ -139,7 +139,7 @@ def test_data_that_cannot_be_trained_on_is_refused_by_name_and_value(
 ) -> None:
     with pytest.raises(DatasetError, match=message) as refused:
         check(damaged, "mine")
-    record_property("message", refused.value)
+    record_property("message", str(refused.value))
     assert str(refused.value).startswith("mine: ")
 
 

@@ -1,0 +1,129 @@
+"""How the marked tests of one call of pytest end and what they measure, kept for the page made of it.
+
+A test adds a figure, and a message that a user gets, by pytest's own fixture: `record_property("figure",
+"50 of 50 resumed")`, `record_property("message", "experiments.yaml:3: ...")`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import pytest
+
+Outcome = Literal["passed", "failed", "skipped", "not run"]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What one marked test shows.
+
+    Attributes:
+        test: pytest's name of it, file first.
+        words: What it shows, as a clause.
+        marks: Arguments of its marks.
+        reason: Why it was skipped, or how it failed.
+        figures: What it measured or counted.
+        messages: What a user reads.
+    """
+
+    test: str
+    words: str
+    marks: tuple[Any, ...] = ()
+    outcome: Outcome = "not run"
+    reason: str = ""
+    figures: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
+
+    @property
+    def file(self) -> str:
+        """The test's file, from the root of the repository."""
+        return self.test.partition("::")[0]
+
+
+class Collector:
+    """Keep how the tests of a call end, and write the page after each: a call may be cut off.
+
+    Args:
+        name: Property of the tests that it keeps: their words, then the arguments of their marks.
+        write: Writes the page of them.
+    """
+
+    def __init__(self, name: str, write: Callable[[Sequence[Shown]], object]) -> None:
+        self._name, self._write = name, write
+        self._shown: dict[str, Shown] = {}
+
+    @property
+    def shown(self) -> list[Shown]:
+        """What there is so far, in the order of the call."""
+        return list(self._shown.values())
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Note the marked tests of this call."""
+        for item in session.items:
+            self._note(item.nodeid, item.user_properties)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
+        """Note the tests that other processes will run, whose marks come with their reports."""
+        for test in ids:
+            words = test.rpartition("::")[2].removeprefix("test_").replace("_", " ")
+            self._shown.setdefault(test, Shown(test, words))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note how the setup of a test, the test or its teardown ended."""
+        before = self._note(report.nodeid, report.user_properties)
+        if before is None:
+            return
+        outcome, reason = before.outcome, before.reason
+        if report.failed:
+            outcome, reason = "failed", _reason(report)
+        elif report.skipped and outcome != "failed":
+            outcome, reason = "skipped", _reason(report)
+        elif report.when == "call":
+            outcome = "passed"
+        figures, messages = (
+            tuple(str(value) for name, value in report.user_properties if name == told)
+            for told in ("figure", "message")
+        )
+        self._shown[report.nodeid] = replace(
+            before, outcome=outcome, reason=reason, figures=figures, messages=messages
+        )
+
+    def pytest_runtest_logfinish(self) -> None:
+        """Write what there is so far."""
+        self._write(self.shown)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Write all, also if no test has run."""
+        self._write(self.shown)
+
+    def _note(self, test: str, properties: Sequence[tuple[str, Any]]) -> Shown | None:
+        for name, value in properties:
+            if name == self._name:
+                words, *marks = value
+                before = self._shown.get(test, Shown(test, words))
+                self._shown[test] = replace(before, words=words, marks=tuple(marks))
+                return self._shown[test]
+        return None
+
+
+def _reason(report: pytest.TestReport) -> str:
+    # a test that is expected to fail is reported as skipped, with its reason under another name
+    if (expected := getattr(report, "wasxfail", None)) is not None:
+        return str(expected)
+    if isinstance(report.longrepr, tuple):
+        return report.longrepr[2].removeprefix("Skipped: ")
+    crash = getattr(report.longrepr, "reprcrash", None)
+    lines = str(crash.message if crash is not None else report.longrepr).splitlines()
+    return lines[0] if lines else ""
+
+
+def words_of(item: pytest.Item) -> str:
+    """Return the first paragraph of a test's docstring, or its name in words."""
+    function = getattr(item, "function", None)
+    if docstring := inspect.getdoc(function) if function is not None else None:
+        return " ".join(docstring.partition("\n\n")[0].split()).removesuffix(".")
+    return item.name.partition("[")[0].removeprefix("test_").replace("_", " ")
