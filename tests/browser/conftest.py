@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 from tests.browser import reports
-from tests.browser.chromium import missing, started
-from tests.browser.watched_pages import open_watched
+from tests.browser.chromium import missing, open_watched, started
 from tests.planted_study import PlantedStudy
 
 OpenPage = Callable[..., Page]
@@ -30,14 +29,14 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def six_series(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report on six series."""
-    return PlantedStudy(tmp_path_factory.mktemp("six-series"), reports.SIX_SERIES).finish()
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report on 504 runs in six series."""
+    return PlantedStudy(tmp_path_factory.mktemp("large"), reports.FIVE_HUNDRED_RUNS).finish()
 
 
 @pytest.fixture(scope="session")
 def two_partitions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report on an experiment on two partitions, and on another one."""
+    """The report on an experiment on two partitions."""
     return reports.two_partitions(tmp_path_factory.mktemp("two-partitions"))
 
 

@@ -48,32 +48,18 @@ SEVERAL = experiments(
     listed={**WEAK, "title": "Three counts, of which one failed", "devices": [1, 2, 4]},
 )
 
-SIX_SERIES = experiments(
-    many={
+FIVE_HUNDRED_RUNS = experiments(
+    large={
         **WEAK,
-        "title": "Six series",
-        "devices": [1, 8],
-        "repeats": 2,
+        "title": "Six series of 84 runs",
+        "devices": [1, 2, 4, 8, 16, 24, 32],
+        "repeats": 12,
         "sweep": {"gradient_as_bucket_view": [False, True], "precision": ["fp32", "bf16", "fp16"]},
         "decision": {"min_efficiency": 0.6},
     }
 )
 
-FIVE_HUNDRED_RUNS = experiments(
-    large={
-        **WEAK,
-        "title": "500 runs",
-        "devices": [1, 2, 4, 8, 12, 16, 20, 24, 28, 32],
-        "repeats": 10,
-        "sweep": {"bucket_cap_mb": [1, 5, 10, 25, 50]},
-        "decision": {"min_efficiency": 0.6},
-    }
-)
-
-
-TWO_PARTITIONS = experiments(
-    known={"title": "What is planted", "devices": [1, 2], "partitions": "all"}, plain={"devices": [1]}
-)
+TWO_PARTITIONS = experiments(known={"title": "What is planted", "devices": [1, 2], "partitions": "all"})
 SITE_OF_PARTITIONS: dict[str, object] = {
     "accelerator": "cuda",
     "cpus_per_node": 32,
@@ -104,7 +90,7 @@ def several(folder: Path) -> Path:
 
 
 def two_partitions(folder: Path) -> Path:
-    """Return the report on an experiment on two partitions, each with an "@" in its name, and on another."""
+    """Return the report on an experiment on two partitions, each with an "@" in its name."""
 
     def speed(run: RunDefinition) -> float:
         return Law(rate=500.0 if run.experiment.endswith("@h200") else 200.0).speed(run)

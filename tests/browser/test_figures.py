@@ -14,9 +14,9 @@ import pandas as pd
 import pytest
 from playwright.sync_api import Locator, Page
 from scipy.stats import linregress
+from tests.browser.chromium import open_all
 from tests.browser.conftest import OpenPage
 from tests.browser.reports import UNKIND_SERIES
-from tests.browser.sight import open_all
 from tests.waiting import wait_until
 
 NUMBER = re.compile(r"\d[\d,]*\.?\d*")
@@ -164,16 +164,15 @@ def caps(figure: Locator) -> list[tuple[float, float]]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("name", "column"), [("speedup", "speedup"), ("throughput", "throughput_samples_per_second")]
-)
 def test_marks_stand_where_the_axis_says_on_logarithmic_and_linear_axes(
-    open_page: OpenPage, several: Path, name: str, column: str
+    open_page: OpenPage, several: Path
 ) -> None:
     page = open_page(several)
     open_all(page)
-    values = pd.read_csv(several.parent / "partial" / "chosen" / "scaling.csv").set_index("devices")[column]
-    figure = figure_of(page, name)
+    values = pd.read_csv(several.parent / "partial" / "chosen" / "scaling.csv").set_index("devices")[
+        "speedup"
+    ]
+    figure = figure_of(page, "speedup")
     button = figure.locator("[data-action=scale]")
     places = []
     for _ in range(3):

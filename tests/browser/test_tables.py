@@ -10,8 +10,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from playwright.sync_api import Page
+from tests.browser.chromium import open_all, seen, texts
 from tests.browser.conftest import OpenPage
-from tests.browser.sight import open_all, seen, texts
 
 SCALING, RUNS = r"#chosen\.scaling-table", r"#listed\.runs-table"
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page
+from tests.browser.chromium import open_all, seen
 from tests.browser.conftest import OpenPage
 from tests.browser.reports import UNKIND_SERIES
-from tests.browser.sight import open_all, seen
 
 OFF, ON = UNKIND_SERIES["bucket-view-off"], UNKIND_SERIES["bucket-view-on"]
 
@@ -71,10 +71,8 @@ def test_whoever_comes_back_to_the_page_finds_boxes_that_say_what_is_shown(page:
     assert box.is_checked() == (True in shown_of(page, OFF))
 
 
-def test_a_value_of_an_option_switches_off_the_series_that_have_it(
-    open_page: OpenPage, six_series: Path
-) -> None:
-    page = open_page(six_series, viewport={"width": 1600, "height": 900})
+def test_a_value_of_an_option_switches_off_the_series_that_have_it(open_page: OpenPage, large: Path) -> None:
+    page = open_page(large, viewport={"width": 1600, "height": 900})
     open_all(page)
     names = page.locator(".series-toggle").evaluate_all("all => all.map(each => each.dataset.series)")
     assert len(names) == 6

@@ -32,9 +32,10 @@ REPORT = Path(report_page.__file__).parent
 
 @pytest.fixture
 def fields(open_page: OpenPage, tmp_path: Path) -> OpenFields:
-    """Opens a page that has nothing but the fields of a study."""
+    """Opens a page with only the fields of a study, of four device counts unless another one is given."""
 
-    def open_fields(facts: Mapping[str, Any], **settings: Any) -> Page:
+    def open_fields(facts: Mapping[str, Any] | None = None, **settings: Any) -> Page:
+        facts = facts or FOUR.facts(rule(min_efficiency=0.7))
         environment = Environment(loader=FileSystemLoader(REPORT), autoescape=True, undefined=StrictUndefined)
         section = {"name": "study", "title": "A study", "what_if": facts}
         part = environment.get_template("what_if.html.j2").render(section=section)
@@ -65,7 +66,7 @@ def number(page: Page, name: str) -> Any:
 
 
 def test_the_first_answer_is_the_study_s_own(fields: OpenFields) -> None:
-    page = fields(FOUR.facts(rule(min_efficiency=0.7)))
+    page = fields()
     own = FOUR.decision(rule(min_efficiency=0.7)).card
     assert own.next == (
         "8 devices would be 4.00x as fast as 1 device (3.91 to 4.09): "
@@ -80,7 +81,7 @@ def test_the_first_answer_is_the_study_s_own(fields: OpenFields) -> None:
 
 
 def test_a_value_that_is_written_counts_and_reset_brings_the_study_s_own_back(fields: OpenFields) -> None:
-    page = fields(FOUR.facts(rule(min_efficiency=0.7)))
+    page = fields()
     page.get_by_label("Efficiency at least, as a slider").fill("0.9")
     assert answer(page).startswith("Use 2 devices")
     assert number(page, "min_efficiency").input_value() == "0.9"
@@ -99,7 +100,7 @@ def test_a_value_that_is_written_counts_and_reset_brings_the_study_s_own_back(fi
 
 
 def test_every_speedup_has_its_interval(fields: OpenFields) -> None:
-    page = fields(FOUR.facts(rule(min_efficiency=0.7)))
+    page = fields()
     cells = page.locator(".what-if-counts tbody tr td:nth-child(2)").all_inner_texts()
     found = FOUR.compared.of("throughput", ("all runs", 4), ("all runs", 1))
     assert found is not None
@@ -145,7 +146,7 @@ def test_accuracy_that_the_chosen_devices_lose_stands_below_the_answer(fields: O
 
 
 def test_an_address_that_is_none_leaves_the_fields_alive(fields: OpenFields) -> None:
-    page = fields(FOUR.facts(rule(min_efficiency=0.7)))
+    page = fields()
     page.goto(page.url + "#50%")
     page.reload()
     assert page.locator(".what-if").is_visible()
@@ -153,7 +154,7 @@ def test_an_address_that_is_none_leaves_the_fields_alive(fields: OpenFields) -> 
 
 
 def test_only_another_answer_is_read_out(fields: OpenFields) -> None:
-    page = fields(FOUR.facts(rule(min_efficiency=0.7)))
+    page = fields()
     live = page.locator(".what-if [aria-live=polite]")
     assert live.evaluate_all("all => all.map((each) => each.className)") == ["sentence"]
     page.evaluate(
@@ -168,7 +169,7 @@ def test_only_another_answer_is_read_out(fields: OpenFields) -> None:
 
 
 def test_a_price_gives_every_device_count_its_cost(fields: OpenFields) -> None:
-    page = fields(FOUR.facts(rule(min_efficiency=0.7)))
+    page = fields()
     number(page, "price").fill("2")
     page.get_by_label("Currency").fill("USD")
     costs = page.locator(".what-if-counts tbody tr td:nth-child(6)").all_inner_texts()
@@ -176,9 +177,10 @@ def test_a_price_gives_every_device_count_its_cost(fields: OpenFields) -> None:
     assert page.locator(".what-if-counts tr.chosen th").all_inner_texts() == ["4"]
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "said"),
-    [
+def test_values_that_no_rule_can_take_are_refused_in_words(fields: OpenFields) -> None:
+    page = fields()
+    before = answer(page)
+    for name, value, message in (
         ("min_efficiency", "", "Give the efficiency required."),
         ("min_efficiency", "0", "The efficiency required must be above 0."),
         ("min_efficiency", "1.01", "The efficiency required must be at most 1."),
@@ -189,32 +191,26 @@ def test_a_price_gives_every_device_count_its_cost(fields: OpenFields) -> None:
         ("min_gain", "101", "The least gain must be at most 100."),
         ("queue_minutes", "-1", "The wait in the queue must be 0 or more."),
         ("price", "-1", "The price must be 0 or more."),
-    ],
-)
-def test_what_no_rule_can_take_is_refused_in_words(
-    fields: OpenFields, name: str, value: str, said: str
-) -> None:
-    page = fields(FOUR.facts(rule(min_efficiency=0.7)))
-    number(page, name).fill(value)
-    assert answer(page) == f"Not decided again. {said}"
-    assert number(page, name).get_attribute("aria-invalid") == "true"
-    assert page.locator(rf"#study\.what-if-{name}-problem").inner_text() == said
-    assert not page.locator(".what-if-counts").is_visible()
-    number(page, name).fill("1")
-    assert not answer(page).startswith("Not decided")
-
-
-def test_words_and_half_a_number_are_refused(fields: OpenFields) -> None:
-    page = fields(FOUR.facts(rule(min_efficiency=0.7)))
-    number(page, "price").press_sequentially("1e")
+    ):
+        number(page, name).fill(value)
+        assert answer(page) == f"Not decided again. {message}"
+        assert number(page, name).get_attribute("aria-invalid") == "true"
+        assert page.locator(rf"#study\.what-if-{name}-problem").inner_text() == message
+        assert not page.locator(".what-if-counts").is_visible()
+        number(page, name).fill("1")
+        assert not answer(page).startswith("Not decided"), name
+    number(page, "price").press_sequentially("e")
     assert answer(page) == "Not decided again. The price must be a number."
     assert "NaN" not in page.locator("main").inner_text()
+    page.get_by_role("button", name="Reset").click()
+    expect(number(page, "price")).not_to_have_attribute("aria-invalid", "true")
+    expect(page.locator(".what-if-answer")).to_have_text(before, use_inner_text=True)
 
 
-@pytest.mark.parametrize("value", ["0.000001", "1000000000", "0.1", "12345.678"])
-def test_no_value_puts_anything_but_numbers_on_the_page(fields: OpenFields, value: str) -> None:
-    for study in (FOUR, UNKNOWN_WALLS):
-        page = fields(study.facts())
+@pytest.mark.parametrize("study", [FOUR, UNKNOWN_WALLS], ids=["known", "unknown-walls"])
+def test_no_value_puts_anything_but_numbers_on_the_page(fields: OpenFields, study: PlantedResults) -> None:
+    page = fields(study.facts())
+    for value in ("0.000001", "1000000000", "0.1", "12345.678"):
         for name in ("deadline_minutes", "max_device_hours", "price", "queue_minutes"):
             number(page, name).fill(value)
             shown = page.locator("main").inner_text()
@@ -264,7 +260,7 @@ def test_a_study_that_chose_its_counts_says_what_another_criterion_may_lack(fiel
 
 
 def test_everything_is_reached_and_changed_by_the_keyboard(fields: OpenFields) -> None:
-    page = fields(FOUR.facts(rule(min_efficiency=0.7)))
+    page = fields()
     page.get_by_label("Require: Efficiency at least").focus()
     page.keyboard.press("Space")
     assert "a worse balance of speed and efficiency" in answer(page)
@@ -286,5 +282,5 @@ def test_a_study_that_cannot_be_decided_again_says_why(fields: OpenFields) -> No
 
 
 def test_on_a_narrow_screen_nothing_is_cut_off(fields: OpenFields) -> None:
-    page = fields(FOUR.facts(rule(min_efficiency=0.7)), viewport={"width": 360, "height": 800})
+    page = fields(viewport={"width": 360, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= 360

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
-from tests.truth.partitions import CASES, Truth, studies_of
+from tests.truth.partitions import CASES, studies_of
 
 from scalewise.analysis.partitions.answer import PartitionAnswer, answer
 from scalewise.analysis.partitions.compare import write_comparison
@@ -19,27 +19,36 @@ from scalewise.analysis.report.partition_page import draw_partitions, write_part
 OpenPage = Callable[..., Page]
 
 CASE = "cheap and slow, fast and expensive"
+AIMS: dict[str, Aim] = {"The lowest cost: ": "cost", "The earliest end: ": "soonest"}
+"""Beginnings of the lines of the answer, and what their points have the least of."""
 
 
-def answer_with(truth: Truth, prices: Mapping[str, float], waits: Mapping[str, float]) -> PartitionAnswer:
-    """Return the answer of Python's own on the same runs with other prices and waits, in minutes."""
+def answer_with(prices: Mapping[str, float], waits: Mapping[str, float]) -> PartitionAnswer:
+    """Return the package's answer on the same runs with other prices and waits, in minutes."""
     studies = []
-    for study in studies_of(truth, np.random.default_rng(5), 0.01, 3):
+    for study in studies_of(CASES[CASE], np.random.default_rng(5), 0.01, 3):
         minutes = waits.get(study.partition)
         own = study.waits if minutes is None else dict.fromkeys(study.waits, 60 * minutes)
         studies.append(replace(study, price=prices.get(study.partition, study.price), waits=own))
     return answer(collect_points(studies))
 
 
-@pytest.fixture
-def fields(open_page: OpenPage, tmp_path: Path) -> Page:
-    """The page of a study on two partitions."""
-    found = answer_with(CASES[CASE], {}, {})
-    write_comparison("digits", found, tmp_path)
-    draw_partitions(tmp_path)
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report on a study on two partitions."""
+    folder = tmp_path_factory.mktemp("digits")
+    found = answer_with({}, {})
+    write_comparison("digits", found, folder)
+    draw_partitions(folder)
     own = {name: study.results.decision for name, study in found.points.studies.items()}
-    write_partition_report(tmp_path, own, title="Digits")
-    return open_page(tmp_path / "report.html")
+    write_partition_report(folder, own, title="Digits")
+    return folder / "report.html"
+
+
+@pytest.fixture
+def fields(open_page: OpenPage, report: Path) -> Page:
+    """The page of this study."""
+    return open_page(report)
 
 
 def line(page: Page, start: str) -> str:
@@ -59,26 +68,24 @@ def least(found: PartitionAnswer, aim: Aim) -> str:
     return f"{place.devices} GPU{'s' if place.devices > 1 else ''} on {place.partition}"
 
 
-@pytest.mark.parametrize("prices", [{}, {"h200": 1.0}, {"a100": 3.0}, {"a100": 0.0}])
-def test_a_price_of_the_reader_gives_the_cheapest_point(fields: Page, prices: dict[str, float]) -> None:
-    for partition, price in prices.items():
-        fields.locator(f'[name="price.{partition}"]').fill(str(price))
-    found = answer_with(CASES[CASE], prices, {})
-
-    assert line(fields, "The lowest cost: ").startswith(f"The lowest cost: {least(found, 'cost')}, ")
-
-
-@pytest.mark.parametrize("waits", [{}, {"h200": 60.0}, {"h200": 60.0, "a100": 90.0}])
-def test_a_wait_of_the_reader_gives_the_earliest_end(fields: Page, waits: dict[str, float]) -> None:
-    for partition, minutes in waits.items():
-        fields.locator(f'[name="wait.{partition}"]').fill(str(minutes))
-    found = answer_with(CASES[CASE], {}, waits)
-
-    assert line(fields, "The earliest end: ").startswith(f"The earliest end: {least(found, 'soonest')}, ")
+def test_prices_and_waits_of_the_reader_give_the_points_of_the_package(fields: Page) -> None:
+    for prices, waits in (
+        ({}, {}),
+        ({"h200": 1.0}, {"h200": 60.0}),
+        ({"a100": 3.0, "h200": 4.5}, {"h200": 60.0, "a100": 90.0}),
+        ({"a100": 0.0}, {}),
+    ):
+        for name, values in (("price", prices), ("wait", waits)):
+            for partition, value in values.items():
+                fields.locator(f'[name="{name}.{partition}"]').fill(str(value))
+        found = answer_with(prices, waits)
+        for start, aim in AIMS.items():
+            assert line(fields, start).startswith(f"{start}{least(found, aim)}, "), (prices, waits)
+        fields.get_by_role("button", name="Reset").click()
 
 
 def test_measured_ends_are_compared_as_on_the_card(fields: Page) -> None:
-    found = answer_with(CASES[CASE], {}, {}).aims["soonest"]
+    found = answer_with({}, {}).aims["soonest"]
     open_ones = [
         f"{rival.place.devices} GPUs on {rival.place.partition}"
         for rival in found.rivals
