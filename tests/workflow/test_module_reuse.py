@@ -6,9 +6,12 @@ import html
 import json
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from tests.workflow.conftest import SITE, SNAKEFILE, TINY, Workplace
+from tests.workflow.test_compared_partitions import TINY as ON_PARTITIONS
+from tests.workflow.test_compared_partitions import TINY_SITE
 
 PARENT = f"""
 configfile: "parent.yaml"
@@ -25,26 +28,41 @@ rule mine:
 """
 
 
+def write_parent(folder: Path, study: str, site: str) -> None:
+    """Write a workflow that has Scalewise as a module, with a study."""
+    indented = "".join(f"  {line}\n" for line in study.splitlines())
+    (folder / "parent.yaml").write_text(f"scaling:\n  site: site.yaml\n{indented}")
+    (folder / "site.yaml").write_text(site)
+    (folder / "Snakefile").write_text(PARENT)
+
+
 @pytest.mark.contract
 def test_another_workflow_runs_a_study_to_its_report(workplace: Workplace) -> None:
-    indented = "".join(f"  {line}\n" for line in TINY.splitlines())
-    (workplace.folder / "parent.yaml").write_text(f"scaling:\n  site: site.yaml\n{indented}")
-    (workplace.folder / "site.yaml").write_text(f"{SITE}python: {workplace.python}\n")
-    (workplace.folder / "Snakefile").write_text(PARENT)
+    common, _, weak = TINY.partition("experiments:\n")
+    study = f"{common}experiments:\n{weak[weak.index('  weak:') :]}"
+    write_parent(workplace.folder, study, f"{SITE}python: {workplace.python}\n")
     plan = workplace.run(["snakemake", "-n", "--cores", "1"])
     assert plan.code == 0, plan.text
     assert "scaling_train" in plan.text
     # what the profiles ask for, so that the terminal shows the study
     done = workplace.run(["snakemake", "--cores", "2", "--show-failed-logs"])
     assert done.code == 0, done.text
-    assert "3 of 3 runs done" in done.text
+    assert "1 of 1 runs done" in done.text
     assert "Building DAG of jobs" not in done.text
     results = workplace.folder / "results"
-    decisions = json.loads((results / "decision.json").read_text(encoding="utf-8"))
-    assert [each["experiment"] for each in decisions] == ["strong", "weak"]
+    (decision,) = json.loads((results / "decision.json").read_text(encoding="utf-8"))
+    assert decision["experiment"] == "weak"
     page = html.unescape((results / "report.html").read_text(encoding="utf-8"))
-    assert all(each["card"]["verdict"] in page for each in decisions)
-    assert len(list(results.glob("*/runs/*/summary.json"))) == 3
+    assert decision["card"]["verdict"] in page
+    assert len(list(results.glob("*/runs/*/summary.json"))) == 1
+
+
+def test_a_module_plans_the_runs_of_each_partition(workplace: Workplace) -> None:
+    write_parent(workplace.folder, ON_PARTITIONS, TINY_SITE)
+    plan = workplace.run(["snakemake", "-n", "--cores", "1"])
+    assert plan.code == 0, plan.text
+    assert "digits@one" in plan.text
+    assert "digits@other" in plan.text
 
 
 def test_a_module_from_a_git_address_is_refused_with_the_fix(workplace: Workplace) -> None:
