@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pandas as pd
 from tests.unit.analysis.planted_tables import ALONE, decision_on, make_runs, results, spread
 
 from scalewise.analysis.experiment_results import ExperimentResults
+from scalewise.analysis.proposal.figures import draw_linear
 from scalewise.analysis.proposal.folder import write_proposal
 from scalewise.analysis.proposal.proposal_spec import ProposalSpec
 from scalewise.analysis.scaling import known_columns, scaling_table
 from scalewise.plan.catalog.centres import read_centre
 from scalewise.plan.config.centre import Proposal, Requirement
-from scalewise.plan.config.experiment import AnyExperiment, DecisionRule, Experiment
+from scalewise.plan.config.experiment import DecisionRule, Experiment
 
 RATES = {4: 400.0, 8: 740.0, 16: 1270.0, 32: 1800.0}
 """Samples per second by GPUs: doublings by 1.85, 1.72 and 1.42."""
@@ -76,14 +78,31 @@ def spec_of(centre: str = "generic", requirement: dict[str, Any] | None = None, 
     return ProposalSpec(centre=read, proposal=proposal, requirement=required, **of_experiment)
 
 
+_drawn: dict[tuple[Any, ...], dict[str, bytes]] = {}
+
+
+def _draw_once(points: pd.DataFrame, folder: Path, *how: Any, **more: Any) -> None:
+    """Draw the figures of these points; write the files of the first time if they were drawn before."""
+    key = (points.to_json(), *how, *more.values())
+    if key not in _drawn:
+        draw_linear(points, folder, *how, **more)
+        _drawn[key] = {path.name: path.read_bytes() for path in folder.iterdir()}
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in _drawn[key].items():
+        (folder / name).write_bytes(content)
+
+
 def write(
     folder: Path,
     spec: ProposalSpec | None = None,
     made: ExperimentResults | None = None,
-    of: AnyExperiment | None = None,
+    *,
+    job_script: bool = True,
 ) -> Path:
-    """Write the proposal of the study next to its job script; return the folder."""
-    (folder / "proposal").mkdir(exist_ok=True)
-    (folder / "proposal/job.sh").write_text("#!/bin/bash\n", encoding="utf-8")
-    write_proposal(made or planted_results(folder), of or experiment(), spec or spec_of())
+    """Write the proposal of the study next to its job script, with figures that are drawn once."""
+    (folder / "proposal").mkdir(parents=True, exist_ok=True)
+    if job_script:
+        (folder / "proposal/job.sh").write_text("#!/bin/bash\n", encoding="utf-8")
+    with patch("scalewise.analysis.proposal.folder.draw_linear", _draw_once):
+        write_proposal(made or planted_results(folder), experiment(), spec or spec_of())
     return folder / "proposal"

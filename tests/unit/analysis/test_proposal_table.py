@@ -10,15 +10,13 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tests.unit.analysis.planted_proposal import experiment, planted_results, planted_runs, spec_of
-from tests.unit.analysis.planted_proposal import write as proposal_of
+from tests.unit.analysis.planted_proposal import planted_results, planted_runs, spec_of, write
 from tests.unit.analysis.planted_tables import ALONE, decision_on, make_runs, results, spread
 from tests.unit.analysis.reference import welch_bounds
 
-from scalewise.analysis.decision.decision import Decision
 from scalewise.analysis.proposal.answer_job import time_limit
-from scalewise.analysis.proposal.folder import write_proposal
 from scalewise.analysis.proposal.markup import latex_text
+from scalewise.analysis.proposal.table import time_unit
 from scalewise.analysis.proposal.totals import Totals, find_totals
 from scalewise.analysis.requirement import find_doublings, requirement_sentences, unmet
 from scalewise.analysis.scaling import scaling_table
@@ -29,8 +27,7 @@ pytestmark = pytest.mark.slow
 RATES = {1: 100.0, 2: 190.0, 4: 300.0, 8: 400.0}
 
 
-@pytest.fixture
-def runs() -> pd.DataFrame:
+def planted_series() -> pd.DataFrame:
     """Two series of four points; 8 devices of the second have no result."""
     points: dict[tuple[str, int], list[float | str]] = {
         (series, n): list(spread(r)) for series in ("view_off", "view_on") for n, r in RATES.items()
@@ -42,25 +39,24 @@ def runs() -> pd.DataFrame:
     return runs
 
 
-@pytest.fixture
-def scaling(runs: pd.DataFrame) -> pd.DataFrame:
-    return scaling_table(runs, "strong")
+def write_table(runs: pd.DataFrame, folder: Path, **changed: Any) -> Path:
+    """Write the proposal of runs; ``changed`` are parts of their decision."""
+    decision = replace(decision_on(runs, name="digits_strong"), **changed)
+    made = results(
+        scaling_table(runs, "strong"), folder=folder, name="digits_strong", decision=decision.as_dict()
+    )
+    return write(folder, made=made)
 
 
-@pytest.fixture
-def decision(runs: pd.DataFrame) -> Decision:
-    return decision_on(runs, name="digits_strong")
+def written_text(runs: pd.DataFrame, folder: Path, centre: str = "generic") -> str:
+    """Return the text of the proposal of the study on nodes with these runs."""
+    written = write(folder, spec_of(centre), planted_results(folder, runs))
+    return (written / "proposal.md").read_text(encoding="utf-8")
 
 
-def write_table(scaling: pd.DataFrame, decision: Decision, folder: Path) -> None:
-    made = results(scaling, folder=folder, name=decision.experiment, decision=decision.as_dict())
-    write_proposal(made, experiment(), spec_of())
-
-
-@pytest.fixture
-def written(scaling: pd.DataFrame, decision: Decision, tmp_path: Path) -> Path:
-    write_table(scaling, decision, tmp_path)
-    return tmp_path / "proposal"
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_table(planted_series(), tmp_path_factory.mktemp("series"))
 
 
 def test_a_program_reads_every_point_unrounded_with_its_bounds(written: Path) -> None:
@@ -89,23 +85,13 @@ def test_a_page_shows_time_speedup_efficiency_and_device_hours_with_intervals(wr
         f"| **3.00** [{low:.2f} to {high:.2f}] | **0.75** [{low / 4:.2f} to {high / 4:.2f}] | **2.36** |"
     ) in text
     assert "| 1 | 1 | 3 | 102 [99.5 to 105] | 100 [97.5 to 103] | 1.00 | 1.00 | 1.70 |" in text
-
-
-def test_the_method_names_the_clock_and_the_baselines_absolute_figure(written: Path) -> None:
-    text = (written / "proposal.md").read_text(encoding="utf-8")
-    method = next(line for line in text.splitlines() if line.startswith("Each row"))
-    assert "geometric mean of n runs" in method
-    assert "95 % intervals by Student's t on logarithms" in method
-    assert (
-        "Speedup and efficiency compare the throughput of training steps, relative to 1 "
-        "device, 100 samples/s." in method
-    )
+    compared = "compare the throughput of training steps, relative to 1 device, 100 samples/s."
+    method = "95 % intervals by Student's t on logarithms; one run has no interval."
+    assert f"{method} Speedup and efficiency {compared}" in text
 
 
 def test_a_requirement_by_total_time_makes_all_speedups_those_of_total_times(tmp_path: Path) -> None:
-    runs = planted_runs()
-    spec = spec_of("csc-roihu")
-    folder = proposal_of(tmp_path, spec, planted_results(tmp_path, runs))
+    folder = write(tmp_path, spec_of("csc-roihu"))
     text = (folder / "proposal.md").read_text(encoding="utf-8")
     # the start-up of 20 s does not scale
     speedup = (20 + 600_000 / 400) / (20 + 600_000 / 1270)
@@ -127,36 +113,23 @@ def test_a_start_up_has_figures_that_agree_and_stands_first_if_it_dominates(
     tmp_path: Path, seconds: float, of: str
 ) -> None:
     runs = planted_runs(preparation_seconds=seconds, imports_seconds=0.0, first_step_seconds=0.0)
-    runs["train_seconds"] = 20.0
-    folder = proposal_of(tmp_path, spec_of("csc-roihu"), planted_results(tmp_path, runs))
-    text = (folder / "proposal.md").read_text(encoding="utf-8")
+    text = written_text(runs.assign(train_seconds=20.0), tmp_path, "csc-roihu")
     found = re.search(r"at most (\S+) % of a run: (\S+) of (\S+) \w+ on", text)
     assert found
-    share, begun, wall = found.groups()
-    assert float(begun) / float(wall) == pytest.approx(float(share) / 100, rel=0.02)
-    verdict = text.index("1 to 2 nodes")
+    share, begun, wall = map(float, found.groups())
+    assert begun / wall == pytest.approx(share / 100, rel=0.02)
     hidden = text.find("so total times hide how the training scales. Make the runs longer.")
-    assert 0 < hidden < verdict if of else hidden < 0
+    assert 0 < hidden < text.index("1 to 2 nodes") if of else hidden < 0
 
 
-def test_small_memory_has_a_readable_unit(tmp_path: Path) -> None:
-    runs = planted_runs(peak_memory_bytes=31e6)
-    folder = proposal_of(tmp_path, spec_of(), planted_results(tmp_path, runs))
+def test_the_text_shows_the_decided_series_and_the_table_all(tmp_path: Path) -> None:
+    folder = write_table(planted_series(), tmp_path, series="view_on", devices=2)
     text = (folder / "proposal.md").read_text(encoding="utf-8")
-    assert "| memory a GPU (MB) |" in text
-    assert "| 31.0 |" in text
-
-
-def test_the_text_shows_the_decided_series_and_the_table_all(
-    scaling: pd.DataFrame, decision: Decision, tmp_path: Path
-) -> None:
-    write_table(scaling, replace(decision, series="view_on", devices=2), tmp_path)
-    text = (tmp_path / "proposal/proposal.md").read_text(encoding="utf-8")
     assert "*Scaling: digits_strong, view_on. The recommended row is in bold.*" in text
     assert "| **2** |" in text
     assert "| 8 | – | 0 | – | – | – | – | – |" in text, "what has no result is not left out"
     assert "view_off" not in text
-    assert pd.read_csv(tmp_path / "proposal/table.csv")["series"].unique().tolist() == ["view_on", "view_off"]
+    assert pd.read_csv(folder / "table.csv")["series"].unique().tolist() == ["view_on", "view_off"]
 
 
 def test_latex_is_balanced_and_escaped(written: Path) -> None:
@@ -193,36 +166,20 @@ def test_what_latex_would_read_as_a_command_is_made_plain(text: str, escaped: st
     assert latex_text(text) == escaped
 
 
-@pytest.mark.parametrize(("seconds", "unit", "shown"), [(59.0, "s", "59.0"), (36_000.0, "h", "10.0")])
-def test_times_are_read_in_the_unit_that_fits_them(
-    tmp_path: Path, seconds: float, unit: str, shown: str
-) -> None:
-    runs = make_runs({(ALONE, 1): [100.0], (ALONE, 2): [190.0]}, wall_seconds=seconds)
-    scaling = scaling_table(runs, "strong")
-    write_table(scaling, decision_on(runs), tmp_path)
-    text = (tmp_path / "proposal/proposal.md").read_text(encoding="utf-8")
-    assert f"total time ({unit})" in text
-    assert f"| {shown} |" in text
-    assert "one run has no interval" in text
+@pytest.mark.parametrize(
+    ("seconds", "unit"), [(599.0, "s"), (600.0, "min"), (35_999.0, "min"), (36_000.0, "h"), (math.nan, "s")]
+)
+def test_times_are_read_in_the_unit_that_fits_them(seconds: float, unit: str) -> None:
+    assert time_unit(seconds)[0] == unit
 
 
-def test_published_walls_are_told_as_walls(tmp_path: Path) -> None:
+def test_published_walls_are_compared_as_walls(tmp_path: Path) -> None:
     runs = pd.DataFrame({"devices": [1, 2, 4], "wall_seconds": [151.0, 111.0, 96.0]})
     runs = runs.assign(experiment="palmetto", series=ALONE, outcome="completed")
-    scaling = scaling_table(runs, "strong")
-    write_table(scaling, decision_on(runs, name="palmetto"), tmp_path)
-    text = (tmp_path / "proposal/proposal.md").read_text(encoding="utf-8")
+    text = (write_table(runs, tmp_path) / "proposal.md").read_text(encoding="utf-8")
     assert "compare total times of whole runs, relative to 1 device, 151 s." in text
     assert "| 2 | – | 1 | 111 | – | 1.36 | 0.68 | 0.0617 |" in text
     assert "warm-up" not in text
-
-
-def test_a_study_without_a_result_still_has_its_table(tmp_path: Path) -> None:
-    runs = make_runs({(ALONE, 1): ["failed"], (ALONE, 2): ["failed"]})
-    scaling = scaling_table(runs, "strong")
-    write_table(scaling, decision_on(runs), tmp_path)
-    text = (tmp_path / "proposal/proposal.md").read_text("utf-8")
-    assert "There is no baseline, and so no speedup." in text
 
 
 # --- the requirement on each doubling, and the total of the trainings -----------------------------------
@@ -267,36 +224,27 @@ def test_single_runs_have_the_assumed_scatter_and_say_so(tmp_path: Path) -> None
     assert ", single runs)" in first.sentence("GPU")
 
 
-def test_total_times_are_compared_where_the_centre_wants_them(tmp_path: Path) -> None:
-    found = find_doublings(planted_results(tmp_path), Requirement(efficiency=0.75, by="total_time"))
+def test_total_times_are_compared_where_the_centre_wants_them_and_the_work_is_fixed(tmp_path: Path) -> None:
+    made, required = planted_results(tmp_path), Requirement(efficiency=0.75, by="total_time")
+    found = find_doublings(made, required)
     assert {each.by for each in found} == {"total time"}
     last = found[-1].ratio
     assert last is not None
     # the start-up of 20 s does not scale
     assert last.estimate == pytest.approx((20 + 600_000 / 1270) / (20 + 600_000 / 1800), rel=1e-3)
+    assert {each.by for each in find_doublings(made, required, is_fixed_work=False)} == {"throughput"}
 
 
 def test_throughput_takes_the_place_of_unknown_total_times_and_it_is_said(tmp_path: Path) -> None:
-    runs = planted_runs(wall_seconds=float("nan"), device_hours=float("nan"))
-    spec = spec_of("csc-roihu")
-    folder = proposal_of(tmp_path, spec, planted_results(tmp_path, runs))
-    text = (folder / "proposal.md").read_text(encoding="utf-8")
+    runs = planted_runs(wall_seconds=float("nan"), device_hours=float("nan"), peak_memory_bytes=31e6)
+    text = written_text(runs, tmp_path, "csc-roihu")
     assert "Total times and device-hours are unknown: no run is a whole one." in text
-    assert (
-        "Compared is the throughput, with 95 % intervals, because total times of equal work are unknown."
-        in text
-    )
-    checklist = (folder / "checklist.md").read_text(encoding="utf-8")
+    assert "with 95 % intervals, because total times of equal work are unknown." in text
+    checklist = (tmp_path / "proposal/checklist.md").read_text(encoding="utf-8")
     assert 'section "Parallel efficiency": verdict on each doubling. 1 to 2 nodes: 1.85x' in checklist
-    assert (
-        "- [ ] missing: Total times of equal work are unknown. Measure whole runs of one length." in checklist
-    )
-
-
-def test_times_of_runs_that_may_do_more_work_on_more_devices_are_not_compared(tmp_path: Path) -> None:
-    required = Requirement(efficiency=0.75, by="total_time")
-    found = find_doublings(planted_results(tmp_path), required, is_fixed_work=False)
-    assert {each.by for each in found} == {"throughput"}
+    assert "- [ ] missing: Total times of equal work are unknown. Measure whole runs of one" in checklist
+    assert "| memory a GPU (MB) |" in text
+    assert "| 31.0 |" in text
 
 
 def test_doublings_of_devices_need_no_second_node(tmp_path: Path) -> None:
