@@ -16,53 +16,29 @@ BOUNDS = ("", "_low", "_high")
 
 def point(devices: int, series: str = "all runs", n: int = 3, **values: Any) -> dict[str, Any]:
     """A row of scaling.csv; a triple is a value with its bounds."""
-    row: dict[str, Any] = {
-        "series": series,
-        "devices": devices,
-        "n": n,
-        "baseline_devices": 1,
-        "speedup_n": float(n) if devices > 1 else None,
-    }
+    ratio_n = float(n) if devices > 1 else None
+    row = {"series": series, "devices": devices, "n": n, "baseline_devices": 1, "speedup_n": ratio_n}
     for name, value in values.items():
-        row |= (
-            zip((f"{name}{bound}" for bound in BOUNDS), value, strict=True)
-            if isinstance(value, tuple)
-            else {name: value}
-        )
+        triple = value if isinstance(value, tuple) else (value,)
+        row |= dict(zip([f"{name}{end}" for end in BOUNDS], triple, strict=False))
     return row
 
 
 BASE = point(
-    1,
-    speedup=(1.0, 1.0, 1.0),
-    parallel_efficiency=(1.0, 1.0, 1.0),
-    throughput_samples_per_second=(1000.0, 990.0, 1010.0),
-    final_accuracy=(0.98, 0.97, 0.99),
-    peak_memory_bytes=(700e6, 690e6, 710e6),
-    step_seconds=0.1,
-    compute_seconds=0.1,
-    communication_seconds=0.0,
-)
+    1, speedup=(1.0, 1.0, 1.0), parallel_efficiency=(1.0, 1.0, 1.0),
+    throughput_samples_per_second=(1000.0, 990.0, 1010.0), final_accuracy=(0.98, 0.97, 0.99),
+    peak_memory_bytes=(700e6, 690e6, 710e6), step_seconds=0.1, compute_seconds=0.1, communication_seconds=0.0,
+)  # fmt: skip
 TWO = point(
-    2,
-    speedup=(1.71, 1.6, 1.8),
-    parallel_efficiency=(0.855, 0.8, 0.9),
-    throughput_samples_per_second=(1710.0, 1600.0, 1800.0),
-    final_accuracy=(0.975, 0.97, 0.98),
-    peak_memory_bytes=(500e6, 490e6, 510e6),
-    step_seconds=0.06,
-    compute_seconds=0.05,
-    communication_seconds=0.0054,
-    loader_seconds=0.0012,
-)
+    2, speedup=(1.71, 1.6, 1.8), parallel_efficiency=(0.855, 0.8, 0.9),
+    throughput_samples_per_second=(1710.0, 1600.0, 1800.0), final_accuracy=(0.975, 0.97, 0.98),
+    peak_memory_bytes=(500e6, 490e6, 510e6), step_seconds=0.06, compute_seconds=0.05,
+    communication_seconds=0.0054, loader_seconds=0.0012,
+)  # fmt: skip
 FOUR = point(
-    4,
-    speedup=(2.4, 2.2, 2.6),
-    parallel_efficiency=(0.6, 0.55, 0.65),
-    throughput_samples_per_second=(2400.0, 2200.0, 2600.0),
-    step_seconds=0.04,
-    communication_seconds=0.01,
-)
+    4, speedup=(2.4, 2.2, 2.6), parallel_efficiency=(0.6, 0.55, 0.65),
+    throughput_samples_per_second=(2400.0, 2200.0, 2600.0), step_seconds=0.04, communication_seconds=0.01,
+)  # fmt: skip
 
 
 def said(*rows: dict[str, Any], **fields: Any) -> dict[str, str]:
@@ -119,22 +95,18 @@ def test_a_prediction_is_compared_with_the_step_and_told_for_counts_without_one(
     predicted = pd.DataFrame(rows, columns=["devices", "step_seconds"]).assign(
         series=ALONE, parallel_efficiency=0.5, parallel_efficiency_low=0.4, parallel_efficiency_high=0.6
     )
+    clauses = ("0.90x the measured one (54.0 ms and 60.0 ms)", "0.50 (0.40 to 0.60)")
 
     def told(two: dict[str, Any], table: pd.DataFrame) -> list[bool]:
         words = said(BASE, two, prediction=table)["prediction"]
-        return [
-            each in words for each in ("0.90x the measured one (54.0 ms and 60.0 ms)", "0.50 (0.40 to 0.60)")
-        ]
+        return [clause in words for clause in clauses]
 
     assert told(TWO, predicted) == [True, True]
     assert told(TWO, predicted[:2]) == [True, False]
     unknown = predicted.assign(step_seconds=predicted["step_seconds"].where(predicted["devices"] != 2))
-    for two, table in (
-        (TWO | {"step_seconds": None}, predicted),
-        (TWO | {"n": 0}, predicted),
-        (TWO, unknown),
-    ):
-        assert told(two, table) == [False, True]
+    for two in (TWO | {"step_seconds": None}, TWO | {"n": 0}):
+        assert told(two, predicted) == [False, True]
+    assert told(TWO, unknown) == [False, True]
 
 
 def test_losses_are_compared_after_the_last_epoch_that_all_runs_have() -> None:
@@ -162,11 +134,12 @@ def test_losses_are_of_completed_runs_under_the_conditions_of_the_series() -> No
     assert "0.570 on 1 device of a (n = 3) and 0.570 on 2 (n = 3)" in loss
 
 
-@pytest.mark.parametrize("known", [{"loader_seconds": 0.01}, {"loader_seconds": None}])
-def test_a_step_whose_exchange_nobody_counted_is_not_called_compute(known: dict[str, Any]) -> None:
-    found = said(BASE, TWO | {"communication_seconds": None, "compute_seconds": None} | known)
-    assert "comput" not in found["step"]
-    assert "How much of it is communication is not known." in found["step"]
+@pytest.mark.parametrize("loader", [0.01, None])
+def test_a_step_whose_exchange_is_unknown_is_not_called_compute(loader: float | None) -> None:
+    unknown = {"communication_seconds": None, "compute_seconds": None, "loader_seconds": loader}
+    found = said(BASE, TWO | unknown)["step"]
+    assert "comput" not in found
+    assert "How much of it is communication is not known." in found
 
 
 @pytest.mark.parametrize("column", [*FOUR, "all"])
@@ -199,9 +172,8 @@ def test_a_figure_of_which_nothing_is_known_says_so() -> None:
     ],
 )
 def test_lost_accuracy_is_the_difference_of_the_means(before: float, after: float, clause: str) -> None:
-    def exactly(value: float) -> tuple[float, float, float]:
-        return value, value - 1e-6, value + 1e-6
-
-    base, two = BASE | point(1, final_accuracy=exactly(before)), TWO | point(2, final_accuracy=exactly(after))
-    gain = said(base, two)["speedup"]
-    assert gain.endswith(f"(1.60 to 1.80, n = 3){clause}.")
+    base, two = (
+        row | point(row["devices"], final_accuracy=(value, value - 1e-6, value + 1e-6))
+        for row, value in ((BASE, before), (TWO, after))
+    )
+    assert said(base, two)["speedup"].endswith(f"(1.60 to 1.80, n = 3){clause}.")
