@@ -12,14 +12,12 @@ from typing import Any
 import pandas as pd
 import pytest
 from tests.planted_records import experiment, write_run
-from tests.unit.analysis.report_page import cells
+from tests.unit.analysis.planted_tables import at
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.bottlenecks.resumption import resumed_text, resumption_notes
-from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.experiment_tables import compute
-from scalewise.analysis.report.drawing import draw
-from scalewise.analysis.report.page import write_report
+from scalewise.analysis.report import data_tables
 from scalewise.analysis.scaling import scaling_table
 from scalewise.analysis.tables import RUN_COLUMNS, Tables, collect
 from scalewise.plan.config.experiment import Experiment
@@ -31,23 +29,22 @@ def with_target(**changed: Any) -> Experiment:
     return experiment(**{"repeats": 2, "target": {"accuracy": 0.9}} | changed)
 
 
-def test_a_run_of_earlier_settings_is_not_pooled_with_the_others(tmp_path: Path) -> None:
-    write_run(tmp_path, "d2.r1")
-    changed = with_target(devices=[2], repeats=1, learning_rate=0.5)
-    (row,) = collect("study", changed, tmp_path).runs.to_dict("records")
-    assert row["outcome"] == "out of date"
-    assert pd.isna(row["throughput_samples_per_second"])
-
-
-def test_a_completed_run_brings_its_figures(tmp_path: Path) -> None:
-    write_run(tmp_path, "d2.r1", rate=1234.5)
-    runs = collect("study", with_target(devices=[2], repeats=1), tmp_path).runs
+def test_a_completed_run_brings_its_figures_and_what_the_monitor_saw(tmp_path: Path) -> None:
+    seen: dict[str, Any] = {
+        "mean_utilization": 0.4, "lowest_utilization": 0.3, "energy_joules": 512.0, "throttled": True,
+        "communication_fraction": 0.5, "loader": "workers", "monitor_note": "rank 1: hot",
+    }  # fmt: skip
+    write_run(tmp_path, "d2.r1", rate=1234.5, **seen)
+    write_run(tmp_path, "d2.r2")
+    runs = collect("study", with_target(devices=[2]), tmp_path).runs
     assert list(runs.columns) == RUN_COLUMNS
-    (row,) = runs.to_dict("records")
+    row, unwatched = runs.to_dict("records")
     assert (row["experiment"], row["run"], row["series"]) == ("study", "d2.r1", "all runs")
     assert (row["devices"], row["nodes"], row["devices_per_node"], row["repeat"]) == (2, 1, 2, 1)
     assert (row["batch_size_per_device"], row["global_batch_size"]) == (128, 256)
-    assert (row["outcome"], row["reason"]) == ("completed", "")
+    assert (unwatched["outcome"], unwatched["reason"]) == ("completed", "")
+    assert row["outcome"] == "disturbed"
+    assert "lowered clocks" in row["reason"]
     assert row["throughput_samples_per_second"] == 1234.5
     assert row["train_seconds"] == 1 + 2 + 3
     assert (row["final_accuracy"], row["best_accuracy"]) == (0.98, 0.98)
@@ -56,68 +53,22 @@ def test_a_completed_run_brings_its_figures(tmp_path: Path) -> None:
     assert row["device_hours"] == pytest.approx(90 * 2 / 3600)
     assert (row["imports_seconds"], row["model_seconds"]) == (2.0, 1.25)
     assert (row["device_name"], row["hosts"], row["commit"]) == ("CPU process", "node1", "abc123")
-
-
-def test_what_the_monitor_saw_is_beside_the_figures_of_the_run(tmp_path: Path) -> None:
-    write_run(
-        tmp_path,
-        "d2.r1",
-        mean_utilization=0.4,
-        lowest_utilization=0.3,
-        energy_joules=512.0,
-        throttled=True,
-        communication_fraction=0.5,
-        loader="workers",
-        monitor_note="rank 1: hot",
-    )
-    write_run(tmp_path, "d2.r2")
-    watched, unwatched = collect("study", with_target(devices=[2]), tmp_path).runs.to_dict("records")
-    assert (watched["mean_utilization"], watched["lowest_utilization"]) == (0.4, 0.3)
-    assert (watched["energy_joules"], watched["samples_per_joule"]) == (512.0, 256 / 512)
-    assert (watched["throttled"], watched["communication_fraction"]) == (True, 0.5)
-    assert (watched["loader"], watched["monitor_note"]) == ("workers", "rank 1: hot")
+    assert {column: row[column] for column in seen} == seen
+    assert row["samples_per_joule"] == 256 / 512
     for column in ("mean_utilization", "energy_joules", "samples_per_joule", "throttled"):
         assert pd.isna(unwatched[column]), column
 
 
-def test_devices_that_waited_are_said_beside_the_decision(tmp_path: Path) -> None:
-    for devices in (1, 2):
-        for repeat in (1, 2):
-            write_run(tmp_path / "runs", f"d{devices}.r{repeat}", mean_utilization=0.3, loader="workers")
-    compute(AnalysisSpec("study", with_target()), tmp_path / "runs", tmp_path)
-    cautions = json.loads((tmp_path / "decision.json").read_text(encoding="utf-8"))["cautions"]
-    assert any(
-        "70 % on 1 device" in caution and "pieces of work are too short" in caution for caution in cautions
-    )
-
-
-@pytest.mark.parametrize(
-    ("accuracies", "seconds", "epoch"),
-    [
-        ((0.5, 0.89, 0.95), 1 + 2 + 3, 3),
-        ((0.9, 0.8, 0.95), 1, 1),  # the first epoch that reaches it counts
-        ((0.5, 0.95, 0.95), 1 + 2, 2),
-        ((0.5, 0.6, 0.7), None, None),
-    ],
-)
-def test_time_to_accuracy_is_training_time_until_the_first_epoch_that_reaches_it(
-    tmp_path: Path,
-    accuracies: tuple[float, ...],
-    seconds: float | None,
-    epoch: int | None,
-) -> None:
-    write_run(tmp_path, "d1.r1", accuracies=accuracies)
-    spec = with_target(devices=[1], repeats=1)
-    assert (
-        collect("study", experiment(devices=[1], repeats=1), tmp_path).runs["epochs_to_accuracy"].isna().all()
-    )
-    (row,) = collect("study", spec, tmp_path).runs.to_dict("records")
-    if seconds is None:
-        assert pd.isna(row["time_to_accuracy_seconds"])
-        assert pd.isna(row["epochs_to_accuracy"])
-    else:
-        assert row["time_to_accuracy_seconds"] == seconds
-        assert row["epochs_to_accuracy"] == epoch
+def test_time_to_accuracy_is_training_time_until_the_first_epoch_that_reaches_it(tmp_path: Path) -> None:
+    curves = [(0.5, 0.89, 0.95), (0.9, 0.8, 0.95), (0.5, 0.95, 0.95), (0.5, 0.6, 0.7)]
+    for repeat, accuracies in enumerate(curves, start=1):
+        write_run(tmp_path, f"d1.r{repeat}", accuracies=accuracies)
+    runs = collect("study", with_target(devices=[1], repeats=4), tmp_path).runs
+    columns = ["time_to_accuracy_seconds", "epochs_to_accuracy"]
+    assert runs.loc[:2, columns].to_numpy().tolist() == [[1 + 2 + 3, 3], [1, 1], [1 + 2, 2]]
+    assert runs.loc[3, columns].isna().all()
+    without = collect("study", experiment(devices=[1], repeats=1), tmp_path).runs
+    assert without["epochs_to_accuracy"].isna().all()
 
 
 def test_every_planned_run_has_a_row_with_its_outcome_and_reason(tmp_path: Path) -> None:
@@ -127,14 +78,14 @@ def test_every_planned_run_has_a_row_with_its_outcome_and_reason(tmp_path: Path)
     write_run(tmp_path, "d2.r1", "failed")
     write_run(tmp_path, "d2.r2", "timed-out")
     tables = collect("study", with_target(repeats=3), tmp_path)
-    columns = ["outcome", "reason", "devices", "repeat"]
-    found = {row["run"]: [row[column] for column in columns] for row in tables.runs.to_dict("records")}
-    assert found["d1.r1"] == ["completed", "", 1, 1]
-    assert found["d1.r2"] == ["diverged", "why d1.r2 is diverged", 1, 2]
-    assert found["d1.r3"] == ["out-of-memory", "why d1.r3 is out-of-memory", 1, 3]
-    assert found["d2.r1"] == ["failed", "why d2.r1 failed", 2, 1]
-    assert found["d2.r2"] == ["timed-out", "why d2.r2 timed-out", 2, 2]
-    assert found["d2.r3"] == ["not run yet", "", 2, 3]
+    assert tables.runs[["run", "outcome", "reason", "devices", "repeat"]].to_numpy().tolist() == [
+        ["d1.r1", "completed", "", 1, 1],
+        ["d1.r2", "diverged", "why d1.r2 is diverged", 1, 2],
+        ["d1.r3", "out-of-memory", "why d1.r3 is out-of-memory", 1, 3],
+        ["d2.r1", "failed", "why d2.r1 failed", 2, 1],
+        ["d2.r2", "timed-out", "why d2.r2 timed-out", 2, 2],
+        ["d2.r3", "not run yet", "", 2, 3],
+    ]
     assert tables.epochs["run"].tolist() == ["d1.r1"] * 3 + ["d1.r2"]
     assert len(tables.origins) == 2
 
@@ -151,19 +102,19 @@ def test_folders_of_runs_that_are_no_longer_planned_are_left_alone(tmp_path: Pat
 
 
 def test_swept_options_are_columns_and_name_the_series(tmp_path: Path) -> None:
-    spec = with_target(devices=[1], repeats=1, sweep={"gradient_as_bucket_view": [False, True]})
+    spec = with_target(devices=[1, "2x2"], repeats=1, sweep={"gradient_as_bucket_view": [False, True]})
     write_run(tmp_path, "d1.bucket-view-on.r1", options={"gradient_as_bucket_view": True})
-    runs = collect("study", spec, tmp_path).runs
-    assert runs["series"].tolist() == ["bucket-view-off", "bucket-view-on"]
-    assert runs["gradient_as_bucket_view"].tolist() == [False, True]
-    assert runs["outcome"].tolist() == ["not run yet", "completed"]
+    runs = collect("study", spec, tmp_path).runs.set_index("run")
+    assert runs["series"].to_dict() == {
+        f"{point}.{series}.r1": series
+        for series in ("bucket-view-off", "bucket-view-on")
+        for point in ("d1", "d2x2")
+    }
+    assert runs["gradient_as_bucket_view"].tolist() == [False, False, True, True]
+    assert runs.index[runs["outcome"] == "completed"].tolist() == ["d1.bucket-view-on.r1"]
+    # a forced shape counts its devices before it has run
+    assert runs["devices"].tolist() == [1, 4, 1, 4]
     assert series_name(()) == "all runs"
-
-
-def test_a_forced_shape_counts_its_devices_before_it_has_run(tmp_path: Path) -> None:
-    runs = collect("study", with_target(devices=[1, "2x2"], repeats=1), tmp_path).runs
-    assert runs["devices"].tolist() == [1, 4]
-    assert runs["run"].tolist() == ["d1.r1", "d2x2.r1"]
 
 
 def _edit(name: str, change: Callable[[str], str]) -> Callable[[Path], None]:
@@ -263,33 +214,29 @@ def row_of(tables: Tables, run: str) -> dict[str, Any]:
     return {str(key): value for key, value in row.items()}
 
 
-def test_the_table_of_runs_says_how_often_a_run_was_started_and_what_it_did_twice(tmp_path: Path) -> None:
+def test_a_resumed_run_has_no_wall_time_and_memory_to_compare_but_keeps_its_throughput(
+    tmp_path: Path,
+) -> None:
     tables = study(tmp_path, {"d2.r1": TWICE, "d2.r2": RESTARTED})
-    columns = ("starts", "resumes", "lost_steps")
-    assert [row_of(tables, "d2.r1")[column] for column in columns] == [3, 2, 14]
-    assert [row_of(tables, "d2.r2")[column] for column in columns] == [2, 0, 7]
-    assert [row_of(tables, "d2.r3")[column] for column in columns] == [1, 0, 0]
-
-
-def test_a_run_that_was_resumed_has_no_wall_time_to_compare_but_keeps_its_throughput(tmp_path: Path) -> None:
-    tables = study(tmp_path, {"d2.r1": TWICE, "d2.r2": RESTARTED})
-    of_whole = ["wall_seconds", "device_hours"]
-    resumed = row_of(tables, "d2.r1")
+    resumed, restarted, undisturbed = (row_of(tables, f"d2.r{repeat}") for repeat in (1, 2, 3))
+    rows = (resumed, restarted, undisturbed)
+    assert [[row[key] for key in ("starts", "resumes", "lost_steps")] for row in rows] == [
+        [3, 2, 14],
+        [2, 0, 7],
+        [1, 0, 0],
+    ]
+    # the process that read the checkpoint had other memory
+    of_whole = ["wall_seconds", "device_hours", "peak_memory_bytes"]
     assert all(pd.isna(resumed[column]) for column in of_whole)
+    assert resumed["peak_memory_kind"] == "process peak RSS, evaluation included"
     assert resumed["throughput_samples_per_second"] == 2000.0
     assert resumed["final_accuracy"] == 0.98
     assert (resumed["energy_joules"], resumed["samples_per_joule"]) == (512, 0.5)
-    for run in ("d2.r2", "d2.r3"):
-        assert [row_of(tables, run)[column] for column in of_whole] == [90, 90 * 2 / 3600], run
-
-
-def test_the_memory_of_a_process_that_read_a_checkpoint_is_not_that_of_a_training(tmp_path: Path) -> None:
-    tables = study(tmp_path, {"d2.r1": TWICE, "d2.r2": RESTARTED})
-    assert row_of(tables, "d2.r1")["peak_memory_kind"] == "process peak RSS, evaluation included"
-    assert pd.isna(row_of(tables, "d2.r1")["peak_memory_bytes"])
-    assert row_of(tables, "d2.r2")["peak_memory_bytes"] > 0
+    for row in (restarted, undisturbed):
+        assert [row[column] for column in of_whole[:2]] == [90, 90 * 2 / 3600]
+        assert row["peak_memory_bytes"] > 0
     point = scaling_table(tables.runs, "strong", tables.conditions).set_index("devices").loc[2]
-    assert point["peak_memory_bytes"] == row_of(tables, "d2.r3")["peak_memory_bytes"]
+    assert point["peak_memory_bytes"] == undisturbed["peak_memory_bytes"]
 
 
 def test_walls_of_a_point_are_those_of_its_undisturbed_runs(tmp_path: Path) -> None:
@@ -298,9 +245,10 @@ def test_walls_of_a_point_are_those_of_its_undisturbed_runs(tmp_path: Path) -> N
     summary = tmp_path / "runs" / "d2.r1" / SUMMARY
     summary.write_text(summary.read_text().replace("00:01:30", "01:00:00"), encoding="utf-8")
     tables = collect("study", experiment(), tmp_path / "runs")
-    point = scaling_table(tables.runs, "strong", tables.conditions).set_index("devices").loc[2]
+    point = at(scaling_table(tables.runs, "strong", tables.conditions), 2)
     assert (point["wall_seconds"], point["wall_seconds_next"]) == (90, pytest.approx(90))
     assert (point["n"], point["wall_n"]) == (3, 2)
+    assert data_tables.WALL.cell(point).below.endswith("n = 2")
     assert point["speedup"] == pytest.approx(2)
 
 
@@ -328,9 +276,8 @@ def decided(folder: Path, spec: Experiment) -> dict[str, Any]:
 
 
 def test_a_deadline_is_not_judged_by_runs_that_were_all_cut_off(tmp_path: Path) -> None:
-    spec = experiment(decision={"deadline_minutes": 1})
     study(tmp_path, {f"d2.r{repeat}": ONCE for repeat in (1, 2, 3)})
-    decision = decided(tmp_path, spec)
+    decision = decided(tmp_path, experiment(decision={"deadline_minutes": 1}))
     assert decision["devices"] is None
     assert "1 device: up to 1.50 minutes" in decision["card"]["reason"]
     assert decision["card"]["reason"].endswith("; unknown for 2 devices.")
@@ -339,27 +286,19 @@ def test_a_deadline_is_not_judged_by_runs_that_were_all_cut_off(tmp_path: Path) 
     reason = decided(tmp_path, experiment(decision={"max_device_hours": 0.01}))["card"]["reason"]
     assert "1 device: 0.0250 device-hours" in reason
     assert reason.endswith("; unknown for 2 devices.")
-    spec = experiment(decision={"deadline_minutes": 2})
-    assert decided(tmp_path, spec)["devices"] == 1
+    assert decided(tmp_path, experiment(decision={"deadline_minutes": 2}))["devices"] == 1
 
 
-@pytest.mark.slow
-def test_the_report_says_which_runs_were_resumed_and_what_that_leaves_out(tmp_path: Path) -> None:
-    study(tmp_path / "study", {"d2.r1": TWICE, "d1.r3": ONCE})
-    (note,) = (line for line in decided(tmp_path / "study", experiment())["cautions"] if "checkpoint" in line)
-    assert (
-        "2 of 6 runs resumed from a checkpoint: d1.r3 (once, no step done again), d2.r1 (2 times, 14" in note
-    )
-    results = ExperimentResults.read(AnalysisSpec("study", experiment()), tmp_path / "study", title="Study")
-    draw(results)
-    page = tmp_path / "report.html"
-    write_report([results], page)
-    html = page.read_text(encoding="utf-8")
-    assert html.count(f"<p>{note}</p>") == 1
-    rows = cells(html, "Runs: 6 completed")
-    after = rows[next(index for index, row in enumerate(rows) if row.startswith("|d2.r1|")) + 1]
-    assert "Resumed 2 times, 14 steps done again." in after
-    assert sum("Resumed" in row for row in rows) == 2
+def test_answer_and_tables_name_the_runs_that_were_resumed(tmp_path: Path) -> None:
+    tables = study(tmp_path, {"d2.r1": TWICE, "d1.r3": ONCE})
+    (note,) = (line for line in decided(tmp_path, experiment())["cautions"] if "checkpoint" in line)
+    named = "d1.r3 (once, no step done again), d2.r1 (2 times, 14"
+    assert f"2 of 6 runs resumed from a checkpoint: {named}" in note
+    rows = data_tables.runs(tables.runs, with_accuracy=True).rows
+    assert {row.cells[0].value: row.remark for row in rows if "Resumed" in row.remark} == {
+        "d1.r3": "Resumed once, no step done again.",
+        "d2.r1": "Resumed 2 times, 14 steps done again.",
+    }
 
 
 def test_many_resumed_runs_are_counted_and_the_first_named() -> None:
