@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,15 +71,9 @@ def test_a_wait_is_from_the_time_at_which_a_job_could_start(job: str, waits: lis
     assert [record.wait_seconds for record in parse_records(RECORDED) if record.job == job] == waits
 
 
-@pytest.mark.parametrize("missing", ["Unknown", "None", "N/A", "0", ""])
-def test_a_time_that_is_not_recorded_is_unknown(missing: str) -> None:
-    (record,) = parse_records(f"1|gpu|1|n1|100|{missing}|{missing}|")
-
-    assert (record.eligible, record.started, record.wait_seconds) == (None, None, None)
-
-
-def test_a_start_before_the_job_could_start_is_no_wait() -> None:
-    (record,) = parse_records("1|gpu|1|n1|100|200|150|")
+@pytest.mark.parametrize("times", [*(f"{no}|{no}" for no in ("Unknown", "None", "N/A", "0", "")), "200|150"])
+def test_without_both_times_in_their_order_a_wait_is_unknown(times: str) -> None:
+    (record,) = parse_records(f"1|gpu|1|n1|100|{times}|")
 
     assert record.wait_seconds is None
 
@@ -87,6 +82,12 @@ def test_a_comment_with_separators_and_lines_is_read_as_it_is() -> None:
     records = parse_records("1|gpu|1|n1|1|1|1|see|ticket\nnext line | of it\n2|gpu|1|n1|1|1|1|\n")
 
     assert [(record.job, record.comment) for record in records] == [("1", "see|ticket"), ("2", "")]
+
+
+RUNS = pd.DataFrame(
+    {"run": ["d1.r1", "d1.r2", "d2.r1"], "series": "all runs", "devices": [1, 1, 2], "slurm_job_id": None}
+)
+JOBS = {"d1.r1": [RunJob("2", 0)], "d1.r2": [RunJob("3", 0)], "d2.r1": [RunJob("8", 1)]}
 
 
 def sacct(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
@@ -139,15 +140,14 @@ def test_the_reason_is_stated_if_sacct(
     assert reason in unknown_waits(waits)[0]
 
 
-RUNS = pd.DataFrame(
-    {"run": ["d1.r1", "d1.r2", "d2.r1"], "series": "all runs", "devices": [1, 1, 2], "slurm_job_id": None}
-)
-JOBS = {"d1.r1": [RunJob("2", 0)], "d1.r2": [RunJob("3", 0)], "d2.r1": [RunJob("8", 1)]}
+def waits_of(jobs: Mapping[str, list[RunJob]] = JOBS, records: str = RECORDED) -> pd.DataFrame:
+    return queue_waits_table(RUNS, jobs, Accounting(parse_records(records)))
 
 
 def test_waits_by_devices_and_by_run(tmp_path: Path) -> None:
     path = tmp_path / "queue_waits.csv"
-    queue_waits_table(RUNS, JOBS, Accounting(parse_records(RECORDED))).to_csv(path, index=False)
+    # Slurm gave the id 8 to an earlier job, too
+    waits_of(records="8|gpu|1|n1|10|10|99999|\n" + RECORDED).to_csv(path, index=False)
     waits = pd.read_csv(path)
 
     assert waits_by_devices(waits) == {1: QueueWait(2, 5, 2, 8), 2: QueueWait(2, 4, 0, 8)}
@@ -157,35 +157,14 @@ def test_waits_by_devices_and_by_run(tmp_path: Path) -> None:
     ]
 
 
-def test_an_id_that_slurm_used_before_has_the_records_of_the_last_job_only() -> None:
-    accounting = Accounting(parse_records("8|gpu|1|n1|10|10|99999|\n" + RECORDED))
-    waits = queue_waits_table(RUNS, JOBS, accounting)
-
-    assert list(waits.loc[waits["run"] == "d2.r1", "wait_seconds"]) == [8, 0]
-
-
 def test_jobs_that_accounting_does_not_list_or_that_have_not_started_have_a_reason() -> None:
-    jobs = {"d1.r1": [RunJob("77", 0)], "d1.r2": [RunJob("9", 0)], "d2.r1": []}
-    waits = queue_waits_table(RUNS, jobs, Accounting(parse_records(RECORDED)))
+    waits = waits_of({"d1.r1": [RunJob("77", 0)], "d1.r2": [RunJob("9", 0)], "d2.r1": []})
 
     assert list(waits["note"]) == [NO_RECORD, NOT_STARTED]
-    assert unknown_waits(waits) == [
-        "1 wait is unknown: Slurm's accounting has no record of the job.",
-        "1 wait is unknown: the job had not started.",
-    ]
-    assert waits_by_run(waits) == {}
-
-
-def test_a_run_of_several_jobs_has_a_wait_only_if_all_of_its_jobs_have() -> None:
-    jobs = JOBS | {"d2.r1": [RunJob("8", 0), RunJob("77", 1)]}
-    waits = queue_waits_table(RUNS, jobs, Accounting(parse_records(RECORDED)))
-
+    assert [line.startswith("1 wait is unknown: ") for line in unknown_waits(waits)] == [True, True]
+    # a run of several jobs has a wait only if all of its jobs have
+    waits = waits_of(JOBS | {"d2.r1": [RunJob("8", 0), RunJob("77", 1)]})
     assert waits_by_run(waits) == {"d1.r1": 8, "d1.r2": 2}
-
-
-def test_without_slurm_there_are_no_rows() -> None:
-    assert queue_waits_table(RUNS, JOBS, None).empty
-    assert wait_rows(queue_waits_table(RUNS, JOBS, None)) == []
 
 
 def test_the_jobs_of_a_run_are_those_of_its_present_training(tmp_path: Path) -> None:
@@ -207,12 +186,11 @@ def test_the_jobs_of_a_run_are_those_of_its_present_training(tmp_path: Path) -> 
 
 
 def test_the_reports_table_has_a_row_for_each_device_count_and_partition() -> None:
-    records = [
-        "2|short|1|n1|1795788000|1795788000|1795788120|",
-        "3|gpu|1|n1|1795788000|1795788000|1795788600|",
-        "8|gpu|1|n1|1795788000|1795788000|1795874400|",
-    ]
-    table = queue_waits(queue_waits_table(RUNS, JOBS, Accounting(parse_records("\n".join(records)))))
+    records = """\
+2|short|1|n1|1795788000|1795788000|1795788120|
+3|gpu|1|n1|1795788000|1795788000|1795788600|
+8|gpu|1|n1|1795788000|1795788000|1795874400|"""
+    table = queue_waits(waits_of(records=records))
 
     assert [[cell.value for cell in row.cells] for row in table.rows] == [
         ["1", "gpu", "1", "10.0", "10.0", "10.0", "2026-11-27", "2026-11-27"],
@@ -335,15 +313,6 @@ def packed(value: Any) -> str:
     return "JS1:" + base64.b64encode(gzip.compress(json.dumps(value).encode())).decode()
 
 
-def test_the_figures_of_a_summary() -> None:
-    figures = job_figures(read_summary(packed(SUMMARY)))
-
-    assert figures["gpus"] == 3
-    assert figures["gpu_utilization"] == pytest.approx((0.986 + 0.5 + 0.314) / 3)
-    assert figures["lowest_gpu_utilization"] == pytest.approx(0.314)
-    assert figures["gpu_memory_bytes"] == 83314868224
-
-
 def broken(**gpu: Any) -> str:
     return packed({"nodes": {"n1": gpu}})
 
@@ -392,26 +361,22 @@ RUNS_WITH_JOBS = pd.DataFrame(
 
 
 def test_each_job_with_a_result_has_its_figures_or_a_reason() -> None:
-    records = [JobRecord("11", "gpu", 1, 0, 0, 0, packed(SUMMARY)), JobRecord("12", "gpu", 1, 0, 0, 0)]
-    table = jobstats_table(RUNS_WITH_JOBS, Accounting(records))
+    records = [
+        JobRecord("11", "gpu", 1, 0, 0, 0, packed(SUMMARY)),
+        JobRecord("11", "gpu", 1, 9, 9, 9),  # requeued: the summary of the earlier start stays
+        JobRecord("12", "gpu", 1, 0, 0, 0),
+    ]
+    first, second = jobstats_table(RUNS_WITH_JOBS, Accounting(records)).to_dict("records")
 
-    assert list(table["run"]) == ["d1.r1", "d2.r1"]
-    assert table["gpus"].iloc[0] == 3
-    assert pd.isna(table["gpus"].iloc[1])
-    assert "no AdminComment" in table["note"].iloc[1]
-
-
-def test_a_requeued_job_keeps_the_summary_of_its_earlier_start() -> None:
-    records = [JobRecord("11", "gpu", 1, 0, 0, 0, packed(SUMMARY)), JobRecord("11", "gpu", 1, 9, 9, 9)]
-
-    assert jobstats_table(RUNS_WITH_JOBS, Accounting(records))["gpus"].iloc[0] == 3
-
-
-def test_accounting_that_does_not_answer_is_the_reason() -> None:
-    assert set(jobstats_table(RUNS_WITH_JOBS, Accounting(reason="not stated: no sacct"))["note"]) == {
-        "not stated: no sacct"
-    }
+    assert (first["run"], first["gpus"], first["gpu_memory_bytes"]) == ("d1.r1", 3, 83314868224)
+    assert first["gpu_utilization"] == pytest.approx((0.986 + 0.5 + 0.314) / 3)
+    assert first["lowest_gpu_utilization"] == pytest.approx(0.314)
+    assert second["run"] == "d2.r1"
+    assert pd.isna(second["gpus"])
+    assert "no AdminComment" in second["note"]
+    assert set(jobstats_table(RUNS_WITH_JOBS, Accounting(reason="not stated"))["note"]) == {"not stated"}
 
 
 def test_there_are_no_rows_without_slurm() -> None:
     assert jobstats_table(RUNS_WITH_JOBS, None).empty
+    assert wait_rows(queue_waits_table(RUNS, JOBS, None)) == []

@@ -32,20 +32,14 @@ def shown(table: Table, label: str) -> list[str]:
 
 
 def test_both_peaks_stand_in_every_table_by_their_names() -> None:
-    tables = []
-    for view, training in ((False, 300.0), (True, 202.0)):
-        point: dict[tuple[str, int], list[float | str]] = {(f"view-{view}", 1): [100.0, 101.0, 99.0]}
-        tables.append(
-            make_runs(
-                point,
-                gradient_as_bucket_view=view,
-                peak_memory_bytes=training * MB,
-                evaluation_peak_memory_bytes=90.0 * MB,
-                peak_memory_kind=BY_PHASE,
-                parameters=25e6,
-            )
-        )
-    runs = pd.concat(tables, ignore_index=True)
+    runs = make_runs(
+        {("view-False", 1): [100.0, 101.0, 99.0], ("view-True", 1): [100.0, 101.0, 99.0]},
+        gradient_as_bucket_view=[False] * 3 + [True] * 3,
+        peak_memory_bytes=[300.0 * MB] * 3 + [202.0 * MB] * 3,
+        evaluation_peak_memory_bytes=90.0 * MB,
+        peak_memory_kind=BY_PHASE,
+        parameters=25e6,
+    )
     assert shown(data_tables.runs(runs, with_accuracy=False), "in evaluation (MB)") == ["90"] * 6
     scaling = scaling_table(runs, "weak")
     assert list(scaling["peak_memory_bytes"]) == [300 * MB, 202 * MB]

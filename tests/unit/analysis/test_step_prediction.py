@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,25 +101,20 @@ def test_one_device_takes_the_step_that_was_measured() -> None:
     assert step.seconds[CENTRAL] == pytest.approx(0.25)
     assert base.other_seconds == pytest.approx(0.25 - 0.005 - 0.24)
     assert base.train_samples == 2560
-
-
-def test_passes_slower_than_the_training_are_scaled_to_it() -> None:
+    # passes that were slower than the training are scaled to it
     base = Baseline.of(measured(0.12), 1)
     assert base.pass_scale == pytest.approx(0.5)
     assert base.other_seconds == 0
     assert predict_step(base, 1, 256, None).compute == pytest.approx(0.12)
 
 
-def test_strong_scaling_divides_the_batch_and_keeps_the_rest() -> None:
+def test_strong_scaling_divides_the_batch_keeps_the_rest_and_exchanges_once_a_step() -> None:
     base = Baseline.of(measured(0.25), 1)
     step = predict_step(base, 4, 256, Exchange(link(MIB / 0.001)))
     assert step.compute == pytest.approx(0.06 + 0.01)
     assert step.exposed[CENTRAL] == pytest.approx(0.004)
-
-
-def test_accumulation_exchanges_once_a_step() -> None:
-    base = Baseline.of(measured(0.25, passes=LADDER[2:]), 4)
-    step = predict_step(base, 2, 512, Exchange(link(MIB)))
+    accumulating = Baseline.of(measured(0.25, passes=LADDER[2:]), 4)
+    step = predict_step(accumulating, 2, 512, Exchange(link(MIB)))
     assert step.compute == pytest.approx(0.25)
     assert step.all_reduce[CENTRAL] == pytest.approx(4.0)
 
@@ -134,19 +129,18 @@ def test_smaller_last_step_of_an_epoch_counts_as_what_it_is() -> None:
 def test_speedup_is_over_the_baseline_and_its_interval_holds_the_repeats() -> None:
     bases = [[Baseline.of(measured(seconds), 1)] for seconds in (0.24, 0.25, 0.26)]
     point = predict_point(bases, 2, 512, 256, [Exchange(link(MIB / 0.01))])
-    assert point["speedup"] == pytest.approx(2 * 0.25 / 0.29)
-    uneven = [[Baseline.of(measured(seconds), 1)] for seconds in (0.25, 0.30, 0.90)]
-    row = predict_point(uneven, 4, 256, 256, [Exchange(link(MIB / 0.001))])
-    alone = predict_point(uneven, 1, 256, 256, None)
-    rates = [each["throughput_samples_per_second"] for each in (row, alone)]
-    assert row["speedup"] == pytest.approx(rates[0] / rates[1]), "the ratio of the rates beside it"
-    assert row["speedup_low"] <= row["speedup"] <= row["speedup_high"]
-    assert point["speedup_low"] == pytest.approx(2 * 0.24 / 0.28)
-    assert point["speedup_high"] == pytest.approx(2 * 0.26 / 0.30)
+    speedup = [point[f"speedup{bound}"] for bound in ("_low", "", "_high")]
+    assert speedup == pytest.approx([2 * 0.24 / 0.28, 2 * 0.25 / 0.29, 2 * 0.26 / 0.30])
     assert point["step_seconds_low"] == pytest.approx(0.28)
     assert point["parallel_efficiency"] == pytest.approx(0.25 / 0.29)
     assert point["device_hours_per_epoch"] == pytest.approx(2 * 5 * 0.29 / 3600)
     assert not point["hidden"]
+    uneven = [[Baseline.of(measured(seconds), 1)] for seconds in (0.25, 0.30, 0.90)]
+    row = predict_point(uneven, 4, 256, 256, [Exchange(link(MIB / 0.001))])
+    alone = predict_point(uneven, 1, 256, 256, None)
+    rates = [each["throughput_samples_per_second"] for each in (row, alone)]
+    assert row["speedup"] == pytest.approx(rates[0] / rates[1]), "the ratio of the rates next to it"
+    assert row["speedup_low"] <= row["speedup"] <= row["speedup_high"]
 
 
 def test_unknown_growth_of_the_all_reduce_widens_the_interval() -> None:
@@ -189,28 +183,44 @@ def test_a_run_that_cannot_carry_a_prediction_says_why(
 # ---- the files
 
 
-def study(folder: Path, definition: dict[str, Any], **more: Any) -> Any:
-    """Two repeats on one device, the all-reduce of two nodes at 1 GiB/s; then what the script leaves."""
-    values: dict[str, Any] = {
-        "passes": LADDER,
-        "buckets": [Bucket(bytes=64 * MIB, ready_fraction=1.0)],
-    } | more
+PASSES: dict[str, Any] = {"passes": LADDER, "buckets": [Bucket(bytes=64 * MIB, ready_fraction=1.0)]}
+
+
+def study(
+    folder: Path,
+    *,
+    spec: Mapping[str, Any] | None = None,
+    speeds: Mapping[str, float] | None = None,
+    error: str = "",
+    from_steps: bool = False,
+    passes: list[Pass] = LADDER,
+    **planned: Any,
+) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Two repeats on one device, the all-reduce of two nodes at 1 GiB/s; then the table and remarks.
+
+    Args:
+        folder: Folder of the study.
+        spec: Keys of the experiment that differ.
+        speeds: Bytes per second of the all-reduce by shape.
+        error: Reason that no all-reduce was measured.
+        from_steps: Predict from the steps that were measured.
+        passes: Timed passes.
+        planned: Parts of the definition that differ.
+    """
     for run in ("d1.r1", "d1.r2"):
         if not (folder / "runs" / run).exists():
-            write_run(folder / "runs", run, **values)
+            write_run(folder / "runs", run, **PASSES | {"passes": passes})
     collectives = []
-    from_steps = definition.pop("from_steps", False)
-    error = definition.pop("error", "")
-    for shape, speed in definition.pop("speeds", {"2x1": 2**30}).items():
+    for shape, speed in (speeds or {"2x1": 2**30}).items():
         path = folder / f"{shape}.json"
         sizes = [] if error else [4096, MIB, 64 * MIB]
         write_json(path, all_reduce(shape, {size: [size / speed] * 5 for size in sizes}, error=error))
         collectives.append(str(path))
     settings = read_summary(folder / "runs" / "d1.r1").definition.settings
-    spec = {key: value for key, value in settings.model_dump().items() if value is not None and key != "seed"}
-    spec |= {"devices": [1, "2x1"]} | definition.pop("spec", {})
-    whole = {"name": "study", "spec": spec, "shapes": {"1": "1x1", "2x1": "2x1"}, "project": []} | definition
-    plan = plan_one_experiment(folder / "plan.json", folder, prediction=json.dumps(whole))
+    keys = {key: value for key, value in settings.model_dump().items() if value is not None and key != "seed"}
+    keys |= {"devices": [1, "2x1"]} | dict(spec or {})
+    usual = {"name": "study", "spec": keys, "shapes": {"1": "1x1", "2x1": "2x1"}, "project": []}
+    plan = plan_one_experiment(folder / "plan.json", folder, prediction=json.dumps(usual | planned))
     arguments = [*plan, "prediction", str(folder), "--all-reduces", *collectives]
     assert main([*arguments, *(["--from-steps"] if from_steps else [])]) == 0
     name = "projection" if from_steps else "prediction"
@@ -218,13 +228,12 @@ def study(folder: Path, definition: dict[str, Any], **more: Any) -> Any:
 
 
 def test_study_gets_a_row_for_each_planned_and_projected_count(tmp_path: Path) -> None:
-    table, told = study(tmp_path, {"project": ["8x1", "16x1"]})
+    table, told = study(tmp_path, project=["8x1", "16x1"])
     assert list(table["devices"]) == [1, 2, 8, 16]
     assert list(table["measured_point"]) == [True, True, False, False]
     assert list(table["extrapolated"]) == [False, False, True, True]
     assert table["speedup"][0] == pytest.approx(1)
-    assert table["exposed_seconds"][0] == 0
-    assert table["exposed_seconds"][1] == pytest.approx(0.0625)
+    assert list(table["exposed_seconds"][:2]) == pytest.approx([0, 0.0625])
     parts = table["compute_seconds"] + table["loader_seconds"] + table["exposed_seconds"]
     np.testing.assert_allclose(parts, table["step_seconds"])
     assert (table["step_seconds_low"] <= table["step_seconds"]).all()
@@ -242,7 +251,7 @@ INSIDE = {
 
 
 @pytest.mark.parametrize(
-    ("definition", "hidden", "notes"),
+    ("planned", "hidden", "notes"),
     [
         # 62.5 ms of a step of 190 ms
         ({"project": ["8x1"]}, [True, False, False],
@@ -255,15 +264,15 @@ INSIDE = {
     ids=["shown", "from the second node on", "always hidden", "not measured"],
 )  # fmt: skip
 def test_notes_say_where_communication_shows_and_what_was_not_measured(
-    tmp_path: Path, definition: dict[str, Any], hidden: list[bool], notes: list[str]
+    tmp_path: Path, planned: dict[str, Any], hidden: list[bool], notes: list[str]
 ) -> None:
-    table, told = study(tmp_path, dict(definition))
+    table, told = study(tmp_path, **planned)
     assert list(table["hidden"]) == hidden
     assert [note for note in notes if note not in " ".join(told["notes"])] == []
 
 
 @pytest.mark.parametrize(
-    ("options", "reason"),
+    ("planned", "reason"),
     [
         ({"spec": {"parallelism": "fsdp"}}, "gathers parameters"),
         ({"spec": {"parallelism": "zero1"}}, "sends parameters"),
@@ -272,35 +281,24 @@ def test_notes_say_where_communication_shows_and_what_was_not_measured(
         ({"passes": []}, "no timed passes"),
     ],
 )
-def test_series_without_a_sound_baseline_is_refused_with_the_cure(
-    tmp_path: Path, options: dict[str, Any], reason: str
+def test_series_without_a_sound_baseline_is_refused_with_the_fix(
+    tmp_path: Path, planned: dict[str, Any], reason: str
 ) -> None:
-    passes = {"passes": options["passes"]} if "passes" in options else {}
-    table, told = study(tmp_path, {"spec": options.get("spec", {})}, **passes)
+    table, told = study(tmp_path, **planned)
     assert table.empty
     assert reason in told["refused"]["all runs"]
 
 
-OTHER_GPU = {"devices": ["another GPU"]}
-
-
 def test_baseline_of_another_gpu_moves_no_prediction_and_is_told(tmp_path: Path) -> None:
-    spec = {"spec": {"repeats": 5}, "project": ["8x1"]}
-    alike, mixed = tmp_path / "alike", tmp_path / "mixed"
-    for folder in (alike, mixed):
-        write_run(folder / "runs", "d1.r3", passes=LADDER, buckets=[Bucket(bytes=64 * MIB, ready_fraction=1)])
     fast = [Window(first_step=0, steps=1, samples=256, seconds=0.05, warmup=False)]
-    for run in ("d1.r4", "d1.r5"):
-        write_run(
-            mixed / "runs",
-            run,
-            windows=fast,
-            origin=OTHER_GPU,
-            passes=LADDER,
-            buckets=[Bucket(bytes=64 * MIB, ready_fraction=1)],
-        )
-    expected, _ = study(alike, dict(spec))
-    table, told = study(mixed, dict(spec))
+    other: dict[str, Any] = {"windows": fast, "origin": {"devices": ["another GPU"]}}
+    mixed = {"d1.r3": {}, "d1.r4": other, "d1.r5": other}
+    found = []
+    for name, runs in (("alike", {"d1.r3": {}}), ("mixed", mixed)):
+        for run, how in runs.items():
+            write_run(tmp_path / name / "runs", run, **PASSES | how)
+        found.append(study(tmp_path / name, spec={"repeats": 5}, project=["8x1"]))
+    (expected, _), (table, told) = found
     pd.testing.assert_frame_equal(table, expected)
     (note,) = [note for note in told["notes"] if "not comparable" in note]
     assert "2 of 5 runs on 1 device are not comparable with the baseline: device model" in note
@@ -313,7 +311,7 @@ def several_nodes(folder: Path, nodes: int, seconds: Sequence[float], **origin: 
         write_run(folder / "runs", f"d{nodes}x1.r{repeat}", windows=[window], origin=origin)
 
 
-PLANNED = {
+PLANNED: dict[str, Any] = {
     "spec": {"devices": [1, "2x1", "4x1"], "repeats": 2},
     "shapes": {"1": "1x1", "2x1": "2x1", "4x1": "4x1"},
     "speeds": {"2x1": 2**30, "4x1": 2**30},
@@ -323,51 +321,43 @@ PLANNED = {
 
 def test_steps_measured_on_two_and_four_nodes_are_the_base_for_sixteen(tmp_path: Path) -> None:
     # in training the exchange takes 0.4 s on two nodes and 0.2 s on four, and alone a sixteenth of a second
-    before, told = study(tmp_path, dict(PLANNED))
+    before, told = study(tmp_path, **PLANNED)
     parts = before.set_index("shape")
     alone = parts["compute_seconds"] + parts["loader_seconds"]
     several_nodes(tmp_path, 2, [alone["2x1"] + 0.4] * 2)
     several_nodes(tmp_path, 4, [alone["4x1"] + 0.2] * 2)
     assert "extrapolated from 2 and 4 nodes." in " ".join(told["notes"])
 
-    after, told = study(tmp_path, dict(PLANNED) | {"from_steps": True})
+    after, told = study(tmp_path, **PLANNED, from_steps=True)
     rows = after.set_index("shape")
     assert list(rows["from_steps_on"].fillna("")) == ["", "", "", "2x1 4x1"]
     # of what the study measured itself, what was expected before still stands
     for shape in ("2x1", "4x1"):
         assert rows["step_seconds"][shape] == parts["step_seconds"][shape]
+    beyond = rows.loc["16x1"]
     growth = (1 - 1 / 16) / (1 - 1 / 4)
-    assert rows["exposed_seconds"]["16x1"] == pytest.approx(0.2 * growth, rel=1e-3)
-    assert rows["step_seconds_low"]["16x1"] == pytest.approx(alone["16x1"] + 0.2, rel=0.02)
-    assert rows["step_seconds_high"]["16x1"] == pytest.approx(alone["16x1"] + 0.4, rel=0.02)
-    assert rows["exposed_seconds"]["16x1"] > 2 * parts["exposed_seconds"]["16x1"]
-    assert "16 devices was not measured; it is extrapolated from the study's own steps on 2x1 and 4x1." in (
-        " ".join(told["notes"])
-    )
+    assert beyond["exposed_seconds"] == pytest.approx(0.2 * growth, rel=1e-3)
+    assert beyond["step_seconds_low"] == pytest.approx(alone["16x1"] + 0.2, rel=0.02)
+    assert beyond["step_seconds_high"] == pytest.approx(alone["16x1"] + 0.4, rel=0.02)
+    assert beyond["exposed_seconds"] > 2 * parts["exposed_seconds"]["16x1"]
+    words = "16 devices was not measured; it is extrapolated from the study's own steps on 2x1 and 4x1."
+    assert words in " ".join(told["notes"])
 
 
 def test_steps_on_another_gpu_are_no_base_for_more_nodes(tmp_path: Path) -> None:
     several_nodes(tmp_path, 2, [0.9, 0.9], devices=["another GPU"] * 2)
-    table, told = study(tmp_path, dict(PLANNED) | {"from_steps": True})
+    table, told = study(tmp_path, **PLANNED, from_steps=True)
     assert table["from_steps_on"].isna().all()
     assert any("2 of 2 runs on 2 devices are not comparable" in note for note in told["notes"])
 
 
 def test_what_lies_beyond_the_study_is_told_with_its_band_and_as_not_measured() -> None:
     rows = [("all runs", 4, True, 3.6), ("all runs", 64, False, 38.0), ("other", 64, False, 40.0)]
-    table = pd.DataFrame(
-        [
-            {
-                "series": series,
-                "devices": devices,
-                "measured_point": planned,
-                "speedup": speedup,
-                "speedup_low": speedup - 2,
-                "speedup_high": speedup + 2,
-                "parallel_efficiency": speedup / devices,
-            }
-            for series, devices, planned, speedup in rows
-        ]
+    table = pd.DataFrame(rows, columns=["series", "devices", "measured_point", "speedup"])
+    table = table.assign(
+        speedup_low=table["speedup"] - 2,
+        speedup_high=table["speedup"] + 2,
+        parallel_efficiency=table["speedup"] / table["devices"],
     )
     (told,) = beyond_sentences(table, "all runs")
     assert "64 devices: 38.0x as fast as 1 (36.0 to 40.0), efficiency 0.59" in told

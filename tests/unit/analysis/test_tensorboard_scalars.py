@@ -61,10 +61,12 @@ def test_a_run_with_damaged_records_has_no_event_file_and_the_others_have(tmp_pa
     for run in ("d1.r1", "d1.r2"):
         write_program_run(tmp_path / "runs", run, program_experiment(), 0.1)
     (tmp_path / "runs" / "d1.r2" / SUMMARY).write_text("{", encoding="utf-8")
-    table = "run,outcome\nd1.r1,completed\nd1.r2,unreadable\n"
-    (tmp_path / "runs.csv").write_text(table, encoding="utf-8")
+    (tmp_path / "runs.csv").write_text("run,outcome\nd1.r1,completed\nd1.r2,unreadable\n", encoding="utf-8")
     write_event_files(tmp_path / "runs.csv", tmp_path)
     assert [path.name for path in (tmp_path / EVENT_FILES).iterdir()] == ["d1.r1"]
+    (tmp_path / "runs" / "d1.r1" / EPOCHS).unlink()
+    with pytest.raises(RecordError, match=r"epochs\.csv: cannot be read .* Delete the folder"):
+        write_event_files(tmp_path / "runs.csv", tmp_path)
 
 
 def test_repeats_of_a_point_are_one_group_of_hyperparameters(tmp_path: Path) -> None:
@@ -106,10 +108,3 @@ def test_a_training_that_diverged_shows_where(tmp_path: Path) -> None:
     first, second = shown(tmp_path).Scalars("loss/test")
     assert (first.value, second.wall_time - first.wall_time) == (2.5, 1.5)
     assert math.isnan(second.value)
-
-
-def test_a_damaged_table_is_named_with_the_cure(tmp_path: Path) -> None:
-    write_program_run(tmp_path / "runs", "d1.r1", program_experiment(), 0.1)
-    (tmp_path / "runs" / "d1.r1" / EPOCHS).unlink()
-    with pytest.raises(RecordError, match=r"epochs\.csv: cannot be read .* Delete the folder"):
-        shown(tmp_path)
