@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import logging
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -11,6 +13,7 @@ from typing import Any
 
 from tests.planted_records import leave_history, leave_result, measurements, run_record
 from tests.small_runs import definition
+from tests.terminal_screen import TerminalScreen
 
 from scalewise.execution.messages import Progress
 from scalewise.execution.rank_files import PROGRESS
@@ -18,6 +21,7 @@ from scalewise.records import Start
 from scalewise.watch.jobs import JobLog
 from scalewise.watch.status import PointStatus, RunStatus, StatusReader, StudyStatus
 from scalewise.watch.study import QueuedJob, Rounds, RunKey, StudySession, WatchedPoint, WatchedStudy
+from scalewise.watch.terminal import Table
 
 NOW = 1_800_000_000.0
 
@@ -71,6 +75,35 @@ def status_of(
     required = {each.experiment: min_efficiency for each in runs}
     study = WatchedStudy(points=tuple(runs), min_efficiency=required, device_budget=budget)
     return StudyStatus(study, points, 0, Rounds(requested={}), NOW, over)
+
+
+class Window(io.StringIO):
+    """A stream that is a terminal of some size, and what a person sees on it."""
+
+    def __init__(self, columns: int = 80, rows: int = 24) -> None:
+        super().__init__()
+        self.screen = TerminalScreen(columns, rows)
+        self.writes = 0
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        # as the system does with what goes to a terminal
+        self.screen.write(text.replace("\n", "\r\n"))
+        self.writes += 1
+        return super().write(text)
+
+
+class Drawn(Table):
+    """A table that asks the window for its size."""
+
+    def __init__(self, window: Window) -> None:
+        super().__init__(window)
+        self._window = window
+
+    def _terminal_size(self) -> os.terminal_size:
+        return os.terminal_size((self._window.screen.columns, self._window.screen.rows))
 
 
 RUN: RunKey = ("digits", "d2.r1")

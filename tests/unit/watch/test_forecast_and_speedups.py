@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pandas as pd
@@ -23,109 +22,93 @@ from scalewise.analysis.statistics.ratios import ratio_of
 from scalewise.watch.forecast import forecast
 from scalewise.watch.speedups import NEVER_MORE, baseline_of, ratio, speedups
 from scalewise.watch.status import RunStatus
-from scalewise.watch.study import QueuedJob, Rounds
-from scalewise.watch.texts import forecast_text
+from scalewise.watch.study import QueuedJob, WatchedPoint
 
 
-def test_on_one_machine_runs_follow_each_other_and_take_what_their_point_took() -> None:
-    told = forecast(
-        status_of({point(1): [done(100, 60), WAITING], point(2): [done(180, 40), WAITING, WAITING]})
-    )
-
-    assert told.ends == NOW + 60 + 2 * 40
-    assert told.spent == pytest.approx((60 + 2 * 40) / 3600)
-    assert told.to_go == pytest.approx((60 + 2 * 2 * 40) / 3600)
-    assert not told.waits
-
-
-def test_a_run_at_work_is_held_to_its_own_pace_once_it_has_come_some_way() -> None:
-    told = forecast(status_of({point(1): [running(5, 10, elapsed=100)]}))
-    assert told.ends == NOW + 100
-    assert told.spent == pytest.approx(100 / 3600)
-
-    assert forecast(status_of({point(1): [running(0, 10, elapsed=100)]})).ends is None
-
-
-def first_reported(run: RunStatus, step: int, seconds_ago: float) -> RunStatus:
-    """The run, with another first report of its job."""
+def reported_first(run: RunStatus, step: int, seconds_ago: float) -> RunStatus:
+    """Return the run with another first report of its job, which is the second one if steps were done."""
     assert run.progress is not None
     first = {"first_step": step, "first_reported_at": NOW - seconds_ago}
     return replace(run, progress=run.progress.model_copy(update=first), job_seconds=(50.0,) if step else ())
 
 
-def test_what_an_earlier_job_of_a_run_has_done_is_not_its_own_pace() -> None:
-    resumed = first_reported(running(85, 100, elapsed=70), step=80, seconds_ago=60)
-    told = forecast(status_of({point(1): [resumed]}))
-    # 5 % in 60 seconds: 15 % are to come
-    assert told.ends == pytest.approx(NOW + 180)
-    barely = first_reported(running(85, 100, elapsed=70), step=84, seconds_ago=60)
-    assert forecast(status_of({point(1): [barely]})).ends is None
+def queued(starts: float) -> RunStatus:
+    return RunStatus("queued", slurm=QueuedJob(state="PENDING", starts=starts, reason="Priority"))
 
 
-def test_the_start_of_a_run_is_no_part_of_its_pace() -> None:
-    at_work = first_reported(running(2, 10, elapsed=80), step=0, seconds_ago=20)
-    # 20 % in 20 seconds after a start of 60; the other run has both before it
-    told = forecast(status_of({point(1): [at_work, WAITING]}))
-    assert told.ends == pytest.approx(NOW + 80 + 160)
+RESUMED = replace(done(100), job_seconds=(50.0, 10.0))
+ON_CLUSTER = {point(4): [running(5, 10, elapsed=50), WAITING, WAITING], point(1): [done(100, 10)]}
 
 
-def test_a_round_that_is_to_be_judged_may_add_to_cost_and_end() -> None:
-    status = status_of({point(1): [done(100, 60), WAITING]})
-    assert not forecast(status).may_grow
-    open_rounds = replace(status, rounds=Rounds(requested={}, may_grow=True))
-    told = forecast(open_rounds)
-    assert told.may_grow
-    assert "at least 0.0167 to go, done " in forecast_text(open_rounds, told)
-    assert " at the earliest (in 60 s)" in forecast_text(open_rounds, told)
+@pytest.mark.parametrize(
+    ("runs", "budget", "seconds", "waits"),
+    [
+        pytest.param(
+            {point(1): [done(100, 60), WAITING], point(2): [done(180, 40), WAITING, WAITING]},
+            *(None, 60 + 2 * 40, False),
+            id="one after the other, as long as others of their point",
+        ),
+        pytest.param({point(1): [running(5, 10, elapsed=100)]}, None, 100, False, id="by its pace"),
+        pytest.param({point(1): [running(0, 10, elapsed=100)]}, None, None, False, id="no pace yet"),
+        # 5 % in 60 seconds: 15 % are to come
+        pytest.param(
+            {point(1): [reported_first(running(85, 100, elapsed=70), step=80, seconds_ago=60)]},
+            *(None, 180, False),
+            id="by the pace since it was resumed",
+        ),
+        pytest.param(
+            {point(1): [reported_first(running(85, 100, elapsed=70), step=84, seconds_ago=60)]},
+            *(None, None, False),
+            id="no pace since it was resumed",
+        ),
+        # 20 % in 20 seconds after a start of 60; the other run has both before it
+        pytest.param(
+            {point(1): [reported_first(running(2, 10, elapsed=80), step=0, seconds_ago=20), WAITING]},
+            *(None, 80 + 160, False),
+            id="the start of a run is no part of its pace",
+        ),
+        pytest.param({point(1): [RESUMED, WAITING]}, None, 60, False, id="all jobs of a run"),
+        pytest.param(
+            {point(1): [RESUMED, done(100, 40), WAITING]}, None, 40, False, id="runs of one job if there are"
+        ),
+        pytest.param(
+            {point(2): [done(100, 60)], point(1): [WAITING]}, None, 120, False, id="fewer devices take longer"
+        ),
+        pytest.param(
+            {point(2): [done(100, 60)], point(8): [WAITING]}, None, 60, False, id="more devices as long"
+        ),
+        pytest.param(ON_CLUSTER, 4, 50 + 100 + 100, True, id="one at a time in the budget"),
+        pytest.param(ON_CLUSTER, 8, 50 + 100, True, id="two at a time in the budget"),
+        pytest.param(
+            {point(1): [done(100, 60), queued(NOW + 1000)]}, 4, 1060, False, id="when Slurm expects it"
+        ),
+        pytest.param(
+            {point(1): [done(100, 60), queued(NOW - 1000)]}, 4, 60, True, id="after Slurm expected it"
+        ),
+        pytest.param({point(1): [done(100, 60), QUEUED]}, 4, 60, True, id="no start known"),
+    ],
+)
+def test_the_end_follows_from_the_pace_of_runs_and_from_what_may_run_at_once(
+    runs: dict[WatchedPoint, list[RunStatus]], budget: int | None, seconds: float | None, waits: bool
+) -> None:
+    found = forecast(status_of(runs, budget=budget))
+
+    assert found.ends == (None if seconds is None else pytest.approx(NOW + seconds))
+    assert found.waits is waits
 
 
-def test_a_run_that_was_resumed_took_all_its_jobs_and_tells_only_where_no_other_does() -> None:
-    resumed = replace(done(100), job_seconds=(50.0, 10.0))
-    assert forecast(status_of({point(1): [resumed, WAITING]})).ends == NOW + 60
-    assert forecast(status_of({point(1): [resumed, done(100, 40), WAITING]})).ends == NOW + 40
+def test_device_hours_are_those_of_all_jobs_as_billed() -> None:
+    found = forecast(
+        status_of(
+            {
+                point(1, billed=4): [done(100, 60), FAILED, running(5, 10, elapsed=100)],
+                point(2): [done(180, 40), WAITING, WAITING],
+            }
+        )
+    )
 
-
-def test_a_study_that_was_cut_off_has_no_end_to_come() -> None:
-    told = forecast(status_of({point(1): [running(5, 10, elapsed=100), WAITING]}, over=True))
-    assert (told.ends, told.to_go) == (None, None)
-    assert told.spent == pytest.approx(100 / 3600)
-
-
-def test_before_a_point_is_known_it_takes_at_most_what_the_nearest_one_tells() -> None:
-    fewer = forecast(status_of({point(2): [done(100, 60)], point(1): [WAITING]}))
-    more = forecast(status_of({point(2): [done(100, 60)], point(8): [WAITING]}))
-
-    assert fewer.ends == NOW + 120
-    assert more.ends == NOW + 60
-
-
-def test_device_hours_are_counted_as_billed_and_those_of_failed_runs_too() -> None:
-    told = forecast(status_of({point(1, billed=4): [done(100, 60), FAILED]}))
-    assert told.spent == pytest.approx(4 * 90 / 3600)
-
-
-def test_on_a_cluster_runs_wait_for_the_devices_that_the_budget_leaves() -> None:
-    runs = {point(4): [running(5, 10, elapsed=50), WAITING, WAITING], point(1): [done(100, 10)]}
-    told = forecast(status_of(runs, budget=4))
-    assert told.ends == NOW + 50 + 100 + 100
-    assert told.waits
-
-    assert forecast(status_of(runs, budget=8)).ends == NOW + 50 + 100
-
-
-def test_slurms_own_estimate_of_a_start_is_believed() -> None:
-    queued = RunStatus("queued", slurm=QueuedJob(state="PENDING", starts=NOW + 1000, reason="Priority"))
-    told = forecast(status_of({point(1): [done(100, 60), queued]}, budget=4))
-    assert told.ends == NOW + 1060
-    assert not told.waits
-
-    late = RunStatus("queued", slurm=QueuedJob(state="PENDING", starts=NOW - 1000))
-    told = forecast(status_of({point(1): [done(100, 60), late]}, budget=4))
-    assert (told.ends, told.waits) == (NOW + 60, True), "the time that Slurm expected has passed"
-
-    unknown = forecast(status_of({point(1): [done(100, 60), QUEUED]}, budget=4))
-    assert unknown.ends == NOW + 60
-    assert unknown.waits
+    assert found.spent == pytest.approx((4 * (60 + 30 + 100) + 2 * 40) / 3600)
+    assert found.to_go == pytest.approx((4 * 100 + 2 * 2 * 40) / 3600)
 
 
 SAMPLES = [
@@ -151,10 +134,6 @@ def test_a_ratio_has_the_bounds_that_the_tables_give_it(above: list[float], belo
     ):
         assert mine == pytest.approx(theirs, rel=1e-6)
     assert found.n == expected.interval().n
-
-
-def test_single_runs_have_no_bounds() -> None:
-    assert math.isnan(ratio((180.0,), (100.0,)).low)
 
 
 def test_a_speedup_is_over_the_fewest_devices_of_its_own_series() -> None:
@@ -199,4 +178,3 @@ def test_devices_that_have_too_little_memory_keep_no_speedup_from_the_others() -
     runs = {point(1): [OUT_OF_MEMORY] * 2, point(2): [done(200)], point(4): [done(380)]}
     (found,) = speedups(status_of(runs).points)
     assert (found.point, found.baseline) == (point(4), 2)
-    assert found.ratio.estimate == pytest.approx(1.9)

@@ -188,34 +188,26 @@ def snakemake(*rules: str, touch: bool = False, **asked: Any) -> Snakemake:
     return Snakemake(SimpleNamespace(output_settings=output, touch=touch, dag=dag, non_local_exec=False))
 
 
-def test_the_profiles_have_a_study_shown(study: Study) -> None:
-    watcher = watch_session(study, snakemake("train", "plot_figures"), RuleNames(), {})
-    assert watcher is not None
-    assert watcher.is_shown
-
-
 @pytest.mark.parametrize(
-    "asked",
+    ("settings", "environ", "is_shown"),
     [
-        {"verbose": True},
-        {"quiet": {"all"}},
-        {"debug_dag": True},
-        {"printshellcmds": True},
-        {"log_handler_settings": {"rich": None}},
-        {"show_failed_logs": False},
+        ({}, {}, True),
+        ({"verbose": True}, {}, False),
+        ({"quiet": {"all"}}, {}, False),
+        ({"debug_dag": True}, {}, False),
+        ({"printshellcmds": True}, {}, False),
+        ({"log_handler_settings": {"rich": None}}, {}, False),
+        ({"show_failed_logs": False}, {}, False),
+        ({}, {"SCALEWISE_PROGRESS": "off"}, False),
     ],
     ids=str,
 )
-def test_who_asks_snakemake_for_its_log_gets_it(study: Study, asked: dict[str, Any]) -> None:
-    watcher = watch_session(study, snakemake("train", **asked), RuleNames(), {})
+def test_a_study_is_shown_unless_the_user_chooses_snakemakes_log(
+    study: Study, settings: dict[str, Any], environ: dict[str, str], is_shown: bool
+) -> None:
+    watcher = watch_session(study, snakemake("train", **settings), RuleNames(), environ)
     assert watcher is not None
-    assert not watcher.is_shown
-
-
-def test_a_variable_has_snakemakes_log_shown(study: Study) -> None:
-    watcher = watch_session(study, snakemake("train"), RuleNames(), {"SCALEWISE_PROGRESS": "off"})
-    assert watcher is not None
-    assert not watcher.is_shown
+    assert watcher.is_shown is is_shown
 
 
 def test_sessions_without_trainings_are_not_watched(study: Study) -> None:
@@ -243,16 +235,10 @@ def test_the_points_of_a_study_are_watched_in_the_order_of_its_file(study: Study
     assert watched.points[1].run(2) == ("digits", "d2.bucket-view-off.r2")
     assert {watched.points[1].run(repeat) for repeat in (1, 2, 3)} <= set(study.runs)
     assert watched.min_efficiency["digits"] == 0.7
-    assert WatchedStudy.model_validate_json(watched.model_dump_json()) == watched
-
-
-def test_an_efficiency_that_is_asked_of_the_time_to_a_target_is_not_held_against_throughput(
-    study: Study,
-) -> None:
+    # an efficiency that is required of the time to a target is not compared with throughput
     spec = study.experiments["digits"].experiment
     assert isinstance(spec, Experiment)
-    with_target = spec.model_copy(update={"target": Target(accuracy=0.97)})
-    assert required_efficiency(with_target) is None
+    assert required_efficiency(spec.model_copy(update={"target": Target(accuracy=0.97)})) is None
 
 
 ONE, TWO = ("digits", "d1.r1"), ("digits", "d2.r1")

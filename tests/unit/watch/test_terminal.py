@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
-import os
 import re
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from tests.terminal_screen import TerminalScreen
+from tests.golden import compare
 from tests.unit.watch.planted_status import (
     BLOCKED,
     FAILED,
@@ -16,16 +17,17 @@ from tests.unit.watch.planted_status import (
     QUEUED,
     STARTING,
     WAITING,
+    Drawn,
+    Window,
     done,
     point,
     running,
     status_of,
 )
 
-from scalewise.plan.formatting import clock_text
 from scalewise.watch.status import RunStatus, StudyStatus
-from scalewise.watch.study import QueuedJob
-from scalewise.watch.terminal import Lines, Table, display_for
+from scalewise.watch.study import QueuedJob, Rounds
+from scalewise.watch.terminal import Lines, display_for
 from scalewise.watch.texts import table
 
 SMALL = {
@@ -36,64 +38,63 @@ SMALL = {
 }
 
 
-def test_each_point_has_one_line_with_its_runs_its_figures_and_what_it_does() -> None:
-    lines = table(status_of(SMALL, min_efficiency=0.7), 120, 40)
-
-    assert [re.split(r"  +", line.strip()) for line in lines[:5]] == [
-        ["devices", "runs done", "samples/s", "speedup", "now"],
-        ["1", "3 of 3", "102 (97.1 to 107)", "done"],
-        ["2", "1 of 3", "180", "1.76x (1.60 to 1.95)", "run 2: epoch 3/10, 177/s"],
-        ["4", "0 of 3, 1 failed", "run 2 starting"],
-        ["8", "0 of 3", "waiting"],
-    ]
-    assert lines[5] == (
-        "digits, best so far: 2 devices, 1.76x (1.60 to 1.95), efficiency 0.88 (0.7 required), 1 run"
-    )
-    assert lines[6].startswith("4 of 12 runs done, 1 failed, 0.117 device-hours spent, about ")
-    assert len(lines) == 7
+BUSY = RunStatus("done", "completed", 30.0, disturbed="other processes took 90 % of the CPUs")
+INTERRUPTED = RunStatus("failed", "interrupted", job_seconds=(30.0,))
 
 
-def test_disturbed_runs_are_named_and_left_out_of_the_speedup_if_there_are_others() -> None:
-    busy = RunStatus("done", "completed", 30.0, disturbed="other processes took 90 % of the CPUs")
-
-    lines = table(status_of({point(1): [done(100), busy, done(104)], point(2): [done(180)]}), 140, 40)
-
-    assert "102 (79.5 to 131" in lines[1]
-    assert "1 run was disturbed: digits/d1.r2 (other processes took 90 % of the CPUs)" in lines
-    only = table(status_of({point(1): [busy], point(2): [done(180)]}), 140, 40)
-    assert only[1].split()[-2:] == ["30.0", "done"]
+def queued(starts: float | None = None, reason: str = "") -> RunStatus:
+    return RunStatus("queued", slurm=QueuedJob(state="PENDING", starts=starts, reason=reason))
 
 
-def test_jobs_in_the_queue_show_slurms_reason_and_its_estimate() -> None:
-    queued = [
-        RunStatus("queued", slurm=QueuedJob(state="PENDING", starts=NOW + 600, reason="Priority")),
-        RunStatus("queued", slurm=QueuedJob(state="PENDING", reason="Resources")),
-        RunStatus("queued", slurm=QueuedJob(state="PENDING", starts=NOW - 60)),
-    ]
-    lines = table(status_of({point(2): queued}, budget=8), 120, 40)
-    assert (
-        f"3 in the queue (Priority, Resources), the first to start about {clock_text(NOW + 600, NOW)}"
-        in lines[1]
-    )
+STUDIES = {
+    "points in every state": status_of(SMALL, min_efficiency=0.7),
+    "the same, cut off": status_of(SMALL, over=True),
+    "a run interrupted at the end": status_of({point(1): [done(100, 60), INTERRUPTED]}, over=True),
+    "a disturbed run next to others": status_of(
+        {point(1): [done(100), BUSY, done(104)], point(2): [done(180)]}
+    ),
+    "disturbed runs only": status_of({point(1): [BUSY], point(2): [done(180)]}),
+    "jobs in the queue": status_of(
+        {
+            point(2): [queued(NOW + 600, "Priority"), queued(reason="Resources"), queued(NOW - 60)],
+            point(4): [done(380), queued(NOW + 600)],
+        },
+        budget=8,
+    ),
+    "runs that wait for another training": status_of(
+        {point(2): [done(180), BLOCKED, WAITING], point(4): [BLOCKED] * 2}
+    ),
+    "several runs at work": status_of(
+        {point(4): [running(3, 10, 50, rate=5000.0), running(2, 10, 50, rate=5100.0), QUEUED]}, budget=64
+    ),
+    "rounds that may request more": replace(
+        status_of({point(1): [done(100, 60), WAITING]}), rounds=Rounds(requested={}, may_grow=True)
+    ),
+    "no required efficiency": status_of(
+        {point(1): [done(100)], point(4): [done(380)], point(8): [done(500)]}
+    ),
+    "two series of more than one device": status_of(
+        {
+            point(devices, series=series): [done(rate * devices)]
+            for series, rate in (("a", 100.0), ("b", 90.0))
+            for devices in (2, 4)
+        }
+    ),
+}
+WORDS = Path(__file__).with_name("status_tables.txt")
 
 
-def test_a_run_that_waits_for_another_training_on_the_machine_says_so() -> None:
-    lines = table(status_of({point(2): [done(180), BLOCKED, WAITING], point(4): [BLOCKED] * 2}), 120, 40)
-    assert lines[1].endswith("run 2 waits for another training on this machine")
-    assert lines[2].endswith("2 runs wait for another training on this machine")
+def test_tables_of_studies_are_as_they_are_kept(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    tables = {name: "\n".join(table(status, 140, 40)) for name, status in STUDIES.items()}
+    monkeypatch.undo()
+    time.tzset()
 
-
-def test_runs_at_work_together_show_how_fast_they_are() -> None:
-    runs = {point(4): [running(3, 10, 50, rate=5000.0), running(2, 10, 50, rate=5100.0), QUEUED]}
-    lines = table(status_of(runs, budget=64), 120, 40)
-    assert "2 runs: epoch 3/10, epoch 2/10, 5,000 to 5,100/s; 1 in the queue" in lines[1]
-
-
-def test_without_an_efficiency_to_keep_the_fastest_point_is_told_and_called_so() -> None:
-    runs = {point(1): [done(100)], point(4): [done(380)], point(8): [done(500)]}
-    assert table(status_of(runs), 120, 40)[4].startswith(
-        "digits, fastest so far: 8 devices, 5.00x, efficiency"
-    )
+    assert re.findall(r"[^\x20-\x7e\n]", "".join(tables.values())) == []
+    compare(WORDS, "\n".join(f"# {name}\n{text}\n" for name, text in tables.items()), __file__, capsys)
 
 
 def large(series: int, counts: int) -> StudyStatus:
@@ -134,19 +135,14 @@ def test_where_not_all_points_have_room_those_at_work_are_shown_and_the_others_c
     assert len(shown) > 10
 
 
-def told(display: Lines, status: StudyStatus) -> list[str]:
-    stream = display._stream
-    assert isinstance(stream, io.StringIO)
-    before = stream.tell()
-    display.show(status)
-    return [line[9:] for line in stream.getvalue()[before:].splitlines()]
-
-
 def test_without_a_terminal_a_line_is_told_when_a_point_changes_and_no_other() -> None:
-    display = Lines(io.StringIO())
+    stream = io.StringIO()
+    display = Lines(stream)
 
     def now(*runs: RunStatus) -> list[str]:
-        return told(display, status_of({point(1): [*runs], point(2): [WAITING]}))
+        before = stream.tell()
+        display.show(status_of({point(1): [*runs], point(2): [WAITING]}))
+        return [line[9:] for line in stream.getvalue()[before:].splitlines()]
 
     assert now(WAITING, WAITING) == []
     assert now(STARTING, WAITING) == ["digits, 1 device: 0 of 2 runs done; run 1 starting"]
@@ -161,64 +157,8 @@ def test_without_a_terminal_a_line_is_told_when_a_point_changes_and_no_other() -
     assert now(done(100, 60), FAILED) == []
 
 
-def test_an_interrupted_run_is_not_counted_as_failed() -> None:
-    interrupted = RunStatus("failed", "interrupted", job_seconds=(30.0,))
-    lines = table(status_of({point(1): [done(100, 60), interrupted]}, over=True), 120, 40)
-    assert "1 of 2 " in lines[1]
-    assert lines[1].endswith("interrupted")
-    assert "failed" not in "\n".join(lines)
-
-
-def test_what_is_told_has_no_control_characters() -> None:
-    stream = io.StringIO()
-    Lines(stream).show(status_of(SMALL))
-    assert stream.getvalue()
-    assert re.findall(r"[^\x20-\x7e\n]", stream.getvalue()) == []
-
-
-def test_a_session_that_was_cut_off_does_not_look_as_if_it_went_on() -> None:
-    lines = table(status_of(SMALL, over=True), 120, 40)
-    assert [line.split("  ")[-1].strip() for line in lines[1:5]] == [
-        "done",
-        "1 interrupted, 1 not made",
-        "timed-out, 1 interrupted, 1 not made",
-        "3 not made",
-    ]
-    assert lines[-1].endswith("device-hours spent")
-
-
 FIRST = status_of({point(1): [STARTING, WAITING], point(2): [WAITING, WAITING]})
 LATER = status_of({point(1): [done(100), running(3, 4, 9, rate=99.0)], point(2): [WAITING, WAITING]})
-MORE = status_of({point(count): [done(100.0 * count)] for count in (1, 2, 4, 8)})
-
-
-class Window(io.StringIO):
-    """A stream that is a terminal of some size, and what a person sees on it."""
-
-    def __init__(self, columns: int = 80, rows: int = 24) -> None:
-        super().__init__()
-        self.screen = TerminalScreen(columns, rows)
-        self.writes = 0
-
-    def isatty(self) -> bool:
-        return True
-
-    def write(self, text: str) -> int:
-        # as the system does with what goes to a terminal
-        self.screen.write(text.replace("\n", "\r\n"))
-        self.writes += 1
-        return super().write(text)
-
-
-class Drawn(Table):
-    """A table that asks the window for its size."""
-
-    def __init__(self, window: Window) -> None:
-        super().__init__(window)
-        self._window = window
-
-    def _terminal_size(self) -> os.terminal_size:
-        return os.terminal_size((self._window.screen.columns, self._window.screen.rows))
 
 
 @pytest.fixture
@@ -294,15 +234,6 @@ def test_it_survives_a_change_of_the_windows_size(window: Window, columns: int, 
     assert "line 30" in window.screen.text
     table.end(None)
     assert window.screen.scrolls_whole
-
-
-def test_it_grows_with_the_points_that_come_up(window: Window) -> None:
-    table = Drawn(window)
-    table.show(FIRST)
-    window.write("between\n")
-    table.show(MORE)
-    assert [row.split()[0] for row in table_rows(window)[1:5]] == ["1", "2", "4", "8"]
-    assert "between" in window.screen.text
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(80, 8), (30, 24)])

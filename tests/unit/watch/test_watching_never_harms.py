@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from tests.planted_records import leave_failure
 from tests.small_runs import definition
-from tests.unit.watch.planted_status import Follower, point
+from tests.stand_ins import stand_ins
+from tests.unit.watch.planted_status import Drawn, Follower, Window, point
 from tests.waiting import wait_until
 
 from scalewise.execution.supervisor import STUDY_IS_SHOWN
@@ -21,18 +22,11 @@ from scalewise.watch.follow import print_status
 from scalewise.watch.jobs import SlurmQueue, parse_queue, query_slurm
 from scalewise.watch.status import StudyStatus
 from scalewise.watch.study import SESSION, QueuedJob, StudySession, WatchedStudy
-from scalewise.watch.terminal import Lines, Table
+from scalewise.watch.terminal import Lines
 from scalewise.watch.watcher import STILL_SECONDS, Watcher
 
 STUDY = WatchedStudy(points=(point(1), point(2)), min_efficiency={"digits": None})
 RUNS = [("digits", "d1.r1"), ("digits", "d2.r1")]
-
-
-class Drawn(Table):
-    """A table in a terminal of one size."""
-
-    def _terminal_size(self) -> os.terminal_size:
-        return os.terminal_size((100, 30))
 
 
 class Session:
@@ -75,18 +69,24 @@ def _no_study_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_log_is_silent_while_it_watches_and_back_at_its_end(tmp_path: Path) -> None:
     session = Session(tmp_path)
+    kept = logging.FileHandler(tmp_path / "snakemake.log")
+    session.logger.addHandler(kept)
     session.start()
     assert os.environ[STUDY_IS_SHOWN]
     session.logger.info("Select jobs to execute...")
+    session.logger.warning("A warning")
     session.logger.error("Error in rule train")
     session.watcher.end()
     session.watcher.end()
     session.logger.info("Complete log(s): x")
 
     said = session.terminal.getvalue().splitlines()
-    assert [line for line in said if " of 2 " not in line] == ["Error in rule train", "Complete log(s): x"]
+    shown = ["A warning", "Error in rule train", "Complete log(s): x"]
+    assert [line for line in said if " of 2 " not in line] == shown
+    kept.close()
+    assert (tmp_path / "snakemake.log").read_text().splitlines() == ["Select jobs to execute...", *shown]
     assert STUDY_IS_SHOWN not in os.environ
-    assert len(session.logger.handlers) == 1
+    assert session.logger.handlers[1:] == [kept]
     assert session.logger.handlers[0].filters == []
 
 
@@ -182,7 +182,7 @@ def test_a_look_that_comes_late_is_not_shown_after_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Drawn] | type[Lines]
 ) -> None:
     monkeypatch.setattr("scalewise.watch.watcher.END_SECONDS", 0.1)
-    late, back, terminal = threading.Event(), threading.Event(), io.StringIO()
+    late, back, terminal = threading.Event(), threading.Event(), Window(columns=100)
     logger = logging.Logger("snakemake", logging.INFO)
     watcher = Watcher(STUDY, {}, tmp_path, RUNS, logger, kind(terminal))
     look = watcher._look
@@ -245,7 +245,7 @@ def test_whoever_does_not_wait_for_the_end_has_the_log_back_all_the_same(
 def test_a_last_look_that_fails_gives_the_terminal_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    terminal, shown = io.StringIO(), threading.Event()
+    terminal, shown = Window(columns=100), threading.Event()
     watcher = Watcher(STUDY, {}, tmp_path, RUNS, logging.Logger("snakemake", logging.INFO), Drawn(terminal))
     look = watcher._look
 
@@ -348,37 +348,24 @@ def test_slurms_answer_is_read_and_what_is_no_answer_left_out() -> None:
 QUEUED = "41                  PENDING             0           1795789628              Priority            "
 
 
-def squeue(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """Put a stand-in for squeue first on PATH."""
-    (folder / "squeue").write_text(f"#!/bin/sh\n{script}\n")
-    (folder / "squeue").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-
-
-def test_one_call_has_the_expected_starts_in_a_format_that_no_setting_of_the_user_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("script", "is_answer"),
+    [
+        pytest.param(f'[ "$SLURM_TIME_FORMAT" = %s ] && echo "{QUEUED}"', True, id="any format of times"),
+        pytest.param(f'echo "{QUEUED}"; exit 1', False, id="fails"),
+        pytest.param(f'echo "{QUEUED}"; exec sleep 600', False, id="hangs"),
+        pytest.param(f"exec yes '{QUEUED}'", True, id="whole lines of an endless answer"),
+        pytest.param(None, False, id="missing"),
+    ],
+)
+def test_an_answer_of_squeue_is_read_and_a_failure_is_none(
+    script: str | None, is_answer: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
-    squeue(tmp_path, monkeypatch, f'echo "$SLURM_TIME_FORMAT" >> {tmp_path}/asked; echo "{QUEUED}"')
-
-    assert query_slurm() == {"41": QueuedJob(state="PENDING", starts=1795789628, reason="Priority")}
-    assert (tmp_path / "asked").read_text() == "%s\n"
-
-
-def test_a_squeue_that_fails_hangs_or_is_missing_is_no_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    squeue(tmp_path, monkeypatch, f'echo "{QUEUED}"; exit 1')
-    assert query_slurm() is None
-    monkeypatch.setattr("scalewise.watch.jobs.COMMAND_SECONDS", 0.5)
-    squeue(tmp_path, monkeypatch, f'echo "{QUEUED}"; exec sleep 600')
-    assert query_slurm() is None
-    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    assert query_slurm() is None
-
-
-def test_of_an_endless_answer_whole_lines_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scalewise.watch.jobs.COMMAND_SECONDS", 60 if is_answer else 0.5)
     monkeypatch.setattr("scalewise.watch.jobs.MOST_BYTES", len(QUEUED) + 1 + QUEUED.index("ity"))
-    squeue(tmp_path, monkeypatch, f"exec yes '{QUEUED}'")
+    stand_ins(tmp_path, {} if script is None else {"squeue": script})
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin" if script else str(tmp_path))
 
-    assert query_slurm() == {"41": QueuedJob(state="PENDING", starts=1795789628, reason="Priority")}
+    queued = {"41": QueuedJob(state="PENDING", starts=1795789628, reason="Priority")}
+    assert query_slurm() == (queued if is_answer else None)
