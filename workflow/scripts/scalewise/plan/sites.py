@@ -13,7 +13,8 @@ from pydantic import ValidationError
 from scalewise.plan.checks.allocation import check_facts
 from scalewise.plan.config.errors import Place, Problem, StudyError, did_you_mean, key_path, problems_of
 from scalewise.plan.config.paths import find_site_file
-from scalewise.plan.config.site import PartitionFacts, SiteFile, Sites, facts_of_partition, resolve_site
+from scalewise.plan.config.site import PartitionFacts, Site, SiteFile, Sites, facts_of_partition, resolve_site
+from scalewise.plan.config.slurm import Slurm
 from scalewise.plan.config.yaml_source import read_source, to_plain
 
 COST_KEYS = ("price_per_device_hour", "billing_per_device_hour")
@@ -81,6 +82,7 @@ def _resolved(values: Mapping[str, Any], problems: list[Problem]) -> Sites | Non
         if not found:
             sites[name] = resolve_site(of_partition, name)
     problems += _of_shared_facts(shared, len(facts.partitions))
+    problems += _check_scheduler(values["partitions"], sites)
     problems += _check_costs({name: site.facts for name, site in sites.items()})
     return None if problems else Sites(sites[str(facts.default_partition)], sites)
 
@@ -144,6 +146,22 @@ def _check_names(names: Sequence[str]) -> Iterator[Problem]:
         if (first := spellings.setdefault(name.lower(), name)) != name:
             text = f"differs from {first} only by case, and some file systems ignore case"
             yield Problem(("partitions", name), text, "Rename one of the two.")
+
+
+def _check_scheduler(
+    partitions: Mapping[str, Mapping[str, Any]], sites: Mapping[str, Site]
+) -> Iterator[Problem]:
+    """Refuse keys of Slurm in some partitions of a site that otherwise has no Slurm."""
+    without = [name for name, site in sites.items() if site.slurm is None]
+    if not without:
+        return
+    for name in (name for name in sites if name not in without):
+        key = next(key for key in partitions[name] if key in Slurm.model_fields)
+        yield Problem(
+            ("partitions", name, key),
+            f"is {partitions[name][key]!r}, a fact of Slurm, but partition {without[0]} has no Slurm",
+            "Add `slurm: {}` to the file: then all partitions have Slurm. Or remove the key.",
+        )
 
 
 def _check_costs(partitions: Mapping[str, SiteFile]) -> Iterator[Problem]:
