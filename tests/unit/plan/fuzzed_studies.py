@@ -1,4 +1,4 @@
-"""Configurations and sites at random: from the models, from sound ones with damage, from text with damage."""
+"""Configurations and sites at random: plausible ones, and sound ones with damaged content or damaged text."""
 
 from __future__ import annotations
 
@@ -104,21 +104,13 @@ _WAITS: SearchStrategy[Config] = st.dictionaries(
 
 
 class Schema:
-    """Values as a JSON Schema describes them, for the most part.
+    """Values as a JSON Schema describes them."""
 
-    Args:
-        schema: as the models make it.
-        odd: of so many values, one is of no kind that the schema knows; 0 for none.
-    """
-
-    def __init__(self, schema: Mapping[str, Any], odd: int = 0) -> None:
+    def __init__(self, schema: Mapping[str, Any]) -> None:
         self._definitions: Mapping[str, Any] = schema.get("$defs", {})
-        self._odd = odd
 
     def value(self, draw: DrawFn, node: Mapping[str, Any], key: str = "") -> Any:
         """Of a node of the schema."""
-        if self._odd and draw(st.integers(0, self._odd - 1)) == 0:
-            return draw(anything)
         while "$ref" in node:
             node = self._definitions[node["$ref"].rpartition("/")[2]]
         if branches := node.get("anyOf", node.get("oneOf")):
@@ -168,101 +160,84 @@ class Schema:
         return draw(st.floats(least, most, exclude_min="exclusiveMinimum" in node, exclude_max=open_end))
 
 
-def _studies(odd: int) -> SearchStrategy[Config]:
-    schema = study_schema()
-    words = Schema(schema, odd)
+STUDY_SCHEMA, SITE_SCHEMA = study_schema(), site_schema()
 
-    @st.composite
-    def study(draw: DrawFn) -> Config:
-        experiment = {"$ref": "#/$defs/Experiment"}
-        names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=2, unique=True))
-        defaults: Config = {
-            "dataset": draw(st.sampled_from(DATASETS)),
-            "model": draw(st.sampled_from(MODELS)),
-            "devices": draw(
-                st.lists(
-                    st.sampled_from([1, 2, 4, 8, 3, 5, 7, 12, "2x2"]), min_size=1, max_size=3, unique=True
-                )
-            ),
-        }
-        weak = draw(st.booleans())
-        scaling = {"scaling": "weak", "batch_size_per_device": 32} if weak else {"global_batch_size": 840}
-        defaults |= scaling | words.mapping(draw, experiment, 3)
-        experiments: Config = {name: words.mapping(draw, experiment) for name in names}
-        if draw(st.booleans()):
-            experiments["own"] = {"program": SCRIPT, "arguments": ["{global_batch_size}", "{folder}"]}
-            experiments["own"] |= words.mapping(draw, {"$ref": "#/$defs/ProgramExperiment"})
-        if not odd and draw(st.booleans()):
-            experiments[names[0]]["partitions"] = "all"
-        for keys in (defaults, *experiments.values()):
-            if not odd:
-                _make_plausible(keys)
-            if not odd and ("budget" in keys or isinstance(keys.get("devices"), dict)):
-                # at random, hardly any choice is one
-                keys["devices"] = draw(st.sampled_from(CHOICES))
-            decision = keys.get("decision")
-            if not odd and isinstance(decision, dict) and "accept" in decision:
-                decision["accept"] = list(keys.get("sweep", {}))
-        return {"defaults": defaults, "experiments": experiments}
 
-    return study()
+@st.composite
+def plausible_studies(draw: DrawFn, site: Config) -> Config:
+    """A study of one or two experiments of the built-in training, and perhaps of one of a program."""
+    words, experiment = Schema(STUDY_SCHEMA), {"$ref": "#/$defs/Experiment"}
+    names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=2, unique=True))
+    counts = st.sampled_from([1, 2, 4, 8, 3, 5, 7, 12, "2x2"])
+    defaults: Config = {
+        "dataset": draw(st.sampled_from(DATASETS)),
+        "model": draw(st.sampled_from(MODELS)),
+        "devices": draw(st.lists(counts, min_size=1, max_size=3, unique=True)),
+    }
+    weak = draw(st.booleans())
+    scaling = {"scaling": "weak", "batch_size_per_device": 32} if weak else {"global_batch_size": 840}
+    defaults |= scaling | words.mapping(draw, experiment, 3)
+    experiments: Config = {name: words.mapping(draw, experiment) for name in names}
+    if draw(st.booleans()):
+        experiments["own"] = {"program": SCRIPT, "arguments": ["{global_batch_size}", "{folder}"]}
+        experiments["own"] |= words.mapping(draw, {"$ref": "#/$defs/ProgramExperiment"})
+    if "partitions" in site:
+        experiments[names[0]]["partitions"] = "all"
+    for keys in (defaults, *experiments.values()):
+        _make_plausible(keys)
+        if "budget" in keys or isinstance(keys.get("devices"), dict):
+            # at random, hardly any choice is one
+            keys["devices"] = draw(st.sampled_from(CHOICES))
+    return {"defaults": defaults, "experiments": experiments}
 
 
 def _make_plausible(keys: Config) -> None:
-    """Remove keys that need others, which are there by chance only."""
+    """Remove or complete keys that need others, which are there by chance only."""
+    decision = keys.get("decision")
+    if isinstance(decision, dict):
+        if "accept" in decision:
+            decision["accept"] = list(keys.get("sweep", {}))
+        if keys.get("partitions") != "all":
+            decision.pop("by", None)
     if keys.get("partitions") != "all":
         keys.pop("partitions", None)
-        if isinstance(decision := keys.get("decision"), dict):
-            decision.pop("by", None)
     # how long a training is must be known, and entries to exclude must be among the others
     for key in ("trainings", "exclude"):
         keys.pop(key, None)
 
 
-def _sites(odd: int) -> SearchStrategy[Config]:
-    schema = site_schema()
-    words = Schema(schema, odd)
-
-    @st.composite
-    def site(draw: DrawFn) -> Config:
-        facts: Config = {"accelerator": "cuda", "devices_per_node": 4, "cpus_per_node": 64, "max_nodes": 4}
-        facts |= words.mapping(draw, schema)
-        if draw(st.booleans()):
-            facts["slurm"] = words.mapping(draw, {"$ref": "#/$defs/Slurm"}, 6)
-        if not odd:
-            # at random, hardly any default is one of the partitions
-            facts.pop("default_partition", None)
-            facts["partitions"] = {
-                name: words.mapping(draw, {"$ref": "#/$defs/PartitionFacts"}, 3) or {"max_nodes": 2}
-                for name in draw(
-                    st.lists(
-                        st.sampled_from(WORDS["partitions"]),
-                        unique=True,
-                        min_size=draw(st.sampled_from([0, 1, 1, 1])),
-                        max_size=2,
-                    )
-                )
-            }
-            for keys in facts["partitions"].values():
-                if "devices_per_node" in keys:
-                    # most of the counts fill nodes of so many
-                    keys["devices_per_node"] = draw(st.sampled_from([2, 4, 8]))
-                keys.pop("cpus_per_node", None)
-            for keys in (facts, *facts["partitions"].values()):
-                # the costs of all partitions have one unit, and a job's GPUs are Slurm's choice
-                for key in ("price_per_device_hour", "billing_per_device_hour", "visible_devices"):
-                    keys.pop(key, None)
-            if facts["partitions"]:
-                facts["default_partition"] = next(iter(facts["partitions"]))
-            else:
-                del facts["partitions"]
-        return facts
-
-    return site()
+@st.composite
+def plausible_sites(draw: DrawFn) -> Config:
+    """A site of up to two partitions, with or without Slurm."""
+    words = Schema(SITE_SCHEMA)
+    facts: Config = {"accelerator": "cuda", "devices_per_node": 4, "cpus_per_node": 64, "max_nodes": 4}
+    facts |= words.mapping(draw, SITE_SCHEMA)
+    if draw(st.booleans()):
+        facts["slurm"] = words.mapping(draw, {"$ref": "#/$defs/Slurm"}, 6)
+    least = draw(st.sampled_from([0, 0, 1, 2]))
+    names = draw(st.lists(st.sampled_from(WORDS["partitions"]), unique=True, min_size=least, max_size=2))
+    partitions = {
+        name: words.mapping(draw, {"$ref": "#/$defs/PartitionFacts"}, 3) or {"max_nodes": 2} for name in names
+    }
+    for keys in partitions.values():
+        if "devices_per_node" in keys:
+            # most of the counts fill nodes of so many
+            keys["devices_per_node"] = draw(st.sampled_from([2, 4, 8]))
+        keys.pop("cpus_per_node", None)
+    for keys in (facts, *partitions.values()):
+        # the costs of all partitions have one unit, and a job's GPUs are Slurm's choice
+        for key in ("price_per_device_hour", "billing_per_device_hour", "visible_devices"):
+            keys.pop(key, None)
+    for key in ("partitions", "default_partition"):
+        facts.pop(key, None)
+    if partitions:
+        facts |= {"partitions": partitions, "default_partition": names[0]}
+    return facts
 
 
-plausible_studies, odd_studies = _studies(0), _studies(8)
-plausible_sites, odd_sites = _sites(0), _sites(8)
+plausible_configurations = plausible_sites().flatmap(
+    lambda site: st.tuples(plausible_studies(site), st.just(site))
+)
 
 
 @st.composite

@@ -1,0 +1,472 @@
+"""The jobs of a plan: what each requests of Slurm, where it is sent, and which all-reduces are measured."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from snakemake_executor_plugin_slurm.submit_string import get_submit_command
+from snakemake_executor_plugin_slurm.utils import set_gres_string
+from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
+from tests.golden import compare
+from tests.stand_ins import Resources
+from tests.unit.plan.conftest import Load
+from tests.unit.plan.refusals import CPUS, MACHINES, site_of
+
+from scalewise.plan.config.shape import Shape
+from scalewise.plan.config.site import Container, Site, SiteFile, resolve_site
+from scalewise.plan.jobs.all_reduce_jobs import AllReducePlan, site_id
+from scalewise.plan.jobs.launch import SiteLaunch
+from scalewise.plan.jobs.make_plan import make_plan
+from scalewise.plan.plan_file import Job, requested
+from scalewise.plan.planned_study import Study
+
+WORDS = Path(__file__).with_name("planned_jobs.txt")
+
+# ---- jobs of one study on one site
+
+STUDY = """\
+defaults: {dataset: digits, model: linear, global_batch_size: 240, repeats: 1}
+experiments:
+  both: {devices: [1, 2, 8], partitions: all}
+  plain: {devices: [1, 2]}
+"""
+PARTITIONS = """\
+accelerator: cuda
+cpus_per_node: 64
+memory_gb_per_node: 240
+slurm: {account: p1}
+partitions:
+  a100: {partition: gpu-a100, gpu_type: a100, devices_per_node: 4, max_nodes: 2, price_per_device_hour: 1.2}
+  h200:
+    partition: gpu-h200
+    gpu_type: h200
+    devices_per_node: 8
+    cpus_per_node: 96
+    prelude: [module load new]
+    price_per_device_hour: 2.5
+default_partition: a100
+"""
+ONLY_BOTH = STUDY.split("  plain", maxsplit=1)[0]
+STRONG = "  strong: {dataset: digits, model: linear, global_batch_size: 192, repeats: 1, devices: %s}\n"
+OF_ONE_MACHINE = """\
+defaults: {dataset: digits, model: linear, global_batch_size: 240, repeats: 1, predict: false, devices: [1]}
+experiments:
+  usual: {memory_gb: 4, timeout_seconds: 77}
+  other: {checkpoint_minutes: 0.02, keep_checkpoints: true}
+"""
+
+
+def study_of(devices: str, more: str = "") -> str:
+    entry = STRONG % devices
+    return "experiments:\n" + entry.replace("}\n", f"{more}}}\n")
+
+
+def cluster_of(*lines: str, max_nodes: int = 16, slurm: str = "{account: a, partition: gpu}") -> str:
+    """Write a site of nodes with four GPUs."""
+    return site_of("cluster", "memory_gb_per_node: 240", f"max_nodes: {max_nodes}", f"slurm: {slurm}", *lines)
+
+
+PLANS = {
+    "two partitions": (STUDY, PARTITIONS),
+    "one of two partitions, in its order": (ONLY_BOTH.replace("all", "[h200]"), PARTITIONS),
+    "device counts that one partition does not have": (
+        ONLY_BOTH.replace("[1, 2, 8]", '[1, "2x4", 16]').replace("all", "[h200, a100]"),
+        PARTITIONS.replace("es: 2", "es: 4"),
+    ),
+    "device counts up to a partition's": (
+        ONLY_BOTH.replace("[1, 2, 8]", "{up_to: 8}").replace("240, repeats: 1", "256"),
+        PARTITIONS.replace("es: 2", "es: 1"),
+    ),
+    "partitions of a workstation": (
+        ONLY_BOTH.replace("[1, 2, 8]", "[1, 2]"),
+        "accelerator: cuda\ncpus_per_node: 16\npartitions: {a100: {visible_devices: [2, 0]}, "
+        "t4: {visible_devices: [5]}}\ndefault_partition: a100\n",
+    ),
+    "one machine": (OF_ONE_MACHINE, CPUS),
+    "a cluster": (
+        study_of("[1, 4, 8]", ", cpus_per_device: 8, runtime_minutes: 30, project: {devices: [64]}"),
+        cluster_of("not_found: [internet]"),
+    ),
+    "all-reduce of a shape that no run has": (
+        study_of("[1]", ", cpus_per_device: 40, launcher: spawn, project: {devices: [8]}"),
+        cluster_of(),
+    ),
+    "all-reduce of a shape that two experiments have": (
+        study_of("[1, 2]", ", launcher: spawn, rendezvous: file")
+        + (STRONG % "[1, 2, 4]").replace("strong", "more"),
+        CPUS,
+    ),
+}
+
+
+def words_of(facts: Mapping[str, Any]) -> str:
+    """Return keys and values, without what is empty and the limits that most jobs have."""
+    usual = {"limit_seconds": 0, "timeout_seconds": 120, "checkpoint_seconds": 600.0}
+    return " ".join(
+        f"{key}={' '.join(map(str, value)) if isinstance(value, list) else value}"
+        for key, value in facts.items()
+        if value not in ("", [], None, False) and usual.get(key) != value
+    )
+
+
+def job_text(name: str, job: Job, **facts: object) -> str:
+    return (
+        f"{name}: threads={job['threads']} {words_of(job['resources'])} | {words_of(job['limits'] | facts)}"
+    )
+
+
+def texts_of(study: Study) -> Iterator[str]:
+    """Yield what jobs read of experiments, comparisons and sites, and each job but for further repeats."""
+    plan = make_plan(study, "profiles/sites/here.yaml")
+    for name, facts in plan["experiments"].items():
+        definition = json.loads(facts["prediction"])
+        files = ", ".join(Path(file).stem for file in facts["all_reduces"])
+        yield f"{name} ({facts['title']}), partition {facts['partition']!r}, projected: {facts['projected']}"
+        yield f"    predicts {definition['shapes']}, projects {definition['project']}, all-reduces: {files}"
+    for name, comparison in plan["comparisons"].items():
+        yield f"{name} compares {comparison['experiments']}: {comparison['definition']}"
+    for name, runs in plan["runs"].items():
+        for run, job in runs.items():
+            if run.endswith(".r1"):
+                yield job_text(f"{name}/{run}", job)
+    for name, measurement in plan["all_reduces"].items():
+        yield job_text(f"all-reduce {name}", measurement, **measurement["ranks"])
+    for partition, site in plan["sites"].items():
+        yield job_text(f"hello of {partition!r}", site["hello"])
+        yield f"    launched with {words_of(site['launch'])}"
+        shown = {key: value for key, value in site["preflight"].items() if key not in {"slurm", "datasets"}}
+        yield f"    the largest run: {words_of(shown)}"
+    yield from study.warnings
+
+
+# ---- the line that the executor plugin gives to sbatch
+
+NODE = MACHINES["cluster"].replace("slurm: {}\n", "")
+MEMORY = "memory_gb_per_node: 240\n"
+OF_SHAPES = """\
+defaults: {dataset: digits, model: linear, global_batch_size: 240, repeats: 1, runtime_minutes: 30}
+experiments: {a: {devices: [1, 2, 4, 8], cpus_per_device: 8, MORE}}
+"""
+SHAPES = {"1x1": "d1.r1", "1x2": "d2.r1", "1x4": "d4.r1", "2x4": "d8.r1"}
+SLURM: dict[str, tuple[tuple[str, ...], str]] = {
+    "all keys": (
+        (
+            *("account: a", "partition: p1,p2", "qos: devel", "constraint: a&b", "exclusive: true"),
+            *("reservation: training", "mail_user: anna@example.org", "mail_type: [END, FAIL]"),
+            "extra: ['--wait-all-nodes=1', '--licenses=a b;$(x)']",
+        ),
+        MEMORY,
+    ),
+    "an account": (("account: a",), MEMORY),
+    "gres with a type": (("gpu_request: gres", "gpu_type: h100"), MEMORY),
+    "part of a GPU": (("gpu_type: nvidia_3g.40gb",), MEMORY),
+    "a type with hyphens": (("gpu_type: a100-sxm4-80gb",), MEMORY),
+    "GPUs per node": (("gpu_request: gpus-per-node",), MEMORY),
+    "GPUs per node with a type": (("gpu_request: gpus-per-node", "gpu_type: h100"), MEMORY),
+    "no GPUs are requested": (("gpu_request: none",), MEMORY),
+    "CPU processes": (("account: a",), "accelerator: cpu\n"),
+    "memory for each CPU": (("memory: per-cpu",), MEMORY),
+    "memory left to the cluster": (("account: a",), ""),
+    "memory never requested": (("memory: none",), ""),
+    "an experiment's memory": (("memory: per-node",), ""),
+    "an experiment's memory for each CPU": (("memory: per-cpu",), ""),
+}
+"""Lines below ``slurm:``, and lines of the node."""
+
+
+def sbatch(job: Job) -> list[str]:
+    """Return the words of the plugin's line for a job, from where a run can change them."""
+    resources = job["resources"]
+    of_plugin = SimpleNamespace(resources=Resources(**resources), threads=job["threads"])
+    validate_slurm_extra(of_plugin)
+    params = {
+        "run_uuid": "uuid",
+        "slurm_logfile": "log",
+        "comment_str": "rule_train",
+        # as the plugin's get_account_arg and get_partition_arg make them
+        "account": f"-A {shlex.quote(str(resources['slurm_account']))}"
+        if "slurm_account" in resources
+        else "",
+        "partition": f"-p {resources['slurm_partition']}" if "slurm_partition" in resources else "",
+        "workdir": "/work",
+    }
+    words = shlex.split(get_submit_command(of_plugin, params) + set_gres_string(of_plugin))
+    return words[words.index("rule_train") + 1 :]
+
+
+def on_slurm(load: Load, lines: Iterable[str], node: str = "", own: str = "seed: 1") -> Study:
+    """Plan one experiment, with another key, on a cluster with these lines below ``slurm:``."""
+    kept = [line for line in NODE.splitlines() if not node.startswith(line.partition(":")[0])]
+    site = "".join(f"{line}\n" for line in kept) + node + "slurm:\n"
+    return load(OF_SHAPES.replace("MORE", own), site + "".join(f"  {line}\n" for line in lines))
+
+
+@pytest.mark.refuses("slurm: gpu type with hyphens")
+def test_jobs_are_as_they_are_kept(load: Load, capsys: pytest.CaptureFixture[str]) -> None:
+    parts = []
+    for name, plan in PLANS.items():
+        parts.append("\n".join([f"# {name}", *texts_of(load(*plan)), ""]))
+    for name, (lines, node) in SLURM.items():
+        own = "memory_gb: 64" if name.startswith("an experiment's memory") else "seed: 1"
+        study = on_slurm(load, lines, node, own)
+        parts.append(f"# sbatch: {name}")
+        for shape, run in SHAPES.items():
+            job = make_plan(study)["runs"]["a"][run]
+            # nothing that would place GPUs or tasks unevenly
+            uneven = {"gpu", "gpus", "gpu_model", "tasks_per_gpu", "tasks_per_node"}
+            assert not uneven & job["resources"].keys()
+            parts.append(f"{shape} {shlex.join(sbatch(job))}")
+            shown = study.allocations["a", run].sbatch_args()
+            assert set(shlex.split(shown)) <= in_long_form(sbatch(job)), (
+                "what the user sees is what sbatch gets"
+            )
+        parts.append("")
+    ids: dict[str, str] = {}
+    text = re.sub(
+        r"-[0-9a-f]{8}/", lambda found: ids.setdefault(found[0], f"-{len(ids) + 1:08}/"), "\n".join(parts)
+    )
+    compare(WORDS, text, __file__, capsys)
+
+
+def in_long_form(words: Iterable[str]) -> set[str]:
+    left = iter(words)
+    long = {"-t": "--time", "--mem": "--mem", "--mem-per-cpu": "--mem-per-cpu"}
+    return {f"{long[word]}={next(left)}" if word in long else word for word in left}
+
+
+# ---- how long a job may take
+
+
+HOUR = 'longest_walltime: "01:00:00"'
+
+
+@pytest.mark.parametrize(
+    ("lines", "minutes", "expected"),
+    [
+        pytest.param(("account: a",), 30, (32, 1800, 30, 1), id="two minutes to end in"),
+        pytest.param(("signal_seconds: 10",), 30, (32, 1800, 10, 1), id="a later signal"),
+        pytest.param(("signal_seconds: 0",), 30, (32, 1800, 0, 1), id="no signal"),
+        pytest.param((HOUR,), 30, (32, 1800, 30, 1), id="below the longest"),
+        pytest.param((HOUR,), 58, (60, 3480, 30, 1), id="up to the longest"),
+        pytest.param((HOUR, "signal_seconds: 0"), 59, (60, 3540, 0, 1), id="a minute to end in"),
+        pytest.param((HOUR, "signal_seconds: 0"), 60, (60, 3570, 0, 1), id="as long: ended 30 s earlier"),
+        pytest.param(('longest_walltime: "00:01:00"',), 1, (1, 30, 0, 1), id="a minute in all"),
+        pytest.param((HOUR,), 59, (60, 3540, 60, 2), id="nearly as long"),
+        pytest.param((HOUR,), 150, (60, 9000, 60, 3), id="two and a half times as long"),
+        pytest.param((HOUR, "signal_seconds: 600"), 150, (60, 9000, 600, 4), id="an earlier signal"),
+        pytest.param(('longest_walltime: "2-00:00:00"',), 6000, (2880, 360_000, 60, 3), id="days"),
+    ],
+)
+def test_a_run_is_ended_before_its_job_is_and_a_longer_one_takes_several_jobs(
+    lines: tuple[str, ...], minutes: int, expected: tuple[int, int, int, int], load: Load
+) -> None:
+    study = on_slurm(load, lines, own=f"runtime_minutes: {minutes}")
+
+    allocation = study.allocations["a", "d8.r1"]
+    job_minutes, limit_seconds, signal_seconds, jobs = expected
+    assert (allocation.minutes, allocation.limits.limit_seconds) == (job_minutes, limit_seconds)
+    assert (allocation.signal_seconds, allocation.jobs) == (signal_seconds, jobs)
+    signal = f"--signal=USR1@{signal_seconds}"
+    assert (signal in sbatch(make_plan(study)["runs"]["a"]["d8.r1"])) is bool(signal_seconds)
+    if jobs == 1:
+        assert limit_seconds < job_minutes * 60
+        # Slurm may send it a minute early, and even then not before the run ends by itself
+        assert signal_seconds == 0 or job_minutes * 60 - signal_seconds - 60 >= limit_seconds
+
+
+@pytest.mark.parametrize(
+    ("walltime", "minutes", "limit_seconds"),
+    [("00:01:00", 1, 30), ("00:02:00", 2, 60), ("00:04:00", 4, 180), ("08:00:00", 7, 300)],
+)
+def test_a_measurement_of_all_reduce_fits_into_the_longest_job_of_the_site(
+    load: Load, walltime: str, minutes: int, limit_seconds: int
+) -> None:
+    slurm = f'{{account: a, longest_walltime: "{walltime}", signal_seconds: 0}}'
+    study = load(study_of("[1, 4]", ", runtime_minutes: 1"), cluster_of(slurm=slurm))
+
+    (job,) = AllReducePlan.of(study).jobs.values()
+
+    assert (job.allocation.minutes, job.allocation.limits.limit_seconds) == (minutes, limit_seconds)
+
+
+# ---- which all-reduces are measured, and what a study can be projected from
+
+TO_64 = ", project: {devices: [64]}"
+
+
+@pytest.mark.parametrize(
+    ("devices", "more", "max_nodes", "shapes", "projected"),
+    [
+        pytest.param("[1, 2, 4]", "", 16, "1x2 1x4", False, id="one node"),
+        pytest.param("[1, 4, 8]", "", 16, "1x4 2x4", False, id="two nodes"),
+        pytest.param("[1, 16]", "", 16, "4x4", False, id="four nodes by themselves"),
+        pytest.param("[1, 32]", "", 16, "1x4 2x4 4x4", False, id="eight nodes from one, two and four"),
+        pytest.param('[1, "3x2"]', "", 16, "3x2", False, id="three nodes by themselves"),
+        pytest.param('[1, "6x2"]', "", 16, "1x2 2x2 4x2", False, id="parts of nodes from parts of nodes"),
+        pytest.param(
+            "[1]", ", project: {devices: [2, 64]}", 16, "1x2 1x4 2x4 4x4", False, id="projected only"
+        ),
+        pytest.param("[1]", TO_64, 1, "1x4", False, id="runs of a node"),
+        pytest.param("[1]", TO_64, 2, "1x4 2x4", False, id="runs of two nodes"),
+        pytest.param("[1]", TO_64, 3, "1x4 2x4 3x4", False, id="runs of three nodes"),
+        pytest.param("[1]", TO_64, 4, "1x4 2x4 4x4", False, id="runs of four nodes"),
+        pytest.param("[1, 4]", TO_64, 16, "1x4 2x4 4x4", False, id="steps on one node only"),
+        pytest.param('[1, "2x2"]', TO_64, 16, "1x4 2x2 2x4 4x4", False, id="steps on parts of nodes"),
+        pytest.param("[1, 8]", TO_64, 16, "1x4 2x4 4x4", True, id="steps on two nodes and fewer"),
+        pytest.param("[1]", "", 16, "", False, id="nothing to exchange"),
+        pytest.param("[2, 4]", "", 16, "", False, id="no 1-device run to start from"),
+        pytest.param("[1, 8, 16]", ", predict: false", 16, "", False, id="no prediction"),
+        pytest.param("[1, 4]", ", parallelism: fsdp", 16, "", False, id="exchanges that are not modelled"),
+    ],
+)
+def test_shapes_of_up_to_four_nodes_are_measured_and_own_steps_are_projected(
+    devices: str, more: str, max_nodes: int, shapes: str, projected: bool, load: Load
+) -> None:
+    plan = make_plan(load(study_of(devices, more), cluster_of(max_nodes=max_nodes)))
+
+    facts = plan["experiments"]["strong"]
+    assert [Path(file).stem for file in sorted(facts["all_reduces"])] == shapes.split()
+    assert [f"resources/collectives/{name}.json" for name in sorted(plan["all_reduces"])] == sorted(
+        facts["all_reduces"]
+    )
+    assert facts["projected"] is projected
+
+
+def test_a_machine_without_a_scheduler_measures_no_other_node(load: Load) -> None:
+    assert [name[-3:] for name in AllReducePlan.of(load(study_of("[1, 2]", TO_64))).jobs] == ["1x2", "1x4"]
+
+
+def test_a_projection_of_the_defaults_is_left_out_without_a_prediction(load: Load) -> None:
+    by_default = study_of("[1, 2]", ", predict: false") + "defaults: {project: {devices: [8]}}\n"
+    assert AllReducePlan.of(load(by_default)).jobs == {}
+
+
+def test_a_prediction_starts_from_the_first_repeats_on_one_device(load: Load) -> None:
+    text = study_of("[1, 2, 4]").replace("repeats: 1", "repeats: {min: 2, max: 5, until_interval: 0.1}")
+
+    assert load(text).experiments["strong"].prediction_runs == ["d1.r1", "d1.r2"]
+
+
+TORCH: dict[str, Any] = {"image": "/torch.sif"}
+"""A container."""
+
+
+def cluster(**facts: Any) -> Site:
+    slurm: dict[str, Any] = {"account": "a", "partition": "gpu"}
+    site: dict[str, Any] = {"accelerator": "cuda", "devices_per_node": 4, "cpus_per_node": 64}
+    return resolve_site(SiteFile.model_validate(site | {"slurm": slurm | facts.pop("slurm", {})} | facts))
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        pytest.param({"devices_per_node": 8}, id="devices"),
+        pytest.param({"network_interface": "ib0"}, id="network"),
+        pytest.param({"python": "/other/python"}, id="interpreter"),
+        pytest.param({"prelude": ["export NCCL_IB_DISABLE=1"]}, id="prelude"),
+        pytest.param({"container": TORCH}, id="container"),
+        pytest.param({"container": TORCH | {"arguments": ["--overlay=/nccl.ext3:ro"]}}, id="overlay"),
+        pytest.param({"container": TORCH | {"prelude": ["source /ext3/env.sh"]}}, id="prelude inside"),
+        pytest.param({"slurm": {"partition": "other"}}, id="partition"),
+        pytest.param({"slurm": {"constraint": "a100"}}, id="constraint"),
+        pytest.param({"slurm": {"gpu_type": "a100"}}, id="GPU type"),
+        pytest.param({"slurm": {"extra": ["--switches=1"]}}, id="placement"),
+    ],
+)
+def test_a_fact_that_the_network_depends_on_makes_another_measurement(facts: dict[str, Any]) -> None:
+    before = {"container": TORCH} if facts.get("container", TORCH) != TORCH else {}
+
+    assert site_id(cluster(**facts)) != site_id(cluster(**before))
+
+
+def test_measurements_are_of_a_cluster_whatever_its_login_node_and_of_one_machine_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = resolve_site(SiteFile(accelerator="cpu", devices_per_node=2, cpus_per_node=2))
+    same = cluster(memory_gb_per_node=100, slurm={"account": "b", "mail_user": "me@example.org"})
+    of_machine, of_cluster = set(), {site_id(same)}
+    for host, processor in (("one", "a"), ("other", "a"), ("one", "b")):
+        monkeypatch.setattr("platform.node", lambda host=host: host)
+        monkeypatch.setattr(
+            "scalewise.plan.jobs.all_reduce_jobs.cpu_model", lambda processor=processor: processor
+        )
+        of_machine.add(site_id(machine))
+        of_cluster.add(site_id(cluster()))
+
+    assert (len(of_machine), len(of_cluster)) == (3, 1)
+    assert all(host not in name for name in of_machine for host in ("one-", "other"))
+
+
+@pytest.mark.parametrize(
+    ("file", "word"),
+    [
+        ("profiles/sites/princeton-della.yaml", "princeton-della"),
+        ("profiles/slurm/site.yaml", "slurm"),
+        ("site.yaml", "site"),
+        ("/home/my user/ödd site$.yaml", "dd-site"),
+        (None, "machine"),
+    ],
+)
+def test_measurements_lie_in_a_folder_that_names_the_site(file: str | None, word: str) -> None:
+    name, digest = site_id(cluster(), file).rsplit("-", 1)
+
+    assert (name, len(digest)) == (word, 8)
+
+
+# ---- an experiment on partitions
+
+
+def test_an_experiment_without_partitions_is_the_one_of_a_site_without_any(load: Load) -> None:
+    of_whole = PARTITIONS[: PARTITIONS.index("partitions:")]
+    of_whole = of_whole.replace("p1", "p1, partition: gpu-a100, gpu_type: a100")
+    sites = (f"{of_whole}devices_per_node: 4\nmax_nodes: 2\n", PARTITIONS)
+    before, after = (
+        load(text, site)
+        for text, site in zip((STUDY.replace(", partitions: all", ""), STUDY), sites, strict=True)
+    )
+
+    plans = [make_plan(each, "profiles/site.yaml") for each in (before, after)]
+    assert plans[0]["runs"]["plain"] == plans[1]["runs"]["plain"]
+    of_site, of_partition = (plan["experiments"]["plain"] for plan in plans)
+    assert of_site | {"partition": "a100"} == of_partition
+
+
+def test_a_price_changes_no_run_and_no_table(load: Load) -> None:
+    plan, other = (
+        make_plan(load(STUDY, PARTITIONS.replace("hour: 2.5", price))) for price in ("hour: 2.5", "hour: 9")
+    )
+
+    assert other["runs"] == plan["runs"]
+    assert other["experiments"] == plan["experiments"]
+    assert other["comparisons"] != plan["comparisons"]
+
+
+def test_named_gpus_are_visible_in_a_container_too_and_others_change_no_variable() -> None:
+    order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    named = SiteLaunch(visible_devices=(2, 0))
+    assert named.device_environment(Shape(1, 2)) == order | {"CUDA_VISIBLE_DEVICES": "2,0"}
+    assert named.device_environment(Shape(1, 1)) == order | {"CUDA_VISIBLE_DEVICES": "2"}
+    assert SiteLaunch().device_environment(Shape(1, 4)) == {}
+
+    inside = named.model_copy(update={"container": Container(image="torch.sif")}).device_environment(
+        Shape(1, 2)
+    )
+    for prefix in ("", "APPTAINERENV_", "SINGULARITYENV_"):
+        assert inside[f"{prefix}CUDA_VISIBLE_DEVICES"] == "2,0"
+        assert inside[f"{prefix}CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+
+
+def test_runs_of_all_sizes_are_jobs_of_one_rule(load: Load) -> None:
+    jobs = make_plan(on_slurm(load, ("account: a",)))["runs"]["a"]
+
+    stated = requested(jobs, str)["resources"]
+
+    assert callable(stated["gres"])
+    assert (stated["slurm_account"], stated["runtime"]) == ("a", 32)
