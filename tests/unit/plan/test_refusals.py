@@ -9,10 +9,12 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
+from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
 from tests.golden import compare
 from tests.unit.plan.refusals import Desk, Refusal, refusals
 
@@ -81,8 +83,13 @@ def test_what_is_possible_and_seldom_meant_is_warned_of(refusal: Refusal, desk: 
 
 
 @pytest.mark.parametrize("refusal", CASES["planned"], ids=lambda it: it.name)
-def test_what_goes_together_is_planned_without_a_warning(refusal: Refusal, desk: Desk) -> None:
-    assert desk.messages_of(refusal) == []
+def test_what_goes_together_is_planned_without_a_warning_and_taken_by_the_executor_plugin(
+    refusal: Refusal, desk: Desk
+) -> None:
+    study = desk.plan(refusal.study, refusal.site)
+    assert study.warnings == []
+    for allocation in study.allocations.values():
+        validate_slurm_extra(SimpleNamespace(resources=SimpleNamespace(**allocation.resources())))
 
 
 def test_each_message_has_the_words_that_are_kept(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,6 +24,8 @@ ROOT = Path(__file__).parents[3]
 CLUSTERS: dict[str, dict[str, Any]] = yaml.safe_load(
     Path(__file__).with_name("recorded_clusters.yaml").read_text(encoding="utf-8")
 )
+ANSWERS = ("slurm", "nodes", "partitions", "config", "associations", "qos", "default_account", "test_only")
+"""Keys of a cluster that Slurm's commands print."""
 REFUSAL = "allocation failure: Requested node configuration is not available"
 EXPERIMENT = {"dataset": "digits", "model": "linear", "global_batch_size": 240, "devices": [1]}
 
@@ -39,18 +41,27 @@ def expanded(lines: list[str]) -> Iterator[str]:
             yield f"NodeName={name[1]}{number}{line[name.end() :]}"
 
 
-def report(programs: Path, cluster: Mapping[str, Any], **scripts: str | None) -> None:
+def report(programs: Path, name: str, **scripts: str | None) -> None:
     """Write stand-ins for Slurm's commands that print what the cluster reported; None leaves one out."""
+    cluster = CLUSTERS[name]
+    if like := CLUSTERS.get(cluster.get("like", "")):
+        cluster = {key: like[key] for key in ANSWERS if key in like} | cluster
+
+    def replaced(lines: list[str]) -> list[str]:
+        for old, new in cluster.get("replaced", {}).items():
+            lines = [line.replace(old, new) for line in lines]
+        return lines
+
     texts = {
-        "partitions": cluster["partitions"],
-        "nodes": list(expanded(cluster["nodes"])),
+        "partitions": replaced(cluster["partitions"]),
+        "nodes": list(expanded(replaced(cluster["nodes"]))),
         "config": ["Configuration data as of 2026-11-27T05:13:37", *cluster["config"]],
         "associations": cluster.get("associations", []),
         "qos": cluster.get("qos", []),
         "default": [cluster.get("default_account", "")],
     }
-    for name, lines in texts.items():
-        (programs / f"{name}.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    for kind, lines in texts.items():
+        (programs / f"{kind}.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     shown = f"cat '{programs}'/"
     accounting = f"""case "$*" in
         *associations*user=someone*) {shown}associations.txt;; *qos*) {shown}qos.txt;;
@@ -102,7 +113,7 @@ def value(facts: Mapping[str, Any], key: str) -> object:
 @pytest.mark.parametrize("name", [name for name, cluster in CLUSTERS.items() if "site" in cluster])
 def test_site_file_states_what_slurm_reports(name: str, programs: Path, tmp_path: Path) -> None:
     cluster = CLUSTERS[name]
-    report(programs, cluster)
+    report(programs, name)
 
     lines = write_site_file(options(tmp_path, *cluster.get("options", [])), ROOT)
 
@@ -137,7 +148,7 @@ REFUSED = [
 def test_choice_that_slurm_does_not_have_or_that_is_the_users_is_refused_and_no_file_is_written(
     name: str, words: list[str], says: list[str], programs: Path, tmp_path: Path
 ) -> None:
-    report(programs, CLUSTERS[name])
+    report(programs, name)
 
     with pytest.raises(ChoiceError) as refused:
         write_site_file(options(tmp_path, *words), ROOT)
@@ -145,117 +156,6 @@ def test_choice_that_slurm_does_not_have_or_that_is_the_users_is_refused_and_no_
     for said in says:
         assert said in str(refused.value)
     assert not (tmp_path / "site.yaml").exists()
-
-
-def written_facts(cluster: Mapping[str, Any], programs: Path, folder: Path, *words: str) -> dict[str, Any]:
-    """Return the content of the site file that the command writes."""
-    report(programs, cluster)
-    write_site_file(options(folder, *words), ROOT)
-    facts = yaml.safe_load((folder / "site.yaml").read_text(encoding="utf-8"))
-    load_study({"experiments": {"e": EXPERIMENT}}, (), folder / "site.yaml")
-    assert isinstance(facts, dict)
-    return facts
-
-
-def test_partition_of_the_name_all_is_described_as_any_other(programs: Path, tmp_path: Path) -> None:
-    cluster = CLUSTERS["gpus-unknown-to-slurm-25.11"]
-
-    facts = written_facts(cluster, programs, tmp_path, "--partition", "all")
-
-    assert facts["slurm"]["partition"] == "all"
-
-
-def test_all_of_one_kind_of_node_are_one_partition_as_without_a_choice(
-    programs: Path, tmp_path: Path
-) -> None:
-    words = ("--partition", "all", "--account", "project_1")
-
-    facts = written_facts(CLUSTERS["choices"], programs, tmp_path, *words)
-
-    assert facts["slurm"]["partition"] == "gpumedium"
-    assert "partitions" not in facts
-
-
-def test_gpu_types_of_one_partition_are_compared_on_request(programs: Path, tmp_path: Path) -> None:
-    facts = written_facts(CLUSTERS["two-types-23.02"], programs, tmp_path, "--gpu-type", "all")
-
-    found = {name: (entry["gpu_type"], entry["cpus_per_node"]) for name, entry in facts["partitions"].items()}
-    assert found == {"gpu-high-a100": ("a100", 32), "gpu-high-v100": ("v100", 48)}
-    assert facts["default_partition"] == "gpu-high-a100"
-    assert facts["slurm"]["partition"] == "gpu-high"
-    assert "left out" not in (tmp_path / "site.yaml").read_text(encoding="utf-8")
-
-
-def test_features_that_no_constraint_can_tell_apart_are_left_to_the_user(
-    programs: Path, tmp_path: Path
-) -> None:
-    cluster = dict(CLUSTERS["compared-by-features-23.11"])
-    # a job that requires a100 may also get the nodes with a100 and hbm80g
-    cluster["nodes"] = [line.replace("gpua40", "a100") for line in cluster["nodes"]]
-
-    facts = written_facts(cluster, programs, tmp_path, "--gpu-type", "all")
-
-    assert "partitions" not in facts
-    assert "constraint" in facts["not_found"]
-
-
-def test_each_partition_is_paid_by_an_account_that_may_use_it(programs: Path, tmp_path: Path) -> None:
-    accounts = {"associations": ["old|gpu_a100|normal|normal", "new|gpu_h100|normal|normal"]}
-    cluster = CLUSTERS["several-partitions-24.05"] | accounts
-
-    facts = written_facts(cluster, programs, tmp_path, "--partition", "gpu_h100,gpu_a100")
-
-    assert {name: entry["account"] for name, entry in facts["partitions"].items()} == {
-        "gpu_h100": "new",
-        "gpu_a100": "old",
-    }
-    assert facts["default_partition"] == "gpu_h100"
-
-
-def test_costs_are_left_out_if_one_partition_bills_what_no_job_here_requests(
-    programs: Path, tmp_path: Path
-) -> None:
-    cluster = dict(CLUSTERS["several-partitions-24.05"])
-    cluster["partitions"] = [line.replace("GRES/gpu=192.0", "license/x=7") for line in cluster["partitions"]]
-
-    facts = written_facts(cluster, programs, tmp_path, "--partition", "gpu_h100,gpu_a100")
-
-    assert all("billing_per_device_hour" not in entry for entry in facts["partitions"].values())
-    text = (tmp_path / "site.yaml").read_text(encoding="utf-8")
-    assert "no billing_per_device_hour: gpu_h100 has weights of other resources" in text
-
-
-def test_partitions_that_share_no_option_of_jobs_are_described_each(programs: Path, tmp_path: Path) -> None:
-    cluster = dict(CLUSTERS["several-partitions-24.05"])
-    cluster["config"] = ["AccountingStorageType = (null)", "ClusterName = dev"]
-
-    facts = written_facts(
-        cluster, programs, tmp_path, "--partition", "gpu_a100,gpu_mixed", "--gpu-type", "a100,l40s"
-    )
-
-    assert "slurm" not in facts
-    assert facts["partitions"]["gpu_mixed"]["partial_nodes"] == "billed-whole"
-
-
-def test_names_of_partitions_are_those_of_slurm_as_far_as_a_folder_can_have_them(
-    programs: Path, tmp_path: Path
-) -> None:
-    cluster = dict(CLUSTERS["several-partitions-24.05"])
-    for key in ("partitions", "nodes"):
-        lines = [line.replace("gpu_a100", "gpu.x").replace("gpu_h100", "gpu+x") for line in cluster[key]]
-        cluster[key] = lines
-
-    facts = written_facts(cluster, programs, tmp_path, "--partition", "gpu.x,gpu+x")
-
-    found = {name: entry["partition"] for name, entry in facts["partitions"].items()}
-    assert found == {"gpu-x": "gpu.x", "gpu-x-2": "gpu+x"}
-
-
-def test_partition_that_takes_none_of_the_accounts_qos_is_refused(programs: Path, tmp_path: Path) -> None:
-    report(programs, CLUSTERS["partition-of-some-qos-22.05"] | {"associations": ["project||normal|normal"]})
-
-    with pytest.raises(ChoiceError, match="takes jobs of QOS qos-batch, qos-besteffort, and account project"):
-        write_site_file(options(tmp_path), ROOT)
 
 
 @pytest.mark.parametrize(
@@ -275,7 +175,7 @@ def test_partition_that_takes_none_of_the_accounts_qos_is_refused(programs: Path
 def test_slurm_that_cannot_be_asked_is_named_with_the_fix(
     scripts: dict[str, str | None], said: str, programs: Path, tmp_path: Path
 ) -> None:
-    report(programs, CLUSTERS["typed-gres-22.05"], **scripts)
+    report(programs, "typed-gres-22.05", **scripts)
 
     with pytest.raises(ClusterError, match=re.escape(said)):
         write_site_file(options(tmp_path), ROOT)
@@ -290,7 +190,7 @@ def test_command_that_hangs_is_ended_and_named(programs: Path) -> None:
 
 
 def test_filled_in_file_is_replaced_only_by_force(programs: Path, tmp_path: Path) -> None:
-    report(programs, CLUSTERS["whole-nodes-23.11"])
+    report(programs, "whole-nodes-23.11")
     path, shipped = tmp_path / "site.yaml", (ROOT / "profiles" / "slurm" / "site.yaml").read_text()
     path.write_text(shipped.replace("<account>", "mine").replace("<partition>", "gpu"))
 
@@ -307,7 +207,7 @@ def test_filled_in_file_is_replaced_only_by_force(programs: Path, tmp_path: Path
 
 
 def test_command_line_writes_the_file_and_names_the_next_step(programs: Path, tmp_path: Path) -> None:
-    report(programs, CLUSTERS["whole-nodes-23.11"])
+    report(programs, "whole-nodes-23.11")
     python = sys.executable
     command = [python, str(ROOT / "workflow" / "scripts" / "cli.py"), "site", "--output", "new/site.yaml"]
     several = [*command, "--force", "--partition", "gpu_h100", "--partition", "gpu_mixed,gpu_a100"]
@@ -321,7 +221,7 @@ def test_command_line_writes_the_file_and_names_the_next_step(programs: Path, tm
     assert second.returncode == 1
     assert second.stderr.startswith("scalewise: new/site.yaml exists.")
 
-    report(programs, CLUSTERS["several-partitions-24.05"])
+    report(programs, "several-partitions-24.05")
     done = subprocess.run(several, cwd=tmp_path, capture_output=True, text=True, check=False)
     names = "gpu_h100, gpu_mixed-l40s, gpu_mixed-nvidia_rtx-6000, gpu_a100"
     assert f"new/site.yaml describes 4 partitions: {names}." in done.stdout, done.stderr

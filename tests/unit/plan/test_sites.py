@@ -10,16 +10,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from snakemake_executor_plugin_slurm.validation import get_forbidden_slurm_options, validate_slurm_extra
+from snakemake_executor_plugin_slurm.validation import get_forbidden_slurm_options
 from tests.stand_ins import stand_ins
 from tests.unit.conftest import SCRIPTS
 from tests.unit.plan.conftest import Load, Refuse
-from tests.unit.plan.refusals import built_in, refusals, site_of
-from tests.workflow.conftest import filled_in
+from tests.unit.plan.refusals import built_in, site_of
 
 import scalewise.plan.config.site as site_model
 from scalewise.plan.catalog.datasets import CHECKSUMS_VARIABLE, MIRROR_VARIABLE
@@ -45,30 +43,6 @@ print(resolve_site(SiteFile()).cpus_per_node)
 """
 
 
-@pytest.fixture
-def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-
-
-@pytest.mark.parametrize(
-    ("facts", "site"),
-    [
-        pytest.param({}, ("cpu", len(os.sched_getaffinity(0)), len(os.sched_getaffinity(0)), 1), id="auto"),
-        pytest.param(
-            {"accelerator": "cuda", "devices_per_node": 8, "cpus_per_node": 96, "max_nodes": 4},
-            ("cuda", 8, 96, 4),
-            id="stated",
-        ),
-        pytest.param({"accelerator": "cpu", "cpus_per_node": 6}, ("cpu", 6, 6, 1), id="as many as CPUs"),
-    ],
-)
-@pytest.mark.usefixtures("no_gpu")
-def test_facts_that_are_stated_are_kept_and_others_looked_up(
-    facts: dict[str, Any], site: tuple[Any, int, int, int]
-) -> None:
-    assert resolve_site(SiteFile(**facts)) == Site(*site, SiteFile(**facts))
-
-
 def test_a_process_held_to_one_cpu_plans_for_one() -> None:
     environ = os.environ | {"PYTHONPATH": str(SCRIPTS)}
     assert subprocess.check_output([sys.executable, "-c", PINNED], env=environ, text=True) == "1\n"
@@ -86,14 +60,15 @@ def test_a_process_held_to_one_cpu_plans_for_one() -> None:
         pytest.param("NoDevFiles", "cpu", 8, id="Slurm, for a job without a GPU"),
     ],
 )
-def test_the_gpus_that_cuda_would_see_are_counted(
+def test_the_gpus_that_cuda_would_see_are_counted_unless_the_site_states_its_devices(
     visible: str, accelerator: str, devices: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
 
     site = resolve_site(SiteFile(cpus_per_node=8))
-
-    assert (site.accelerator, site.devices_per_node) == (accelerator, devices)
+    assert (site.accelerator, site.devices_per_node, site.max_nodes) == (accelerator, devices, 1)
+    stated = SiteFile(accelerator="cuda", devices_per_node=6, cpus_per_node=96, max_nodes=4)
+    assert resolve_site(stated) == Site("cuda", 6, 96, 4, stated)
 
 
 def test_without_that_variable_the_device_files_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,34 +133,14 @@ def test_everything_that_the_executor_plugin_forbids_is_refused_beforehand() -> 
     assert forbidden <= MANAGED_BY_SBATCH
 
 
-@pytest.mark.parametrize("option", [f"--{name}" for name in sorted(MANAGED_BY_SBATCH)])
 @pytest.mark.refuses("slurm: managed flag")
-def test_no_option_that_follows_from_the_run_can_be_given_twice(option: str, refuse: Refuse) -> None:
-    for written in (option, f"{option}=1"):
-        (line,) = refuse(built_in(), site_of("cluster", slurm=[f"extra: ['{written}']"]))
-        assert f"site.yaml:6: slurm.extra[0] is '{written}'" in line
+def test_no_option_that_follows_from_the_run_can_be_given_twice(refuse: Refuse) -> None:
+    options = [written for name in sorted(MANAGED_BY_SBATCH) for written in (f"--{name}", f"--{name}=1")]
+    lines = refuse(built_in(), site_of("cluster", slurm=[f"extra: {options}"]))
 
-
-def check_by_plugin(study: Study) -> None:
-    assert study.site.slurm is not None
-    for allocation in study.allocations.values():
-        validate_slurm_extra(SimpleNamespace(resources=SimpleNamespace(**allocation.resources())))
-
-
-@pytest.mark.parametrize(
-    "case", [case for case in refusals() if case.group == "planned: sites"], ids=lambda it: it.name
-)
-def test_what_the_plan_takes_the_executor_plugin_takes_too(case: Any, load: Load) -> None:
-    study = load(case.study, case.site)
-    if study.site.slurm is not None:
-        check_by_plugin(study)
-
-
-@pytest.mark.parametrize(
-    "shipped", sorted((ROOT / "profiles" / "sites").glob("*.yaml")), ids=lambda path: path.stem
-)
-def test_a_shipped_site_is_sound_once_its_placeholders_are_filled_in(shipped: Path, load: Load) -> None:
-    check_by_plugin(load(built_in("devices: [1, 2]"), filled_in(shipped)))
+    assert len(lines) == len(options)
+    for number, (line, option) in enumerate(zip(lines, options, strict=True)):
+        assert f"site.yaml:6: slurm.extra[{number}] is '{option}'" in line
 
 
 def test_options_with_spaces_reach_sbatch_as_they_were_written(load: Load) -> None:
