@@ -6,12 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import binom, ttest_ind
+from scipy.stats import ttest_ind
 from tests.slowdowns import sentences, slowdown_of
-from tests.truth.causes import FOUND, Truth, cause_rates, planted_runs
+from tests.truth.causes import FOUND, cause_rates
 from tests.unit.analysis.planted_tables import ALONE, PARTS, make_runs
 
 from scalewise.analysis.bottlenecks.bottlenecks import find_bottlenecks, startup_sentences
@@ -64,7 +63,7 @@ LATE = study_of({2: EVEN, 8: [2.0, 2.02, 1.98]})
 
 
 @pytest.mark.parametrize(
-    ("runs", "mode", "told", "not_told"),
+    ("runs", "mode", "named", "not_named"),
     [
         (study({1: (1.0, 0, 0, 0), 2: (0.5, 0.01, 0.02, 0.01)}), "strong", "7 % of each step", "most of it"),
         (study({1: (1.0, 0, 0, 0), 4: (0.9, 0.1, 0, 0)}), "strong", "75 %, slower computing", ""),
@@ -90,12 +89,12 @@ LATE = study_of({2: EVEN, 8: [2.0, 2.02, 1.98]})
         "no run on fewer devices",
     ],
 )  # fmt: skip
-def test_a_cause_is_named_by_its_share_where_the_runs_show_it(
-    runs: pd.DataFrame, mode: str, told: str, not_told: str
+def test_a_cause_is_named_by_its_share_if_the_runs_show_it(
+    runs: pd.DataFrame, mode: str, named: str, not_named: str
 ) -> None:
     words = sentences(runs, mode)[0]
-    assert all(each in words for each in told.split(", "))
-    assert not not_told or not_told not in words
+    assert all(each in words for each in named.split(", "))
+    assert not not_named or not_named not in words
 
 
 def test_where_jitter_was_not_recorded_the_communication_says_what_it_may_hold() -> None:
@@ -121,8 +120,11 @@ def test_communication_is_named_with_what_is_lost_and_the_line_to_write() -> Non
     assert [("4 devices, 34 %" in other) for other in others] == [True]
 
 
-def test_a_bar_has_the_parts_of_a_step_with_the_shares_that_the_table_has() -> None:
-    runs = study({1: (1.0, 0, 0, 0), 8: (0.2, 0.1, 0.05, 0.05)})
+def test_a_bar_has_the_parts_of_a_step_as_means_over_the_runs_so_that_they_sum() -> None:
+    runs = study({1: (1.0, 0, 0, 0), 8: (0.2, 0.0, 0.05, 0.05)})
+    # the median is 0.06
+    runs.loc[runs["devices"] == 8, "communication_seconds"] = [0.05, 0.06, 0.19]
+    runs["step_seconds"] = runs[PARTS].sum(axis=1)
     found, _ = slowdown_of(runs)
     assert {part["name"]: round(part["share"], 4) for part in found.parts} == {
         "computing": 0.3125,
@@ -133,19 +135,8 @@ def test_a_bar_has_the_parts_of_a_step_with_the_shares_that_the_table_has() -> N
     }
     assert sum(part["seconds"] for part in found.parts) == pytest.approx(found.step_seconds)
     point = scaling_table(runs, "strong").iloc[-1]
-    assert point["communication_seconds"] / point["step_seconds"] == pytest.approx(0.25)
-
-
-def test_parts_and_step_are_means_over_the_runs_so_that_they_sum() -> None:
-    runs = study({1: (1.0, 0, 0, 0), 8: (0.125, 0.1, 0.02, 0)})
-    runs.loc[runs["devices"] == 8, "communication_seconds"] = [0.05, 0.06, 0.19]
-    runs["step_seconds"] = runs[PARTS].sum(axis=1)
-    point = scaling_table(runs, "strong").iloc[-1]
-    assert point["communication_seconds"] == pytest.approx(0.1), "the median is 0.06"
+    assert point["communication_seconds"] == pytest.approx(0.1)
     assert sum(point[part] for part in PARTS) == pytest.approx(point["step_seconds"])
-    found, _ = slowdown_of(runs)
-    (shown,) = (part["share"] for part in found.parts if part["key"] == "communication")
-    assert shown == pytest.approx(point["communication_seconds"] / point["step_seconds"])
 
 
 @pytest.mark.parametrize(("chosen", "devices"), [(1, 4), (2, 4), (4, 4), (8, 8), (16, 8), (None, 8)], ids=str)
@@ -155,42 +146,21 @@ def test_the_bar_is_of_the_answer_or_the_next_count_that_loses_time(chosen: int 
 
 
 @pytest.mark.parametrize(
-    ("loader", "cure", "paste"),
+    ("loader", "advice", "paste"),
     [
         ("workers", "Load data with more CPUs", "cpus_per_device: 2"),
         ("resident", "larger batches", "global_batch_size: 512"),
     ],
 )
-def test_advice_on_a_slow_loader_is_for_that_loader(loader: str, cure: str, paste: str) -> None:
+def test_advice_on_a_slow_loader_is_for_that_loader(loader: str, advice: str, paste: str) -> None:
     runs = study({1: (1.0, 0, 0, 0), 8: (0.125, 0.01, 0.1, 0)}, loader=loader)
     found, _ = slowdown_of(runs)
     assert "waiting for data" in found.sentence
-    assert cure in found.advice
+    assert advice in found.advice
     assert found.paste == paste
 
 
-def test_a_slow_rank_is_named_with_its_node() -> None:
-    runs = study({1: (1.0, 0, 0, 0), 8: (0.125, 0.0, 0, 0.125)}, nodes=2)
-    runs = runs.assign(slowest_rank=3, slowest_host="node7")
-    (on_two_nodes,) = sentences(runs)
-    assert "waiting for rank 3 on node7" in on_two_nodes
-    assert "Leave node7 out" in on_two_nodes
-    (on_one_node,) = sentences(runs.assign(nodes=1))
-    assert "Leave node7 out" not in on_one_node
-    runs.loc[runs["repeat"] > 1, "slowest_rank"] = [5, 6, 5, 6]
-    (changing,) = sentences(runs)
-    assert "most of it to waiting for one slow rank. It is not the same rank in all runs." in changing
-
-
-def test_the_largest_loss_is_the_one_that_is_named() -> None:
-    runs = study({1: (1.0, 0, 0, 0), 2: (0.5, 0.2, 0.1, 0.15)})
-    (limit,) = (limit for _, limit in find_bottlenecks(scaling_table(runs, "strong"), runs) if limit)
-    assert limit.point["devices"] == 2
-    assert limit.cause == "communication"
-    assert limit.share.estimate == pytest.approx(0.2 / 0.95)
-
-
-def test_a_series_is_named_where_there_are_several() -> None:
+def test_a_series_is_named_if_there_are_several() -> None:
     runs = study({1: (1.0, 0, 0, 0), 8: (0.125, 0.1, 0, 0)})
     both = pd.concat([runs.assign(series="hook-none"), runs.assign(series="hook-fp16")])
     first, second = sentences(both)
@@ -216,21 +186,13 @@ def test_two_measurements_of_the_communication_that_disagree_are_both_given(
     assert all(each in others[0] for each in told)
 
 
-def test_communication_in_doubt_is_not_named_where_one_of_its_measurements_is_small() -> None:
+def test_communication_in_doubt_is_not_named_if_one_of_its_measurements_is_small() -> None:
     runs = study({1: (1.0, 0, 0, 0), 2: (0.5, 0.3, 0, 0.15)})
     assert "communication" in sentences(runs)[0]
     checked = runs.assign(crosscheck_communication_seconds=runs["devices"].map({2: 0.01}))
     disturbed, doubt = sentences(checked)
     assert "one slow rank" in disturbed
     assert "uncertain" in doubt
-
-
-def test_idle_devices_are_not_guessed_about_where_the_split_tells_why() -> None:
-    runs = study({1: (1.0, 0, 0, 0), 2: (0.5, 0.4, 0, 0)}, mean_utilization=0.2)
-    one, two = (point for _, point in scaling_table(runs, "strong").iterrows())
-    assert cause_at(one) == CAUSES[LAUNCH]
-    assert cause_at(two) == ""
-    assert cause_at(two.drop(PARTS)) != ""
 
 
 # --- intervals ----------------------------------------------------------------------------------------
@@ -290,6 +252,9 @@ def test_a_wait_that_the_baseline_has_too_is_told_from_what_stops_scaling() -> N
 # --- who is slow --------------------------------------------------------------------------------------
 
 
+TWO_NODES = {"slowest_host": "node1", "nodes": 2, "hosts": "node0, node1"}
+
+
 def slowed(devices: int, repeats: int, **columns: Any) -> pd.DataFrame:
     """A study in which one rank is slower than the others on the most devices."""
     runs = study_of(
@@ -304,41 +269,36 @@ def slowed(devices: int, repeats: int, **columns: Any) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize(
-    ("devices", "ranks", "said"),
+    ("devices", "columns", "said"),
     [
-        pytest.param(8, [3, 3, 3], "most of it to waiting for rank 3 on node0. Check what else", id="8^-2"),
-        pytest.param(4, [3, 3, 3], "in all 3 runs, which chance does in 6.2 % of studies", id="4^-2"),
-        pytest.param(2, [1, 1, 1], "in all 3 runs, which chance does in 25 % of studies", id="2^-2"),
-        pytest.param(2, [1] * 6, "most of it to waiting for rank 1 on node0. Check what else", id="2^-5"),
-        pytest.param(8, [3, 3, 5], "It is not the same rank in all runs", id="two of three"),
-        pytest.param(8, [3, 3, 5, 3, 3, 3], "rank 3 on node0. It is slow in 5 of 6 runs", id="5 of 6"),
-        pytest.param(8, [3], "waiting for rank 3 on node0 takes 33 % of each step. Check", id="a single run"),
+        (8, {"slowest_rank": [3, 3, 3]}, "most of it to waiting for rank 3 on node0. Check what else"),
+        (8, {"slowest_rank": [3, 3, 3], "nodes": 2}, "waiting for rank 3 on node0. Leave node0 out"),
+        (4, {"slowest_rank": [3, 3, 3]}, "in all 3 runs, which chance does in 6.2 % of studies"),
+        (2, {"slowest_rank": [1, 1, 1]}, "in all 3 runs, which chance does in 25 % of studies"),
+        (2, {"slowest_rank": [1] * 6}, "most of it to waiting for rank 1 on node0. Check what else"),
+        (8, {"slowest_rank": [3, 3, 5]}, "waiting for one slow rank. It is not the same rank in all runs."),
+        (8, {"slowest_rank": [3, 3, 5, 3, 3, 3]}, "rank 3 on node0. It is slow in 5 of 6 runs"),
+        (8, {"slowest_rank": [3]}, "waiting for rank 3 on node0 takes 33 % of each step. Check"),
+        (
+            *(8, {"slowest_rank": [0] * 3, "slowest_host": ["node0", "node3", "node5"], "nodes": 2}),
+            "waiting for rank 0. It is slow on every node",
+        ),
+        (8, TWO_NODES | {"slowest_rank": [4, 6, 5], "slow_host": "node1"}, "node node1. Leave node1 out"),
+        (8, TWO_NODES | {"slowest_rank": [4, 1, 5], "slow_host": ""}, "not the same rank in all"),
+        (
+            *(8, TWO_NODES | {"slowest_rank": [4, 6, 5], "slow_host": ["", "", "node1"]}),
+            "not the same rank in all",
+        ),
     ],
+    ids=["8^-2", "on one of two nodes", "4^-2", "2^-2", "2^-5", "two of three", "5 of 6", "a single run",
+         "on every node", "all ranks of a node", "by turns", "all ranks of a node in one run"],
 )  # fmt: skip
-def test_a_rank_is_named_where_chance_would_hardly_pick_it_so_often(
-    devices: int, ranks: list[int], said: str
+def test_a_rank_or_node_is_named_if_chance_would_hardly_pick_it_so_often(
+    devices: int, columns: dict[str, Any], said: str
 ) -> None:
-    runs = slowed(devices, len(ranks), slowest_rank=ranks, slowest_host="node0", nodes=1)
-    (sentence,) = sentences(runs)
+    usual = {"slowest_host": "node0", "nodes": 1}
+    (sentence,) = sentences(slowed(devices, len(columns["slowest_rank"]), **usual | columns))
     assert said in sentence
-
-
-def test_a_rank_that_is_slow_on_every_node_is_not_blamed_on_one() -> None:
-    hosts = ["node0", "node3", "node5"]
-    (said,) = sentences(slowed(8, 3, slowest_rank=0, slowest_host=hosts, nodes=2))
-    assert "waiting for rank 0. It is slow on every node" in said
-
-
-def test_a_node_is_named_where_all_its_ranks_are_slow_whichever_is_the_slowest() -> None:
-    runs = slowed(
-        8, 3, slowest_rank=[4, 6, 5], slowest_host="node1", slow_host="node1", nodes=2,
-        hosts="node0, node1",
-    )  # fmt: skip
-    (said,) = sentences(runs)
-    assert "waiting for node node1. Leave node1 out" in said
-    by_turns = {"slowest_rank": [0, 0, 0, 4, 1, 5], "slow_host": ""}
-    for few in ({"slow_host": ["", "", "", "", "", "node1"]}, by_turns):
-        assert "not the same rank in all runs" in sentences(runs.assign(**few))[0]
 
 
 def test_a_slow_node_that_takes_part_in_some_runs_is_named_with_what_it_costs_there() -> None:
@@ -355,29 +315,18 @@ def test_a_slow_node_that_takes_part_in_some_runs_is_named_with_what_it_costs_th
     assert causes(runs) == [(8, STRAGGLER)]
 
 
-# --- start-up -----------------------------------------------------------------------------------------
-
-
-# --- idle devices --------------------------------------------------------------------------------
-
-
-NAN = float("nan")
+# --- idle devices --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("busy", "wait", "communication", "cause"),
     [
-        (0.2, 0.7, 0.05, "loader"),
-        (0.2, 0.05, 0.7, "communication"),
-        (0.2, 0.05, 0.05, "launch"),
         (0.4, 0.31, 0.29, "loader"),
         (0.4, 0.29, 0.31, "communication"),
         (0.1, 0.3, 0.2, "launch"),  # 0.4 of the time is explained by neither
-        (0.4, 0.6, 0.0, "loader"),
-        (0.4, 0.0, 0.0, "launch"),
         (0.2, 0.7, None, "loader"),
         (0.2, 0.05, None, "communication unknown"),
-        (0.2, 0.05, NAN, "communication unknown"),
+        (0.2, 0.05, math.nan, "communication unknown"),
     ],
 )
 def test_the_cause_is_what_explains_most_of_the_idle_time(
@@ -396,10 +345,10 @@ def flagged(runs: pd.DataFrame) -> list[str]:
     return list(flags(scaling_table(runs, "strong")))
 
 
-def test_points_that_were_under_half_busy_are_named_with_cause_and_cure() -> None:
+def test_points_that_were_under_half_busy_are_named_with_cause_and_fix() -> None:
     runs = make_runs({(ALONE, devices): [100.0, 101.0, 102.0] for devices in (1, 2, 4)})
-    assert flagged(runs) == flagged(runs.assign(mean_utilization=0.5)) == []
-    assert flagged(runs.assign(mean_utilization=None)) == [], "nobody watched them"
+    assert flagged(runs.assign(mean_utilization=0.5)) == []
+    assert flagged(runs.assign(mean_utilization=None)) == [], "unknown"
     runs.loc[runs["devices"] == 2, ["mean_utilization", "communication_fraction"]] = 0.41
     runs.loc[runs["devices"] == 4, ["mean_utilization", "communication_fraction"]] = [
         [0.31, 0.5],
@@ -409,26 +358,30 @@ def test_points_that_were_under_half_busy_are_named_with_cause_and_cure() -> Non
     (flag,) = flagged(runs)
     assert "59 % on 2 devices, 67 % on 4 devices" in flag
     assert flag.endswith(cause_text("communication", "resident"))
+    one, two = flagged(runs[runs["devices"] < 4].assign(mean_utilization=0.2, communication_fraction=None))
+    assert one.endswith(CAUSES[LAUNCH]), "one device waits for no other"
+    assert two.endswith(CAUSES["communication unknown"])
 
 
-def test_each_cause_is_said_once_with_the_series_it_is_of() -> None:
+def test_idle_devices_are_not_guessed_about_if_the_parts_of_their_steps_are_known() -> None:
+    runs = study({1: (1.0, 0, 0, 0), 2: (0.5, 0.4, 0, 0)}, mean_utilization=0.2)
+    one, two = (point for _, point in scaling_table(runs, "strong").iterrows())
+    assert cause_at(one) == CAUSES[LAUNCH]
+    assert cause_at(two) == ""
+    assert cause_at(two.drop(PARTS)) != ""
+
+
+def test_each_cause_is_named_once_with_its_series() -> None:
     points = {(f"cpus-per-device-{cpus}", devices): [100.0] for cpus in (1, 2, 4) for devices in (1, 2, 4)}
     runs = make_runs(points, loader="workers", mean_utilization=0.25, loader_wait_fraction=0.6)
     runs.loc[runs["series"] == "cpus-per-device-4", "loader_wait_fraction"] = 0.01
     first, second = flagged(runs)
     assert "75 % on 1 device with cpus-per-device-1, 75 % on" in first
     assert first.endswith(cause_text("loader", "workers"))
-    assert second.endswith(CAUSES["launch"])
+    assert second.endswith(CAUSES[LAUNCH])
     assert "75 % on 4 devices with cpus-per-device-4" in second
     (all_points,) = flagged(runs.assign(loader_wait_fraction=0.6))
     assert "and at 3 more points" in all_points
-
-
-def test_one_device_waits_for_no_other_where_communication_was_not_measured() -> None:
-    runs = make_runs({(ALONE, 1): [100.0], (ALONE, 2): [190.0]})
-    one, two = flagged(runs.assign(mean_utilization=0.2, communication_fraction=None))
-    assert one.endswith(CAUSES["launch"])
-    assert two.endswith(CAUSES["communication unknown"])
 
 
 # --- how often planted causes are found, and others invented --------------------------------------------
@@ -436,36 +389,11 @@ def test_one_device_waits_for_no_other_where_communication_was_not_measured() ->
 
 @pytest.mark.parametrize("cause", FOUND)
 def test_a_cause_of_15_percent_is_found_by_three_runs_that_scatter_by_3_percent(cause: str) -> None:
-    rates = cause_rates([cause], 5, scatters=(0.03,), repeats=(3,))
-    assert rates["rate"].tolist() == [1.0]
+    assert cause_rates([cause], 3, scatters=(0.03,), repeats=(3,))["rate"].tolist() == [1.0]
 
 
-@pytest.mark.parametrize(
-    ("truth", "scatter", "studies"),
-    [
-        ("nothing lost", 0.03, 8),
-        ("nothing lost", 0.1, 40),
-        ("jitter of 25 % a step", 0.03, 8),
-        ("another slow rank in each run", 0.03, 25),
-    ],
-)
+@pytest.mark.parametrize("truth", ["nothing lost", "jitter of 25 % a step", "another slow rank in each run"])
 @pytest.mark.slow
-def test_causes_are_not_invented_more_often_than_in_one_study_of_twenty(
-    truth: str, scatter: float, studies: int
-) -> None:
-    rates = cause_rates([truth], studies, scatters=(scatter,), repeats=(3,))
-    # so many draws cannot tell 5 % from a little more: they refuse what they have not seen in 95 % of cases
-    assert studies * rates["rate"].max() <= binom.ppf(0.95, studies, 0.05)
-
-
-def test_a_planted_share_is_the_share_that_is_measured() -> None:
-    runs = planted_runs(Truth(communication=0.25), 0.0, 1, np.random.default_rng(1))
-    most = runs[runs["devices"] == 16].iloc[0]
-    assert most["communication_seconds"] / most["step_seconds"] == pytest.approx(0.2, rel=0.03)
-    assert most["jitter_seconds"] < 0.03 * most["step_seconds"]
-    jittery = planted_runs(Truth(jitter=0.25), 0.0, 1, np.random.default_rng(1)).iloc[-1]
-    assert jittery["communication_seconds"] == pytest.approx(0.0, abs=1e-9)
-    # the largest of 16 normal values lies 1.77 standard deviations above their mean
-    assert jittery["jitter_seconds"] + jittery["straggler_seconds"] == pytest.approx(
-        0.25 * 1.77 / 16, rel=0.25
-    )
+def test_causes_are_hardly_ever_invented(truth: str) -> None:
+    """In 1 of 8 studies at most; ``python -m tests.truth`` draws 200 for each."""
+    assert cause_rates([truth], 8, scatters=(0.03,), repeats=(3,))["rate"].max() <= 1 / 8

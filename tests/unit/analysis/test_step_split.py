@@ -1,4 +1,4 @@
-"""Where a step's time goes, and the sentence that says what to do about the largest loss."""
+"""The parts of a step, by what ranks measured."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tests.planted_records import experiment, write_run
+from tests.planted_records import experiment, rank_record, write_run
 from tests.unit.analysis.planted_tables import PARTS
 
 from scalewise.analysis.bottlenecks.time_parts import STEP_COLUMNS, split
 from scalewise.analysis.scaling import scaling_table
 from scalewise.analysis.tables import collect
-from scalewise.records import RankRecord, Window
+from scalewise.records import Window
 
 
 def windows(step_seconds: float, steps: int = 10) -> list[Window]:
@@ -89,24 +89,19 @@ def test_the_parts_of_a_step_sum_to_it(
         pytest.param([0.5, 0.1, 0.5, 0.1], None, id="one of each host is"),
     ],
 )
-def test_a_host_is_slow_where_all_its_ranks_are(communication: list[float], slow: str | None) -> None:
+def test_a_host_is_slow_if_all_its_ranks_are(communication: list[float], slow: str | None) -> None:
     assert split(windows(1.0), ranks(communication))["slow_host"] == slow
 
 
-def test_what_nobody_counted_is_not_made_up() -> None:
+def test_what_was_not_measured_is_unknown() -> None:
     found = split(windows(1.0), ranks([math.nan, math.nan], loader=[0.1, 0.3]))
     assert found["step_seconds"] == pytest.approx(1.0)
     assert found["loader_seconds"] == pytest.approx(0.3)
     unknown = set(STEP_COLUMNS) - {"step_seconds", "loader_seconds", "slowest_host", "slow_host"}
     assert all(math.isnan(found[column]) for column in unknown)
     assert math.isnan(split(windows(1.0)[:1], ranks([0.1, 0.1]))["step_seconds"])
-
-
-def test_records_of_an_earlier_version_are_split_as_far_as_they_go() -> None:
-    older = ranks([0.1, 0.5]).drop(
-        columns=["local_pass_seconds", "exchanged_pass_seconds", "waiting_seconds_per_step"]
-    )
-    found = split(windows(1.0), older)
+    older = ranks([0.1, 0.5]).drop(columns=["local_pass_seconds", "exchanged_pass_seconds"])
+    found = split(windows(1.0), older.drop(columns="waiting_seconds_per_step"))
     assert_sums(found | {"jitter_seconds": 0.0})
     assert math.isnan(found["jitter_seconds"])
     assert math.isnan(found["crosscheck_communication_seconds"])
@@ -114,29 +109,26 @@ def test_records_of_an_earlier_version_are_split_as_far_as_they_go() -> None:
     assert math.isnan(split(windows(1.0), oldest)["compute_seconds"])
 
 
-def test_the_crosscheck_too_is_of_the_rank_that_waits_for_nobody() -> None:
-    found = split(windows(1.0), ranks([0.1, 0.5], local=[0.8, 0.4], exchanged=[0.95, 0.95]))
-    assert found["crosscheck_communication_seconds"] == pytest.approx(0.15)
-    faster = split(windows(1.0), ranks([0.1, 0.5], local=[0.8, 0.4], exchanged=[0.7, 0.7]))
-    assert faster["crosscheck_communication_seconds"] == 0.0
+@pytest.mark.parametrize(("exchanged", "seconds"), [(0.95, 0.15), (0.7, 0.0)])
+def test_the_crosscheck_too_is_of_the_rank_that_waits_for_no_other(exchanged: float, seconds: float) -> None:
+    found = split(windows(1.0), ranks([0.1, 0.5], local=[0.8, 0.4], exchanged=[exchanged] * 2))
+    assert found["crosscheck_communication_seconds"] == pytest.approx(seconds)
 
 
-def test_the_tables_of_a_study_hold_the_split_of_each_run(tmp_path: Path) -> None:
-    def record(rank: int, communication: float) -> RankRecord:
-        values: dict[str, Any] = dict.fromkeys(RankRecord.__dataclass_fields__, 0)
-        values |= {"rank": rank, "host": "node-a", "loader_wait_seconds": 1.0}
-        return RankRecord(**values | {"communication_seconds_per_step": communication})
-
-    records = [record(0, 0.5), record(1, 0.1)]
-    write_run(tmp_path, "d2.r1", windows=windows(1.0), ranks=records)
+def test_the_tables_of_a_study_hold_the_parts_of_each_runs_steps(tmp_path: Path) -> None:
+    measured = [
+        rank_record(rank, loader_wait_seconds=1.0, communication_seconds_per_step=communication,
+                    waiting_seconds_per_step=communication - 0.1)
+        for rank, communication in enumerate((0.5, 0.1))
+    ]  # fmt: skip
+    write_run(tmp_path, "d2.r1", windows=windows(1.0), ranks=measured)
     spec = experiment(devices=[2], repeats=1)
     runs = collect("study", spec, tmp_path).runs
-    row = runs.iloc[0].to_dict()
+    (row,) = runs.to_dict("records")
     assert_sums(row)
     assert row["straggler_seconds"] == pytest.approx(0.4)
     assert row["slowest_rank"] == 1
-    scaling = scaling_table(runs, "strong")
-    assert scaling["straggler_seconds"].tolist() == pytest.approx([0.4])
+    assert scaling_table(runs, "strong")["straggler_seconds"].tolist() == pytest.approx([0.4])
     (tmp_path / "d2.r1" / "ranks.csv").unlink()
     (row,) = collect("study", spec, tmp_path).runs.to_dict("records")
     assert row["outcome"] == "unreadable"
