@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from scipy import stats
+from tests.unit.analysis.reference import next_bound, welch_bounds, welch_p
 
 from scalewise.analysis.statistics.intervals import (
     Interval,
@@ -29,7 +30,7 @@ from scalewise.analysis.statistics.ratios import (
 )
 
 
-@pytest.mark.parametrize("n", [2, 3, 10])
+@pytest.mark.parametrize("n", [2, 10])
 def test_a_mean_has_students_interval_and_a_geometric_one_that_of_the_logarithms(n: int) -> None:
     values = np.random.default_rng(n).normal(2, 0.3, n)
     found = mean_interval((values - 2).tolist())
@@ -57,11 +58,8 @@ def test_the_difference_of_two_means_has_welchs_interval() -> None:
     assert (found.low, found.high) == pytest.approx(tuple(expected))
 
 
-def test_a_multiple_keeps_its_width() -> None:
+def test_a_multiple_keeps_its_width_and_half_the_width_is_a_share_of_the_estimate() -> None:
     assert Interval(4.0, 2.0, 8.0, 3).scaled(0.25) == Interval(1.0, 0.5, 2.0, 3)
-
-
-def test_half_the_width_is_read_as_a_share_of_the_estimate() -> None:
     assert Interval(100.0, 98.0, 104.0, 3).half_width_fraction == pytest.approx(0.03)
 
 
@@ -79,30 +77,22 @@ def drawn(seed: int, m: int, n: int) -> tuple[list[float], list[float]]:
     return generator.lognormal(0.1, 0.2, m).tolist(), generator.lognormal(0, 0.02, n).tolist()
 
 
-@pytest.mark.parametrize(("m", "n"), [(2, 2), (3, 3), (3, 20), (10, 4)])
+@pytest.mark.parametrize(("m", "n"), [(2, 2), (3, 20), (10, 4)])
 def test_bounds_and_p_values_are_those_of_welchs_test_on_logarithms(m: int, n: int) -> None:
     above, below = drawn(m * n, m, n)
     found = ratio(above, below)
-    reference = np.exp(
-        stats.ttest_ind(np.log(above), np.log(below), equal_var=False).confidence_interval(0.95)
-    )
-    assert (found.at_least, found.at_most) == pytest.approx(reference)
-    for threshold in (1.0, 1.05, 1.3):
-        shifted = np.log(np.divide(above, threshold))
-        one_sided = stats.ttest_ind(shifted, np.log(below), equal_var=False, alternative="greater")
-        assert found.p_above(threshold) == pytest.approx(one_sided.pvalue)
+    assert (found.at_least, found.at_most) == pytest.approx(welch_bounds(above, below))
+    for threshold in (1.0, 1.3):
+        shifted = np.divide(above, threshold).tolist()
+        assert found.p_above(threshold) == pytest.approx(welch_p(shifted, below))
     assert found.n == min(m, n)
 
 
 def test_the_estimate_is_the_ratio_of_geometric_means_in_the_middle_of_its_bounds() -> None:
-    assert ratio(FAST, SLOW).estimate == pytest.approx(stats.gmean(FAST) / stats.gmean(SLOW))
-    for seed in range(20):
-        interval = ratio_interval(*drawn(seed, 7, 5))
-        assert interval.estimate == pytest.approx(math.sqrt(interval.low * interval.high))
-
-
-def test_the_other_way_round_the_ratio_is_the_inverse_and_the_unit_does_not_matter() -> None:
+    """The other way round all are inverse, and the unit does not matter."""
     there, back = ratio_interval(FAST, SLOW), ratio_interval(SLOW, FAST)
+    assert there.estimate == pytest.approx(stats.gmean(FAST) / stats.gmean(SLOW))
+    assert there.estimate == pytest.approx(math.sqrt(there.low * there.high))
     assert (back.low, back.high) == pytest.approx((1 / there.high, 1 / there.low))
     scaled = ratio([3e9 * rate for rate in FAST], [3e9 * rate for rate in SLOW])
     assert (scaled.at_least, scaled.at_most) == pytest.approx((there.low, there.high))
@@ -147,8 +137,8 @@ def test_pairs_are_compared_by_students_t_on_the_logarithms_of_their_ratios() ->
     found = paired_ratio(pairs)
     assert found is not None
     leads = [math.log(above / below) for above, below in pairs]
-    reference = stats.ttest_1samp(leads, 0, alternative="two-sided")
-    assert (found.at_least, found.at_most) == pytest.approx(np.exp(reference.confidence_interval(0.95)))
+    bounds = stats.ttest_1samp(leads, 0).confidence_interval(0.95)
+    assert (found.at_least, found.at_most) == pytest.approx(np.exp(bounds))
     assert found.p_above(1.9) == pytest.approx(
         stats.ttest_1samp(leads, math.log(1.9), alternative="greater").pvalue
     )
@@ -161,9 +151,6 @@ def test_holms_adjusted_p_values_by_hand() -> None:
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.5, 0.6]) == pytest.approx([1.0, 1.0])
     assert holm([]) == []
-
-
-def test_a_p_value_that_is_not_known_counts_for_nothing() -> None:
     first, unknown, second = holm([0.02, math.nan, 0.03])
     assert [first, second] == pytest.approx([0.04, 0.04])
     assert math.isnan(unknown)
@@ -171,23 +158,21 @@ def test_a_p_value_that_is_not_known_counts_for_nothing() -> None:
 
 def test_the_bound_of_the_next_value_by_hand() -> None:
     values = [100.0, 102.0, 98.0, 101.0]
-    logs = np.log(values)
-    reach = stats.t(3).ppf(0.95) * logs.std(ddof=1) * math.sqrt(1 + 1 / 4)
-    assert next_value_bound(values) == pytest.approx(math.exp(logs.mean() + reach))
-    alone = 100 * math.exp(stats.norm.ppf(0.95) * ASSUMED_SCATTER * math.sqrt(2))
-    assert next_value_bound([100.0]) == pytest.approx(alone)
+    assert next_value_bound(values) == pytest.approx(next_bound(values))
+    single = 100 * math.exp(stats.norm.ppf(0.95) * ASSUMED_SCATTER * math.sqrt(2))
+    assert next_value_bound([100.0]) == pytest.approx(single)
 
 
-@pytest.mark.parametrize("n", [3, 10, 30])
+@pytest.mark.parametrize("n", [3, 30])
 def test_the_next_run_keeps_its_bound_in_95_of_100_studies_however_many_runs_there_were(n: int) -> None:
     """The slowest of n runs, by which a deadline was judged, is kept by n of n + 1."""
-    studies = 3000
+    studies = 2000
     logs = np.random.default_rng(n).normal(0, 0.03, (studies, n + 1))
     kept = sum(next_value_bound(np.exp(row[:-1]).tolist()) >= math.exp(row[-1]) for row in logs)
     assert kept / studies == pytest.approx(0.95, abs=0.012)
 
 
-@pytest.mark.parametrize(("lead", "scatter", "now"), [(0.06, 0.03, 3), (0.04, 0.03, 6), (0.12, 0.05, 2)])
+@pytest.mark.parametrize(("lead", "scatter", "now"), [(0.06, 0.03, 3), (0.12, 0.05, 2)])
 def test_so_many_runs_are_planned_as_show_the_same_lead_in_80_of_100_studies(
     lead: float, scatter: float, now: int
 ) -> None:
@@ -240,15 +225,13 @@ LEAST, MOST = 0.93, 0.98
 Draw = Callable[[np.random.Generator, tuple[int, int]], npt.NDArray[np.float64]]
 
 NOISE: dict[str, Draw] = {
-    "slightly skewed": lambda generator, shape: generator.lognormal(0, 0.05, shape),
     "lognormal": lambda generator, shape: generator.lognormal(0, 1, shape),
-    "shifted exponential": lambda generator, shape: 1 + 0.1 * generator.exponential(1, shape),
     "shifted gamma, steep": lambda generator, shape: 1 + generator.gamma(0.5, 1, shape),
 }
 """Seconds of a run."""
 
 
-@pytest.mark.parametrize("n", [2, 3, 6, 20])
+@pytest.mark.parametrize("n", [2, 6])
 def test_the_stated_time_is_the_true_one_in_95_of_100_studies_with_lognormal_noise(n: int) -> None:
     covered = 0
     for seconds in np.random.default_rng(20260103).lognormal(0, 0.1, (STUDIES, n)):
@@ -258,7 +241,7 @@ def test_the_stated_time_is_the_true_one_in_95_of_100_studies_with_lognormal_noi
 
 
 @pytest.mark.parametrize("noise", NOISE)
-@pytest.mark.parametrize(("m", "n"), [(3, 3), (3, 5), (6, 6), (10, 10), (5, 10), (21, 20)])
+@pytest.mark.parametrize(("m", "n"), [(3, 3), (5, 10)])
 def test_the_stated_speedup_is_the_true_one_in_95_of_100_studies(m: int, n: int, noise: str) -> None:
     draw = NOISE[noise]
     generator = np.random.default_rng(20260104)
