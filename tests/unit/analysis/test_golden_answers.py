@@ -91,10 +91,7 @@ STUDIES: dict[str, tuple[dict[str, Any], Speed]] = {
         {"devices": [1, 2], "loader": "workers", "sweep": {"cpus_per_device": [1, 2, 4]}},
         lambda run: Law(rate=400.0 * min(run.settings.cpus_per_device, 2), serial=0.1).speed(run),
     ),
-    "several nodes": (
-        {"devices": [4, 8, 16], "scaling": "weak", "batch_size_per_device": 64, "global_batch_size": None},
-        law(serial=0.05),
-    ),
+    "several nodes": ({"devices": [4, 16, 32]}, law(serial=0.05)),
     "counts that are chosen": ({"devices": {"up_to": 16}}, law(serial=0.15)),
 }
 WITH_FIGURES = {"one run each", "an option that helps", "time to a target", "one count"}
