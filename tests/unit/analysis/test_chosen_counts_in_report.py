@@ -17,7 +17,7 @@ from tests.planted_study import CHOOSING, PlantedStudy, overhead
 from tests.unit.analysis import planted_tables as planted
 from tests.unit.analysis.planted_proposal import experiment, spec_of
 from tests.unit.analysis.report_page import Page, cells
-from tests.unit.planted_rounds import FIRST, LAST, SECOND, THIRD, leave, planted_round, unmeasured
+from tests.unit.planted_rounds import FIRST, LAST, SECOND, THIRD, Asked, leave, planted_round, unmeasured
 
 from scalewise.analysis.analysis_spec import THROUGHPUT, AnalysisSpec
 from scalewise.analysis.experiment_results import ExperimentResults
@@ -32,7 +32,7 @@ from scalewise.analysis.report.series_lines import EXPECTED, MEASURED
 from scalewise.analysis.rounds.choice_summary import ChoiceSummary
 from scalewise.analysis.rounds.sentences import STOPPING_AT_DECISION, repeat_sentences
 from scalewise.plan.jobs.make_plan import make_plan
-from scalewise.plan.runs.rounds import SeriesChoice, UnmeasuredPoint
+from scalewise.plan.runs.rounds import SeriesChoice
 
 
 @dataclass(frozen=True)
@@ -71,12 +71,16 @@ def played(folder: Path, rounds: int, *, with_asked: bool = True) -> PlantedStud
     return study
 
 
+def tabulated(study: PlantedStudy) -> ExperimentResults:
+    """Return the results after their tables and decision were written."""
+    compute(AnalysisSpec.from_json(study.planned.analysis_definition), study.folder / "runs", study.folder)
+    return ExperimentResults.of_study(make_plan(study.study)["experiments"]["gpt"], study.folder)
+
+
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     study = played(tmp_path_factory.mktemp("ended"), 4)
-    spec = AnalysisSpec.from_json(study.planned.analysis_definition)
-    compute(spec, study.folder / "runs", study.folder)
-    results = ExperimentResults.of_study(make_plan(study.study)["experiments"]["gpt"], study.folder)
+    results = tabulated(study)
     draw(results)
     report = study.results / "report.html"
     write_report([results], report)
@@ -84,29 +88,30 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
 
 
 @pytest.mark.slow
-def test_the_decision_keeps_what_was_not_measured(ended: Ended) -> None:
-    assert json.loads((ended.folder / "decision.json").read_text(encoding="utf-8"))["devices"] == 8
+def test_the_decision_keeps_what_was_not_measured_and_figures_show_its_throughput(
+    ended: Ended,
+) -> None:
+    assert ended.results.decision["devices"] == 8
     assert ended.choice.measured == [1, 8, 12]
     assert [each.devices for each in ended.choice.unmeasured] == [2, 4, 16]
     assert ended.choice.next_runs == ""
     assert ChoiceSummary.from_dict(json.loads(json.dumps(ended.choice.as_dict()))) == ended.choice
 
-
-def test_expected_values_stand_under_the_names_of_what_is_measured(ended: Ended) -> None:
     points = ended.expected.set_index("devices")
     base = ended.scaling.loc[ended.scaling["devices"] == 1, THROUGHPUT].item()
-
-    assert points.index.tolist() == [2, 4, 16]
     speedup = points[["speedup", "speedup_low", "speedup_high"]].to_numpy()
     assert speedup[1].tolist() == pytest.approx([3.2, 2.88, 3.52])
     assert points["parallel_efficiency"].tolist() == pytest.approx([0.8] * 3)
     assert points[THROUGHPUT].tolist() == pytest.approx([base * speedup for speedup in (1.6, 3.2, 12.8)])
 
-
-def test_a_study_that_measures_every_count_expects_nothing(ended: Ended) -> None:
-    results = replace(ended.results, choice=None)
-    assert results.unmeasured.empty
-    assert results.expected is None
+    assert ended.results.expected is not None
+    assert len(ended.results.expected) == 3
+    to_target = replace(ended.results, decision={**ended.results.decision, "measure": "time to target"})
+    assert to_target.expected is not None
+    assert to_target.expected.empty
+    all_measured = replace(ended.results, choice=None)
+    assert all_measured.unmeasured.empty
+    assert all_measured.expected is None
 
 
 def test_each_series_of_a_sweep_has_its_own_unmeasured_counts(ended: Ended) -> None:
@@ -122,15 +127,6 @@ def test_each_series_of_a_sweep_has_its_own_unmeasured_counts(ended: Ended) -> N
     assert (choice.chance_of_another("a"), choice.chance_of_another("b")) == (ended.choice.other_answer, 0.01)
     figure = scaling_figures.speedup(scaling, expected=expected)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b", EXPECTED]
-
-
-def test_what_is_expected_of_the_time_to_a_target_is_drawn_as_no_throughput(
-    ended: Ended,
-) -> None:
-    for measure, drawn in (("throughput", 3), ("time to target", 0)):
-        results = replace(ended.results, decision={**ended.results.decision, "measure": measure})
-        assert results.expected is not None
-        assert len(results.expected) == drawn
 
 
 def hollow(axes: Axes) -> dict[int, float]:
@@ -162,18 +158,11 @@ def test_counts_that_were_not_measured_are_hollow_marks_that_the_legend_names(
     (axes,) = figure.axes
 
     assert hollow(axes) == pytest.approx(dict(zip((2, 4, 16), ended.expected[column], strict=True)))
-    bands = np.concatenate(
-        [
-            segment[None]
-            for bars in axes.collections
-            if hasattr(bars, "get_segments")
-            for segment in bars.get_segments()
-            if len(segment)
-        ]
-    )
+    lines = [bars.get_segments() for bars in axes.collections if hasattr(bars, "get_segments")]
+    bands = [segment[:, 1] for segments in lines for segment in segments if len(segment)]
     for _, point in ended.expected.iterrows():
         ends = [point[f"{column}_low"], point[f"{column}_high"]]
-        assert any(np.allclose(band[:, 1], ends) for band in bands)
+        assert any(np.allclose(band, ends) for band in bands)
     assert labels(figure)[:2] == [MEASURED, EXPECTED]
     marked = [line.get_linestyle() for line in axes.lines if line.get_marker() == "o"]
     assert set(marked) == {"None"}, "no line passes over a count that was not measured"
@@ -191,18 +180,10 @@ def test_the_predicted_bound_has_no_band_where_others_are_drawn(ended: Ended) ->
 
 
 def test_marks_that_would_touch_are_left_out_and_the_last_is_not(ended: Ended) -> None:
-    many = [
-        UnmeasuredPoint(
-            devices=devices, chance=0.0, speedup=0.5 * devices, speedup_low=0.4 * devices,
-            speedup_high=0.6 * devices, device_hours=1.0,
-        )
-        for devices in range(16, 1025, 4)
-    ]  # fmt: skip
+    many = [unmeasured(devices, 0.0, 0.5) for devices in range(16, 1025, 4)]
     expected = replace(ended.results, choice=replace(ended.choice, unmeasured=many)).unmeasured
     (axes,) = scaling_figures.speedup(ended.scaling, expected=expected).axes
-
     shown = sorted(hollow(axes))
-
     assert shown[-1] == 1024
     assert 10 < len(shown) < 60
 
@@ -224,9 +205,7 @@ def test_the_answer_says_what_was_measured_and_what_it_saved(ended: Ended) -> No
     assert "Not measured: 2, 4, 16 devices. The chance" in text
     assert ended.page.count("A hollow mark is an estimate for a GPU count") >= 3
     assert "<dt>Chosen device counts</dt>" in ended.page
-    assert "Some points have only 1 completed run" not in text, (
-        "one run is what the study meant these to have"
-    )
+    assert "Some points have only 1 completed run" not in text, "the study requested one"
     assert not re.search(r"\bnan\b", text, re.IGNORECASE)
 
 
@@ -250,11 +229,16 @@ def test_the_proposal_says_which_points_were_measured_and_how_often(ended: Ended
 
 
 def test_the_runs_of_each_point_have_their_reason() -> None:
-    told = repeat_sentences([FIRST, SECOND, THIRD, LAST])
-    assert [each.split(" (")[0] for each in told] == ["1 and 8 devices: 3 runs each", "12 devices: 1 run"]
-    told = repeat_sentences([FIRST, SECOND])
-    assert [each.split(" (")[0] for each in told] == ["1 device: 2 runs", "8 devices: 1 run"]
-    assert ["baseline" in each for each in told] == [True, False]
+    points = repeat_sentences([FIRST, SECOND, THIRD, LAST])
+    assert [each.split(" (")[0] for each in points] == ["1 and 8 devices: 3 runs each", "12 devices: 1 run"]
+    points = repeat_sentences([FIRST, SECOND])
+    assert [each.split(" (")[0] for each in points] == ["1 device: 2 runs", "8 devices: 1 run"]
+    assert ["baseline" in each for each in points] == [True, False]
+    requested = planted_round(3, {1: (3, 3, "most repeats"), 8: (1, 2, "undecided")}, 8, {})
+    made: Asked = {1: (3, 3, "most repeats"), 8: (2, 2, "not needed"), 4: (2, 2, "not needed")}
+    *points, stopping = repeat_sentences([requested, planted_round(4, made, 8, {})])
+    assert all(why in each for why, each in zip(("baseline", "earlier", "open"), points, strict=True))
+    assert stopping == STOPPING_AT_DECISION
 
 
 def test_a_count_whose_runs_all_failed_is_neither_measured_nor_expected(tmp_path: Path) -> None:
@@ -262,22 +246,14 @@ def test_a_count_whose_runs_all_failed_is_neither_measured_nor_expected(tmp_path
     study = PlantedStudy(tmp_path, CHOOSING, lambda run: None if run.point == "d12" else speed(run))
     leave(study.folder, FIRST, SECOND)
     study.make_runs()
-    failed = planted_round(
-        3, {1: (2, 2, "not needed"), 8: (1, 1, "not needed"), 12: (1, 1, "not needed")}, 8, {2: 0.0, 4: 0.0}
-    )
-    failed = failed.model_copy(
-        update={
-            "points": [
-                each.model_copy(update={"completed": 0}) if each.point == "d12" else each
-                for each in failed.points
-            ]
-        }
-    )
+    once: Asked = {1: (2, 2, "not needed"), 8: (1, 1, "not needed"), 12: (1, 1, "not needed")}
+    failed = planted_round(3, once, 8, {2: 0.0, 4: 0.0})
+    without = {"d12": {"completed": 0}}
+    points = [each.model_copy(update=without.get(each.point, {})) for each in failed.points]
+    failed = failed.model_copy(update={"points": points})
     leave(study.folder, failed)
-    spec = AnalysisSpec.from_json(study.planned.analysis_definition)
-    compute(spec, study.folder / "runs", study.folder)
 
-    choice = ExperimentResults.read(spec, study.folder).choice
+    choice = tabulated(study).choice
 
     assert choice is not None
     assert (choice.measured, choice.no_result) == ([1, 8], [12])
@@ -286,30 +262,12 @@ def test_a_count_whose_runs_all_failed_is_neither_measured_nor_expected(tmp_path
     assert "12 devices: 1 run without a result" in repeat_sentences([FIRST, SECOND, failed])[-1]
 
 
-def test_repeats_until_the_decision_was_clear_are_said_with_what_they_cost() -> None:
-    asked = planted_round(3, {1: (3, 3, "most repeats"), 8: (1, 2, "undecided")}, 8, {})
-    then = planted_round(
-        4, {1: (3, 3, "most repeats"), 8: (2, 2, "not needed"), 4: (2, 2, "not needed")}, 8, {}
-    )
-    *told, stopping = repeat_sentences([asked, then])
-    assert all(why in each for why, each in zip(("baseline", "earlier", "open"), told, strict=True))
-    assert stopping == STOPPING_AT_DECISION
-
-
 def test_what_a_spent_budget_leaves_open_is_the_first_caution(tmp_path: Path) -> None:
     study = played(tmp_path, 1)
-    last = planted_round(
-        2,
-        {1: (2, 2, "not needed"), 8: (1, 1, "not needed")},
-        8,
-        {2: 0.0, 4: 0.0, 12: 0.12, 16: 0.02},
-        budget=2.0,
-    )
-    leave(study.folder, last)
-    spec = AnalysisSpec.from_json(study.planned.analysis_definition)
-    compute(spec, study.folder / "runs", study.folder)
+    once: Asked = {1: (2, 2, "not needed"), 8: (1, 1, "not needed")}
+    leave(study.folder, planted_round(2, once, 8, {2: 0.0, 4: 0.0, 12: 0.12, 16: 0.02}, budget=2.0))
 
-    decision = json.loads((study.folder / "decision.json").read_text(encoding="utf-8"))
+    decision = tabulated(study).decision
 
     facts = (
         "The budget of 2.00 device-hours",
@@ -322,27 +280,21 @@ def test_what_a_spent_budget_leaves_open_is_the_first_caution(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_a_study_that_goes_on_has_the_best_answer_so_far_and_what_comes_next(tmp_path: Path) -> None:
+def test_a_study_that_continues_has_the_best_answer_so_far_and_what_comes_next(tmp_path: Path) -> None:
     study = played(tmp_path, 2, with_asked=False)
 
-    told = write_partial_report(make_plan(study.study), study.results)
+    lines = write_partial_report(make_plan(study.study), study.results)
 
-    assert told[0].startswith("gpt: Use 8 ")
-    assert "next: 1 run on 12 devices" in told[-2]
+    assert lines[0].startswith("gpt: Use 8 ")
+    assert "next: 1 run on 12 devices" in lines[-2]
     decision = json.loads((study.results / "partial/gpt/decision.json").read_text(encoding="utf-8"))
     assert "has not ended: the chance that another GPU count is the answer is 14 %" in decision["cautions"][0]
     page = (study.results / "partial_report.html").read_text(encoding="utf-8")
     assert "next: 1 run on 12 devices" in page
 
-
-def test_a_count_that_was_measured_since_the_last_round_is_not_expected_any_more(tmp_path: Path) -> None:
-    study = played(tmp_path, 2)
-    spec = AnalysisSpec.from_json(study.planned.analysis_definition)
-    compute(spec, study.folder / "runs", study.folder)
-
-    choice = ExperimentResults.read(spec, study.folder).choice
-
+    study.make_runs()
+    choice = tabulated(study).choice
     assert choice is not None
-    assert choice.measured == [1, 8, 12]
+    assert choice.measured == [1, 8, 12], "12 was measured since the last round"
     assert [each.devices for each in choice.unmeasured] == [2, 4, 16]
     assert choice.next_runs == "what is measured next has not been judged"
