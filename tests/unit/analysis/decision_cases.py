@@ -64,6 +64,7 @@ NOISY = of({1: 100, 2: 180, 4: 190}, by=0.08)
 SINGLE = of(RATES, repeats=1)
 HALF_FAILED = with_outcomes(FOUR, 4, "failed", "failed", "failed")
 ONE_OF_FOUR_FAILED = with_outcomes(FOUR, 4, "out-of-memory")
+HALF_NOT_RUN_YET = with_outcomes(FOUR, 4, *["not run yet"] * 3)
 FASTEST_OF_FEW_FAILED = {
     point: [*rates, *(["failed"] * 3 if point[1] == 2 else [])]
     for point, rates in of({1: 100, 2: 300, 4: 290, 8: 500}).points.items()
@@ -208,6 +209,7 @@ CASES = [
          rule(min_efficiency=0.5), 2, clear=False),
     Case("a point of which half the runs failed", HALF_FAILED, rule(), 8),
     Case("a point of which one run in four failed", ONE_OF_FOUR_FAILED, rule(), 4),
+    Case("a point of which half the runs are not made yet", HALF_NOT_RUN_YET, rule(), 4),
     Case("unknown walls and a deadline", UNKNOWN_WALLS, rule(deadline_minutes=40), None),
     Case("unknown walls and device-hours", UNKNOWN_WALLS, rule(max_device_hours=40), None),
     Case("unknown walls and an efficiency", UNKNOWN_WALLS, rule(min_efficiency=0.7), 4),

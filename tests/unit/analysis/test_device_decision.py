@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
+from tests.truth.studies import STUDIES, Circumstances, judge, run_table
+from tests.truth.studies import answer as planted_answer
 from tests.unit.analysis.decision_cases import CASES, FOUR, UNKNOWN_WALLS, WHOLE_NODES, Case, of, rule
 from tests.unit.analysis.planted_decisions import SAMPLES, START_UP, PlantedResults
 from tests.unit.analysis.planted_tables import ALONE, decision_on, figure, make_runs, spread
@@ -21,6 +26,7 @@ from scalewise.analysis.decision.card import SINGLE_RUN, Card
 from scalewise.analysis.decision.choice import KNOWN_WITHIN
 from scalewise.analysis.decision.decision import Decision, decide
 from scalewise.analysis.decision.next_action import _further_runs, next_action
+from scalewise.analysis.decision.wording import option_sentences
 from scalewise.analysis.scaling import known_columns, option_table, scaling_table
 from scalewise.plan.config.experiment import Experiment
 from scalewise.plan.terminal.card_lines import card_lines
@@ -32,6 +38,35 @@ def test_the_package_gives_the_answer_of_the_table(case: Case) -> None:
     assert decision.devices == case.devices
     assert decision.devices is None or decision.series == case.series
     assert decision.clear == case.clear
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_answers_to_planted_studies_are_right_or_say_that_they_may_not_be(name: str) -> None:
+    """``python -m tests.truth`` draws 100 studies of each, with more and with less scatter."""
+    draws, planted = np.random.default_rng(20260110), STUDIES[name]
+    verdicts = Counter(
+        judge(planted, planted_answer(planted, run_table(planted, draws, 0.02, 3, Circumstances())))
+        for _ in range(4)
+    )
+    assert verdicts["wrong"] == 0
+    assert verdicts["right"] >= 2
+
+
+def test_of_sixteen_options_only_the_one_that_doubles_the_speed_is_called_faster() -> None:
+    """By p values that are not adjusted for their number, others are called faster or slower, too."""
+    logs = np.random.default_rng(1).normal(0, 0.03, (17, 3))
+    logs[7] += math.log(2)
+    runs = make_runs({(f"cap-{value}", 4): 100 * np.exp(each) for value, each in enumerate(logs)})
+    runs = runs.assign(bucket_cap_mb=[float(value) for value in range(17) for _ in range(3)])
+    p_values = [stats.ttest_ind(each, logs[0], equal_var=False).pvalue for each in np.delete(logs, [0, 7], 0)]
+    assert min(p_values) < 0.05
+    values = [float(value) for value in range(17)]
+    called = [
+        text
+        for text in option_sentences(option_table(runs, {"bucket_cap_mb": values}))
+        if "no difference is shown" not in text
+    ]
+    assert [text.partition(",")[0] for text in called] == ["bucket_cap_mb 7.0 instead of 0.0"]
 
 
 def test_without_a_point_to_choose_the_part_of_the_page_says_so() -> None:
