@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,10 @@ import pytest
 from tests.golden import compare
 from tests.planted_records import leave_failure
 from tests.small_runs import definition
+from tests.unit.plan.conftest import Load
 
 from scalewise.analysis.decision.card import Card
 from scalewise.analysis.decision.card_figures import Figure
-from scalewise.plan.planned_study import Study
 from scalewise.plan.terminal.failure_lines import failure_lines
 from scalewise.plan.terminal.final_message import (
     EarlierFiles,
@@ -29,6 +29,7 @@ from scalewise.records import read_failure
 
 
 def answered(results: Path, *answers: dict[str, Any]) -> str:
+    results.mkdir(exist_ok=True)
     (results / "decision.json").write_text(json.dumps(answers))
     (results / "report.html").write_text("")
     return decisions(results)
@@ -71,17 +72,56 @@ ANSWERS: dict[str, list[dict[str, Any]]] = {
 WORDS = Path(__file__).with_name("final_messages.txt")
 
 
-def test_answers_are_shown_in_80_columns_as_they_are_kept(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_answers_and_failures_are_shown_as_they_are_kept(
+    load: Load, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shown = {name: answered(tmp_path, *answers) for name, answers in ANSWERS.items()}
+    shown = {name: answered(tmp_path / "answered", *answers) for name, answers in ANSWERS.items()}
 
     for text in shown.values():
         *lines, last = text.splitlines()
         assert max(map(len, lines)) <= 80
-        assert last == f"Report: {tmp_path / 'report.html'}"
+        assert last == f"Report: {tmp_path / 'answered' / 'report.html'}"
+    shown |= dict(with_failures(load, tmp_path))
     blocks = [f"# {name}\n\n{text.replace(str(tmp_path), 'RESULTS')}\n" for name, text in shown.items()]
     compare(WORDS, "\n".join(blocks), __file__, capsys)
+
+
+def with_failures(load: Load, folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield the ends of sessions in which runs failed, or of which some answers are missing."""
+    alike = folder / "alike"
+    fail(alike, "d1.r1", 1000, "rank 0 on a: Out of disk.")
+    fail(alike, "d2.r1", 1000, "rank 1 on b: Out of disk.")
+    yield "runs that failed alike on other ranks", failures(alike, EarlierFiles())
+
+    shown: dict[str, str] = {}
+    lines = []
+    for run in ("d1.r1", "d1.r2"):
+        failed = fail(folder / "long", run, 1000, tail=[f"step {number}" for number in range(40)])
+        failure = read_failure(failed)
+        assert failure is not None
+        lines += failure_lines(f"strong/{run}", failure, failed / "train.log", shown)
+    yield "the last 30 lines of a run, and one that failed like it", "\n".join(lines)
+
+    study, results = load(TWO), folder / "one-answer"
+    finish(results, "strong", "d1.r1", "d1.r2")
+    (results / "strong" / "report.html").write_text("")
+    finish(results, "weak", "d1.r1")
+    yield "an experiment without all of its runs", end_with_errors(study, results, EarlierFiles())
+
+    results = folder / "no-tables"
+    finish(results, "strong", "d1.r1", "d1.r2")
+    finish(results, "weak", "d1.r1", "d1.r2", decided=False)
+    yield "an experiment without tables", end_with_errors(study, results, EarlierFiles())
+    decide(results / "weak", 1000)
+    yield "an experiment with tables of earlier runs", end_with_errors(study, results, EarlierFiles())
+
+    earlier, results = EarlierFiles(), folder / "earlier"
+    finish(results, "weak", "d1.r1", "d1.r2")
+    fail(results, "d1.r1", 1000)
+    earlier.look(results)
+    assert end_with_errors(study, results, earlier) == "", "answers of earlier sessions without news"
+    fail(results, "d1.r2", 1000)
+    yield "an answer of an earlier session with news", end_with_errors(study, results, earlier)
 
 
 def test_only_a_report_that_this_command_made_is_announced(tmp_path: Path) -> None:
@@ -135,30 +175,6 @@ def test_just_the_failures_of_this_session_are_told_whatever_a_file_servers_cloc
     ]
 
 
-def test_runs_that_failed_alike_on_other_ranks_share_a_line(tmp_path: Path) -> None:
-    fail(tmp_path, "d1.r1", 1000, "rank 0 on a: Out of disk.")
-    fail(tmp_path, "d2.r1", 1000, "rank 1 on b: Out of disk.")
-    assert failures(tmp_path, EarlierFiles()) == (
-        "strong/d1.r1, strong/d2.r1 failed: rank 0 on a: Out of disk."
-    )
-
-
-def test_a_failed_run_shows_its_last_30_lines_and_one_that_failed_alike_does_not(tmp_path: Path) -> None:
-    shown: dict[str, str] = {}
-    lines = []
-    for run in ("d1.r1", "d1.r2"):
-        folder = fail(tmp_path, run, 1000, tail=[f"step {number}" for number in range(40)])
-        failure = read_failure(folder)
-        assert failure is not None
-        lines.append(failure_lines(f"strong/{run}", failure, folder / "train.log", shown))
-    assert lines[0] == [
-        "strong/d1.r1 failed: Out of disk.",
-        *(f"    step {number}" for number in range(10, 40)),
-        f"    Whole output: {tmp_path / 'strong/runs/d1.r1/train.log'}",
-    ]
-    assert lines[1] == ["strong/d1.r2 failed like strong/d1.r1."]
-
-
 def test_a_traceback_that_has_left_the_last_lines_is_shown_instead(tmp_path: Path) -> None:
     failure = read_failure(fail(tmp_path, "d1.r1", 1000, tail=["aborted"]))
     assert failure is not None
@@ -196,51 +212,3 @@ def finish(results: Path, experiment: str, *runs: str, decided: bool = True) -> 
 def decide(folder: Path, seconds: int = 10**10) -> None:
     (folder / "decision.json").write_text(json.dumps(card(folder.name, "Use it.")))
     os.utime(folder / "decision.json", (seconds, seconds))
-
-
-def test_a_session_with_errors_ends_with_the_answers_that_are_known_the_reasons_and_what_is_missing(
-    load: Callable[[str], Study], tmp_path: Path
-) -> None:
-    study, results = load(TWO), tmp_path / "results"
-    finish(results, "strong", "d1.r1", "d1.r2")
-    (results / "strong" / "report.html").write_text("")
-    finish(results, "weak", "d1.r1")
-
-    told = end_with_errors(study, results, EarlierFiles()).splitlines()
-
-    assert told[:3] == ["strong: Use it.", f"  Report: {results / 'strong/report.html'}", told[2]]
-    assert told[2].startswith("Not all steps were done.")
-    assert told[-1] == "No answer for weak: 1 run has no result."
-
-
-@pytest.mark.parametrize("stale", [False, True])
-def test_finished_runs_without_tables_of_their_own_are_no_answer(
-    load: Callable[[str], Study], tmp_path: Path, stale: bool
-) -> None:
-    study, results = load(TWO), tmp_path
-    finish(results, "strong", "d1.r1", "d1.r2")
-    finish(results, "weak", "d1.r1", "d1.r2", decided=False)
-    if stale:
-        decide(results / "weak", 1000)
-
-    told = end_with_errors(study, results, EarlierFiles())
-
-    assert told.startswith("strong: Use it.")
-    assert told.endswith("No answer for weak: its tables are not made. Run the same command again.")
-
-
-def test_answers_of_earlier_sessions_are_repeated_only_with_news(
-    load: Callable[[str], Study], tmp_path: Path
-) -> None:
-    study, earlier = load(TWO), EarlierFiles()
-    finish(tmp_path, "weak", "d1.r1", "d1.r2")
-    fail(tmp_path, "d1.r1", 1000)
-    earlier.look(tmp_path)
-    assert end_with_errors(study, tmp_path, earlier) == ""
-
-    fail(tmp_path, "d1.r2", 1000)
-
-    told = end_with_errors(study, tmp_path, earlier)
-    assert told.startswith("weak: Use it.")
-    assert "strong/d1.r2 failed: Out of disk." in told
-    assert told.endswith("No answer for strong: 2 runs have no result.")

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from tests.planned_job import LIMITS
 from tests.unit.plan.conftest import Load
-from tests.unit.plan.refusals import site_of
 
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.site import Container, SiteFile, resolve_site
@@ -67,17 +66,6 @@ def test_a_proposal_has_the_experiments_requirement_and_else_its_centres(load: L
     assert (found["trainings"], found["samples_per_training"], found["proposal"]["months"]) == (8, 600, 3)
     assert (found["requirement"]["efficiency"], of_centre["requirement"]["efficiency"]) == (0.7, 0.75)
     assert (usual["trainings"], usual["samples_per_training"], usual["requirement"]) == (None, None, None)
-
-
-def test_the_preflight_is_of_the_largest_run_and_names_what_is_not_known_of_the_site(load: Load) -> None:
-    site = site_of("cluster", "memory_gb_per_node: 240", "not_found: [internet]", slurm=["account: a"])
-    text = STUDY.replace("repeats: 1", "repeats: 1, cpus_per_device: 8, runtime_minutes: 30") % "First"
-    found = make_plan(load(text, site))["sites"][""]["preflight"]
-
-    assert (found["shape"], found["cpus_per_node"], found["memory_mb_per_node"]) == ("1x2", 16, 120_000)
-    assert found["longest_minutes"] == 32
-    assert "--account=a" in found["options"]
-    assert found["not_found"] == ["internet"]
 
 
 @pytest.mark.parametrize("left", [b"", b"\xff\xfe"], ids=["empty", "no text"])
@@ -148,10 +136,6 @@ def test_a_rule_requests_a_value_if_all_its_jobs_agree_else_a_function_of_the_wi
         function = rule["resources"][name]
         assert callable(function)
         assert function(SimpleNamespace(shape="2x1")) == expected
-
-
-def test_a_rule_without_jobs_requests_nothing() -> None:
-    assert requested({}, lambda wildcards: wildcards) == {"threads": 1, "resources": {}}
 
 
 def test_the_sisters_of_an_experiment_are_those_of_its_comparison(plan: Plan) -> None:

@@ -1,14 +1,19 @@
-"""The command that starts the ranks of a run: on one machine, on a cluster, in a container."""
+"""The command that starts the ranks of a run: on one machine, on a cluster, in a container.
+
+launches.txt has the commands; what a shell makes of the site's lines is run.
+"""
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from tests.golden import compare
 
 from scalewise.plan.config.settings import LauncherName
 from scalewise.plan.config.shape import Shape
@@ -17,9 +22,6 @@ from scalewise.plan.jobs.launch import Launch, RankLaunch, SiteLaunch, build_lau
 
 ATTEMPT = "an attempt; $(x)"
 OF_RANK = ("rank.py", ATTEMPT)
-OF_NODE = ("start_ranks.py", *OF_RANK)
-RANK = ("/usr/bin/python3", *OF_RANK)
-NODE = ("/usr/bin/python3", *OF_NODE)
 
 
 def launch(
@@ -40,82 +42,75 @@ def launch(
     return build_launch(ranks, SiteLaunch(**start), OF_RANK, "/usr/bin/python3", visible)
 
 
-def srun(nodes: int, tasks: int, tasks_per_node: int, cpus: int) -> tuple[str, ...]:
-    return (
-        *("srun", "--kill-on-bad-exit=1", "--mpi=none", "--input=none", f"--nodes={nodes}"),
-        *(f"--ntasks={tasks}", f"--ntasks-per-node={tasks_per_node}", f"--cpus-per-task={cpus}"),
-    )
+IMAGE = Container(image="/images/py torch.sif")
+PRELUDE = ("export HF_TOKEN=hf_secret",)
+OUTSIDE_AND_INSIDE = {
+    "prelude": PRELUDE,
+    "container": IMAGE.model_copy(update={"prelude": ["source /ext3/env.sh"]}),
+    "container_arguments": ("--env", "KEY=hf_secret"),
+}
+PYTHONS: dict[str, dict[str, Any]] = {
+    "by its site's python": {"python": "/opt/a b/python"},
+    "after lines of shell": {"prelude": PRELUDE},
+    "in a container": {"container": IMAGE},
+    "by a python of the container": {"container": IMAGE, "python": "/opt/python"},
+    "in a container that sees folders": {
+        "container": Container(image="a.sif", binds=["/scratch", "/data:/mnt"], runtime="singularity"),
+        "visible": (Path("/cache/scripts"), Path("/data sets"), Path.cwd()),
+        "container_arguments": ("--nv",),
+    },
+    "after lines of shell, in a container with others": OUTSIDE_AND_INSIDE,
+}
+Start = tuple[LauncherName, int, int, dict[str, Any]]
+"""Launcher, nodes, devices of each, and facts of the site."""
+
+LAUNCHERS = get_args(LauncherName)
+LAUNCHES: dict[str, Start] = {
+    **{
+        f"{launcher} on {devices} devices of this machine": (launcher, 1, devices, {})
+        for launcher in LAUNCHERS
+        if launcher != "srun"
+        for devices in (1, 2)
+    },
+    "popen on named GPUs": ("popen", 1, 2, {"visible_devices": (3, 1, 0)}),
+    "torchrun on named GPUs": ("torchrun", 1, 2, {"visible_devices": (3, 1, 0)}),
+    "popen in a container": ("popen", 1, 2, {"container": Container(image="a.sif")}),
+    **{
+        f"{launcher} on {nodes} x {devices} devices of Slurm": (launcher, nodes, devices, {"slurm": True})
+        for launcher in LAUNCHERS
+        if launcher != "popen"
+        for nodes, devices in ((1, 1), (1, 4), (2, 4))
+    },
+    "srun with options of its site": (
+        *("srun", 2, 4),
+        {"slurm": True, "srun_extra": ("--cpu-bind=cores", "--label")},
+    ),
+    **{
+        f"{launcher} {how}": (launcher, 2, 4, {"slurm": True, **facts})
+        for how, facts in PYTHONS.items()
+        for launcher in ("srun", "torchrun")
+    },
+}
+WORDS = Path(__file__).with_name("launches.txt")
 
 
-def test_torchrun_starts_one_rank_a_device_with_its_threads() -> None:
-    started = launch("torchrun", 1, 2)
-
-    assert started.name == "torchrun"
-    assert started.argv == (
-        *("/usr/bin/python3", "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"),
-        *("--nnodes=1", "--nproc-per-node=2", *OF_RANK),
-    )
-    threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    assert started.environment == dict.fromkeys(threads, "3")
-
-
-@pytest.mark.parametrize(
-    ("launcher", "shape", "argv"),
-    [
-        pytest.param("srun", (1, 1), (*srun(1, 1, 1, 3), *RANK), id="srun on a device"),
-        pytest.param("srun", (1, 4), (*srun(1, 4, 4, 3), *RANK), id="srun on a node"),
-        pytest.param("srun", (2, 4), (*srun(2, 8, 4, 3), *RANK), id="srun on two nodes"),
-        pytest.param("torchrun", (1, 1), (*srun(1, 1, 1, 3), *NODE), id="torchrun on a device"),
-        pytest.param("torchrun", (1, 4), (*srun(1, 1, 1, 12), *NODE), id="torchrun on a node"),
-        pytest.param("torchrun", (2, 4), (*srun(2, 2, 1, 12), *NODE), id="torchrun on two nodes"),
-        pytest.param("spawn", (1, 4), (*srun(1, 1, 1, 12), *NODE), id="spawn on a node"),
-        pytest.param("spawn", (2, 4), (*srun(2, 2, 1, 12), *NODE), id="spawn on two nodes"),
-    ],
-)
-def test_on_slurm_every_launcher_is_a_step_with_the_same_tasks_on_each_node(
-    launcher: LauncherName, shape: tuple[int, int], argv: tuple[str, ...]
-) -> None:
-    started = launch(launcher, *shape, slurm=True)
-
-    assert started.name == launcher
-    assert started.argv == argv
-    assert started.environment["OMP_NUM_THREADS"] == "3"
-
-
-def test_popen_starts_every_rank_and_tells_it_who_it_is_also_in_a_clean_environment() -> None:
-    started = launch("popen", 1, 2)
-
-    assert started.argv == ("/usr/bin/python3", "-u", *OF_RANK)
-    assert started.environment["OMP_NUM_THREADS"] == "3"
-    assert started.process_environments == (
-        {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"},
-        {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"},
-    )
-    _, second = launch("popen", 1, 2, container=Container(image="a.sif")).process_environments
-    assert second["RANK"] == second["APPTAINERENV_RANK"] == second["SINGULARITYENV_RANK"] == "1"
-    assert len(second) == 3 * 4
-
-
-def test_every_rank_sees_the_gpus_that_the_site_names() -> None:
-    for name in ("popen", "torchrun"):
-        started = launch(name, 1, 2, visible_devices=(3, 1, 0))
-
-        assert started.environment["CUDA_VISIBLE_DEVICES"] == "3,1"
-        assert started.environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
-
-
-def test_launchers_that_start_the_ranks_are_one_process() -> None:
-    assert [launch(name, 1, 2).process_environments for name in ("torchrun", "spawn")] == [({},), ({},)]
-    assert launch("spawn", 1, 2).argv == NODE
-
-
-@pytest.mark.parametrize("launcher", ["popen", "torchrun", "spawn"])
-def test_one_device_is_started_as_many_are(launcher: LauncherName) -> None:
-    one, two = (launch(launcher, 1, devices, cpus=1) for devices in (1, 2))
-
-    assert set(one.argv) ^ set(two.argv) <= {"--nproc-per-node=1", "--nproc-per-node=2"}
-    assert len(one.argv) == len(two.argv)
-    assert one.environment == two.environment
+def test_commands_are_as_they_are_kept_and_a_log_shows_no_secret(capsys: pytest.CaptureFixture[str]) -> None:
+    parts = []
+    for name, (launcher, nodes, devices, facts) in LAUNCHES.items():
+        started = launch(launcher, nodes, devices, **facts)
+        lines = [f"# {name}", shlex.join(started.argv)]
+        if started.shown != started.argv:
+            lines.append(f"shown: {shlex.join(started.shown)}")
+        assert "hf_secret" not in " ".join(started.shown)
+        lines += [shlex.join(f"{key}={value}" for key, value in sorted(started.environment.items()))]
+        lines += [
+            shlex.join(f"{key}={value}" for key, value in each.items())
+            for each in started.process_environments
+            if each
+        ]
+        parts.append("\n".join(lines) + "\n")
+    text = "\n".join(parts).replace(str(Path.cwd()), "HERE")
+    compare(WORDS, text, __file__, capsys)
 
 
 @pytest.mark.parametrize(
@@ -131,43 +126,6 @@ def test_what_a_launcher_cannot_start_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=refusal):
         launch(launcher, nodes, 2, slurm=slurm)
-
-
-IMAGE = Container(image="/images/py torch.sif")
-
-
-@pytest.mark.parametrize(
-    ("start", "python"),
-    [
-        pytest.param({}, "/usr/bin/python3", id="the one that runs snakemake"),
-        pytest.param({"python": "/opt/a b/python"}, "/opt/a b/python", id="the site's"),
-        pytest.param({"container": IMAGE}, "python3", id="the container's own"),
-        pytest.param({"container": IMAGE, "python": "/opt/python"}, "/opt/python", id="the site's inside"),
-    ],
-)
-@pytest.mark.parametrize("launcher", ["srun", "torchrun", "spawn"])
-def test_every_rank_runs_the_python_of_the_site(
-    launcher: LauncherName, start: dict[str, Any], python: str
-) -> None:
-    argv = launch(launcher, 1, 2, slurm=True, **start).argv
-
-    script = next(index for index, word in enumerate(argv) if word in {"rank.py", "start_ranks.py", "-m"})
-    assert argv[script - 1] == python
-
-
-def test_a_container_sees_the_working_folder_and_all_that_ranks_read() -> None:
-    container = Container(image="a.sif", binds=["/scratch", "/data:/mnt"], runtime="singularity")
-    visible = (Path("/cache/scripts"), Path("/data sets"), Path.cwd())
-    start: dict[str, Any] = {"container_arguments": ("--nv",), "srun_extra": ("--cpu-bind=cores", "--label")}
-
-    argv = launch("srun", 1, 2, slurm=True, container=container, visible=visible, **start).argv
-
-    assert argv == (
-        *(*srun(1, 2, 2, 3), "--cpu-bind=cores", "--label"),
-        *("singularity", "exec", "--nv", f"--bind={Path.cwd()}"),
-        *("--bind=/cache/scripts", "--bind=/data sets", "--bind=/scratch", "--bind=/data:/mnt"),
-        *(f"--pwd={Path.cwd()}", "a.sif", "python3", *OF_RANK),
-    )
 
 
 @pytest.mark.parametrize(
@@ -267,39 +225,6 @@ def test_the_end_of_the_program_is_the_end_of_the_whole() -> None:
     argv = with_prelude(["true"], (sys.executable, "-c", "raise SystemExit(7)"))
 
     assert subprocess.run(argv, check=False, timeout=600).returncode == 7
-
-
-def test_a_log_shows_a_command_without_prelude_and_container_which_may_hold_secrets() -> None:
-    def shown(**start: Any) -> tuple[str, ...]:
-        return launch("srun", 2, 4, slurm=True, srun_extra=("--label",), **start).shown
-
-    step = (*srun(2, 8, 4, 3), "--label")
-    inside = ("python3", *OF_RANK)
-    prelude = ("export HF_TOKEN=hf_secret",)
-    options = ("--env", "KEY=hf_secret")
-
-    assert shown() == (*step, *RANK)
-    assert shown(prelude=prelude) == (*step, "[prelude]", *RANK)
-    assert shown(container=IMAGE, container_arguments=options) == (*step, "[container]", *inside)
-    both = shown(container=IMAGE.model_copy(update={"prelude": list(prelude)}), prelude=prelude)
-    assert both == (*step, "[prelude]", "[container]", *inside)
-
-
-@pytest.mark.parametrize(
-    ("launcher", "program"), [("srun", OF_RANK), ("torchrun", OF_NODE), ("spawn", OF_NODE)]
-)
-def test_lines_run_on_every_node_outside_of_the_container_and_its_own_inside(
-    launcher: LauncherName, program: tuple[str, ...]
-) -> None:
-    lines = ["source /ext3/env.sh"]
-    container = IMAGE.model_copy(update={"prelude": lines})
-    argv = launch(launcher, 2, 4, slurm=True, prelude=("module load cuda",), container=container).argv
-
-    assert argv[0] == "srun"
-    assert argv.index("bash") == len(srun(2, 8, 4, 3))
-    assert argv.index("bash") < argv.index("apptainer") < argv.index(IMAGE.image)
-    inside = with_prelude(lines, ("python3", *program), "container.prelude")
-    assert argv[argv.index(IMAGE.image) + 1 :] == inside
 
 
 @needs_bash
