@@ -241,6 +241,8 @@ class Desk:
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8")
         os.mkfifo(folder / "pipe")
+        for link, target in (("loop.py", "loop.py"), ("gone.py", "moved.py")):
+            (folder / link).symlink_to(target)
         self.study_file, self.site_file = folder / "study.yaml", folder / "site.yaml"
         self.study_file.touch()
         self.site_file.touch()

@@ -47,6 +47,8 @@ from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.study import check_spelling, load_study
 from scalewise.plan.terminal.plan_table import plan_table
 
+pytestmark = pytest.mark.slow
+
 RecordProperty = Callable[[str, object], None]
 
 SEED = int(os.environ.get("SCALEWISE_SEED", random.SystemRandom().getrandbits(32)))
@@ -250,7 +252,6 @@ SITE_TEXTS = [filled_in(path).encode() for path in SITES]
 
 
 @pytest.mark.refuses("security: shell in the study", "security: shell in the site")
-@pytest.mark.slow
 def test_sound_configurations_with_damage_are_planned_or_refused_with_place_and_cure(
     desk: Desk, record_property: RecordProperty
 ) -> None:

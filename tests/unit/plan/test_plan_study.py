@@ -12,7 +12,7 @@ import pytest
 import yaml
 from tests.unit.conftest import SCRIPTS
 from tests.unit.plan.conftest import Load, Refuse
-from tests.unit.plan.refusals import CPUS, DEFAULTS, HERE, Desk, built_in, of_program, site_of
+from tests.unit.plan.refusals import CPUS, DEFAULTS, HERE, Desk, built_in, site_of
 
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.study import check_spelling, load_study
@@ -247,16 +247,6 @@ def test_a_byte_that_is_no_text_is_named_with_its_line(tmp_path: Path) -> None:
     (line,) = refused.value.lines
     assert line.startswith(f"{path}:8: ")
     assert "0xe9" in line
-
-
-@pytest.mark.parametrize(("link", "target"), [("loop.py", "loop.py"), ("gone.py", "moved.py")])
-def test_a_link_that_leads_nowhere_is_not_recommended_for_itself(
-    link: str, target: str, refuse: Refuse
-) -> None:
-    (Path.cwd() / link).symlink_to(target)
-    (line,) = refuse(of_program(f"program: {link}"))
-    assert f" experiments.own.program is '{link}'" in line
-    assert f"Did you mean '{link}'" not in line
 
 
 def test_event_files_that_nobody_could_write_are_refused_unless_conda_makes_the_environment(

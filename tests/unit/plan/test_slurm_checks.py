@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tests.golden import compare
 from tests.small_runs import preflight
 from tests.stand_ins import stand_ins
@@ -25,11 +25,6 @@ PARTITION = (
 TEST_ONLY = (
     "sbatch: Job 4711 to start at 2026-11-21T04:20:00 using 32 processors on nodes n[1-2] in partition gpu"
 )
-REFUSAL = (
-    "allocation failure: Requested node configuration is not available\n"
-    "sbatch: error: Batch job submission failed"
-)
-REFUSES = f"case \"$1\" in --version) echo slurm 22.05.8;; *) echo '{REFUSAL}' >&2; exit 1;; esac"
 ANSWERS = {
     "sbatch": f'case "$1" in --version) echo slurm 22.05.8;; *) echo "{TEST_ONLY}" >&2;; esac',
     "srun": "exit 0",
@@ -49,7 +44,6 @@ ANSWERS = {
         *config*) echo 'Configuration data as of 2026-11-21'; echo 'MinJobAge               = 300 sec';;
     esac""",
 }
-SHORT = {"longest_walltime": "00:15:00", "max_nodes": 2}
 SLURM = {"account": "proj123", "partition": "gpu", "qos": "high"}
 
 
@@ -140,144 +134,43 @@ def of_partition(limit: str = "1-00:00:00", state: str = "UP", config: str = "Mi
     return f"case \"$*\" in *config*) echo '{config}';; *) echo '{partition}';; esac"
 
 
-@dataclass(frozen=True)
-class Case:
-    """A site and its cluster, and the one line of the preflight that is about what differs from a sound one.
-
-    Args:
-        name: In the kept words.
-        state: Of the line.
-        names: Parts of the line, in their order.
-        facts: Of the site.
-        answers: Of Slurm's commands, in place of the usual ones.
-        refuses: The input of the catalogue of reliability that it is.
-    """
-
-    name: str
-    state: str
-    names: tuple[str, ...]
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    answers: Mapping[str, str | None] = field(default_factory=dict)
-    refuses: str = ""
+CASES: dict[str, list[dict[str, Any]]] = yaml.safe_load(
+    Path(__file__).with_name("preflight_cases.yaml").read_text(encoding="utf-8")
+)
 
 
-def with_facts(name: str, state: str, *names: str, refuses: str = "", **facts: Any) -> Case:
-    return Case(name, state, names, facts=facts, refuses=refuses)
+def findings_of(case: Mapping[str, Any], programs: Path) -> list[Finding]:
+    """Return what is found on the cluster of a case."""
+    answers = dict(case.get("answers", {}))
+    if "partition" in case or "configuration" in case:
+        facts = {"config": case["configuration"]} if "configuration" in case else {}
+        answers["scontrol"] = of_partition(**case.get("partition", {}), **facts)
+    return ask(programs, answers, **case.get("facts", {}))
 
 
-def with_answers(name: str, state: str, *names: str, refuses: str = "", **answers: str | None) -> Case:
-    return Case(name, state, names, answers=answers, refuses=refuses)
-
-
-def with_limit(limit: str, minutes: int, state: str, *names: str) -> Case:
-    facts, answers = {"longest_minutes": minutes}, {"scontrol": of_partition(limit)}
-    refuses = "slurm: walltime over the limit" if state == "bad" else ""
-    return Case(f"{minutes} minutes of {limit}", state, names, facts, answers, refuses)
-
-
-TEST = {"name": "gpu", **SHORT}
-CASES = [
-    # accounting keeps names in small letters
-    with_facts("an account in capitals", "ok", "account Proj123", account="Proj123"),
-    with_facts("no account", "ok", "account left to Slurm", "proj123, proj456", account=None),
-    with_facts("no partition", "ok", "partition left to Slurm", partition=None),
-    with_facts("a reservation", "ok", "reservation course", reservation="course"),
-    with_facts("a test partition", "ok", "partition gpu", "1-00:00:00", partition=None, test_partition=TEST),
-    with_facts("a GPU type", "ok", "3 nodes", "gpu:a100:4", "takes 2", gpu_type="a100"),
-    with_limit("00:30:00", 30, "ok", "partition gpu", "00:30:00"),
-    with_limit("UNLIMITED", 10**6, "ok", "partition gpu", "UNLIMITED"),
-    with_limit("00:30:00", 31, "bad", "gpu", "00:30:00", "31 minutes", 'longest_walltime to "00:30:00"'),
-    with_limit("1-12:00:00", 36 * 60 + 1, "bad", "gpu", "2161 minutes", 'longest_walltime to "1-12:00:00"'),
-    with_facts(
-        *("an unknown account", "bad", "proj789", "slurm.account", "proj123, proj456"),
-        account="proj789",
-        refuses="slurm: unknown account",
-    ),
-    with_facts(
-        *("a QOS of another account", "bad", "high", "slurm.qos", "normal"),
-        account="proj456",
-        refuses="slurm: unknown qos",
-    ),
-    # each of several is looked at
-    with_facts(
-        *("an unknown partition", "bad", "gpus", "slurm.partition", "cpu, gpu"),
-        partition="gpu,gpus",
-        refuses="slurm: unknown partition",
-    ),
-    *(
-        with_answers(
-            f"a partition that is {state}", "bad", f"gpu is {state}", scontrol=of_partition(state=state)
-        )
-        for state in ("DOWN", "DRAIN", "INACTIVE")
-    ),
-    with_facts(
-        *("an unknown test partition", "bad", "gputest", "slurm.test_partition.name", "cpu, gpu"),
-        test_partition=TEST | {"name": "gputest"},
-    ),
-    with_facts(
-        *(
-            "a test partition with less time",
-            "bad",
-            "gpu",
-            "1-00:00:00",
-            "2880",
-            "test_partition.longest_walltime",
-        ),
-        test_partition=TEST | {"longest_walltime": "48:00:00"},
-    ),
-    with_facts("an unknown reservation", "bad", "cours", "slurm.reservation", reservation="cours"),
-    with_facts(
-        "an unknown GPU type", "bad", "0 nodes", "gpu:v100:4", "takes 2", "gpu:a100:4", gpu_type="v100"
-    ),
-    with_facts("too few of a GPU type", "bad", "1 nodes", "gpu:h100:4", "takes 2", gpu_type="h100"),
-    with_facts("more memory than there is", "bad", "0 nodes", "257001 MB", "257000 MB", memory_mb=257001),
-    with_answers(
-        "a job that Slurm refuses", "bad", "configuration is not available", "--gres=gpu:4", sbatch=REFUSES
-    ),
-    # what cannot be looked up is no mistake
-    with_answers(
-        "accounting without the user", "unknown", "account and QoS", "names no account", sacctmgr="exit 0"
-    ),
-    with_answers(
-        *("no accounting", "unknown", "account and QoS", "not running a supported"),
-        sacctmgr="echo 'You are not running a supported accounting_storage plugin' >&2; exit 1",
-    ),
-    with_answers("no sacctmgr", "unknown", "account and QoS", "No such file", "'sacctmgr'", sacctmgr=None),
-    with_answers(
-        "accounting without QOS", "unknown", "QoS high", "none of yours", sacctmgr="echo 'proj123|'"
-    ),
-    with_answers(
-        *("no controller", "unknown", "partition's nodes", "Unable to contact"),
-        sinfo="echo 'slurm_load_partitions: Unable to contact' >&2; exit 1",
-    ),
-    with_answers(
-        *("jobs that are forgotten soon", "unknown", "10 s", "MinJobAge", "snakemake may look"),
-        scontrol=of_partition(config="MinJobAge               = 10 sec"),
-    ),
-    with_answers("no MinJobAge", "unknown", "MinJobAge", scontrol=of_partition(config="MaxArraySize = 1001")),
-    with_facts(
-        *("facts that were not found", "unknown", "network_interface", "internet", "did not find"),
-        not_found=["network_interface", "internet"],
-    ),
-]
 WORDS = Path(__file__).with_name("preflight_lines.txt")
 
 
 @pytest.mark.parametrize(
-    "case",
+    ("state", "case"),
     [
-        pytest.param(case, id=case.name, marks=[pytest.mark.refuses(case.refuses)] if case.refuses else [])
-        for case in CASES
+        pytest.param(
+            *(state, case),
+            id=case["name"],
+            marks=[pytest.mark.refuses(case["refuses"])] if "refuses" in case else [],
+        )
+        for state, cases in CASES.items()
+        for case in cases
     ],
 )
 def test_what_the_cluster_has_is_ok_what_it_lacks_is_bad_and_what_cannot_be_looked_up_is_unknown(
-    case: Case, programs: Path, record_property: Callable[[str, object], None]
+    state: str, case: Mapping[str, Any], programs: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    lines = lines_of(ask(programs, case.answers, **case.facts))
+    lines = lines_of(findings_of(case, programs))
 
-    named = re.compile(".*".join(map(re.escape, case.names)), re.DOTALL)
-    assert named.search("\n".join(lines[case.state]))
-    assert len(lines["bad"]) == (case.state == "bad")
+    named = re.compile(".*".join(map(re.escape, case["names"])), re.DOTALL)
+    assert named.search("\n".join(lines[state]))
+    assert len(lines["bad"]) == (state == "bad")
     for line in lines["bad"]:
         record_property("message", f"NOT OK  {line}")
 
@@ -286,11 +179,11 @@ def test_each_line_has_the_words_that_are_kept(programs: Path, capsys: pytest.Ca
     """Of each case those that a sound site has not."""
     sound = list(map(str, ask(programs)))
     parts = ["# a site that is right", *sound]
-    for case in CASES:
+    for case in (case for cases in CASES.values() for case in cases):
         for command in ANSWERS:
             (programs / command).unlink(missing_ok=True)
-        lines = [str(finding) for finding in ask(programs, case.answers, **case.facts)]
-        parts += [f"\n# {case.name}", *(line for line in lines if line not in sound)]
+        lines = [str(finding) for finding in findings_of(case, programs)]
+        parts += [f"\n# {case['name']}", *(line for line in lines if line not in sound)]
     compare(WORDS, "\n".join(parts) + "\n", __file__, capsys)
 
 
