@@ -45,10 +45,3 @@ def test_a_quick_end_writes_what_was_printed_and_does_what_was_registered(code: 
     )
 
     assert (done.returncode, done.stdout, done.stderr) == (code, "printed registered\n", "told")
-
-
-def test_an_error_ends_the_process_as_ever() -> None:
-    done = run("raise ValueError('on purpose')")
-
-    assert done.returncode == 1
-    assert done.stderr.endswith("ValueError: on purpose\n")
