@@ -200,10 +200,15 @@ class FinishedStudy:
         """Its results."""
         return self.workplace.folder / "results"
 
-    def after(self, old: str, new: str) -> Outcome:
-        """The dry run after an edit of its configuration."""
-        assert old in TINY
-        return self.workplace.snakemake("-n", config=TINY.replace(old, new))
+    def after(self, *edits: tuple[str, str]) -> Outcome:
+        """Return the dry run after edits of its configuration, each an old and a new text."""
+        config = TINY
+        for old, new in edits:
+            assert old in config
+            config = config.replace(old, new)
+        outcome = self.workplace.snakemake("-n", config=config)
+        assert outcome.code == 0, outcome.text
+        return outcome
 
 
 @pytest.fixture(scope="session")

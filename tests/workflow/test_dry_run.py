@@ -43,14 +43,6 @@ def test_all_mistakes_are_reported_at_once_without_a_traceback(workplace: Workpl
     assert "WorkflowError" not in outcome.text, "lines of the workflow are none of the user's mistakes"
 
 
-def test_tab_in_the_shipped_file_is_named_with_its_line(workplace: Workplace) -> None:
-    (workplace.folder / "config").mkdir()
-    (workplace.folder / "config" / "experiments.yaml").write_text("experiments:\n\ta:\n")
-    outcome = workplace.snakemake("-n")
-    assert outcome.code == 1
-    assert "config/experiments.yaml:2: has a tab" in outcome.text
-
-
 @pytest.mark.parametrize(
     ("text", "snakemakes", "ours"),
     [
@@ -78,13 +70,6 @@ def test_unwritable_results_are_refused_before_training(workplace: Workplace) ->
     assert "results: is a file, but results go there" in outcome.text
 
 
-def test_site_mistakes_name_the_site_file(workplace: Workplace) -> None:
-    outcome = workplace.snakemake("-n", config=TINY, site="accelerator: gpu\ndevices_per_nod: 2\n")
-    assert outcome.code == 1
-    assert "site.yaml:1: accelerator is 'gpu'" in outcome.text
-    assert "Did you mean 'devices_per_node'?" in outcome.text
-
-
 def test_an_example_file_replaces_the_shipped_study(workplace: Workplace) -> None:
     shutil.copytree(ROOT / "config", workplace.folder / "config")
     outcome = workplace.snakemake("-n", config=TINY)
@@ -93,12 +78,6 @@ def test_an_example_file_replaces_the_shipped_study(workplace: Workplace) -> Non
         "strong/d1.bucket-view-off.r2",
         "weak/d1.r1",
     }
-
-
-def test_workflow_passes_snakemakes_own_lint(workplace: Workplace) -> None:
-    outcome = workplace.snakemake("--lint", config=TINY)
-    assert outcome.code == 0, outcome.text
-    assert "Congratulations" in outcome.text
 
 
 def test_no_command_line_grows_with_the_number_of_experiments(workplace: Workplace) -> None:

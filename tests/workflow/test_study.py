@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from itertools import pairwise
+from pathlib import Path
 
+import numpy as np
 import pandas as pd
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tests.workflow.conftest import SNAKEFILE, TINY, FinishedStudy, Workplace
 
+from scalewise.analysis.event_files import EVENT_FILE, write_event_files
 from scalewise.plan.catalog.datasets import prepared_path
+from scalewise.records import SUMMARY, read_summary
 
 RUNS = ("strong/runs/d1.bucket-view-off.r1", "strong/runs/d1.bucket-view-off.r2", "weak/runs/d1.r1")
 
@@ -73,33 +79,18 @@ def test_another_process_learns_how_it_ended(study: FinishedStudy) -> None:
     assert "3 of 3 runs done" in told.text
 
 
-def test_training_runs_never_overlap_whatever_the_cores(study: FinishedStudy) -> None:
+def test_training_runs_never_overlap_and_each_repeat_is_done_before_the_next_begins(
+    study: FinishedStudy,
+) -> None:
     # the study was started with --cores 4
     spans = []
     for run in RUNS:
         origin = json.loads((study.results / run / "summary.json").read_text())["provenance"]
-        spans.append((origin["started_at"], origin["ended_at"]))
-    for (_, ended), (started, _) in pairwise(sorted(spans)):
+        spans.append((origin["started_at"], origin["ended_at"], run))
+    spans.sort()
+    for (_, ended, _), (started, _, _) in pairwise(spans):
         assert ended <= started
-
-
-def test_each_repeat_is_done_before_the_next_begins(study: FinishedStudy) -> None:
-    started = {
-        run: json.loads((study.results / run / "summary.json").read_text())["provenance"]["started_at"]
-        for run in RUNS
-    }
-    assert started["strong/runs/d1.bucket-view-off.r2"] >= started["weak/runs/d1.r1"]
-    assert started["strong/runs/d1.bucket-view-off.r2"] > started["strong/runs/d1.bucket-view-off.r1"]
-
-
-def test_tables_hold_what_the_runs_recorded(study: FinishedStudy) -> None:
-    runs = pd.read_csv(study.results / "strong" / "runs.csv")
-    assert list(runs["outcome"]) == ["completed", "completed"]
-    epochs = pd.read_csv(study.results / "strong" / "epochs.csv")
-    assert sorted(epochs["epoch"]) == [1, 1, 2, 2]
-    summary = json.loads((study.results / RUNS[0] / "summary.json").read_text())
-    recorded = summary["measurements"]["throughput_samples_per_second"]
-    assert runs["throughput_samples_per_second"].iloc[0] == recorded
+    assert spans[-1][2] == "strong/runs/d1.bucket-view-off.r2"
 
 
 def test_snakemakes_own_report_holds_figures_with_captions(study: FinishedStudy) -> None:
@@ -146,3 +137,63 @@ def test_a_failed_run_says_why_after_the_answers_that_are_known_and_a_partial_re
     assert "is damaged" in html
     runs = pd.read_csv(workplace.folder / "results" / "partial" / "strong" / "runs.csv")
     assert list(runs["outcome"]) == ["completed", "completed"]
+
+
+# --- the files of TensorBoard, from the records of the runs ----------------------------------------------
+
+COLUMNS = {
+    "loss/train": "train_loss",
+    "loss/test": "test_loss",
+    "accuracy": "test_accuracy",
+    "learning_rate": "learning_rate",
+    "throughput_samples_per_second": "samples_per_second",
+}
+"""What users find under each tag."""
+
+DIGITS = 1437
+"""Samples of scikit-learn's digits that are trained on in an epoch."""
+
+
+def test_tensorboard_reads_just_the_epochs_that_the_records_hold(study: FinishedStudy) -> None:
+    strong = study.results / "strong"
+    runs = sorted(path.name for path in (strong / "runs").iterdir())
+    assert sorted(path.name for path in (strong / "tensorboard").iterdir() if path.is_dir()) == runs
+    for run in runs:
+        shown = EventAccumulator(str(strong / "tensorboard" / run)).Reload()
+        epochs = pd.read_csv(strong / "runs" / run / "epochs.csv")
+        steps = -(-DIGITS // 256)
+        for tag, column in COLUMNS.items():
+            scalars = shown.Scalars(tag)
+            assert [scalar.step for scalar in scalars] == [steps, 2 * steps]
+            # event files hold numbers of 32 bits
+            assert [scalar.value for scalar in scalars] == list(epochs[column].astype(np.float32))
+        first, second = shown.Scalars("accuracy")
+        took = epochs["train_seconds"] + epochs["evaluation_seconds"]
+        assert abs(second.wall_time - first.wall_time - took[1]) < 1e-3
+
+        measured = read_summary(strong / "runs" / run).measurements
+        assert measured is not None
+        (scalar,) = shown.Scalars("measured/throughput_samples_per_second")
+        assert scalar.value == np.float32(measured.throughput_samples_per_second or 0.0)
+        assert scalar.step == 2 * steps
+
+
+def test_the_same_records_make_the_same_files(study: FinishedStudy, tmp_path: Path) -> None:
+    strong = study.results / "strong"
+    shutil.copytree(strong / "runs", tmp_path / "runs")
+    write_event_files(strong / "runs.csv", tmp_path)
+    written = sorted((tmp_path / "tensorboard").glob("*/*"))
+    assert [path.name for path in written] == [EVENT_FILE] * 2
+    for path in written:
+        assert path.read_bytes() == (strong / path.relative_to(tmp_path)).read_bytes()
+
+
+def test_of_runs_of_which_some_have_failed_the_others_are_written(
+    study: FinishedStudy, tmp_path: Path
+) -> None:
+    strong = study.results / "strong"
+    shutil.copytree(strong / "runs", tmp_path / "runs")
+    failed, completed = sorted(tmp_path.glob("runs/*"))
+    (failed / SUMMARY).unlink()
+    write_event_files(strong / "runs.csv", tmp_path)
+    assert [path.parent.name for path in tmp_path.glob("tensorboard/*/*")] == [completed.name]
