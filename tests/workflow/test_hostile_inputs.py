@@ -7,9 +7,9 @@ import json
 import os
 import re
 import shlex
+import shutil
 import stat
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ import yaml
 from tests.workflow.conftest import (
     ACCOUNT,
     PARTITION,
+    ROOT,
     SITE,
     SNAKEFILE,
     FinishedStudy,
@@ -71,6 +72,9 @@ exec "$@"
 """
 """Stands in for apptainer: passes its options and the image over, and starts the program."""
 
+WORDS = [TRAP, "${name}", "*.jpg", "<eos>", "~trainer.logger", "^lora.*|head$", "http://x?a=1&b=2"]
+"""Arguments of a program that a shell or Snakemake would change."""
+
 quoted = json.dumps
 """A text as YAML spells it."""
 
@@ -98,11 +102,11 @@ def canaries(folder: Path) -> list[Path]:
     return list(folder.rglob(CANARY))
 
 
-def write_hostile_study(folder: Path) -> None:
+def write_hostile_study(folder: Path, python: Path) -> None:
     """Every string of both files that may be free text, and the files that they name."""
     (folder / f"{BARE}.py").write_text(PROGRAM)
     for name, text in (
-        (f"{TRAP} python", f'#!/bin/sh\nexec {sys.executable} "$@"\n'),
+        (f"{TRAP} python", f'#!/bin/sh\nexec {python} "$@"\n'),
         (f"{TRAP} runtime", RUNTIME),
     ):
         (folder / name).write_text(text)
@@ -152,7 +156,7 @@ experiments:
 def hostile(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -> HostileStudy:
     """Two runs that train and one that fails, under a private umask and with secrets around them."""
     folder = tmp_path_factory.mktemp("hostile")
-    write_hostile_study(folder)
+    write_hostile_study(folder, preloaded_python)
     done = subprocess.run(
         [
             *(str(preloaded_python.with_name("snakemake")), "-s", str(SNAKEFILE), "--cores", "2"),
@@ -242,76 +246,60 @@ experiments:
     global_batch_size: 16
     repeats: 1
 """
+OBEYED = [f"a{character}b.py" for character in "$`\\'\""]
+"""Names of files that the shell obeys which sends jobs."""
 FIXED_BATCH = {"scaling": "weak", "batch_size_per_device": 16, "devices": [1], "steps": 10}
 """Keys of a program that takes no batch size."""
-NAMES = {
-    "model": TRAP,
-    "optimizer": TRAP,
-    "launcher": TRAP,
-    "learning_rate": TRAP,
-    "scaling": TRAP,
+REFUSED = {
+    f"{quoted(TRAP)}: {{}}": "experiments has an experiment named ",
+    f"key: {{{quoted(TRAP)}: 4}}": f"experiments.key.{TRAP} is not a known key.",
+    **{
+        f"{key}: {{{key}: {quoted(TRAP)}}}": f"experiments.{key}.{key} is "
+        for key in ("dataset", "model", "optimizer", "launcher", "learning_rate", "scaling")
+    },
+    f"other: {{devices: [{quoted(TRAP)}], exclude: [{{{quoted(TRAP)}: {quoted(TRAP)}}}]}}": (
+        "experiments.other.devices[0] is "
+    ),
 }
-
-
-@refuses("security: shell in the study")
-def test_names_that_a_shell_would_obey_are_refused_at_the_dry_run(workplace: Workplace) -> None:
-    lines = [f"    {key}: {quoted(value)}" for key, value in NAMES.items()]
-    text = "\n".join(
-        [
-            "defaults: {dataset: digits, model: linear, global_batch_size: 16, devices: [1]}",
-            "experiments:",
-            f"  {quoted(TRAP)}: {{}}",
-            "  study:",
-            *lines,
-            f"    {quoted(TRAP)}: 4",
-            f"  data: {{dataset: {quoted(TRAP)}}}",
-            f"  other: {{devices: [{quoted(TRAP)}], exclude: [{{{quoted(TRAP)}: {quoted(TRAP)}}}]}}",
-            "",
-        ]
-    )
-    outcome = workplace.snakemake("-n", config=text)
-
-    assert outcome.code == 1
-    assert "Traceback" not in outcome.text
-    assert "study.yaml:3: experiments has an experiment named " in outcome.text
-    for number, key in enumerate(NAMES, 5):
-        assert f"study.yaml:{number}: experiments.study.{key} is " in outcome.text
-    assert f"study.yaml:{5 + len(NAMES)}: experiments.study.{TRAP} is not a known key." in outcome.text
-    assert f"study.yaml:{6 + len(NAMES)}: experiments.data.dataset is " in outcome.text
-    assert f"study.yaml:{7 + len(NAMES)}: experiments.other.devices[0] is " in outcome.text
-    assert canaries(workplace.folder) == []
+"""Experiments with names that a shell would obey, and what their refusals begin with."""
+PATHS = {
+    **{
+        f"m{number}: {{files: [{quoted(path)}]}}": f"experiments.m{number}.files[0] is {path!r}"[:-1]
+        for number, path in enumerate(["data/{run}.py", "<results>/x.py", "data/a\nb.py", "-x.py"])
+    },
+    **{
+        f"e{number}: {{program: {quoted(path)}}}": f"experiments.e{number}.program is {path!r}, "
+        for number, path in enumerate(OBEYED)
+    },
+}
+"""Experiments with paths that Snakemake would fill in, or that the shell that sends jobs would obey."""
 
 
 @refuses("security: shell in the study", "names: newline", "names: braces", "names: leading dash")
-def test_paths_that_snakemake_would_fill_in_are_refused_at_the_dry_run(workplace: Workplace) -> None:
-    named = ["data/{run}.py", "<results>/x.py", "data/a\nb.py", "-x.py"]
-    experiments = "".join(f"  m{number}: {{files: [{quoted(name)}]}}\n" for number, name in enumerate(named))
-    (workplace.folder / "train.py").write_text(PROGRAM)
-    common = f"defaults: {FIXED_BATCH | {'program': 'train.py'}}\n"
-    outcome = workplace.snakemake("-n", config=f"{common}experiments:\n{experiments}")
+@pytest.mark.parametrize(
+    ("defaults", "experiments"),
+    [
+        ({"dataset": "digits", "model": "linear", "global_batch_size": 16, "devices": [1]}, REFUSED),
+        (FIXED_BATCH | {"program": "train.py"}, PATHS),
+    ],
+    ids=["names", "paths"],
+)
+def test_strings_that_a_shell_would_obey_are_refused_at_the_dry_run(
+    defaults: dict[str, object], experiments: dict[str, str], workplace: Workplace
+) -> None:
+    for path in ("train.py", *OBEYED):
+        (workplace.folder / path).write_text(PROGRAM)
+    text = "".join(f"  {line}\n" for line in experiments)
+    outcome = workplace.snakemake("-n", config=f"defaults: {defaults}\nexperiments:\n{text}")
 
     assert outcome.code == 1
-    assert f"{len(named)} mistakes in the configuration" in outcome.text
-    for number, name in enumerate(named):
-        assert f"study.yaml:{3 + number}: experiments.m{number}.files[0] is {name!r}"[:-1] in outcome.text
+    for number, message in enumerate(experiments.values(), start=3):
+        assert f"study.yaml:{number}: {message}" in outcome.text
     assert "Traceback" not in outcome.text
+    assert canaries(workplace.folder) == []
 
 
 NO_PATH = r"study\.yaml:3: site is .*\. (Write|Rename) .*\."
-
-
-def with_site(site: str) -> str:
-    study = "experiments:\n  study: {dataset: digits, model: linear, devices: [1], global_batch_size: 16}\n"
-    return f"{study}site: {site}\n"
-
-
-@refuses("security: shell in the study")
-def test_a_site_that_a_shell_would_obey_is_refused_at_the_dry_run(workplace: Workplace) -> None:
-    outcome = workplace.snakemake("-n", config=with_site('"$(touch x)"'), site=None)
-
-    assert outcome.code == 1
-    assert re.search(NO_PATH, outcome.text), outcome.text
-    assert "Traceback" not in outcome.text
 
 
 @refuses("security: shell in the study")
@@ -320,29 +308,14 @@ def test_a_site_that_is_no_path_is_refused_when_the_study_is_read(
     site: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("study.yaml").write_text(with_site(site))
-    config = yaml.safe_load(with_site(site))
+    study = "experiments:\n  study: {dataset: digits, model: linear, devices: [1], global_batch_size: 16}\n"
+    Path("study.yaml").write_text(f"{study}site: {site}\n")
+    config = yaml.safe_load(Path("study.yaml").read_text())
     with pytest.raises(StudyError) as refused:
         load_study(config, ["study.yaml"], config["site"])
 
     (line,) = refused.value.lines
     assert re.fullmatch(NO_PATH, line)
-
-
-@refuses("security: shell in the study")
-def test_a_program_whose_path_the_shell_that_sends_jobs_would_obey_is_refused(workplace: Workplace) -> None:
-    paths = [f"a{character}b.py" for character in "$`\\'\""]
-    lines = [f"  e{number}: {{program: {quoted(path)}}}" for number, path in enumerate(paths)]
-    common = f"defaults: {FIXED_BATCH}\nexperiments:\n"
-    for path in paths:
-        (workplace.folder / path).write_text(PROGRAM)
-    outcome = workplace.snakemake("-n", config=common + "\n".join(lines) + "\n")
-
-    assert outcome.code == 1
-    assert f"{len(paths)} mistakes in the configuration" in outcome.text
-    for number, path in enumerate(paths):
-        place = f"study.yaml:{number + 3}: experiments.e{number}.program"
-        assert f"{place} is {path!r}, " in outcome.text
 
 
 @refuses("security: shell in the site")
@@ -386,6 +359,7 @@ slurm:
     login_node.write(f"{BARE}.yaml", site)
     login_node.write(f"{BARE}.py", PROGRAM)
     own = {"title": SHOWN, "program": f"{BARE}.py", "repeats": 1} | FIXED_BATCH
+    own |= {"arguments": WORDS, "environment": {"TOLD": TRAP}}
     login_node.write(f"{BARE}.study.yaml", yaml.safe_dump({"experiments": {"study": own}}))
     outcome = login_node.snakemake(
         *("--configfile", f"{BARE}.study.yaml", "--config", f"site={BARE}.yaml", "--retries", "0"),
@@ -403,7 +377,113 @@ slurm:
     assert f"{BARE}.py" in there
     assert f"site={BARE}.yaml" in there
     assert str(login_node.folder / f"{BARE}.study.yaml") in there
-    assert [word for word in there if CANARY in word and BARE not in word] == []
+    named = [word for word in [*there, *words] if CANARY in word and BARE not in word]
+    assert named == [comment]
+    assert not any("{name}" in word for word in words)
     assert SECRET not in " ".join(words)
     assert SECRET not in outcome.text
     assert canaries(login_node.folder.parent) == []
+
+
+# --- a program in its own folder, measured from a folder that is not Scalewise's --------------------------
+
+SCRIPT = """\
+import json, os, pathlib, sys
+import torch
+from features import WIDTH
+
+told = {"words": sys.argv[2:], "variable": os.environ["TOLD"], "data": open("data.txt").read()}
+(pathlib.Path(sys.argv[1]) / "told.json").write_text(json.dumps(told))
+model = torch.nn.Linear(WIDTH, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(1000):
+    optimizer.zero_grad()
+    model(torch.randn(16, WIDTH)).sum().backward()
+    optimizer.step()
+"""
+FETCH = "import sys\nopen('data.txt', 'w').write(sys.argv[1])\n"
+
+
+def study_in_a_folder() -> str:
+    keys = {
+        "program": "-m train",
+        "working_directory": "my project",
+        "arguments": json.dumps(["{folder}", *WORDS, "{batch_size_per_device * 1024}", "{argument.trap}"]),
+        "argument": f"{{trap: {quoted(TRAP)}}}",
+        "environment": f"{{TOLD: {quoted(TRAP)}}}",
+        "prepare": f"[my project/fetch.py, {quoted(TRAP)}]",
+        "scaling": "weak",
+        "batch_size_per_device": "16",
+        "devices": "[1]",
+        "steps": "20",
+        "warmup_steps": "2",
+        "repeats": "1",
+        "predict": "false",
+    }
+    lines = [f"    {key}: {value}\n" for key, value in keys.items()]
+    return f"experiments:\n  own:\n{''.join(lines)}"
+
+
+def write_project(folder: Path) -> None:
+    project = folder / "my project"
+    project.mkdir()
+    (project / "train.py").write_text(SCRIPT)
+    (project / "features.py").write_text("WIDTH = 8\n")
+    (project / "fetch.py").write_text(FETCH)
+
+
+def from_elsewhere(workplace: Workplace, *arguments: str) -> Outcome:
+    """Run snakemake as a user does outside Scalewise's folder, with its profile."""
+    command = ["snakemake", "--snakefile", str(SNAKEFILE), "--profile"]
+    return workplace.run([*command, str(ROOT / "profiles/local"), "--configfile", "study.yaml", *arguments])
+
+
+@refuses("security: shell in the study")
+def test_a_program_runs_in_its_own_folder_and_its_words_reach_no_shell(workplace: Workplace) -> None:
+    """Through rules, prelude, a container's command and the launcher, with snakemake in a third folder."""
+    workplace.folder.joinpath("study.yaml").write_text(study_in_a_folder())
+    runs = workplace.folder / "runs here"
+    runs.mkdir()
+    write_project(runs)
+    (runs / "run.sh").write_text(RUNTIME)
+    (runs / "run.sh").chmod(0o755)
+    container = "container: {image: x.sif, runtime: ./run.sh}\nprelude: [export A=1]\n"
+    (runs / "site.yaml").write_text(f"{SITE}python: {workplace.python}\n{container}")
+    outcome = from_elsewhere(
+        *(workplace, "--directory", str(runs), "--config", "site=site.yaml"),
+        *("--printshellcmds", "results/own/runs/d1.r1/summary.json"),
+    )
+    run = runs / "results/own/runs/d1.r1"
+    assert (run / "summary.json").exists(), outcome.text
+
+    told = json.loads((run / "program/told.json").read_text())
+    assert told == {"words": [*WORDS, "16384", TRAP], "variable": TRAP, "data": TRAP}
+    assert canaries(workplace.folder) == []
+    assert not (workplace.folder / "results").exists()
+    (runs / "my project/features.py").write_text("WIDTH = 9\n")
+    again = from_elsewhere(workplace, "-n", "--directory", str(runs), "--config", "site=site.yaml")
+    assert again.trained == {"own/d1.r1"}, again.text
+
+
+def test_a_profile_finds_its_site_from_another_folder(workplace: Workplace) -> None:
+    write_project(workplace.folder)
+    (workplace.folder / "study.yaml").write_text(study_in_a_folder())
+    here = from_elsewhere(workplace, "-n")
+    assert here.code == 0, here.text
+    assert here.trained == {"own/d1.r1"}
+    other = workplace.folder / "other"
+    other.mkdir()
+    shutil.move(workplace.folder / "my project", other)
+    there = from_elsewhere(workplace, "-n", "--directory", "other")
+    assert there.trained == {"own/d1.r1"}, there.text
+    missing = from_elsewhere(workplace, "-n", "--config", "site=profiles/local/mine.yaml")
+    assert "profiles/local/mine.yaml: there is no such file in" in missing.text
+
+
+def test_a_sites_file_here_goes_before_that_of_the_checkout(workplace: Workplace) -> None:
+    write_project(workplace.folder)
+    (workplace.folder / "study.yaml").write_text(study_in_a_folder())
+    (workplace.folder / "profiles/local").mkdir(parents=True)
+    (workplace.folder / "profiles/local/site.yaml").write_text("accelerator: gpu\n")
+    outcome = from_elsewhere(workplace, "-n")
+    assert f"profiles{os.sep}local{os.sep}site.yaml:1: accelerator is 'gpu'" in outcome.text
