@@ -20,6 +20,7 @@ from tests.unit.watch.planted_status import done, status_of
 from tests.workflow.conftest import ROOT, Workplace, copy_checkout
 
 from scalewise.analysis.report.figures import FIGURES
+from scalewise.plan.config.errors import StudyError
 from scalewise.plan.planned_study import Study
 from scalewise.plan.study import load_study
 from scalewise.plan.terminal.plan_table import plan_table
@@ -148,19 +149,6 @@ def test_a_snakemake_command_of_the_documents_is_accepted(checkout: Workplace, c
     assert outcome.code == 0, outcome.text
 
 
-def test_the_documents_have_the_commands_of_a_study() -> None:
-    said = " ".join(dry_runs())
-    for word in (
-        "profiles/local",
-        "profiles/slurm",
-        "preflight",
-        "predict",
-        "partial_report",
-        "--configfile",
-    ):
-        assert word in said
-
-
 @pytest.mark.parametrize("document", GUIDES, ids=told)
 def test_every_other_command_is_known(document: Path) -> None:
     rest = [c for c in commands(document) if not c.startswith("snakemake ") and not not_run(c)]
@@ -171,18 +159,12 @@ def test_every_other_command_is_known(document: Path) -> None:
         if program == "make":
             assert first in targets, command
             assert all(re.fullmatch("PYTHON=.*", word) for word in others), command
-        else:
-            assert program == "python", f"{command!r} is neither run by a test nor in NOT_RUN"
-            assert_knows(first, others)
-
-
-def assert_knows(script: str, words: list[str]) -> None:
-    """Hold the options of a command, and the names of benchmarks, against its script."""
-    source = (ROOT / script).read_text(encoding="utf-8")
-    assert [w for w in words if w.startswith("--") and f'"{w}"' not in source] == [], script
-    if script == "benchmarks/run.py":
-        names = [word for word in words if re.fullmatch("[a-z-]+", word) and not word.startswith("--")]
-        assert set(names) <= benchmarks()
+            continue
+        assert program == "python", f"{command!r} is neither run by a test nor in NOT_RUN"
+        source = (ROOT / first).read_text(encoding="utf-8")
+        assert [w for w in others if w.startswith("--") and f'"{w}"' not in source] == [], command
+        if first == "benchmarks/run.py":
+            assert {word for word in others if re.fullmatch("[a-z]+(-[a-z]+)*", word)} <= benchmarks()
 
 
 @cache
@@ -209,7 +191,7 @@ def test_every_example_of_a_study_is_valid(
     monkeypatch.chdir(tmp_path)
     shutil.copy(OWN_PROGRAM, tmp_path / "train.py")
     (tmp_path / "site.yaml").write_text(SITE)
-    # test_readme.py reads the example of a site file
+    # the example of a site file is read below
     for example in (block for block in blocks(document, "yaml") if "experiments:" in block):
         mine = example.replace(PROGRAM, str(tmp_path / "train.py"))
         assert load_study(yaml.safe_load(mine), [], "site.yaml").runs
@@ -348,11 +330,6 @@ def test_the_status_that_a_guide_shows_has_the_headings_and_the_points_of_that_s
     ]
 
 
-def test_every_benchmark_is_named_where_speed_is_told() -> None:
-    page = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
-    assert [name for name in sorted(benchmarks()) if f"`{name}`" not in page] == []
-
-
 def test_every_place_of_a_table_is_that_of_a_benchmark_and_has_an_end() -> None:
     text = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md")))
     begun, ended = (re.findall(f"<!-- {word}: made by (.*) -->", text) for word in ("begin", "end"))
@@ -360,3 +337,49 @@ def test_every_place_of_a_table_is_that_of_a_benchmark_and_has_an_end() -> None:
     assert len(set(begun)) == len(begun) > 5
     for command in begun:
         assert command == "pytest -m gpu" or command.split()[2] in benchmarks(), command
+
+
+# --- the README, and what it leads to --------------------------------------------------------------------
+
+
+def test_the_messages_it_shows_are_those_a_user_gets(tmp_path: Path) -> None:
+    shown = re.findall(
+        r"^config/experiments\.yaml(:\d+: .*)$", (ROOT / "docs" / "first-study.md").read_text(), re.MULTILINE
+    )
+    text = (ROOT / "config" / "experiments.yaml").read_text()
+    broken = text.replace("    epochs: 10\n", "    epoch: 10\n")
+    messages = []
+    for variant in (broken, text.replace("global_batch_size: 256", "global_batch_size: 255")):
+        file = tmp_path / "experiments.yaml"
+        file.write_text(variant)
+        (tmp_path / "site.yaml").write_text("accelerator: cpu\ncpus_per_node: 2\n")
+        with pytest.raises(StudyError) as caught:
+            load_study(yaml.safe_load(variant), [file], tmp_path / "site.yaml")
+        messages += [line.removeprefix(str(file)) for line in caught.value.lines]
+    assert len(shown) == 2
+    assert set(shown) <= set(messages)
+
+
+def test_the_examples_of_the_configuration_guide_are_valid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block, own, with_partitions, workstation = blocks(ROOT / "config" / "README.md", "yaml")
+    (tmp_path / "site.yaml").write_text("accelerator: cpu\ncpus_per_node: 2\n")
+    study = load_study(yaml.safe_load(block), [], tmp_path / "site.yaml")
+    assert ("digits-strong", "d2.bucket-view-on.r1") not in study.runs
+    assert ("digits-strong", "d2.bucket-view-off.r1") in study.runs
+
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(OWN_PROGRAM, tmp_path / "train.py")
+    (tmp_path / "site.yaml").write_text("accelerator: cpu\ndevices_per_node: 8\ncpus_per_node: 8\n")
+    assert ("my-training", "d2.lr-0.1.r1") in load_study(yaml.safe_load(own), [], "site.yaml").runs
+
+    (tmp_path / "site.yaml").write_text(with_partitions)
+    experiment = {"dataset": "digits", "model": "linear", "global_batch_size": 256, "devices": [1, 8]}
+    experiment |= {"partitions": "all", "decision": {"by": "cost"}}
+    compared = load_study({"experiments": {"digits": experiment}}, [], "site.yaml")
+    assert compared.comparisons == {"digits": ["digits@a100", "digits@h200"]}
+
+    (tmp_path / "site.yaml").write_text(workstation)
+    compared = load_study({"experiments": {"digits": experiment | {"devices": [1]}}}, [], "site.yaml")
+    assert compared.comparisons == {"digits": ["digits@a100", "digits@t4"]}
