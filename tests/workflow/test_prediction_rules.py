@@ -30,7 +30,7 @@ experiments:
   alone: {global_batch_size: 256, devices: [1]}
   unwanted: {global_batch_size: 256, devices: [1, 2], predict: false}
 """
-OTHER = STUDY.replace("  strong:", "  others:").replace("[1, 2], project", "[1, 2], launcher: spawn, project")
+OTHERS = "  others: {global_batch_size: 256, devices: [1, 2], launcher: spawn, project: {devices: [4, 64]}}\n"
 
 
 def jobs(outcome: Outcome, rule: str) -> int:
@@ -56,18 +56,13 @@ def predicted(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) 
 Predicted = tuple[Workplace, Outcome]
 
 
-def test_a_prediction_runs_before_any_large_job(predicted: Predicted) -> None:
-    workplace, _ = predicted
+def test_a_prediction_measures_the_all_reduce_and_runs_before_any_large_job(predicted: Predicted) -> None:
+    workplace, outcome = predicted
+    assert outcome.text.index("rule measure_all_reduce:") < outcome.text.index("rule train:")
     results = workplace.folder / "results"
     assert sorted(path.parent.name for path in results.glob("*/runs/*/summary.json")) == ["d1.r1", "d1.r2"]
     assert sorted(path.parent.name for path in results.glob("*/prediction.csv")) == ["strong"]
     assert (results / "strong" / "prediction.json").exists()
-
-
-def test_the_all_reduce_is_measured_before_the_trainings(predicted: Predicted) -> None:
-    text = predicted[1].text
-
-    assert text.index("rule measure_all_reduce:") < text.index("rule train:")
 
 
 def test_a_measurement_says_what_it_is_of(predicted: Predicted) -> None:
@@ -103,41 +98,20 @@ def test_the_plan_then_shows_what_to_expect_and_what_was_not_measured(predicted:
     assert jobs(workplace.snakemake("-n", "predict", config=STUDY), "measure_all_reduce") == 0
 
 
-def test_another_study_of_the_site_measures_nothing_again(predicted: Predicted) -> None:
-    dry = predicted[0].snakemake("-n", "predict", config=OTHER)
+def test_another_study_and_a_further_projection_measure_nothing_again(predicted: Predicted) -> None:
+    further = STUDY.replace("[4, 64]", "[4, 64, 128]")
+    dry = predicted[0].snakemake("-n", "predict", config=further + OTHERS)
 
     assert dry.code == 0, dry.text
     assert dry.trained == {"others/d1.r1", "others/d1.r2"}
-    assert jobs(dry, "measure_all_reduce") == 0
-    assert jobs(dry, "compute_prediction") == 1
+    assert (jobs(dry, "measure_all_reduce"), jobs(dry, "compute_prediction")) == (0, 2)
 
 
-def test_another_network_is_measured_anew(predicted: Predicted) -> None:
+def test_another_network_is_measured_and_trains_nothing(predicted: Predicted) -> None:
     dry = predicted[0].snakemake("-n", "predict", config=STUDY, site=SITE + 'prelude: ["export A=b"]\n')
 
     assert jobs(dry, "measure_all_reduce") == 1
     assert dry.trained == set()
-
-
-def test_projecting_further_predicts_again_and_runs_nothing(predicted: Predicted) -> None:
-    further = STUDY.replace("[4, 64]", "[4, 64, 128]")
-    dry = predicted[0].snakemake("-n", "predict", config=further)
-
-    assert (jobs(dry, "measure_all_reduce"), jobs(dry, "train"), jobs(dry, "compute_prediction")) == (
-        0,
-        0,
-        1,
-    )
-
-
-def test_device_counts_that_cannot_be_are_refused_before_anything_runs(workplace: Workplace) -> None:
-    outcome = workplace.snakemake("-n", config=STUDY.replace("[4, 64]", "[5, 0, 96]"))
-
-    assert outcome.code == 1
-    assert "project.devices[1]" in outcome.text
-    outcome = workplace.snakemake("-n", config=STUDY.replace("[4, 64]", "[5, 96]"))
-    assert "experiments.strong.project.devices[0] is 5, " in outcome.text
-    assert "experiments.strong.project.devices[1] is 96, " in outcome.text
 
 
 def test_a_study_that_has_run_on_two_nodes_projects_from_its_own_steps(
