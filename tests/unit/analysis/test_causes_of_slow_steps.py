@@ -13,7 +13,7 @@ from tests.slowdowns import sentences, slowdown_of
 from tests.truth.causes import FOUND, cause_rates
 from tests.unit.analysis.planted_tables import ALONE, PARTS, make_runs
 
-from scalewise.analysis.bottlenecks.bottlenecks import find_bottlenecks, startup_sentences
+from scalewise.analysis.bottlenecks.bottlenecks import find_bottlenecks
 from scalewise.analysis.bottlenecks.losses import difference_of_means
 from scalewise.analysis.bottlenecks.time_parts import LOADER, STRAGGLER
 from scalewise.analysis.bottlenecks.utilization import (
@@ -101,13 +101,6 @@ def test_where_jitter_was_not_recorded_the_communication_says_what_it_may_hold()
     runs = study_of({1: EVEN, 8: EVEN}, {8: {"communication_seconds": 0.05}})
     assert len(sentences(runs)) == 1
     assert "do not separate" in sentences(runs.assign(jitter_seconds=math.nan))[1]
-
-
-def test_start_up_is_said_as_a_share_of_a_run() -> None:
-    runs = study({1: (1.0, 0, 0, 0), 2: (0.5, 0, 0, 0)}, wall_seconds=10.0)
-    assert startup_sentences(scaling_table(runs.assign(wall_seconds=100.0), "strong")) == []
-    (said,) = startup_sentences(scaling_table(runs, "strong"), "GPU")
-    assert "40 % of a run on 1 GPU and 40 % on 2 GPUs" in said
 
 
 def test_communication_is_named_with_what_is_lost_and_the_line_to_write() -> None:
