@@ -1,4 +1,4 @@
-"""Batches are what a user would compute by hand from the images, also where processes make them."""
+"""Each sample is used once an epoch, and batches are what a user would compute by hand from the images."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ import psutil
 import pytest
 import torch
 from tests.small_runs import definition_of, rank_setup
+from tests.unit.training.small_training import CPU, random_images, settings_of, trainer_of
+from torch import nn
 from torch.utils.data import DataLoader
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from scalewise.builtin import rank as ranks
 from scalewise.builtin.data import datasets
@@ -35,7 +36,10 @@ from scalewise.builtin.data.loaders import (
     channel_statistics,
     resident_loader,
 )
-from scalewise.builtin.data.sampling import EpochSampler, Indices, SeededBatches
+from scalewise.builtin.data.sampling import EpochSampler, Indices, SampledStep, SeededBatches
+from scalewise.builtin.loop import TrainingState, evaluation_batch, evaluation_batches, train
+from scalewise.builtin.models.builders import BUILDERS
+from scalewise.builtin.trainer import Trainer
 from scalewise.execution.messages import TrainSpec
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.signals import Signals
@@ -43,50 +47,14 @@ from scalewise.plan.config.settings import Settings
 from scalewise.ranks.distributed.identity import Identity
 from scalewise.records import utc_now
 
-CPU = torch.device("cpu")
 
-
-def test_a_batch_is_normalised_channel_by_channel(images: torch.Tensor) -> None:
-    labels = torch.arange(SAMPLES)
-    mean, std = torch.tensor([10.0, 100.0, 200.0]), torch.tensor([2.0, 50.0, 0.5])
-    loader = ResidentImages(images, labels, Preprocessing(mean, std), CPU)
-    batch, chosen = loader.load(torch.tensor([7, 0, 7, 49]))
-    assert batch.dtype == torch.float32
-    assert batch.shape == (4, 3, 6, 6)
-    assert chosen.tolist() == [7, 0, 7, 49]
-    for place, sample in enumerate((7, 0, 7, 49)):
-        for channel in range(3):
-            expected = (images[sample, channel].double() - mean[channel]) / std[channel]
-            assert torch.allclose(batch[place, channel].double(), expected, rtol=1e-6, atol=1e-5)
-
-
-def test_loading_leaves_the_data_as_it_was(images: torch.Tensor) -> None:
-    before = images.clone()
-    loader = ResidentImages(images, torch.arange(SAMPLES), Preprocessing(torch.zeros(3), torch.ones(3)), CPU)
-    first, _ = loader.load(torch.arange(SAMPLES))
-    first.fill_(0)
-    again, _ = loader.load(torch.arange(SAMPLES))
-    assert torch.equal(images, before)
-    assert torch.equal(again, before.float())
-    assert len(loader) == SAMPLES
-
-
-def test_statistics_are_those_of_all_pixels_of_a_channel(images: torch.Tensor) -> None:
-    mean, std = channel_statistics(images)
-    assert mean.dtype == std.dtype == torch.float32
-    for channel in range(3):
-        pixels = images[:, channel].double()
-        assert float(mean[channel]) == pytest.approx(float(pixels.mean()), rel=1e-6)
-        assert float(std[channel]) == pytest.approx(float(pixels.std(correction=0)), rel=1e-6)
-
-
-def test_a_channel_that_is_one_value_everywhere_becomes_zero_and_not_infinite() -> None:
-    images = torch.full((6, 1, 4, 4), 37, dtype=torch.uint8)
-    loader = ResidentImages(
-        images, torch.zeros(6, dtype=torch.int64), Preprocessing(*channel_statistics(images)), CPU
-    )
-    batch, _ = loader.load(torch.arange(6))
-    assert torch.equal(batch, torch.zeros(6, 1, 4, 4))
+def test_images_are_normalised_by_all_pixels_of_a_channel_also_if_they_are_all_alike() -> None:
+    images = torch.arange(2 * 3 * 4 * 4, dtype=torch.uint8).reshape(2, 3, 4, 4)
+    images[:, 1] = 37
+    preprocessing = Preprocessing(*channel_statistics(images))
+    batch, _ = ResidentImages(images, torch.arange(2), preprocessing, CPU).load(torch.arange(2))
+    assert batch.mean((0, 2, 3)).tolist() == pytest.approx([0, 0, 0], abs=1e-6)
+    assert batch.std((0, 2, 3), correction=0).tolist() == pytest.approx([1, 0, 1], abs=1e-6)
 
 
 SAMPLES = 60
@@ -154,53 +122,22 @@ def epoch(made: Made, number: int = 0, order: list[Indices] | None = None, first
     return list(loader)
 
 
-@pytest.mark.parametrize("number", [1, 2])
-def test_both_loaders_give_the_same_batches_in_the_same_order(
-    images: torch.Tensor, plain: Preprocessing, number: int
-) -> None:
-    ours = epoch(workers(images, plain, number))
-    for (batch, labels), (expected, expected_labels) in zip(
-        ours, epoch(resident(images, plain)), strict=True
-    ):
-        assert batch.dtype == torch.float32
-        assert torch.allclose(batch, expected, atol=1e-5)
-        assert labels.tolist() == expected_labels.tolist()
-
-
-def test_every_epoch_is_loaded_by_as_many_processes_as_were_asked_for(
+def test_both_loaders_give_the_same_batches_and_processes_stay_for_all_epochs(
     images: torch.Tensor, plain: Preprocessing
 ) -> None:
     before = set(psutil.Process().children())
-    loader = workers(images, plain, number=2)
+    made = workers(images, plain, number=2)
     started = []
     for number in range(2):
-        epoch(loader, number)
+        for (batch, labels), (expected, expected_labels) in zip(
+            epoch(made, number), epoch(resident(images, plain)), strict=True
+        ):
+            assert batch.dtype == torch.float32
+            assert torch.allclose(batch, expected, atol=1e-5)
+            assert labels.tolist() == expected_labels.tolist()
         started.append(set(psutil.Process().children()) - before)
     assert len(started[0]) == 2
     assert started[0] == started[1]
-
-
-@both_loaders
-def test_images_are_brought_to_the_size_asked_for(
-    images: torch.Tensor, plain: Preprocessing, make: Callable[..., Made]
-) -> None:
-    ((batch, _),) = epoch(make(images, replace(plain, image_size=9)), order=[np.arange(8)])
-    assert batch.shape == (8, 3, 9, 9)
-    smooth = torch.nn.functional.interpolate(
-        images[:8].float(), (9, 9), mode="bilinear", antialias=True, align_corners=False
-    )
-    expected = (smooth - plain.mean.view(3, 1, 1)) / plain.std.view(3, 1, 1)
-    # torchvision rounds to whole pixel values, for columns and for rows
-    assert (batch - expected).abs().max() < 1.01 / float(plain.std.min())
-
-
-@both_loaders
-def test_images_come_in_the_layout_asked_for(
-    images: torch.Tensor, plain: Preprocessing, make: Callable[..., Made]
-) -> None:
-    for layout in (torch.contiguous_format, torch.channels_last):
-        for batch, _ in epoch(make(images, replace(plain, memory_format=layout))):
-            assert batch.is_contiguous(memory_format=layout)
 
 
 @both_loaders
@@ -237,46 +174,16 @@ def test_crops_follow_from_seed_and_epoch_and_differ_between_them(
     assert not torch.equal(drawn(1, 2), drawn(2, 2))
 
 
-def test_crops_do_not_depend_on_the_number_of_processes(images: torch.Tensor, plain: Preprocessing) -> None:
-    augmented = replace(plain, augmentation=Augmentation(crop_padding=2, horizontal_flip=True))
-    one, two = (torch.cat([b for b, _ in epoch(workers(images, augmented, n))]) for n in (1, 2))
-    assert torch.equal(one, two)
-
-
 @both_loaders
-def test_an_epoch_resumed_in_its_middle_has_the_same_crops(
+def test_an_epoch_resumed_in_its_middle_has_the_same_crops_also_by_more_processes(
     images: torch.Tensor, plain: Preprocessing, make: Callable[..., Made]
 ) -> None:
-    made = make(images, replace(plain, augmentation=Augmentation(crop_padding=2)))
-    whole, rest = epoch(made, 3), epoch(made, 3, ORDER[1:], first=1)
+    augmented = replace(plain, augmentation=Augmentation(crop_padding=2))
+    resumed = workers(images, augmented, number=2) if make is workers else make(images, augmented)
+    whole, rest = epoch(make(images, augmented), 3), epoch(resumed, 3, ORDER[1:], first=1)
     for (batch, labels), (expected, expected_labels) in zip(rest, whole[1:], strict=True):
         assert torch.equal(batch, expected)
         assert torch.equal(labels, expected_labels)
-
-
-@both_loaders
-def test_a_hook_on_torchs_loader_has_the_samples_of_each_batch_also_of_a_smaller_last_one(
-    images: torch.Tensor,
-    plain: Preprocessing,
-    make: Callable[..., Made],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    taken: list[list[int]] = []
-    original = _BaseDataLoaderIter.__next__
-
-    def hook(iterator: _BaseDataLoaderIter) -> Batch:
-        batch: Batch = original(iterator)
-        taken.append(batch[1].tolist())
-        return batch
-
-    made = make(images, plain)
-    monkeypatch.setattr(_BaseDataLoaderIter, "__next__", hook)
-    sampler = EpochSampler(SAMPLES, 16, rank=1, world_size=2, seed=1, accumulation_steps=2)
-    order = [indices for step in sampler for indices in step.micro_batches]
-    epoch(made, order=order)
-    assert taken == [indices.tolist() for indices in order]
-    assert [len(batch) for batch in taken] == [4, 4, 4, 4, 4, 4, 3, 3]
-    assert made[0].batch_sampler.batch_size == 4  # type: ignore[union-attr]
 
 
 @both_loaders
@@ -430,3 +337,172 @@ def test_loaders_are_built_before_the_process_group_begins_its_threads(
         signal.signal(signal.SIGUSR1, before)
 
     assert begun == ["loaders", "process group", "training"]
+
+
+GLOBAL_BATCH = 168
+"""Divides among all of these world sizes and leaves a last step that each rank has a part of."""
+
+every_world = pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7])
+
+
+def steps(
+    samples: int,
+    rank: int,
+    world_size: int,
+    *,
+    epoch: int = 0,
+    seed: int = 1,
+    batch: int = GLOBAL_BATCH,
+    micro_batches: int = 1,
+) -> list[SampledStep]:
+    sampler = EpochSampler(samples, batch, rank, world_size, seed, micro_batches)
+    sampler.set_epoch(epoch)
+    return list(sampler)
+
+
+def indices(step: SampledStep) -> torch.Tensor:
+    """Of the rank, in all micro-batches of the step."""
+    return torch.from_numpy(np.concatenate(step.micro_batches))
+
+
+def order(samples: int, **kwargs: int) -> list[int]:
+    """The epoch of a single process."""
+    return [sample for step in steps(samples, 0, 1, **kwargs) for sample in indices(step).tolist()]
+
+
+@pytest.mark.fault(5)
+@pytest.mark.parametrize("samples", [1437, 1797])
+@every_world
+def test_an_epoch_uses_every_sample_exactly_once(samples: int, world_size: int) -> None:
+    # all ranks take as many steps, of the same sizes: they share each step of a single process
+    parts = [steps(samples, rank, world_size) for rank in range(world_size)]
+    alone = steps(samples, 0, 1)
+    for whole, *shares in zip(alone, *parts, strict=True):
+        sizes = [len(indices(share)) for share in shares]
+        assert torch.cat([indices(share) for share in shares]).tolist() == indices(whole).tolist()
+        assert {share.samples for share in shares} == {whole.samples}
+        assert max(sizes) - min(sizes) <= 1
+    assert sorted(sample for whole in alone for sample in indices(whole).tolist()) == list(range(samples))
+    assert len(EpochSampler(samples, GLOBAL_BATCH, 0, world_size, 1)) == len(alone)
+
+
+@every_world
+def test_every_rank_has_two_samples_in_every_step_even_where_few_are_left(world_size: int) -> None:
+    for batch in (84, 1436, 1437):
+        for rank in range(world_size):
+            of_rank = steps(1437, rank, world_size, batch=batch)
+            assert min(len(indices(step)) for step in of_rank) >= 2
+
+
+@every_world
+def test_a_rank_shares_its_part_of_a_step_evenly_between_micro_batches(world_size: int) -> None:
+    for rank in range(world_size):
+        whole = steps(1437, rank, world_size, batch=840)
+        divided = steps(1437, rank, world_size, batch=840, micro_batches=3)
+        assert [step.samples for step in divided] == [step.samples for step in whole]
+        for step, undivided in zip(divided, whole, strict=True):
+            sizes = [len(part) for part in step.micro_batches]
+            assert len(sizes) == 3
+            assert max(sizes) - min(sizes) <= 1
+            assert indices(step).tolist() == indices(undivided).tolist()
+
+
+@every_world
+def test_a_rest_too_small_for_every_pass_of_every_rank_joins_the_step_before(world_size: int) -> None:
+    for rank in range(world_size):
+        of_rank = steps(168 * 3 + 10, rank, world_size, micro_batches=6)
+        assert [step.samples for step in of_rank] == [168, 168, 178]
+        assert min(len(part) for step in of_rank for part in step.micro_batches) >= 2
+
+
+def test_the_order_follows_from_seed_and_epoch_alone() -> None:
+    sampler = EpochSampler(1437, GLOBAL_BATCH, 0, 1, 5)
+    sampler.set_epoch(3)
+    torch.manual_seed(7)
+    first = [sample for step in sampler for sample in indices(step).tolist()]
+    torch.rand(10)
+    assert [sample for step in sampler for sample in indices(step).tolist()] == first
+    assert order(1437, epoch=3, seed=5) == first != sorted(first)
+
+
+def test_repeats_do_not_share_the_orders_of_their_epochs() -> None:
+    """Seeds of repeats follow each other: seed + epoch would give one repeat the other's orders."""
+    orders = [tuple(order(1437, epoch=epoch, seed=seed)) for seed in (1, 2, 3) for epoch in range(3)]
+    assert len(set(orders)) == 9
+
+
+@every_world
+def test_samples_before_a_step_are_those_of_the_steps_before_it(world_size: int) -> None:
+    for rank in range(world_size):
+        sampler = EpochSampler(1437, GLOBAL_BATCH - 1, rank, world_size, seed=1)
+        sizes = [len(indices(step)) for step in sampler]
+        before = [sampler.samples_before(step) for step in range(len(sizes) + 1)]
+        assert before == [sum(sizes[:step]) for step in range(len(sizes) + 1)]
+
+
+class Recorder(nn.Module):
+    def __init__(self, image: torch.Size, classes: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(image.numel(), classes)
+        self.sizes: dict[bool, list[int]] = {True: [], False: []}
+        self.full = False
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        self.sizes[self.training].append(len(images))
+        if self.full and not self.training:
+            raise torch.OutOfMemoryError("tried to allocate 3 GiB")
+        logits: torch.Tensor = self.layer(images.flatten(1))
+        return logits
+
+
+@pytest.fixture
+def trainer(one_rank: None, monkeypatch: pytest.MonkeyPatch) -> Trainer:
+    """One rank that trains 40 samples in micro-batches of 4, and has 50 to test."""
+    monkeypatch.setitem(BUILDERS, "recorder", Recorder)
+    settings = settings_of(model="recorder", global_batch_size=8, accumulation_steps=2, epochs=1)
+    return trainer_of(random_images(40, 50), settings)
+
+
+def test_a_batch_of_evaluation_is_no_larger_than_a_pass_of_training(trainer: Trainer) -> None:
+    sizes = trainer.parallel_model.module.sizes
+    assert isinstance(sizes, dict)
+    assert train(trainer, TrainingState.start(CPU), lambda _record: None) == "completed"
+    assert set(sizes[True]) == {4}
+    assert (evaluation_batch(64), evaluation_batch(50_000)) == (64, 1024)
+    assert max(sizes[False]) <= 4
+    assert sum(sizes[False]) == 50
+
+
+def test_an_evaluation_without_memory_is_not_taken_for_a_training_without(trainer: Trainer) -> None:
+    trainer.parallel_model.module.full = True  # type: ignore[assignment]
+    said = "in the evaluation after epoch 1, not in training: tried to allocate 3 GiB"
+    with pytest.raises(torch.OutOfMemoryError, match=said):
+        train(trainer, TrainingState.start(CPU), lambda _record: None)
+
+
+@pytest.mark.parametrize(
+    ("samples", "world_size", "batch_size"), [(5, 7, 1), (360, 1, 100), (1437, 3, 8), (1437, 7, 1024)]
+)
+def test_every_test_sample_is_counted_once_in_as_many_batches_on_every_rank(
+    samples: int, world_size: int, batch_size: int
+) -> None:
+    ranks = [list(evaluation_batches(samples, rank, world_size, batch_size)) for rank in range(world_size)]
+    assert len({len(batches) for batches in ranks}) == 1
+    seen = torch.cat([indices[:counted] for batches in ranks for indices, counted in batches])
+    assert seen.sort().values.tolist() == list(range(samples))
+    assert max(len(indices) for batches in ranks for indices, _ in batches) <= batch_size
+
+
+@pytest.mark.parametrize(
+    ("samples", "global_batch_size", "world_size", "micro_batches", "smallest"),
+    [(1000, 256, 2, 1, 128), (1000, 256, 2, 4, 32), (1000, 250, 4, 1, 62), (10, 256, 2, 1, 5)],
+)
+def test_the_samples_of_a_micro_batch_are_those_that_the_first_step_gives_its_poorest_rank(
+    samples: int, global_batch_size: int, world_size: int, micro_batches: int, smallest: int
+) -> None:
+    samplers = [
+        EpochSampler(samples, global_batch_size, rank, world_size, 1, micro_batches)
+        for rank in range(world_size)
+    ]
+    given = min(len(indices) for sampler in samplers for indices in next(iter(sampler)).micro_batches)
+    assert {sampler.samples_of_micro_batch for sampler in samplers} == {given} == {smallest}

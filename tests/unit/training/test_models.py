@@ -22,17 +22,11 @@ from scalewise.builtin.models.builders import BUILDERS, blocks, build
 from scalewise.builtin.models.resnets import GuideBlock, PreactivationBlock
 from scalewise.builtin.models.transformer import TransformerSizeError, architecture
 from scalewise.builtin.parallel_model import ParallelModel
-from scalewise.plan.catalog.datasets import DATASETS
 from scalewise.plan.catalog.models import MODELS, known_models, model_facts
 from scalewise.plan.config.settings import Settings
 
 SMALL_OF_EACH_KIND = [*sorted(BUILDERS), "wrn-10-1", "transformer-1M"]
 every_model = pytest.mark.parametrize("name", SMALL_OF_EACH_KIND)
-
-
-def images_for(name: str, samples: int, channels: int = 1) -> torch.Tensor:
-    pixels = max(8, model_facts(name).min_pixels)
-    return torch.randn(samples, channels, pixels, pixels)
 
 
 @pytest.fixture
@@ -44,32 +38,34 @@ def count(network: nn.Module) -> int:
     return sum(parameter.numel() for parameter in network.parameters())
 
 
+def built(name: str, *image: int, classes: int = 10) -> nn.Module:
+    """Build a model on a device without memory."""
+    with torch.device("meta"):
+        return build(name, torch.Size(image), classes)
+
+
 def test_the_planner_and_the_builders_know_the_same_models() -> None:
     assert BUILDERS.keys() == MODELS.keys()
 
 
 @pytest.mark.parametrize("name", known_models())
 def test_every_model_that_is_named_to_the_user_can_be_built(name: str) -> None:
-    image = torch.Size([3, 32, 32])
-    with torch.device("meta"):
-        assert build(name, image, 10)(torch.empty(2, *image)).shape == (2, 10)
+    assert built(name, 3, 32, 32)(torch.empty(2, 3, 32, 32, device="meta")).shape == (2, 10)
 
 
 @every_model
 def test_batch_normalisation_is_announced_where_it_is_used(name: str) -> None:
-    network = build(name, torch.Size([1, 8, 8]), 10)
-    normalised = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in network.modules())
-    assert model_facts(name).batch_norm == normalised
+    modules = built(name, 1, 8, 8).modules()
+    assert model_facts(name).batch_norm == any(
+        isinstance(module, nn.modules.batchnorm._BatchNorm) for module in modules
+    )
 
 
 @every_model
-@pytest.mark.parametrize(("channels", "stretched"), [(1, (1, 1)), (3, (3, 2))])
 @pytest.mark.slow
-def test_a_model_trains_on_the_smallest_images_it_is_said_to_take(
-    name: str, channels: int, stretched: tuple[int, int]
-) -> None:
+def test_a_model_trains_on_the_smallest_images_it_is_said_to_take(name: str) -> None:
     pixels = model_facts(name).min_pixels
-    image = torch.Size([channels, pixels * stretched[0], pixels * stretched[1]])
+    image = torch.Size([3, pixels, pixels])
     torch.manual_seed(0)
     network = build(name, image, 7)
     logits = network(torch.randn(4, *image))
@@ -78,48 +74,6 @@ def test_a_model_trains_on_the_smallest_images_it_is_said_to_take(
     for label, parameter in network.named_parameters():
         assert parameter.grad is not None, label
         assert torch.isfinite(parameter.grad).all(), label
-
-
-@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
-def test_one_pixel_less_than_the_least_is_too_few_for_the_convolutions_of_the_mnist_cnn() -> None:
-    pixels = model_facts("mnist_cnn").min_pixels - 1
-    network = build("mnist_cnn", torch.Size([1, pixels, pixels]), 10)
-    with pytest.raises(RuntimeError, match="Output size is too small"):
-        network(torch.randn(2, 1, pixels, pixels))
-
-
-@every_model
-@pytest.mark.parametrize("dataset", sorted(DATASETS))
-def test_every_model_takes_every_shipped_dataset_it_is_allowed_to(name: str, dataset: str) -> None:
-    facts = DATASETS[dataset]
-    if min(facts.height, facts.width) < model_facts(name).min_pixels:
-        pytest.skip(f"the planner refuses {name} on {dataset}")
-    image = torch.Size([facts.channels, facts.height, facts.width])
-    with torch.device("meta"):
-        assert build(name, image, 10)(torch.empty(3, *image)).shape == (3, 10)
-
-
-@every_model
-def test_one_seed_builds_one_model(name: str) -> None:
-    def built(seed: int) -> list[torch.Tensor]:
-        torch.manual_seed(seed)
-        return list(build(name, torch.Size([1, 8, 8]), 10).parameters())
-
-    first, again, other = (built(seed) for seed in (3, 3, 4))
-    assert all(map(torch.equal, first, again))
-    assert not all(map(torch.equal, first, other))
-
-
-@every_model
-def test_a_model_computes_the_same_with_channels_last(name: str) -> None:
-    torch.manual_seed(0)
-    images = images_for(name, 2, channels=3)
-    network = build(name, images.shape[1:], 5).eval()
-    expected = network(images)
-    network.to(memory_format=torch.channels_last)
-    torch.testing.assert_close(
-        network(images.to(memory_format=torch.channels_last)), expected, rtol=1e-3, atol=1e-4
-    )
 
 
 def test_the_mnist_cnn_is_that_of_the_tutorials() -> None:
@@ -145,16 +99,14 @@ def test_the_mnist_cnn_is_that_of_the_tutorials() -> None:
     ],
 )
 def test_a_model_is_sharded_block_by_block(name: str, parts: list[str]) -> None:
-    with torch.device("meta"):
-        network = build(name, torch.Size([3, 32, 32]), 10)
-    assert [type(block).__name__ for block in blocks(network)] == parts
+    assert [type(block).__name__ for block in blocks(built(name, 3, 32, 32))] == parts
 
 
-@pytest.mark.parametrize("name", ["digits_cnn", "resnet18", "wide_resnet", "wrn-10-1", "transformer-1M"])
+@pytest.mark.parametrize("name", ["digits_cnn", "wrn-10-1", "transformer-1M"])
 @pytest.mark.slow
 def test_what_is_sharded_block_by_block_computes_the_same(name: str, mesh: DeviceMesh) -> None:
     torch.manual_seed(0)
-    images = images_for(name, 2)
+    images = torch.randn(2, 1, 8, 8)
     network = build(name, images.shape[1:], 5).eval()
     expected = network(images)
     for block in blocks(network):
@@ -168,26 +120,10 @@ def test_what_is_sharded_block_by_block_computes_the_same(name: str, mesh: Devic
 
 
 def test_a_network_without_rows_is_sharded_layer_by_layer() -> None:
-    class Plain(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first = nn.Linear(4, 4)
-            self.activation = nn.ReLU()
-            self.second = nn.Linear(4, 4)
-
-    network = Plain()
+    network = nn.Module()
+    network.first, network.activation, network.second = nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)
     assert blocks(network) == [network.first, network.second]
     assert blocks(nn.Linear(4, 4)) == []
-
-
-State = dict[str, torch.Tensor]
-
-
-def forward_macs(network: nn.Module, image: torch.Size) -> float:
-    """Multiply-accumulates of one image, on a device without memory."""
-    with FlopCounterMode(display=False) as counter:
-        network.eval()(torch.empty(1, *image, device="meta"))
-    return float(counter.get_total_flops()) / 2
 
 
 @pytest.mark.parametrize(
@@ -204,11 +140,12 @@ def forward_macs(network: nn.Module, image: torch.Size) -> float:
 def test_a_published_network_has_its_published_size(
     model: str, pixels: int, classes: int, millions: float, giga_macs: float
 ) -> None:
-    image = torch.Size([3, pixels, pixels])
-    with torch.device("meta"):
-        network = build(model, image, classes)
+    network = built(model, 3, pixels, pixels, classes=classes).eval()
     assert count(network) / 1e6 == pytest.approx(millions, abs=0.05)
-    assert forward_macs(network, image) / 1e9 == pytest.approx(giga_macs, abs=0.006)
+    with FlopCounterMode(display=False) as counter:
+        network(torch.empty(1, 3, pixels, pixels, device="meta"))
+    # two operations for each multiplication and its addition
+    assert counter.get_total_flops() / 2e9 == pytest.approx(giga_macs, abs=0.006)
 
 
 def test_the_guides_network_normalises_after_each_convolution_and_leaves_the_sum_as_it_is() -> None:
@@ -237,165 +174,103 @@ def test_the_papers_block_normalises_before_each_convolution(outputs: int, strid
     torch.testing.assert_close(block(x), shortcut + changed)
 
 
-def test_the_papers_network_has_three_stages_of_which_two_halve_the_image() -> None:
-    with torch.device("meta"):
-        network = build("wrn-22-2", torch.Size([3, 32, 32]), 10)
-        shapes: list[list[int]] = []
-        for module in network.modules():
-            if isinstance(module, PreactivationBlock):
-                module.register_forward_hook(lambda *args: shapes.append(list(args[2].shape[1:])))
-        network(torch.empty(2, 3, 32, 32))
-    assert shapes == [[32, 32, 32]] * 3 + [[64, 16, 16]] * 3 + [[128, 8, 8]] * 3
+State = dict[str, torch.Tensor]
+IMAGE = torch.Size([3, 64, 64])
 
 
+@pytest.fixture(scope="module")
 def torchvisions_resnet18() -> nn.Module:
     # torchvision takes seconds to import, which tests that are only collected should not pay
     from torchvision.models import resnet  # noqa: PLC0415
 
-    return cast("nn.Module", resnet.resnet18(weights=None))
+    torch.manual_seed(7)
+    return cast("nn.Module", resnet.resnet18(weights=None)).eval()
 
 
-def test_images_of_imagenets_size_go_through_torchvisions_own_network() -> None:
-    torch.manual_seed(0)
-    ours = build("resnet18", torch.Size([3, 64, 96]), 1000).eval()
-    theirs = torchvisions_resnet18().eval()
-    theirs.load_state_dict(ours.state_dict())
+@pytest.fixture
+def imagenet_weights(torchvisions_resnet18: nn.Module) -> State:
+    state: State = torchvisions_resnet18.state_dict()
+    return state
+
+
+def built_from(state: State, folder: Path, image: torch.Size = IMAGE, classes: int = 10) -> nn.Module:
+    """Build a ResNet-18 from pretrained weights."""
+    write(state, folder / "model.safetensors")
+    return build("resnet18", image, classes, folder / "model.safetensors")
+
+
+def test_images_of_imagenets_size_go_through_torchvisions_network_with_its_pretrained_weights(
+    torchvisions_resnet18: nn.Module, imagenet_weights: State, tmp_path: Path
+) -> None:
+    network = built_from(imagenet_weights, tmp_path, classes=1000).eval()
     images = torch.randn(2, 3, 64, 96)
-    assert torch.equal(ours(images), theirs(images))
+    assert torch.equal(network(images), torchvisions_resnet18(images))
 
 
 @pytest.mark.parametrize(("pixels", "after_stem"), [(32, 32), (63, 63), (64, 16)])
 def test_small_images_keep_their_pixels_at_the_start_of_resnet18(pixels: int, after_stem: int) -> None:
-    with torch.device("meta"):
-        network = build("resnet18", torch.Size([1, pixels, pixels]), 10)
-        sizes: list[int] = []
-        layer = network.get_submodule("layer1")
-        layer.register_forward_pre_hook(lambda _, inputs: sizes.append(inputs[0].shape[-1]))
-        network(torch.empty(2, 1, pixels, pixels))
+    network = built("resnet18", 1, pixels, pixels)
+    sizes: list[int] = []
+    layer = network.get_submodule("layer1")
+    layer.register_forward_pre_hook(lambda _, inputs: sizes.append(inputs[0].shape[-1]))
+    network(torch.empty(2, 1, pixels, pixels, device="meta"))
     assert sizes == [after_stem]
 
 
-def imagenet_weights() -> State:
-    torch.manual_seed(7)
-    state: State = torchvisions_resnet18().state_dict()
-    return {name: torch.randn_like(t) if t.is_floating_point() else t for name, t in state.items()}
-
-
-def stored(path: Path, state: State) -> Path:
-    write(state, path)
-    return path
-
-
-IMAGE = torch.Size([3, 64, 64])
-
-
-def test_pretrained_weights_fill_all_but_the_head_of_another_number_of_classes(tmp_path: Path) -> None:
-    state = imagenet_weights()
-    path = stored(tmp_path / "model.safetensors", state)
-    network = build("resnet18", IMAGE, 10, path).state_dict()
+def test_pretrained_weights_fill_all_but_the_head_of_another_number_of_classes(
+    imagenet_weights: State, tmp_path: Path
+) -> None:
+    # older files do not count the batches of a normalisation
+    counted = {name for name in imagenet_weights if name.endswith("num_batches_tracked")}
+    state = {name: tensor for name, tensor in imagenet_weights.items() if name not in counted}
+    network = built_from(state, tmp_path).state_dict()
     assert network["fc.weight"].shape == (10, 512)
-    same = {name for name in network if torch.equal(network[name], state[name])}
+    same = {name for name in state if torch.equal(network[name], state[name])}
     assert same == state.keys() - {"fc.weight", "fc.bias"}
 
 
-def test_pretrained_weights_fill_the_head_too_where_there_are_1000_classes(tmp_path: Path) -> None:
-    state = imagenet_weights()
-    path = stored(tmp_path / "model.safetensors", state)
-    network = build("resnet18", IMAGE, 1000, path).state_dict()
-    assert all(torch.equal(network[name], state[name]) for name in state)
-
-
-def test_weights_without_the_counts_of_batches_are_whole(tmp_path: Path) -> None:
-    state = {n: t for n, t in imagenet_weights().items() if not n.endswith("num_batches_tracked")}
-    path = stored(tmp_path / "model.safetensors", state)
-    network = build("resnet18", IMAGE, 10, path).state_dict()
-    assert torch.equal(network["layer4.1.bn2.running_var"], state["layer4.1.bn2.running_var"])
-
-
-def without_a_tensor(state: State) -> State:
-    del state["layer1.0.conv1.weight"]
-    return state
-
-
-def with_a_tensor_more(state: State) -> State:
-    return state | {"layer5.0.conv1.weight": torch.zeros(1)}
-
-
-def of_another_shape(state: State) -> State:
-    return state | {"layer2.0.conv2.weight": torch.zeros(1, 2)}
-
-
 @pytest.mark.parametrize(
-    ("spoil", "classes", "complaint"),
+    ("changed", "image", "classes", "complaint"),
     [
-        (without_a_tensor, 10, 'Missing key(s) in state_dict: "layer1.0.conv1.weight"'),
-        (with_a_tensor_more, 10, 'Unexpected key(s) in state_dict: "layer5.0.conv1.weight"'),
-        (of_another_shape, 10, "size mismatch for layer2.0.conv2.weight"),
-        (lambda state: state | {"fc.bias": torch.zeros(9)}, 1000, "size mismatch for fc.bias"),
+        pytest.param({"layer5.0.conv1.weight": torch.zeros(1)}, IMAGE, 10, "Unexpected key(s)", id="more"),
+        pytest.param({"fc.bias": torch.zeros(9)}, IMAGE, 1000, "size mismatch for fc.bias", id="its head"),
+        pytest.param({}, torch.Size([1, 64, 64]), 10, "size mismatch for conv1.weight", id="grey"),
+        pytest.param({}, torch.Size([3, 32, 32]), 10, "size mismatch for conv1.weight", id="small"),
     ],
 )
 def test_weights_of_another_network_are_refused_with_the_file_and_the_tensor(
-    tmp_path: Path, spoil: object, classes: int, complaint: str
+    changed: State, image: torch.Size, classes: int, complaint: str, imagenet_weights: State, tmp_path: Path
 ) -> None:
-    assert callable(spoil)
-    path = stored(tmp_path / "other.safetensors", spoil(imagenet_weights()))
     with pytest.raises(DatasetError) as caught:
-        build("resnet18", IMAGE, classes, path)
-    assert str(path) in str(caught.value)
+        built_from(imagenet_weights | changed, tmp_path, image, classes)
+    assert str(tmp_path / "model.safetensors") in str(caught.value)
     assert complaint in str(caught.value)
 
 
-@pytest.mark.parametrize("image", [(1, 64, 64), (3, 32, 32)], ids=["grey", "small"])
-def test_weights_of_imagenets_stem_do_not_go_into_another(tmp_path: Path, image: tuple[int, ...]) -> None:
-    path = stored(tmp_path / "model.safetensors", imagenet_weights())
-    with pytest.raises(DatasetError, match=r"size mismatch for conv1\.weight"):
-        build("resnet18", torch.Size(image), 10, path)
-
-
-CIFAR = torch.Size([3, 32, 32])
 MILLION = 1_000_000
 
 
-@pytest.mark.parametrize("size", ["1M", "1.7M", "5M", "25M", "300M", "2G"])
-@pytest.mark.parametrize(
-    ("image", "classes"), [((3, 32, 32), 10), ((1, 28, 28), 10), ((3, 224, 224), 1000), ((1, 8, 8), 10)]
-)
-def test_it_has_the_asked_number_of_parameters_within_5_percent(
-    size: str, image: tuple[int, ...], classes: int
-) -> None:
-    asked = float(size[:-1]) * {"M": 1, "G": 1000}[size[-1]] * MILLION
-    with torch.device("meta"):
-        network = build(f"transformer-{size}", torch.Size(image), classes)
-    assert count(network) == pytest.approx(asked, rel=0.05)
-
-
-@pytest.mark.slow
-def test_every_size_from_one_million_to_two_thousand_million_can_be_had() -> None:
+def test_a_transformer_of_every_size_is_neither_a_needle_nor_a_disc() -> None:
     asked = MILLION
     while asked <= 2000 * MILLION:
-        for image, classes in ((CIFAR, 100), (torch.Size([3, 224, 224]), 1000)):
-            assert architecture(asked, image, classes).parameters == pytest.approx(asked, rel=0.05)
-        asked = int(asked * 1.07)
+        for image, classes in (((3, 32, 32), 100), ((1, 28, 28), 10), ((3, 224, 224), 1000)):
+            sizes = architecture(asked, torch.Size(image), classes)
+            assert sizes.parameters == pytest.approx(asked, rel=0.05)
+            assert 10 <= sizes.width / sizes.depth <= 80
+            assert sizes.width % sizes.heads == 0
+            assert sizes.width // sizes.heads in {32, 64}
+        asked = int(asked * 1.3)
 
 
 @pytest.mark.parametrize(
-    ("image", "classes", "asked"), [((3, 33, 50), 7, 2 * MILLION), ((1, 6, 9), 3, 1_300_000)]
+    ("image", "classes", "asked"),
+    [((3, 33, 50), 7, 2 * MILLION), ((1, 6, 9), 3, 1_300_000), ((3, 224, 224), 1000, 2000 * MILLION)],
 )
 def test_the_arithmetic_counts_what_is_built(image: tuple[int, ...], classes: int, asked: int) -> None:
     sizes = architecture(asked, torch.Size(image), classes)
-    with torch.device("meta"):
-        network = build(f"transformer-{asked / MILLION}M", torch.Size(image), classes)
+    network = built(f"transformer-{asked / MILLION}M", *image, classes=classes)
     assert count(network) == sizes.parameters
     assert sum(isinstance(module, nn.TransformerEncoderLayer) for module in network.modules()) == sizes.depth
-
-
-@pytest.mark.parametrize("millions", [1, 2, 5, 10, 25, 100, 1000, 2000])
-@pytest.mark.parametrize("image", [(3, 32, 32), (3, 224, 224)])
-def test_it_is_neither_a_needle_nor_a_disc(millions: int, image: tuple[int, ...]) -> None:
-    sizes = architecture(millions * MILLION, torch.Size(image), 100)
-    assert 10 <= sizes.width / sizes.depth <= 80
-    assert sizes.width % sizes.heads == 0
-    assert sizes.width // sizes.heads in {32, 64}
 
 
 @pytest.mark.parametrize(
@@ -403,8 +278,6 @@ def test_it_is_neither_a_needle_nor_a_disc(millions: int, image: tuple[int, ...]
     [
         ((1, 1, 1), 1, 1),
         ((1, 8, 8), 1, 64),
-        ((1, 28, 28), 4, 49),
-        ((3, 32, 32), 4, 64),
         ((3, 31, 31), 4, 64),
         ((3, 64, 64), 8, 64),
         ((3, 224, 224), 16, 196),
@@ -424,16 +297,13 @@ def test_every_pixel_counts_also_at_an_edge_that_no_patch_fills() -> None:
     network(images).square().sum().backward()
     assert images.grad is not None
     assert (images.grad != 0).all()
-
-
-def test_its_layers_begin_with_weights_of_their_own() -> None:
-    first, second, *_ = build("transformer-1M", CIFAR, 10).get_submodule("layers").children()
+    first, second, *_ = network.get_submodule("layers").children()
     assert not torch.equal(*(layer.get_parameter("linear1.weight") for layer in (first, second)))
 
 
 def test_a_transformer_that_its_head_alone_would_outgrow_is_refused_with_both_numbers() -> None:
     with pytest.raises(TransformerSizeError) as caught:
-        build("transformer-1M", CIFAR, 1_000_000)
+        build("transformer-1M", torch.Size([3, 32, 32]), 1_000_000)
     message = str(caught.value)
     assert "1,000,000 parameters within 5 %" in message
     assert "Request about as many, or more." in message
@@ -468,7 +338,7 @@ def nothing_compiled_yet(one_rank: None) -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("nothing_compiled_yet")
-@every_model
+@pytest.mark.parametrize("name", ["mnist_cnn", "wrn-10-1", "transformer-1M"])
 def test_a_model_is_compiled_in_one_piece(name: str) -> None:
     image = torch.Size([1, 8, 8])
     torch.compile(build(name, image, 10), fullgraph=True, backend=Counted())(torch.randn(FULL, *image))
@@ -476,19 +346,18 @@ def test_a_model_is_compiled_in_one_piece(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("nothing_compiled_yet")
-@pytest.mark.parametrize("name", ["digits_cnn", "mnist_cnn"])
 def test_the_whole_network_is_compiled_once_for_each_size_of_a_batch(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     image = torch.Size([1, 8, 8])
-    network = build(name, image, 10)
+    network = build("digits_cnn", image, 10)
     whole = Counted()
     torch.compile(network, fullgraph=True, backend=whole)(torch.randn(FULL, *image))
     torch._dynamo.reset()
 
     counted = Counted()
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counted))
-    settings = Settings(dataset="digits", model=name, compile=True)
+    settings = Settings(dataset="digits", model="digits_cnn", compile=True)
     parallel_model = ParallelModel.build(network, blocks(network), settings, torch.device("cpu"))
     found: list[int] = []
     # an epoch of two batches and what is left, twice; then gradients that are not exchanged, and a third size
