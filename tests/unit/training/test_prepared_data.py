@@ -1,21 +1,25 @@
-"""Data are prepared once, in any published format, and read back whole."""
+"""Data are prepared once, in any published format, and read back whole or, if damaged, not at all.
+
+What protects what: a published file its sha256; an archive the sums of its own format; a prepared file,
+data or weights, the sha256 in its header, and a checkpoint its own.
+"""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
 import io
-import os
 import pickle
-import re
-import subprocess
-import sys
+import random
+import shutil
 import tarfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from _pytest.mark import ParameterSet
@@ -27,35 +31,34 @@ from tests.data_files import (
     idx,
     write_checksums,
     write_cifar10,
-    write_cifar100,
     write_mirror,
     write_mnist,
 )
+from tests.reliability.thoroughness import times
 from tests.small_disk import largest_file
+from tests.small_runs import definition
 from torch import nn
 
+from scalewise.builtin.checkpoints import storage as checkpoint_storage
 from scalewise.builtin.data.datasets import DatasetError, load, read, write
 from scalewise.builtin.data.decoders import decode_cifar, decode_mnist
 from scalewise.builtin.data.fetch import FILES, Mirror, PublishedFile, read_checksums
 from scalewise.builtin.data.preparation import check, prepare, prepare_weights
+from scalewise.execution.checkpoint_files import MANIFEST, CheckpointError, CheckpointFolder
 from scalewise.plan.catalog.datasets import DATASETS, DatasetFacts, dataset_facts
+
+refuses = pytest.mark.refuses
 
 Arrays = dict[str, NDArray[Any]]
 
 
 def sound() -> Arrays:
     """40 images to train on and 20 to test on, of 5 classes."""
-    generator = np.random.default_rng(0)
-
-    def images(count: int) -> NDArray[np.uint8]:
-        return generator.integers(0, 256, (count, 3, 6, 5), dtype=np.uint8)
-
-    return {
-        "train_images": images(40),
-        "train_labels": np.arange(40, dtype=np.int64) % 5,
-        "test_images": images(20),
-        "test_labels": np.arange(20, dtype=np.int64) % 5,
-    }
+    arrays = {}
+    for split, count in (("train", 40), ("test", 20)):
+        arrays[f"{split}_images"] = np.zeros((count, 3, 6, 5), dtype=np.uint8)
+        arrays[f"{split}_labels"] = np.arange(count, dtype=np.int64) % 5
+    return arrays
 
 
 def with_label(name: str, label: int) -> Arrays:
@@ -72,13 +75,9 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_every_dataset_of_the_catalogue_is_published_or_shipped() -> None:
+def test_the_digits_are_what_the_catalogue_promises_and_no_image_is_in_two_splits(digits: Path) -> None:
     assert FILES.keys() - {"resnet18"} == DATASETS.keys() - {"digits"}
-
-
-def test_the_digits_are_what_the_catalogue_promises(digits: Path) -> None:
-    data = load(digits)
-    facts = DATASETS["digits"]
+    data, facts = load(digits), DATASETS["digits"]
     shape = (facts.channels, facts.height, facts.width)
     assert data.train_images.shape == (facts.train_samples, *shape)
     assert data.test_images.shape == (facts.test_samples, *shape)
@@ -86,14 +85,9 @@ def test_the_digits_are_what_the_catalogue_promises(digits: Path) -> None:
     assert data.train_labels.dtype == data.test_labels.dtype == torch.int64
     assert data.classes == 10
     assert int(data.train_images.max()) == 16
-
-
-def test_every_digit_is_in_both_splits_and_no_image_is_in_two(digits: Path) -> None:
-    arrays = {name: tensor.numpy() for name, tensor in load_file(digits).items()}
-    assert set(arrays["test_labels"].tolist()) == set(arrays["train_labels"].tolist()) == set(range(10))
+    assert set(data.test_labels.tolist()) == set(data.train_labels.tolist()) == set(range(10))
     # scikit-learn's 1,797 images are all different
-    both = np.concatenate([arrays["train_images"], arrays["test_images"]]).reshape(1797, -1)
-    assert len(np.unique(both, axis=0)) == 1797
+    assert len(torch.cat([data.train_images, data.test_images]).unique(dim=0)) == 1797
 
 
 def test_preparing_twice_gives_the_same_file(digits: Path, tmp_path: Path) -> None:
@@ -115,21 +109,17 @@ def of(name: str) -> NDArray[Any]:
     ("damaged", "message"),
     [
         wrong("wrong type", {"train_images": of("train_images").astype(float)}, "train_images are float"),
-        wrong("wrong type", {"test_images": of("test_images").astype(np.int8)}, "test_images are int8"),
         wrong("wrong type", {"test_labels": of("test_labels").astype(float)}, "test_labels are float64"),
         wrong("wrong shape", {"train_images": of("train_images")[:, 0]}, r"shape \[40, 6, 5\]"),
         wrong("wrong shape", {"train_labels": of("train_labels")[:-1]}, r"shape \[39\], not 40 integers"),
         wrong("", {"test_images": of("test_images")[:0]}, "at least one sample"),
-        wrong("", {"test_labels": of("test_labels").reshape(-1, 1)}, "not 20 integers"),
         wrong(
             "", {"test_images": of("test_images")[:, :, :, :4]}, r"\[3, 6, 5\] each, test_images \[3, 6, 4\]"
         ),
         wrong("labels out of range", with_label("train_labels", -1), "train_labels go down to -1"),
-        wrong("labels out of range", with_label("test_labels", -3), "test_labels go down to -3"),
         wrong("labels out of range", with_label("test_labels", 5), "go up to 5, but training has 5 classes"),
         # no list as long as the largest label is made to find that out
         wrong("labels out of range", with_label("train_labels", 2**62), f"train_labels go up to {2**62}"),
-        wrong("labels out of range", with_label("test_labels", 2**62), f"test_labels go up to {2**62}"),
         wrong("empty class", with_label("train_labels", 6), "go up to 6.* class 5 has none"),
         wrong("empty class", {"train_labels": np.zeros(40, np.int64)}, "go up to 0.* class 1 has none"),
     ],
@@ -141,9 +131,6 @@ def test_data_that_cannot_be_trained_on_is_refused_by_name_and_value(
         check(damaged, "mine")
     record_property("message", str(refused.value))
     assert str(refused.value).startswith("mine: ")
-
-
-SCRIPTS = Path(__file__).parents[3] / "workflow" / "scripts"
 
 
 def tensors(samples: int = 64, pixels: int = 64) -> dict[str, torch.Tensor]:
@@ -178,12 +165,6 @@ def test_any_reader_of_safetensors_reads_the_file(prepared: Path) -> None:
     assert data_begins(prepared) % 8 == 0, "numbers of 8 bytes begin where such may"
 
 
-def test_a_file_without_a_checksum_is_not_trained_on(tmp_path: Path) -> None:
-    save_file(tensors(), tmp_path / "plain.safetensors")
-    with pytest.raises(DatasetError, match=r"plain\.safetensors is damaged \(it differs"):
-        load(tmp_path / "plain.safetensors")
-
-
 def test_a_file_that_has_gone_is_named(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"file .*gone\.safetensors is missing\. Give the same command"):
         load(tmp_path / "gone.safetensors")
@@ -201,56 +182,29 @@ def test_a_pickle_in_place_of_data_is_refused_and_not_executed(tmp_path: Path) -
     assert sprung.exists(), "the trap would have worked"
 
 
-def test_images_are_mapped_and_not_copied(prepared: Path) -> None:
+def test_images_are_mapped_not_copied_and_a_rank_that_writes_changes_neither_file_nor_other_ranks(
+    prepared: Path,
+) -> None:
     """Pages of the file itself, which every process of a node has in common."""
-    data = load(prepared)
-    assert int(data.train_images.sum()) > 0  # has them read
-    address = data.train_images.data_ptr()
-    mapping = mapping_of(address)
-    assert str(prepared) in mapping[0]
-    sizes = {key: int(kb) for line in mapping for key, kb in re.findall(r"^(\w+): +(\d+) kB", line)}
-    assert sizes["Rss"] * 1024 >= data.train_images.numel()
-    assert sizes["Anonymous"] == 0, "none is this process's own"
-
-
-def test_a_rank_that_writes_changes_neither_the_file_nor_other_ranks(prepared: Path) -> None:
-    first, second = load(prepared), load(prepared)
+    data, other = load(prepared), load(prepared)
     before = prepared.read_bytes()
-    first.train_images.zero_()
-    assert int(second.train_images.sum()) > 0
+    assert int(data.train_images.sum()) > 0  # has them read
+    (mapping,) = (
+        each
+        for each in psutil.Process().memory_maps(grouped=False)
+        if each.path == str(prepared) and holds(each.addr, data.train_images.data_ptr())
+    )
+    assert mapping.rss >= data.train_images.numel()
+    assert mapping.anonymous == 0, "none is this process's own"
+    data.train_images.zero_()
+    assert int(other.train_images.sum()) > 0
     assert prepared.read_bytes() == before
 
 
-def mapping_of(address: int) -> list[str]:
-    """The lines of /proc/self/smaps on the mapping that holds an address."""
-    path = Path("/proc/self/smaps")
-    if not path.exists():
-        pytest.skip("needs /proc/self/smaps, which Linux has")
-    lines: list[str] = []
-    for line in path.read_text().splitlines():
-        span = re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line)
-        if span:
-            if lines:
-                break
-            if int(span[1], 16) <= address < int(span[2], 16):
-                lines = [line]
-        elif lines:
-            lines.append(line)
-    return lines
-
-
-@pytest.mark.slow
-def test_no_rank_needs_what_downloads_and_decodes() -> None:
-    """A container of a site need not have it, and no rank pays for its import."""
-    loaded = subprocess.run(
-        [sys.executable, "-c", "import sys, scalewise.builtin.data.datasets; print(*sys.modules)"],
-        env=os.environ | {"PYTHONPATH": str(SCRIPTS)},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
-    assert "torch" in loaded
-    assert {"requests", "filelock", "PIL", "sklearn"} & set(loaded) == set()
+def holds(addresses: str, address: int) -> bool:
+    """Return whether an address is within those of a mapping, such as 7f00-7f80."""
+    begin, end = (int(each, 16) for each in addresses.split("-"))
+    return begin <= address < end
 
 
 @pytest.mark.parametrize("hindrance", ["a file in the way", "a limit on file sizes"])
@@ -294,43 +248,31 @@ def test_a_model_learns_from_synthetic_images(tmp_path: Path) -> None:
     assert (found == data.test_labels).float().mean() > 0.9
 
 
-refuses = pytest.mark.refuses
-
-
 def mnist_files(folder: Path) -> dict[str, Path]:
     return {path.name: path for path in write_mnist(folder, samples=40, test_samples=20)}
 
 
-def test_mnist_comes_through_unchanged(tmp_path: Path) -> None:
-    arrays = decode_mnist(mnist_files(tmp_path))
-    for split, count, seed in (("train", 40, 0), ("test", 20, 1)):
-        images, labels = class_images(count, 10, (28, 28), seed)
-        assert np.array_equal(arrays[f"{split}_images"], images[:, None])
-        assert np.array_equal(arrays[f"{split}_labels"], labels)
-
-
-@pytest.mark.parametrize(("dataset", "write"), [("cifar10", write_cifar10), ("cifar100", write_cifar100)])
-def test_cifar_comes_through_unchanged(dataset: str, write: Callable[..., Path], tmp_path: Path) -> None:
-    """The five training members in order, whatever order they have in the archive; fine labels."""
-    arrays = decode_cifar(dataset, write(tmp_path, samples=33, test_samples=20, classes=10))
-    for split, count, seed in (("train", 33, 0), ("test", 20, 1)):
-        images, labels = class_images(count, 10, (3072,), seed)
-        assert np.array_equal(arrays[f"{split}_images"], images.reshape(-1, 3, 32, 32))
-        assert np.array_equal(arrays[f"{split}_labels"], labels)
-
-
 @pytest.mark.parametrize("dataset", ["mnist", "cifar10", "cifar100"])
-def test_a_site_with_small_files_of_its_own_trains_on_them(dataset: str, tmp_path: Path) -> None:
+def test_a_site_with_small_files_of_its_own_trains_on_them_unchanged(dataset: str, tmp_path: Path) -> None:
+    """CIFAR's five training members in order, and its fine labels."""
     near = write_mirror(tmp_path / "near", samples=120, test_samples=100)
     mirror = Mirror(str(near), read_checksums(near / "SHA256SUMS"))
     prepared = tmp_path / "dataset.safetensors"
 
-    facts = prepare(dataset, prepared, downloads=tmp_path / "downloads", mirror=mirror)
+    prepare(dataset, prepared, downloads=tmp_path / "downloads", mirror=mirror)
 
-    assert (facts.train_samples, facts.test_samples) == (120, 100)
-    data = load(prepared)
-    assert data.classes == (100 if dataset == "cifar100" else 10)
-    assert data.train_labels.dtype == data.test_labels.dtype == torch.int64, "as a loss takes them"
+    data, classes = load(prepared), 100 if dataset == "cifar100" else 10
+    assert data.classes == classes
+    shape = (28, 28) if dataset == "mnist" else (3072,)
+    for found, labels, seed in (
+        (data.train_images, data.train_labels, 0),
+        (data.test_images, data.test_labels, 1),
+    ):
+        expected, expected_labels = class_images(len(found), classes, shape, seed)
+        assert torch.equal(found.flatten(1), torch.from_numpy(expected).flatten(1))
+        assert labels.tolist() == expected_labels.tolist()
+        assert labels.dtype == torch.int64, "as a loss takes them"
+    assert (len(data.train_images), len(data.test_images)) == (120, 100)
 
 
 def test_a_published_dataset_of_another_size_is_refused(
@@ -344,21 +286,17 @@ def test_a_published_dataset_of_another_size_is_refused(
         prepare("cifar10", tmp_path / "out", downloads=tmp_path / "downloads")
 
 
-def packed(content: bytes) -> bytes:
-    return gzip.compress(content)
-
-
 IMAGES = idx(np.zeros((4, 2, 2), np.uint8))
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        pytest.param(packed(IMAGES[:-1]), "has 31 bytes", id="cut values"),
-        pytest.param(packed(IMAGES + b"1"), "has 33 bytes", id="too long"),
-        pytest.param(packed(b"\0\0\x08\x01" + IMAGES[4:]), "begins with 00000801", id="labels"),
-        pytest.param(packed(b"\0\0\x0d\x03" + IMAGES[4:]), "begins with 00000d03", id="fractions"),
-        pytest.param(packed(b"\0\0\x08\x03" + b"\xff" * 12), "begins with 00000803ff", id="absurd sizes"),
+        pytest.param(gzip.compress(IMAGES[:-1]), "has 31 bytes", id="cut values"),
+        pytest.param(gzip.compress(b"\0\0\x08\x01" + IMAGES[4:]), "begins with 00000801", id="labels"),
+        pytest.param(
+            gzip.compress(b"\0\0\x08\x03" + b"\xff" * 12), "begins with 00000803ff", id="absurd sizes"
+        ),
     ],
 )
 def test_an_idx_file_of_another_form_is_named(content: bytes, message: str, tmp_path: Path) -> None:
@@ -375,7 +313,7 @@ def test_a_label_that_no_digit_has_is_named_with_its_place(tmp_path: Path) -> No
     files = mnist_files(tmp_path)
     labels = np.arange(40, dtype=np.uint8) % 10
     labels[7] = 11
-    files["train-labels-idx1-ubyte.gz"].write_bytes(packed(idx(labels)))
+    files["train-labels-idx1-ubyte.gz"].write_bytes(gzip.compress(idx(labels)))
     with pytest.raises(DatasetError, match=r"train-labels-idx1-ubyte\.gz: record 7 has label 11, not 0 to 9"):
         decode_mnist(files)
 
@@ -497,8 +435,8 @@ def test_a_program_in_place_of_weights_is_refused_and_not_executed(near: Path) -
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"<html>404</html>", pickle.dumps({"a": 1}), {"epoch": 3}, torch.zeros(3)],
-    ids=["empty", "HTML", "pickle", "names without tensors", "a tensor without a name"],
+    [b"<html>404</html>", {"epoch": 3}, torch.zeros(3)],
+    ids=["HTML", "names without tensors", "a tensor without a name"],
 )
 def test_what_holds_no_weights_is_named_and_nothing_is_left(content: object, near: Path) -> None:
     if isinstance(content, bytes):
@@ -508,3 +446,196 @@ def test_what_holds_no_weights_is_named_and_nothing_is_left(content: object, nea
     with pytest.raises(DatasetError, match=f"{NAME}: does not hold tensors by name.*Delete it"):
         prepare_from(near)
     assert not list(near.parent.glob("out/*"))
+
+
+RecordProperty = Callable[[str, object], None]
+Content = dict[str, NDArray[np.generic]]
+Reader = Callable[[], Content]
+
+PAGE = b"<!DOCTYPE html><html><body>404</body></html>\n"
+
+
+def damages(content: bytes, other: bytes, seed: int) -> bytes:
+    """The bytes of a file after one damage; the first seven are of one kind each, then any of them."""
+    chance = random.Random(seed)
+    place = chance.randrange(len(content))
+    kind = seed if seed < 7 else chance.randrange(4)
+    match kind:
+        case 0:
+            return content[:place] + bytes([content[place] ^ 1 << chance.randrange(8)]) + content[place + 1 :]
+        case 1:
+            return content[:place]
+        case 2:
+            return content + chance.randbytes(chance.randrange(1, 40))
+        case 3:
+            return content[:place] + chance.randbytes(1) + content[place + 1 :]
+        case 4:
+            return b""
+        case 5:
+            return PAGE
+        case _:
+            return other
+
+
+def near_the_start(content: bytes, other: bytes, seed: int) -> bytes:
+    """As ``damages``, in the first 400 bytes, where headers are."""
+    return damages(content[:400], other, seed) + content[400:]
+
+
+def survive(
+    path: Path,
+    read: Reader,
+    others: bytes,
+    record_property: RecordProperty,
+    what: str,
+    most: int,
+    harm: Callable[[bytes, bytes, int], bytes] = damages,
+) -> Counter[str]:
+    """Damage a file again and again, and check that what is read is the original or nothing.
+
+    Args:
+        path: of the sound file, which is put back at the end.
+        read: what a study would do with it.
+        others: bytes of another sound file of the kind.
+        record_property: of pytest.
+        what: for the table.
+        most: number of damages.
+        harm: the bytes after a damage.
+    """
+    sound, expected = path.read_bytes(), read()
+    ends: Counter[str] = Counter()
+    for seed in range(most):
+        path.write_bytes(harm(sound, others, seed))
+        found, refusal = None, ""
+        try:
+            found = read()
+        except (DatasetError, CheckpointError) as error:
+            refusal = str(error)
+        ends["refused" if found is None else "as it was"] += 1
+        if found is None:
+            assert path.name in refusal or path.parent.name in refusal, f"{seed}: {refusal}"
+            continue
+        assert found.keys() == expected.keys(), seed
+        for name, array in expected.items():
+            assert found[name].dtype == array.dtype, seed
+            assert np.array_equal(found[name], array), f"damage {seed} came through in {name}"
+    path.write_bytes(sound)
+    assert ends["refused"] > ends.total() / 2
+    record_property(
+        "figure", f"{what}: {ends.total()} damages, {ends['refused']} refused, the rest without effect"
+    )
+    return ends
+
+
+def of_file(path: Path) -> Content:
+    """What ranks would map."""
+    data = load(path)
+    names = ("train_images", "train_labels", "test_images", "test_labels")
+    return {name: getattr(data, name).numpy().copy() for name in names}
+
+
+@pytest.mark.fault(21)
+@pytest.mark.refuses("data: wrong checksum", "data: truncated", "data: html for an archive")
+def test_a_published_file_that_is_damaged_on_its_mirror_or_at_home_is_never_prepared(
+    tmp_path: Path, record_property: RecordProperty
+) -> None:
+    near, downloads = tmp_path / "near", tmp_path / "downloads"
+    near.mkdir()
+    write_mnist(near, samples=100, test_samples=100)
+    mirror = Mirror(str(near), read_checksums(write_checksums(near)))
+    path = sorted(near.glob("*.gz"))[0]
+    prepared = tmp_path / "dataset.safetensors"
+
+    def harm(content: bytes, other: bytes, seed: int) -> bytes:
+        # half of them in the time that gzip notes, which changes no value: the file's own sum alone knows
+        return damages(content, other, seed) if seed % 2 else content[:4] + bytes([seed + 1]) + content[5:]
+
+    def fetched() -> Content:
+        shutil.rmtree(downloads, ignore_errors=True)
+        return at_home()
+
+    def at_home() -> Content:
+        prepared.unlink(missing_ok=True)
+        prepare("mnist", prepared, downloads=downloads, mirror=mirror, notify=lambda _: None)
+        return of_file(prepared)
+
+    other = gzip.compress(b"other")
+    ends = survive(path, fetched, other, record_property, "a file on a mirror", 14, harm)
+    assert ends["as it was"] == 0
+    fetched()
+    placed = downloads / "mnist" / path.name
+    ends = survive(placed, at_home, other, record_property, "a file at home", 14, harm)
+    assert ends["as it was"] == 0
+
+
+@pytest.mark.refuses("data: truncated", "data: html for an archive")
+def test_a_damaged_idx_file_never_decodes_to_other_values(
+    tmp_path: Path, record_property: RecordProperty
+) -> None:
+    """Also where a site wrote its sums after the damage: the format's own hold."""
+    files = {path.name: path for path in write_mnist(tmp_path, samples=20, test_samples=10)}
+    path, other = (files[f"train-{name}-ubyte.gz"] for name in ("images-idx3", "labels-idx1"))
+
+    def decoded() -> Content:
+        return decode_mnist(files)
+
+    # the two files of a split in each other's place
+    survive(path, decoded, other.read_bytes(), record_property, "idx images", times(60, 1000))
+    survive(path, decoded, PAGE, record_property, "header of idx images", times(60, 1000), near_the_start)
+
+
+@pytest.mark.refuses("data: truncated", "data: html for an archive")
+def test_a_damaged_archive_never_decodes_to_other_values(
+    tmp_path: Path, record_property: RecordProperty
+) -> None:
+    path = write_cifar10(tmp_path, samples=10, test_samples=5, classes=5)
+
+    def decoded() -> Content:
+        return decode_cifar("cifar10", path)
+
+    other = gzip.compress(b"other")
+    survive(path, decoded, other, record_property, "archive of CIFAR-10", times(60, 1000))
+
+
+@pytest.mark.refuses("data: truncated", "data: pickle")
+def test_a_prepared_file_that_is_damaged_is_never_trained_on(
+    tmp_path: Path, record_property: RecordProperty
+) -> None:
+    images = tensors(samples=12, pixels=5)
+    plain, path = tmp_path / "plain.safetensors", tmp_path / "dataset.safetensors"
+    save_file(images, plain)
+    write(images, path)
+    other = pickle.dumps(images)
+    survive(path, lambda: of_file(path), other, record_property, "prepared data", times(200, 3000))
+    survive(
+        *(path, lambda: of_file(path), plain.read_bytes(), record_property, "header of prepared data"),
+        times(200, 3000),
+        near_the_start,
+    )
+
+
+@pytest.mark.fault(20)
+@pytest.mark.refuses("security: pickle for a checkpoint")
+@pytest.mark.parametrize("name", ["rank0.pt", MANIFEST])
+def test_a_checkpoint_that_is_damaged_is_never_gone_on_from(
+    name: str, tmp_path: Path, record_property: RecordProperty
+) -> None:
+    """Not where the same file of the checkpoint before is put in its place, either."""
+    folder = CheckpointFolder(tmp_path / "checkpoints", definition(learning_rate=0.1), {"dataset": "1"})
+    for step in (10, 20):
+        part = folder.begin(step)
+        state = {"weight": torch.full((5, 4), float(step)), "step": step}
+        folder.commit(part, step, step / 10, {"rank0.pt": checkpoint_storage.save(part / "rank0.pt", state)})
+    older, newest = sorted(folder.folder.iterdir())
+
+    def resumed() -> Content:
+        refused: list[str] = []
+        found = next(folder.valid(refused))
+        if found.folder != newest:
+            raise CheckpointError(*refused)
+        state = checkpoint_storage.load(found.check("rank0.pt"), torch.device("cpu"))
+        numbers = np.array([state["step"], found.manifest.step, found.manifest.elapsed_seconds])
+        return {"weight": state["weight"].numpy(), "numbers": numbers}
+
+    other = (older / name).read_bytes()
+    survive(newest / name, resumed, other, record_property, f"{name} of a checkpoint", times(150, 2000))
