@@ -1,8 +1,10 @@
-"""Batches of any form, counters, optimizers: the probe's parts that need no process."""
+"""Batches of any form, counters, optimizers, operations and memory: the parts of what measures a rank."""
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
 import time
 from collections import UserDict
@@ -15,12 +17,16 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+from torch.utils.flop_counter import FlopCounterMode
 
 from scalewise.measure.batches import checksum, samples_in, samples_of_inputs
 from scalewise.measure.communication import CommunicationSamples
 from scalewise.measure.counted_optimizers import CountedOptimizers, SteppedOptimizer
 from scalewise.measure.discovery import TrainedModules, all_objects, find_trained
+from scalewise.measure.flops import CountedStep, FlopCount
 from scalewise.measure.loader_iterations import LoaderIterations
+from scalewise.measure.memory import CLEAR_REFS, PeakMemory
 from scalewise.measure.origins import imported_files
 from scalewise.measure.probe_spec import ProbeSpec
 from scalewise.measure.process_record import write_json
@@ -59,9 +65,8 @@ def test_samples_of_a_batch(batch: Any, batch_size: int | None, samples: int | N
 
 
 def test_samples_of_inputs_are_what_most_of_them_have() -> None:
-    assert (
-        samples_of_inputs(((torch.zeros(4, 9),), {"mask": torch.zeros(4, 9), "table": torch.zeros(100)})) == 4
-    )
+    masked = {"mask": torch.zeros(4, 9), "table": torch.zeros(100)}
+    assert samples_of_inputs(((torch.zeros(4, 9),), masked)) == 4
     assert samples_of_inputs(((), {})) is None
 
 
@@ -166,8 +171,7 @@ def test_all_exchanges_of_a_step_count() -> None:
         samples.after_step(done)
 
     seconds = [each for each in samples.column(101) if each is not None]
-    assert seconds
-    assert all(value % 10 == 0 for value in seconds)
+    assert {each % 10 for each in seconds} == {0}
 
 
 def trained_by(optimizer: torch.optim.Optimizer) -> TrainedModules:
@@ -214,17 +218,25 @@ def test_a_loss_that_cannot_be_read_costs_no_record(tmp_path: Path) -> None:
     assert [event for event in record["events"] if event.startswith("probe: losses: ")] != []
 
 
-def test_modules_that_an_earlier_run_left_in_a_cache_are_none_of_the_programs(
+def test_modules_that_are_generated_or_lie_in_a_cache_are_none_of_the_programs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hugging-face"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for place in (".", "hugging-face", "hugging-face/modules/metrics", "cache/torch/hub", "linked"):
+    for place in (
+        ".",
+        "hugging-face",
+        "hugging-face/modules/metrics",
+        "cache/torch/hub",
+        "written",
+        "linked",
+    ):
         source = tmp_path / place / "module.py"
         source.parent.mkdir(parents=True, exist_ok=True)
         source.touch()
-        os.utime(source, (0, 0))
+        if place != "written":
+            os.utime(source, (0, 0))
         module = ModuleType(f"module of {place}")
         module.__file__ = str(source)
         monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -232,7 +244,7 @@ def test_modules_that_an_earlier_run_left_in_a_cache_are_none_of_the_programs(
     link.symlink_to(source)
     monkeypatch.setattr(module, "__file__", str(link))
 
-    found = {Path(path) for path in imported_files([], time.time())}
+    found = {Path(path) for path in imported_files([], time.time() - 60)}
 
     assert {path.relative_to(tmp_path).as_posix() for path in found if path.is_relative_to(tmp_path)} == {
         "module.py",
@@ -245,12 +257,11 @@ WEIGHTS = {"A": 100, "B": 100, "b": 60, "c": 10, "x": 0}
 """Parameters of modules that an optimizer updates, by the letter that stands for it."""
 
 
-def steps_of(sequence: str, *, gone: str = "") -> str:
+def steps_of(sequence: str) -> str:
     """The optimizers whose steps end those of the training, if optimizers step in this order.
 
     Args:
-        sequence: A letter for each step of an optimizer; a comma drops ``gone``.
-        gone: The optimizer that the program drops.
+        sequence: A letter for each step of an optimizer; after a comma, A is gone.
     """
     optimizers = {
         name: torch.optim.SGD([torch.zeros(1, requires_grad=True)]) for name in WEIGHTS if name in sequence
@@ -260,7 +271,7 @@ def steps_of(sequence: str, *, gone: str = "") -> str:
     found = ""
     for name in sequence:
         if name == ",":
-            del optimizers[gone]
+            del optimizers["A"]
             continue
         entries[name].trains = True
         ended = steps.after(entries[name], entries.values(), partial(str, name))
@@ -281,6 +292,7 @@ def steps_of(sequence: str, *, gone: str = "") -> str:
         pytest.param("bbbAAA", "bbbAAA", id="the smaller layer, then the larger"),
         pytest.param("AAA" + "b" * 9, "AAA" + "b" * 9, id="the larger layer, then the smaller"),
         pytest.param("A" + "c" * 109, "A" + "c" * 109, id="the larger layer, then a much smaller one"),
+        pytest.param("AA,ccc", "AAccc", id="one that replaces one that is gone"),
         pytest.param("c" * 210 + "A", "c" * 210 + "A", id="one that never steps is not awaited for ever"),
     ],
 )
@@ -288,30 +300,17 @@ def test_the_optimizer_with_the_most_parameters_counts_and_no_step_is_lost(seque
     assert steps_of(sequence) == steps
 
 
-def test_the_optimizer_that_replaces_one_that_is_gone_counts_at_once() -> None:
-    assert steps_of("AA,ccc", gone="A") == "AAccc"
-
-
 def an_optimizer() -> torch.optim.Optimizer:
     return torch.optim.SGD([torch.zeros(1, requires_grad=True)])
 
 
 def test_steps_after_one_that_raised_count_although_its_optimizer_is_gone() -> None:
-    counted, raised, other = CountedOptimizers(), an_optimizer(), an_optimizer()
+    counted, raised, outer, inner = CountedOptimizers(), an_optimizer(), an_optimizer(), an_optimizer()
     counted.begin_step(raised)
     del raised
     for _ in range(2):
-        counted.begin_step(other)
-        entry = counted.end_step(other)
-
-    assert entry is not None
-    assert (entry.steps, entry.is_nested) == (2, False)
-
-
-def test_steps_within_those_of_another_optimizer_are_its_own_alone() -> None:
-    counted, outer, inner = CountedOptimizers(), an_optimizer(), an_optimizer()
-    for _ in range(2):
         counted.begin_step(outer)
+        # as an optimizer that wraps another one
         counted.begin_step(inner)
         assert counted.end_step(inner) is None
         entry = counted.end_step(outer)
@@ -319,3 +318,206 @@ def test_steps_within_those_of_another_optimizer_are_its_own_alone() -> None:
     assert entry is not None
     assert (entry.steps, entry.is_nested) == (2, False)
     assert counted.entry(inner).is_nested
+
+
+def convolutional() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Dropout(0.5),
+        nn.Linear(800, 10),
+    )
+
+
+def train(network: nn.Module, images: torch.Tensor) -> None:
+    network(images).sum().backward()
+
+
+def test_linear_and_convolution_by_hand() -> None:
+    batch = 4
+    # 10 x 10 pixels: each of 8 channels is 3 x 3 x 3 products; the first layer computes no gradient of images
+    convolution = 2 * batch * 10 * 10 * 8 * 3 * 3 * 3
+    linear = 2 * batch * 800 * 10
+    with FlopCount() as count:
+        train(convolutional(), torch.randn(batch, 3, 10, 10))
+
+    assert count.by_format == {"fp32": 2 * convolution + 3 * linear}
+    assert count.reason == ""
+
+
+def test_the_count_is_that_of_torch() -> None:
+    layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+    tokens = torch.randn(2, 16, 32)
+    with FlopCounterMode(display=False) as expected:
+        train(layer, tokens)
+    with FlopCount() as count:
+        train(layer, tokens)
+
+    assert sum(count.by_format.values()) == expected.get_total_flops()
+
+
+def test_each_format_is_counted_by_itself() -> None:
+    layer, images = nn.Linear(8, 4), torch.randn(2, 8)
+    with FlopCount() as count:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            layer(images)
+        layer(images)
+
+    assert count.by_format == {"bf16": 2 * 2 * 8 * 4, "fp32": 2 * 2 * 8 * 4}
+
+
+def test_an_operator_without_a_formula_is_named() -> None:
+    @torch.library.custom_op("scalewise_test::twice", mutates_args=())
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    with FlopCount() as count:
+        nn.Linear(8, 4)(twice(torch.randn(2, 8)))
+
+    assert "scalewise_test.twice" in count.reason
+
+
+def counted_steps(count: bool) -> tuple[dict[str, Any], CountedStep]:
+    """Train some steps of a model with dropout and batch statistics, one of them counted."""
+    network = convolutional()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    counted = CountedStep(warmup_steps=4)
+    for step in range(1, 7):
+        optimizer.zero_grad()
+        train(network, torch.randn(4, 3, 10, 10))
+        optimizer.step()
+        if count:
+            counted.after_step(step, is_plain=True, compiled=False)
+    return network.state_dict() | {"random": torch.get_rng_state()}, counted
+
+
+def test_counting_changes_no_weight_buffer_or_random_number() -> None:
+    expected, _ = counted_steps(count=False)
+    found, counted = counted_steps(count=True)
+
+    assert counted.by_format
+    assert counted.reason == ""
+    for name, value in expected.items():
+        assert torch.equal(found[name], value), name
+
+
+@pytest.mark.parametrize(
+    ("warmup_steps", "is_plain", "compiled", "reason"),
+    [
+        pytest.param(1, True, False, "warmup_steps is 1", id="no step to count"),
+        pytest.param(4, False, False, "something else than training", id="evaluations"),
+        pytest.param(4, True, True, "compiles", id="a compiled model"),
+    ],
+)
+def test_a_step_that_cannot_be_counted_has_its_reason(
+    warmup_steps: int, is_plain: bool, compiled: bool, reason: str
+) -> None:
+    counted = CountedStep(warmup_steps)
+    for step in range(1, 7):
+        counted.after_step(step, is_plain=is_plain, compiled=compiled)
+
+    assert counted.by_format == {}
+    assert reason in counted.reason
+
+
+def test_no_mode_is_left_after_the_counted_step() -> None:
+    counted = CountedStep(warmup_steps=2)
+    counted.after_step(1, is_plain=True, compiled=False)
+    assert isinstance(_get_current_dispatch_mode(), FlopCount)
+    # a program that has entered a mode of its own meanwhile keeps it
+    with FlopCounterMode(display=False):
+        counted.after_step(2, is_plain=True, compiled=False)
+        assert not isinstance(_get_current_dispatch_mode(), FlopCount)
+    assert _get_current_dispatch_mode() is None
+
+
+SCRIPTS = Path(__file__).parents[3] / "workflow" / "scripts"
+
+MEMORY = """
+import json, sys
+from pathlib import Path
+import numpy as np
+from scalewise.measure import memory
+from scalewise.measure.memory import PeakMemory
+
+MB = 1_000_000
+
+def held(megabytes):
+    # a mapping of its own, which the system gets back as soon as nobody holds it
+    return np.ones(megabytes * MB, dtype=np.uint8)
+
+def spend(peaks, phase, megabytes):
+    peaks.enter(phase)
+    held(megabytes)
+
+def found(peaks, evaluated=True):
+    record = peaks.record(evaluated)
+    evaluation = record["evaluation_bytes"]
+    megabytes = None if evaluation is None else evaluation / MB
+    return record["training_bytes"] / MB, megabytes, record["note"]
+
+seen = {}
+before = held(300)
+peaks = PeakMemory(resets=True)
+for training in (50, 150, 20):
+    spend(peaks, "train", training)
+    spend(peaks, "evaluate", 40)
+    spend(peaks, "checkpoint", 250)
+seen["phases"], seen["kind"] = found(peaks), peaks.record(True)["kind"]
+del before
+
+folder = Path(sys.argv[1])
+held(200).tofile(folder / "dataset")
+peaks = PeakMemory(resets=True)
+peaks.enter("train")
+mapped = np.memmap(folder / "dataset", np.uint8)
+assert mapped.all()  # reads all pages, which are resident now
+seen["mapped"] = found(peaks)
+del mapped
+
+memory.CLEAR_REFS = folder / "proc" / "clear_refs"
+peaks = PeakMemory(resets=True)
+for phase, megabytes in (("train", 400), ("evaluate", 100), ("train", 600), ("evaluate", 300)):
+    spend(peaks, phase, megabytes)
+seen["less"] = found(peaks)
+spend(peaks, "evaluate", 700)
+seen["more"] = found(peaks)
+
+peaks, before = PeakMemory(), found(PeakMemory())[0]
+held(400)
+peaks.enter("evaluate")
+held(900)
+peaks.enter("evaluate")
+seen["program"] = found(peaks)[0] - before, found(peaks)[1], peaks.record(True)["kind"]
+print(json.dumps(seen))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(PeakMemory(resets=True)._reset() != "", reason=f"{CLEAR_REFS} cannot be written here")
+def test_each_phase_has_its_own_peak_beyond_what_was_held_before_or_is_unknown(tmp_path: Path) -> None:
+    """In a process that has held nothing else, in MB."""
+    command = [sys.executable, "-c", MEMORY, str(tmp_path)]
+    done = subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": str(SCRIPTS)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    *peaks, note = seen["phases"]
+    assert peaks == pytest.approx([150, 40], abs=3)
+    assert (seen["kind"], note) == ("RSS beyond that before the model", "")
+    assert seen["mapped"][0] < 5, "pages of files are no memory of the training"
+
+    # where no peak can be reset, that of a larger evaluation only is known
+    training, evaluation, note = seen["less"]
+    assert (training, evaluation) == (pytest.approx(600, abs=5), None)
+    assert note.startswith("peak memory of evaluation is not known by itself")
+    assert note.endswith("clear_refs: No such file or directory)")
+    assert seen["more"] == [pytest.approx(600, abs=5), pytest.approx(700, abs=5), ""]
+
+    # nothing of a user's program is reset: it may read its own counters
+    _, evaluation, kind = seen["program"]
+    assert (evaluation, kind) == (None, "process peak RSS")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import signal
 import time
@@ -12,12 +13,12 @@ from typing import Any
 
 import pytest
 from tests.small_runs import definition, rank_setup
-from tests.unit.training.probe_record_of import record
+from tests.unit.training.small_training import record
 
 from scalewise.execution.messages import RankError, TrainSpec
 from scalewise.execution.rank_files import RankFiles
 from scalewise.measure.step_flags import NO_GRAD
-from scalewise.plan.config.program import ProgramSettings
+from scalewise.plan.config.program import Metric, ProgramSettings
 from scalewise.plan.config.settings import Steps
 from scalewise.ranks.distributed.identity import Identity
 from scalewise.ranks.monitoring.machine_load import CpuUse
@@ -25,11 +26,19 @@ from scalewise.ranks.program.failure import ProgramError, add_source, check_end,
 from scalewise.ranks.program.plan_check import check_plan
 from scalewise.ranks.program.rank import ProgramRank
 from scalewise.ranks.results.probe_record import ProbeRecord
-from scalewise.ranks.results.rank_report import RankReport
+from scalewise.ranks.results.rank_report import report_of
 from scalewise.ranks.results.samples import Planned, samples_seen
 from scalewise.ranks.results.starts import StartRecords
 from scalewise.ranks.results.write import write_records
-from scalewise.records import RECORD, RankRecord, RunRecord, read_record, seconds_between
+from scalewise.records import (
+    RECORD,
+    Measurements,
+    ProgramMeasurements,
+    RankRecord,
+    RunRecord,
+    read_record,
+    seconds_between,
+)
 
 BATCH = "batch_size_per_device"
 
@@ -50,104 +59,69 @@ def pair(**changed: Any) -> list[ProbeRecord]:
     return [record(rank, steps=4, **changed) for rank in (0, 1)]
 
 
-def test_a_run_as_planned_has_no_message() -> None:
-    assert check_plan(planned(), pair()) == ""
+DIFFERENCES: dict[str, tuple[Planned, list[ProbeRecord], list[str]]] = {
+    "copies": (planned(), pair(world_size=1), ["2 devices", "world size 1", "`devices: [1]`"]),
+    "on the CPU": (
+        *(planned(accelerator="cuda"), pair()),
+        ["planned were GPUs", "rank 0", "on the CPU", "LOCAL_RANK", "`accelerator: cpu`"],
+    ),
+    "on a GPU": (
+        *(planned(), pair(cuda=True, device="NVIDIA H100")),
+        ["planned were CPU processes", "on NVIDIA H100", "`accelerator: cuda`"],
+    ),
+    "world": (planned(), pair(world_size=4), ["4 ranks", "2 devices", "WORLD_SIZE"]),
+    "apart": (
+        *(planned(), [record(0, steps=4), record(1, steps=4, weights=[1.5, -2.25000001])]),
+        ["rank 1", "other weights than rank 0", "DistributedDataParallel", "`.module`"],
+    ),
+    "nothing exchanged, the same samples": (
+        *(planned(), pair(parallelism=[], batches=[1.0, 2.0, 3.0])),
+        ["same batches", "perfect scaling", "nothing that exchanges gradients", "DistributedSampler"],
+    ),
+    "per device, given that of all": (
+        *(planned(32, name="global_batch_size"), pair(samples=[32] * 4)),
+        ["64 samples", "32 were planned", "{batch_size_per_device} instead of {global_batch_size}"],
+    ),
+    "of all, given that per device": (
+        *(planned(32), pair(samples=[8] * 4)),
+        ["16 samples", "32 were planned", "{global_batch_size} instead of {batch_size_per_device}"],
+    ),
+    "one pass": (
+        *(planned(64, passes=4), pair(samples=[8] * 4)),
+        ["16 samples", "64 were planned", "{accumulation_steps}"],
+    ),
+    "passes": (
+        *(planned(16), pair(samples=[24] * 4, backward_passes=[3] * 4)),
+        ["48 samples", "`accumulation_steps: 3`"],
+    ),
+    "own batch": (planned(100), pair(samples=[35] * 4), ["70 samples", "`batch_size_per_device: 35`"]),
+    "no loader": (
+        *(planned(16), pair(samples=[])),
+        ["cannot be seen", "`samples_per_step: planned`", "16 samples"],
+    ),
+    "a step an episode: no more passes are advised than were seen": (
+        planned(1, devices=1),
+        [record(steps=4, samples=[], forward_samples=92.0, backward_passes=[1] * 4, world_size=1)],
+        ["92 samples", "`batch_size_per_device: 92`", "`samples_per_step: planned`"],
+    ),
+    "batches of random size": (
+        *(planned(64, devices=1), [record(steps=4, samples=[57, 60, 71, 66], world_size=1)]),
+        ["vary (57, 60, 71 samples in its first", "64 were planned", "`samples_per_step: seen`"],
+    ),
+    "DDP on the same samples": (
+        *(planned(), pair(batches=[1.0, 2.0, 3.0])),
+        ["2 ranks", "same batches", "DistributedSampler", "`same_batches: true`"],
+    ),
+    "one process on all GPUs": (
+        planned(devices=1, samples=8),
+        [record(steps=4, world_size=1, data_parallel_devices=4, cuda=True)],
+        ["divides each batch among 4 GPUs", "torch.nn.DataParallel", "DistributedDataParallel"],
+    ),
+    "tensor parallel": (planned(), pair(refused="tensor parallel"), ["tensor parallel"]),
+}
 
 
-@pytest.mark.parametrize(
-    ("plan", "records", "words"),
-    [
-        pytest.param(
-            planned(), pair(world_size=1), ["2 devices", "world size 1", "`devices: [1]`"], id="copies"
-        ),
-        pytest.param(
-            planned(accelerator="cuda"),
-            pair(),
-            ["planned were GPUs", "rank 0", "on the CPU", "LOCAL_RANK", "`accelerator: cpu`"],
-            id="on the CPU",
-        ),
-        pytest.param(
-            planned(),
-            pair(cuda=True, device="NVIDIA H100"),
-            ["planned were CPU processes", "on NVIDIA H100", "`accelerator: cuda`"],
-            id="on a GPU",
-        ),
-        pytest.param(planned(), pair(world_size=4), ["4 ranks", "2 devices", "WORLD_SIZE"], id="world"),
-        pytest.param(
-            planned(),
-            [record(0, steps=4), record(1, steps=4, weights=[1.5, -2.25000001])],
-            ["rank 1", "other weights than rank 0", "DistributedDataParallel", "`.module`"],
-            id="apart",
-        ),
-        pytest.param(
-            planned(),
-            pair(parallelism=[], batches=[1.0, 2.0, 3.0]),
-            ["same batches", "perfect scaling", "DistributedSampler"],
-            id="nothing exchanged, the same samples",
-        ),
-        pytest.param(
-            planned(32, name="global_batch_size"),
-            pair(samples=[32] * 4),
-            ["64 samples", "32 were planned", "{batch_size_per_device} instead of {global_batch_size}"],
-            id="per device, given that of all",
-        ),
-        pytest.param(
-            planned(32),
-            pair(samples=[8] * 4),
-            ["16 samples", "32 were planned", "{global_batch_size} instead of {batch_size_per_device}"],
-            id="of all, given that per device",
-        ),
-        pytest.param(
-            planned(64, passes=4),
-            pair(samples=[8] * 4),
-            ["16 samples", "64 were planned", "{accumulation_steps}"],
-            id="one pass",
-        ),
-        pytest.param(
-            planned(16),
-            pair(samples=[24] * 4, backward_passes=[3] * 4),
-            ["48 samples", "`accumulation_steps: 3`"],
-            id="passes",
-        ),
-        pytest.param(
-            planned(100),
-            pair(samples=[35] * 4),
-            ["70 samples", "`batch_size_per_device: 35`"],
-            id="own batch",
-        ),
-        pytest.param(
-            planned(16),
-            pair(samples=[]),
-            ["cannot be seen", "`samples_per_step: planned`", "16 samples"],
-            id="no loader",
-        ),
-        pytest.param(
-            planned(1, devices=1),
-            [record(steps=4, samples=[], forward_samples=92.0, backward_passes=[1] * 4, world_size=1)],
-            ["92 samples", "`batch_size_per_device: 92`", "`samples_per_step: planned`"],
-            id="a step an episode: no more passes are advised than were seen",
-        ),
-        pytest.param(
-            planned(64, devices=1),
-            [record(steps=4, samples=[57, 60, 71, 66], world_size=1)],
-            ["vary (57, 60, 71 samples in its first", "64 were planned", "`samples_per_step: seen`"],
-            id="batches of random size",
-        ),
-        pytest.param(
-            planned(),
-            pair(batches=[1.0, 2.0, 3.0]),
-            ["2 ranks", "same batches", "DistributedSampler", "`same_batches: true`"],
-            id="DDP on the same samples",
-        ),
-        pytest.param(
-            planned(devices=1, samples=8),
-            [record(steps=4, world_size=1, data_parallel_devices=4, cuda=True)],
-            ["divides each batch among 4 GPUs", "torch.nn.DataParallel", "DistributedDataParallel"],
-            id="one process on all GPUs",
-        ),
-        pytest.param(planned(), pair(refused="tensor parallel"), ["tensor parallel"], id="tensor parallel"),
-    ],
-)
+@pytest.mark.parametrize(("plan", "records", "words"), DIFFERENCES.values(), ids=DIFFERENCES)
 def test_a_difference_is_named_with_both_numbers_and_the_fix(
     plan: Planned, records: list[ProbeRecord], words: list[str]
 ) -> None:
@@ -159,6 +133,7 @@ def test_a_difference_is_named_with_both_numbers_and_the_fix(
 @pytest.mark.parametrize(
     "records",
     [
+        pytest.param(pair(), id="DDP"),
         pytest.param(pair(parallelism=[], weights=[1.5]), id="an all-reduce by hand: equal weights"),
         pytest.param(pair(parallelism=["fully_shard"], sharded=True, weights=[]), id="divided parameters"),
         pytest.param(pair(batches=[1.0, 1.0, 1.0]), id="batches that are all alike"),
@@ -187,18 +162,11 @@ def test_the_check_waits_for_a_slower_rank_until_all_have_ended() -> None:
     assert "1 processes" in check_plan(planned(), first, all_ended=True)
 
 
-def test_planned_samples_count_if_the_configuration_says_so() -> None:
-    assert check_plan(planned(16, given=True), pair(samples=[35] * 4)) == ""
-    # but never on copies
-    assert "world size 1" in check_plan(planned(16, given=True), pair(world_size=1))
+def test_the_configuration_has_the_last_word_on_samples_but_never_on_copies() -> None:
+    plan = planned(16, given=True)
 
-
-def test_a_user_says_that_batches_vary_or_are_the_same_on_all_ranks() -> None:
-    varied = [record(steps=4, samples=[57, 60, 71, 66], world_size=1)]
-    plan = planned(64, devices=1)
-
-    assert check_plan(replace(plan, samples_vary=True), varied) == ""
-    assert check_plan(replace(planned(), same_batches=True), pair(batches=[1.0, 2.0, 3.0])) == ""
+    assert check_plan(plan, pair(samples=[35] * 4)) == ""
+    assert "world size 1" in check_plan(plan, pair(world_size=1))
 
 
 def test_samples_that_change_later_are_no_difference_at_the_end() -> None:
@@ -227,12 +195,6 @@ OSError: [Errno 25] Inappropriate ioctl for device"""
 DRIVER = (
     "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and "
     "installed a driver from http://www.nvidia.com/Download/index.aspx"
-)
-PROXY = (
-    "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='openaipublic.blob.core.windows.net', "
-    "port=443): Max retries exceeded with url: /gpt-2/encodings/main/vocab.bpe (Caused by NameResolutionError"
-    "(\"HTTPSConnection(host='openaipublic.blob.core.windows.net', port=443): Failed to resolve "
-    "'openaipublic.blob.core.windows.net' ([Errno -2] Name or service not known)\"))"
 )
 
 
@@ -267,41 +229,27 @@ def test_an_error_of_cuda_on_cpu_processes_names_the_option_or_what_led_there(er
             id="width",
         ),
         pytest.param("ModuleNotFoundError: No module named 'deepspeed'", "", "`python:`", id="module"),
-        pytest.param(
-            "urllib.error.URLError: <urlopen error [Errno -3] Temporary failure in name resolution>",
-            "",
-            "`prepare`",
-            id="urllib and torch.hub",
-        ),
-        pytest.param(
-            "urllib.error.URLError: <urlopen error [Errno 111] Connection refused>",
-            "",
-            "`prepare`",
-            id="refused",
-        ),
-        pytest.param(PROXY, "", "`prepare`", id="requests and tiktoken"),
-        pytest.param(
-            "huggingface_hub.errors.LocalEntryNotFoundError: An error happened while trying to locate the "
-            "file on the Hub and we cannot find the requested files in the local cache.",
-            "",
-            "`prepare`",
-            id="huggingface_hub",
-        ),
-        pytest.param(
-            "OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find "
-            "them in the cached files.",
-            "",
-            "`prepare`",
-            id="transformers",
-        ),
-        pytest.param("httpx.ConnectError: [Errno -2] Name or service not known", "", "`prepare`", id="httpx"),
-        pytest.param(
-            "RuntimeError: Error downloading train-images-idx3-ubyte.gz:", "", "`prepare`", id="torchvision"
-        ),
     ],
 )
 def test_an_error_that_a_batch_job_causes_comes_with_its_fix(error: str, traceback: str, words: str) -> None:
     assert words in find_fix(error, traceback, on_cpus=False, as_ranks=True)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "urllib.error.URLError: <urlopen error [Errno -3] Temporary failure in name resolution>",
+        "urllib.error.URLError: <urlopen error [Errno 111] Connection refused>",
+        "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='openaipublic.blob.core.windows.net', "
+        "port=443): Max retries exceeded with url: /vocab.bpe (Caused by NameResolutionError(",
+        "huggingface_hub.errors.LocalEntryNotFoundError: An error happened while trying to locate the file",
+        "OSError: We couldn't connect to 'https://huggingface.co' to load the files",
+        "httpx.ConnectError: [Errno -2] Name or service not known",
+        "RuntimeError: Error downloading train-images-idx3-ubyte.gz:",
+    ],
+)
+def test_a_download_in_a_job_comes_with_the_key_that_makes_it_beforehand(error: str) -> None:
+    assert "`prepare`" in find_fix(error, "", on_cpus=False, as_ranks=True)
 
 
 @pytest.mark.parametrize(
@@ -366,25 +314,23 @@ def program_rank(folder: Path, devices: int = 1, **keys: Any) -> ProgramRank:
     )
 
 
-def recorded(folder: Path, probe: ProbeRecord, **keys: Any) -> tuple[RunRecord, str]:
-    """The summary and ranks.csv of a program on one device."""
-    report = RankReport(
-        rank=0,
-        host="n1",
-        slurm_job_id=None,
-        restart_count=0,
-        cpu_model="A CPU",
-        operating_system="Linux",
-        monitors=[],
-        cpu_use=CpuUse("n1", 1.0, 1.0, 10.0),
-        launch_seconds=0.5,
-        gpu_limits=[None],
-        driver=None,
-        ended_at=ENDED,
-    )
+def recorded(folder: Path, probe: ProbeRecord, **keys: Any) -> RunRecord:
+    """The summary of a program on one device; ranks.csv lies in the folder."""
+    monitored = report_of(Identity(0, 0, 1, 1, "n1", None, 0), [None], [], None, 0.5, ENDED)
+    starts = [StartRecords([probe], [replace(monitored, cpu_use=CpuUse("n1", 1.0, 1.0, 10.0))])]
+    # a number that the program prints after ten steps, and one at its end
+    readings = [(1001.0, 0.5), (1002.0, 0.3)]
     setup = rank_setup(shape="1x1")
-    write_records(spec_of(folder, **keys), setup, PLANNED, [StartRecords([probe], [report])], argv=["python"])
-    return read_record(folder / RECORD, RunRecord), (folder / "ranks.csv").read_text()
+    write_records(spec_of(folder, **keys), setup, PLANNED, starts, argv=["python"], readings=readings)
+    return read_record(folder / RECORD, RunRecord)
+
+
+def figures_of(folder: Path, probe: ProbeRecord, **keys: Any) -> tuple[Measurements, ProgramMeasurements]:
+    """Its figures, and those that only programs have."""
+    measured = recorded(folder, probe, **keys).measurements
+    assert measured is not None
+    assert measured.program is not None
+    return measured, measured.program
 
 
 @pytest.fixture
@@ -411,76 +357,91 @@ def test_what_a_study_says_of_batches_reaches_the_check(
 
 
 @pytest.mark.parametrize("counted", [False, True])
-def test_operations_of_a_step_are_counted_if_the_study_says_so(counted: bool, tmp_path: Path) -> None:
-    program = program_rank(tmp_path, count_flops=counted)
+def test_operations_are_counted_and_a_program_ends_as_the_study_states(counted: bool, tmp_path: Path) -> None:
+    until = Steps(most=50, until_interval=0.02)
+    program = program_rank(tmp_path, count_flops=counted, steps=until, warmup_steps=7)
     program.probe_folder.mkdir(parents=True)
     spec = json.loads(program._write_probe_spec(tmp_path).read_text())
     probe = record(world_size=1, step_flops={"fp32": 7.0} if spec["count_flops"] else {})
-    found, _ = recorded(tmp_path, probe, count_flops=counted)
+    measured, _ = figures_of(tmp_path, probe, count_flops=counted)
 
-    assert found.measurements is not None
-    assert found.measurements.step_flops == ({"fp32": 7.0} if counted else {})
-
-
-def test_a_program_ends_at_the_interval_that_the_study_states(tmp_path: Path) -> None:
-    program = program_rank(tmp_path, steps=Steps(most=50, until_interval=0.02), warmup_steps=7)
-    program.probe_folder.mkdir(parents=True)
-    spec = json.loads(program._write_probe_spec(tmp_path).read_text())
-
+    assert measured.step_flops == ({"fp32": 7.0} if counted else {})
     assert (spec["warmup_steps"], spec["steps"], spec["until_interval"]) == (7, 50, 0.02)
 
 
 @pytest.mark.parametrize(("warmup", "rate"), [(12, 80), (2, 8 * 18 / (10 * 1.0 + 8 * 0.1))])
 def test_steps_of_the_stated_warm_up_are_not_measured(warmup: int, rate: float, tmp_path: Path) -> None:
     slow = record(0, [1.0] * 11 + [0.1] * 8, world_size=1)
-    found, _ = recorded(tmp_path, slow, warmup_steps=warmup)
+    measured, _ = figures_of(tmp_path, slow, warmup_steps=warmup)
 
-    assert found.measurements is not None
-    assert found.measurements.throughput_samples_per_second == pytest.approx(rate)
+    assert measured.throughput_samples_per_second == pytest.approx(rate)
 
 
-def test_a_file_that_the_study_names_is_not_missing_in_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("at_most", "seconds"), [(None, None), (0.4, 2.9), (0.1, None)])
+def test_the_time_to_a_metric_is_that_of_the_first_number_that_reaches_it(
+    at_most: float | None, seconds: float | None, tmp_path: Path
+) -> None:
+    metric = None if at_most is None else Metric(pattern="loss=(.*)", at_most=at_most)
+    _, program = figures_of(tmp_path, record(world_size=1), metric=metric)
+
+    assert [reading.value for reading in program.metric] == [0.5, 0.3]
+    assert program.seconds_to_metric == (None if seconds is None else pytest.approx(seconds))
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_file_that_the_study_names_is_not_missing_in_it(named: bool, tmp_path: Path) -> None:
     helper = str(tmp_path / "helper.py")
-    notes = []
-    for files in ([], [helper]):
-        found, _ = recorded(tmp_path, record(world_size=1, imported_files={helper: "0"}), files=files)
-        assert found.measurements is not None
-        assert found.measurements.program is not None
-        notes.append(" ".join(found.measurements.program.notes))
+    imported = record(world_size=1, imported_files={helper: "0"})
+    _, program = figures_of(tmp_path, imported, files=[helper] if named else [])
 
-    assert ["Name them under `files`" in note for note in notes] == [True, False]
+    assert any("Name them under `files`" in note for note in program.notes) is not named
 
 
 @pytest.mark.parametrize(("steps", "noted"), [(20, False), (12, True)])
 def test_a_program_that_ends_before_its_steps_is_noted(steps: int, noted: bool, tmp_path: Path) -> None:
-    found, _ = recorded(tmp_path, record(world_size=1, steps=steps, ended="itself"))
+    _, program = figures_of(tmp_path, record(world_size=1, steps=steps, ended="itself"))
 
-    assert found.measurements is not None
-    assert found.measurements.program is not None
-    assert (
-        any("own end after 12 steps, before the 20" in note for note in found.measurements.program.notes)
-        == noted
-    )
+    assert any("own end after 12 steps, before the 20" in note for note in program.notes) == noted
 
 
-def test_a_user_says_what_forward_passes_without_gradients_are_in_the_record(tmp_path: Path) -> None:
+# ten steps of 8 samples take 1 s, and 0.3 s for those passes if they count
+@pytest.mark.parametrize(("passes", "rate"), [("training", 80 / 1.3), ("evaluation", 80)])
+def test_a_user_says_what_forward_passes_without_gradients_are_in_the_record(
+    passes: str, rate: float, tmp_path: Path
+) -> None:
     times = range(10, 60, 10)
     seconds = [0.4 if index in times else 0.1 for index in range(1, 60)]
-    probe = record(
-        0,
-        seconds,
-        flags=dict.fromkeys(times, NO_GRAD),
-        without_training=dict.fromkeys(times, 0.3),
-        world_size=1,
-    )
-    rates = []
-    for key in ("training", "evaluation"):
-        found, _ = recorded(tmp_path, probe, no_grad_passes=key)
-        assert found.measurements is not None
-        rates.append(found.measurements.throughput_samples_per_second)
+    flags, without = dict.fromkeys(times, NO_GRAD), dict.fromkeys(times, 0.3)
+    probe = record(0, seconds, flags=flags, without_training=without, world_size=1)
+    measured, _ = figures_of(tmp_path, probe, no_grad_passes=passes)
 
-    # ten steps of 8 samples take 1 s, and 0.3 s for those passes if they count
-    assert rates == pytest.approx([80 / 1.3, 80])
+    assert measured.throughput_samples_per_second == pytest.approx(rate)
+
+
+@pytest.mark.parametrize("finite", [True, False])
+def test_a_program_whose_weights_are_lost_has_diverged_and_its_losses_say_since_when(
+    finite: bool, tmp_path: Path
+) -> None:
+    last = 1.4 if finite else None
+    found = recorded(tmp_path, record(weights_finite=finite, losses={"0": 1.5, "10": last}, world_size=1))
+
+    fix = "the weights of rank 0 are no longer finite after 20 steps. Lower the learning rate of train.py."
+    assert (found.outcome, found.reason) == (("completed", "") if finite else ("diverged", fix))
+    assert found.measurements is not None
+    assert found.measurements.program is not None
+    assert found.measurements.program.losses == [(0, 1.5), (10, last)]
+
+
+@pytest.mark.parametrize(("samples", "written"), [(None, "160"), ([], "")])
+def test_samples_of_a_rank_are_unknown_without_a_loader(
+    tmp_path: Path, samples: list[int | None] | None, written: str
+) -> None:
+    recorded(tmp_path, record(samples=samples, wait_seconds=[], world_size=1))
+
+    with (tmp_path / "ranks.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert list(row) == list(RankRecord.__dataclass_fields__)
+    assert row["train_samples"] == written
 
 
 def end(program: ProgramRank, code: int = 0, *lines: str) -> None:
@@ -491,40 +452,21 @@ def end(program: ProgramRank, code: int = 0, *lines: str) -> None:
     )
 
 
-def test_a_program_whose_weights_are_lost_has_diverged_and_its_losses_say_since_when(tmp_path: Path) -> None:
-    found, _ = recorded(tmp_path, record(weights_finite=False, losses={"0": 1.5, "10": None}, world_size=1))
-
-    assert found.outcome == "diverged"
-    assert found.reason == (
-        "the weights of rank 0 are no longer finite after 20 steps. Lower the learning rate of train.py."
-    )
-    assert found.measurements is not None
-    assert found.measurements.program is not None
-    assert found.measurements.program.losses == [(0, 1.5), (10, None)]
-
-
-def test_a_program_whose_weights_are_finite_has_completed(tmp_path: Path) -> None:
-    found, _ = recorded(tmp_path, record(weights_finite=True, losses={"0": 1.5, "10": 1.4}, world_size=1))
-
-    assert (found.outcome, found.reason) == ("completed", "")
-
-
-@pytest.mark.parametrize(("samples", "written"), [(None, "160"), ([], "")])
-def test_samples_of_a_rank_are_unknown_without_a_loader(
-    tmp_path: Path, samples: list[int | None] | None, written: str
+@pytest.mark.parametrize(
+    ("steps", "code", "words"),
+    [
+        pytest.param("10", 0, r"at least 10, .*Replace os\._exit by sys\.exit", id="no exit handlers"),
+        pytest.param("", 0, "ended without error before its first optimizer step", id="no step"),
+        pytest.param("", -signal.SIGKILL, "SIGKILL, as the system's out-of-memory killer does", id="killed"),
+    ],
+)
+def test_a_program_that_leaves_no_record_gets_the_reason(
+    steps: str, code: int, words: str, program: ProgramRank
 ) -> None:
-    _, ranks = recorded(tmp_path, record(samples=samples, wait_seconds=[], world_size=1))
-
-    names, values = (line.split(",") for line in ranks.splitlines())
-    assert names == list(RankRecord.__dataclass_fields__)
-    assert dict(zip(names, values, strict=True))["train_samples"] == written
-
-
-def test_a_program_that_skips_the_exit_handlers_is_told_so(program: ProgramRank) -> None:
-    (program.probe_folder / "0.123.steps").write_text("10")
-
-    with pytest.raises(ProgramError, match=r"at least 10, .*Replace os\._exit by sys\.exit"):
-        end(program)
+    if steps:
+        (program.probe_folder / "0.123.steps").write_text(steps)
+    with pytest.raises(ProgramError, match=words):
+        end(program, code)
 
 
 @pytest.mark.parametrize(("launch_seconds", "seconds"), [(0.5, 100.5), (None, 103.0)])
@@ -548,14 +490,3 @@ def test_a_rank_that_nccl_aborts_is_not_taken_for_the_one_it_waited_for(program:
         found.append((error.is_secondary, error.is_timeout))
 
     assert found == [(True, True), (False, False)]
-
-
-def test_a_program_that_was_killed_is_told_what_does_that(program: ProgramRank) -> None:
-    killed = "was ended by SIGKILL, as the system's out-of-memory killer does"
-    with pytest.raises(ProgramError, match=killed):
-        end(program, -signal.SIGKILL)
-
-
-def test_a_program_without_a_step_is_told_so(program: ProgramRank) -> None:
-    with pytest.raises(ProgramError, match="ended without error before its first optimizer step"):
-        end(program)

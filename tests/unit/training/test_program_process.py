@@ -70,13 +70,12 @@ def test_a_line_without_end_is_kept_from_its_begin_where_an_error_has_its_name()
     assert [len(line) for line in child.tail] == [LONGEST_LINE]
 
 
-VISIBILITY = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 UUIDS = "GPU-5ebe9f43,GPU-ac33420d,GPU-1f0a4c2b"
 
 
 @pytest.fixture(autouse=True)
 def _nothing_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in VISIBILITY:
+    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -156,11 +155,6 @@ def test_a_program_sees_the_gpus_of_its_run_on_this_node_and_no_other(
         assert "HIP_VISIBLE_DEVICES" not in found
 
 
-def test_all_ranks_of_a_node_see_the_same_gpus_so_that_each_finds_its_own_by_local_rank() -> None:
-    last = variables_of("2x2", rank=3)
-    assert (last["CUDA_VISIBLE_DEVICES"], last["LOCAL_RANK"]) == ("0,1", "1")
-
-
 @pytest.mark.parametrize(
     ("given", "visible"),
     [
@@ -179,19 +173,17 @@ def test_a_program_under_rocm_sees_the_gpus_of_its_run(
     assert found.get("ROCR_VISIBLE_DEVICES") == given.get("ROCR_VISIBLE_DEVICES")
 
 
-def test_a_program_that_is_to_train_on_cpus_sees_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most programs take a GPU wherever they see one."""
+@pytest.mark.parametrize(("accelerator", "visible"), [("cpu", ""), ("cuda", "0,1")])
+def test_every_rank_sees_the_gpus_of_its_node_none_on_cpus_and_those_that_the_experiment_states(
+    accelerator: str, visible: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most programs take a GPU wherever they see one, by their local rank."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    found = variables_of("1x2", rank=1, accelerator="cpu")
-    assert found["CUDA_VISIBLE_DEVICES"] == ""
-    assert (found["RANK"], found["LOCAL_RANK"], found["WORLD_SIZE"]) == ("1", "1", "2")
-
-
-@pytest.mark.parametrize("accelerator", ["cpu", "cuda"])
-def test_the_experiment_has_the_last_word_on_the_gpus(accelerator: str) -> None:
-    environment: dict[str, str | int | float] = {"CUDA_VISIBLE_DEVICES": "1"}
-    found = variables_of("1x2", accelerator=accelerator, environment=environment)
-    assert found["CUDA_VISIBLE_DEVICES"] == "1"
+    found = variables_of("2x2", 3, accelerator)
+    assert found["CUDA_VISIBLE_DEVICES"] == visible
+    assert (found["RANK"], found["LOCAL_RANK"], found["WORLD_SIZE"]) == ("3", "1", "4")
+    stated = variables_of("2x2", 3, accelerator, environment={"CUDA_VISIBLE_DEVICES": "1"})
+    assert stated["CUDA_VISIBLE_DEVICES"] == "1"
 
 
 class Program:
@@ -238,26 +230,20 @@ def test_a_program_without_a_number_of_steps_has_no_fraction(tmp_path: Path) -> 
     assert (str(found), found.fraction) == ("step 20", None)
 
 
-def test_progress_that_cannot_be_written_is_ignored(tmp_path: Path) -> None:
-    program = Program(tmp_path, steps=90)
-    (program.probe_folder / "123.steps").write_text("20")
-    (program.files.folder / ".progress.json").mkdir()
-    program.progress.update(100.0)
-    assert program.files.read_progress() is None
-
-
-def test_a_damaged_file_of_progress_does_not_end_the_program(tmp_path: Path) -> None:
+def test_progress_that_cannot_be_written_or_read_does_not_end_the_program(tmp_path: Path) -> None:
     program = Program(tmp_path, steps=90)
     (program.probe_folder / "123.steps").write_text("20")
     damaged = program.files.folder / "progress.json"
     damaged.write_text("{")
     program.progress.update(100.0)
     assert damaged.read_text() == "{"
+    damaged.unlink()
+    (program.files.folder / ".progress.json").mkdir()
+    assert program.after(200.0, 40) is None
 
 
 @pytest.mark.parametrize("text", ["", "x", "12.5"])
 def test_a_damaged_count_is_ignored(tmp_path: Path, text: str) -> None:
     program = Program(tmp_path, steps=90)
     (program.probe_folder / "123.steps").write_text(text)
-    program.progress.update(100.0)
-    assert program.files.read_progress() is None
+    assert program.after(100.0, None) is None

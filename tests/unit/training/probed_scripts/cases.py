@@ -11,7 +11,6 @@ import itertools
 import multiprocessing
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,7 +23,6 @@ from torch import nn
 from torch._dynamo.utils import counters
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.functional import cross_entropy
@@ -110,11 +108,10 @@ def plain_loop() -> None:
                 time.sleep(0.05)
 
 
-@case()
-def skipped_steps() -> None:
-    """A scaler refuses every third step, the first one too."""
+def scaled(optimizer_of: Callable[[nn.Module], torch.optim.Optimizer]) -> None:
+    """Train with a scaler that refuses every third step, the first one too."""
     model = network()
-    optimizer = sgd(model)
+    optimizer = optimizer_of(model)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     for number in range(ENOUGH_STEPS):
         inputs, labels = batch()
@@ -127,18 +124,14 @@ def skipped_steps() -> None:
 
 
 @case()
+def skipped_steps() -> None:
+    scaled(sgd)
+
+
+@case()
 def skipped_steps_of_a_fused_optimizer() -> None:
-    """The same with an optimizer that a scaler always calls, and that skips the update by itself."""
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
-    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-    for number in range(ENOUGH_STEPS):
-        inputs, labels = batch()
-        optimizer.zero_grad()
-        loss = cross_entropy(model(inputs), labels) * (float("inf") if number % 3 == 0 else 1.0)
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
+    """A scaler always calls it, and it skips the update by itself."""
+    scaled(lambda model: torch.optim.SGD(model.parameters(), lr=0.1, fused=True))
 
 
 @case()
@@ -171,29 +164,6 @@ def clocks_of_its_own() -> None:
 def report_compilation() -> None:
     found = {name: dict(counters[name]) for name in ("stats", "recompiles", "recompile_limit")}
     print("graphs", found["stats"].get("unique_graphs"), found["recompiles"], found["recompile_limit"])
-
-
-@case()
-def compiled_model() -> None:
-    model: Any = torch.compile(network(), backend="eager")
-    optimizer = sgd(model)
-    atexit.register(report_compilation)
-    for inputs, labels in DataLoader(samples(96), batch_size=8):
-        step(model, optimizer, inputs, labels)
-
-
-@case()
-def compiled_optimizer() -> None:
-    model = network()
-    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
-    update = torch.compile(optimizer.step, backend="eager")
-    atexit.register(report_compilation)
-    for inputs, labels in DataLoader(samples(96), batch_size=8):
-        optimizer.zero_grad()
-        loss = cross_entropy(model(inputs), labels)
-        loss.backward()
-        update()
-        print(repr(loss.item()), flush=True)
 
 
 @case()
@@ -232,16 +202,6 @@ def stream_of_uneven_batches() -> None:
             step(model, optimizer, inputs, labels)
 
 
-@case()
-def passes_of_one_batch() -> None:
-    model = network()
-    optimizer = sgd(model)
-    loader = DataLoader(samples(8), batch_size=8)
-    for _ in range(ENOUGH_STEPS):
-        for inputs, labels in loader:
-            step(model, optimizer, inputs, labels)
-
-
 def ahead(loader: Any) -> Iterator[Any]:
     """Fetch a batch before the one in front of it is trained on, as accelerate's loader."""
     batches = iter(loader)
@@ -250,18 +210,6 @@ def ahead(loader: Any) -> Iterator[Any]:
         yield current
         current = following
     yield current
-
-
-@case()
-def one_batch_ahead() -> None:
-    model = network()
-    optimizer = sgd(model)
-    for _ in range(ENOUGH_STEPS):
-        for inputs, labels in ahead(DataLoader(samples(32), batch_size=8)):
-            step(model, optimizer, inputs, labels)
-        with torch.inference_mode():
-            for inputs, _labels in ahead(DataLoader(samples(16), batch_size=8)):
-                model(inputs)
 
 
 @case()
@@ -276,7 +224,7 @@ def batches_of_a_step_at_once() -> None:
                 cross_entropy(model(inputs), labels).backward()
             optimizer.step()
             optimizer.zero_grad()
-        with torch.no_grad():
+        with torch.inference_mode():
             for inputs, _labels in ahead(DataLoader(samples(16), batch_size=8)):
                 model(inputs)
 
@@ -373,38 +321,6 @@ def evaluation_without_eval() -> None:
                 time.sleep(0.05)
 
 
-@case()
-def rollouts() -> None:
-    """Samples from the model itself, then four steps on them, as PPO does."""
-    model = network()
-    optimizer = sgd(model)
-    for _ in range(ENOUGH_STEPS // 4):
-        model.train(False)
-        with torch.no_grad():
-            for _ in range(5):
-                inputs = batch()[0]
-                labels = model(inputs).argmax(dim=1)
-                time.sleep(0.01)
-        model.train()
-        for _ in range(4):
-            step(model, optimizer, inputs, labels)
-
-
-@case()
-def generate_then_train() -> None:
-    """A loader gives prompts, the model continues them, and a step follows: the time is in every step."""
-    model = network()
-    optimizer = sgd(model)
-    for _ in range(ENOUGH_STEPS):
-        for inputs, _labels in DataLoader(samples(), batch_size=8):
-            model.eval()
-            with torch.no_grad():
-                labels = model(inputs).argmax(dim=1)
-                time.sleep(0.02)
-            model.train()
-            step(model, optimizer, inputs, labels)
-
-
 class Endless(DataLoader[Any]):
     """As YOLOv5's InfiniteDataLoader and timm's MultiEpochsDataLoader: one iterator for all passes."""
 
@@ -432,24 +348,7 @@ class Repeated:
 
 @case()
 def endless_loaders() -> None:
-    """Two batches an epoch, then a validation of one batch by a copy of the model."""
-    model = network()
-    optimizer = sgd(model)
-    loader = Endless(samples(16), batch_size=8)
-    validated = Endless(samples(2), batch_size=16)
-    for _ in range(ENOUGH_STEPS):
-        for inputs, labels in loader:
-            step(model, optimizer, inputs, labels)
-        smoothed = copy.deepcopy(model).eval()
-        with torch.no_grad():
-            for inputs, _labels in validated:
-                smoothed(inputs)
-                time.sleep(0.02)
-
-
-@case()
-def endless_loaders_with_gradients() -> None:
-    """The same, but the validation takes its batches outside of no_grad, two of them."""
+    """Three batches an epoch, then a validation that takes its two batches outside of no_grad."""
     model = network()
     optimizer = sgd(model)
     loader = Endless(samples(24), batch_size=8)
@@ -460,125 +359,7 @@ def endless_loaders_with_gradients() -> None:
         for inputs, _labels in validated:
             with torch.no_grad():
                 model(inputs)
-
-
-@case()
-def two_loaders() -> None:
-    """Labelled and unlabelled samples, both in every step."""
-    model = network()
-    optimizer = sgd(model)
-    unlabelled = iter(DataLoader(samples(800), batch_size=4))
-    for _ in range(ENOUGH_STEPS):
-        for inputs, labels in DataLoader(samples(), batch_size=8):
-            others, _ = next(unlabelled)
-            optimizer.zero_grad()
-            (cross_entropy(model(inputs), labels) + model(others).square().mean()).backward()
-            optimizer.step()
-
-
-@case()
-def growing_accumulation() -> None:
-    """One batch a step at first, four at last."""
-    model = network()
-    optimizer = sgd(model)
-    seen = done = 0
-    for inputs, labels in DataLoader(samples(8 * 60), batch_size=8):
-        cross_entropy(model(inputs), labels).backward()
-        seen += 1
-        if seen >= min(1 + done // 3, 4):
-            optimizer.step()
-            optimizer.zero_grad()
-            seen, done = 0, done + 1
-
-
-@case()
-def an_attack_in_every_step() -> None:
-    """Adversarial training: for each batch an optimizer of its own looks for the worst inputs."""
-    model = network()
-    optimizer = sgd(model)
-    for inputs, labels in DataLoader(samples(800), batch_size=8):
-        delta = torch.zeros_like(inputs).requires_grad_()
-        attack = torch.optim.SGD([delta], lr=0.1)
-        for _ in range(5):
-            attack.zero_grad()
-            (-cross_entropy(model(inputs + delta), labels)).backward()
-            attack.step()
-        step(model, optimizer, inputs + delta.detach(), labels)
-
-
-@case()
-def fast_copies_of_the_model() -> None:
-    """Meta-learning: copies of the model learn two tasks, then the model follows them."""
-    model = network()
-    optimizer = sgd(model)
-    for number in range(ENOUGH_STEPS):
-        optimizer.zero_grad()
-        for _task in range(2):
-            fast = copy.deepcopy(model)
-            inner = torch.optim.SGD(fast.parameters(), lr=0.1)
-            for _ in range(3):
-                step(fast, inner, *batch(4))
-            for parameter, moved in zip(model.parameters(), fast.parameters(), strict=True):
-                moved_by = (parameter - moved).detach() / 2
-                parameter.grad = moved_by if parameter.grad is None else parameter.grad + moved_by
-        optimizer.step()
-        print("outer", number, flush=True)
-
-
-@case()
-def five_updates_of_the_critic() -> None:
-    """A WGAN: five updates of the smaller network for one of the larger."""
-    torch.manual_seed(0)
-    generator, critic = nn.Linear(4, 6), nn.Linear(6, 1)
-    for_critic, for_generator = sgd(critic), sgd(generator)
-    for number, (inputs, _labels) in enumerate(DataLoader(samples(800), batch_size=8), start=1):
-        for_critic.zero_grad()
-        (critic(generator(torch.randn(8, 4)).detach()).mean() - critic(inputs).mean()).backward()
-        for_critic.step()
-        if number % 5 == 0:
-            for_generator.zero_grad()
-            (-critic(generator(torch.randn(8, 4))).mean()).backward()
-            for_generator.step()
-
-
-@case()
-def layer_by_layer() -> None:
-    """Each layer has an optimizer and is trained to its end before the next one: no step is lost."""
-    torch.manual_seed(0)
-    layers = [nn.Linear(6, 20), nn.Linear(6, 30)]
-    optimizers = [sgd(layer) for layer in layers]
-    for layer, optimizer in zip(layers, optimizers, strict=True):
-        for _ in range(6):
-            optimizer.zero_grad()
-            layer(batch()[0]).square().mean().backward()
-            optimizer.step()
-
-
-@case()
-def an_optimizer_for_each_epoch() -> None:
-    """The one before is gone when the next begins; no step is lost."""
-    model = network()
-    for _ in range(ENOUGH_STEPS // 4):
-        optimizer = sgd(model)
-        for _ in range(4):
-            step(model, optimizer, *batch())
-        del optimizer
-
-
-@case()
-def generated_modules() -> None:
-    """Modules that libraries write and import while it runs, in temporary folders and caches."""
-    written = folder() / "written"
-    written.mkdir()
-    for place in (Path(tempfile.gettempdir()), written):
-        name = f"generated_{os.getpid()}_{place.name.replace('-', '_')}"
-        source = place / f"{name}.py"
-        source.write_text("VALUE = 1")
-        sys.path.insert(0, str(place))
-        __import__(name)
-        source.unlink()
-        source.write_text("VALUE = 1")
-    six_steps()
+                time.sleep(0.02)
 
 
 @case()
@@ -724,33 +505,12 @@ def exchange_by_hand() -> None:
 
 
 @case(ranks=2)
-def ranks_apart() -> None:
-    rank = join()
-    model = network()
-    optimizer = sgd(model)
-    torch.manual_seed(rank)
-    for _ in range(ENOUGH_STEPS):
-        step(model, optimizer, *batch(4))
-
-
-@case(ranks=2)
 def copies() -> None:
     """Two processes that know nothing of each other."""
     model = network()
     optimizer = sgd(model)
     for inputs, labels in DataLoader(samples(), batch_size=8):
         step(model, optimizer, inputs, labels)
-
-
-@case(ranks=2)
-def divided_optimizer() -> None:
-    """ZeRO: an optimizer's step within another one's, each rank with its part."""
-    rank = join()
-    model = DistributedDataParallel(network())
-    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
-    torch.manual_seed(rank)
-    for _ in range(ENOUGH_STEPS):
-        step(model, optimizer, *batch(4))
 
 
 @case(ranks=2)
