@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
-from tests.unit.training.probe_record_of import record
+from tests.unit.training.small_training import record
 
 from scalewise.measure.step_flags import EVALUATION, NEW_ITERATION, NEW_SHAPE, NO_GRAD, SAVE
 from scalewise.ranks.results.figures import WINDOW_STEPS, throughput, waiting_seconds
@@ -60,17 +62,6 @@ def test_a_step_in_which_any_rank_does_something_else_is_left_out_on_all() -> No
     assert throughput(found.windows) == pytest.approx(16 / 0.1)
 
 
-def test_the_smaller_last_batch_of_an_epoch_is_no_step_like_the_others() -> None:
-    samples = [8] * 41
-    samples[20], samples[40] = 3, 3
-    quick = [0.1] * 40
-    quick[19] = quick[39] = 0.04
-    found = measured([record(0, quick, samples=samples, world_size=1)], 5, 8)
-
-    assert found.excluded == {"another number of samples": 2}
-    assert throughput(found.windows) == pytest.approx(80)
-
-
 def test_steps_that_pay_for_a_shape_are_excluded_unless_shapes_change_all_the_time() -> None:
     slow = [0.1] * 40
     slow[19] = slow[29] = 5.0
@@ -80,13 +71,20 @@ def test_steps_that_pay_for_a_shape_are_excluded_unless_shapes_change_all_the_ti
 
     always = measured([record(0, [0.2] * 40, flags=dict.fromkeys(range(41), NEW_SHAPE), world_size=1)], 5, 8)
     assert always.excluded == {}
+    saving = measured([record(0, [0.1] * 30, flags=dict.fromkeys(range(31), SAVE), world_size=1)], 5, 8)
+    assert saving.kept == []
     assert throughput(always.windows) == pytest.approx(40)
 
 
 def test_every_step_is_in_a_window_with_its_samples_and_only_measured_ones_count() -> None:
     samples = [8] * 41
     samples[20], samples[40] = 3, 3
-    found = measured([record(0, [0.1] * 40, samples=samples, flags={21: NEW_ITERATION}, world_size=1)], 5, 8)
+    # the smaller last batches of an epoch are quicker
+    quick = [0.1] * 40
+    quick[19] = quick[39] = 0.04
+    found = measured([record(0, quick, samples=samples, flags={21: NEW_ITERATION}, world_size=1)], 5, 8)
+    assert found.excluded["another number of samples"] == 2
+    assert throughput(found.windows) == pytest.approx(80)
     assert [(w.first_step, w.steps, w.warmup) for w in found.windows] == [
         (1, 4, True),
         (5, 15, False),
@@ -168,21 +166,6 @@ def test_forward_passes_without_gradients_every_few_steps_take_time_of_the_train
     assert "belong to the training" in found.notes[0]
 
 
-def test_forward_passes_without_gradients_in_every_step_take_time_of_the_training() -> None:
-    steps = range(1, 31)
-    rank = record(
-        0,
-        [0.5] * 30,
-        flags=dict.fromkeys(steps, NO_GRAD),
-        without_training=dict.fromkeys(steps, 0.4),
-        world_size=1,
-    )
-    found = measured([rank], 5, 8)
-
-    assert throughput(found.windows) == pytest.approx(16)
-    assert "80% of the time" in found.notes[0]
-
-
 @pytest.mark.parametrize(
     ("rank", "no_grad"),
     [
@@ -225,27 +208,22 @@ def test_a_validation_by_a_loader_is_left_out_though_rollouts_are_not() -> None:
     assert throughput(found.windows) == pytest.approx(4 * 8 / 0.7, rel=0.03)
 
 
-def test_where_every_step_evaluates_its_time_is_taken_off() -> None:
+@pytest.mark.parametrize(
+    ("bits", "rate", "note"),
+    [
+        pytest.param(NO_GRAD, 16, "80% of the time", id="forward passes belong to the training"),
+        pytest.param(EVALUATION, 80, "taken off", id="an evaluation does not"),
+    ],
+)
+def test_what_every_step_holds_is_part_of_the_training_or_taken_off(
+    bits: int, rate: float, note: str
+) -> None:
     steps = range(1, 31)
-    ranks = [
-        record(
-            0,
-            [0.3] * 30,
-            flags=dict.fromkeys(steps, EVALUATION),
-            without_training=dict.fromkeys(steps, 0.2),
-            world_size=1,
-        )
-    ]
-    found = measured(ranks, 5, 8)
+    flags, without = dict.fromkeys(steps, bits), dict.fromkeys(steps, 0.4)
+    found = measured([record(0, [0.5] * 30, flags=flags, without_training=without, world_size=1)], 5, 8)
 
-    assert throughput(found.windows) == pytest.approx(80)
-    assert "taken off" in found.notes[0]
-
-
-def test_steps_that_all_save_measure_nothing() -> None:
-    ranks = [record(0, [0.1] * 30, flags=dict.fromkeys(range(31), SAVE), world_size=1)]
-
-    assert measured(ranks, 5, 8).kept == []
+    assert throughput(found.windows) == pytest.approx(rate)
+    assert note in found.notes[0]
 
 
 def test_the_samples_that_the_configuration_gives_count() -> None:
@@ -299,32 +277,24 @@ def test_a_training_has_diverged_where_weights_or_losses_are_lost(
 EXCHANGE = 0.02
 
 
-def communication(compute: np.ndarray) -> list[list[float]]:
-    """What each rank spends in the exchange when it comes after so much computing, shape (ranks, steps)."""
-    last = compute.max(axis=0)
-    return [[float(seconds) for seconds in last - rank + EXCHANGE] for rank in compute]
-
-
-def test_ranks_that_are_late_by_turns_wait_for_each_other_although_none_is_the_slow_one() -> None:
-    compute = np.array([[0.1, 0.2, 0.1, 0.2], [0.2, 0.1, 0.2, 0.1]])
-    assert waiting_seconds(communication(compute)) == pytest.approx([0.05, 0.05])
-
-
-def test_a_slow_rank_waits_for_nobody() -> None:
-    compute = np.array([[0.1, 0.1], [0.3, 0.3], [0.1, 0.2]])
-    assert waiting_seconds(communication(compute)) == pytest.approx([0.2, 0.0, 0.15])
-
-
-def test_the_exchange_is_found_however_much_every_rank_varies() -> None:
-    generator = np.random.default_rng(1)
-    compute = 0.1 * np.exp(0.25 * generator.standard_normal((8, 400)))
-    took = communication(compute)
-    waited = waiting_seconds(took)
-    exchange = [
-        np.mean(steps) - waiting for steps, waiting in zip(took, waited, strict=True) if waiting is not None
-    ]
-    assert exchange == pytest.approx([EXCHANGE] * 8)
-    assert min(np.mean(steps) for steps in took) > 2 * EXCHANGE
+@pytest.mark.parametrize(
+    ("compute", "waited"),
+    [
+        pytest.param([[0.1, 0.2, 0.1, 0.2], [0.2, 0.1, 0.2, 0.1]], [0.05, 0.05], id="late by turns"),
+        pytest.param([[0.1, 0.1], [0.3, 0.3], [0.1, 0.2]], [0.2, 0.0, 0.15], id="a slow one"),
+        pytest.param(
+            0.1 * np.exp(0.25 * np.random.default_rng(1).normal(size=(8, 400))), None, id="at random"
+        ),
+    ],
+)
+def test_ranks_wait_for_the_last_of_each_step_and_the_exchange_is_the_rest(
+    compute: Sequence[Sequence[float]], waited: list[float] | None
+) -> None:
+    computed = np.asarray(compute)
+    took = computed.max(axis=0) - computed + EXCHANGE
+    found = waiting_seconds(took.tolist())
+    assert waited is None or found == pytest.approx(waited)
+    assert took.mean(axis=1) - np.array(found, float) == pytest.approx([EXCHANGE] * len(took))
 
 
 def test_one_rank_waits_for_nobody_and_what_was_not_kept_is_not_known() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import shutil
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,8 +13,7 @@ from typing import Any
 
 import pytest
 from tests.small_runs import definition_of, rank_setup
-from tests.unit.training.probe_record_of import record
-from tests.unit.training.small_training import ALONE, CPU, random_images, settings_of, trainer_of
+from tests.unit.training.small_training import ALONE, CPU, random_images, record, settings_of, trainer_of
 
 from scalewise.builtin import loop
 from scalewise.builtin.checkpoints import state as states
@@ -56,7 +56,6 @@ def trained(measured: bool, **chosen: Any) -> tuple[Trainer, TrainingState]:
 @pytest.mark.parametrize(
     "chosen",
     [
-        pytest.param({}, id="resident"),
         pytest.param({"crop_padding": 1, "horizontal_flip": True}, id="random crops"),
         pytest.param({"accumulation_steps": 2, "precision": "bf16"}, id="accumulation in bf16"),
         pytest.param({"parallelism": "zero1", "optimizer": "adamw", "learning_rate": 1e-3}, id="zero1"),
@@ -123,9 +122,7 @@ class SlowSensor:
     """A sensor that takes a quarter of an hour for each reading, by the clock of the steps."""
 
     window_seconds = 0.0
-
-    def __init__(self) -> None:
-        self.readings = 0
+    readings = 0
 
     def read(self) -> Reading:
         self.readings += 1
@@ -171,23 +168,19 @@ WATCHED = MonitorReport(
 )
 
 
-@dataclass
-class Machine:
-    """The hardware and software under the process, as far as the records tell."""
-
-    patch: pytest.MonkeyPatch
-
-    def becomes(self, cpu_model: str, **versions: str) -> None:
-        """Change them."""
-        self.patch.setattr(rank_report, "cpu_model", lambda: cpu_model)
-        self.patch.setattr(origins, "versions", lambda _cuda: {"torch": "2.15.0"} | versions)
+Machine = Callable[..., None]
 
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    found = Machine(monkeypatch)
-    found.becomes("Old CPU")
-    return found
+    """Change the hardware and software under the process, as far as the records tell."""
+
+    def becomes(cpu_model: str, **packages: str) -> None:
+        monkeypatch.setattr(rank_report, "cpu_model", lambda: cpu_model)
+        monkeypatch.setattr(origins, "versions", lambda _cuda: {"torch": "2.15.0"} | packages)
+
+    becomes("Old CPU")
+    return becomes
 
 
 @dataclass
@@ -276,10 +269,13 @@ FIRST_OF_EPOCH = set(range(0, STEPS, STEPS_PER_EPOCH))
 
 def test_a_run_that_resumes_on_the_same_machine_keeps_what_was_measured(training: InParts) -> None:
     training.part(12)
-    training.part(STEPS)
+    training.part(STEPS + 1)
     figures = training.recorded()
     assert measured_steps(figures) == {*range(2, 12), *range(14, STEPS)} - FIRST_OF_EPOCH
     assert sum(window.steps for window in figures.windows) == STEPS
+    rows = (training.folder / "epochs.csv").read_text().splitlines()[1:]
+    assert len(rows) == EPOCHS
+    assert sum(float(row.split(",")[1]) for row in rows) == pytest.approx(figures.train_seconds)
     assert figures.resumption.problems == ["of a checkpoint"]
     assert figures.resumption.unmeasured_steps == 2
     assert figures.energy_joules == 14.0
@@ -289,7 +285,7 @@ def test_a_run_that_resumes_on_another_machine_is_measured_on_that_only(
     training: InParts, machine: Machine
 ) -> None:
     training.part(12)
-    machine.becomes("New CPU", torch="2.16.0")
+    machine("New CPU", torch="2.16.0")
     training.part(STEPS)
     figures = training.recorded()
     assert measured_steps(figures) == set(range(14, STEPS)) - FIRST_OF_EPOCH
@@ -304,7 +300,7 @@ def test_a_run_that_resumes_on_another_machine_is_measured_on_that_only(
 
 def test_what_was_excluded_once_stays_so(training: InParts, machine: Machine) -> None:
     training.part(9)
-    machine.becomes("New CPU")
+    machine("New CPU")
     training.part(18)
     training.part(STEPS)
     figures = training.recorded()
@@ -317,9 +313,9 @@ def test_what_was_excluded_once_stays_so(training: InParts, machine: Machine) ->
 def test_a_package_that_takes_no_part_in_a_step_may_change(
     training: InParts, machine: Machine, package: str, counts: bool
 ) -> None:
-    machine.becomes("Old CPU", **{package: "1.0"})
+    machine("Old CPU", **{package: "1.0"})
     training.part(12)
-    machine.becomes("Old CPU", **{package: "2.0"})
+    machine("Old CPU", **{package: "2.0"})
     training.part(STEPS)
     figures = training.recorded()
     assert (5 in measured_steps(figures)) == counts
@@ -327,40 +323,23 @@ def test_a_package_that_takes_no_part_in_a_step_may_change(
     assert named != counts
 
 
-def test_a_start_whose_checkpoints_were_not_used_has_no_step_in_the_run(training: InParts) -> None:
-    """Its steps are made again from an older checkpoint."""
+@pytest.mark.parametrize("further", [15, 18])
+def test_steps_beyond_the_checkpoint_that_is_resumed_are_counted_once(
+    training: InParts, further: int
+) -> None:
+    """Those of the start that wrote it, which records more steps, and of one whose own was not used."""
     training.part(12)
     older = training.checkpoint()
-    training.part(18)
+    if further == 15:
+        training.folder.joinpath("shared.pt").unlink()
+        shutil.rmtree(training.spec().starts)
+        training.parts = 0
+    training.part(further)
     training.restore(older)
     training.part(STEPS)
     figures = training.recorded()
     assert sum(window.steps for window in figures.windows) == STEPS
     assert measured_steps(figures) == {*range(2, 12), *range(14, STEPS)} - FIRST_OF_EPOCH
-
-
-def test_steps_beyond_the_last_checkpoint_of_a_start_are_counted_once(training: InParts) -> None:
-    """A start records more steps than the checkpoint holds from which the next one resumes."""
-    training.part(12)
-    older = training.checkpoint()
-    training.folder.joinpath("shared.pt").unlink()
-    training.parts = 0
-    shutil.rmtree(training.spec().starts)
-    training.part(15)
-    training.restore(older)
-    training.part(STEPS)
-    figures = training.recorded()
-    assert sum(window.steps for window in figures.windows) == STEPS
-    assert measured_steps(figures) == {*range(2, 12), *range(14, STEPS)} - FIRST_OF_EPOCH
-
-
-def test_the_epochs_of_all_starts_add_up_to_the_time_of_their_steps(training: InParts) -> None:
-    training.part(10)
-    training.part(STEPS + 1)
-    figures = training.recorded()
-    rows = (training.folder / "epochs.csv").read_text().splitlines()[1:]
-    assert len(rows) == EPOCHS
-    assert sum(float(row.split(",")[1]) for row in rows) == pytest.approx(figures.train_seconds)
 
 
 def test_a_start_after_the_last_step_makes_none_and_ends_the_run(training: InParts) -> None:
@@ -401,7 +380,7 @@ def test_communication_is_that_of_the_starts_whose_steps_are_measured() -> None:
     assert len(both.communication_seconds) == both.step_count == 39
 
 
-@pytest.mark.parametrize(("stop", "unmeasured"), [(4, 4), (9, 9), (12, 10)])
+@pytest.mark.parametrize(("stop", "unmeasured"), [(4, 4), (12, 10)])
 def test_all_steps_that_a_resume_excluded_are_counted(training: InParts, stop: int, unmeasured: int) -> None:
     """Also those within the first warm-up, which would have ended at step 10."""
     training.warmup_steps = 10

@@ -21,6 +21,8 @@ from scalewise.builtin.models.builders import BUILDERS, ModelBuilder
 from scalewise.builtin.pass_timing import (
     LEAST_COUNTED,
     PassTimes,
+    _as_compiled_for_each_size,
+    _budget,
     affordable,
     merge_ranks,
     smaller_passes,
@@ -91,19 +93,21 @@ def test_passes_are_of_the_runs_own_batch_and_of_what_common_device_counts_get_o
     assert all(each.forward_seconds > 0 and each.backward_seconds > 0 for each in found)
 
 
-def test_a_batch_too_small_for_batch_norm_is_left_out_and_the_others_stay(make_task: MakeTask) -> None:
-    found = time_forward_backward(make_task("normed"), ENOUGH_SECONDS).passes
-    assert [each.batch_size for each in found] == [24, 12, 8, 6, 4, 3, 2]
-
-
-def test_a_model_that_refuses_a_size_is_named_and_the_others_stay(
-    make_task: MakeTask, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("model", "sizes", "message"),
+    [
+        pytest.param("normed", [24, 12, 8, 6, 4, 3, 2], "", id="too small for batch norm"),
+        pytest.param("even", [24, 12, 8, 6, 4, 2], "an even number of images is needed", id="of the model"),
+    ],
+)
+def test_a_size_that_a_model_refuses_is_named_and_the_others_stay(
+    model: str, sizes: list[int], message: str, make_task: MakeTask, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trainer = make_task("even")
-    found = time_forward_backward(trainer, ENOUGH_SECONDS).passes
-    assert [each.batch_size for each in found] == [24, 12, 8, 6, 4, 2]
-    said = "passes of 3 samples are not timed: ValueError: an even number of images is needed"
-    assert said in capsys.readouterr().out
+    found = time_forward_backward(make_task(model), ENOUGH_SECONDS).passes
+    assert [each.batch_size for each in found] == sizes
+    printed = capsys.readouterr().out
+    assert ("passes of 1 samples are not timed" in printed) is bool(message)
+    assert message in printed
 
 
 def test_an_error_of_the_device_is_not_passed_over(
@@ -126,7 +130,24 @@ def test_smaller_batches_are_left_when_the_time_is_up_and_the_runs_own_never_is(
 
 
 def test_a_pass_of_a_step_is_what_is_timed_where_steps_have_several(make_task: MakeTask) -> None:
-    assert time_forward_backward(make_task("deep", accumulation_steps=3), 0.0).passes[0].batch_size == 8
+    trainer = make_task("deep", accumulation_steps=3)
+    steps = trainer.measured.steps
+    _, expected = _budget(trainer, 0.3)
+    # the first of three steps is its warm-up
+    assert expected == pytest.approx(steps.training_seconds(1, 3) / 2 / 3)
+    assert time_forward_backward(trainer, 0.0).passes[0].batch_size == 8
+
+
+@pytest.mark.parametrize(("compiled", "sizes"), [(False, [1, 3, 6, 12]), (True, [12, 6, 3, 1])])
+def test_the_smallest_passes_come_first_unless_each_size_is_compiled(
+    compiled: bool, sizes: list[int], make_task: MakeTask
+) -> None:
+    trainer = make_task("deep")
+    trainer = replace(trainer, settings=trainer.settings.model_copy(update={"compile": compiled}))
+    with _as_compiled_for_each_size(trainer.settings):
+        assert (torch._dynamo.config.recompile_limit == 64) is compiled
+        found = [each.batch_size for each in smaller_passes(trainer, 24, math.inf)]
+    assert found[:4] == sizes
 
 
 def test_forward_and_backward_are_told_apart_and_sum_to_the_rank_s_own_pass(make_task: MakeTask) -> None:
@@ -139,7 +160,7 @@ def test_forward_and_backward_are_told_apart_and_sum_to_the_rank_s_own_pass(make
     assert times.exchanged_seconds is None
 
 
-@pytest.mark.parametrize("bucket_cap_mb", [None, 1, 2])
+@pytest.mark.parametrize("bucket_cap_mb", [None, 1])
 def test_buckets_are_those_that_ddp_itself_has_built(make_task: MakeTask, bucket_cap_mb: int | None) -> None:
     trainer = make_task("deep", bucket_cap_mb=bucket_cap_mb)
     wrapper = trainer.parallel_model.data_parallel
@@ -147,20 +168,14 @@ def test_buckets_are_those_that_ddp_itself_has_built(make_task: MakeTask, bucket
     built = str(wrapper._get_ddp_logging_data()["rebuilt_bucket_sizes"])
     buckets = time_forward_backward(trainer, 0.0).buckets
     assert [each.bytes for each in buckets] == [int(size) for size in built.split(", ")]
-    assert len(buckets) > 1
+    fractions = [each.ready_fraction for each in buckets]
+    assert fractions == sorted(fractions)
+    assert 0 < fractions[0] < fractions[-1] <= 1
 
 
 def test_gradients_behind_a_slow_layer_are_ready_late_and_those_before_it_early(make_task: MakeTask) -> None:
     early, late = time_forward_backward(make_task("slow"), 0.0).buckets
     assert 0 < early.ready_fraction < 0.5 < late.ready_fraction <= 1
-
-
-def test_buckets_become_ready_one_after_the_other(make_task: MakeTask) -> None:
-    fractions = [
-        each.ready_fraction for each in time_forward_backward(make_task("deep", bucket_cap_mb=1), 0.0).buckets
-    ]
-    assert fractions == sorted(fractions)
-    assert 0 < fractions[0] < fractions[-1] <= 1
 
 
 def test_compressed_gradients_are_counted_as_they_travel(make_task: MakeTask) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from scipy import stats
+from tests.reliability.thoroughness import times
 from torch import distributed
 from torch.distributed import HashStore, Store, TCPStore  # type: ignore[attr-defined]
 from torch.testing._internal.distributed import fake_pg
@@ -92,32 +93,31 @@ def ended(stream: Iterator[float]) -> tuple[Steadiness, float, int]:
 
 
 @pytest.mark.parametrize(
-    ("stream", "least"),
+    "stream",
     [
-        pytest.param(correlated(0.02, 0.0), 0.93, id="independent"),
-        pytest.param(correlated(0.05, 0.0), 0.93, id="noisy"),
-        pytest.param(correlated(0.02, 0.5), 0.93, id="rho 0.5"),
-        pytest.param(correlated(0.05, 0.5), 0.93, id="noisy, rho 0.5"),
-        pytest.param(correlated(0.01, 0.9), 0.93, id="rho 0.9"),
-        pytest.param(periodic(10, 0.1), 0.93, id="every 10th step is longer"),
-        pytest.param(periodic(50, 0.5), 0.93, id="every 50th step is longer"),
-        pytest.param(compiled, 0.93, id="compiles first"),
-        pytest.param(throttled, 0.93, id="clocks that fall"),
+        pytest.param(correlated(0.02, 0.0), id="independent"),
+        pytest.param(correlated(0.05, 0.0), id="noisy"),
+        pytest.param(correlated(0.02, 0.5), id="rho 0.5"),
+        pytest.param(correlated(0.05, 0.5), id="noisy, rho 0.5"),
+        pytest.param(correlated(0.01, 0.9), id="rho 0.9"),
+        pytest.param(periodic(10, 0.1), id="every 10th step is longer"),
+        pytest.param(periodic(50, 0.5), id="every 50th step is longer"),
+        pytest.param(compiled, id="compiles first"),
+        pytest.param(throttled, id="clocks that fall"),
     ],
 )
-def test_the_interval_that_ends_a_run_covers_the_true_mean_as_often_as_it_states(
-    stream: Stream, least: float
-) -> None:
+def test_the_interval_that_ends_a_run_covers_the_true_mean_as_often_as_it_states(stream: Stream) -> None:
+    number = times(quick=100, thorough=4000)
     draw = random.Random(5)
-    runs = [ended(stream(draw)) for _ in range(400)]
+    runs = [ended(stream(draw)) for _ in range(number)]
     covered = [
         abs(mean - 1) <= steadiness.interval.half_width * mean
         for steadiness, mean, _ in runs
         if steadiness.interval is not None
     ]
-    # three standard errors of 400 simulated runs
-    assert len(covered) == 400
-    assert sum(covered) / 400 > least - 3 * math.sqrt(least * (1 - least) / 400)
+    assert len(covered) == number
+    # less three standard errors of so many simulated runs
+    assert sum(covered) / number > 0.93 - 3 * math.sqrt(0.93 * 0.07 / number)
 
 
 def test_runs_end_early_where_they_are_steady_and_not_where_they_are_noisy() -> None:
@@ -154,18 +154,14 @@ def test_a_run_that_changes_late_is_not_steady_and_half_of_it_is_measured_all_th
     assert steadiness.interval.windows == 50
 
 
-def test_too_few_windows_have_no_interval() -> None:
+def test_too_few_windows_have_no_interval_and_equal_ones_one_of_no_width() -> None:
     draw = random.Random(5)
     values = [draw.gauss(1, 0.001) for _ in range(FEWEST_WINDOWS - 1)]
     assert assess(values, MOST_STEPS).interval is None
     assert assess([], MOST_STEPS) == Steadiness(0, True, None)
     assert not assess(values, MOST_STEPS).is_narrow(0.2)
-
-
-def test_equal_windows_have_an_interval_of_no_width() -> None:
     found = mean_interval([0.1] * FEWEST_WINDOWS)
-    assert found.half_width == pytest.approx(0.0)
-    assert found.windows == FEWEST_WINDOWS
+    assert (found.half_width, found.windows) == (pytest.approx(0.0), FEWEST_WINDOWS)
 
 
 def test_autocorrelated_windows_count_for_fewer() -> None:
@@ -180,13 +176,10 @@ def test_autocorrelated_windows_count_for_fewer() -> None:
 def test_checks_are_few_and_none_is_at_the_last_step() -> None:
     assert check_points(MOST_STEPS) == [20, 24, 29, 35, 42, 51, 62, 75, 90]
     assert check_points(FEWEST_STEPS) == []
-
-
-def test_the_fewest_steps_of_a_plan_are_those_that_an_interval_needs() -> None:
     assert FEWEST_STEPS == FEWEST_WINDOWS * WINDOW_STEPS
 
 
-@pytest.mark.parametrize("freedom", [2.0, 2.5, 3.0, 4.9, 5.0, 7.3, 19.0, 99.0])
+@pytest.mark.parametrize("freedom", [2.0, 2.5, 4.9, 7.3, 99.0])
 def test_students_quantile_is_scipys(freedom: float) -> None:
     assert student_quantile(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=1e-3)
 
@@ -287,11 +280,6 @@ def test_another_rank_ends_where_rank_0_says_however_its_own_times_are() -> None
         last = WARMUP + 25 * 5 + 10
         store.set(KEY, str(last))
         assert program.run() == last
-
-
-def test_a_rank_that_hears_nothing_makes_all_its_steps() -> None:
-    with among(1, HashStore()):
-        assert Program().run() == WARMUP + 500
 
 
 @pytest.mark.parametrize("rank", [0, 1])
