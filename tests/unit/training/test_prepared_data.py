@@ -54,7 +54,7 @@ Arrays = dict[str, NDArray[Any]]
 
 def sound() -> Arrays:
     """40 images to train on and 20 to test on, of 5 classes."""
-    arrays = {}
+    arrays: Arrays = {}
     for split, count in (("train", 40), ("test", 20)):
         arrays[f"{split}_images"] = np.zeros((count, 3, 6, 5), dtype=np.uint8)
         arrays[f"{split}_labels"] = np.arange(count, dtype=np.int64) % 5
