@@ -178,16 +178,19 @@ def test_a_damaged_run_is_left_out_and_named_with_its_fix(
     assert scaling["n"].tolist() == [2, 1]
 
 
-def test_equal_records_make_equal_tables(tmp_path: Path) -> None:
+def test_equal_records_make_equal_tables_and_devices_that_waited_a_caution(tmp_path: Path) -> None:
     made = []
     for name in ("first", "second"):
         folder = tmp_path / name
         for devices in (1, 2):
-            write_run(folder / "runs", f"d{devices}.r1", rate=900.0 * devices)
+            waited: dict[str, Any] = {"mean_utilization": 0.3, "loader": "workers"}
+            write_run(folder / "runs", f"d{devices}.r1", rate=900.0 * devices, **waited)
         compute(AnalysisSpec("study", with_target(repeats=1)), folder / "runs", folder / "out")
         made.append({path.name: path.read_bytes() for path in (folder / "out").iterdir()})
     assert made[0] == made[1]
     assert {"runs.csv", "scaling.csv", "decision.json"} <= made[0].keys()
+    cautions = json.loads(made[0]["decision.json"])["cautions"]
+    assert any("70 % on 1 device" in each and "pieces of work are too short" in each for each in cautions)
 
 
 # --- runs that resumed from a checkpoint ----------------------------------------------------------------

@@ -138,7 +138,7 @@ def test_series_with_different_baselines_each_have_their_ideal_line() -> None:
     figure = scaling_figures.speedup(scaling_table(runs, "strong"))
     (axes,) = figure.axes
     assert axes.get_ylabel() == "speedup over the series' baseline"
-    ideal = [np.asarray(line.get_ydata()).tolist() for line in axes.lines if line.get_linestyle() == ":"]
+    ideal = [y_of(line) for line in axes.lines if line.get_linestyle() == ":"]
     assert ideal[:2] == [[1.0, 2.0, 4.0], [1.0, 2.0]]
     assert named(figure) == ["all other runs", other]
     assert figure.series == [ALONE, other], "the legend hides with its series"
@@ -202,12 +202,16 @@ def test_a_figure_of_curves_says_of_how_many_runs_they_are(repeats: list[int], s
     assert said in legend.get_title().get_text()
 
 
-def test_against_seconds_a_curve_is_as_long_as_its_training_took(runs: pd.DataFrame) -> None:
+def test_a_curve_is_the_median_of_its_repeats_and_against_seconds_as_long_as_its_training_took(
+    runs: pd.DataFrame,
+) -> None:
     epochs = make_epochs(runs)
+    epochs.loc[epochs["repeat"] == 3, "test_accuracy"] = 0.01
     epochs.loc[epochs["devices"] == 1, "elapsed_train_seconds"] *= np.repeat([0.9, 1, 1.2], 4)
     by_epoch, by_time = epoch_figures.accuracy(epochs, None).axes
     on_one = epochs[(epochs["devices"] == 1) & (epochs["repeat"] == 2)]
-    assert list(curve(by_time, 1)) == pytest.approx(list(on_one["elapsed_train_seconds"])), "the median"
+    assert curve(by_epoch, 1) == {epoch: pytest.approx(1 - 0.5 / epoch) for epoch in (1, 2, 3, 4)}
+    assert list(curve(by_time, 1)) == pytest.approx(list(on_one["elapsed_train_seconds"]))
     assert list(curve(by_time, 1).values()) == list(curve(by_epoch, 1).values())
     # the bars reach from the fastest repeat to the slowest
     bars = np.asarray([path.vertices for path in by_time.collections[1].get_paths()])
@@ -266,14 +270,6 @@ def test_repeats_that_stop_early_leave_a_curve_that_says_from_where() -> None:
     # repeats 2 and 3 have epochs 3 and 4, only repeat 3 has 5 and 6
     expected = [2 / 2 + 0.02, 2 / 3 + 0.025, 2 / 4 + 0.025, 2 / 5 + 0.03, 2 / 6 + 0.03]
     assert y_of(tail) == pytest.approx(expected)
-
-
-def test_a_curve_is_the_median_of_its_repeats() -> None:
-    epochs = make_epochs(make_runs({(ALONE, 1): spread(100)}))
-    epochs.loc[epochs["repeat"] == 3, "test_accuracy"] = 0.01
-    axes, _ = epoch_figures.accuracy(epochs, None).axes
-    assert curve(axes, 1) == {epoch: pytest.approx(1 - 0.5 / epoch) for epoch in (1, 2, 3, 4)}
-    assert faded(axes) == []
 
 
 def test_every_column_of_panels_has_its_axis_named_where_the_last_row_is_shorter() -> None:

@@ -15,7 +15,7 @@ from tests.planted_records import STEPS, leave_result, program_experiment, run_r
 from tests.small_runs import definition
 
 from scalewise.analysis.event_files import EVENT_FILES, write_event_files
-from scalewise.records import EPOCHS, SUMMARY, EpochRecord, RecordError, read_summary, write_rows
+from scalewise.records import EPOCHS, EpochRecord, RecordError, read_summary, write_rows
 
 
 def shown(folder: Path, run: str = "d1.r1") -> EventAccumulator:
@@ -57,16 +57,11 @@ def test_a_program_shows_its_losses_and_throughput_against_its_steps(tmp_path: P
     assert later - began == pytest.approx(9.2, abs=1e-3)
 
 
-def test_a_run_with_damaged_records_has_no_event_file_and_the_others_have(tmp_path: Path) -> None:
-    for run in ("d1.r1", "d1.r2"):
-        write_program_run(tmp_path / "runs", run, program_experiment(), 0.1)
-    (tmp_path / "runs" / "d1.r2" / SUMMARY).write_text("{", encoding="utf-8")
-    (tmp_path / "runs.csv").write_text("run,outcome\nd1.r1,completed\nd1.r2,unreadable\n", encoding="utf-8")
-    write_event_files(tmp_path / "runs.csv", tmp_path)
-    assert [path.name for path in (tmp_path / EVENT_FILES).iterdir()] == ["d1.r1"]
+def test_a_damaged_table_is_named_with_the_fix(tmp_path: Path) -> None:
+    write_program_run(tmp_path / "runs", "d1.r1", program_experiment(), 0.1)
     (tmp_path / "runs" / "d1.r1" / EPOCHS).unlink()
     with pytest.raises(RecordError, match=r"epochs\.csv: cannot be read .* Delete the folder"):
-        write_event_files(tmp_path / "runs.csv", tmp_path)
+        shown(tmp_path)
 
 
 def test_repeats_of_a_point_are_one_group_of_hyperparameters(tmp_path: Path) -> None:
