@@ -203,7 +203,7 @@ def write_run(
         run: Its name, ``d2.r1``, which has the number of its devices.
         outcome: How it ended.
         options: Swept values.
-        accuracies: Of each epoch.
+        accuracies: Of each epoch; none of a training that ends before its first evaluation.
         rate: Samples per second.
         ranks: Rows of its ranks, if they are not the usual ones.
         settings: Those that are not the usual ones.
@@ -236,8 +236,8 @@ def write_run(
         "epochs_completed": len(epochs),
         "throughput_samples_per_second": rate,
         "train_seconds": sum(epoch.train_seconds for epoch in epochs),
-        "final_accuracy": accuracies[-1],
-        "best_accuracy": max(accuracies),
+        "final_accuracy": accuracies[-1] if accuracies else None,
+        "best_accuracy": max(accuracies, default=None),
         "peak_memory_bytes": 700_000_000 + devices,
     }
     record = run_record(

@@ -98,11 +98,13 @@ def write(
     made: ExperimentResults | None = None,
     *,
     job_script: bool = True,
+    figures: bool = True,
 ) -> Path:
-    """Write the proposal of the study next to its job script, with figures that are drawn once."""
+    """Write the proposal of the study, with its job script and with figures that are drawn once."""
     (folder / "proposal").mkdir(parents=True, exist_ok=True)
     if job_script:
         (folder / "proposal/job.sh").write_text("#!/bin/bash\n", encoding="utf-8")
-    with patch("scalewise.analysis.proposal.folder.draw_linear", _draw_once):
+    draw = _draw_once if figures else lambda *_, **__: None
+    with patch("scalewise.analysis.proposal.folder.draw_linear", draw):
         write_proposal(made or planted_results(folder), experiment(), spec or spec_of())
     return folder / "proposal"

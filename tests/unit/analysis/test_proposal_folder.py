@@ -111,7 +111,7 @@ def test_words_that_only_the_user_has_are_a_marked_gap_in_both_texts(tmp_path: P
 
 def test_too_few_node_counts_are_named_with_the_fix(tmp_path: Path) -> None:
     runs = planted_runs({devices: RATES[devices] for devices in (4, 8)})
-    folder = write(tmp_path, spec_of("csc-roihu"), planted_results(tmp_path, runs))
+    folder = write(tmp_path, spec_of("csc-roihu"), planted_results(tmp_path, runs), figures=False)
     assert (
         "- [ ] missing: 2 node counts were measured, 3 are demanded. Add more nodes to `devices`."
         in checklist(folder)
@@ -140,7 +140,7 @@ def test_what_the_answer_says_changes_what_the_proposal_says(tmp_path: Path) -> 
     rule = "The decision has no criterion: the largest speedup x efficiency."
     decision = {"device": "CPU process", "card": {**made.decision["card"], "rule": rule}}
     made = replace(made, decision={**made.decision, **decision})
-    folder = write(tmp_path, spec_of("csc-roihu"), made)
+    folder = write(tmp_path, spec_of("csc-roihu"), made, figures=False)
 
     not_met = "not met: The demand is on GPUs, and the runs used CPU processes."
     demands = re.split(r"^## ", text_of(folder, "checklist.md"), flags=re.MULTILINE)[1:]
@@ -178,7 +178,7 @@ def test_a_demand_on_projects_of_other_sizes_is_said_not_to_apply(
 ) -> None:
     runs = planted_runs({count: RATES.get(count, 100.0 * count) for count in devices})
     runs["nodes"] = (runs["devices"] / 4).clip(lower=1)
-    folder = write(tmp_path, spec_of("archer2"), planted_results(tmp_path, runs))
+    folder = write(tmp_path, spec_of("archer2"), planted_results(tmp_path, runs), figures=False)
 
     on_one = devices[-1] == 4
     others = "- [ ] does not apply: It is on projects on {} node{}, and the study has runs on up to {}."

@@ -45,12 +45,12 @@ def write_table(runs: pd.DataFrame, folder: Path, **changed: Any) -> Path:
     made = results(
         scaling_table(runs, "strong"), folder=folder, name="digits_strong", decision=decision.as_dict()
     )
-    return write(folder, made=made)
+    return write(folder, made=made, figures=False)
 
 
 def written_text(runs: pd.DataFrame, folder: Path, centre: str = "generic") -> str:
     """Return the text of the proposal of the study on nodes with these runs."""
-    written = write(folder, spec_of(centre), planted_results(folder, runs))
+    written = write(folder, spec_of(centre), planted_results(folder, runs), figures=False)
     return (written / "proposal.md").read_text(encoding="utf-8")
 
 
@@ -91,7 +91,7 @@ def test_a_page_shows_time_speedup_efficiency_and_device_hours_with_intervals(wr
 
 
 def test_a_requirement_by_total_time_makes_all_speedups_those_of_total_times(tmp_path: Path) -> None:
-    folder = write(tmp_path, spec_of("csc-roihu"))
+    folder = write(tmp_path, spec_of("csc-roihu"), figures=False)
     text = (folder / "proposal.md").read_text(encoding="utf-8")
     # the start-up of 20 s does not scale
     speedup = (20 + 600_000 / 400) / (20 + 600_000 / 1270)
