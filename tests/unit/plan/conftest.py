@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 from tests.unit.plan.refusals import Desk
 
-from scalewise.plan.config.settings import Settings
 from scalewise.plan.planned_study import Study
-from scalewise.plan.runs.run_definition import RunDefinition
 
 Load = Callable[..., Study]
 """Takes the text of a study, and of a site if it is not ``MACHINES["cpus"]``."""
@@ -33,9 +31,3 @@ def load(desk: Desk) -> Load:
 @pytest.fixture
 def refuse(desk: Desk) -> Refuse:
     return desk.refuse
-
-
-def settings_of_loop(run: RunDefinition) -> Settings:
-    """The settings of a run of the built-in training."""
-    assert isinstance(run.settings, Settings)
-    return run.settings

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.plan.conftest import Load, settings_of_loop
+from tests.golden import compare
+from tests.unit.plan.conftest import Load
+from tests.unit.plan.refusals import CPUS, MACHINES, of_program
 
 from scalewise.plan.config.centre import Proposal, Requirement
 from scalewise.plan.config.experiment import (
@@ -53,27 +55,86 @@ def edited(old: str, new: str, text: str = STUDY) -> str:
     return text.replace(old, new)
 
 
+TITLE, VIEWS = "    title: First title\n", "gradient_as_bucket_view: [false, true]"
+CAPS, PRETRAINED = "bucket_cap_mb: [default, 50]", ": cifar10\n  image_size: 224\n  pretrained: true\n"
+SHAPES = STUDY.replace("devices: [1, 2]", 'devices: [1, 2, 4, "2x3"]').replace(VIEWS, "seed: [1]")
+DEFAULTS = "bucket_cap_mb: [default, 50]\n      launcher: [default, spawn]\n      image_size: [default, 16]"
+OF_VALUES = ('arguments: ["{argument.lr}", "{folder}"]', "sweep: {argument.lr: [0.1, 2.0e-5]}", "repeats: 1")
+FEW = edited("  repeats: 2\n", "  repeats: 1\n").split("  weak:")[0]
+COUNTS = """\
+experiments:
+  chosen: {dataset: synthetic-3x32x32, model: linear, predict: false, SCALING, devices: {up_to: MOST}}
+"""
+WEAK, STRONG = "scaling: weak, batch_size_per_device: 32", "global_batch_size: 256"
+NODES = MACHINES["cluster"].replace("max_nodes: 2", "max_nodes: 16")
+STUDIES: dict[str, tuple[str, str]] = {
+    "options and repeats": (STUDY, CPUS),
+    "a sweep of two keys": (edited(VIEWS, "momentum: [0.0, 0.9]\n      epochs: [4, 5, 6]", FEW), CPUS),
+    "the word default": (edited(VIEWS, DEFAULTS, FEW), CPUS),
+    "forced shapes": (edited("64\n    devices: [1, 2]", '64\n    devices: [1, "2x2", "1x3", 8]'), CPUS),
+    "seeds of repeats": (FEW.replace("repeats: 1", "repeats: 3\n  seed: 40"), CPUS),
+    "passes": (SHAPES.replace("repeats: 2", "repeats: 1\n  accumulation_steps: 2"), CPUS),
+    "first weights": (edited("digits_cnn", "resnet18", edited(": digits\n", PRETRAINED, FEW)), CPUS),
+    **{
+        f"excluded: {entries}": (edited(TITLE, f"    exclude: [{entries}]\n", edited(VIEWS, CAPS, FEW)), CPUS)
+        for entries in (
+            *("{devices: 2}", "{bucket_cap_mb: 50}", "{bucket_cap_mb: default}"),
+            *("{devices: 2, bucket_cap_mb: 50}", "{devices: 2}, {bucket_cap_mb: 50}"),
+        )
+    },
+    "a program's values": (of_program(*OF_VALUES), CPUS),
+    "a program's values, some excluded": (
+        of_program(*OF_VALUES, "exclude: [{argument.lr: 0.1, devices: 2}]"),
+        CPUS,
+    ),
+    "a program's values in the defaults": (
+        "defaults: {sweep: {argument.lr: [1, 2]}}\n" + of_program(OF_VALUES[0], "repeats: 1"),
+        CPUS,
+    ),
+    "a program in the defaults": (
+        "defaults: {program: train.py, scaling: weak, batch_size_per_device: 4, devices: [1], steps: 50,\n"
+        '  arguments: ["{folder}"], epochs: 3}\nexperiments:\n  own: {repeats: 1}\n',
+        CPUS,
+    ),
+    **{
+        f"up to {most} devices, {name}": (COUNTS.replace("MOST", str(most)).replace("SCALING", scaling), site)
+        for most, name, scaling, site in (
+            (16, "nodes of 4", WEAK, NODES),
+            (18, "which fill no nodes of 4", WEAK, NODES),
+            (3, "less than a node", WEAK, NODES),
+            (18, "nodes of 6", WEAK, NODES.replace("node: 4", "node: 6")),
+            (12, "whole nodes", WEAK, NODES.replace("{}", "{partial_nodes: refused}")),
+            (16, "of which some do not divide the batch", STRONG, NODES),
+        )
+    },
+}
+WORDS = Path(__file__).with_name("planned_runs.txt")
+
+
+def test_runs_are_as_they_are_kept(load: Load, capsys: pytest.CaptureFixture[str]) -> None:
+    parts = []
+    for name, plan in STUDIES.items():
+        runs = load(*plan).runs.values()
+        parts.append("\n".join([f"# {name}", *map(text_of, runs), f"from {input_files(next(iter(runs)))}\n"]))
+    compare(WORDS, "\n".join(parts), __file__, capsys)
+
+
+def text_of(run: RunDefinition) -> str:
+    """Return a run's name, shape, batches and seed, and what its options have become."""
+    settings = run.settings.model_dump() | {"launcher": run.launcher}
+    settings |= {f"argument.{key}": value for key, value in settings.get("argument", {}).items()}
+    options = ", ".join(f"{key}: {settings[key]}" for key in run.options)
+    batches = f"batch {run.batch_size_per_device} of {run.global_batch_size}"
+    return f"{run.experiment}/{run.run}: {run.shape}, {batches}, seed {run.settings.seed}, {{{options}}}"
+
+
 def definitions(study: Study) -> dict[tuple[str, str], str]:
     return {key: run.as_json() for key, run in study.runs.items()}
-
-
-def names(study: Study, experiment: str) -> list[str]:
-    return [run.run for run in study.experiments[experiment].runs]
 
 
 def start_order(study: Study) -> list[RunDefinition]:
     """The runs as Snakemake starts them."""
     return sorted(study.runs.values(), key=priority, reverse=True)
-
-
-def test_a_run_is_named_by_its_devices_its_options_and_its_repeat(load: Load) -> None:
-    study = load(STUDY)
-
-    assert names(study, "strong") == [
-        f"d{devices}.bucket-view-{view}.r{repeat}"
-        for view, devices, repeat in product(("off", "on"), (1, 2), (1, 2))
-    ]
-    assert names(study, "weak") == ["d1.r1", "d1.r2", "d2.r1", "d2.r2"]
 
 
 @pytest.mark.parametrize("point", ["d1", "d2x2.rate-0.5", "d4.model-a.r7"])
@@ -136,91 +197,7 @@ def test_what_changes_no_training_makes_no_run_again(old: str, new: str, load: L
     assert {key: before[key] for key in common} == {key: after[key] for key in common}
 
 
-def test_a_sweep_makes_every_combination_named_in_one_order(load: Load) -> None:
-    sweep = "momentum: [0.0, 0.9]\n      epochs: [4, 5, 6]"
-    study = load(edited("gradient_as_bucket_view: [false, true]", sweep))
-
-    assert names(study, "strong") == [
-        f"d{devices}.epochs-{epochs}.momentum-{momentum}.r{repeat}"
-        for epochs, momentum, devices, repeat in product((4, 5, 6), (0.0, 0.9), (1, 2), (1, 2))
-    ]
-    settings = settings_of_loop(study.runs["strong", "d2.epochs-5.momentum-0.9.r1"])
-    assert (settings.epochs, settings.momentum) == (5, 0.9)
-
-
-@pytest.mark.parametrize(
-    ("exclude", "left"),
-    [
-        ("[{devices: 2}]", {"d1.bucket-mb-default", "d1.bucket-mb-50"}),
-        ("[{bucket_cap_mb: 50}]", {"d1.bucket-mb-default", "d2.bucket-mb-default"}),
-        ("[{bucket_cap_mb: default}]", {"d1.bucket-mb-50", "d2.bucket-mb-50"}),
-        (
-            "[{devices: 2, bucket_cap_mb: 50}]",
-            {"d1.bucket-mb-default", "d2.bucket-mb-default", "d1.bucket-mb-50"},
-        ),
-        ("[{devices: 2}, {bucket_cap_mb: 50}]", {"d1.bucket-mb-default"}),
-    ],
-)
-def test_exclude_leaves_out_the_runs_that_match_all_keys_of_an_entry(
-    exclude: str, left: set[str], load: Load
-) -> None:
-    text = edited("gradient_as_bucket_view: [false, true]", "bucket_cap_mb: [default, 50]")
-    study = load(edited("    title: First title\n", f"    exclude: {exclude}\n", text))
-
-    assert {run.point for run in study.experiments["strong"].runs} == left
-
-
-@pytest.mark.parametrize(
-    ("accumulation", "strong", "weak"),
-    [
-        (1, [(240, 240), (120, 240), (60, 240), (40, 240)], [(64, 64), (64, 128), (64, 256), (64, 384)]),
-        (2, [(120, 240), (60, 240), (30, 240), (20, 240)], [(64, 128), (64, 256), (64, 512), (64, 768)]),
-    ],
-)
-def test_strong_scaling_keeps_the_global_batch_and_weak_scaling_the_batch_per_device(
-    accumulation: int, strong: list[tuple[int, int]], weak: list[tuple[int, int]], load: Load
-) -> None:
-    text = STUDY.replace("devices: [1, 2]", 'devices: [1, 2, 4, "2x3"]')
-    study = load(text.replace("repeats: 2", f"repeats: 2\n  accumulation_steps: {accumulation}"))
-
-    for experiment, batches in (("strong", strong), ("weak", weak)):
-        runs = study.experiments[experiment].runs
-        found = {run.shape: (run.batch_size_per_device, run.global_batch_size) for run in runs}
-        assert list(found.values()) == batches
-
-
-def test_a_swept_key_may_also_be_left_out_by_the_word_default(load: Load) -> None:
-    sweep = "bucket_cap_mb: [default, 50]\n      launcher: [default, spawn]\n      image_size: [default, 16]"
-    study = load(edited("gradient_as_bucket_view: [false, true]", sweep))
-
-    left_out = study.runs["strong", "d1.image-size-default.bucket-mb-default.launcher-default.r1"]
-    swept = study.runs["strong", "d2.image-size-16.bucket-mb-50.launcher-spawn.r2"]
-    assert settings_of_loop(left_out).bucket_cap_mb is None
-    assert left_out.options["bucket_cap_mb"] == "default"
-    assert (settings_of_loop(swept).image_size, settings_of_loop(swept).bucket_cap_mb) == (16, 50)
-    assert (left_out.launcher, swept.launcher) == ("popen", "spawn")
-
-
-def test_a_forced_shape_is_kept_and_named(load: Load) -> None:
-    study = load(edited("64\n    devices: [1, 2]", '64\n    devices: [1, "2x2", "1x3", 8]'))
-
-    shapes = {run.run: run.shape for run in study.experiments["weak"].runs if run.repeat == 1}
-    assert shapes == {
-        "d1.r1": Shape(1, 1),
-        "d2x2.r1": Shape(2, 2),
-        "d1x3.r1": Shape(1, 3),
-        "d8.r1": Shape(2, 4),
-    }
-
-
-def test_each_repeat_has_a_seed_of_its_own_shared_by_all_device_counts(load: Load) -> None:
-    study = load(STUDY.replace("repeats: 2", "repeats: 3\n  seed: 40"))
-
-    seeds = {(run.repeat, run.settings.seed) for run in study.runs.values()}
-    assert seeds == {(1, 40), (2, 41), (3, 42)}
-
-
-MANY = edited("gradient_as_bucket_view: [false, true]", "epochs: [4, 5, 6, 7, 8, 9]")
+MANY = edited(VIEWS, "epochs: [4, 5, 6, 7, 8, 9]")
 
 
 def test_every_point_is_measured_once_before_any_twice_in_an_order_of_each_repeats_own(load: Load) -> None:
@@ -247,16 +224,6 @@ def test_added_runs_leave_the_order_of_the_others_as_it_was(load: Load) -> None:
 
     assert len(after) > len(before)
     assert [key for key in after if key in small.runs] == before
-
-
-def test_a_run_waits_for_its_data_and_its_first_weights(load: Load) -> None:
-    plain = input_files(load(STUDY).runs["weak", "d1.r1"])
-    assert plain == {"dataset": "resources/datasets/digits/dataset.safetensors", "weights": []}
-
-    pretrained = "dataset: cifar10\n  image_size: 224\n  pretrained: true"
-    text = edited("model: digits_cnn", "model: resnet18", edited("dataset: digits", pretrained))
-    weights = input_files(load(text).runs["weak", "d1.r1"])["weights"]
-    assert weights == "resources/weights/resnet18/model.safetensors"
 
 
 ADAPTIVE = """\

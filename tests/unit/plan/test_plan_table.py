@@ -324,6 +324,7 @@ def shown_of(study: PlantedStudy) -> str:
     return plan_table(study.study, study.results)
 
 
+@pytest.mark.slow
 def test_no_round_requests_more_than_the_plan_said(tmp_path: Path) -> None:
     """The plan's bound, and what the engine really requests, round by round."""
     study = PlantedStudy(tmp_path, CHOOSING, overhead(0.15, scatter=0.02))

@@ -402,6 +402,11 @@ def test_measurements_are_of_a_cluster_whatever_its_login_node_and_of_one_machin
 
     assert (len(of_machine), len(of_cluster)) == (3, 1)
     assert all(host not in name for name in of_machine for host in ("one-", "other"))
+    on_gpus = {
+        site_id(resolve_site(SiteFile(accelerator="cuda", cpus_per_node=2, visible_devices=chosen)))
+        for chosen in ([0, 1], [2, 1])
+    }
+    assert len(on_gpus) == 2
 
 
 @pytest.mark.parametrize(

@@ -126,45 +126,6 @@ def test_defaults_of_the_loop_concern_the_other_experiments(load: Load) -> None:
     assert (loop["devices"], own["devices"]) == ([1, 2], [1, 2])
 
 
-def test_defaults_may_sweep_a_value_of_the_users_own(load: Load) -> None:
-    study = load(
-        "defaults: {sweep: {argument.lr: [1, 2]}}\n" + of_program('arguments: ["{argument.lr}", "{folder}"]')
-    )
-    assert {name for _, name in study.runs} >= {"d1.lr-1.r1", "d2.lr-2.r3"}
-
-
-def test_defaults_may_name_the_program_of_every_experiment(load: Load) -> None:
-    keys = "program: train.py, scaling: weak, batch_size_per_device: 4, devices: [1], steps: 50"
-    study = load(f'defaults: {{{keys}, arguments: ["{{folder}}"], epochs: 3}}\nexperiments:\n  own: {{}}\n')
-    assert {run.settings.model_dump()["program"] for run in study.runs.values()} == {"train.py"}
-
-
-def test_runs_have_short_names_of_their_own_values(load: Load) -> None:
-    study = load(
-        of_program('arguments: ["{argument.lr}", "{folder}"]', "sweep: {argument.lr: [0.1, 2.0e-5]}")
-    )
-    names = {name for _, name in study.runs}
-    assert {"d2.lr-0.1.r1", "d1.lr-2e-05.r3"} <= names
-    run = study.runs["own", "d2.lr-0.1.r1"]
-    assert (run.point, dict(run.options)) == ("d2.lr-0.1", {"argument.lr": 0.1})
-    assert run.settings.model_dump()["argument"] == {"lr": 0.1}
-
-
-def test_an_excluded_value_of_the_users_own_makes_no_run(load: Load) -> None:
-    study = load(
-        of_program(
-            'arguments: ["{argument.lr}", "{folder}"]',
-            "sweep: {argument.lr: [0.1, 0.2]}",
-            "exclude: [{argument.lr: 0.2, devices: 2}]",
-        )
-    )
-    assert {name for _, name in study.runs if name.endswith("r1")} == {
-        "d1.lr-0.1.r1",
-        "d1.lr-0.2.r1",
-        "d2.lr-0.1.r1",
-    }
-
-
 @pytest.mark.parametrize(
     "call",
     [

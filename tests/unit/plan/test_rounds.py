@@ -144,31 +144,6 @@ def test_extra_repeats_are_shuffled_too_and_come_after_the_first(planned: Planne
     assert max(map(priority, fourth)) < min(priority(run) for run in runs if run.repeat <= 3)
 
 
-@pytest.mark.parametrize(
-    ("up_to", "site", "counts"),
-    [
-        pytest.param(16, CLUSTER, [1, 2, 4, 8, 12, 16], id="nodes of 4"),
-        pytest.param(18, CLUSTER, [1, 2, 4, 8, 12, 16], id="not itself a count that fills nodes"),
-        pytest.param(3, CLUSTER, [1, 2], id="less than a node"),
-        pytest.param(18, CLUSTER.replace("node: 4", "node: 6"), [1, 2, 3, 6, 12, 18], id="of 6"),
-        pytest.param(12, CLUSTER.replace("{}", "{partial_nodes: refused}"), [4, 8, 12], id="whole nodes"),
-    ],
-)
-def test_up_to_names_the_counts_that_fill_nodes(
-    up_to: int, site: str, counts: list[int], planned: Planned
-) -> None:
-    chosen = planned(site, devices=f"{{up_to: {up_to}}}")
-
-    assert list(chosen.experiment.device_counts) == counts
-    assert {run.shape.world_size for run in chosen.runs} == set(counts)
-
-
-def test_up_to_leaves_out_counts_that_do_not_divide_the_batch_of_strong_scaling(planned: Planned) -> None:
-    chosen = planned(devices="{up_to: 16}", global_batch_size="256")
-
-    assert list(chosen.experiment.device_counts) == [1, 2, 4, 8, 16]
-
-
 def test_at_first_two_runs_on_the_fewest_devices_are_asked_for_in_every_series(planned: Planned) -> None:
     chosen = planned(devices="{up_to: 8}", sweep="{cpus_per_device: [1, 2]}", predict="true")
 

@@ -206,6 +206,7 @@ def test_filled_in_file_is_replaced_only_by_force(programs: Path, tmp_path: Path
     assert yaml.safe_load(path.read_text())["slurm"]["partition"] == "a3"
 
 
+@pytest.mark.slow
 def test_command_line_writes_the_file_and_names_the_next_step(programs: Path, tmp_path: Path) -> None:
     report(programs, "whole-nodes-23.11")
     python = sys.executable
