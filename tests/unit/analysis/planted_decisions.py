@@ -24,12 +24,12 @@ from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.runs.runs import Options
 
 START_UP, SAMPLES = 120.0, 600_000.0
-"""Seconds that every run takes beside its training, and samples that it trains on."""
+"""Seconds that every run takes in addition to its training, and samples that it trains on."""
 
 
 @dataclass(frozen=True)
 class PlantedResults:
-    """The results of planted runs, and what the site and the configuration say beside them.
+    """The results of planted runs, and what the site and the configuration add to them.
 
     Args:
         points: Samples per second of each repeat, or the outcome of one that has none.

@@ -1,4 +1,4 @@
-"""The statistics of the decision by scipy alone, to hold its figures against."""
+"""The statistics of the decision by scipy only, to compare its figures with."""
 
 from __future__ import annotations
 

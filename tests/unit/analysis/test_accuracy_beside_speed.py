@@ -80,7 +80,7 @@ def test_accuracy_is_lost_only_if_the_runs_show_it(repeats: int, accuracy: list[
 
 
 def test_what_runs_spend_that_do_not_reach_the_target_counts_against_their_devices() -> None:
-    """One of three on 2 devices: 500 / 0.99 and 500 samples in vain, beside 300 / 1.01 with success."""
+    """One of three on 2 devices: 500 / 0.99 and 500 samples in vain, and 300 / 1.01 with success."""
     decision = answer(
         on(2, epochs_to_accuracy=[nan, nan, 3.0], time_to_accuracy_seconds=[nan, nan, 300 / 191.9])
     )

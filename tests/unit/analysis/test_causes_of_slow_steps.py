@@ -165,18 +165,18 @@ def test_a_series_is_named_if_there_are_several() -> None:
 
 
 @pytest.mark.parametrize(
-    ("communication", "check", "told"),
+    ("communication", "check", "named"),
     [(0.05, 0.07, []), (0.05, 0.03, []), (0.05, 0.2, ["50.0 ms", "200 ms"]),
      pytest.param(0.01, 0.03, [], id="thrice as much, but little of the step")],
 )  # fmt: skip
 def test_two_measurements_of_the_communication_that_disagree_are_both_given(
-    communication: float, check: float, told: list[str]
+    communication: float, check: float, named: list[str]
 ) -> None:
     runs = study({1: (1.0, 0, 0, 0), 2: (0.5, 0.05, 0, 0)})
     runs["communication_seconds"] = communication
     others = slowdown_of(runs.assign(crosscheck_communication_seconds=runs["devices"].map({2: check})))[1]
-    assert len(others) == bool(told)
-    assert all(each in others[0] for each in told)
+    assert len(others) == bool(named)
+    assert all(each in others[0] for each in named)
 
 
 def test_communication_in_doubt_is_not_named_if_one_of_its_measurements_is_small() -> None:

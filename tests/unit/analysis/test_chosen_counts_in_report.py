@@ -37,7 +37,7 @@ from scalewise.plan.runs.rounds import SeriesChoice
 
 @dataclass(frozen=True)
 class Ended:
-    """A study whose rounds asked for 1, 8 and 12 devices, with its tables, figures and report."""
+    """A study whose rounds requested 1, 8 and 12 devices, with its tables, figures and report."""
 
     results: ExperimentResults
     page: str
@@ -61,7 +61,7 @@ class Ended:
 
 
 def played(folder: Path, rounds: int, *, with_asked: bool = True) -> PlantedStudy:
-    """The study after so many rounds, with the runs that the last one asked for, or without."""
+    """Return the study after so many rounds, with the runs that the last one requested, or without."""
     study = PlantedStudy(folder, CHOOSING, overhead(0.25))
     study.make_runs()
     for judged in (FIRST, SECOND, THIRD, LAST)[:rounds]:

@@ -100,7 +100,7 @@ def test_no_speedup_joins_runs_that_differ_and_what_differs_is_named_with_both_v
     conditions = [tables.conditions[found] for found in tables.runs["fingerprint"]]
     assert [str(one) for one in differences(*conditions)] == [difference]
     table = scaling_table(tables.runs, "strong", tables.conditions)
-    # the other run has a row of its own, next to the planned point that has no run left
+    # the other run has another row, next to the planned point that has no run left
     assert table["speedup"].isna().tolist() == [False, True, True]
     assert table["conditions"].tolist() == ["", "", f"{field} {values[1]}"]
     assert table["n"].tolist() == [1, 0, 1]

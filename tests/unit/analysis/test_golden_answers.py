@@ -97,8 +97,10 @@ STUDIES: dict[str, tuple[dict[str, Any], Speed]] = {
 WITH_FIGURES = {"one run each", "an option that helps", "time to a target", "one count"}
 """Studies of which the sentences below the figures are shown, too."""
 CARD_ONLY = {
-    "does not scale", "deadline", "budget that luck may exceed", "efficiency in doubt", "more than ideal",
-    "one count fails", "target that is missed", "counts that are chosen",
+    "scales well", "does not scale", "hardly differs", "efficiency required", "deadline",
+    "budget that luck may exceed", "criteria that exclude each other", "gain that may be none",
+    "efficiency in doubt", "more than ideal", "one count fails", "target that is missed", "CPUs per device",
+    "counts that are chosen",
 }  # fmt: skip
 """Studies of which the report says no more than others here, but for the card."""
 

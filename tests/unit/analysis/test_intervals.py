@@ -43,12 +43,12 @@ def test_a_mean_has_students_interval_and_a_geometric_one_that_of_the_logarithms
 
 
 def test_a_single_value_has_no_interval() -> None:
-    for alone in (mean_interval([3.0]), geometric_interval([3.0])):
-        assert alone.estimate == pytest.approx(3.0)
-        assert math.isnan(alone.low)
-        assert math.isnan(alone.high)
-        assert alone.half_width_fraction == math.inf
-        assert alone.as_dict()["low"] is None
+    for single in (mean_interval([3.0]), geometric_interval([3.0])):
+        assert single.estimate == pytest.approx(3.0)
+        assert math.isnan(single.low)
+        assert math.isnan(single.high)
+        assert single.half_width_fraction == math.inf
+        assert single.as_dict()["low"] is None
 
 
 def test_the_difference_of_two_means_has_welchs_interval() -> None:

@@ -284,7 +284,7 @@ def test_counts_that_cannot_be_paid_are_not_asked_for() -> None:
 
 
 def test_count_whose_computing_was_interpolated_is_measured_before_it_is_given_up() -> None:
-    """12 devices are less efficient than asked for by the prediction, whose kernels are other ones."""
+    """12 devices are less efficient than required by the prediction, whose kernels are other ones."""
     truth = {devices: 100 * devices * (1.0 if devices <= 8 else 0.9) for devices in (1, 2, 4, 8, 12)}
 
     def chance(interpolated: bool) -> float:

@@ -65,7 +65,7 @@ def assert_sums(found: Mapping[Any, Any]) -> None:
         ({"communication": [math.nan]}, [1.0, 0.0, 0.0, 0.0, 0.0], None),
         ({"communication": [1.4, 1.6], "loader": [0.1, 1.2]}, None, None),
     ],
-    ids=["balanced", "the rank that waits for nobody is slow", "of two ranks", "jitter that all wait for",
+    ids=["balanced", "the rank that waits for no other is slow", "of two ranks", "jitter that all wait for",
          "late by its loader", "one device", "one device, nothing counted", "more counted than the step"],
 )  # fmt: skip
 def test_the_parts_of_a_step_sum_to_it(
