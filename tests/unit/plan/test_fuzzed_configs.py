@@ -307,7 +307,7 @@ IN_ORDER: Config = {
 def test_every_plan_fits_its_site_and_is_the_same_whatever_the_order_of_keys(
     desk: Desk, record_property: RecordProperty
 ) -> None:
-    """A file that was sorted must train nothing again."""
+    # a file that was sorted must train nothing again
     drawn, planned = 0, list[Study]()
 
     @explored(quick=60, thorough=2000)
