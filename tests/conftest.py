@@ -32,7 +32,7 @@ STREAMS = {
 }
 """Folders whose tests must not run side by side."""
 
-SECOND_CLUSTER = {"test_faults.py", "test_lab.py", "test_resumption.py", "test_slow_link.py"}
+SECOND_CLUSTER = {"test_faults.py", "test_lab.py", "test_resumption.py", "test_programs_on_cluster.py"}
 """Half of the tests on a cluster: they have one of their own, and wait while the others compute."""
 
 APART_ON_A_GPU = {"test_memory_on_a_gpu.py", "test_resume_to_the_bit.py"}

@@ -12,7 +12,6 @@ Slurm, gloo and Snakemake see a cluster; a power cut is a killed process. Needs 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import secrets
@@ -44,15 +43,14 @@ from tests.waiting import LIMIT_SECONDS, wait_until
 
 FOLDER = Path(tempfile.gettempdir()) / "scalewise-slurm-lab"
 GUARD = "guard"
-UNIX_SOCKET_BYTES = 107
 
 
 @dataclass(frozen=True)
 class Lab(Machines):
-    """A running cluster: its folder, what the names of its nodes begin with, and how many there are."""
+    """A running cluster: its folder, and what the names of its nodes begin with."""
 
     @classmethod
-    def up(cls, folder: Path, prefix: str = "node", nodes: int = 4, ends_with: int | None = None) -> Lab:
+    def up(cls, folder: Path, prefix: str = "node", ends_with: int | None = None) -> Lab:
         """Start a cluster in a new folder; those of different folders and prefixes live side by side.
 
         Args:
@@ -61,8 +59,7 @@ class Lab(Machines):
         Raises:
             LabError: it cannot start here, or did not; then nothing of it is left.
         """
-        lab = cls(folder.resolve(), prefix, nodes)
-        lab._check_names()
+        lab = cls(folder.resolve(), prefix)
         if reason := missing():
             raise LabError(reason)
         try:
@@ -80,7 +77,8 @@ class Lab(Machines):
             lab._start_database()
             lab.start_accounting()
             lab._create_accounts()
-            lab.start_controller()
+            lab._start_daemon("slurmctld", "-D")
+            lab._await("slurmctld", "squeue")
             for node in lab.names:
                 lab.start_node(node)
             lab.await_idle()
@@ -93,10 +91,10 @@ class Lab(Machines):
     def at(cls, folder: Path) -> Lab:
         """The cluster that another process started in this folder."""
         try:
-            known = json.loads((folder / "lab.json").read_text())
+            prefix = (folder / "prefix").read_text()
         except FileNotFoundError as error:
             raise LabError(f"There is no lab in {folder}. Start one with up.") from error
-        return cls(folder.resolve(), known["prefix"], known["nodes"])
+        return cls(folder.resolve(), prefix)
 
     def down(self) -> None:
         """End every process of the cluster and remove all it made, also after a half-way failed `up`."""
@@ -110,18 +108,10 @@ class Lab(Machines):
 
     # ---- nodes and daemons
 
-    def power_off(self, host: str) -> None:
-        """Cut a node's power: all of its processes die at once, and Slurm is not told."""
-        if self.pid(host) is None:
-            raise LabError(f"{host} is off already.")
-        self.stop_node(host)
-
-    def power_on(self, host: str, limit: float = LIMIT_SECONDS) -> None:
-        """Start a node whose power was cut, and wait until Slurm may use it; its network is not limited."""
-        if self.pid(host):
-            raise LabError(f"{host} is on already.")
-        self.start_node(host)
-        self.await_idle(host, limit=limit)
+    def power_on(self, node: str) -> None:
+        """Start a node that was stopped, and wait until Slurm may use it; its network is not limited."""
+        self.start_node(node)
+        self.await_idle(node)
 
     def node_states(self) -> dict[str, str]:
         """Each node's state as sinfo shows it: idle, mixed, down, drained, or idle* if it does not answer."""
@@ -129,13 +119,12 @@ class Lab(Machines):
         ask = ["sinfo", "--noheader", "--Node", "--partition=main", "--format=%N %T"]
         return dict(line.split() for line in self.run(*ask, check=False).stdout.splitlines())
 
-    def await_idle(self, *nodes: str, limit: float = LIMIT_SECONDS) -> None:
+    def await_idle(self, *nodes: str) -> None:
         """Wait until these nodes, by default all, are up and nothing runs on them."""
         asked = nodes or self.names
         wait_until(
             lambda: {self.node_states().get(node) for node in asked} == {"idle"},
             lambda: f"the nodes are {self.node_states()}, not idle:\n{self.log(asked[0])}",
-            limit,
         )
 
     def start_accounting(self) -> None:
@@ -145,21 +134,9 @@ class Lab(Machines):
 
     def stop_accounting(self) -> None:
         """Stop slurmdbd: sacct fails, jobs go on, and their records come later."""
-        self._stop_daemon("slurmdbd")
-
-    def start_controller(self) -> None:
-        """Start slurmctld and wait until it answers and has heard from the nodes that run."""
-        self._start_daemon("slurmctld", "-D")
-        self._await("slurmctld", "squeue")
-        running = [node for node in self.names if self.pid(node)]
-        wait_until(
-            lambda: not any(self.node_states().get(node, "").startswith("unk") for node in running),
-            lambda: f"slurmctld does not hear from nodes: {self.node_states()}:\n{self.log('slurmctld')}",
-        )
-
-    def stop_controller(self) -> None:
-        """Stop slurmctld: all clients but sacct fail, jobs go on."""
-        self._stop_daemon("slurmctld")
+        pid = self.pid("slurmdbd")
+        assert pid is not None, "it runs"
+        kill(pid, signal.SIGTERM)
 
     # ---- jobs
 
@@ -179,9 +156,9 @@ class Lab(Machines):
         wait_until(answered, lambda: f"{shlex.join(command)} fails:\n{self.log('slurmctld')}")
         return answers[0]
 
-    def wait_until_queue_is_empty(self, limit: float = LIMIT_SECONDS) -> None:
+    def wait_until_queue_is_empty(self) -> None:
         """A cancelled job stays in the queue, completing, until its nodes have cleaned up after it."""
-        wait_until(lambda: not self.queue(), lambda: f"these are queued: {self.queue()}", limit)
+        wait_until(lambda: not self.queue(), lambda: f"these are queued: {self.queue()}")
 
     def state(self, job_id: str) -> str:
         """A job's state as slurmctld has it, or an empty text once that has forgotten it."""
@@ -189,18 +166,16 @@ class Lab(Machines):
         match = re.search(r"JobState=(\w+)", shown)
         return match[1] if match else ""
 
-    def wait(self, job_id: str, *states: str, limit: float = LIMIT_SECONDS) -> None:
+    def wait(self, job_id: str, *states: str) -> None:
         """Wait until a job is in one of these states."""
         wait_until(
             lambda: self.state(job_id) in states,
             lambda: f"job {job_id} is {self.state(job_id)}, not {' or '.join(states)}.",
-            limit,
         )
 
-    def jobs(self, *, every_attempt: bool = False) -> list[Job]:
-        """All jobs so far as accounting has them; on request with the attempts before a requeue."""
-        arguments = ["--duplicates"] if every_attempt else []
-        return parse_jobs(self.run(*SACCT, "--allusers", "--starttime=2000-01-01", *arguments).stdout)
+    def jobs(self) -> list[Job]:
+        """All jobs so far as accounting has them."""
+        return parse_jobs(self.run(*SACCT, "--allusers", "--starttime=2000-01-01").stdout)
 
     def accounting(self, job_id: str, limit: float = LIMIT_SECONDS) -> Job:
         """Accounting's record of a job that ends; waits until it is complete."""
@@ -217,28 +192,10 @@ class Lab(Machines):
 
     # ---- how it starts
 
-    def _check_names(self) -> None:
-        if not re.fullmatch(r"[a-z]([a-z0-9-]{0,40}[a-z])?", self.prefix) or self.prefix == "head":
-            raise LabError(f"{self.prefix!r} cannot begin a host's name. Use letters, such as node.")
-        if not 1 <= self.nodes <= 200:
-            raise LabError(f"A lab has 1 to 200 nodes, not {self.nodes}.")
-        # the longest path of a socket is slurmstepd's
-        node = self.names[-1]
-        longest = f"{self.folder}/spool/{node}/{node}_1000000.4294967295"
-        if (excess := len(os.fsencode(longest)) - UNIX_SOCKET_BYTES) > 0:
-            raise LabError(f"{self.folder} is {excess} bytes too long for Unix sockets below it.")
-
     def _configure(self) -> None:
-        (self.folder / "lab.json").write_text(json.dumps({"prefix": self.prefix, "nodes": self.nodes}))
-        for name in (
-            "etc",
-            "run",
-            "log",
-            "state",
-            "dev",
-            "database",
-            *(f"spool/{node}" for node in self.names),
-        ):
+        (self.folder / "prefix").write_text(self.prefix)
+        spools = [f"spool/{node}" for node in self.names]
+        for name in ("etc", "run", "log", "state", "dev", "database", *spools):
             (self.folder / name).mkdir(parents=True)
         for number in range(4):
             # a regular file would do for counting, but Slurm sets CUDA_VISIBLE_DEVICES for devices only
@@ -321,12 +278,6 @@ class Lab(Machines):
             raise LabError(f"{program} is running already.")
         self.spawn(program, self.command([program, *arguments], cwd=self.folder), env)
 
-    def _stop_daemon(self, program: str) -> None:
-        pid = self.pid(program)
-        if pid is None:
-            raise LabError(f"{program} is not running.")
-        kill(pid, signal.SIGTERM)
-
     def _await(self, program: str, *ask: str) -> None:
         def answered() -> bool:
             if self.pid(program) is None:
@@ -348,8 +299,6 @@ def main() -> int:
     }.items():
         added = verbs.add_parser(verb, help=about)
         added.add_argument("--folder", type=Path, default=FOLDER, help=f"where it lives ({FOLDER})")
-        if verb == "up":
-            added.add_argument("--prefix", default="node", help="what its nodes' names begin with (node)")
         if verb == "run":
             added.add_argument("command", nargs=argparse.REMAINDER, help="the command and its arguments")
         if verb == "down":
@@ -359,7 +308,7 @@ def main() -> int:
         parser.error("run: name a command")
     try:
         if chosen.verb == "up":
-            print(_usage(Lab.up(chosen.folder, chosen.prefix)))
+            print(_usage(Lab.up(chosen.folder)))
             return 0
         lab = Lab.at(chosen.folder)
         if chosen.verb == "down":

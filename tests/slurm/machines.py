@@ -83,7 +83,7 @@ class Machines:
 
     folder: Path
     prefix: str
-    nodes: int
+    nodes: int = 4
 
     @property
     def names(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""The all-reduce measured on a cluster: short jobs of their own, cached, over a link of known speed."""
+"""A link of known speed: its all-reduce measured by short jobs, and it named as what slows a training."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import pandas as pd
 import pytest
 from tests.slurm.lab import Lab
 from tests.slurm.study import LIMIT_SECONDS, ClusterStudy
 
+from scalewise.analysis.bottlenecks.bottlenecks import find_bottlenecks
 from scalewise.records import AllReduce, AllReduceMeasurement
 
 ONE_DEVICE_A_NODE: dict[str, Any] = {"devices_per_node": 1, "max_nodes": 2}
@@ -102,3 +104,43 @@ def test_a_cancelled_measurement_leaves_no_record_and_is_made_again(study: Clust
     mine = [job.state for job in measuring if job.job_id in study.submitted()]
     assert len(mine) == 2
     assert "COMPLETED" in mine
+
+
+SLOW_NODES = """
+case "$*" in *results/slow/*)
+tc qdisc replace dev eth0 root tbf rate 50mbit burst 256k latency 50ms;;
+esac
+"""
+
+
+def test_a_slow_link_is_named_and_a_fast_one_is_not(lab: Lab, study: ClusterStudy) -> None:
+    experiment = {"model": "planted_communicating", "devices": [2], "warmup_steps": 2, "epochs": 1}
+    study.configure(
+        {"slow": experiment, "fast": experiment},
+        devices_per_node=1,
+        prelude=[SLOW_NODES.strip().replace("\n", " ")],
+        # two nodes for each run, whose links are of one speed
+        slurm={"exclusive": True},
+    )
+    try:
+        code, output = study.snakemake("--until", "compute_scaling")
+    finally:
+        lab.unlimit_network()
+    assert code == 0, output
+    named, sentence = cause(study, "slow")
+    assert named == "communication", sentence
+    assert sentence.startswith("On 2 CPU processes, communication takes")
+    named, sentence = cause(study, "fast")
+    assert named != "communication", sentence
+
+
+def cause(study: ClusterStudy, experiment: str) -> tuple[str | None, str]:
+    """Of the experiment's only point, on two nodes, and the sentence about it."""
+    folder = study.folder / "results" / experiment
+    scaling, runs = pd.read_csv(folder / "scaling.csv"), pd.read_csv(folder / "runs.csv")
+    (_, point), *others = scaling.iterrows()
+    assert others == []
+    assert (point["nodes"], point["devices"]) == (2, 2)
+    causes = [limit.cause for _, limit in find_bottlenecks(scaling, runs) if limit]
+    decision = json.loads((folder / "decision.json").read_text(encoding="utf-8"))
+    return causes[0] if causes else None, decision["slowdown"]["sentence"]

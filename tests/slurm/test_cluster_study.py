@@ -1,4 +1,4 @@
-"""The shipped study's training over nodes, from the configuration to the report."""
+"""The shipped study's training over nodes, from the configuration to the report and the job script."""
 
 from __future__ import annotations
 
@@ -6,17 +6,23 @@ import base64
 import gzip
 import html
 import json
+import math
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from datetime import datetime
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 from tests.slurm.lab import Lab
 from tests.slurm.study import ENDLESS, LIMIT_SECONDS, ROOT, TRAININGS, ClusterStudy
+from tests.waiting import wait_until
+
+from scalewise.records import EPOCHS, RECORD, RunRecord, read_record
 
 SHAPES = {"d1": (1, 1), "d2": (1, 2), "d4": (1, 4), "d2x4": (2, 4)}
 
@@ -95,7 +101,8 @@ def test_each_point_is_told_from_the_queue_to_its_figure(digits: ClusterStudy, d
 
     assert re.match(r"0 of 1 runs done; 1 in the queue", mine[0])
     assert re.match(r"0 of 1 runs done; run 1(: epoch| starting)", mine[-2])
-    assert re.match(r"1 of 1 runs done, [\d.,]+ samples/s$", mine[-1])
+    # a run may be done before its summary is seen
+    assert re.match(r"1 of 1 runs done(, [\d.,]+ samples/s)?$", mine[-1])
     assert re.match(r"4 of 4 runs done, [\d.,]+ device-hours spent$", told[-1])
     assert "Select jobs" not in output
 
@@ -182,6 +189,28 @@ def test_nothing_is_left_to_do_or_on_the_nodes(digits: ClusterStudy) -> None:
     assert "Nothing to be done" in output
 
 
+def test_the_job_script_of_the_answer_is_submitted_as_it_is_and_trains_without_the_study(
+    digits: ClusterStudy,
+) -> None:
+    printed = digits.folder / "job.out"
+    script = digits.folder / "results" / "digits" / "proposal" / "job.sh"
+    # from another folder than the study's
+    submitted = digits.lab.run("sbatch", "--parsable", f"--output={printed}", script)
+    job = digits.lab.accounting(submitted.stdout.strip(), limit=LIMIT_SECONDS)
+    assert job.state == "COMPLETED", printed.read_text()
+    decision = json.loads((digits.folder / "results" / "digits" / "decision.json").read_text())
+    assert [step.tasks for step in job.steps if step.name == "0"] == [decision["devices"]]
+
+    trained = digits.folder / "trained" / "digits"
+    assert read_record(trained / RECORD, RunRecord).outcome == "completed"
+    (run,) = (name for name, (nodes, per_node) in SHAPES.items() if nodes * per_node == decision["devices"])
+    again, before = (
+        pd.read_csv(folder / EPOCHS)["train_loss"].to_numpy()
+        for folder in (trained, digits.run("digits", f"{run}.r1"))
+    )
+    assert again == pytest.approx(before, rel=1e-4)
+
+
 def status(study: ClusterStudy) -> str:
     """What another process is told, on a host that is not the head."""
     command = [sys.executable, str(ROOT / "workflow" / "scripts" / "status.py"), str(study.folder)]
@@ -208,3 +237,70 @@ def test_study_goes_on_after_ctrl_c(lab: Lab, study: ClusterStudy) -> None:
     code, output = study.snakemake(*TRAININGS)
     assert code == 0, output
     assert study.summary("study", "d2.r1").outcome == "completed"
+
+
+READ_ACCOUNTING = """
+import json, sys
+from scalewise.analysis.accounting import read_accounting
+records = read_accounting(sys.argv[1:]).records
+print(json.dumps([(each.job, each.submitted, each.wait_seconds) for each in records]))
+"""
+QUERY_SLURM = """
+import json
+from scalewise.watch.jobs import query_slurm
+print(json.dumps({job: each.starts for job, each in (query_slurm() or {}).items()}))
+"""
+
+
+def on_head(lab: Lab, script: str, *arguments: str) -> Any:
+    path = f"PYTHONPATH={ROOT / 'workflow' / 'scripts'}"
+    # a format that a user may have set
+    command = ["env", path, "SLURM_TIME_FORMAT=relative", sys.executable, "-c", script, *arguments]
+    return json.loads(lab.run(*command).stdout)
+
+
+def test_a_wait_is_what_slurm_recorded_and_an_expected_start_what_squeue_shows(
+    lab: Lab, tmp_path: Path
+) -> None:
+    def submit(*options: str, work: str = "true") -> str:
+        command = ["sbatch", "--parsable", "--output=/dev/null", *options, f"--wrap={work}"]
+        return lab.run(*command, cwd=tmp_path).stdout.strip()
+
+    others = submit("--exclusive", "--nodes=4", "--time=20", work="sleep infinity")
+    lab.wait(others, "RUNNING")
+    blocked, begins, held, cancelled = (
+        submit("--time=2", *options) for options in ([], ["--begin=now+5"], ["--hold"], [])
+    )
+
+    def expected() -> bool:
+        command = ["env", "SLURM_TIME_FORMAT=%s", "squeue", "--start", "--noheader", "--format=%i|%S"]
+        shown = dict(line.split("|") for line in lab.ask(*command).split())
+        starts = {job: float(start) if start != "N/A" else None for job, start in shown.items()}
+        known = starts[blocked] is not None and starts[held] is None
+        return known and starts.items() <= on_head(lab, QUERY_SLURM).items()
+
+    wait_until(expected, "the expected starts are others than those of squeue --start")
+    lab.run("scancel", cancelled)
+    lab.run("scancel", others)
+    lab.run("scontrol", "release", held)
+    for job in (others, blocked, begins, held, cancelled):
+        lab.accounting(job)
+
+    records = on_head(lab, READ_ACCOUNTING, others, blocked, begins, held, cancelled)
+    read = {job: (submitted, wait) for job, submitted, wait in records}
+    fields = ["--noheader", "--parsable2", "--allocations", "--format=JobID,Submit,Eligible,Start,End"]
+    recorded = {}
+    for line in lab.run("sacct", *fields, f"--jobs={','.join(read)}").stdout.split():
+        job, *times = line.split("|")
+        recorded[job] = [
+            datetime.fromisoformat(time).timestamp() if time[0].isdigit() else math.nan for time in times
+        ]
+    assert read.keys() == recorded.keys() == {others, blocked, begins, held, cancelled}
+    freed = recorded[others][3]
+    for job in (blocked, begins, held):
+        submitted, eligible, start, _ = recorded[job]
+        assert read[job] == (submitted, start - eligible)
+    assert read[blocked][1] >= freed - recorded[blocked][0], "another job had all nodes"
+    assert recorded[begins][1] >= recorded[begins][0] + 5, "the begin time is no wait"
+    assert recorded[held][1] >= freed, "the hold is no wait"
+    assert read[cancelled][1] is None, "it never started, though Slurm may record a start"

@@ -233,15 +233,13 @@ def test_many_runs_on_one_node_at_once_all_start_and_a_study_needs_no_internet(
     slurm = {"gpu_request": "none", "memory": "none", "extra": [f"--nodelist={node}"]}
     del study.site["slurm"]["gpu_type"], study.site["memory_gb_per_node"]
     study.configure({"e": {"devices": [1], "repeats": runs}}, slurm=slurm)
-    code, output = study.snakemake("--retries", "0")
+    code, output = study.snakemake("--retries", "0", *TRAININGS)
     assert code == 0, output
     hosts = [study.ranks("e", f"d1.r{repeat}")["host"].item() for repeat in range(1, runs + 1)]
     assert hosts == [node] * runs
     record_property("figure", f"{runs} of {runs} started on one node, with no route out of the machine")
     summaries = [study.summary("e", f"d1.r{repeat}") for repeat in range(1, runs + 1)]
     assert max(s.provenance.other_jobs or 0 for s in summaries if s.provenance) > 0
-    report = (study.folder / "results" / "report.html").read_text()
-    assert re.search(r"\d other jobs? on its nodes", report)
 
 
 HELD_BACK: dict[str, Any] = {"model": "planted_held_back", "timeout_seconds": LIMIT_SECONDS}
@@ -334,35 +332,17 @@ def test_commands_of_slurm_that_fail_for_a_while_are_survived(
     record_property("figure", "sbatch failed 2 times, squeue 3 times, slurmdbd was away: 1 job, completed")
 
 
-def test_gpus_that_are_not_there_are_an_error_and_never_replaced(study: ClusterStudy) -> None:
-    study.configure({"e": {"devices": [1]}}, accelerator="cuda")
-    code, output = study.snakemake("--retries", "0")
-    assert code == 1
-    assert re.search(
-        r"local rank 0 needs a GPU, but torch \S+ sees 0 on \S+ \(CUDA_VISIBLE_DEVICES=\d", output
-    )
-    assert "Set `accelerator: cpu` in the site file to train on CPUs" in output
-
-
 @pytest.mark.fault(30)
-@pytest.mark.starts_ranks
 def test_ranks_in_a_container_without_commands_of_slurm_find_each_other(
     study: ClusterStudy, lab: Lab, record_property: Record
 ) -> None:
     container: dict[str, Any] = {
-        "image": str(study.folder / "no-image.sif"),
+        "image": str(make_image(study.folder)),
         "runtime": str(RUNTIME),
         "binds": binds(),
         "arguments": [f"--overlay={make_overlay(study.folder, study.folder)}:ro"],
         "prelude": ["source /ext3/env.sh"],
     }
-    # one task: of two that fail, srun ends one, and may lose the words of both
-    study.configure({"e": {"devices": [1]}}, **ONE_RANK_A_NODE, container=container)
-    code, output = study.snakemake("--retries", "0")
-    assert code == 1
-    assert "could not open image" in output, output
-
-    container["image"] = str(make_image(study.folder))
     study.configure({"e": {"devices": [2]}}, **ONE_RANK_A_NODE, container=container)
     code, output = study.snakemake("--retries", "0", *TRAININGS)
     assert code == 0, output

@@ -1,17 +1,19 @@
-"""Three launchers and two ways to meet, over nodes: the same ranks learn the same."""
+"""Launchers and rendezvous over nodes, started as for users: what ranks learn, and where they listen."""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pandas as pd
+import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.listening_ports import listening
 from tests.prepared_digits import place_digits
 from tests.slurm.lab import Lab
 from tests.slurm.study import (
@@ -63,19 +65,6 @@ def test_every_launcher_and_rendezvous_trains_the_same_over_nodes(study: Cluster
     assert tasks == {"srun": 4, "torchrun": 2, "spawn": 2}
 
 
-def test_agents_that_meet_by_a_file_publish_no_address(study: ClusterStudy) -> None:
-    study.configure(
-        {"e": ENDLESS | {"devices": ["2x1"], "launcher": "torchrun", "rendezvous": "file"}}, **ONE_RANK_A_NODE
-    )
-    study.start(*TRAININGS)
-    attempt = study.wait_training("e", "d2x1.r1")
-    assert (attempt / "rendezvous.agents").stat().st_size
-    assert (attempt / "rendezvous").exists()
-    assert not (attempt / ENDPOINT).exists()
-    study.end()
-    study.seconds_until_nothing_runs()
-
-
 @pytest.fixture
 def slow_network(lab: Lab) -> Iterator[None]:
     """Nodes joined at 1 Gbit/s."""
@@ -120,3 +109,34 @@ def test_two_nodes_learn_the_weights_of_one(lab: Lab, tmp_path: Path) -> None:
     assert learned["1x1"]
     for name, alone in learned["1x1"].items():
         torch.testing.assert_close(learned["2x1"][name], alone, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.refuses("security: port on a login node")
+def test_nothing_listens_where_snakemake_runs_and_ranks_do_for_their_jobs_life(
+    study: ClusterStudy, record_property: Callable[[str, object], None]
+) -> None:
+    by_file = {"launcher": "torchrun", "rendezvous": "file"}
+    study.configure(
+        {"e": {"devices": ["2x1"], **ENDLESS}, "file": {"devices": ["2x1"], **ENDLESS, **by_file}},
+        **ONE_RANK_A_NODE,
+    )
+    process = study.start()
+    study.wait_training("e", "d2x1.r1")
+
+    here = psutil.Process(process.pid)
+    tree = [here.pid, *(child.pid for child in here.children(recursive=True))]
+    ranks = [study.rank_process("e", "d2x1.r1", rank)[0] for rank in (0, 1)]
+    opened = [listening(pid) for pid in ranks]
+    assert [listening(pid) for pid in tree] == [set()] * len(tree)
+    assert all(opened), "the ranks were looked at in the right way"
+    record_property("figure", f"0 ports where snakemake runs, {sum(map(len, opened))} on two nodes")
+
+    # agents that meet by a file publish no address
+    attempt = study.wait_training("file", "d2x1.r1")
+    assert (attempt / "rendezvous.agents").stat().st_size
+    assert (attempt / "rendezvous").exists()
+    assert not (attempt / ENDPOINT).exists()
+
+    study.end()
+    study.seconds_until_nothing_runs()
+    assert [listening(pid) for pid in ranks] == [set(), set()]

@@ -1,8 +1,9 @@
-"""`snakemake preflight`: the site's facts proved, or the fix, before anything expensive."""
+"""The site file written from the cluster's own reports, and `snakemake preflight`, which proves its facts."""
 
 from __future__ import annotations
 
-import sys
+import re
+import subprocess
 from typing import Any
 
 import pytest
@@ -13,8 +14,7 @@ from scalewise.plan.jobs.make_plan import make_plan, write_plan
 from scalewise.plan.plan_file import PLAN
 from scalewise.plan.study import load_study
 
-pytestmark = pytest.mark.starts_ranks
-
+CLI = ROOT / "workflow" / "scripts" / "cli.py"
 LARGEST = {"e": {"devices": [1, "2x2"]}}
 
 
@@ -36,10 +36,6 @@ def test_every_fact_and_every_rank_is_shown_to_be_ok(study: ClusterStudy) -> Non
     assert "resources/datasets/digits/dataset.safetensors: " in found
     assert output.index("All is ok: the study can start.") > output.index("all-reduce")
     assert set(study.jobs("")) == {"rule_hello"}
-
-    code, output = study.snakemake("preflight")
-    assert code == 0, output
-    assert "all-reduce over 4 ranks" in output
 
 
 WRONG = {"e": {"devices": [1, "2x2"], "runtime_minutes": 100}}
@@ -90,9 +86,8 @@ def test_every_fact_that_is_wrong_is_named(study: ClusterStudy, wrong: dict[str,
     )
     plan = write_plan(make_plan(planned), study.folder)
     found = study.folder / "site.json"
-    program = ROOT / "workflow" / "scripts" / "cli.py"
     done = study.lab.run(
-        sys.executable, program, "check-site", "--output", found, env={PLAN: str(plan)}, check=False
+        study.python, CLI, "check-site", "--output", found, env={PLAN: str(plan)}, check=False
     )
     assert done.returncode == 1
     assert f"NOT OK  {line}" in done.stdout
@@ -105,5 +100,114 @@ def test_hello_that_fails_says_why_and_what_to_do(study: ClusterStudy) -> None:
     code, output = study.snakemake("preflight")
     assert code == 1
     assert "NOT OK  the hello job over 2x2 ended without a result: rank " in output
+    assert re.search(r"needs a GPU, but torch \S+ sees 0 on \S+ \(CUDA_VISIBLE_DEVICES=\d", output)
     assert "Set `accelerator: cpu` in the site file to train on CPUs" in output
     assert "Something is not ok: see above." in output
+
+
+def site(study: ClusterStudy, *words: str) -> subprocess.CompletedProcess[str]:
+    return study.lab.run(
+        study.python, CLI, "site", "--output", study.folder / "site.yaml", *words, check=False
+    )
+
+
+def test_site_file_of_this_cluster_passes_plan_and_preflight(study: ClusterStudy) -> None:
+    study.configure({"e": {"devices": [1, 2, "2x4"]}})
+    written = study.folder / "site.yaml"
+    written.unlink()
+
+    refused = site(study)
+    assert refused.returncode == 1
+    assert (
+        "there are 4 partitions to choose from. Add one to the command, such as --partition main."
+        in refused.stderr
+    )
+    assert "To compare some: --partition main,brief, or --partition all." in refused.stderr
+    assert re.search(r"main +4 +4 h100, 16 CPUs, 64 GB +no limit +the default", refused.stderr)
+    assert "lab  the default; QOS normal, short" in refused.stderr
+
+    done = site(study, "--partition", "main", "--account", "lab")
+    assert done.returncode == 0, done.stderr
+    text = written.read_text(encoding="utf-8")
+    assert yaml.safe_load(text) == {
+        "accelerator": "cuda",
+        "devices_per_node": 4,
+        "cpus_per_node": 16,
+        "max_cpus_per_device": 4,
+        "memory_gb_per_node": 64,
+        "max_nodes": 4,
+        "slurm": {
+            "account": "lab",
+            "partition": "main",
+            "gpu_request": "gres",
+            "gpu_type": "h100",
+            "partial_nodes": "allowed",
+            "test_partition": {"name": "brief", "longest_walltime": "01:00:00", "max_nodes": 4},
+            "use_test_partition": False,
+        },
+        "not_found": ["network_interface", "internet"],
+    }
+    assert "sbatch --test-only accepts --gres=gpu:h100:1" in text
+    assert site(study, "--partition", "main", "--account", "lab").returncode == 1, "it was overwritten"
+
+    code, output = study.snakemake("-n")
+    assert code == 0, output
+    assert "Test partition brief (01:00:00 a job, 4 nodes): 3 of 3 runs to do fit, in 3 jobs" in output
+
+    # nothing can compute on the cluster's pretended GPUs; and the runs that fit go to the partition for tests
+    written.write_text(
+        text.replace("accelerator: cuda", "accelerator: cpu").replace("partition: false", "partition: true")
+    )
+    code, output = study.snakemake("preflight")
+    assert code == 0, output
+    assert "partition brief, jobs up to 01:00:00" in output
+    assert "network_interface: the site command did not find it." in output
+    assert re.search(r"ok +network_interface eth0; \S+ has eth0", output)
+    assert "internet: the site command did not find it." in output
+    assert re.search(r"\? +internet: \S+ does not reach https://pypi.org/simple/", output)
+    assert "All is ok: the study can start." in output
+    assert {job.partition for job in study.jobs("").values()} == {"brief"}
+
+
+def test_site_file_of_two_partitions_plans_runs_on_each(study: ClusterStudy) -> None:
+    study.configure({"e": {"devices": [1, 2], "partitions": "all"}})
+    written = study.folder / "site.yaml"
+    written.unlink()
+
+    done = site(study, "--partition", "brief", "--partition", "main", "--account", "lab")
+
+    assert done.returncode == 0, done.stderr
+    assert (
+        "describes 2 partitions: brief, main. `partitions: all` in an experiment compares them."
+        in done.stdout
+    )
+    text = written.read_text(encoding="utf-8")
+    assert yaml.safe_load(text) == {
+        "accelerator": "cuda",
+        "devices_per_node": 4,
+        "cpus_per_node": 16,
+        "max_cpus_per_device": 4,
+        "memory_gb_per_node": 64,
+        "max_nodes": 4,
+        "slurm": {
+            "account": "lab",
+            "gpu_request": "gres",
+            "gpu_type": "h100",
+            "partial_nodes": "allowed",
+        },
+        "default_partition": "brief",
+        "partitions": {
+            "brief": {"partition": "brief", "longest_walltime": "01:00:00"},
+            "main": {
+                "partition": "main",
+                "test_partition": {"name": "brief", "longest_walltime": "01:00:00", "max_nodes": 4},
+                "use_test_partition": False,
+            },
+        },
+        "not_found": ["network_interface", "internet"],
+    }
+
+    code, output = study.snakemake("-n")
+    assert code == 0, output
+    for partition in ("brief", "main"):
+        assert re.search(rf"e@{partition}/d2\.\S+ +1x2 .*--gres=gpu:h100:2", output), output

@@ -1,13 +1,17 @@
 """Faults after which a training goes on where it was, on a real cluster, and learns the same to the bit.
 
-Most runs meet theirs in one study, at once: a cluster's reactions take seconds, whatever a test does.
+The runs of a study meet theirs at once: a cluster's reactions take seconds, whatever a test does.
 """
 
 from __future__ import annotations
 
+import json
 import shlex
+import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +21,6 @@ import pytest
 import yaml
 from tests.reliability.thoroughness import times
 from tests.slurm.lab import Lab
-from tests.slurm.late_files import LATE_SECONDS, late_folder
 from tests.slurm.study import LIMIT_SECONDS, ONE_RANK_A_NODE, ROOT, ClusterStudy
 
 from scalewise.execution.messages import GracefulStop
@@ -28,15 +31,17 @@ Record = Callable[[str, object], None]
 TRAINED: dict[str, Any] = {
     "model": "planted_perilous",
     "devices": [2],
-    "epochs": 60,
+    "epochs": times(quick=25, thorough=60),
     "deterministic": True,
     "save_model": True,
     "checkpoint_minutes": 0.02,
 }
-"""Six steps an epoch: a minute at a walk, some seconds else."""
+"""Six steps an epoch: more than a minute at a walk, some seconds else."""
 
-HOPS = {"srun": times(quick=2, thorough=5), "torchrun": 1, "spawn": 1, "limited": 1}
-"""How often each of these runs is warned of the end of its time."""
+WARNED = ("srun", "torchrun", "spawn", "limited")
+"""Runs whose jobs get Slurm's warning of the end of their time; of the last, Slurm itself limits it."""
+HOPS = times(quick=1, thorough=5)
+"""How often each of them does."""
 
 AHEAD_SECONDS = 3600
 
@@ -65,19 +70,39 @@ case "$*" in
   *results/shifted*) if [ "$SLURM_PROCID" = 1 ]; then export PYTHONPATH={clock}; fi;;
   *results/undisturbed* | *results/late*) ;;
   *results/long*) export PERIL_PAUSE=0.8;;
-  *results/srun*) if [ "$SLURM_RESTART_COUNT" -lt {requeued} ]; then export PERIL_PAUSE=0.15; fi;;
-  *) if [ ! -e "$(dirname "${{!#}}")/checkpoints" ]; then export PERIL_PAUSE=0.15; fi;;
+  *) if [ "${{SLURM_RESTART_COUNT:-0}}" -lt {hops} ]; then export PERIL_PAUSE=0.6; fi;;
 esac
 """
 """What happens on the nodes before ranks start: a run walks until it has been hit for the last time."""
 
+LATE_SECONDS = 30
+"""After snakemake has begun to wait for files that it does not see."""
 
-def configure(study: ClusterStudy, experiments: dict[str, dict[str, Any]], **site: Any) -> None:
+PARENT = f"""
+module scalewise:
+    snakefile: "{ROOT / "workflow" / "Snakefile"}"
+    config: config
+
+use rule * from scalewise as scaling_*
+
+rule mine:
+    default_target: True
+    input: "results/report.html"
+    output: "mine.txt"
+    localrule: True
+    shell: "echo > {{output}}"
+"""
+"""A workflow that uses Scalewise as a module."""
+
+
+def configure(
+    study: ClusterStudy, experiments: dict[str, dict[str, Any]], hops: int = 1, **site: Any
+) -> None:
     """Write a study, and what happens to its runs by themselves."""
     clock = study.folder / "clock"
     clock.mkdir()
     (clock / "sitecustomize.py").write_text(SHIFTED_CLOCK)
-    lines = PRELUDE.format(clock=shlex.quote(str(clock)), requeued=HOPS["srun"]).strip().replace("\n", " ")
+    lines = PRELUDE.format(clock=shlex.quote(str(clock)), hops=hops).strip().replace("\n", " ")
     study.configure(experiments, **ONE_RANK_A_NODE, prelude=[lines], **site)
 
 
@@ -134,13 +159,14 @@ def requeued(
         "crashing": alone,
         "late": alone,
     }
-    configure(study, experiments)
+    configure(study, experiments, HOPS)
     wanted = [result(name, f"d{settings['devices'][0]}.r1") for name, settings in experiments.items()]
     try:
         with late_folder(study, study.run("late", "d1.r1")) as appear, ThreadPoolExecutor(8) as pool:
-            process = study.start("--latency-wait", shipped("latency-wait"), "--", *wanted)
+            profile = yaml.safe_load((ROOT / "profiles" / "slurm" / "config.yaml").read_text())
+            process = study.start("--latency-wait", str(profile["latency-wait"]), "--", *wanted)
             late = pool.submit(appear)
-            warned = {name: pool.submit(warn, study, name, often) for name, often in HOPS.items()}
+            warned = {name: pool.submit(warn, study, name) for name in WARNED}
             stops = {name: stop.result() for name, stop in warned.items()}
             late.result()
             output, _ = process.communicate(timeout=LIMIT_SECONDS)
@@ -149,15 +175,40 @@ def requeued(
         study.end()
 
 
-def shipped(key: str) -> str:
-    """A value of the profile that users get."""
-    return str(yaml.safe_load((ROOT / "profiles" / "slurm" / "config.yaml").read_text())[key])
+@contextmanager
+def late_folder(study: ClusterStudy, folder: Path) -> Iterator[Callable[[], None]]:
+    """A folder in which the head sees nothing of what the nodes write.
+
+    As on a parallel file system whose client on the login node keeps what it once read of a folder.
+
+    Yields:
+        what lets the head see it, some time after snakemake has begun to wait for the files.
+    """
+    view = study.folder / "view"
+    view.mkdir()
+    folder.mkdir(parents=True)
+    logs = study.folder / ".snakemake" / "log"
+
+    def awaited() -> bool:
+        words = f"for missing files:\n{folder.relative_to(study.folder)}/"
+        return any(words in path.read_text() for path in logs.glob("*.log"))
+
+    def appear() -> None:
+        study.wait_until(awaited, "snakemake does not miss the results")
+        time.sleep(LATE_SECONDS)
+        shutil.copytree(folder, view, dirs_exist_ok=True)
+
+    study.lab.run("mount", "--bind", view, folder)
+    try:
+        yield appear
+    finally:
+        study.lab.run("umount", "--lazy", folder)
 
 
-def warn(study: ClusterStudy, experiment: str, often: int) -> list[GracefulStop]:
+def warn(study: ClusterStudy, experiment: str) -> list[GracefulStop]:
     """Warn a run's job of the end of its time, each time that it has trained on; how its ranks ended."""
     lab, stops = study.lab, [GracefulStop(step=0, saved=True, stop_source="")]
-    for _ in range(often):
+    for _ in range(HOPS):
         study.wait_checkpoint(experiment, "d2.r1", stops[-1].step)
         job = study.job(experiment, "d2.r1")
         if experiment == "limited":
@@ -188,20 +239,20 @@ def stopped(study: ClusterStudy, experiment: str) -> GracefulStop:
 
 
 @pytest.mark.fault(12)
-@pytest.mark.parametrize("run", HOPS)
+@pytest.mark.parametrize("run", WARNED)
 def test_run_longer_than_its_walltime_comes_to_its_end_in_hops_and_learns_the_same(
     requeued: RequeuedRuns, run: str, record_property: Record
 ) -> None:
     summary, stops = requeued.study.summary(run, "d2.r1"), requeued.stops[run]
-    assert [(stop.stop_source, stop.saved) for stop in stops] == [("SIGUSR1", True)] * HOPS[run]
+    assert [(stop.stop_source, stop.saved) for stop in stops] == [("SIGUSR1", True)] * HOPS
     found = resumption(summary)
     assert found.resumed_at_steps == [stop.step for stop in stops]
-    assert found.starts == 1 + HOPS[run], (requeued.study.run(run, "d2.r1") / "train.log").read_text()
-    assert found.lost_steps <= HOPS[run]
+    assert found.starts == 1 + HOPS, (requeued.study.run(run, "d2.r1") / "train.log").read_text()
+    assert found.lost_steps <= HOPS
     assert_same(requeued, requeued.study, run)
-    record_property("figure", f"{run}: {HOPS[run]} hops under 1 job id, {retold(found)}")
+    record_property("figure", f"{run}: {HOPS} hops under 1 job id, {retold(found)}")
     assert summary.provenance is not None
-    assert summary.provenance.restart_count == HOPS[run]
+    assert summary.provenance.restart_count == HOPS
 
 
 @pytest.mark.fault(12)
@@ -290,69 +341,89 @@ def durations_in(record: Mapping[str, Any], where: str) -> dict[str, float]:
 
 
 def test_run_that_was_hit_leaves_neither_checkpoints_nor_notes_nor_processes(requeued: RequeuedRuns) -> None:
-    for run in HOPS:
+    for run in WARNED:
         left = {path.name for path in requeued.study.run(run, "d2.r1").iterdir()}
         assert left == {path.name for path in requeued.study.run("undisturbed", "d2.r1").iterdir()}
         assert not left & {"checkpoints", "attempt", "lock"}
     assert requeued.study.processes() == []
 
 
-@pytest.mark.fault(10, 11)
-def test_preempted_run_goes_on_and_learns_the_same_whether_slurm_requeues_or_ends_it(
-    lab: Lab,
-    requeued: RequeuedRuns,
-    preloaded_python: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-    request: pytest.FixtureRequest,
-    record_property: Record,
-) -> None:
+@pytest.fixture(scope="module")
+def interrupted(
+    lab: Lab, tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path
+) -> Iterator[dict[str, tuple[ClusterStudy, str]]]:
+    """Three studies, each with its output: two are preempted, and of the third a node dies.
+
+    Slurm requeues the jobs of one partition and ends those of the other, whose study is a module.
+    """
+    first, _, third, fourth = lab.names
     studies = {
         name: ClusterStudy(lab, tmp_path_factory.mktemp(name), python=preloaded_python)
-        for name in ("scavenge", "fragile")
+        for name in ("scavenge", "fragile", "dying")
+    }
+    module = studies["fragile"]
+    module.snakefile = module.folder / "Snakefile"
+    module.snakefile.write_text(PARENT, encoding="utf-8")
+    preempted = {"extra": [f"--exclude={third},{fourth}"]}
+    facts: dict[str, dict[str, Any]] = {
+        "scavenge": {"slurm": preempted | {"partition": "scavenge"}},
+        "fragile": {"slurm": preempted | {"partition": "fragile"}, "python": str(preloaded_python)},
+        "dying": {"slurm": {"extra": [f"--exclude={first}"]}},
     }
     processes = {}
-    for partition, study in studies.items():
-        configure(study, {"e": TRAINED}, slurm={"partition": partition})
-        request.addfinalizer(study.end)
-        processes[partition] = study.start("--", result("e"))
-    for study in studies.values():
-        study.wait_checkpoint("e", "d2.r1")
-    job = lab.run(
-        *("sbatch", "--parsable", "--exclusive", "--nodes=4", "--output=/dev/null", "--wrap=sleep 1")
-    ).stdout.strip()
-    lab.wait(job, "COMPLETED")
-    for partition, study in studies.items():
-        output, _ = processes[partition].communicate(timeout=LIMIT_SECONDS)
-        assert processes[partition].returncode == 0, output
-        summary = study.summary("e", "d2.r1")
+    try:
+        for name, study in studies.items():
+            configure(study, {"e": TRAINED}, **facts[name])
+            processes[name] = study.start(*([] if study is module else ["--", result("e")]))
+        for study in studies.values():
+            study.wait_checkpoint("e", "d2.r1")
+        _, dead = studies["dying"].rank_process("e", "d2.r1", 1)
+        lab.stop_node(dead)
+        lab.run("sbatch", "--exclusive", f"--nodelist={first}", "--output=/dev/null", "--wrap=sleep 1")
+        outputs = {name: process.communicate(timeout=LIMIT_SECONDS)[0] for name, process in processes.items()}
+        for name, process in processes.items():
+            assert process.returncode == 0, outputs[name]
+        assert dead not in set(studies["dying"].ranks("e", "d2.r1")["host"])
+        lab.power_on(dead)
+        yield {name: (study, outputs[name]) for name, study in studies.items()}
+    finally:
+        for study in studies.values():
+            study.end()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("scavenge", marks=pytest.mark.fault(10)),
+        pytest.param("fragile", marks=pytest.mark.fault(11)),
+        pytest.param("dying", marks=pytest.mark.fault(16)),
+    ],
+)
+def test_run_that_is_preempted_or_loses_a_node_goes_on_and_learns_the_same(
+    requeued: RequeuedRuns,
+    interrupted: dict[str, tuple[ClusterStudy, str]],
+    name: str,
+    record_property: Record,
+) -> None:
+    study, output = interrupted[name]
+    summary = study.summary("e", "d2.r1")
+    found = resumption(summary)
+    assert (found.starts, len(found.resumed_at_steps)) == (2, 1)
+    assert_same(requeued, study, "e")
+    record_property("figure", f"{name}: {retold(found)}")
+    if name != "dying":
         assert summary.provenance is not None
         assert summary.provenance.restart_count == 1
         assert {summary.provenance.slurm_job_id} == study.submitted()
-        found = resumption(summary)
-        assert (found.starts, len(found.resumed_at_steps)) == (2, 1)
-        assert_same(requeued, study, "e")
-        assert ("was preempted or lost its node and had ended; it is back in the queue" in output) == (
-            partition == "fragile"
-        )
-        record_property("figure", f"{partition}: {retold(found)}")
+        put_back = "was preempted or lost its node and had ended; it is back in the queue"
+        assert (put_back in output) == (name == "fragile")
 
 
-@pytest.mark.fault(16)
-def test_run_on_a_node_that_dies_goes_on_elsewhere_and_learns_the_same(
-    lab: Lab, requeued: RequeuedRuns, study: ClusterStudy, record_property: Record
+def test_a_study_as_a_module_is_shown_requeued_after_preemption_and_reported(
+    interrupted: dict[str, tuple[ClusterStudy, str]],
 ) -> None:
-    configure(study, {"e": TRAINED})
-    process = study.start("--", result("e"))
-    study.wait_checkpoint("e", "d2.r1")
-    _, host = study.rank_process("e", "d2.r1", 1)
-    lab.power_off(host)
-    try:
-        output, _ = process.communicate(timeout=LIMIT_SECONDS)
-    finally:
-        lab.power_on(host)
-    assert process.returncode == 0, output
-    assert host not in set(study.ranks("e", "d2.r1")["host"])
-    found = resumption(study.summary("e", "d2.r1"))
-    assert (found.starts, len(found.resumed_at_steps)) == (2, 1)
-    assert_same(requeued, study, "e")
-    record_property("figure", retold(found))
+    study, output = interrupted["fragile"]
+    assert "1 of 1 runs done" in output
+    (decision,) = json.loads((study.folder / "results" / "decision.json").read_text(encoding="utf-8"))
+    assert f"e: {decision['card']['verdict']}" in output
+    assert (study.folder / "mine.txt").exists()

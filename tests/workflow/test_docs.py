@@ -42,7 +42,7 @@ NOT_RUN = {
     r"tmux new -s study": "a login node's own program",
     r"pip install tensorboard": "needs the network",
     r"tensorboard --logdir results/digits-strong/tensorboard": "serves until it is stopped",
-    r"sbatch results/my-training/proposal/job\.sh": "test_job_script_on_cluster.py submits two",
+    r"sbatch results/my-training/proposal/job\.sh": "test_programs_on_cluster.py submits one",
     r"snakemake --profile profiles/local --report report\.zip": "test_public_commands.py runs it",
 }
 """Commands of the documents that no test here runs, with the reason."""
