@@ -298,6 +298,7 @@ UNSTEADY = rows([1000], ended_by="steps", steady=False, run="d8.r4")
         (CUT, 1, ["3 of 4 runs", "110 to 240 measured", "0.4 to 0.99 %", "all their 500 steps", "2.3 %"]),
         (rows([990, 1000, 1011]), 2, ["3 runs on 8 devices", "to 0.4 %", "differ by 2.1 %"]),
         (rows([998, 1000, 1002]), 1, []),
+        (rows([1000]), 1, []),
         (rows([990, 1000, 1011], own_half_width_fraction=0.02), 1, []),
         (pd.concat([rows([1000, 1001]), rows([500, 501], devices=4)]), 1, []),
         (pd.concat([rows([1000, 1001, 999]), UNSTEADY]), 2, ["1 of 4 runs never became steady", "(d8.r4)"]),
@@ -305,8 +306,8 @@ UNSTEADY = rows([1000], ended_by="steps", steady=False, run="d8.r4")
         (rows([1000, 1001]).drop(columns=["ended_by", "steady"]), 0, []),
     ],
     ids=["steps and intervals of runs that were cut", "scatter beyond the runs' intervals",
-         "scatter that they explain", "scatter that wide ones explain", "two points", "never steady",
-         "a fixed number of steps", "an older table"],
+         "scatter that they explain", "a single run", "scatter that wide ones explain", "two points",
+         "never steady", "a fixed number of steps", "an older table"],
 )  # fmt: skip
 def test_runs_that_their_interval_ended_have_a_note(runs: pd.DataFrame, count: int, facts: list[str]) -> None:
     notes = own_interval_notes(runs)

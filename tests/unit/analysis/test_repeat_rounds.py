@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import random
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +13,14 @@ from tests.unit.analysis.planted_tables import decision_on, make_runs
 
 import cli
 from scalewise.analysis.decision.decision import Decision
-from scalewise.analysis.rounds.repeats import further, judge
+from scalewise.analysis.rounds.repeats import judge
 from scalewise.analysis.rounds.sentences import (
     STOPPING,
     STOPPING_AT_DECISION,
     repeat_sentences,
     round_lines,
 )
-from scalewise.analysis.statistics.intervals import Interval, geometric_interval
+from scalewise.analysis.statistics.intervals import geometric_interval
 from scalewise.analysis.tables import collect
 from scalewise.plan.config.experiment import DecisionRule, Repeats
 from scalewise.plan.runs.rounds import Round, known_rounds, round_file
@@ -193,33 +191,3 @@ def test_rounds_and_tables_hold_the_repeats_that_earlier_rounds_requested_and_no
     assert round_file(tmp_path, 1).read_bytes() == before
     found = known_rounds(SPEC, tmp_path)
     assert [[point.completed for point in judged.points] for judged in found] == [[2, 2], [2, 4]]
-
-
-def stop_early(rng: random.Random, noise: float, rule: Repeats) -> Interval:
-    """Return the interval of a point of true throughput 1 that got repeats until it seemed narrow."""
-
-    def measure(count: int) -> list[float]:
-        return [math.exp(rng.gauss(0, noise)) for _ in range(count)]
-
-    assert rule.until_interval is not None
-    rates = measure(rule.min)
-    while True:
-        interval = geometric_interval(rates)
-        excess = interval.half_width_fraction / rule.until_interval
-        if excess <= 1 or len(rates) >= rule.max:
-            return interval
-        rates += measure(min(further(len(rates), excess), rule.max - len(rates)))
-
-
-@pytest.mark.parametrize(
-    ("least", "noise", "low", "high"),
-    [(6, 0.02, 0.92, 1.0), (6, 0.06, 0.92, 1.0), (3, 0.04, 0.88, 0.94)],
-    ids=["six", "six that scatter widely", "three cover less than the 95 % that they state"],
-)
-def test_intervals_that_are_looked_at_again_and_again_cover_the_truth_as_often_as_stated(
-    least: int, noise: float, low: float, high: float
-) -> None:
-    rng = random.Random(f"{least} {noise}")
-    rule = Repeats(min=least, max=10, until_interval=0.03)
-    intervals = [stop_early(rng, noise, rule) for _ in range(2000)]
-    assert low < sum(interval.low <= 1 <= interval.high for interval in intervals) / 2000 < high

@@ -31,7 +31,7 @@ min  covers           covers, where it ended narrow although noise is 6 %
 
 So ``min: 6`` loses about 1 of 95 points, ``min: 3`` up to 5. No ``min`` helps the few points (15 % of those
 with 6) that end early where the noise is far above what was asked for: those were lucky.
-tests/unit/analysis/test_repeat_rounds.py repeats the simulation.
+``python -m tests.truth`` repeats the simulation (docs/statistics.md).
 """
 
 from __future__ import annotations
