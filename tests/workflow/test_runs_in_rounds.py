@@ -1,0 +1,342 @@
+"""Runs that are requested in rounds: chosen device counts, and repeats until an interval is narrow.
+
+Real Snakemake runs a program whose speeds are planted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cores import needs_two_cores
+from tests.waiting import wait_until
+from tests.workflow.conftest import SITE as WORKPLACE_SITE
+from tests.workflow.conftest import Outcome, Workplace
+from tests.workflow.test_interrupted_studies import Running, running
+
+from scalewise.plan.runs.rounds import Round, read_round, round_file
+from scalewise.records import SUMMARY, read_summary
+
+PROGRAM = Path(__file__).parents[1] / "planted_speeds.py"
+SITE = """\
+accelerator: cpu
+devices_per_node: 4
+cpus_per_node: 4
+"""
+EFFICIENCIES = '"1=1", "2=0.97", "3=0.72", "4=0.64"'
+STUDY = f"""\
+experiments:
+  planted:
+    program: {PROGRAM}
+    arguments: ["{{folder}}", "{{batch_size_per_device}}", {EFFICIENCIES}]
+    scaling: weak
+    batch_size_per_device: 4
+    devices: {{among: [1, 2, 3, 4]}}
+    steps: 15
+    warmup_steps: 5
+    repeats: 2
+    predict: false
+    decision: {{min_efficiency: 0.85}}
+"""
+ANSWER = 2
+NOTHING = "Nothing to be done"
+
+
+@dataclass(frozen=True)
+class RoundsStudy:
+    """A study that requests its runs in rounds, and has ended.
+
+    Args:
+        text: Its configuration.
+        tables: Files that its commands make: without figures and reports, which no test here looks at.
+    """
+
+    workplace: Workplace
+    text: str
+    site: str
+    tables: tuple[str, ...]
+
+    @property
+    def results(self) -> Path:
+        return self.workplace.folder / "results"
+
+    @property
+    def decision(self) -> dict[str, Any]:
+        return dict(json.loads((self.results / "planted" / "decision.json").read_text()))
+
+    def rounds(self, experiment: str) -> list[Round]:
+        return [read_round(path) for path in sorted(self.results.glob(f"{experiment}/repeats/round*.json"))]
+
+    def run(self, *arguments: str, old: str = "", new: str = "") -> Outcome:
+        """Make the tables after an edit of the configuration."""
+        assert old in self.text
+        text = self.text.replace(old, new) if old else self.text
+        return self.workplace.snakemake(
+            "--scheduler", "greedy", *self.tables, *arguments, config=text, site=self.site
+        )
+
+    def copied(self, folder: Path) -> RoundsStudy:
+        """Copy the study for a test that changes it."""
+        shutil.copytree(self.workplace.folder, folder / "study", symlinks=True)
+        return replace(self, workplace=replace(self.workplace, folder=folder / "study"))
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """A study that was interrupted once after each of its rounds.
+
+    Args:
+        interruptions: How often it was.
+        ended: When each run ended, as the interrupted sessions left it.
+    """
+
+    study: RoundsStudy
+    interruptions: int
+    ended: dict[str, str]
+
+
+def ends(folder: Path) -> dict[str, str]:
+    """The times at which the runs of a folder ended, by their names."""
+    found = {}
+    for path in folder.glob(f"*/{SUMMARY}"):
+        provenance = read_summary(path.parent).provenance
+        assert provenance is not None
+        found[path.parent.name] = provenance.ended_at
+    return found
+
+
+def under_way(folder: Path) -> bool:
+    """Whether a run has begun and not ended."""
+    return any(not (path.parents[1] / SUMMARY).exists() for path in folder.glob("*/attempt/rank_setup.json"))
+
+
+def interrupt(snakemake: Running, judged: Path, runs: Path) -> None:
+    """Send SIGINT while a run that the round has requested is under way, unless the study ends before."""
+    process = snakemake.process
+
+    def over() -> bool:
+        return process.poll() is not None
+
+    # a round takes some runs
+    wait_until(lambda: judged.exists() or over(), "no further round", 900, longest_pause_seconds=0.02)
+    wait_until(lambda: under_way(runs) or over(), "no run is under way", longest_pause_seconds=0.02)
+    if not over():
+        os.killpg(process.pid, signal.SIGINT)
+
+
+@pytest.fixture(scope="module")
+def chosen(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -> Interrupted:
+    workplace = Workplace(tmp_path_factory.mktemp("chosen"), preloaded_python)
+    study = RoundsStudy(workplace, STUDY, SITE, ("results/planted/scaling.csv",))
+    folder = study.results / "planted"
+    seen: dict[str, str] = {}
+    interruptions, code = 0, 1
+    while code != 0:
+        assert interruptions < 20, "it does not come to an end"
+        judged = round_file(folder, interruptions + 1)
+        with running(workplace.folder, preloaded_python, STUDY, *study.tables, site=SITE) as snakemake:
+            interrupt(snakemake, judged, folder / "runs")
+            code = snakemake.end()
+            assert snakemake.left_over() == []
+        interruptions += code != 0
+        for name, ended in ends(folder / "runs").items():
+            assert seen.setdefault(name, ended) == ended, f"{name} was measured again"
+    return Interrupted(study, interruptions, seen)
+
+
+@needs_two_cores
+def test_the_planted_answer_is_found_with_fewer_runs_than_all_though_each_round_is_interrupted(
+    chosen: Interrupted,
+) -> None:
+    decision = chosen.study.decision
+    assert decision["devices"] == ANSWER, decision
+    choice = decision["choice"]
+    assert choice["full_grid_runs"] == 8
+    assert choice["runs"] == len(chosen.ended) < 8
+    assert 0 < choice["spent_device_hours"] < choice["full_grid_device_hours"]
+    assert not choice["is_open"]
+    assert {f"d{ANSWER}.r1", f"d{ANSWER}.r2", "d1.r1", "d1.r2"} <= set(chosen.ended)
+    # that no run was measured again is asserted after each interruption
+    assert chosen.interruptions >= 2
+    assert NOTHING in chosen.study.run().text
+    rounds = chosen.study.rounds("planted")
+    assert [each.requests_more for each in rounds] == [True] * (len(rounds) - 1) + [False]
+
+
+@needs_two_cores
+def test_a_lower_criterion_uses_the_runs_that_are_there(chosen: Interrupted, tmp_path: Path) -> None:
+    study = chosen.study.copied(tmp_path)
+    outcome = study.run(old="min_efficiency: 0.85", new="min_efficiency: 0.7")
+    assert outcome.code == 0, outcome.text
+    assert study.decision["devices"] == 3, study.decision
+    assert ends(study.results / "planted" / "runs").items() >= chosen.ended.items()
+
+
+@needs_two_cores
+def test_a_budget_ends_the_study_and_the_answer_says_what_is_open(
+    chosen: Interrupted, tmp_path: Path
+) -> None:
+    study = chosen.study.copied(tmp_path)
+    spent = study.decision["choice"]["spent_device_hours"]
+    # with all of its minute no run fits into the rest, or the two of the baseline are all that may be paid
+    budget = max(spent + 0.5 / 60, 2.01 / 60)
+    limited = f"repeats: 6\n    runtime_minutes: 1\n    budget: {{device_hours: {budget:.4f}}}"
+    outcome = study.run(old="repeats: 2", new=limited)
+    assert outcome.code == 0, outcome.text
+    choice = study.decision["choice"]
+    assert choice["is_open"], study.decision
+    assert choice["spent_device_hours"] <= budget
+    assert any("budget" in caution for caution in study.decision["cautions"])
+
+
+PARTITIONS = """\
+accelerator: cpu
+cpus_per_node: 4
+partitions:
+  new: {devices_per_node: 4, price_per_device_hour: 2}
+  old: {devices_per_node: 4, price_per_device_hour: 1.5, prelude: ["export PLANTED_SPEED=0.25"]}
+default_partition: new
+"""
+
+
+@needs_two_cores
+def test_a_partition_that_cannot_win_is_measured_no_further_and_all_share_a_budget(
+    workplace: Workplace,
+) -> None:
+    text = STUDY + "    partitions: all\n    budget: {device_hours: 20}\n    runtime_minutes: 2\n"
+    tables = ("results/planted@new/scaling.csv", "results/planted@old/scaling.csv")
+    study = RoundsStudy(workplace, text, PARTITIONS, tables)
+    assert study.run().code == 0
+
+    new, old = (study.rounds(f"planted@{name}") for name in ("new", "old"))
+    answer = json.loads((study.results / "planted@new" / "decision.json").read_text())
+    assert answer["devices"] == ANSWER
+    assert new[-1].wins == 1.0
+    assert old[-1].is_outdone
+    assert len(old) < len(new)
+    runs = [len(list(study.results.glob(f"planted@{name}/runs/*"))) for name in ("old", "new")]
+    assert runs[0] < runs[1]
+    assert all(0 < each[-1].spent_by_sisters < 20 for each in (new, old))
+
+    again = study.run("-n")
+    assert NOTHING in again.text
+    assert "20 device-hours by its budget for all partitions" in again.text
+
+
+REPEATS = f"""\
+defaults:
+  program: {PROGRAM}
+  arguments: ["{{folder}}", "{{batch_size_per_device}}", "1=1"]
+  scaling: weak
+  batch_size_per_device: 4
+  steps: 15
+  warmup_steps: 5
+  devices: [1]
+  predict: false
+experiments:
+  narrow:
+    repeats: {{min: 2, max: 4, until_interval: 1}}
+  wide:
+    repeats: {{min: 2, max: 3, until_interval: 1.0e-6}}
+"""
+FIRST = {"narrow/d1.r1", "narrow/d1.r2", "wide/d1.r1", "wide/d1.r2"}
+
+
+def trained(outcome: Outcome) -> set[str]:
+    """Return the runs that a command has trained."""
+    assert outcome.code == 0, outcome.text
+    return Outcome(0, outcome.text.replace("localrule", "rule")).trained
+
+
+def verdicts(study: RoundsStudy, experiment: str) -> list[str]:
+    """Return what was found of an experiment's only point in each round."""
+    rounds = sorted(study.results.glob(f"{experiment}/repeats/round*.json"))
+    return [point["verdict"] for path in rounds for point in json.loads(path.read_text())["points"]]
+
+
+def listed(study: RoundsStudy, experiment: str) -> list[str]:
+    """Return the runs of an experiment's table."""
+    lines = (study.results / experiment / "runs.csv").read_text().splitlines()
+    return [line.split(",")[1] for line in lines[1:]]
+
+
+@dataclass(frozen=True)
+class Adaptive:
+    """A study whose points get repeats until their intervals are narrow."""
+
+    study: RoundsStudy
+    plan: Outcome
+    first: Outcome
+
+
+@pytest.fixture(scope="module")
+def adaptive(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -> Adaptive:
+    workplace = Workplace(tmp_path_factory.mktemp("adaptive"), preloaded_python)
+    tables = ("results/narrow/scaling.csv", "results/wide/scaling.csv")
+    study = RoundsStudy(workplace, REPEATS, WORKPLACE_SITE, tables)
+    return Adaptive(study, workplace.snakemake("-n", config=REPEATS), study.run())
+
+
+def test_a_dry_run_before_anything_shows_the_first_runs_and_what_may_follow(adaptive: Adaptive) -> None:
+    assert adaptive.plan.code == 0, adaptive.plan.text
+    assert adaptive.plan.trained == FIRST
+    assert "narrow/d1.r1-2 (up to 4)  1x1" in adaptive.plan.text
+    assert "device-hours (7 runs) if all points need their most repeats." in adaptive.plan.text
+
+
+def test_a_wide_point_gets_more_runs_up_to_its_most_and_a_narrow_one_none(adaptive: Adaptive) -> None:
+    assert trained(adaptive.first) == {*FIRST, "wide/d1.r3"}
+    assert verdicts(adaptive.study, "narrow") == ["narrow enough"]
+    assert verdicts(adaptive.study, "wide") == ["too wide", "most repeats"]
+    assert listed(adaptive.study, "narrow") == ["d1.r1", "d1.r2"]
+    assert listed(adaptive.study, "wide") == ["d1.r1", "d1.r2", "d1.r3"]
+    # the terminal shows for each point what is requested and why
+    lines = [line for line in adaptive.first.text.splitlines() if "half-width" in line]
+    assert sum("narrow: d1: half-width" in line and line.endswith(": enough") for line in lines) == 1
+    assert sum(line.endswith("more than 0.0001 %: repeat 3 follows") for line in lines) == 1
+    assert sum(line.endswith("3 are the most, no more follow") for line in lines) == 1
+
+
+def test_snakemakes_own_report_of_rounds_can_be_made(adaptive: Adaptive) -> None:
+    own = adaptive.study.run("--report", "own.html")
+    assert own.code == 0, own.text
+    assert (adaptive.study.workplace.folder / "own.html").exists()
+
+
+def test_a_deleted_extra_run_is_made_again(adaptive: Adaptive, tmp_path: Path) -> None:
+    study = replace(adaptive.study.copied(tmp_path), tables=())
+    (study.results / "wide" / "runs" / "d1.r3" / "summary.json").unlink()
+
+    # a table that is there needs no run: only what a study ends with requires it
+    assert trained(study.run("--until", "compute_scaling")) == {"wide/d1.r3"}
+    assert NOTHING in study.run("--until", "compute_scaling").text
+
+
+def test_another_interval_or_maximum_uses_the_runs_that_are_there(adaptive: Adaptive, tmp_path: Path) -> None:
+    study = adaptive.study.copied(tmp_path)
+    # planted rates of runs differ by a few tenths of a per cent
+    wider = {"old": "until_interval: 1.0e-6", "new": "until_interval: 1"}
+    assert trained(study.run(**wider)) == set()
+    assert verdicts(study, "wide")[0] == "narrow enough"
+    assert listed(study, "wide") == ["d1.r1", "d1.r2"]
+    # and back: what was trained before is used again
+    assert trained(study.run()) == set()
+    assert listed(study, "wide") == ["d1.r1", "d1.r2", "d1.r3"]
+
+    raised = {"old": "max: 3,", "new": "max: 5,"}
+    assert trained(study.run(**raised)) == {"wide/d1.r4", "wide/d1.r5"}
+    assert listed(study, "wide") == ["d1.r1", "d1.r2", "d1.r3", "d1.r4", "d1.r5"]
+    assert NOTHING in study.run(**raised).text
+
+
+def test_going_over_to_a_plain_number_trains_nothing(adaptive: Adaptive) -> None:
+    fixed = replace(adaptive.study, tables=())
+    outcome = fixed.run("-n", old="{min: 2, max: 4, until_interval: 1}", new="2")
+    assert outcome.code == 0, outcome.text
+    assert outcome.trained == set()
