@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from scalewise.plan.checks.allocation import check_facts
@@ -39,12 +38,10 @@ def read_sites(site_file: str | Path | None, checkout: Path | None) -> Sites:
         raise StudyError([f"{site_file}: there is no such file in {where}. {fix}"])
     source = read_source(path, "Write one fact a line, such as `accelerator: auto`.")
     problems = list(source.problems)
-    values: Any = None
     if not problems:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-        to_plain(values, (), problems, keys_as_text=True)
+        to_plain(source.values, (), problems, keys_as_text=True)
     if not problems:
-        sites = _resolved(values, problems)
+        sites = _resolved(source.values, problems)
         if sites is not None and not problems:
             return sites
     raise StudyError([problem.render(source.origin(problem.place)) for problem in dict.fromkeys(problems)])

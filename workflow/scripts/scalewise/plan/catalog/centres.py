@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from scalewise.plan.config.centre import Centre
@@ -47,7 +46,7 @@ def read_centre(centre: str, place: Place) -> tuple[Centre | None, list[Problem]
     source = read_source(path, _HINT)
     problems, values = list(source.problems), dict[str, Any]()
     if not problems:
-        values = to_plain(yaml.safe_load(path.read_text(encoding="utf-8")), (), problems, keys_as_text=True)
+        values = to_plain(source.values, (), problems, keys_as_text=True)
     if not problems:
         try:
             return Centre.model_validate(values), []

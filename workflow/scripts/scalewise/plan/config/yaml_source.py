@@ -36,12 +36,14 @@ class Source:
         lines: 1-based line of every place in the file.
         problems: Mistakes that the parsed values do not show.
         fatal: Problems with which the file cannot be read.
+        values: Content of the file, as YAML parses it; None if it cannot be read.
     """
 
     name: str
     lines: dict[Place, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     fatal: list[Problem] = field(default_factory=list)
+    values: Any = None
 
     def origin(self, place: Place) -> str:
         """``file:line`` of the place, or of the nearest key above it."""
@@ -73,7 +75,7 @@ STUDY_HINT = "Begin with `experiments:` and indent the experiments below it."
 
 
 def read_source(path: Path, hint: str = STUDY_HINT) -> Source:
-    """Read a YAML file for its line numbers and its spelling mistakes; never raises on bad YAML.
+    """Read a YAML file: its content, its line numbers and its spelling mistakes; never raises on bad YAML.
 
     Args:
         path: A study's or a site's file.
@@ -90,7 +92,7 @@ def read_source(path: Path, hint: str = STUDY_HINT) -> Source:
         else:
             _collect(source, root, ())
             # well-formed nodes may still have invalid values
-            yaml.SafeLoader("").construct_document(root)
+            source.values = yaml.SafeLoader("").construct_document(root)
     except OSError as error:
         source.fatal.append(Problem((), f"cannot be read ({error.strerror})", "Name a readable file."))
     except UnicodeDecodeError as error:
