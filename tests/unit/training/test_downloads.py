@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -19,8 +18,7 @@ from tests import file_server
 from tests.data_files import class_images, write_checksums, write_cifar10
 from tests.file_server import Answer, FileServer, cut_after, dribble, good, serving, status
 from tests.small_disk import largest_file
-from tests.unit.conftest import StartPython
-from tests.waiting import LIMIT_SECONDS, wait_until
+from tests.waiting import LIMIT_SECONDS
 
 from scalewise.builtin.data import datasets
 from scalewise.builtin.data import fetch as downloads
@@ -33,13 +31,6 @@ refuses = pytest.mark.refuses
 CONTENT = np.random.default_rng(0).bytes(300_000)
 SUM = hashlib.sha256(CONTENT).hexdigest()
 NAME = "data.tar.gz"
-
-FETCH = """\
-import sys
-from pathlib import Path
-from scalewise.builtin.data.fetch import PublishedFile, fetch
-fetch(PublishedFile("data.tar.gz", sys.argv[1], (sys.argv[2],)), Path(sys.argv[3]))
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -184,12 +175,13 @@ def test_a_slow_download_says_now_and_then_how_far_it_is(
     assert 0 < len(progress) < 15, "not a line for each piece"
 
 
-def test_remains_of_another_file_do_no_harm(folder: Path) -> None:
+def test_remains_of_a_killed_process_are_continued_and_those_of_another_file_do_no_harm(folder: Path) -> None:
     folder.mkdir(parents=True)
-    for remains in (b"x" * 1000, b"x" * 400_000):
+    for remains, begun in ((CONTENT[:50_000], True), (b"x" * 1000, False), (b"x" * 400_000, False)):
         (folder / f".{NAME}.part").write_bytes(remains)
         with serving(CONTENT, good) as server:
             get(folder, server)
+        assert (server.ranges == ["bytes=50000-"]) is begun
         (folder / NAME).unlink()
 
 
@@ -307,20 +299,6 @@ def test_a_line_that_is_no_checksum_is_named(line: str, tmp_path: Path) -> None:
         read_checksums(path)
     with pytest.raises(DatasetError, match=r"data_checksums is .*gone"):
         read_checksums(tmp_path / "gone")
-
-
-@pytest.mark.slow
-def test_another_process_goes_on_where_a_killed_one_stopped(folder: Path, start_python: StartPython) -> None:
-    part = folder / f".{NAME}.part"
-    with serving(CONTENT, file_server.dribble(0.2, 50_000), good) as server:
-        killed = start_python(FETCH, SUM, server.address, str(folder))
-        wait_until(lambda: part.exists() and part.stat().st_size > 0, "no part of the file has been written")
-        killed.send_signal(signal.SIGKILL)
-        killed.communicate()
-        kept = part.stat().st_size
-        assert 0 < kept < len(CONTENT)
-        get(folder, server)
-        assert server.ranges == [None, f"bytes={kept}-"]
 
 
 @pytest.mark.slow

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import gc
-import os
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
+from multiprocessing import process
 from pathlib import Path
 from types import ModuleType
 from typing import cast
@@ -220,89 +218,24 @@ def test_a_process_that_gives_nothing_for_half_the_time_that_ranks_wait_is_compl
     assert "timed out" not in str(caught.value)
 
 
-SCRIPTS = Path(__file__).parents[3] / "workflow" / "scripts"
-
-LOAD = """\
-import os, signal, subprocess, sys
-import numpy, psutil, torch
-from scalewise.builtin.data.loaders import Preprocessing
-from scalewise.builtin.data.sampling import SeededBatches
-from scalewise.builtin.data.worker_loader import WorkerLoader
-
-for case, folder in zip(sys.argv[2::2], sys.argv[3::2]):
-    if not os.fork():
-        os.environ["TMPDIR"] = folder
-        output = os.open(f"{sys.argv[1]}/{case}.txt", os.O_CREAT | os.O_WRONLY)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        break
-else:
-    statuses = [os.waitstatus_to_exitcode(os.wait()[1]) for _ in sys.argv[2::2]]
-    print(*sorted(statuses))
-    sys.exit()
-signal.signal(signal.SIGUSR1, lambda *_: print("the rank noticed", flush=True))
-images = torch.zeros(100, 1, 8, 8, dtype=torch.uint8).share_memory_()
-plain = Preprocessing(torch.zeros(1), torch.ones(1))
-labels, planned = torch.zeros(100, dtype=torch.int64), SeededBatches(seed=0)
-loader = WorkerLoader(images, labels, plain, planned, torch.device("cpu"), workers=2, timeout_seconds=20)
-processes = psutil.Process().children()  # before any other thread has begun
-print(len(processes), "processes", flush=True)
-planned.plan(numpy.arange(100).reshape(10, 10), epoch=0)
-arriving = iter(loader)
-batches = [next(arriving), next(arriving)]  # one of each process
-pids = [str(process.pid) for process in processes]
-for name in ("USR1", "TERM"):
-    subprocess.run(["kill", f"-{name}", *pids], check=True)
-os.kill(os.getpid(), signal.SIGUSR1)
-batches += arriving if case == "all" else [next(arriving)]
-print(len(batches), "batches,", sum(each.is_running() for each in processes), "processes", flush=True)
-"""
-"""Keeps the loader until Python ends, as a training does whose objects refer to each other."""
-
-
-@pytest.fixture(scope="module")
-def loaded() -> Iterator[dict[str, list[str]]]:
-    """What processes with loaders have printed, in folders whose names leave one for sockets, or none."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as place:
-        longest = worker_loader().LONGEST_TMPDIR
-        cases = {"some": longest, "all": longest, "none": longest + 1}
-        given = []
-        for letter, (case, length) in zip("xyz", cases.items(), strict=True):
-            folder = Path(place, letter * (length - len(f"{place}/")))
+def test_the_longest_tmpdir_that_leaves_sockets_a_name_works_and_a_longer_one_is_refused(
+    images: torch.Tensor, plain: Preprocessing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longest = worker_loader().LONGEST_TMPDIR
+    with tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as place:
+        folders = [Path(place, "x" * (length - len(f"{place}/"))) for length in (longest, longest + 1)]
+        for folder in folders:
             folder.mkdir()
-            given += [case, str(folder)]
-        done = subprocess.run(
-            [sys.executable, "-c", LOAD, place, *given],
-            env=os.environ | {"PYTHONPATH": str(SCRIPTS)},
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-            timeout=600,
-        )
-        found = {case: Path(place, f"{case}.txt").read_text().splitlines() for case in cases}
-        yield found | {"statuses": done.stdout.split(), "folder": [place]}
-
-
-@pytest.mark.slow
-def test_a_tmpdir_whose_name_leaves_none_for_sockets_is_refused_with_the_cure(
-    loaded: dict[str, list[str]],
-) -> None:
-    assert loaded["statuses"] == ["0", "0", "1"]
-    last = loaded["none"][-1]
-    assert last.startswith(f"RuntimeError: TMPDIR is {loaded['folder'][0]}/zzz")
-    assert "76 characters" in last
-    assert "Set a shorter one" in last
-
-
-@pytest.mark.fault(28)
-@pytest.mark.parametrize(("how_many", "batches"), [("some", 3), ("all", 10)])
-@pytest.mark.slow
-def test_a_rank_with_loader_processes_ends_whether_its_epoch_is_done_or_not(
-    loaded: dict[str, list[str]], how_many: str, batches: int
-) -> None:
-    """In a TMPDIR of the longest name that leaves its sockets one."""
-    assert loaded["statuses"] == ["0", "0", "1"]
-    assert loaded[how_many] == ["2 processes", "the rank noticed", f"{batches} batches, 2 processes"]
+            monkeypatch.setattr(tempfile, "tempdir", str(folder))
+            # this process may have chosen a folder for its sockets before
+            monkeypatch.setitem(vars(process.current_process())["_config"], "tempdir", None)
+            if folder == folders[0]:
+                assert len(epoch(workers(images, plain))) == len(ORDER)
+                continue
+            with pytest.raises(
+                RuntimeError, match=rf"^TMPDIR is {folder}, 76 characters.* Set a shorter one"
+            ):
+                workers(images, plain)
 
 
 def test_loaders_are_built_before_the_process_group_begins_its_threads(

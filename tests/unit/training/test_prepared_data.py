@@ -37,7 +37,6 @@ from tests.data_files import (
 from tests.reliability.thoroughness import times
 from tests.small_disk import largest_file
 from tests.small_runs import definition
-from torch import nn
 
 from scalewise.builtin.checkpoints import storage as checkpoint_storage
 from scalewise.builtin.data.datasets import DatasetError, load, read, write
@@ -232,20 +231,6 @@ def test_synthetic_images_are_what_their_name_says_and_always_the_same(tmp_path:
     data = load(tmp_path / "a.safetensors")
     assert data.classes == 3
     assert len(data.train_images.unique(dim=0)) == 400
-
-
-def test_a_model_learns_from_synthetic_images(tmp_path: Path) -> None:
-    prepare("synthetic-1x6x6-4classes-400samples", tmp_path / "a.safetensors")
-    data = load(tmp_path / "a.safetensors")
-    torch.manual_seed(0)
-    network = nn.Sequential(nn.Flatten(), nn.Linear(36, 4))
-    optimizer = torch.optim.Adam(network.parameters(), 0.02)
-    for _ in range(60):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(network(data.train_images / 255), data.train_labels).backward()
-        optimizer.step()
-    found = network(data.test_images / 255).argmax(1)
-    assert (found == data.test_labels).float().mean() > 0.9
 
 
 def mnist_files(folder: Path) -> dict[str, Path]:

@@ -402,66 +402,45 @@ def test_a_gpus_steps_are_timed_by_its_own_clock(probed: dict[str, Ended]) -> No
     assert memory["whole_bytes"] - memory["training_bytes"] > 2**25
 
 
-@pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    """The probe on PYTHONPATH, before a folder with the user's own sitecustomize."""
-    (tmp_path / "left").mkdir()
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "sitecustomize.py").write_text(
+PRINTED = """
+import os, subprocess, sys
+print(os.path.basename(os.path.dirname(sys.modules["sitecustomize"].__file__)))
+print(*sys.path)
+os.environ["PYTHONPATH"] = "/inherited"
+child = "import os; print(os.environ['PYTHONPATH'])"
+for given in ({**os.environ, "PYTHONPATH": "/given"}, None):
+    subprocess.run([sys.executable, "-c", child], env=given, check=True)
+print(*sys.modules)
+"""
+
+
+def test_the_probe_leaves_the_users_own_start_in_place_and_comes_along_to_children(tmp_path: Path) -> None:
+    """Without torch it imports nothing of ours; a program may set PYTHONPATH as if it were the only user."""
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text(
         "import os, pathlib\n(pathlib.Path(__file__).parent / f'{os.getpid()}.ran').touch()\n"
     )
-    write_startup(tmp_path / "startup")
-    (tmp_path / "spec.json").write_text(
-        json.dumps({"folder": str(tmp_path / "left"), "warmup_steps": 1, "steps": 4})
-    )
-    return os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(tmp_path / "startup"), str(tmp_path / "own")]),
-        "SCALEWISE_PROBE": str(tmp_path / "spec.json"),
-        "OMP_NUM_THREADS": "1",
-    }
-
-
-def test_processes_that_a_program_spawns_are_measured_and_ended(
-    environment: dict[str, str], tmp_path: Path
-) -> None:
-    """It asks for torch's spec before it imports it, and sets PYTHONPATH for its children."""
-    done = subprocess.run(
-        [sys.executable, SCRIPTS / "spawning.py", tmp_path],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=LIMIT_SECONDS,
-    )
-    said = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
-    records = [json.loads(path.read_text()) for path in sorted((tmp_path / "left").glob("*.record.json"))]
-
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "parent").read_text() == "goes on"
-    assert [(record["rank"], record["world_size"], len(record["seconds"])) for record in records] == [
-        (0, 2, 5),
-        (1, 2, 5),
-    ]
-    assert len({record["pid"] for record in records}) == 2
-    assert all(record["ended"] == "steps" for record in records)
-    assert said["sitecustomize"] == "own"
-    assert str(tmp_path / "startup") not in said["path"].split()
-    assert said["child"].split(os.pathsep) == [str(tmp_path / "startup"), "/given"]
-    # in the parent alone, which took the user's folder from the path of all others
-    assert len(list((tmp_path / "own").glob("*.ran"))) == 1
-
-
-def test_a_process_without_torch_imports_nothing_of_ours(environment: dict[str, str]) -> None:
-    def modules(variables: dict[str, str]) -> set[str]:
-        told = subprocess.run(
-            [sys.executable, "-c", "import sys; print(*sys.modules)"],
-            env=variables,
+    startup = tmp_path / "startup"
+    write_startup(startup)
+    (tmp_path / "spec.json").write_text(json.dumps({"folder": str(tmp_path), "warmup_steps": 1, "steps": 4}))
+    printed = []
+    for path in ([str(startup), str(own)], [str(own)]):
+        variables = {"PYTHONPATH": os.pathsep.join(path), "SCALEWISE_PROBE": str(tmp_path / "spec.json")}
+        done = subprocess.run(
+            [sys.executable, "-uc", PRINTED],
+            env=os.environ | variables,
             capture_output=True,
             text=True,
             check=True,
+            timeout=LIMIT_SECONDS,
         )
-        return set(told.stdout.split())
+        printed.append([line.split() for line in done.stdout.splitlines()])
+    (customized, paths, *children, modules), (*_, without) = printed
 
-    own = environment | {"PYTHONPATH": environment["PYTHONPATH"].split(os.pathsep)[1]}
-
-    assert modules(environment) - modules(own) <= {"__future__"}
+    assert customized == ["own"]
+    assert str(startup) not in paths
+    assert children == [[f"{startup}:/given"], [f"{startup}:/inherited"]]
+    # in the two parents, which took the user's folder from the path of their children
+    assert len(list(own.glob("*.ran"))) == 2
+    assert set(modules) - set(without) <= {"__future__"}

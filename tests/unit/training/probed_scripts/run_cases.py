@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import atexit
 import gc
+import importlib.util
 import json
 import os
 import sys
 import time
 from pathlib import Path
 
-import cases  # type: ignore[import-not-found]  # beside it, where the script finds it
+# as transformers and accelerate do, before they import it
+assert importlib.util.find_spec("torch") is not None
+
+import cases  # type: ignore[import-not-found]  # noqa: E402  # beside it, where the script finds it
 
 LIMIT_SECONDS = 60
 
