@@ -97,16 +97,16 @@ def test_a_prediction_is_compared_with_the_step_and_told_for_counts_without_one(
     )
     clauses = ("0.90x the measured one (54.0 ms and 60.0 ms)", "0.50 (0.40 to 0.60)")
 
-    def told(two: dict[str, Any], table: pd.DataFrame) -> list[bool]:
+    def clauses_in(two: dict[str, Any], table: pd.DataFrame) -> list[bool]:
         words = said(BASE, two, prediction=table)["prediction"]
         return [clause in words for clause in clauses]
 
-    assert told(TWO, predicted) == [True, True]
-    assert told(TWO, predicted[:2]) == [True, False]
+    assert clauses_in(TWO, predicted) == [True, True]
+    assert clauses_in(TWO, predicted[:2]) == [True, False]
     unknown = predicted.assign(step_seconds=predicted["step_seconds"].where(predicted["devices"] != 2))
     for two in (TWO | {"step_seconds": None}, TWO | {"n": 0}):
-        assert told(two, predicted) == [False, True]
-    assert told(TWO, unknown) == [False, True]
+        assert clauses_in(two, predicted) == [False, True]
+    assert clauses_in(TWO, unknown) == [False, True]
 
 
 def test_losses_are_compared_after_the_last_epoch_that_all_runs_have() -> None:

@@ -337,7 +337,7 @@ def planted(case: str) -> PartitionAnswer:
     return answer(collect_points(planted_studies(case, 0.005)))
 
 
-def test_the_page_begins_with_the_partition_to_use_and_why(tmp_path: Path) -> None:
+def test_the_page_begins_with_the_answer_escapes_names_and_is_the_same_for_equal_data(tmp_path: Path) -> None:
     found, title = planted("fast and cheap"), "<script>alert(1)</script>"
     html = write_page(found, tmp_path / "1", title)
     page = Page(html)
@@ -495,7 +495,7 @@ def test_a_partition_that_is_slower_and_more_expensive_is_measured_no_further_th
         ("cost", {"cheap": CHEAP, "fast": FAST}, ["fast"]),
         (None, {"cheap": CHEAP, "fast": FAST}, []),
         ("soonest", {"near": CHEAP, "far": replace(BETTER, queue_minutes=600)}, ["far"]),
-        # nobody knows the energy of a run before it ends
+        # the energy of a run is unknown before it ends
         ("energy", {"old": CHEAP, "new": BETTER}, []),
     ],
 )

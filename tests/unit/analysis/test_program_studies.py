@@ -337,7 +337,7 @@ PASSES = "forward passes without gradients"
 
 
 @pytest.mark.parametrize(
-    ("rates", "clear", "told"),
+    ("rates", "clear", "said"),
     [
         ({1: 40.0, 2: 64.0}, False, ["160 samples/s", "40.0", "320 samples/s", "64.0", "1.60x, not 2.00x"]),
         ({1: 80.0, 2: 159.0, 4: 319.0, 8: 638.0}, True, ["319", "both rates of 1 more device count"]),
@@ -348,7 +348,7 @@ PASSES = "forward passes without gradients"
     ids=["another speedup", "about the same speedup", "known of one count", "known of all", "one count"],
 )
 def test_passes_that_may_be_part_of_a_training_are_told_with_both_rates(
-    tmp_path: Path, rates: dict[int, float | None], clear: bool, told: list[str]
+    tmp_path: Path, rates: dict[int, float | None], clear: bool, said: list[str]
 ) -> None:
     """A study whose runs train 160 samples/s a device, and at another rate with passes without gradients."""
     spec = program_experiment(devices=list(rates))
@@ -359,8 +359,8 @@ def test_passes_that_may_be_part_of_a_training_are_told_with_both_rates(
             write_program_run(tmp_path / "study/runs", run, spec, 0.1 * factor, program=program)
     decision = decision_on(tmp_path, spec)
     assert decision["clear"] == clear
-    assert any(PASSES in each for each in decision["cautions"]) == bool(told)
-    assert not told or all(each in decision["cautions"][0] for each in (PASSES, *told))
+    assert any(PASSES in each for each in decision["cautions"]) == bool(said)
+    assert not said or all(each in decision["cautions"][0] for each in (PASSES, *said))
     assert (PASSES in (tmp_path / "study/what_if.json").read_text()) == (len(rates) > 1 and not clear)
     for table in ("scaling", "runs"):
         column = table_of(tmp_path, table)["throughput_with_no_grad"]

@@ -228,7 +228,7 @@ def study(
 
 
 def test_study_gets_a_row_for_each_planned_and_projected_count(tmp_path: Path) -> None:
-    table, told = study(tmp_path, project=["8x1", "16x1"])
+    table, remarks = study(tmp_path, project=["8x1", "16x1"])
     assert list(table["devices"]) == [1, 2, 8, 16]
     assert list(table["measured_point"]) == [True, True, False, False]
     assert list(table["extrapolated"]) == [False, False, True, True]
@@ -238,9 +238,9 @@ def test_study_gets_a_row_for_each_planned_and_projected_count(tmp_path: Path) -
     np.testing.assert_allclose(parts, table["step_seconds"])
     assert (table["step_seconds_low"] <= table["step_seconds"]).all()
     assert (table["step_seconds"] <= table["step_seconds_high"]).all()
-    assert told["refused"] == {}
-    assert told["links"][0]["shape"] == "2x1"
-    assert told["links"][0]["bus_bytes_per_second"]["estimate"] == pytest.approx(2**30)
+    assert remarks["refused"] == {}
+    assert remarks["links"][0]["shape"] == "2x1"
+    assert remarks["links"][0]["bus_bytes_per_second"]["estimate"] == pytest.approx(2**30)
 
 
 INSIDE = {
@@ -266,9 +266,9 @@ INSIDE = {
 def test_notes_say_where_communication_shows_and_what_was_not_measured(
     tmp_path: Path, planned: dict[str, Any], hidden: list[bool], notes: list[str]
 ) -> None:
-    table, told = study(tmp_path, **planned)
+    table, remarks = study(tmp_path, **planned)
     assert list(table["hidden"]) == hidden
-    assert [note for note in notes if note not in " ".join(told["notes"])] == []
+    assert [note for note in notes if note not in " ".join(remarks["notes"])] == []
 
 
 @pytest.mark.parametrize(
@@ -284,9 +284,9 @@ def test_notes_say_where_communication_shows_and_what_was_not_measured(
 def test_series_without_a_sound_baseline_is_refused_with_the_fix(
     tmp_path: Path, planned: dict[str, Any], reason: str
 ) -> None:
-    table, told = study(tmp_path, **planned)
+    table, remarks = study(tmp_path, **planned)
     assert table.empty
-    assert reason in told["refused"]["all runs"]
+    assert reason in remarks["refused"]["all runs"]
 
 
 def test_baseline_of_another_gpu_moves_no_prediction_and_is_told(tmp_path: Path) -> None:
@@ -298,9 +298,9 @@ def test_baseline_of_another_gpu_moves_no_prediction_and_is_told(tmp_path: Path)
         for run, how in runs.items():
             write_run(tmp_path / name / "runs", run, **PASSES | how)
         found.append(study(tmp_path / name, spec={"repeats": 5}, project=["8x1"]))
-    (expected, _), (table, told) = found
+    (expected, _), (table, remarks) = found
     pd.testing.assert_frame_equal(table, expected)
-    (note,) = [note for note in told["notes"] if "not comparable" in note]
+    (note,) = [note for note in remarks["notes"] if "not comparable" in note]
     assert "2 of 5 runs on 1 device are not comparable with the baseline: device model" in note
 
 
@@ -321,14 +321,14 @@ PLANNED: dict[str, Any] = {
 
 def test_steps_measured_on_two_and_four_nodes_are_the_base_for_sixteen(tmp_path: Path) -> None:
     # in training the exchange takes 0.4 s on two nodes and 0.2 s on four, and alone a sixteenth of a second
-    before, told = study(tmp_path, **PLANNED)
+    before, remarks = study(tmp_path, **PLANNED)
     parts = before.set_index("shape")
     alone = parts["compute_seconds"] + parts["loader_seconds"]
     several_nodes(tmp_path, 2, [alone["2x1"] + 0.4] * 2)
     several_nodes(tmp_path, 4, [alone["4x1"] + 0.2] * 2)
-    assert "extrapolated from 2 and 4 nodes." in " ".join(told["notes"])
+    assert "extrapolated from 2 and 4 nodes." in " ".join(remarks["notes"])
 
-    after, told = study(tmp_path, **PLANNED, from_steps=True)
+    after, remarks = study(tmp_path, **PLANNED, from_steps=True)
     rows = after.set_index("shape")
     assert list(rows["from_steps_on"].fillna("")) == ["", "", "", "2x1 4x1"]
     # of what the study measured itself, what was expected before still stands
@@ -341,14 +341,14 @@ def test_steps_measured_on_two_and_four_nodes_are_the_base_for_sixteen(tmp_path:
     assert beyond["step_seconds_high"] == pytest.approx(alone["16x1"] + 0.4, rel=0.02)
     assert beyond["exposed_seconds"] > 2 * parts["exposed_seconds"]["16x1"]
     words = "16 devices was not measured; it is extrapolated from the study's own steps on 2x1 and 4x1."
-    assert words in " ".join(told["notes"])
+    assert words in " ".join(remarks["notes"])
 
 
 def test_steps_on_another_gpu_are_no_base_for_more_nodes(tmp_path: Path) -> None:
     several_nodes(tmp_path, 2, [0.9, 0.9], devices=["another GPU"] * 2)
-    table, told = study(tmp_path, **PLANNED, from_steps=True)
+    table, remarks = study(tmp_path, **PLANNED, from_steps=True)
     assert table["from_steps_on"].isna().all()
-    assert any("2 of 2 runs on 2 devices are not comparable" in note for note in told["notes"])
+    assert any("2 of 2 runs on 2 devices are not comparable" in note for note in remarks["notes"])
 
 
 def test_what_lies_beyond_the_study_is_told_with_its_band_and_as_not_measured() -> None:
@@ -359,9 +359,9 @@ def test_what_lies_beyond_the_study_is_told_with_its_band_and_as_not_measured() 
         speedup_high=table["speedup"] + 2,
         parallel_efficiency=table["speedup"] / table["devices"],
     )
-    (told,) = beyond_sentences(table, "all runs")
-    assert "64 devices: 38.0x as fast as 1 (36.0 to 40.0), efficiency 0.59" in told
-    assert "not measured" in told
+    (remarks,) = beyond_sentences(table, "all runs")
+    assert "64 devices: 38.0x as fast as 1 (36.0 to 40.0), efficiency 0.59" in remarks
+    assert "not measured" in remarks
 
 
 # --- steps that others have published -------------------------------------------------------------------
