@@ -27,7 +27,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
@@ -91,15 +90,12 @@ class Seen:
         gradients_at_step: the same as each update begins.
         rates: learning rate of each update.
         gradient_storages: stretches of memory that the gradients lie in, at the last update.
-        worker_processes: of the loader, in the last pass.
-        threads: of this rank.
         deterministic: what torch was told, in the last pass.
         parameters_here: elements of parameters on this rank.
         states_here: elements of the optimizer's states on this rank.
         ddp: DistributedDataParallel's own account; empty without it.
         compiled_frames: by dynamo.
         epochs: as the training leaves them.
-        loader_wait_seconds: as recorded.
         step_flops: counted after the training, by number format.
         step_flops_note: the reason where they are unknown.
     """
@@ -110,15 +106,12 @@ class Seen:
     gradients_at_step: list[float | None] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
     gradient_storages: int = 0
-    worker_processes: int = 0
-    threads: int = 0
     deterministic: bool = False
     parameters_here: int = 0
     states_here: int = 0
     ddp: dict[str, Any] = field(default_factory=dict)
     compiled_frames: int = 0
     epochs: list[dict[str, Any]] = field(default_factory=list)
-    loader_wait_seconds: float = 0.0
     step_flops: dict[str, float] = field(default_factory=dict)
     step_flops_note: str = ""
 
@@ -147,7 +140,6 @@ class Watcher:
         """Look at what training has left."""
         trainer, seen = self._task, self.seen
         optimizer = getattr(trainer.optimizer, "optim", trainer.optimizer)
-        seen.threads = torch.get_num_threads()
         seen.parameters_here = sum(
             _local(weight).numel() for weight in trainer.parallel_model.module.parameters()
         )
@@ -157,8 +149,6 @@ class Watcher:
         if isinstance(wrapper, DistributedDataParallel):
             seen.ddp = {name: str(value) for name, value in wrapper._get_ddp_logging_data().items()}
         seen.compiled_frames = counters["frames"]["ok"]
-        columns = trainer.measured.steps.snapshot().columns(fed=True)
-        seen.loader_wait_seconds = sum(columns["wait_seconds"])
 
     def _gradients(self) -> list[torch.Tensor]:
         found = [weight.grad for weight in self._task.parallel_model.module.parameters()]
@@ -182,7 +172,6 @@ class Watcher:
                 if tensor.dim() == 4
             }
         seen.gradients_at_pass.append(self._digest())
-        seen.worker_processes = len(psutil.Process().children())
         seen.deterministic = torch.are_deterministic_algorithms_enabled()
 
     def _after_layer(self, layer: nn.Module, _inputs: object, output: torch.Tensor) -> None:
@@ -250,8 +239,9 @@ class Probe:
         save_file(tensors, self.folder / f"{name}.safetensors")
         # the hooks see the counted pass, too
         seen = asdict(watcher.seen)
-        batch = variant["definition"]["global_batch_size"]
-        seen["step_flops"], seen["step_flops_note"] = count_step_flops(trainer, batch)
+        if variant["train"]:
+            batch = variant["definition"]["global_batch_size"]
+            seen["step_flops"], seen["step_flops_note"] = count_step_flops(trainer, batch)
         (self.folder / f"{name}.json").write_text(json.dumps(seen), encoding="utf-8")
 
     def compare(self, variant: dict[str, Any]) -> None:

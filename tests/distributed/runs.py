@@ -6,7 +6,6 @@ import csv
 import hashlib
 import json
 import os
-import random
 import re
 import shutil
 import signal
@@ -79,6 +78,8 @@ END_SECONDS = 900
 """Longest wait for the end of a run, which may wait for others on this machine."""
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+Figure = Callable[[str, object], None]
+"""pytest's record_property, with which a test adds its figure to docs/reliability.md."""
 FOUR_CPUS = "accelerator: cpu\ndevices_per_node: 4\ncpus_per_node: 8\n"
 
 
@@ -117,6 +118,23 @@ class Started:
         failure = read_failure(self.folder)
         assert failure is not None
         return failure
+
+    def stopped_at(self, outcome: str, because: str) -> int:
+        """Return the step at which it stopped in order, once all that it leaves says the same."""
+        failure, stderr = self.fail(outcome)
+        kept = re.search(
+            r"The checkpoint at step (\d+) is kept: (with|the) .* resumes there\.", failure.reason
+        )
+        assert kept is not None, failure.reason
+        assert failure.reason in stderr
+        assert because in failure.reason
+        step = int(kept[1])
+        manifests = sorted((self.folder / "checkpoints").glob("step-*/manifest.json"))
+        assert json.loads(manifests[-1].read_text(encoding="utf-8"))["step"] == step > 0
+        assert (failure.steps, failure.no_progress) == (step, False)
+        # or the next start's tests would take what this one has left for its own
+        shutil.rmtree(self.attempt)
+        return step
 
     def finish(self) -> Finished:
         """Return what it leaves, once it has ended in order."""
@@ -247,13 +265,6 @@ class Kill:
     how: str
     rank: int = 0
 
-    @classmethod
-    def drawn(cls, seed: str, world_size: int, earliest: int) -> Kill:
-        """A kill at random, the same for the same seed, not before a pass of the process."""
-        chosen = random.Random(seed)
-        how = chosen.choice(["forward", "backward", "ranks", "train.py"])
-        return cls(chosen.randint(earliest, 110), how, chosen.randrange(world_size))
-
 
 @dataclass
 class Runs:
@@ -375,35 +386,6 @@ class Runs:
         code, _ = training.end()
         assert training.left_over() == {}
         return training, code
-
-    def kill_again_and_again(self, name: str, devices: int, kills: int, expected: Finished) -> int:
-        """Kill a run until it has been killed so often, and let it complete; one that completes begins anew.
-
-        Returns:
-            how many starts went on from a checkpoint.
-        """
-        killed, resumed, starts = 0, 0, 0
-        checkpoints = self.folder / name / f"d{devices}.r1" / "checkpoints"
-        while killed < kills:
-            starts += 1
-            assert starts <= 10 * kills, f"{name} ends before it is killed"
-            # one that is cut off before its first checkpoint shows little
-            earliest = 2 if any(checkpoints.glob("step-*")) else 70
-            drawn = Kill.drawn(f"{name} {devices} {starts}", devices, earliest)
-            training, code = self.kill_on_the_way(name, devices, drawn)
-            if code == 0:
-                run = Finished(training.folder)
-                assert run.learned == expected.learned
-                resumed += len(run.resumed_at)
-                shutil.rmtree(training.folder)
-            else:
-                killed += 1
-        run = self.complete(name, devices)
-        assert run.learned == expected.learned
-        found = run.resumption
-        assert found.resumed_at_steps == sorted(found.resumed_at_steps)
-        assert found.starts >= len(found.resumed_at_steps) + 1
-        return resumed + len(run.resumed_at)
 
     def begun(self, folder: Path) -> Path:
         """A copy of what a run has left, to go on with under the same name: its folder."""

@@ -1,15 +1,14 @@
-"""What keeps a training from scaling is planted in real runs of two ranks, and named, it alone.
-
-A rank that is slower than the others is in test_ended_runs.py, up to the report that names it.
-"""
+"""What keeps a training from scaling is planted in real runs of two ranks, and it is the only cause named."""
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import pandas as pd
+import pytest
 from tests.cores import needs_two_cores
-from tests.distributed.runs import SETTINGS, Runs
+from tests.distributed.runs import SETTINGS, Figure, Runs
 from tests.slowdowns import sentences
 
 from scalewise.analysis.bottlenecks.bottlenecks import find_bottlenecks
@@ -34,38 +33,49 @@ def causes_of(runs: Runs, name: str, changed: dict[str, Any]) -> tuple[list[str]
     return causes, sentences(table), table.iloc[0]
 
 
-def test_batches_that_come_late_are_named_as_the_loaders(runs: Runs) -> None:
-    causes, said, _ = causes_of(runs, "starved", STARVED)
-    assert causes == ["loader"]
-    assert "waiting for data takes" in said[0]
-    assert "Load data with more CPUs, or use the resident loader" in said[0]
-
-
-def test_ranks_that_are_late_by_turns_are_not_blamed_on_the_exchange(runs: Runs) -> None:
-    changed = {"model": "planted_alternating", "epochs": 3}
-    # on a machine that is busy with other work the exchange itself takes long
-    found = [causes_of(runs, f"alternating{attempt}", changed) for attempt in range(3)]
-    right = [(said, run) for causes, said, run in found if causes == ["jitter"]]
-    assert len(right) >= 2, [causes for causes, _, _ in found]
-    for said, run in right:
-        assert "waiting for uneven ranks takes" in said[0]
-        assert "communication_hook" not in said[0]
-        # half of the ranks' time, less where other work on the machine lengthens the step
-        assert run["jitter_seconds"] > 0.15 * run["step_seconds"]
+@pytest.mark.parametrize(
+    ("cause", "changed", "says", "runs_named"),
+    [
+        ("loader", STARVED, "waiting for data takes", 1),
+        pytest.param(
+            *("straggler", {"model": "planted_late_on_rank_1", "epochs": 4}),
+            *(f"waiting for rank 1 on {socket.gethostname()} takes", 2),
+            marks=pytest.mark.fault(4),
+        ),
+        ("jitter", {"model": "planted_alternating", "epochs": 3}, "waiting for uneven ranks takes", 2),
+    ],
+)
+def test_the_cause_of_slow_steps_is_named_and_no_other(
+    runs: Runs, cause: str, changed: dict[str, Any], says: str, runs_named: int, record_property: Figure
+) -> None:
+    """A rank that takes 50 ms more a step, ranks that are late by turns, and data that come late."""
+    found: list[list[str]] = []
+    while found.count([cause]) < runs_named:
+        causes, said, run = causes_of(runs, f"{cause}{len(found)}", changed)
+        found.append(causes)
+        # what another program on this machine does to a run is named too, and rightly
+        assert len(found) - found.count([cause]) < 2, found
+        if causes == [cause]:
+            assert says in said[0]
+            assert ("use the resident loader" in said[0]) == (cause == "loader")
+            assert "communication_hook" not in said[0]
+            # half of the ranks' time, less where other work on the machine lengthens the step
+            assert cause != "jitter" or run["jitter_seconds"] > 0.15 * run["step_seconds"]
+    record_property("figure", f"{cause}: named in {found.count([cause])} of {len(found)} runs")
 
 
 def test_a_balanced_training_that_computes_is_blamed_on_nothing(runs: Runs) -> None:
     clean: list[list[str]] = []
     others: list[object] = []
-    for attempt in range(8):
+    for attempt in range(6):
         causes, said, run = causes_of(runs, f"balanced{attempt}", {"model": "planted_balanced"})
         if not causes:
             clean.append(said)
         elif run["other_cpu_fraction"] < OTHERS_CPU:
             # what another program on this machine does to a run is named too, and rightly
             others.append(causes)
-        if len(clean) == 3 or len(others) == 3:
+        if len(clean) == 2 or len(others) == 2:
             break
     assert clean
-    assert len(others) < 3, others
+    assert len(others) < 2, others
     assert not any("waiting" in each or "communication takes" in each for said in clean for each in said)

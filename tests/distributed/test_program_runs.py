@@ -7,7 +7,6 @@ import re
 import shutil
 import signal
 import socket
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import pytest
 from tests.cores import needs_two_cores
 from tests.distributed.runs import Finished, Runs
 
-from scalewise import records
 from scalewise.records import Measurements, ProgramMeasurements
 
 pytestmark = needs_two_cores
@@ -118,48 +116,32 @@ def test_a_program_ends_once_its_throughput_is_known_after_the_same_step_on_all_
     assert min(window.first_step for window in kept) >= own.warmup_steps
 
 
-@dataclass(frozen=True)
-class Terminal:
-    """A script that needs a terminal: how it fails, and its run with the fix that the failure names."""
-
-    failure: records.Start
-    fixed: Finished
-
-
-@pytest.fixture(scope="module")
-def terminal(shared_runs: Runs) -> Terminal:
+def test_a_script_that_needs_a_terminal_fails_with_a_fix_that_works_and_its_metric_is_read(
+    runs: Runs,
+) -> None:
     own: dict[str, Any] = {
         "arguments": [*BATCH, "--width", "--epochs", "4"],
         "devices": [1],
         "metric": {"pattern": r"val_loss=([0-9.]+)", "at_most": 0.4},
     }
-    failure, _ = shared_runs.start("width", 1, own, settings=UNENDED).fail()
-    folder = shared_runs.folder
+    failure, _ = runs.start("width", 1, own, settings=UNENDED).fail()
+    said = "ValueError: not enough values to unpack (expected 2, got 0). It asks the terminal"
+    assert said in failure.reason
+
     content = re.findall(r"`([^`]*)`", failure.reason.partition("lines ")[2])[:2]
-    (folder / "stty").write_text("\n".join(content) + "\n")
-    (folder / "stty").chmod(0o755)
+    (runs.folder / "stty").write_text("\n".join(content) + "\n")
+    (runs.folder / "stty").chmod(0o755)
     fix = re.search(r"`environment: \{PATH: (.*)\}`", failure.reason)
     assert fix is not None
-    own["environment"] = {"PATH": fix[1].replace("/that/folder", str(folder))}
-    return Terminal(failure, shared_runs.complete("width", 1, own, settings=UNENDED))
+    own["environment"] = {"PATH": fix[1].replace("/that/folder", str(runs.folder))}
+    run = runs.complete("width", 1, own, settings=UNENDED)
 
-
-def test_a_script_that_needs_a_terminal_fails_with_a_fix_that_works(terminal: Terminal) -> None:
-    said = "ValueError: not enough values to unpack (expected 2, got 0). It asks the terminal"
-    assert said in terminal.failure.reason
-    assert "=" * 80 in terminal.fixed.log
-
-
-def test_the_time_to_a_metric_is_read_from_what_rank_0_prints(terminal: Terminal) -> None:
-    measured, program = found(terminal.fixed)
+    assert "=" * 80 in run.log
+    measured, program = found(run)
     assert program.ended == "itself"
     # 128 steps an epoch
-    assert [(reading.step, reading.value) for reading in program.metric] == [
-        (128, 1.0),
-        (256, 0.5),
-        (384, 0.333),
-        (512, 0.25),
-    ]
+    read = [(reading.step, reading.value) for reading in program.metric]
+    assert read == [(128, 1.0), (256, 0.5), (384, 0.333), (512, 0.25)]
     assert program.seconds_to_metric == program.metric[2].seconds
     first = measured.startup.first_step_seconds
     assert first is not None
@@ -172,9 +154,8 @@ def test_a_run_that_is_not_as_planned_ends_with_both_numbers(runs: Runs) -> None
     own = {"arguments": arguments, "steps": 100_000}
     failure, _ = runs.start("other", 2, own, settings=SETTINGS).fail()
 
-    fix = "{batch_size_per_device} instead of {global_batch_size}"
-    words = ["128 samples a step", "64 were planned", fix]
-    assert [word for word in words if word not in failure.reason] == []
+    assert "128 samples a step" in failure.reason
+    assert "64 were planned" in failure.reason
     assert failure.permanent
 
 
@@ -188,17 +169,11 @@ def test_a_rank_that_fails_is_named_with_its_reason(runs: Runs) -> None:
     assert "Traceback (most recent call last)" in failure.traceback
 
 
-@pytest.mark.parametrize(
-    ("launcher", "further"),
-    [
-        pytest.param("torchrun", [], id="torchrun"),
-        pytest.param("popen", ["--stubborn"], id="a program that ignores SIGTERM"),
-    ],
-)
 def test_ctrl_c_ends_a_program_that_does_not_resume_and_the_next_start_finds_an_emptied_folder(
-    runs: Runs, launcher: str, further: list[str]
+    runs: Runs,
 ) -> None:
-    own = {"launcher": launcher, "arguments": [*BATCH, "--slow", *further], "steps": 100_000}
+    """A program that ignores SIGTERM."""
+    own = {"arguments": [*BATCH, "--slow", "--stubborn"], "steps": 100_000}
     training = runs.start("stopped", 2, own, settings=SETTINGS)
     training.wait_for("progress.json")
     os.kill(training.process.pid, signal.SIGINT)
@@ -206,11 +181,11 @@ def test_ctrl_c_ends_a_program_that_does_not_resume_and_the_next_start_finds_an_
     assert failure.reason == "ended by SIGINT. The program starts again from the beginning next time."
     assert "SIGINT: the program is ended; it starts again from the beginning next time" in stderr
     assert "checkpoint" not in stderr
-    if launcher == "popen":
-        (training.folder / "program" / "of-the-first-start").write_text("")
-        run = runs.complete("stopped", 2, settings=SETTINGS)
-        assert not (run.folder / "program" / "of-the-first-start").exists()
-        assert run.summary.outcome == "completed"
+
+    (training.folder / "program" / "of-the-first-start").write_text("")
+    run = runs.complete("stopped", 2, settings=SETTINGS)
+    assert not (run.folder / "program" / "of-the-first-start").exists()
+    assert run.summary.outcome == "completed"
 
 
 def test_a_program_that_resumes_is_measured_from_where_it_was(runs: Runs) -> None:

@@ -57,14 +57,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "deterministic": {"deterministic": True} | ONCE,
     "smoothed": {"label_smoothing": 0.2, "learning_rate": 1e-9} | ONCE,
     "unsmoothed": {"learning_rate": 1e-9} | ONCE,
-    "rising": {"learning_rate_scaling": "linear", "learning_rate_warmup_epochs": 0.5} | ONCE,
     "stopped": {"stop_at_accuracy": 0.3, "stop_patience_epochs": 2, "epochs": 30},
     # images
     "cropped": {"crop_padding": 2} | ONCE,
-    "flipped": {"horizontal_flip": True} | ONCE,
-    "resized": {"image_size": 12} | ONCE,
     "workers": {"loader": "workers", "cpus_per_device": 2},
-    "cropped-workers": {"loader": "workers", "crop_padding": 2} | ONCE,
     # numbers and layouts
     "bf16": CNN | {"precision": "bf16"},
     "fp16": {"precision": "fp16"},
@@ -92,7 +88,7 @@ NCCL_ALONE = {"bf16-hook", *(name for name in VARIANTS if name.startswith("fsdp"
 GPU_ALONE = {"bf16-hook", "tf32"}
 """Variants that CPUs cannot train."""
 
-ON_ONE_RANK = ("linear", "cnn", "deep", "accumulated", "adamw", "fsdp", "fsdp-accumulated", "workers")
+ON_ONE_RANK = ("linear", "cnn", "deep", "accumulated", "adamw", "fsdp", "workers")
 
 
 @dataclass(frozen=True)

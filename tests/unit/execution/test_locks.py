@@ -190,29 +190,20 @@ def test_the_second_waits_is_told_of_whom_and_has_its_turn_when_the_first_ends(
 
 
 def test_a_training_that_was_killed_is_replaced_at_once(hold: Hold, lock: Path) -> None:
-    first = hold(lock)
-    assert said(first) == "holds\n"
-    first.send_signal(signal.SIGKILL)
-    first.wait()
-    with take(lock, never_told):
-        pass
+    """In a container without an init process, the dead stay in the table of processes."""
+    for options in (os.WEXITED | os.WNOWAIT, os.WEXITED):
+        first = hold(lock)
+        assert said(first) == "holds\n"
+        first.send_signal(signal.SIGKILL)
+        os.waitid(os.P_PID, first.pid, options)
+        with take(lock, never_told):
+            pass
 
 
 def test_a_training_that_raises_gives_its_lock_back(lock: Path) -> None:
     with pytest.raises(KeyError), take(lock, never_told):
         raise KeyError("in the training")
     with take(lock, never_told):
-        pass
-
-
-def test_a_killed_training_that_nobody_has_buried_is_replaced_too(hold: Hold, folder: Path) -> None:
-    """In a container without an init process, the dead stay in the table of processes."""
-    first = hold(folder)
-    assert said(first) == "holds\n"
-    first.send_signal(signal.SIGKILL)
-    os.waitid(os.P_PID, first.pid, os.WEXITED | os.WNOWAIT)
-    assert Path(f"/proc/{first.pid}").exists()
-    with lock_run(folder, 0, never_told):
         pass
 
 
@@ -264,7 +255,7 @@ def fake_squeue(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> N
         *(
             pytest.param(EARLIER, {"job": "4712"}, answer, 0, None, id=answer)
             for answer in (
-                *("echo COMPLETED", "echo TIMEOUT", "echo DEADLINE", "exit 0"),
+                *("echo COMPLETED", "exit 0"),
                 "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1",
             )
         ),
@@ -301,10 +292,7 @@ def test_a_holder_that_has_ended_or_is_silent_for_long_is_replaced(
         pytest.param(EARLIER, AGAIN, True, None, id="an earlier start that gives signs of life"),
         pytest.param({}, {}, True, None, id="an unknown host that gives signs of life"),
         pytest.param({"host": "here", "pid": os.getpid()}, AGAIN, False, None, id="a process outside Slurm"),
-        *(
-            pytest.param(EARLIER, {"job": "4712"}, False, state, id=state)
-            for state in ("RUNNING", "COMPLETING", "SUSPENDED", "PENDING")
-        ),
+        *(pytest.param(EARLIER, {"job": "4712"}, False, state, id=state) for state in ("RUNNING", "PENDING")),
     ],
 )
 def test_a_holder_that_is_there_keeps_its_run_however_long_others_wait(
@@ -353,14 +341,6 @@ def test_an_earlier_start_of_the_same_job_on_this_node_is_replaced_when_its_proc
     assert clock.slept == slept
 
 
-def test_a_start_that_leaves_in_order_is_not_waited_for_by_the_next(folder: Path, clock: Clock) -> None:
-    with lock_run(folder, 0, never_told, me(**EARLIER)):
-        pass
-    with lock_run(folder, 0, never_told, me(**AGAIN)):
-        pass
-    assert clock.slept == 0
-
-
 def test_a_training_gives_signs_of_life(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_lock, "HEARTBEAT_SECONDS", 0.01)
     with lock_run(folder, 0, never_told):
@@ -388,7 +368,7 @@ def test_a_holder_that_was_replaced_while_it_could_not_say_that_it_lives_knows_i
     assert json.loads(path.read_text(encoding="utf-8"))["token"] == "other"
 
 
-@pytest.mark.parametrize("content", [None, b"", b"\0" * 80], ids=["deleted", "empty", "zeros"])
+@pytest.mark.parametrize("content", [None, b"\0" * 80], ids=["deleted", "zeros"])
 def test_a_holders_file_that_is_deleted_or_damaged_takes_no_run_from_it(
     folder: Path, content: bytes | None
 ) -> None:
@@ -422,15 +402,7 @@ def test_a_wait_that_is_too_short_ends_with_whom_and_what_to_do(folder: Path, cl
     assert note(folder) == path
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        pytest.param(b"", id="empty"),
-        pytest.param(b'{"token": "abc", "ho', id="cut off"),
-        pytest.param(b"\0" * 80, id="zeros, after a crash"),
-        pytest.param(b"\xff\xfe\x80", id="no text"),
-    ],
-)
+@pytest.mark.parametrize("content", [b'{"token": "abc", "ho', b"\xff\xfe\x80"], ids=["cut off", "no text"])
 def test_a_damaged_holder_file_keeps_nobody_out_for_long(content: bytes, folder: Path, clock: Clock) -> None:
     leave(folder, owner()).write_bytes(content)
     with lock_run(folder, 3600, lambda text: None):
@@ -455,9 +427,9 @@ def contend(start: StartPython, folder: Path, processes: int, rounds: int, endin
 
 @pytest.mark.slow
 def test_never_two_hold_a_run_at_once_however_many_want_it(start_python: StartPython, folder: Path) -> None:
-    turns, words = contend(start_python, folder, processes=8, rounds=20, ending="in order")
+    turns, words = contend(start_python, folder, processes=4, rounds=20, ending="in order")
     assert words == ""
-    assert turns == 8 * 20
+    assert turns == 4 * 20
     assert {path.name for path in folder.iterdir()} == {"turns"}
 
 
@@ -465,39 +437,27 @@ def test_never_two_hold_a_run_at_once_however_many_want_it(start_python: StartPy
 def test_of_many_who_find_a_dead_holder_one_at_a_time_takes_its_place(
     start_python: StartPython, folder: Path
 ) -> None:
-    """Every one of them dies with the run in its hands, for 5 times in all."""
-    for _ in range(5):
-        turns, words = contend(start_python, folder, processes=8, rounds=1, ending="dying")
+    """Every one of them dies with the run in its hands, three times in all."""
+    for _ in range(3):
+        turns, words = contend(start_python, folder, processes=5, rounds=1, ending="dying")
         assert words == ""
-        assert turns == 8
+        assert turns == 5
         (folder / "turns").unlink()
 
 
-def test_a_wait_for_the_machine_that_is_too_short_ends_with_what_to_do(tmp_path: Path, hold: Hold) -> None:
-    lock = tmp_path / "training.lock"
-    owner = hold(lock)
-    assert said(owner) == "holds\n"
-    notes: list[str] = []
-    with (
-        pytest.raises(
-            MachineBusyError, match=rf"process {owner.pid} .* for more than 1 s\. Wait for it to end"
-        ),
-        take(lock, notes.append, 0.7),
-    ):
-        raise AssertionError("two trainings at once")
-    assert len(notes) == 1
-
-
-def test_all_users_of_a_machine_take_turns_unless_they_name_another_lock(
+def test_users_of_a_machine_take_turns_unless_they_name_another_lock(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     lock = tmp_path / "training.lock"
     monkeypatch.setenv("SCALEWISE_MACHINE_LOCK", str(lock))
+    notes: list[str] = []
     with machine_lock(0, never_told):
-        with pytest.raises(MachineBusyError), take(lock, lambda text: None):
+        too_short = rf"process {os.getpid()} .* for more than 1 s\. Wait for it to end"
+        with pytest.raises(MachineBusyError, match=too_short), take(lock, notes.append, 0.7):
             raise AssertionError("two trainings at once")
         with take(tmp_path / "another.lock", never_told):
             pass
+    assert len(notes) == 1
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become two other users")

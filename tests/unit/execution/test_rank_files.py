@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -14,22 +13,11 @@ from tests import small_runs
 from tests.waiting import wait_until
 
 from scalewise.execution import progress_reporter as messengers
-from scalewise.execution.messages import Progress, RankSetup, TrainSpec
+from scalewise.execution.messages import Progress, RankSetup
 from scalewise.execution.progress_reporter import ProgressReporter, say
 from scalewise.execution.rank_files import RankFiles
 
 HOST = "node-a"
-
-
-@pytest.fixture
-def spec(tmp_path: Path) -> TrainSpec:
-    return TrainSpec(
-        definition=small_runs.definition(2),
-        dataset=tmp_path / "d.safetensors",
-        folder=tmp_path,
-        started_at="2026-01-01T00:00:00+00:00",
-        other_jobs=3,
-    )
 
 
 @pytest.fixture
@@ -51,14 +39,6 @@ def test_an_attempt_forgets_the_one_before_it(rank_files: RankFiles, rank_setup:
         rank_files.wait_for_endpoint(0)
 
 
-def test_ranks_are_told_exactly_what_was_asked(
-    rank_files: RankFiles, rank_setup: RankSetup, spec: TrainSpec
-) -> None:
-    whole = rank_setup.model_copy(update={"training": spec})
-    rank_files.begin(whole)
-    assert rank_files.rank_setup() == whole
-
-
 def test_progress_is_the_last_report_with_the_step_and_the_time_of_the_first(
     rank_files: RankFiles, rank_setup: RankSetup
 ) -> None:
@@ -74,13 +54,6 @@ def test_progress_is_the_last_report_with_the_step_and_the_time_of_the_first(
     resumed = rank_files.read_progress()
     assert resumed is not None
     assert resumed.first_step == 40
-
-
-def test_a_run_that_ended_well_leaves_no_attempt_behind(rank_files: RankFiles, rank_setup: RankSetup) -> None:
-    rank_files.begin(rank_setup)
-    rank_files.started(0, socket.gethostname())
-    rank_files.end()
-    assert not rank_files.folder.exists()
 
 
 def test_a_rank_of_an_attempt_whose_folder_another_has_leaves_no_word_in_it(
@@ -250,7 +223,3 @@ def test_progress_is_told_in_what_ends_the_training(
     progress: Progress, text: str, fraction: float | None
 ) -> None:
     assert (str(progress), progress.fraction) == (text, fraction)
-
-
-def test_a_progress_that_an_older_version_told_is_read() -> None:
-    assert str(Progress.model_validate_json('{"epoch": 1, "epochs": 2, "step": 7}')) == "epoch 1/2"

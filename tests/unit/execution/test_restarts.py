@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from tests.planned_job import plan_one_run, train_arguments
 from tests.planted_records import leave_failure, provenance, run_record
 from tests.small_runs import definition, rank_setup
 
 import cli
+from scalewise.builtin.data.datasets import write
 from scalewise.execution import run, train_job
+from scalewise.execution.finished_results import finished_result, publish, publish_again
 from scalewise.execution.history import (
     HistoryWriter,
     in_training,
@@ -30,14 +35,13 @@ from scalewise.execution.run import RunFailedError, refuse_start, resume_or_begi
 from scalewise.execution.run_lock import LOCK, LockLostError, LockOwner
 from scalewise.execution.run_log import SHOWN_BYTES
 from scalewise.execution.supervisor import ExitStatus, RankGroup
-from scalewise.execution.train_job import TrainOptions, prepare_program_folder, run_train_job
 from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.site import Container
 from scalewise.plan.jobs.launch import Launch, SiteLaunch
-from scalewise.plan.plan_file import Limits
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import (
     HISTORY,
+    MODEL,
     RECORD,
     RECORD_LOG,
     RUN_RECORDS,
@@ -106,16 +110,9 @@ def restarted(tmp_path: Path) -> RestartedRun:
     return RestartedRun(tmp_path)
 
 
-def test_a_training_that_nothing_disturbs_has_one_start_and_loses_nothing(restarted: RestartedRun) -> None:
-    assert restarted.starts_if_from(0) == (1, 0)
-    history = read_history(restarted.folder)
-    assert history is not None
-    (only,) = history.starts
-    assert (only.outcome, only.from_step, only.ended_at) == (None, 0, None)
-
-
 def test_steps_that_no_checkpoint_had_are_counted_as_lost(restarted: RestartedRun) -> None:
-    restarted.start(0, seen=130)
+    assert restarted.starts_if_from(0) == (1, 0)
+    restarted.rank_files.progress(Progress(epoch=0, epochs=2, step=130))
     assert restarted.starts_if_from(100) == (2, 30)
     restarted.rank_files.progress(Progress(epoch=0, epochs=2, step=250))
     assert restarted.starts_if_from(250) == (3, 30)
@@ -198,7 +195,7 @@ def test_a_training_that_begins_again_has_no_earlier_starts(restarted: Restarted
     assert (len(in_training(history)), len(history.starts)) == (1, 3)
 
 
-@pytest.mark.parametrize("damage", ["", "{", '{"starts": 3}', "\x00\xff"])
+@pytest.mark.parametrize("damage", ["{", '{"starts": 3}', "\x00\xff"])
 def test_a_damaged_history_is_as_none(restarted: RestartedRun, damage: str) -> None:
     restarted.end(0)
     (restarted.folder / HISTORY).write_text(damage, encoding="latin-1")
@@ -282,22 +279,18 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     return Command(tmp_path, monkeypatch)
 
 
-def requeued(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
-    made: list[tuple[object, ...]] = []
-    monkeypatch.setattr(train_job, "requeue_job", lambda log, label, saved: made.append((log, label, saved)))
-    return made
-
-
-@pytest.mark.parametrize("saved", [True, False])
 def test_a_run_whose_jobs_time_is_over_goes_back_into_the_queue_unless_it_is_given_up(
-    saved: bool, command: Command, monkeypatch: pytest.MonkeyPatch
+    command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = requeued(monkeypatch)
-    ended = ExitStatus(0, "interrupted", GracefulStop(step=50, saved=saved, stop_source="SIGUSR1"))
-    command.fails(RunFailedError("of it", "of it", ended), monkeypatch)
-    assert made == [(command.log, "study/d2.r1", saved)]
-    command.fails(RunFailedError("given up", "given up", ended, given_up=True), monkeypatch)
-    assert len(made) == 1
+    requeued: list[tuple[object, ...]] = []
+    monkeypatch.setattr(
+        train_job, "requeue_job", lambda log, label, saved: requeued.append((log, label, saved))
+    )
+    for saved in (True, False):
+        ended = ExitStatus(0, "interrupted", GracefulStop(step=50, saved=saved, stop_source="SIGUSR1"))
+        command.fails(RunFailedError("of it", "of it", ended), monkeypatch)
+        command.fails(RunFailedError("given up", "given up", ended, given_up=True), monkeypatch)
+    assert requeued == [(command.log, "study/d2.r1", saved) for saved in (True, False)]
 
 
 @pytest.mark.parametrize(
@@ -419,38 +412,20 @@ def test_a_run_whose_job_was_killed_after_its_record_was_written_is_not_started_
     assert (start.outcome, start.no_progress, start.ended_at) == ("completed", False, ended_at)
 
 
-@pytest.mark.parametrize("linked", ["results", "results/study/runs/d2.r1"])
 def test_a_container_sees_a_run_whose_results_lie_behind_a_link(
-    linked: str, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launch = SiteLaunch(slurm=True, container=Container(image="a.sif", runtime="apptainer"))
-    scratch = tmp_path / "scratch"
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "results").symlink_to(tmp_path / "scratch")
     folder = tmp_path / "results" / "study" / "runs" / "d2.r1"
-    link = tmp_path / linked
-    link.parent.mkdir(parents=True, exist_ok=True)
-    scratch.mkdir()
-    link.symlink_to(scratch)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True)
     code, (rank_group,) = ordered(Command(folder, monkeypatch, launch), monkeypatch, waits=False)
     assert code == 0
     assert f"--bind={folder.resolve()}" in rank_group.launch.argv
 
 
 OF_PROGRAM = definition(2).model_copy(update={"settings": ProgramSettings(program="train.py")})
-
-
-@pytest.mark.parametrize("resumes", [False, True])
-def test_a_run_begins_in_an_emptied_folder_unless_its_program_goes_on_by_itself(
-    tmp_path: Path, resumes: bool
-) -> None:
-    folder = tmp_path / "program"
-    prepare_program_folder(folder, keep=resumes)
-    (folder / "last.pt").write_text("of a run that was cut off")
-
-    prepare_program_folder(folder, keep=resumes)
-
-    assert folder.is_dir()
-    assert (folder / "last.pt").exists() == resumes
 
 
 @pytest.mark.parametrize("permanent", [False, True])
@@ -465,29 +440,123 @@ def test_what_would_end_alike_is_not_tried_again(tmp_path: Path, permanent: bool
 
 
 def test_what_a_failed_run_printed_is_bounded_before_snakemake_shows_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = tmp_path / "train.log"
+    command.log.write_bytes(b"a bar of progress\r" * 100_000)
+    command.fails(RunFailedError("own/d2.r1 failed: no more samples"), monkeypatch)
+    assert command.log.stat().st_size < 2 * SHOWN_BYTES
+    assert (command.folder / RECORD_LOG).stat().st_size == 1_800_000
 
-    def fail(*_given: object) -> int:
-        log.write_bytes(b"a bar of progress\r" * 100_000)
-        raise RunFailedError("own/d2.r1 failed: no more samples")
 
-    monkeypatch.setattr(train_job, "train_or_reuse", fail)
-    options = TrainOptions(
-        definition=OF_PROGRAM,
-        dataset=None,
-        weights=None,
-        log=log,
-        limits=Limits(limit_seconds=60.0, timeout_seconds=60),
-        attempt=1,
-        summary=tmp_path / "summary.json",
-    )
-    before = signal.getsignal(signal.SIGUSR1)
-    try:
-        assert run_train_job(options, SiteLaunch()) == 1
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+# --- a result that Snakemake has deleted is linked again if it is whole and of just this run -------------
 
-    assert log.stat().st_size < 2 * SHOWN_BYTES
-    assert (tmp_path / RECORD_LOG).stat().st_size == 1_800_000
+FINISHED = definition(save_model=True)
+INPUTS = {"dataset": "abc"}
+LOG = "train.log"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A run that has completed, with all that it leaves."""
+    run = tmp_path / "results" / "study" / "runs" / "d1.r1"
+    run.mkdir(parents=True)
+    for name in (*RUN_RECORDS, MODEL, LOG):
+        (run / name).write_text(f"{name} as it was", encoding="utf-8")
+    write_record(run)
+    return run
+
+
+def write_record(run: Path, **changes: Any) -> None:
+    usual = {"provenance": provenance(FINISHED, inputs=INPUTS, commit="c0ffee")}
+    write_json(run / RECORD, run_record(FINISHED, **usual | changes))
+
+
+def delete(folder: Path) -> None:
+    """What snakemake does before it starts a job."""
+    (folder / SUMMARY).unlink()
+    (folder / LOG).unlink()
+
+
+def found(folder: Path, **sought: Any) -> bool:
+    usual: dict[str, Any] = {"definition": FINISHED, "inputs": INPUTS, "commit": "c0ffee"}
+    return finished_result(folder, **usual | sought) is not None
+
+
+def refuse_links(*_names: object) -> None:
+    raise PermissionError(1, "Operation not permitted")
+
+
+@pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
+def test_what_snakemake_deletes_comes_back_as_new_as_its_job(
+    folder: Path, links: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not links:
+        monkeypatch.setattr(os, "link", refuse_links)
+    for name in (RECORD, LOG):
+        os.utime(folder / name, (1000, 1000))
+    publish(folder, folder / LOG)
+    assert ((folder / SUMMARY).stat().st_nlink == 2) == links
+    delete(folder)
+    assert found(folder)
+    publish_again(folder, folder / LOG)
+    assert (folder / SUMMARY).read_bytes() == (folder / RECORD).read_bytes()
+    assert (folder / LOG).read_text(encoding="utf-8") == f"{LOG} as it was"
+    assert (folder / SUMMARY).stat().st_mtime > 1000
+    assert not list(folder.glob(".*"))
+
+
+@pytest.mark.parametrize("missing", [*RUN_RECORDS, MODEL])
+def test_a_result_that_is_not_whole_is_trained_again(folder: Path, missing: str) -> None:
+    (folder / missing).unlink()
+    assert not found(folder)
+
+
+@pytest.mark.parametrize(
+    "sought",
+    [{"definition": definition(save_model=True, epochs=9)}, {"inputs": {"dataset": "b"}}, {"commit": "b"}],
+    ids=["other settings", "other data", "another workflow"],
+)
+def test_a_result_of_something_else_is_trained_again(folder: Path, sought: dict[str, Any]) -> None:
+    assert not found(folder, **sought)
+
+
+def test_a_damaged_result_or_one_of_unknown_inputs_is_trained_again(folder: Path) -> None:
+    write_record(folder, provenance=None)
+    assert not found(folder)
+    (folder / RECORD).write_text("{", encoding="utf-8")
+    assert not found(folder)
+
+
+def prepared(path: Path, pixel: int = 0) -> Path:
+    images = torch.zeros(20, 1, 8, 8, dtype=torch.uint8)
+    images[7, 0, 3, 3] = pixel
+    write({"train_images": images, "train_labels": torch.arange(20) % 10}, path)
+    return path
+
+
+def test_data_that_was_prepared_again_is_the_same_and_another_pixel_is_not(tmp_path: Path) -> None:
+    first = input_hashes(prepared(tmp_path / "a"), None)
+    copy = prepared(tmp_path / "b")
+    os.utime(copy, (1, 1))
+    assert input_hashes(copy, None) == first
+    assert input_hashes(prepared(tmp_path / "c", pixel=1), None) != first
+    assert first.keys() == {"dataset"}
+
+
+def test_weights_count_by_every_byte(tmp_path: Path) -> None:
+    data, weights = prepared(tmp_path / "a"), tmp_path / "w.safetensors"
+    write({"layer": torch.zeros(4)}, weights)
+    first = input_hashes(data, weights)
+    assert first.keys() == {"dataset", "weights"}
+
+    write({"layer": torch.ones(4)}, weights)
+    second = input_hashes(data, weights)
+    assert {name for name in first if first[name] != second[name]} == {"weights"}
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff" * 8, b"\x05\x00\x00\x00\x00\x00\x00\x00ab"])
+def test_a_file_that_is_cut_has_a_fingerprint_and_is_refused_by_the_ranks(
+    tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / "cut").write_bytes(content)
+    assert input_hashes(tmp_path / "cut", None) != input_hashes(prepared(tmp_path / "a"), None)

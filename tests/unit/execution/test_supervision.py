@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import sys
 from dataclasses import replace
@@ -25,6 +26,7 @@ from scalewise.execution.supervisor import RankGroup
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.site import Container
 from scalewise.plan.jobs.launch import Launch, SiteLaunch, build_launch, rank_environment
+from scalewise.ranks.rank_process import run_and_report_errors
 from scalewise.records import (
     EPOCHS,
     HISTORY,
@@ -281,30 +283,20 @@ def test_a_log_names_what_is_started_without_what_the_site_says_of_itself(tmp_pa
     assert "scalewise: this line of prelude failed: KEY ... (line 3 of 3)" in log
 
 
-COMPLAINING = """
-import os, sys
-from pathlib import Path
-from scalewise.ranks.rank_process import run_and_report_errors
-from scalewise.execution.rank_files import RankFiles
-os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-def complain(*words):
-    raise OSError(28, "No space left on device", "attempt/.rank0.json.failed")
-if "full" in sys.argv:
-    RankFiles.failed = complain
-def work():
-    raise ValueError("of the training")
-run_and_report_errors(RankFiles(Path(sys.argv[1])), work)
-"""
-
-
-@pytest.mark.slow
-def test_what_a_rank_raised_is_in_the_log_although_there_is_no_room_to_leave_it_elsewhere(
-    tmp_path: Path,
+def test_what_a_rank_raised_is_raised_on_although_there_is_no_room_to_leave_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full = rank_group(tmp_path, COMPLAINING)
-    full = replace(full, launch=replace(full.launch, argv=(*full.launch.argv, "full")))
-    with pytest.raises(RunFailedError):
-        supervise(full)
-    log = (tmp_path / "train.log").read_text(encoding="utf-8")
-    assert "ValueError: of the training" in log
-    assert "OSError: [Errno 28]" not in log
+    def complain(*_words: object) -> None:
+        raise OSError(28, "No space left on device", "attempt/.rank0.json.failed")
+
+    def work() -> None:
+        raise ValueError("of the training")
+
+    rank_files = RankFiles(tmp_path / "attempt")
+    rank_files.begin(rank_setup())
+    for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(RankFiles, "failed", complain)
+    monkeypatch.setattr(signal, "signal", lambda *_arguments: None)
+    with pytest.raises(ValueError, match="of the training"):
+        run_and_report_errors(rank_files, work)

@@ -93,35 +93,30 @@ def test_ranks_that_train_are_left_alone(watched: Watched) -> None:
     assert not watched.watchdog.stop_requested
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("kept", "says"),
+    [
+        (Kept.CHECKPOINT, "SIGINT: writing a checkpoint, within 60 s"),
+        (Kept.BY_PROGRAM, "SIGINT: the program has 60 s to save; a second signal ends it at once"),
+    ],
+)
 def test_a_signal_asks_ranks_that_train_to_stop_and_leaves_them_the_time(
-    watched: Watched, number: signal.Signals
+    tmp_path: Path, kept: Kept, says: str
 ) -> None:
+    watched = Watched(tmp_path, kept=kept)
     watched.train()
-    watched.received.append(number)
+    watched.received.append(signal.SIGINT)
     assert not watched.is_over(10)
-    assert watched.rank_files.stop_request() == number.name
-    assert watched.told[0].startswith(f"{number.name}: writing a checkpoint, within 60 s")
-    assert not watched.is_over(10 + STOP_SECONDS - 1)
-    assert watched.is_over(10 + STOP_SECONDS)
+    assert watched.rank_files.stop_request() == "SIGINT"
+    assert watched.told[0].startswith(says)
+    assert watched.over_at(200) == 10 + STOP_SECONDS
     assert watched.watchdog.outcome(None) == "interrupted"
     assert watched.watchdog.stop_requested
 
 
-def test_a_program_that_resumes_has_the_same_time_and_no_checkpoint_is_promised(tmp_path: Path) -> None:
-    program = Watched(tmp_path, kept=Kept.BY_PROGRAM)
-    program.train()
-    program.received.append(signal.SIGINT)
-    assert not program.is_over(10)
-    assert program.rank_files.stop_request() == "SIGINT"
-    may_save = "SIGINT: the program has 60 s to save; a second signal ends it at once"
-    assert program.told == [may_save]
-    assert program.over_at(200) == 10 + STOP_SECONDS
-
-
 @pytest.mark.parametrize(
     ("cause", "outcome"),
-    [("SIGINT", "interrupted"), ("SIGTERM", "interrupted"), ("the time limit", "timed-out")],
+    [("SIGTERM", "interrupted"), ("the time limit", "timed-out")],
 )
 def test_a_program_that_starts_again_from_the_beginning_is_ended_at_once(
     tmp_path: Path, cause: str, outcome: str
@@ -186,25 +181,20 @@ def test_the_walltimes_signal_is_handed_on_once_there_is_progress_and_is_no_end_
 
 
 @pytest.mark.fault(2)
-def test_from_the_first_complaint_on_the_launcher_has_three_seconds(watched: Watched) -> None:
+@pytest.mark.parametrize("number", [None, signal.SIGTERM])
+def test_from_the_first_complaint_on_the_launcher_has_three_seconds(
+    watched: Watched, number: signal.Signals | None
+) -> None:
+    # also while the ranks were to write a checkpoint
     watched.train()
+    watched.received += [number] if number else []
     assert not watched.is_over(10)
     watched.rank_files.failed(0, "node-a", RuntimeError("timed out"), out_of_memory=False)
     assert not watched.is_over(11)
     assert not watched.is_over(13.9)
     assert watched.is_over(14)
     assert watched.watchdog.rank_failed
-    assert watched.watchdog.outcome(None) == "failed"
-
-
-def test_a_complaint_ends_the_wait_for_a_checkpoint(watched: Watched) -> None:
-    watched.train()
-    watched.received.append(signal.SIGTERM)
-    assert not watched.is_over(10)
-    watched.rank_files.failed(0, "node-a", RuntimeError("timed out"), out_of_memory=False)
-    assert not watched.is_over(11)
-    assert watched.is_over(14)
-    assert watched.watchdog.outcome(None) == "interrupted"
+    assert watched.watchdog.outcome(None) == ("interrupted" if number else "failed")
 
 
 @pytest.mark.fault(9)
@@ -256,20 +246,17 @@ def test_a_file_system_that_stalls_is_no_silence_of_a_rank_that_it_stalls_too(
     assert watched.over_at(500) == 324 + LEAST_SILENCE_SECONDS + 1
 
 
-def test_a_job_that_was_suspended_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("beats", [True, False])
+def test_a_job_that_was_suspended_goes_on_until_its_rank_is_silent(tmp_path: Path, beats: bool) -> None:
     watched = Watched(tmp_path, seconds=10_000)
     train_until(watched, 20)
     assert not watched.is_over(3600)
     assert watched.over_at(3601) is None
-    watched.beat()
+    if beats:
+        watched.beat()
     assert watched.over_at(3630) is None
-
-
-def test_a_rank_that_stays_silent_after_its_job_was_suspended_is_ended(tmp_path: Path) -> None:
-    watched = Watched(tmp_path, seconds=10_000)
-    train_until(watched, 20)
-    assert not watched.is_over(3600)
-    assert watched.over_at(4000) == 3600 + LEAST_SILENCE_SECONDS + 1
+    seen_alive = 3602 if beats else 3600
+    assert watched.over_at(4000) == seen_alive + LEAST_SILENCE_SECONDS + 1
 
 
 @pytest.mark.fault(9)

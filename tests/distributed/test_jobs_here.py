@@ -1,24 +1,31 @@
-"""The preflight's job on one machine with partitions: it takes turns, and names GPUs that are missing."""
+"""Jobs on one machine: the preflight's take turns and name missing GPUs; an answer's script trains."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from tests.cores import needs_two_cores
+from tests.planted_records import leave_result, run_record
+from tests.prepared_digits import place_digits_of_study
 from tests.waiting import wait_until
 
 from scalewise.execution.machine_lock import machine_lock
+from scalewise.plan.jobs.job_script import TimeLimit, job_script
+from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.jobs.make_plan import make_plan, write_plan
 from scalewise.plan.jobs.preflight import Findings
 from scalewise.plan.plan_file import PLAN
 from scalewise.plan.study import load_study
+from scalewise.records import EPOCHS, RECORD, RunRecord, read_record
 
 pytestmark = needs_two_cores
 
@@ -96,3 +103,66 @@ def test_visible_devices_that_the_machine_does_not_have_are_named_with_the_fix(t
     (found,) = (each for each in findings(tmp_path, "two").findings if each.state == "bad")
     assert "CUDA_VISIBLE_DEVICES=97" in str(found)
     assert "fix the driver or visible_devices" in str(found)
+
+
+# --- the job script of an answer ------------------------------------------------------------------------
+
+ONE_MACHINE = {"accelerator": "cpu", "devices_per_node": 2, "cpus_per_node": 2}
+
+
+def train(folder: Path, experiment: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+    """Run the script of an experiment on two devices."""
+    site = folder / "site.json"
+    site.write_text(json.dumps(ONE_MACHINE))
+    study = load_study({"experiments": {"e": experiment | {"devices": [2], "repeats": 1}}}, site_file=site)
+    plan, run = make_plan(study), study.runs["e", "d2.r1"]
+    of_study = Path("results/e/runs/d2.r1")
+    leave_result(folder / of_study, run_record(run))
+    script = folder / "job.sh"
+    launch = SiteLaunch.model_validate(plan["sites"][""]["launch"])
+    script.write_text(
+        job_script(
+            run, plan["runs"]["e"]["d2.r1"], launch, TimeLimit(1, ""), of_study, Path(script.name), "e"
+        )
+    )
+    return subprocess.run(["bash", script], capture_output=True, text=True, timeout=600, check=False)
+
+
+@pytest.mark.starts_ranks
+def test_the_job_script_of_an_answer_trains_without_the_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    place_digits_of_study(tmp_path)
+    settings = {"dataset": "digits", "model": "linear", "global_batch_size": 240, "learning_rate": 0.05}
+    ended = train(tmp_path, settings | {"epochs": 2, "warmup_steps": 2})
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    trained = tmp_path / "trained" / "e"
+    assert len((trained / EPOCHS).read_text().splitlines()) == 1 + 2
+    record = read_record(trained / RECORD, RunRecord)
+    assert record.outcome == "completed"
+    assert record.measurements is not None
+    # 2 x 64 x 10 operations a sample, forward and for the weights
+    assert record.measurements.step_flops == {"fp32": 240 * 2 * (2 * 64 * 10)}
+
+    again = subprocess.run(["bash", "job.sh"], capture_output=True, text=True, check=False)
+    assert again.returncode == 1
+    assert "Name another folder." in again.stderr
+
+
+@pytest.mark.starts_ranks
+def test_the_job_script_of_a_program_runs_it_without_the_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    program = Path(__file__).parent / "own_program.py"
+    arguments = ["--batch-size", "{batch_size_per_device}", "--epochs", "2", "--out", "{folder}"]
+    ended = train(
+        tmp_path,
+        {"program": str(program), "arguments": arguments, "scaling": "weak", "batch_size_per_device": 64},
+    )
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "epoch=1 val_loss=0.500" in ended.stdout
+    assert (tmp_path / "trained" / "e" / "last.pt").exists()
