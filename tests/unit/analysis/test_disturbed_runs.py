@@ -262,10 +262,11 @@ def test_the_drift_is_the_last_thirds_rate_over_the_firsts_by_samples_over_secon
         ([SPEEDING_UP[::-1]], ["1 of 1 runs on 2 devices got slower", "heat"]),
         ([STEADY, STEADY], []),
         ([SPEEDING_UP, STEADY], []),
+        ([SPEEDING_UP[::-1], STEADY], []),
         ([WITHIN_5_PERCENT], []),
         ([], []),
     ],
-    ids=["faster", "slower", "steady", "a single exception", "hardly", "no run"],
+    ids=["faster", "slower", "steady", "a faster exception", "a slower exception", "hardly", "no run"],
 )
 def test_runs_that_got_faster_or_slower_are_flagged_with_the_fix(
     runs: list[list[float]], facts: list[str]
@@ -297,6 +298,7 @@ UNSTEADY = rows([1000], ended_by="steps", steady=False, run="d8.r4")
     [
         (CUT, 1, ["3 of 4 runs", "110 to 240 measured", "0.4 to 0.99 %", "all their 500 steps", "2.3 %"]),
         (rows([990, 1000, 1011]), 2, ["3 runs on 8 devices", "to 0.4 %", "differ by 2.1 %"]),
+        (rows([980, 1020]), 2, ["2 runs on 8 devices"]),
         (rows([998, 1000, 1002]), 1, []),
         (rows([1000]), 1, []),
         (rows([990, 1000, 1011], own_half_width_fraction=0.02), 1, []),
@@ -305,7 +307,7 @@ UNSTEADY = rows([1000], ended_by="steps", steady=False, run="d8.r4")
         (rows([1000, 1001], ended_by=None), 0, []),
         (rows([1000, 1001]).drop(columns=["ended_by", "steady"]), 0, []),
     ],
-    ids=["steps and intervals of runs that were cut", "scatter beyond the runs' intervals",
+    ids=["steps and intervals of runs that were cut", "scatter beyond the runs' intervals", "of two runs",
          "scatter that they explain", "a single run", "scatter that wide ones explain", "two points",
          "never steady", "a fixed number of steps", "an older table"],
 )  # fmt: skip
