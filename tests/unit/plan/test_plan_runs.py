@@ -73,7 +73,7 @@ STUDIES: dict[str, tuple[str, str]] = {
     "the word default": (edited(VIEWS, DEFAULTS, FEW), CPUS),
     "forced shapes": (edited("64\n    devices: [1, 2]", '64\n    devices: [1, "2x2", "1x3", 8]'), CPUS),
     "seeds of repeats": (FEW.replace("repeats: 1", "repeats: 3\n  seed: 40"), CPUS),
-    "passes": (SHAPES.replace("repeats: 2", "repeats: 1\n  accumulation_steps: 2"), CPUS),
+    "accumulation steps": (SHAPES.replace("repeats: 2", "repeats: 1\n  accumulation_steps: 2"), CPUS),
     "first weights": (edited("digits_cnn", "resnet18", edited(": digits\n", PRETRAINED, FEW)), CPUS),
     **{
         f"excluded: {entries}": (edited(TITLE, f"    exclude: [{entries}]\n", edited(VIEWS, CAPS, FEW)), CPUS)
