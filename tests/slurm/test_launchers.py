@@ -2,113 +2,50 @@
 
 from __future__ import annotations
 
-import json
 import re
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
+from itertools import product
 
-import pandas as pd
 import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
 from tests.listening_ports import listening
-from tests.prepared_digits import place_digits
-from tests.slurm.lab import Lab
-from tests.slurm.study import (
-    ENDLESS,
-    LIMIT_SECONDS,
-    ONE_RANK_A_NODE,
-    ROOT,
-    SITE,
-    TRAINING,
-    TRAININGS,
-    ClusterStudy,
-)
-from tests.small_runs import rank_launch
+from tests.slurm.study import ENDLESS, ONE_RANK_A_NODE, TRAININGS, ClusterStudy
 
-from scalewise.execution.rank_files import ENDPOINT, RankFiles
-from scalewise.execution.rank_processes import rank_setup_for
-from scalewise.plan.jobs.launch import SiteLaunch
-from scalewise.plan.study import load_study
+from scalewise.execution.rank_files import ENDPOINT
+from scalewise.records import MODEL
 
 pytestmark = pytest.mark.starts_ranks
 
+LAUNCHERS = {"srun": 4, "torchrun": 2, "spawn": 2}
+"""Tasks of each for two ranks on each of two nodes."""
 
-def test_every_launcher_and_rendezvous_trains_the_same_over_nodes(study: ClusterStudy) -> None:
-    sweep = {"launcher": ["srun", "torchrun", "spawn"], "rendezvous": ["tcp", "file"]}
-    study.configure({"e": {"devices": ["2x2"], "sweep": sweep}})
+
+def test_every_launcher_and_rendezvous_trains_over_nodes_what_one_rank_does(study: ClusterStudy) -> None:
+    sweep = {"launcher": list(LAUNCHERS), "rendezvous": ["tcp", "file"]}
+    saved = {"save_model": True}
+    study.configure({"e": saved | {"devices": ["2x2"], "sweep": sweep}, "alone": saved | {"devices": [1]}})
     code, output = study.snakemake("--resources", "device_budget=8", *TRAININGS)
     assert code == 0, output
-    losses = {}
-    for launcher in sweep["launcher"]:
-        for rendezvous in sweep["rendezvous"]:
-            name = f"d2x2.launcher-{launcher}.rendezvous-{rendezvous}.r1"
-            ranks = study.ranks("e", name)
-            assert list(ranks["rank"]) == [0, 1, 2, 3]
-            assert sorted(ranks.groupby("host")["local_rank"].apply(list)) == [[0, 1], [0, 1]]
-            provenance = study.summary("e", name).provenance
-            assert provenance is not None
-            assert provenance.launcher == launcher
-            losses[name] = pd.read_csv(study.run("e", name) / "epochs.csv")["train_loss"].to_numpy()
-    first = losses.pop("d2x2.launcher-srun.rendezvous-tcp.r1")
-    for name, loss in losses.items():
-        assert loss == pytest.approx(first, rel=1e-4), name
-    steps = {job.comment: job.steps for job in study.jobs().values()}
+    expected = load_file(study.run("alone", "d1.r1") / MODEL)
+    for launcher, rendezvous in product(*sweep.values()):
+        name = f"d2x2.launcher-{launcher}.rendezvous-{rendezvous}.r1"
+        ranks = study.ranks("e", name)
+        assert list(ranks["rank"]) == [0, 1, 2, 3]
+        assert sorted(ranks.groupby("host")["local_rank"].apply(list)) == [[0, 1], [0, 1]]
+        provenance = study.summary("e", name).provenance
+        assert provenance is not None
+        assert provenance.launcher == launcher
+        learned = load_file(study.run("e", name) / MODEL)
+        torch.testing.assert_close(learned, expected, rtol=1e-4, atol=1e-4)
     tasks = {
         re.sub(r".*launcher-(\w+).*", r"\1", comment): step.tasks
-        for comment, found in steps.items()
-        for step in found
+        for comment, job in study.jobs("rule_train_wildcards_e").items()
+        for step in job.steps
         if step.name == "0"
     }
-    assert tasks == {"srun": 4, "torchrun": 2, "spawn": 2}
-
-
-@pytest.fixture
-def slow_network(lab: Lab) -> Iterator[None]:
-    """Nodes joined at 1 Gbit/s."""
-    lab.limit_network("1gbit")
-    yield
-    lab.unlimit_network()
-
-
-@pytest.mark.usefixtures("slow_network")
-def test_two_nodes_learn_the_weights_of_one(lab: Lab, tmp_path: Path) -> None:
-    place_digits(tmp_path / "dataset.safetensors")
-    site = tmp_path / "site.json"
-    site.write_text(json.dumps(SITE))
-    experiment = TRAINING | {"devices": [1, 2], "epochs": 3}
-    runs = load_study({"experiments": {"e": experiment}}, site_file=site).runs
-    variants = tmp_path / "variants.json"
-    learned: dict[str, dict[str, torch.Tensor]] = {}
-    for shape, nodes in (("1x1", 1), ("2x1", 2)):
-        definition = json.loads(runs["e", f"d{nodes}.r1"].as_json())
-        variants.write_text(json.dumps([{"name": "linear", "definition": definition, "train": True}]))
-        folder = tmp_path / shape
-        RankFiles(folder).begin(
-            rank_setup_for(rank_launch(shape=shape, launcher="srun"), SiteLaunch(slurm=True), 600)
-        )
-        probe = ROOT / "tests" / "distributed" / "probe.py"
-        program: list[str | Path] = [
-            sys.executable,
-            probe,
-            variants,
-            tmp_path / "dataset.safetensors",
-            folder,
-        ]
-        path = f"{ROOT / 'workflow' / 'scripts'}:{ROOT}"
-        lab.run(
-            *("srun", f"--nodes={nodes}", "--ntasks-per-node=1", "--kill-on-bad-exit=1"),
-            *program,
-            env={"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-            timeout=LIMIT_SECONDS,
-        )
-        tensors = load_file(folder / "linear.rank0.safetensors")
-        learned[shape] = {name: tensor for name, tensor in tensors.items() if name.startswith("end/")}
-    assert learned["1x1"]
-    for name, alone in learned["1x1"].items():
-        torch.testing.assert_close(learned["2x1"][name], alone, rtol=1e-4, atol=1e-4)
+    assert tasks == LAUNCHERS
 
 
 @pytest.mark.refuses("security: port on a login node")
