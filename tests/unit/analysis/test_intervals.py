@@ -190,9 +190,9 @@ def test_a_tie_is_not_settled_by_a_hundred_runs() -> None:
 
 def test_so_many_runs_are_planned_as_make_the_interval_narrow_if_they_scatter_as_before() -> None:
     scatter = 0.1
-    planned = runs_to_narrow(Ratio(0.7, scatter * math.sqrt(2 / 3), 4.0, 3), 1.25)
+    planned = runs_to_narrow(Ratio(0.7, scatter * math.sqrt(2 / 3), 4.0, 3), math.exp(0.23))
     widths = {n: 2 * stats.t.ppf(0.975, 2 * (n - 1)) * scatter * math.sqrt(2 / n) for n in range(4, 101)}
-    assert planned == min(n for n, width in widths.items() if width <= math.log(1.25))
+    assert planned == min(n for n, width in widths.items() if width <= 0.23)
 
 
 # --- coverage in simulated studies: python -m tests.truth has other noise, sizes and scatters -----------
