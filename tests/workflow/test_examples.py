@@ -1,13 +1,17 @@
-"""The shipped examples: each plans as it is, and each runs to its report when it is made small."""
+"""The shipped examples: each plans as it is, and runs to its report when it is made small."""
 
 from __future__ import annotations
 
 import html
 import math
+import os
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +26,7 @@ from tests.shrunk_examples import (
     fill_mirror,
     mirror_facts,
     shrunk,
+    shrunk_own,
 )
 from tests.slurm.machines import missing
 from tests.workflow.conftest import ROOT, LoginNode, Workplace
@@ -181,7 +186,7 @@ DEVICES: dict[str, dict[str, list[int | str]]] = {
         "olivia-fast": [2],
     },
     "palmetto-torchrun": {"palmetto-plain": [1], "palmetto-torchrun": [1, 2]},
-    "princeton-mnist": {"princeton-mnist": [1, 2], "princeton-mnist-nodes": [1]},
+    "princeton-mnist": {"princeton-mnist": [1], "princeton-mnist-nodes": [1]},
     "resnet18-spawn": {"resnet18-launchers": [2], "resnet18-random-weights": [1]},
 }
 
@@ -198,50 +203,37 @@ def cluster() -> bool:
     return missing() is None
 
 
-@pytest.mark.parametrize("example", sorted(DEVICES.keys() - {"princeton-mnist"}))
+@pytest.mark.parametrize("example", DEVICES)
 def test_an_example_runs_to_its_report(
     example: str, workplace: Workplace, mirror: Path, cluster: bool
 ) -> None:
     if cluster:
         pytest.skip("tests/slurm runs it on a cluster")
-    _run_to_its_report(shrunk(example, DEVICES[example]), workplace, mirror)
-
-
-def test_princetons_to_do_is_drawn(workplace: Workplace, mirror: Path, cluster: bool) -> None:
-    experiments = shrunk("princeton-mnist", DEVICES["princeton-mnist"])
-    if cluster:
-        # tests/slurm runs it
-        del experiments["princeton-mnist-nodes"]
-    results = _run_to_its_report(experiments, workplace, mirror)
-    for figure in ("loss", "accuracy"):
-        drawn = (results / "princeton-mnist" / "figures" / f"{figure}.svg").read_text()
-        assert set(re.findall(r">(\d+) CPUs? per CPU process</text>", drawn)) == {"1", "2"}
-    epochs = pd.read_csv(results / "princeton-mnist" / "epochs.csv")
-    assert set(zip(epochs["devices"], epochs["cpus_per_device"], strict=True)) == {
-        (1, 1),
-        (1, 2),
-        (2, 1),
-        (2, 2),
-    }
-
-
-def _run_to_its_report(experiments: Experiments, workplace: Workplace, mirror: Path) -> Path:
-    # four CPUs, of which there may be two: these runs are not for their speed
-    site = {"accelerator": "cpu", "devices_per_node": 2, "cpus_per_node": 4} | mirror_facts(mirror)
-    config = yaml.safe_dump({"experiments": experiments})
-    outcome = workplace.snakemake("--scheduler", "greedy", config=config, site=yaml.safe_dump(site))
+    experiments = shrunk(example, DEVICES[example])
+    outcome = workplace.snakemake(
+        "--scheduler", "greedy", config=yaml.safe_dump({"experiments": experiments}), site=site(mirror)
+    )
     assert outcome.code == 0, outcome.text
     results = workplace.folder / "results"
-    report = html.unescape((results / "report.html").read_text())
     for name, experiment in experiments.items():
-        assert experiment["title"] in report
-        runs = pd.read_csv(results / name / "runs.csv")
         series = math.prod(len(values) for values in experiment.get("sweep", {}).values())
-        assert list(runs["outcome"]) == ["completed"] * (series * len(experiment["devices"]))
-        assert set(runs["devices"]) == set(experiment["devices"])
+        check_reported(results, name, experiment, series)
         for run in sorted((results / name / "runs").iterdir()):
             _check_run(read_summary(run), experiment)
-    return results
+
+
+def site(mirror: Path | None = None) -> str:
+    """Return a machine of four CPUs, of which there may be two: these runs are not for their speed."""
+    facts = {"accelerator": "cpu", "devices_per_node": 2, "cpus_per_node": 4}
+    return yaml.safe_dump(facts | (mirror_facts(mirror) if mirror else {}))
+
+
+def check_reported(results: Path, name: str, experiment: Mapping[str, Any], series: int = 1) -> None:
+    """Check that a report has an experiment whose runs have all completed."""
+    assert experiment["title"] in html.unescape((results / "report.html").read_text(encoding="utf-8"))
+    runs = pd.read_csv(results / name / "runs.csv")
+    assert list(runs["outcome"]) == ["completed"] * (series * len(experiment["devices"]))
+    assert set(runs["devices"]) == set(experiment["devices"])
 
 
 def _check_run(summary: RunRecord, experiment: Mapping[str, Any]) -> None:
@@ -252,3 +244,69 @@ def _check_run(summary: RunRecord, experiment: Mapping[str, Any]) -> None:
     assert summary.provenance.launcher in sweep.get("launcher", [experiment.get("launcher", "popen")])
     assert summary.measurements.loader == experiment.get("loader", "resident")
     assert summary.measurements.epochs_completed == 1
+
+
+# --- custom scripts, which know nothing of Scalewise -----------------------------------------------------
+
+NEEDS = {"own-accelerate": "accelerate", "own-lightning": "lightning"}
+"""Packages that only these scripts need; `make test` installs them."""
+
+
+def samples_of_a_step(experiment: dict[str, object], devices: int) -> int:
+    """The global batch that an experiment plans."""
+    if "global_batch_size" in experiment:
+        return int(str(experiment["global_batch_size"]))
+    sweep = experiment.get("sweep", {})
+    assert isinstance(sweep, dict)
+    (passes,) = sweep.get("accumulation_steps", [experiment.get("accumulation_steps", 1)])
+    return int(str(experiment["batch_size_per_device"])) * int(passes) * devices
+
+
+@pytest.fixture(scope="module")
+def own_folder(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -> Path:
+    """The folder of one study of all scripts whose packages are installed, run to its report."""
+    workplace = Workplace(tmp_path_factory.mktemp("own"), preloaded_python)
+    # paths of scripts are relative to where snakemake is started
+    (workplace.folder / "config").mkdir()
+    (workplace.folder / "config" / "examples").symlink_to(FOLDER, target_is_directory=True)
+    experiments: Experiments = {}
+    for example in filter(_is_installed, OWN_EXAMPLES):
+        experiments |= shrunk_own(example)
+    config = yaml.safe_dump({"experiments": experiments})
+    outcome = workplace.snakemake("--scheduler", "greedy", "--keep-going", config=config, site=site())
+    assert outcome.code == 0, outcome.text
+    return workplace.folder
+
+
+def _is_installed(example: str) -> bool:
+    return example not in NEEDS or find_spec(NEEDS[example]) is not None
+
+
+@pytest.mark.parametrize("example", OWN_EXAMPLES)
+def test_an_own_script_runs_to_its_report(example: str, own_folder: Path) -> None:
+    if not _is_installed(example):
+        pytest.skip(f"{NEEDS[example]} is not installed: pip install -c constraints.txt '.[dev]'")
+    for name, experiment in shrunk_own(example).items():
+        check_reported(own_folder / "results", name, experiment)
+        for run in sorted((own_folder / "results" / name / "runs").iterdir()):
+            measured = read_summary(run).measurements
+            assert measured is not None
+            counted = [window for window in measured.windows if not window.warmup]
+            steps = sum(window.steps for window in counted)
+            devices = int(run.name.removeprefix("d").split(".")[0])
+            assert sum(window.samples for window in counted) == steps * samples_of_a_step(experiment, devices)
+
+
+def test_the_scripts_know_nothing_of_scalewise() -> None:
+    for script in (FOLDER / "own").glob("*.py"):
+        words = script.read_text(encoding="utf-8").lower()
+        assert "scalewise" not in words
+        assert "snakemake" not in words
+
+
+def test_the_gpt_also_trains_without_any_launcher(own_folder: Path, tmp_path: Path) -> None:
+    outside = {name: value for name, value in os.environ.items() if name not in {"RANK", "WORLD_SIZE"}}
+    command = [sys.executable, str(FOLDER / "own" / "nanogpt_like.py"), "--out=gpt", "--max-steps=3"]
+    command += [f"--data={own_folder / 'resources' / 'own' / 'tokens'}", "--eval-every=2"]
+    subprocess.run(command, cwd=tmp_path, env=outside, check=True)
+    assert (tmp_path / "gpt" / "last.pt").exists()

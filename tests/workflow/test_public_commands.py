@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 import zipfile
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 from tests.shrunk_examples import fill_mirror, mirror_facts, shrunk
@@ -37,7 +39,8 @@ def shipped(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) ->
     config = yaml.safe_load(path.read_text(encoding="utf-8"))
     strong, transformer = config["experiments"].values()
     strong |= {"epochs": 2, "warmup_steps": 4, "repeats": 1}
-    transformer |= {"steps": 4, "repeats": 1, "sweep": {"gradient_as_bucket_view": [False]}}
+    transformer |= {"model": "transformer-1M", "steps": 4, "repeats": 1}
+    transformer["sweep"] = {"gradient_as_bucket_view": [False]}
     path.write_text(yaml.safe_dump(config), encoding="utf-8")
     return workplace
 
@@ -115,6 +118,12 @@ def test_princetons_example_of_one_epoch_runs_to_its_report_with_a_machines_fact
     # only the site file that the command names knows where the images are
     assert len(list(workplace.folder.glob("results/*/runs/*/summary.json"))) == 2
     assert "Report: results/report.html" in outcome.text
+    # what the guide leaves to its reader is drawn: a panel for each number of CPUs
+    results = workplace.folder / "results" / name
+    for figure in ("loss", "accuracy"):
+        drawn = (results / "figures" / f"{figure}.svg").read_text()
+        assert set(re.findall(r">(\d+) CPUs? per CPU process</text>", drawn)) == {"1", "2"}
+    assert set(pd.read_csv(results / "epochs.csv")["cpus_per_device"]) == {1, 2}
 
 
 def test_scalewises_snakefile_runs_a_program_from_its_project_and_leaves_the_results_there(
