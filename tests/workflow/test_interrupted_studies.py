@@ -196,7 +196,8 @@ def test_a_report_on_what_has_finished_is_made_while_the_study_runs_and_leaves_i
 ) -> None:
     held_back, runs = tmp_path / "held.back", tmp_path / "results" / "halfway" / "runs"
     held_back.touch()
-    with running(tmp_path, preloaded_python, TWO_RUNS) as study:
+    table = "results/halfway/scaling.csv"
+    with running(tmp_path, preloaded_python, TWO_RUNS, table) as study:
         study.wait_until(lambda: list(runs.glob(f"*/{SUMMARY}")), "no run completes")
         # the folder of an attempt goes with its end
         (first,) = runs.glob(f"*/{SUMMARY}")
@@ -222,4 +223,4 @@ def test_a_report_on_what_has_finished_is_made_while_the_study_runs_and_leaves_i
         measured = read_summary(runs / run).measurements
         assert measured is not None
         assert measured.resumption.starts == 1
-    assert (tmp_path / "results" / "report.html").exists()
+    assert (tmp_path / table).exists()

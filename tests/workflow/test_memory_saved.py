@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -13,7 +12,8 @@ from tests.workflow.conftest import Workplace
 from scalewise.measure.memory import PeakMemory
 
 MB = 1e6
-SITE = "accelerator: cpu\ndevices_per_node: 1\ncpus_per_node: 1\n"
+SITE = f"accelerator: cpu\ndevices_per_node: 1\ncpus_per_node: 1\npython: {sys.executable}\n"
+"""Ranks start as real processes: a fork has the memory of the process that it was forked from."""
 
 
 @pytest.mark.slow
@@ -21,17 +21,17 @@ SITE = "accelerator: cpu\ndevices_per_node: 1\ncpus_per_node: 1\n"
     PeakMemory(resets=True)._reset() != "", reason="this system lets no process reset its peak"
 )
 def test_gradients_as_bucket_views_save_a_third_a_quarter_and_a_fifth_of_the_parameters_part(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    workplace: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # what glibc keeps of freed tensors, for each thread, is up to half a copy, by the threads' timing
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "65536")
-    workplace = Workplace(tmp_path, Path(sys.executable))
     outcome = workplace.snakemake("--scheduler", "greedy", config=STUDY, site=SITE)
     assert outcome.code == 0, outcome.text
-    html = (tmp_path / "results" / "report.html").read_text(encoding="utf-8")
+    results = workplace.folder / "results"
+    html = (results / "report.html").read_text(encoding="utf-8")
     for name, copies in COPIES.items():
-        gain = compared_options(tmp_path / "results" / name)
-        runs = pd.read_csv(tmp_path / "results" / name / "runs.csv")
+        gain = compared_options(results / name)
+        runs = pd.read_csv(results / name / "runs.csv")
         assert set(runs["peak_memory_kind"]) == {"RSS beyond that before the model"}
         parameters = 4 * int(runs["parameters"].iloc[0])
         assert parameters > 4 * 20e6
