@@ -268,7 +268,8 @@ def test_an_evaluation_is_as_long_as_it_was(probed: dict[str, Ended]) -> None:
         ("plain_loop", 10, 0.05),
         ("without_a_loader", 4, 0.05),
         ("evaluation_without_eval", 6, 0.05),
-        ("endless_loaders", 6, 0.04),
+        # in the step that follows the first check of the program, too
+        ("endless_loaders", 3, 0.04),
     ):
         record = probed[name].record()
         assert slept <= record["seconds_without_training"][place] <= record["seconds"][place]

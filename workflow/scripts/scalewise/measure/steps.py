@@ -46,6 +46,8 @@ class Step:
     """The end by the clock of the device: monotonic seconds, or a CUDA event."""
     after: Any = None
     """Begin of the next step, if the probe itself took its time in between."""
+    next_began_at: float | None = None
+    """The same by the clock of the host."""
 
     def change_mode(self, at: float, *, trains: bool) -> None:
         """Note that forward passes begin to train, or cease to."""
@@ -112,7 +114,7 @@ class StepRecord:
         if self.done:
             last = self._recent[-1] if self._recent else self._before
             assert last is not None, "a step that is done is one of these"
-            last.after = self._mark()
+            last.after, last.next_began_at = self._mark(), perf_counter()
             self.open = Step()
         else:
             self._before = self.cut(perf_counter(), backwards)
@@ -186,7 +188,8 @@ class StepRecord:
         self._flags.append(flags)
         other = 0.0
         if before is not None and flags & (EVALUATION | NO_GRAD):
-            other = _seconds_without_training(before.ended_at, step)
+            begin = before.ended_at if before.next_began_at is None else before.next_began_at
+            other = _seconds_without_training(begin, step)
         self._without_training.append(other)
         self._samples.append(samples)
         self._waits.append(waited)
