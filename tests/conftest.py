@@ -21,7 +21,7 @@ TESTS = Path(__file__).parent.name
 STREAMS = {
     # one cluster for all of them, on which the tests look at all nodes
     "slurm": "cluster",
-    # one training at a time has a machine to itself, whoever starts it
+    # one training at a time has a machine to itself
     "distributed": "ranks",
     "workflow": "studies",
     "reliability": "studies",
@@ -33,10 +33,10 @@ STREAMS = {
 """Folders whose tests must not run side by side."""
 
 SECOND_CLUSTER = {"test_faults.py", "test_lab.py", "test_resumption.py", "test_programs_on_cluster.py"}
-"""Half of the tests on a cluster: they have one of their own, and wait while the others compute."""
+"""Half of the tests on a cluster: they have a second cluster, and wait while the others compute."""
 
 APART_ON_A_GPU = {"test_memory_on_a_gpu.py", "test_resume_to_the_bit.py"}
-"""Files whose trainings run beside others on a GPU: none of them asks how fast."""
+"""Files whose trainings run at the same time as others on a GPU: none of them measures speed."""
 
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 
@@ -52,16 +52,16 @@ class Streams(LoadScopeScheduling):  # type: ignore[misc]  # xdist is not typed
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
-    """What pytest-xdist asks for where several processes run the tests."""
+    """Return the scheduler that pytest-xdist requests if several processes run the tests."""
     return Streams(config, log)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Gives what tests start the default signals, also below nohup or in a script's background.
+    """Give the processes that tests start the default signals, also below nohup or in a script's background.
 
-    A signal that is ignored stays so in every child, and a test that sends Ctrl-C would wait for ever. A
-    handler does not: it is as deaf here, and gone in a child. Processes that run tests for another one
-    start as that one's children, so only where tests run is it time.
+    Children inherit an ignored signal, and a test that sends Ctrl-C would wait for ever. They do not inherit
+    a handler: one that does nothing ignores the signal here only. The workers of pytest-xdist are such
+    children, so the process that starts them changes nothing.
     """
     # threads that wait do not spin: there are more of them than cores
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")

@@ -34,7 +34,7 @@ class Trap:
 def class_images(
     samples: int, classes: int, shape: tuple[int, ...], seed: int = 0
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Images that a model can learn, for each class has a pattern of its own below the noise.
+    """Images that a model can learn, for each class has its pattern below the noise.
 
     Args:
         samples: number of images; every class has one where there are enough.

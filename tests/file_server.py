@@ -1,4 +1,4 @@
-"""A real HTTP server on this machine that gives a file well, badly or in parts, as it is told."""
+"""A real HTTP server on this machine that serves a file whole, damaged or in parts, as requested."""
 
 from __future__ import annotations
 

@@ -85,8 +85,8 @@ class Collector:
         elif report.when == "call":
             outcome = "passed"
         figures, messages = (
-            tuple(str(value) for name, value in report.user_properties if name == told)
-            for told in ("figure", "message")
+            tuple(str(value) for name, value in report.user_properties if name == kind)
+            for kind in ("figure", "message")
         )
         self._shown[report.nodeid] = replace(
             before, outcome=outcome, reason=reason, figures=figures, messages=messages

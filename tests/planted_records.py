@@ -1,4 +1,4 @@
-"""Records of runs that nobody has trained, as the program writes them."""
+"""Records of runs without any training, as the program writes them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ WINDOW = Window(first_step=0, steps=1, samples=256, seconds=0.25, warmup=False)
 
 
 def measurements(**changes: Any) -> Measurements:
-    """Return the figures of a run of one step, of which nobody has watched the devices."""
+    """Return the figures of a run of one step, without measurements of its devices."""
     usual: dict[str, Any] = {
         "parameters": 650,
         "epochs_completed": 0,
@@ -65,7 +65,7 @@ def measurements(**changes: Any) -> Measurements:
 
 
 def rank_record(rank: int, **changes: Any) -> RankRecord:
-    """Return the row of a rank of which nobody has watched the steps."""
+    """Return the row of a rank without measurements of its steps."""
     usual: dict[str, Any] = {
         "rank": rank,
         "local_rank": rank,

@@ -2,8 +2,8 @@
 
     python quiet_program_rank.py PYTHON path/to/program_rank.py ATTEMPT
 
-Tests run beside others: no run of theirs is set apart, or measured again, for the load of the machine. The
-rank starts its program by PYTHON, which may have torch loaded already.
+Tests run at the same time as others: no run of theirs is set apart, or measured again, for the load of the
+machine. The rank starts its program by PYTHON, which may have torch loaded already.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A disk of a few megabytes for one command, a tmpfs in a mount namespace of its own; or small files."""
+"""A disk of a few megabytes for one command, a tmpfs in a new mount namespace; or small files."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def stand_ins(folder: Path, scripts: Mapping[str, str], interpreter: str = "/bin
 
 
 def system_programs(folder: Path) -> Path:
-    """Link the few programs of the system that are needed: beside them Slurm may be installed."""
+    """Link the few programs of the system that are needed, in a folder without Slurm."""
     folder.mkdir(exist_ok=True)
     for name in SYSTEM_PROGRAMS:
         found = shutil.which(name)

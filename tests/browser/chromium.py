@@ -19,7 +19,7 @@ ALONE = ("data:", "blob:")
 """Beginnings of addresses whose contents the page brings itself."""
 
 ANSWERED_SECONDS = 120
-"""Far above what a page takes for anything; other tests run beside it."""
+"""Far above what a page takes for anything; other tests run at the same time."""
 
 _SEEN = (
     "each => each.getClientRects().length > 0 && "
@@ -34,7 +34,7 @@ def program() -> str | None:
 
 
 def missing() -> str:
-    """Why no test can run in a browser here, and how to mend it; empty where they can."""
+    """Why no test can run in a browser here, and how to fix that; empty if they can."""
     if program():
         return ""
     return f"There is none of {', '.join(PROGRAMS)} here. As root on Debian: {INSTALL}"

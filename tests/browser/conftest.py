@@ -53,7 +53,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def open_page(browser: Browser) -> Iterator[OpenPage]:
-    """Opens a file in a window of its own; keywords are those of Playwright's ``Browser.new_context``.
+    """Open a file in a new window; keywords are those of Playwright's ``Browser.new_context``.
 
     The test fails when a page leaves a message in the console, raises, or asks for anything but itself.
     """

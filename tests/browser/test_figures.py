@@ -45,7 +45,7 @@ def numbers(text: str) -> list[float]:
 
 
 def painted(page: Page) -> None:
-    """Until the page has told its scripts that it was scrolled, which hides what a pointer shows."""
+    """Wait until the scripts of the page noticed that it was scrolled, which hides what a pointer shows."""
     page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 

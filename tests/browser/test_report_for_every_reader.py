@@ -47,8 +47,8 @@ def test_a_name_that_looks_like_markup_is_shown_as_it_was_written(
 def test_without_scripts_everything_is_there_and_no_button_is_dead(open_page: OpenPage, report: Path) -> None:
     alive, plain = open_page(report), open_page(report, java_script_enabled=False)
     for selector in ("main p", "main table tbody tr td:first-child", "figcaption", "main dd"):
-        told = f"{selector}:not(.what-if *)"
-        assert set(texts(plain, told)) >= set(texts(alive, told)), selector
+        outside = f"{selector}:not(.what-if *)"
+        assert set(texts(plain, outside)) >= set(texts(alive, outside)), selector
     drawn = texts(plain, "figure:has(figcaption) svg")
     assert len(drawn) == plain.locator("figure").count() == alive.locator("figure").count() > 5
     assert all(drawn)

@@ -1,4 +1,4 @@
-"""The toolbox: one place for all figures and tables, and links, colours and paper beside it."""
+"""The toolbox: one place for all figures and tables, with links, colours and paper."""
 
 from __future__ import annotations
 

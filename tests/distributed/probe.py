@@ -90,7 +90,7 @@ class Seen:
         gradients_at_step: the same as each update begins.
         rates: learning rate of each update.
         gradient_storages: stretches of memory that the gradients lie in, at the last update.
-        deterministic: what torch was told, in the last pass.
+        deterministic: the setting of torch in the last pass.
         parameters_here: elements of parameters on this rank.
         states_here: elements of the optimizer's states on this rank.
         ddp: DistributedDataParallel's own account; empty without it.

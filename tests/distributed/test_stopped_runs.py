@@ -1,4 +1,4 @@
-"""Runs that are asked to end write a checkpoint first, say so, and the same command goes on from there."""
+"""Runs that get a signal to end write a checkpoint and report it; the same command resumes from there."""
 
 from __future__ import annotations
 

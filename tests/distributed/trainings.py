@@ -204,7 +204,7 @@ def _variant(name: str, world_size: int, weights: Path) -> dict[str, Any]:
 
 
 def _prepare_coloured_digits(path: Path) -> None:
-    """Handwritten digits of three unlike channels: layouts of one channel cannot be told apart."""
+    """Handwritten digits of three unlike channels: layouts of one channel cannot be distinguished."""
     grey = load_digits().images[: TRAIN_SAMPLES + TEST_SAMPLES]
     coloured = np.stack([grey, 17 - grey, grey / 2], axis=1)
     prepare_digits(path, coloured[:TRAIN_SAMPLES], coloured[TRAIN_SAMPLES:])

@@ -149,7 +149,7 @@ def gpu_study(tmp_path_factory: pytest.TempPathFactory, accelerator: str) -> Gpu
 
 @pytest.fixture(scope="session")
 def memory_study(tmp_path_factory: pytest.TempPathFactory, accelerator: str) -> GpuStudy:
-    """Another one, beside it: what others use of the GPU is not in a process's own memory."""
+    """Another process on it: what others use of the GPU is not in a process's own memory."""
     folder, chosen = tmp_path_factory.mktemp("memory"), memory_experiments(accelerator)
     return run_study(folder, chosen, accelerator, LITTLE_MEMORY_OF_ITS_OWN)
 
@@ -182,5 +182,5 @@ def run_study(
         if outcome.code != 0 and (folder / "results").exists():
             # what has failed must not keep the tests from what has not
             workplace.snakemake("partial_report", **given)
-    print(outcome.text)  # beside a test that fails
+    print(outcome.text)  # next to a test that fails
     return GpuStudy(folder, outcome)

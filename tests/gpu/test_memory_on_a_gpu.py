@@ -50,7 +50,7 @@ def runs(tmp_path: Path) -> Iterator[Runs]:
 
 
 def memory_used() -> int:
-    """Bytes of the first GPU, whoever uses them."""
+    """Return the bytes of the first GPU that any process uses."""
     import pynvml  # noqa: PLC0415  a machine without a GPU need not have it
 
     sensor = NvmlSensor(pynvml, str(torch.cuda.get_device_properties(0).uuid))

@@ -176,7 +176,7 @@ def test_that_is_killed():
 
 
 def call(pytester: pytest.Pytester, source: str, *options: str) -> tuple[pytest.RunResult, str]:
-    """One call of pytest in a process of its own, and the page that it writes."""
+    """One call of pytest in a separate process, and the page that it writes."""
     pytester.makepyfile(test_it=source)
     file = pytester.path / "made" / "here" / "reliability.md"
     done = pytester.runpytest_subprocess(*PLUGIN, "--reliability", file, *options)

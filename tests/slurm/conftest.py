@@ -21,7 +21,7 @@ HUNG_SECONDS = 1800
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Studies on a cluster wait for much, and longer where other tests run beside them."""
+    """Studies on a cluster wait for much, and longer while other tests run."""
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.timeout(HUNG_SECONDS))
@@ -39,7 +39,7 @@ def _or_skip() -> None:
 def lab() -> Iterator[Lab]:
     """A Slurm cluster of four nodes, each with 16 pretended CPUs and 4 pretended GPUs."""
     _or_skip()
-    # a name of its own: pytest may run twice at once, and cgroups are named by node
+    # a unique name: pytest may run twice at once, and cgroups are named by node
     prefix = f"t{os.getpid()}n"
     lab = Lab.up(Path(tempfile.gettempdir()) / f"scalewise-{prefix}", prefix, ends_with=os.getpid())
     yield lab
@@ -59,7 +59,7 @@ def preloaded_python(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture(autouse=True)
 def _left_as_found(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail a test after which jobs are queued or nodes do not work, and mend that for the next one."""
+    """Fail a test after which jobs are queued or nodes do not work, and repair that for the next one."""
     if "lab" not in request.fixturenames:
         yield
         return

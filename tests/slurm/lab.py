@@ -239,7 +239,7 @@ class Lab(Machines):
     def _start_guard(self, pid: int) -> None:
         """Start what takes the lab down once a process has ended; kill -9 leaves that process no time to."""
         words = ["down", "--folder", str(self.folder), "--after", str(pid)]
-        # in a session of its own, which neither Ctrl-C nor a closed terminal reaches
+        # in another session, which neither Ctrl-C nor a closed terminal reaches
         self.spawn(GUARD, [sys.executable, str(Path(__file__).resolve()), *words])
 
     def _start_munge(self) -> None:

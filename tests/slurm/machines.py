@@ -1,4 +1,4 @@
-"""Several hosts on one machine: a head and nodes, each in Linux namespaces of its own, on one switch.
+"""Several hosts on one machine: a head and nodes, each in its own Linux namespaces, on one switch.
 
 A host has its own name, network card, /etc/hosts, shared memory and, for a node, process numbers. Nothing
 here knows about Slurm but for the first process of a node, host.sh, which starts slurmd.
@@ -63,7 +63,7 @@ def missing() -> str | None:
     if sys.platform != "linux":
         return "The Slurm lab needs Linux."
     if os.geteuid() != 0:
-        return "The Slurm lab needs root, to make hosts and a network of its own."
+        return "The Slurm lab needs root, to make hosts and a network."
     path = environment()["PATH"]
     absent = [program for program in PROGRAMS if shutil.which(program, path=path) is None]
     if not any(Path("/usr/lib").glob("**/slurm*/accounting_storage_mysql.so")):
@@ -292,7 +292,7 @@ def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
 
 
 def await_end(pid: int | None) -> None:
-    """Wait until a process has ended, whoever's child it is."""
+    """Wait until a process has ended, also one that is no child of this process."""
     if pid is None:
         return
     with suppress(ProcessLookupError):

@@ -32,7 +32,7 @@ TRAININGS = ("--until", "train")
 """For snakemake, where a test asks nothing of tables, figures and reports."""
 
 LIMIT_SECONDS = 900
-"""Of a study, and of all that a test waits for: none takes so long, also where other tests run beside it."""
+"""Of a study, and of all that a test waits for: none takes so long, even while other tests run."""
 
 SITE: dict[str, Any] = {
     "accelerator": "cpu",

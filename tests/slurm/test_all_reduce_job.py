@@ -63,8 +63,8 @@ def test_a_slow_link_is_seen_before_any_large_job_runs_on_it(study: ClusterStudy
     # what is sent in idle time is saved up by the limit, so that small messages may go faster; no rate is
     # asserted but the one that the link cannot exceed for long
     assert bandwidth < 1.3 * link
-    told = json.loads((study.folder / "results" / "e" / "prediction.json").read_text())
-    assert told["refused"] == {}
+    facts = json.loads((study.folder / "results" / "e" / "prediction.json").read_text())
+    assert facts["refused"] == {}
     assert "4 devices (4x1)" in output.rsplit("device-hours spent", 1)[1]
 
     code, output = study.snakemake("predict")

@@ -60,8 +60,8 @@ def digits(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clust
     with snakemake.stdout as lines:
         for line in lines:
             output += line
-            if told := re.search(r"digits, (.*): 0 of 1 runs done; 1 in the queue", line):
-                queued.add(told[1])
+            if match := re.search(r"digits, (.*): 0 of 1 runs done; 1 in the queue", line):
+                queued.add(match[1])
             if len(queued) == len(SHAPES):
                 break
         # so that the last job, too, waits for longer than Slurm's times are rounded
@@ -96,14 +96,14 @@ def test_study_ends_in_a_report_with_a_decision(digits: ClusterStudy) -> None:
 )
 def test_each_point_is_told_from_the_queue_to_its_figure(digits: ClusterStudy, devices: str) -> None:
     output = (digits.folder / "output.txt").read_text()
-    told = [line[9:] for line in output.splitlines() if re.match(r"\d\d:\d\d:\d\d ", line)]
-    mine = [line.partition(": ")[2] for line in told if line.startswith(f"digits, {devices}: ")]
+    lines = [line[9:] for line in output.splitlines() if re.match(r"\d\d:\d\d:\d\d ", line)]
+    of_point = [line.partition(": ")[2] for line in lines if line.startswith(f"digits, {devices}: ")]
 
-    assert re.match(r"0 of 1 runs done; 1 in the queue", mine[0])
-    assert re.match(r"0 of 1 runs done; run 1(: epoch| starting)", mine[-2])
+    assert re.match(r"0 of 1 runs done; 1 in the queue", of_point[0])
+    assert re.match(r"0 of 1 runs done; run 1(: epoch| starting)", of_point[-2])
     # a run may be done before its summary is seen
-    assert re.match(r"1 of 1 runs done(, [\d.,]+ samples/s)?$", mine[-1])
-    assert re.match(r"4 of 4 runs done, [\d.,]+ device-hours spent$", told[-1])
+    assert re.match(r"1 of 1 runs done(, [\d.,]+ samples/s)?$", of_point[-1])
+    assert re.match(r"4 of 4 runs done, [\d.,]+ device-hours spent$", lines[-1])
     assert "Select jobs" not in output
 
 
@@ -212,7 +212,7 @@ def test_the_job_script_of_the_answer_is_submitted_as_it_is_and_trains_without_t
 
 
 def status(study: ClusterStudy) -> str:
-    """What another process is told, on a host that is not the head."""
+    """Print the status from another process, on a host that is not the head."""
     command = [sys.executable, str(ROOT / "workflow" / "scripts" / "status.py"), str(study.folder)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 

@@ -1,6 +1,6 @@
 """What goes wrong on a cluster: every fault ends with a reason or is survived, and leaves nothing behind.
 
-How long the end took is recorded; no test asserts on it. Faults after which a training goes on from where
+How long the end took is recorded; no test asserts on it. Faults after which a training resumes from where
 it was are in test_resumption.py.
 """
 
@@ -25,7 +25,7 @@ from tests.waiting import wait_until
 
 Record = Callable[[str, object], None]
 
-# fails as often as the file beside it has lines, then becomes the real command
+# fails as often as the file next to it has lines, then becomes the real command
 FAILS_AT_FIRST = """#!/bin/bash
 left={folder}/{name}.left
 if [ -s "$left" ]; then sed -i 1d "$left"; echo "{name}: error: away for a moment" >&2; exit 1; fi
@@ -64,7 +64,7 @@ class Faults:
         """What is recorded of each run that was hit."""
         return {name: f"no process left after {taken:.1f} s" for name, taken in self.seconds.items()}
 
-    def told(self, experiment: str) -> str:
+    def message_of(self, experiment: str) -> str:
         """What the terminal shows of a run when it fails, with its traceback."""
         failed = rf"^{experiment}/d[12]\.r1 (?:failed|timed-out|interrupted).*(?:\n    .*)*"
         found = re.search(failed, self.output, re.MULTILINE)
@@ -142,19 +142,19 @@ def test_rank_that_is_lost_ends_the_job_and_is_named(
     record_property("figure", faults.words[fault])
     expected = reason.format(host=faults.hosts[fault])
     assert re.search(expected, faults.study.failure(fault, "d2.r1").reason)
-    assert re.match(f"{fault}/d2.r1 failed: {expected}", faults.told(fault))
+    assert re.match(f"{fault}/d2.r1 failed: {expected}", faults.message_of(fault))
 
 
 @pytest.mark.fault(3)
 def test_first_traceback_is_what_the_user_sees_once(faults: Faults) -> None:
-    assert 'raise ValueError("a fault on purpose")' in faults.told("raising")
+    assert 'raise ValueError("a fault on purpose")' in faults.message_of("raising")
     assert faults.output.count('raise ValueError("a fault on purpose")') == 1
-    assert "Connection closed" not in faults.told("raising")
+    assert "Connection closed" not in faults.message_of("raising")
 
 
 @pytest.mark.fault(9)
 def test_peer_that_never_comes_is_counted_and_named(faults: Faults) -> None:
-    assert "failed: 1 of 2 ranks started; missing: 1." in faults.told("missing")
+    assert "failed: 1 of 2 ranks started; missing: 1." in faults.message_of("missing")
 
 
 @pytest.mark.fault(13)
@@ -175,14 +175,14 @@ def test_end_of_the_walltime_without_a_warning_is_recognised(faults: Faults, rec
 def test_rank_with_fewer_cpus_than_it_was_promised_is_refused(
     faults: Faults, record_property: Record
 ) -> None:
-    said = re.search(r"may use 1 CPUs \(0\), but cpus_per_device is 2", faults.told("bound"))
+    said = re.search(r"may use 1 CPUs \(0\), but cpus_per_device is 2", faults.message_of("bound"))
     assert said
     record_property("figure", f"where it is lost all the same: {said[0]}")
 
 
 @pytest.mark.fault(17)
 def test_prelude_that_fails_is_named(faults: Faults) -> None:
-    assert "failed: no rank started" in faults.told("unloaded")
+    assert "failed: no rank started" in faults.message_of("unloaded")
     log = (faults.study.run("unloaded", "d1.r1") / "train.log").read_text()
     assert "scalewise: this line of prelude failed: case" in log
 

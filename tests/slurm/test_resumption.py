@@ -1,4 +1,4 @@
-"""Faults after which a training goes on where it was, on a real cluster, and learns the same to the bit.
+"""Faults after which a training resumes where it was, on a real cluster, and learns the same to the bit.
 
 The runs of a study meet theirs at once: a cluster's reactions take seconds, whatever a test does.
 """
@@ -62,7 +62,7 @@ datetime.datetime = Shifted
 with open(os.path.join(os.path.dirname(__file__), "times"), "a") as file:
     print(time.time(), file=file)
 """
-"""The clock on the wall, as Python's programs read it; what counts durations goes on as it was."""
+"""The clock on the wall, as Python's programs read it; clocks of durations are unchanged."""
 
 PRELUDE = """
 case "$*" in
@@ -127,13 +127,13 @@ def retold(found: Resumption) -> str:
 
 @dataclass(frozen=True)
 class RequeuedRuns:
-    """A study whose runs met what needs no machine of its own.
+    """A study with the faults that need no second machine.
 
     Args:
         study: its folder.
         code: of snakemake.
         output: of snakemake.
-        stops: of each run that was warned, as its ranks told them.
+        stops: of each run that was warned, as its ranks recorded them.
     """
 
     study: ClusterStudy
@@ -313,8 +313,8 @@ def test_results_that_appear_late_on_the_login_node_are_waited_for(
 def test_node_whose_clock_is_an_hour_ahead_changes_no_duration(
     requeued: RequeuedRuns, record_property: Record
 ) -> None:
-    told = requeued.study.folder / "clock" / "times"
-    assert float(told.read_text().splitlines()[0]) - told.stat().st_mtime > AHEAD_SECONDS / 2
+    clock_file = requeued.study.folder / "clock" / "times"
+    assert float(clock_file.read_text().splitlines()[0]) - clock_file.stat().st_mtime > AHEAD_SECONDS / 2
     summary = requeued.study.summary("shifted", "d2.r1")
     assert summary.outcome == "completed"
     durations = dict(durations_in(summary.model_dump(), "summary"))

@@ -243,19 +243,19 @@ def deep(image: torch.Size, classes: int) -> nn.Module:
 def narrow_transformer(image: torch.Size, classes: int) -> nn.Module:
     """A transformer whose memory is its parameters': 64 narrow layers, of which none is much of the whole.
 
-    What a layer's backward pass holds for a moment beside the buckets, a gradient or two, is 1 % of its 50
+    A layer's backward pass holds a gradient or two in addition to the buckets for a moment: 1 % of its 50
     million parameters.
     """
     return Encoder(Architecture((image[0], image[1], image[2]), classes, width=256, depth=64))
 
 
 def narrow_transformer_for_a_gpu(image: torch.Size, classes: int) -> nn.Module:
-    """Two hundred million parameters in 256 narrow layers, beside which activations are little."""
+    """Two hundred million parameters in 256 narrow layers; activations are small in comparison."""
     return Encoder(Architecture((image[0], image[1], image[2]), classes, width=256, depth=256))
 
 
 class Holding(nn.Module):
-    """A linear layer that holds memory of its GPU beside its weights, from its first pass on."""
+    """A linear layer that holds memory of its GPU in addition to its weights, from its first pass on."""
 
     def __init__(self, image: torch.Size, classes: int, held_bytes: int) -> None:
         super().__init__()

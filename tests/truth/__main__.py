@@ -375,7 +375,7 @@ def confounded() -> Iterator[list[str]]:
     planted = STUDIES["efficiency far from 0.7"]
     further = {
         "runs spread over equal nodes": Circumstances(),
-        # only somebody who knows the site can see these: each run is on a node of its own anyway
+        # only a person who knows the site can see these: each run is on another node anyway
         "every count in a rack of its own, 3 % apart": Circumstances(sticky_nodes=0.03, nodes_to_a_count=8),
     }
     for name, how in {**further, **CIRCUMSTANCES}.items():

@@ -34,11 +34,11 @@ NODES = 16
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What disturbs the runs of a study, beside the scatter of each.
+    """What disturbs the runs of a study, in addition to the scatter of each.
 
     Args:
         trend: Relative change of speed from the first run to the last.
-        sticky_nodes: Every count has nodes of its own, which differ by this standard deviation; 0 where runs
+        sticky_nodes: Every count has other nodes, which differ by this standard deviation; 0 where runs
             are spread over equal nodes.
         nodes_to_a_count: Nodes that each count draws its own from, all of one speed; by default it has no
             more than it needs.

@@ -1,4 +1,4 @@
-"""Docstrings are sentences that stand by themselves, without the name and the types beside them."""
+"""Docstrings are sentences that can be read without the name and the types."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ with imports_uncollected():
 
 
 def run(program: str) -> subprocess.CompletedProcess[str]:
-    """What a Python process of its own has printed, through a pipe, which is not written line by line."""
+    """Return what a new Python process has printed, through a pipe, which is not written line by line."""
     return subprocess.run(
         [sys.executable, "-c", IMPORTS + program],
         env={"PYTHONPATH": str(SCRIPTS)},

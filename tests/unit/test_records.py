@@ -1,4 +1,4 @@
-"""A record is read whole or not at all, and a damaged one says which file to mend and how."""
+"""A record is read whole or not at all, and a damaged one is refused with its file and the fix."""
 
 from __future__ import annotations
 

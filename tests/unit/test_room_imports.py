@@ -32,7 +32,7 @@ def imported(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             module = node.module
             if node.level:
-                # the probe is imported under a name of its own, in a process that may not have the package
+                # the probe is imported under another name, in a process that may not have the package
                 assert path.parent == PROBE, f"{path.name} imports by dots, as only the probe needs to"
                 assert node.level == 1, f"{path.name} imports from above the probe"
                 package = ".".join(PROBE.relative_to(SCRIPTS).parts)
@@ -77,7 +77,7 @@ IN_PLAN = (
     *("scalewise.plan", "scalewise.snakemake_adapter"),
     *(f"scalewise.records.{name}" for name in RECORDS_IN_PLAN),
 )
-# watching runs beside what is measured, on the same machine; ratios bring scipy, with the first speedup
+# a watcher runs during the measurements, on the same machine; ratios bring scipy, with the first speedup
 IN_WATCH = ("scalewise.analysis.statistics", "scalewise.analysis.bottlenecks.disturbances")
 OF_A_RUN = ("scalewise.plan.runs.run_definition", "scalewise.plan.config.shape")
 
@@ -109,7 +109,7 @@ def test_a_room_imports_no_other_than_it_may(
 
 @pytest.mark.parametrize("room", ["plan", "execution", "ranks", "builtin", "analysis", "watch"])
 def test_no_folder_of_a_room_imports_one_above_it(room: str) -> None:
-    """A folder, or a module beside the folders, stands above all that it imports: there is no way around."""
+    """A folder, or a module next to the folders, imports only what is below it."""
     below: dict[str, set[str]] = {}
     for path in modules(room):
         place = path.relative_to(PACKAGE / room).parts[0].removesuffix(".py")

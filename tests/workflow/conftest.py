@@ -1,4 +1,4 @@
-"""Real Snakemake on the real workflow, in folders of its own."""
+"""Real Snakemake on the real workflow, in new folders."""
 
 from __future__ import annotations
 

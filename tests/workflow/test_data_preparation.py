@@ -1,4 +1,4 @@
-"""Datasets and weights are prepared by the rules, and made anew for what changes them alone."""
+"""Datasets and weights are prepared by the rules, and made again only for what changes them."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ KEYS_OF_THE_USER = {"environment", "argument", "queue_minutes", "experiments"}
 """Mappings whose keys are the user's own, or the names of experiments."""
 
 
-def told(path: Path) -> str:
+def relative_name(path: Path) -> str:
     """A document's name as the tests show it."""
     return str(path.relative_to(ROOT))
 
@@ -131,7 +131,7 @@ def checkout(workplace: Workplace, tmp_path: Path) -> Workplace:
     return workplace
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=told)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=relative_name)
 def test_every_link_leads_to_a_file_and_a_heading(document: Path) -> None:
     links = re.findall(r"\]\(([^)\s]+)\)", document.read_text(encoding="utf-8"))
     broken = []
@@ -149,7 +149,7 @@ def test_a_snakemake_command_of_the_documents_is_accepted(checkout: Workplace, c
     assert outcome.code == 0, outcome.text
 
 
-@pytest.mark.parametrize("document", GUIDES, ids=told)
+@pytest.mark.parametrize("document", GUIDES, ids=relative_name)
 def test_every_other_command_is_known(document: Path) -> None:
     rest = [c for c in commands(document) if not c.startswith("snakemake ") and not not_run(c)]
     inline = [s for s in spans(document) if s.startswith(("make ", "python benchmarks/", "python workflow/"))]
@@ -177,14 +177,14 @@ def benchmarks() -> set[str]:
     return set(names[1].split(", "))
 
 
-@pytest.mark.parametrize("document", GUIDES, ids=told)
+@pytest.mark.parametrize("document", GUIDES, ids=relative_name)
 def test_every_target_of_snakemake_that_a_text_names_is_a_rule(document: Path) -> None:
     rules = "".join(path.read_text() for path in (ROOT / "workflow" / "rules").glob("*.smk"))
     named = [re.fullmatch(r"snakemake(?: -n)? ([a-z_]+)(?: -.*)?", span) for span in spans(document)]
     assert [each[0] for each in named if each and f"rule {each[1]}:" not in rules] == []
 
 
-@pytest.mark.parametrize("document", GUIDES, ids=told)
+@pytest.mark.parametrize("document", GUIDES, ids=relative_name)
 def test_every_example_of_a_study_is_valid(
     document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,7 +216,7 @@ def keys_within(value: Any) -> Iterator[str]:
             yield from keys_within(each)
 
 
-@pytest.mark.parametrize("document", GUIDES, ids=told)
+@pytest.mark.parametrize("document", GUIDES, ids=relative_name)
 def test_every_key_that_a_text_names_is_a_key(document: Path) -> None:
     known = known_keys()
     sections = {name.split(".")[0] for name in known if "." in name}
@@ -232,14 +232,14 @@ def test_every_key_that_a_text_names_is_a_key(document: Path) -> None:
     assert unknown == []
 
 
-@pytest.mark.parametrize("document", GUIDES, ids=told)
+@pytest.mark.parametrize("document", GUIDES, ids=relative_name)
 def test_every_path_of_the_repository_that_a_text_names_is_there(document: Path) -> None:
     folders = "config|docs|profiles|workflow|tests|benchmarks"
     named = [span for span in spans(document) if re.fullmatch(rf"({folders})/[\w./*-]*", span)]
     assert [name for name in named if not list(ROOT.glob(name.rstrip("/")))] == []
 
 
-@pytest.mark.parametrize("document", GUIDES, ids=told)
+@pytest.mark.parametrize("document", GUIDES, ids=relative_name)
 def test_every_file_of_results_that_a_text_names_is_made(document: Path) -> None:
     code = [*(ROOT / "workflow").rglob("*.smk"), *(ROOT / "workflow" / "scripts").rglob("*.py")]
     text = "".join(path.read_text(encoding="utf-8") for path in code)

@@ -218,7 +218,7 @@ def mode(path: Path) -> int:
 
 @refuses("security: umask")
 def test_a_private_umask_keeps_all_of_a_run_private(hostile: HostileStudy) -> None:
-    """Snakemake opens the files of its own folder to all by itself; the folder stays shut."""
+    """Snakemake makes the files of its folder readable by all; the folder stays closed."""
     made = [path for path in hostile.made() if not path.is_relative_to(hostile.folder / ".snakemake")]
     assert len(made) > 20
 
@@ -392,8 +392,8 @@ import json, os, pathlib, sys
 import torch
 from features import WIDTH
 
-told = {"words": sys.argv[2:], "variable": os.environ["TOLD"], "data": open("data.txt").read()}
-(pathlib.Path(sys.argv[1]) / "told.json").write_text(json.dumps(told))
+received = {"words": sys.argv[2:], "variable": os.environ["TOLD"], "data": open("data.txt").read()}
+(pathlib.Path(sys.argv[1]) / "received.json").write_text(json.dumps(received))
 model = torch.nn.Linear(WIDTH, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(1000):
@@ -456,8 +456,8 @@ def test_a_program_runs_in_its_own_folder_and_its_words_reach_no_shell(workplace
     run = runs / "results/own/runs/d1.r1"
     assert (run / "summary.json").exists(), outcome.text
 
-    told = json.loads((run / "program/told.json").read_text())
-    assert told == {"words": [*WORDS, "16384", TRAP], "variable": TRAP, "data": TRAP}
+    received = json.loads((run / "program/received.json").read_text())
+    assert received == {"words": [*WORDS, "16384", TRAP], "variable": TRAP, "data": TRAP}
     assert canaries(workplace.folder) == []
     assert not (workplace.folder / "results").exists()
     (runs / "my project/features.py").write_text("WIDTH = 9\n")

@@ -1,4 +1,4 @@
-"""A study on one machine that is interrupted leaves nothing running, and goes on where it stopped."""
+"""A study on one machine that is interrupted leaves nothing running, and resumes where it stopped."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_a_result_that_was_there_when_snakemake_was_killed_is_kept_unless_it_is_
     scripts = SNAKEFILE.parent / "scripts"
     version = source_version(scripts)
     with running(killed, preloaded_python, TINY) as study:
-        # the job goes on to its end, which snakemake does not see
+        # the job continues to its end, which snakemake does not see
         study.wait_until(lambda: list(killed.glob(f"results/*/runs/*/{RECORD}")), "no run completes")
         study.process.kill()
         assert study.left_over() == []

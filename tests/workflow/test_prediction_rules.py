@@ -174,8 +174,8 @@ def test_a_measurement_that_fails_keeps_no_study_from_its_end(workplace: Workpla
     assert f"no all-reduce over 1x2, so no prediction from it: {record.error} The study continues." in (
         outcome.text
     )
-    told = json.loads((workplace.folder / "results" / "strong" / "prediction.json").read_text())
-    assert str(relative) in json.dumps(told)
+    facts = json.loads((workplace.folder / "results" / "strong" / "prediction.json").read_text())
+    assert str(relative) in json.dumps(facts)
 
 
 @pytest.mark.fault(14)

@@ -90,7 +90,7 @@ def test_a_result_that_was_there_when_slurm_started_its_job_anew_is_kept(
 ) -> None:
     """Snakemake inside a job, as the executor starts it there."""
     run = study.results / "weak" / "runs" / "d1.r1"
-    # as if the job that is started anew had left it, which keeps its id
+    # as if the job that is started again had left it, which keeps its id
     original = (run / SUMMARY).read_bytes()
     request.addfinalizer(partial((run / SUMMARY).write_bytes, original))
     record = json.loads(original)
@@ -147,7 +147,7 @@ def test_a_changed_module_of_an_own_program_trains_again_and_nothing_beside_it_d
     (folder / "train.py").write_text(PROGRAM)
     (folder / "helper.py").write_text("def features():\n    return 8\n")
     (folder / "settings.txt").write_text("wide\n")
-    (folder / "beside.py").write_text("# nobody imports it\n")
+    (folder / "beside.py").write_text("# no import of it\n")
     first = workplace.snakemake(run, config=OWN)
     assert first.code == 0, first.text
 
@@ -156,7 +156,7 @@ def test_a_changed_module_of_an_own_program_trains_again_and_nothing_beside_it_d
         assert outcome.code == 0, outcome.text
         return outcome.trained
 
-    (folder / "beside.py").write_text("# nobody imports it still\n")
+    (folder / "beside.py").write_text("# still no import of it\n")
     os.utime(folder / "train.py")
     os.utime(folder / "helper.py")
     assert trained(OWN.replace("First", "Second")) == set()

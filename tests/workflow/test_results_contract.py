@@ -28,7 +28,7 @@ class ReadBack:
 
 @pytest.fixture(scope="session")
 def read_back(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -> ReadBack:
-    """The kept study in a folder of its own, reported on again from its records only."""
+    """The kept study in a new folder, reported on again from its records only."""
     workplace = Workplace(tmp_path_factory.mktemp("kept"), preloaded_python)
     place_kept_study(workplace.folder)
     config, site = ((workplace.folder / f"{name}.yaml").read_text() for name in ("study", "site"))

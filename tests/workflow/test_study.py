@@ -52,16 +52,16 @@ def test_the_decision_is_printed_at_the_end(study: FinishedStudy) -> None:
 
 
 def test_without_a_terminal_each_point_is_told_until_its_last_run(study: FinishedStudy) -> None:
-    told = [line[9:] for line in study.first.text.splitlines() if re.match(r"\d\d:\d\d:\d\d ", line)]
-    strong = [line for line in told if line.startswith("strong, 1 CPU process, bucket-view-off: ")]
+    lines = [line[9:] for line in study.first.text.splitlines() if re.match(r"\d\d:\d\d:\d\d ", line)]
+    strong = [line for line in lines if line.startswith("strong, 1 CPU process, bucket-view-off: ")]
     found = [re.search(r"(\d) of 2 runs done", line) for line in strong]
     counts = [int(each[1]) for each in found if each]
     # how many looks fall into a run of a second is up to the machine: tests/slurm holds runs for them
     assert counts == sorted(counts)
     assert counts[-1] == 2
     assert re.search(r"samples/s$", strong[-1])
-    assert re.match(r"3 of 3 runs done, [\d.]+ device-hours spent$", told[-1])
-    assert [line for line in told if re.match(r"[12] of 3 runs done, .* to go, done about \d\d:\d\d", line)]
+    assert re.match(r"3 of 3 runs done, [\d.]+ device-hours spent$", lines[-1])
+    assert [line for line in lines if re.match(r"[12] of 3 runs done, .* to go, done about \d\d:\d\d", line)]
 
 
 def test_snakemakes_own_log_stays_in_its_file(study: FinishedStudy) -> None:
@@ -73,10 +73,10 @@ def test_snakemakes_own_log_stays_in_its_file(study: FinishedStudy) -> None:
 
 
 def test_another_process_learns_how_it_ended(study: FinishedStudy) -> None:
-    told = study.workplace.run(["python", str(SNAKEFILE.parent / "scripts" / "status.py")])
-    assert told.code == 0
-    assert told.text.splitlines()[0].startswith("Started ")
-    assert "3 of 3 runs done" in told.text
+    status = study.workplace.run(["python", str(SNAKEFILE.parent / "scripts" / "status.py")])
+    assert status.code == 0
+    assert status.text.splitlines()[0].startswith("Started ")
+    assert "3 of 3 runs done" in status.text
 
 
 def test_training_runs_never_overlap_and_each_repeat_is_done_before_the_next_begins(

@@ -276,7 +276,7 @@ def test_rounds_of_several_partitions_count_the_measured_waits(
     if in_slurm:
         assert wins == {"e@short": (1.0, True), "e@long": (0.0, False)}
     else:
-        # equal but for the waits: the leader by the draws goes on
+        # equal but for the waits: the leader by the draws stays
         assert wins["e@long"] == (1.0, True)
 
 

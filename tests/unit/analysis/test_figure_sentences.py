@@ -1,4 +1,4 @@
-"""The sentence beside a figure says what the tables hold; golden_answers.txt has its words."""
+"""The sentence below a figure says what the tables hold; golden_answers.txt has its words."""
 
 from __future__ import annotations
 

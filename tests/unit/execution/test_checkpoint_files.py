@@ -169,7 +169,7 @@ def test_a_deletion_that_is_cut_off_leaves_nothing_that_looks_like_a_checkpoint(
 def test_a_flipped_bit_of_a_manifest_is_seen(
     checkpoints: CheckpointFolder, record_property: Callable[[str, object], None]
 ) -> None:
-    """A manifest has no sum beside it; a bit may still turn one valid text into another."""
+    """A manifest has no checksum; a bit may still turn one valid text into another."""
     written = write(checkpoints, 10)
     path = written.folder / MANIFEST
     whole = path.read_bytes()
@@ -184,7 +184,9 @@ def test_a_flipped_bit_of_a_manifest_is_seen(
             unseen.append((place, bytes(changed)))
     # a line break that became a space says the same
     for place, text in unseen:
-        assert json.loads(text) == json.loads(whole), f"bit {place} of {path} was flipped, and nobody saw it"
+        assert json.loads(text) == json.loads(whole), (
+            f"bit {place} of {path} was flipped, and no check noticed"
+        )
     assert len(unseen) < 10
     seen = f"{len(flipped) - len(unseen)} of {len(flipped)}"
     record_property("figure", f"manifest: {seen} flipped bits refused, the rest means the same")
@@ -192,7 +194,7 @@ def test_a_flipped_bit_of_a_manifest_is_seen(
 
 def test_a_file_that_no_manifest_names_is_never_read(checkpoints: CheckpointFolder) -> None:
     written = write(checkpoints, 10)
-    (written.folder / "rank1.pt").write_bytes(b"of nobody")
+    (written.folder / "rank1.pt").write_bytes(b"unrelated")
     with pytest.raises(CheckpointError, match=r"rank1\.pt is not in .*manifest\.json"):
         written.check("rank1.pt")
 
@@ -423,4 +425,6 @@ def test_a_kill_at_any_moment_of_a_checkpoint_costs_that_one_alone(
         }
     # kills between two checkpoints would show nothing
     assert half_written
-    record_property("figure", f"{kills} of {kills} resumed, {half_written} with a half-written one beside it")
+    record_property(
+        "figure", f"{kills} of {kills} resumed, {half_written} with a half-written one next to it"
+    )

@@ -57,7 +57,7 @@ def group_of(files: RankFiles, world_size: int, kept: Kept = Kept.CHECKPOINT) ->
         pytest.param((0, 1, 2, 3), {1: OWN, 0: "x"}, "rank 1 on node-a: RuntimeError: label", id="the first"),
         pytest.param((0, 1, 2, 3), {0: CLOSED, 1: CLOSED}, "rank 2 on node-a (pid", id="killed peers"),
         pytest.param(
-            (0, 1, 2, 3), {0: OWN}, "rank 0 on node-a: RuntimeError: label", id="beside a killed rank"
+            (0, 1, 2, 3), {0: OWN}, "rank 0 on node-a: RuntimeError: label", id="next to a killed rank"
         ),
         pytest.param(
             (0, 1, 2, 3), dict.fromkeys(range(4), CLOSED), "rank 0 on node-a: RuntimeError: [p", id="network"

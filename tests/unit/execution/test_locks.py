@@ -102,13 +102,13 @@ def hold(start_python: StartPython) -> Hold:
     return lambda path, user=0: start_python(HOLD, str(path), str(user))
 
 
-def take(path: Path, told: Callable[[str], None], seconds: float = 0) -> AbstractContextManager[object]:
+def take(path: Path, report: Callable[[str], None], seconds: float = 0) -> AbstractContextManager[object]:
     """Take the lock of a run or of the machine in this process."""
-    return lock_run(path, seconds, told) if path.is_dir() else machine_lock(seconds, told, str(path))
+    return lock_run(path, seconds, report) if path.is_dir() else machine_lock(seconds, report, str(path))
 
 
 class Clock:
-    """Time that passes while somebody sleeps, and what happens meanwhile."""
+    """Time that passes during a sleep, and what happens meanwhile."""
 
     def __init__(self, meanwhile: Callable[[], None] = lambda: None) -> None:
         self.now = 1000.0
@@ -147,7 +147,7 @@ def me(**changed: Any) -> LockOwner:
 
 
 def never_told(text: str) -> None:
-    raise AssertionError(f"nobody holds the run, but: {text}")
+    raise AssertionError(f"no process holds the run, but: {text}")
 
 
 def note(folder: Path) -> Path:
@@ -210,7 +210,7 @@ def test_a_training_that_raises_gives_its_lock_back(lock: Path) -> None:
 def test_another_process_with_the_number_of_a_dead_training_does_not_hold_its_run(
     hold: Hold, start_python: StartPython, folder: Path
 ) -> None:
-    """After a restart of the machine, numbers are given anew."""
+    """After a restart of the machine, process ids are assigned again."""
     first = hold(folder)
     assert said(first) == "holds\n"
     first.send_signal(signal.SIGKILL)

@@ -102,10 +102,10 @@ def test_why_a_job_was_not_put_back_stands_in_the_log_of_the_run(
 @pytest.mark.parametrize(
     ("because", "asked", "requeue"),
     [
-        pytest.param("SIGUSR1", False, Requeue.FROM_CHECKPOINT, id="Slurm told the ranks"),
+        pytest.param("SIGUSR1", False, Requeue.FROM_CHECKPOINT, id="Slurm signaled the ranks"),
         pytest.param("SIGTERM", False, Requeue.FROM_CHECKPOINT, id="Slurm preempts the ranks"),
         pytest.param(JOB_END, True, Requeue.FROM_CHECKPOINT, id="its end was seen coming"),
-        pytest.param("SIGUSR1", True, Requeue.NO, id="this process was told, too"),
+        pytest.param("SIGUSR1", True, Requeue.NO, id="Slurm signaled this process, too"),
         pytest.param("SIGTERM", True, Requeue.NO, id="somebody ends it"),
         pytest.param("the time limit", True, Requeue.NO, id="its own limit"),
     ],
@@ -122,7 +122,7 @@ def test_only_a_run_that_the_end_of_its_job_ended_goes_back_into_the_queue(
 
 
 @pytest.mark.parametrize(
-    ("told", "seconds"),
+    ("reply", "seconds"),
     [
         ("echo 0:09", 9.0),
         ("echo 04:00", 240.0),
@@ -132,8 +132,10 @@ def test_only_a_run_that_the_end_of_its_job_ended_goes_back_into_the_queue(
         ("exit 1", None),
     ],
 )
-def test_what_slurm_leaves_a_job_is_read_as_seconds(answer: Answer, told: str, seconds: float | None) -> None:
-    answer("squeue", f'[ "$*" = "--noheader --jobs=7 --format=%L" ] && {told}')
+def test_what_slurm_leaves_a_job_is_read_as_seconds(
+    answer: Answer, reply: str, seconds: float | None
+) -> None:
+    answer("squeue", f'[ "$*" = "--noheader --jobs=7 --format=%L" ] && {reply}')
     assert seconds_left(JOB) == seconds
     assert seconds_left({}) is None
 
@@ -142,7 +144,7 @@ HOURS = 3600.0
 
 
 @pytest.mark.parametrize(
-    ("told", "waited", "least", "most"),
+    ("reply", "waited", "least", "most"),
     [
         # a run of ten hours in jobs of one; what is kept is for the last checkpoint
         pytest.param("echo 30:00", 0.5 * HOURS, 1700, 1750, id="what Slurm leaves it"),
@@ -151,9 +153,9 @@ HOURS = 3600.0
     ],
 )
 def test_a_job_that_has_waited_trains_for_what_is_left_of_it(
-    answer: Answer, told: str, waited: float, least: float, most: float
+    answer: Answer, reply: str, waited: float, least: float, most: float
 ) -> None:
-    answer("squeue", told)
+    answer("squeue", reply)
     now = time.monotonic()
     assert least <= train_job.end_of_job(JOB, 10 * HOURS, now - waited) - now <= most
 

@@ -68,7 +68,7 @@ class RestartedRun:
         return load_history(self.folder, definition, {"dataset": dataset}, self.rank_files)
 
     def start(self, step: int, seen: int | None = None, by_user: bool = False) -> HistoryWriter:
-        """A start that comes as far as this step, and is killed unless told how it ends."""
+        """A start that comes as far as this step, and is killed unless another end is given."""
         history = begin(self.folder, self.earlier(), step, by_user)
         self.rank_files.end()
         self.rank_files.folder.mkdir()

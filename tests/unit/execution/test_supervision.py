@@ -1,4 +1,4 @@
-"""How a run ends, told by real processes that stand in for the ranks' program."""
+"""How a run ends, with real processes that stand in for the ranks' program."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def rank_group(
 
 
 def supervise(rank_group: RankGroup) -> None:
-    """Run it as a training, with its records beside its attempt."""
+    """Run it as a training, with its records next to its attempt."""
     setup = rank_setup(supervisor_host=socket.gethostname(), supervisor_pid=os.getpid())
     folder = rank_group.rank_files.folder.parent
     spec = TrainSpec(

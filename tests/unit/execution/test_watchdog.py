@@ -44,12 +44,12 @@ class Watched:
         self.rank_files = RankFiles(folder / "attempt")
         self.rank_files.begin(rank_setup(timeout_seconds=TIMEOUT_SECONDS))
         self.received: list[int] = []
-        self.told: list[str] = []
+        self.lines: list[str] = []
         self.now = 0.0
         self.is_alive = False
         self.job_ends_at = job_ends_at
         self.watchdog = Watchdog(
-            *(self.rank_files, seconds, self.received, self.told.append),
+            *(self.rank_files, seconds, self.received, self.lines.append),
             job_ends_at=job_ends_at,
             kept=kept,
             clock=lambda: self.now,
@@ -108,7 +108,7 @@ def test_a_signal_asks_ranks_that_train_to_stop_and_leaves_them_the_time(
     watched.received.append(signal.SIGINT)
     assert not watched.is_over(10)
     assert watched.rank_files.stop_request() == "SIGINT"
-    assert watched.told[0].startswith(says)
+    assert watched.lines[0].startswith(says)
     assert watched.over_at(200) == 10 + STOP_SECONDS
     assert watched.watchdog.outcome(None) == "interrupted"
     assert watched.watchdog.stop_requested
@@ -126,7 +126,7 @@ def test_a_program_that_starts_again_from_the_beginning_is_ended_at_once(
     if cause.startswith("SIG"):
         program.received.append(signal.Signals[cause])
     assert program.is_over(10)
-    assert program.told == [f"{cause}: the program is ended; it starts again from the beginning next time"]
+    assert program.lines == [f"{cause}: the program is ended; it starts again from the beginning next time"]
     assert program.watchdog.outcome(None) == outcome
 
 

@@ -1,4 +1,4 @@
-"""Whatever study and site hold, planning ends in a plan that fits, or in sentences that say what to mend."""
+"""Planning ends in a plan that fits or in messages with a fix, for any study and site."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Desk:
             # what Snakemake reads it with
             config = yaml.load(self.study_file.read_text(encoding="utf-8"), Loader=yaml.FullLoader)
             planned = load_study(config, [self.study_file], self.site_file)
-            told(planned)
+            show(planned)
         except StudyError as error:
             self.ends["refused"] += 1
             self.check_refusal(error)
@@ -130,8 +130,8 @@ class Desk:
         record_property("figure", f"{planned + refused:,} {what}: {planned:,} planned, {refused:,} refused")
 
 
-def told(study: Study) -> None:
-    """All that is said and handed on of a plan before anything runs."""
+def show(study: Study) -> None:
+    """Write everything that a plan shows and hands on before anything runs."""
     plan_table(study).encode()
     for planned in study.experiments.values():
         json.loads(planned.analysis_definition)
@@ -240,7 +240,7 @@ def check_command(run: RunDefinition, allocation: Allocation, site: Site) -> Non
 
 
 def check_definition(run: RunDefinition) -> None:
-    """What the job is told means to it what was planned."""
+    """The values that reach the job mean what was planned."""
     definition = RunDefinition.model_validate_json(run.as_json())
     assert json.dumps(json.loads(run.as_json()), sort_keys=True, separators=(",", ":")) == run.as_json()
     assert definition == run

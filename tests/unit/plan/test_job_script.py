@@ -98,7 +98,7 @@ def test_each_kind_of_job_script(folder: Path, capsys: pytest.CaptureFixture[str
 
 def test_every_word_reaches_the_program_unchanged(folder: Path) -> None:
     """By a stand-in for srun that runs one of the tasks."""
-    told = "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ)]))"
+    echo = "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ)]))"
     bin_folder = folder / "bin"
     bin_folder.mkdir()
     stand_ins = {
@@ -115,7 +115,7 @@ def test_every_word_reaches_the_program_unchanged(folder: Path) -> None:
     prelude = ["module load cuda", f"source '{folder}/my env/activate' # mine"]
     site = SLURM | {"python": sys.executable, "prelude": prelude}
     text = script(folder, PROGRAM | {"devices": [8]}, site, "d8.r1")
-    (folder / "train.py").write_text(told)
+    (folder / "train.py").write_text(echo)
     (folder / "job.sh").write_text(text)
 
     environment = {

@@ -272,8 +272,8 @@ ROWS = (
 def predict(results: Path, rows: str = HEADER + ROWS, name: str = "prediction") -> None:
     (results / "strong").mkdir(parents=True, exist_ok=True)
     (results / "strong" / f"{name}.csv").write_text(rows)
-    told = {"notes": [f"all runs: of the {name}."], "refused": {}}
-    (results / "strong" / f"{name}.json").write_text(json.dumps(told))
+    facts = {"notes": [f"all runs: of the {name}."], "refused": {}}
+    (results / "strong" / f"{name}.json").write_text(json.dumps(facts))
 
 
 def test_a_projection_stands_for_the_prediction_that_it_was_made_from_and_for_no_later_one(

@@ -54,7 +54,7 @@ def record(
 
     Args:
         rank: The rank.
-        seconds: Seconds of each step but the first, which nobody knows.
+        seconds: Seconds of each step but the first, which is unknown.
         steps: Number of steps where no seconds are given.
         samples: Samples of each step.
         flags: Bits of single steps.

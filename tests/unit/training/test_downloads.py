@@ -224,7 +224,7 @@ def test_an_unreachable_network_is_an_error_that_says_what_to_do(
 def test_a_proxy_that_never_answers_is_given_up_and_named(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # the system accepts connections to it, and nobody reads what they bring
+    # the system accepts connections to it, and no process reads from them
     with socket.create_server(("127.0.0.1", 0)) as proxy:
         monkeypatch.setenv("https_proxy", f"http://user:secret@127.0.0.1:{proxy.getsockname()[1]}")
         with pytest.raises(DatasetError) as refused:

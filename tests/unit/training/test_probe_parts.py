@@ -427,7 +427,7 @@ def test_no_mode_is_left_after_the_counted_step() -> None:
     counted = CountedStep(warmup_steps=2)
     counted.after_step(1, is_plain=True, compiled=False)
     assert isinstance(_get_current_dispatch_mode(), FlopCount)
-    # a program that has entered a mode of its own meanwhile keeps it
+    # a program that has entered another mode meanwhile keeps it
     with FlopCounterMode(display=False):
         counted.after_step(2, is_plain=True, compiled=False)
         assert not isinstance(_get_current_dispatch_mode(), FlopCount)
@@ -446,7 +446,7 @@ from scalewise.measure.memory import PeakMemory
 MB = 1_000_000
 
 def held(megabytes):
-    # a mapping of its own, which the system gets back as soon as nobody holds it
+    # a separate mapping, which the system gets back when nothing refers to it
     return np.ones(megabytes * MB, dtype=np.uint8)
 
 def spend(peaks, phase, megabytes):

@@ -201,7 +201,7 @@ def test_outside_a_checkout_the_commit_is_unknown_and_not_empty(monkeypatch: pyt
 
 
 OUTWARD = {name: it for name, it in interface_addresses().items() if not it.startswith("127.")}
-needs_network = pytest.mark.skipif(not OUTWARD, reason="needs a network interface beside loopback")
+needs_network = pytest.mark.skipif(not OUTWARD, reason="needs a network interface other than loopback")
 
 
 @pytest.fixture

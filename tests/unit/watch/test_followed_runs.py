@@ -101,7 +101,7 @@ def test_what_an_earlier_session_left_is_no_result_of_a_run_that_is_made_again(r
     run.hand_over()
     assert run.status().state == "starting"
     run.starts(60.0, outcome="completed")
-    # its ranks have told nothing yet
+    # its ranks have written nothing yet
     assert (run.status().state, run.status().progress) == ("starting", None)
     run.progress(1)
     assert str(run.status().progress) == "epoch 1/4"

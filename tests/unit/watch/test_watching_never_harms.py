@@ -30,7 +30,7 @@ RUNS = [("digits", "d1.r1"), ("digits", "d2.r1")]
 
 
 class Session:
-    """A Snakemake whose log goes to a terminal, and a watcher beside it."""
+    """A Snakemake whose log goes to a terminal, and a watcher of it."""
 
     def __init__(self, folder: Path, show: Callable[[StudyStatus], None] | None = None) -> None:
         self.folder = folder
@@ -104,8 +104,8 @@ def failed_job(session: Session, run: str) -> None:
     command = "Command 'python \"$SCALEWISE_SCRIPTS/cli.py\" train {}' returned non-zero exit status 1."
     session.logger.error(command, extra={"event": "error", "exception": "RuleException"})
     log = session.folder / "results" / "digits" / "runs" / run / "train.log"
-    told = {"event": "job_error", "rule_name": "train", "jobid": int(run[1]), "log": [str(log)]}
-    session.logger.error(f"Error in rule train, log: {log}", extra=told)
+    error = {"event": "job_error", "rule_name": "train", "jobid": int(run[1]), "log": [str(log)]}
+    session.logger.error(f"Error in rule train, log: {log}", extra=error)
 
 
 def test_a_failed_run_is_shown_by_its_reason_and_output_once_and_by_snakemake_without_them(
@@ -225,9 +225,9 @@ def test_a_study_that_is_no_longer_shown_goes_on_for_others_until_its_end(tmp_pa
     run.report("job_finished", job_id=7)
     session.watcher.end()
 
-    told = io.StringIO()
-    assert print_status(tmp_path, told) == 0
-    *_, second, last = told.getvalue().splitlines()
+    output = io.StringIO()
+    assert print_status(tmp_path, output) == 0
+    *_, second, last = output.getvalue().splitlines()
     assert second.split() == ["2", "1", "of", "1", "200", "done"]
     assert last.startswith("1 of 2 runs done")
 

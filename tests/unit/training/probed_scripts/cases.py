@@ -87,7 +87,7 @@ def folder() -> Path:
 
 @case()
 def plain_loop() -> None:
-    """Ten batches of 8 an epoch, then an evaluation of known length with a loader of its own."""
+    """Ten batches of 8 an epoch, then an evaluation of known length with a second loader."""
     model = network()
     optimizer = torch.optim.AdamW(model.parameters())
     loader = DataLoader(samples(), batch_size=8, shuffle=True)
@@ -384,7 +384,7 @@ def six_steps() -> None:
 
 @case()
 def its_own_end() -> None:
-    """Six steps on objects that are gone at the end; it has a handler of its own for that."""
+    """Six steps on objects that are gone at the end; it has a handler for that."""
     atexit.register(lambda: (folder() / "handler").write_text("ran"))
     six_steps()
 
@@ -489,7 +489,7 @@ def data_parallel() -> None:
 
 @case(ranks=2)
 def exchange_by_hand() -> None:
-    """Gradients are added up without any wrapper, and nobody leaves the group at the end."""
+    """Gradients are added up without any wrapper, and no rank leaves the group at the end."""
     rank = join()
     model = network()
     optimizer = sgd(model)

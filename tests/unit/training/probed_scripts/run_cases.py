@@ -20,7 +20,7 @@ from pathlib import Path
 # as transformers and accelerate do, before they import it
 assert importlib.util.find_spec("torch") is not None
 
-import cases  # type: ignore[import-not-found]  # noqa: E402  # beside it, where the script finds it
+import cases  # type: ignore[import-not-found]  # noqa: E402  # in the same folder, where the script finds it
 
 LIMIT_SECONDS = 240
 
