@@ -256,7 +256,7 @@ def test_a_transformer_of_every_size_is_neither_a_needle_nor_a_disc() -> None:
         for image, classes in (((3, 32, 32), 100), ((1, 28, 28), 10), ((3, 224, 224), 1000)):
             sizes = architecture(asked, torch.Size(image), classes)
             assert sizes.parameters == pytest.approx(asked, rel=0.05)
-            assert 10 <= sizes.width / sizes.depth <= 80
+            assert 6 <= sizes.width / sizes.depth <= 80
             assert sizes.width % sizes.heads == 0
             assert sizes.width // sizes.heads in {32, 64}
         asked = int(asked * 1.3)
