@@ -101,7 +101,7 @@ def test_a_training_that_was_cut_off_ends_once_its_throughput_is_known(runs: Run
     first.wait_for("progress.json")
     first.process.send_signal(signal.SIGTERM)
     step = first.stopped_at("interrupted", "ended by SIGTERM.")
-    run = runs.complete("known", 2, changed, pause_seconds=0.02)
+    run = runs.complete("known", 2, changed, pause_seconds=0.05)
 
     # windows that differ between ranks could not be joined
     measured, own = run.measured, run.measured.own_interval
