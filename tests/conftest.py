@@ -32,8 +32,15 @@ STREAMS = {
 }
 """Folders whose tests must not run side by side."""
 
-SECOND_CLUSTER = {"test_faults.py", "test_lab.py", "test_resumption.py", "test_programs_on_cluster.py"}
-"""Half of the tests on a cluster: they have a second cluster, and wait while the others compute."""
+STREAMS_OF_FILES = {
+    # on another cluster of this machine
+    **dict.fromkeys(
+        ("test_faults.py", "test_lab.py", "test_resumption.py", "test_programs_on_cluster.py"),
+        "second cluster",
+    ),
+    "test_examples.py": "examples",
+}
+"""Files that share nothing with the others of their folder: they shorten the longest streams."""
 
 APART_ON_A_GPU = {"test_memory_on_a_gpu.py", "test_resume_to_the_bit.py"}
 """Files whose trainings run at the same time as others on a GPU: none of them measures speed."""
@@ -48,7 +55,7 @@ class Streams(LoadScopeScheduling):  # type: ignore[misc]  # xdist is not typed
         file = nodeid.partition("::")[0]
         if self.config.option.markexpr == "gpu" and Path(file).name in APART_ON_A_GPU:
             return file
-        return "second cluster" if Path(file).name in SECOND_CLUSTER else STREAMS.get(_folder(file), file)
+        return STREAMS_OF_FILES.get(Path(file).name) or STREAMS.get(_folder(file), file)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
@@ -104,7 +111,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begins with the long streams where there are several; the fast tests then fill what is left."""
+    """Begin with the long streams where there are several; the fast tests then fill what is left."""
     if hasattr(config, "workerinput"):
         long = list(STREAMS)
         items.sort(
