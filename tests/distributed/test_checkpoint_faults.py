@@ -108,7 +108,7 @@ def flip_a_byte(path: Path) -> None:
 
 
 @pytest.mark.fault(20)
-def test_a_damaged_checkpoint_is_told_and_the_training_goes_on_from_the_one_before(
+def test_a_damaged_checkpoint_is_reported_and_the_training_resumes_from_the_one_before(
     perilous: Runs, stopped: Path, undisturbed_run: Calm
 ) -> None:
     begun = perilous.begun(stopped)
@@ -240,7 +240,7 @@ def test_a_run_of_other_settings_begins_at_the_beginning(perilous: Runs, stopped
 
 @pytest.mark.fault(19)
 @needs_small_disk
-def test_a_folder_that_cannot_hold_its_checkpoints_is_told_before_the_first_step(perilous: Runs) -> None:
+def test_a_folder_that_cannot_hold_its_checkpoints_is_reported_before_the_first_step(perilous: Runs) -> None:
     place = perilous.folder / "small" / "d1.r1" / "checkpoints"
     training = perilous.start("small", 1, within=(place, "5m"))
     failure, stderr = training.fail()

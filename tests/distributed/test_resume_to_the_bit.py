@@ -57,7 +57,7 @@ def test_kills_at_random_steps_change_neither_weights_nor_records(
 
 
 @pytest.mark.fault(10, 12)
-def test_a_run_that_was_asked_to_end_loses_no_step(
+def test_a_run_that_got_a_signal_to_end_loses_no_step(
     perilous: Runs, undisturbed_run: Calm, record_property: Figure
 ) -> None:
     steps = []

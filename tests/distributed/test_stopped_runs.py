@@ -20,7 +20,7 @@ pytestmark = needs_two_cores
 
 
 @pytest.mark.fault(13)
-def test_a_run_that_is_asked_to_end_keeps_what_it_has_trained_and_takes_its_ranks_along(
+def test_a_run_that_gets_a_signal_to_end_keeps_what_it_has_trained_and_takes_its_ranks_along(
     runs: Runs, record_property: Figure
 ) -> None:
     training = runs.start("stopped", 2, ENDLESS)

@@ -399,7 +399,7 @@ def interrupted(
         pytest.param("dying", marks=pytest.mark.fault(16)),
     ],
 )
-def test_run_that_is_preempted_or_loses_a_node_goes_on_and_learns_the_same(
+def test_run_that_is_preempted_or_loses_a_node_resumes_and_learns_the_same(
     requeued: RequeuedRuns,
     interrupted: dict[str, tuple[ClusterStudy, str]],
     name: str,
