@@ -1,7 +1,7 @@
 """Build the command with which a job starts the ranks of a run.
 
 Under Slurm, this command starts a process on each node, which starts torchrun
-(training/distributed/node_launcher.py).
+(ranks/distributed/node_launcher.py).
 """
 
 from __future__ import annotations
