@@ -39,6 +39,7 @@ class PeakMemory:
         self._peaks: dict[MemoryPhase, int] = {}
         self._entered: set[MemoryPhase] = set()
         self._floor = -1
+        self._file_bytes = 0
         self._refused = ""
 
     def enter(self, phase: MemoryPhase) -> None:
@@ -50,7 +51,8 @@ class PeakMemory:
         self._entered.add(phase)
         if self._resets:
             self._refused = self._reset()
-        self._floor = self._peak() if self._refused or not self._resets else -1
+        peak = self._peak()
+        self._floor = peak if self._refused or not self._resets else -1
 
     def record(self, evaluated: bool) -> dict[str, Any]:
         """Return the bytes at the highest while training, while evaluating, and in all, as JSON values.
@@ -97,8 +99,10 @@ class PeakMemory:
         status = _status()
         if not self._resets:
             return status["VmHWM"]
-        # pages of files count as many as are resident now
-        return max(status["VmHWM"] - status["RssFile"] - self._held_before, 0)
+        # the peak includes pages of files, which the system takes back when memory runs short: those of now
+        # may be fewer than those of the peak, and the most of a phase are there at its begin or its end
+        self._file_bytes = max(self._file_bytes, status["RssFile"])
+        return max(status["VmHWM"] - self._file_bytes - self._held_before, 0)
 
     def _reset(self) -> str:
         """Set the peak to the present value; returns why that is impossible, or nothing."""
@@ -109,6 +113,7 @@ class PeakMemory:
             CLEAR_REFS.write_text(RESET_PEAK, encoding="ascii")
         except OSError as error:
             return f"{CLEAR_REFS}: {error.strerror}"
+        self._file_bytes = 0
         return ""
 
 
