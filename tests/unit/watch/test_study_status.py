@@ -23,7 +23,7 @@ from scalewise.analysis.decision.card import Card
 from scalewise.plan.config.experiment import Experiment, Target
 from scalewise.plan.planned_study import Study
 from scalewise.records import Start
-from scalewise.snakemake_adapter import Snakemake
+from scalewise.snakemake_adapter import BUDGET, Snakemake
 from scalewise.watch.follow import SILENT_SECONDS, follow_status, print_status
 from scalewise.watch.session import RuleNames, forced_runs, watch_session
 from scalewise.watch.status import StatusReader
@@ -177,15 +177,29 @@ def study(tmp_path: Path) -> Study:
     return PlantedStudy(tmp_path, CONFIG, site=site).study
 
 
-def snakemake(*rules: str, touch: bool = False, **asked: Any) -> Snakemake:
-    """The part of Snakemake's workflow that is asked, as the profiles set it."""
+def snakemake(
+    *rules: str,
+    touch: bool = False,
+    non_local_exec: bool = False,
+    global_resources: dict[str, int] | None = None,
+    **asked: Any,
+) -> Snakemake:
+    """Return Snakemake's workflow as far as the watcher reads it, as the profiles set it."""
     nothing: dict[str, Any] = {"verbose": False, "quiet": set(), "debug_dag": False, "printshellcmds": False}
     settings = nothing | {"log_handler_settings": {}, "show_failed_logs": True} | asked
     run = {"experiment": "digits", "run": "d1.bucket-view-on.r1"}
     jobs = [SimpleNamespace(rule=SimpleNamespace(name=rule), wildcards=run) for rule in rules]
     dag = SimpleNamespace(needrun_jobs=lambda: iter(jobs))
     output = SimpleNamespace(**settings)
-    return Snakemake(SimpleNamespace(output_settings=output, touch=touch, dag=dag, non_local_exec=False))
+    return Snakemake(
+        SimpleNamespace(
+            output_settings=output,
+            touch=touch,
+            dag=dag,
+            non_local_exec=non_local_exec,
+            global_resources=global_resources or {},
+        )
+    )
 
 
 @pytest.mark.parametrize(
@@ -208,6 +222,18 @@ def test_a_study_is_shown_unless_the_user_chooses_snakemakes_log(
     watcher = watch_session(study, snakemake("train", **settings), RuleNames(), environ)
     assert watcher is not None
     assert watcher.is_shown is is_shown
+
+
+@pytest.mark.parametrize(("sends_jobs", "budget"), [(True, 8), (False, None)])
+def test_runs_of_a_study_that_sends_jobs_are_forecast_within_its_device_budget(
+    sends_jobs: bool, budget: int | None, tmp_path: Path
+) -> None:
+    cluster = {"accelerator": "cuda", "devices_per_node": 2, "cpus_per_node": 2, "slurm": {"account": "a"}}
+    study = PlantedStudy(tmp_path, CONFIG, site=cluster).study
+    command = snakemake("train", non_local_exec=sends_jobs, global_resources={BUDGET: 8})
+    watcher = watch_session(study, command, RuleNames(), {})
+    assert watcher is not None
+    assert watcher._session.study.device_budget == budget
 
 
 def test_sessions_without_trainings_are_not_watched(study: Study) -> None:

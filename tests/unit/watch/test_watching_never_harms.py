@@ -23,7 +23,7 @@ from scalewise.watch.jobs import SlurmQueue, parse_queue, query_slurm
 from scalewise.watch.status import StudyStatus
 from scalewise.watch.study import SESSION, QueuedJob, StudySession, WatchedStudy
 from scalewise.watch.terminal import Lines
-from scalewise.watch.watcher import STILL_SECONDS, Silence, Watcher
+from scalewise.watch.watcher import STILL_SECONDS, Watcher
 
 STUDY = WatchedStudy(points=(point(1), point(2)), min_efficiency={"digits": None})
 RUNS = [("digits", "d1.r1"), ("digits", "d2.r1")]
@@ -88,15 +88,6 @@ def test_the_log_is_silent_while_it_watches_and_back_at_its_end(tmp_path: Path) 
     assert STUDY_IS_SHOWN not in os.environ
     assert session.logger.handlers[1:] == [kept]
     assert session.logger.handlers[0].filters == []
-
-
-def test_the_log_is_silent_only_on_its_condition_and_while_it_is_on() -> None:
-    information = logging.LogRecord("snakemake", logging.INFO, "", 0, "Select jobs", None, None)
-    silence = Silence()
-    assert not silence.filter(information)
-    silence.on = False
-    assert silence.filter(information)
-    assert Silence(lambda: False).filter(information)
 
 
 def failed_job(session: Session, run: str) -> None:
@@ -232,25 +223,6 @@ def test_a_study_that_is_no_longer_shown_goes_on_for_others_until_its_end(tmp_pa
     assert last.startswith("1 of 2 runs done")
 
 
-def test_whoever_does_not_wait_for_the_end_has_the_log_back_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    session = Session(tmp_path)
-    session.start()
-    thread = session.watcher._thread
-
-    def interrupted(_seconds: float) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(thread, "join", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            session.watcher.end()
-    thread.join(60)
-    assert STUDY_IS_SHOWN not in os.environ
-    assert session.logger.handlers[0].filters == []
-
-
 def test_a_last_look_that_fails_gives_the_terminal_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,16 +271,6 @@ def test_a_job_that_was_put_back_by_force_is_asked_about(tmp_path: Path) -> None
     assert asked == [frozenset(), frozenset(), frozenset({"41"})]
     assert (at_work.state, put_back.state) == ("running", "queued")
     assert put_back.job_seconds == (1.0,)
-
-
-def test_other_processes_learn_what_it_knows_and_that_it_has_ended(tmp_path: Path) -> None:
-    session = Session(tmp_path)
-    session.start()
-    session.watcher.end()
-    record = StudySession.read(tmp_path)
-    assert record is not None
-    assert (record.study, record.ended, record.pid) == (STUDY, True, os.getpid())
-    assert set(record.runs) == set(RUNS)
 
 
 def test_a_folder_that_takes_no_record_is_watched_all_the_same(tmp_path: Path) -> None:
