@@ -112,7 +112,16 @@ def make_a_folder(path: Path) -> None:
     path.mkdir()
 
 
+def put_the_older_one_there(path: Path) -> None:
+    shutil.copy(path.parent.with_name("step-000000010") / path.name, path)
+
+
+def change_a_number(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"20", b"21"))
+
+
 DAMAGES = [flip, truncate, empty, answer_in_html, Path.unlink, make_a_folder]
+DAMAGES += [put_the_older_one_there, change_a_number]
 
 
 @pytest.mark.fault(20)
@@ -129,7 +138,8 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_is_used(
     refused: list[str] = []
     assert checked(checkpoints, refused) == 10
     assert len(refused) == 1
-    assert str(damaged) in refused[0]
+    # the files of a manifest of another checkpoint are not those that it names
+    assert str(damaged.parent if damage is put_the_older_one_there else damaged) in refused[0]
     if damage is truncate and name != MANIFEST:
         assert f"{size // 2} bytes, not the {size} " in refused[0]
 
@@ -162,34 +172,6 @@ def test_a_deletion_that_is_cut_off_leaves_nothing_that_looks_like_a_checkpoint(
     monkeypatch.undo()
     write(checkpoints, 30)
     assert [path.name for path in checkpoints.folder.iterdir()] == ["step-000000030"]
-
-
-@pytest.mark.fault(20)
-@pytest.mark.slow
-def test_a_flipped_bit_of_a_manifest_is_seen(
-    checkpoints: CheckpointFolder, record_property: Callable[[str, object], None]
-) -> None:
-    """A manifest has no checksum; a bit may still turn one valid text into another."""
-    written = write(checkpoints, 10)
-    path = written.folder / MANIFEST
-    whole = path.read_bytes()
-    unseen = []
-    # every seventh is of another byte and another place in it
-    flipped = range(0, 8 * len(whole), times(quick=7, thorough=1))
-    for place in flipped:
-        changed = bytearray(whole)
-        changed[place // 8] ^= 1 << place % 8
-        path.write_bytes(changed)
-        if checked(checkpoints, []) is not None:
-            unseen.append((place, bytes(changed)))
-    # a line break that became a space says the same
-    for place, text in unseen:
-        assert json.loads(text) == json.loads(whole), (
-            f"bit {place} of {path} was flipped, and no check noticed"
-        )
-    assert len(unseen) < 10
-    seen = f"{len(flipped) - len(unseen)} of {len(flipped)}"
-    record_property("figure", f"manifest: {seen} flipped bits refused, the rest means the same")
 
 
 def test_a_file_that_no_manifest_names_is_never_read(checkpoints: CheckpointFolder) -> None:
@@ -298,6 +280,7 @@ STATE = {"weights": torch.arange(100_000.0), "step": 3, "names": ["a", "b"]}
 CPU = torch.device("cpu")
 
 
+@pytest.mark.refuses("security: pickle for a checkpoint")
 def test_a_pickle_in_place_of_a_checkpoint_runs_nothing(tmp_path: Path) -> None:
     trap = {"weights": Trap(tmp_path / "ran")}
     (tmp_path / "bare.pt").write_bytes(pickle.dumps(trap, protocol=2))

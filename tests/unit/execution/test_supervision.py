@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.planted_records import leave_failure
-from tests.small_runs import definition, rank_launch, rank_setup
+from tests.small_runs import definition, rank_setup
 
 from scalewise.execution import run_lock
 from scalewise.execution.history import HistoryWriter, load_history
@@ -24,8 +24,7 @@ from scalewise.execution.run_lock import LOCK, LockLostError, RunLock, lock_run
 from scalewise.execution.run_log import SHOWN_BYTES, shorten_log
 from scalewise.execution.supervisor import RankGroup
 from scalewise.plan.config.shape import Shape
-from scalewise.plan.config.site import Container
-from scalewise.plan.jobs.launch import Launch, SiteLaunch, build_launch, rank_environment
+from scalewise.plan.jobs.launch import Launch, rank_environment
 from scalewise.ranks.rank_process import run_and_report_errors
 from scalewise.records import (
     EPOCHS,
@@ -262,25 +261,6 @@ def test_a_folder_that_was_removed_under_the_ranks_is_what_failed(tmp_path: Path
     program = PREAMBLE + "import shutil\nattempt.started(0, 'node-a')\nshutil.rmtree(attempt.folder)"
     with pytest.raises(RunFailedError, match=r"attempt was removed while the run was at work\. Give"):
         supervise(rank_group(tmp_path, program))
-
-
-def test_a_log_names_what_is_started_without_what_the_site_says_of_itself(tmp_path: Path) -> None:
-    secret = "hf_Secret"
-    start = SiteLaunch(
-        prelude=("true", f"export HF_TOKEN={secret}", f"KEY={secret} no-such-command"),
-        container=Container(image="a.sif", runtime="/no/such/runtime"),
-        container_arguments=("--env", f"KEY={secret}"),
-    )
-    started = rank_group(tmp_path, "")
-    words = (str(SCRIPTS / "rank.py"), str(started.rank_files.folder))
-    launch = build_launch(rank_launch(), start, words, sys.executable, [])
-    with pytest.raises(RunFailedError) as failed:
-        supervise(replace(started, launch=launch))
-    log = (tmp_path / "train.log").read_text(encoding="utf-8")
-    assert secret not in log + str(failed.value) + (tmp_path / HISTORY).read_text(encoding="utf-8")
-    first = log.splitlines()[0]
-    assert "'[prelude]' '[container]' python3 -m torch.distributed.run" in first
-    assert "scalewise: this line of prelude failed: KEY ... (line 3 of 3)" in log
 
 
 def test_what_a_rank_raised_is_raised_on_although_there_is_no_room_to_leave_it(
