@@ -20,7 +20,7 @@ from scalewise.execution.supervisor import ExitStatus, RankGroup
 from scalewise.measure.communication import CommunicationSamples
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.jobs.launch import Launch
-from scalewise.ranks.all_reduce import check_sum, expected_seconds, measure_all_reduce, repetitions
+from scalewise.ranks.all_reduce import check_sum, expected_seconds, measure_all_reduce
 from scalewise.ranks.distributed.device_timers import HostTimer
 from scalewise.records import AllReduce
 
@@ -103,13 +103,6 @@ def test_no_wait_for_the_ranks_or_the_device_is_in_an_all_reduce(
     (measured,) = measure_all_reduce(CPU, HostTimer(), (65536,))
     assert measured.bytes == 65536
     assert all(each > 0 for each in measured.seconds)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "repeats"), [(0.0, 20), (0.1, 20), (0.2, 20), (0.5, 8), (0.8, 5), (30.0, 5)]
-)
-def test_repetitions_are_as_many_as_there_is_time_for(seconds: float, repeats: int) -> None:
-    assert repetitions(seconds, budget_seconds=4.0) == repeats
 
 
 def test_a_larger_message_is_expected_to_take_at_most_its_share_of_bytes_longer() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -92,30 +92,7 @@ def test_samples_of_each_step_are_those_of_its_batches_and_each_epoch_begins_an_
     assert all(seconds is not None and seconds > 0 for seconds in columns["seconds"])
 
 
-def test_the_step_after_an_evaluation_begins_once_and_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    entered: list[str] = []
-    ended: list[float] = []
-    enter, evaluate = PeakMemory.enter, loop.evaluate
-
-    def note_phase(memory: PeakMemory, phase: MemoryPhase) -> None:
-        entered.append(phase)
-        enter(memory, phase)
-
-    def note_end(trainer: Trainer) -> tuple[float, float]:
-        found = evaluate(trainer)
-        ended.append(time.perf_counter())
-        return found
-
-    monkeypatch.setattr(PeakMemory, "enter", note_phase)
-    monkeypatch.setattr(loop, "evaluate", note_end)
-    trainer, _ = trained(True)
-    columns = trainer.measured.steps.snapshot().columns(fed=True)
-    assert entered[entered.index("evaluate") :] == ["evaluate", "train", "evaluate"]
-    assert columns["ended_at"][3] < ended[0] <= columns["ended_at"][4] - columns["seconds"][4]
-    assert columns["seconds_without_training"] == [0.0] * 8
-
-
-READING_SECONDS = 1000.0
+LATE_SECONDS = 1000.0
 
 
 class SlowSensor:
@@ -135,12 +112,25 @@ class SlowSensor:
         """Holds nothing."""
 
 
-def test_a_change_of_phase_is_in_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neither_a_change_of_phase_nor_an_evaluation_is_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the warm-up ends in the middle of an epoch, and at the evaluation."""
-    sensor = SlowSensor()
+    sensor, evaluate = SlowSensor(), loop.evaluate
+    entered: list[str] = []
+    enter = PeakMemory.enter
+
+    def note_phase(memory: PeakMemory, phase: MemoryPhase) -> None:
+        entered.append(phase)
+        enter(memory, phase)
+
+    def evaluate_slowly(trainer: Trainer) -> tuple[float, float]:
+        sensor.readings += 1
+        return evaluate(trainer)
+
+    monkeypatch.setattr(PeakMemory, "enter", note_phase)
+    monkeypatch.setattr(loop, "evaluate", evaluate_slowly)
     for module in (steps, measured_process):
         monkeypatch.setattr(
-            module, "perf_counter", lambda: time.perf_counter() + READING_SECONDS * sensor.readings
+            module, "perf_counter", lambda: time.perf_counter() + LATE_SECONDS * sensor.readings
         )
     settings = settings_of(global_batch_size=8, warmup_steps=2, epochs=2)
     trainer = trainer_of(random_images(80), settings)
@@ -149,9 +139,12 @@ def test_a_change_of_phase_is_in_no_step(monkeypatch: pytest.MonkeyPatch) -> Non
     trainer.monitor._interval = 3600.0
     with trainer.monitor, hooked(trainer.measured):
         train(trainer, TrainingState.start(CPU), lambda _epoch: None)
-    assert sensor.readings >= 4
+    assert sensor.readings >= 6
+    assert entered[entered.index("evaluate") :] == ["evaluate", "train", "evaluate"]
     assert trainer.measured.steps.done == 20
-    assert trainer.measured.steps.training_seconds(0, 20) < READING_SECONDS
+    assert trainer.measured.steps.training_seconds(0, 20) < LATE_SECONDS
+    columns = trainer.measured.steps.snapshot().columns(fed=True)
+    assert columns["seconds_without_training"] == [0.0] * 20
 
 
 BATCH, STEPS_PER_EPOCH, EPOCHS = 24, 3, 10
@@ -267,60 +260,58 @@ def measured_steps(figures: Measurements) -> set[int]:
 FIRST_OF_EPOCH = set(range(0, STEPS, STEPS_PER_EPOCH))
 
 
-def test_a_run_that_resumes_on_the_same_machine_keeps_what_was_measured(training: InParts) -> None:
-    training.part(12)
-    training.part(STEPS + 1)
+OLD, NEW = {"cpu_model": "Old CPU"}, {"cpu_model": "New CPU", "torch": "2.16.0"}
+CHANGES = (
+    "step 12: resumed with CPU model New CPU (before: Old CPU), torch version 2.16.0 (before: 2.15.0); "
+    "what was measured before it is excluded"
+)
+KEPT, END = [*range(2, 12), *range(14, STEPS)], STEPS + 1
+RESUMED: dict[str, tuple[int, list[tuple[int, dict[str, str]]], Sequence[int], int, str]] = {
+    "the same machine": (2, [(12, OLD), (END, OLD)], KEPT, 2, ""),
+    "another machine": (2, [(12, OLD), (END, NEW)], range(14, STEPS), 12, CHANGES),
+    "twice": (2, [(9, OLD), (18, NEW), (END, NEW)], [*range(11, 18), *range(20, STEPS)], 11, "step 9: "),
+    "a package of no step": (
+        *(2, [(12, OLD | {"snakemake": "1"}), (END, OLD | {"snakemake": "2"})], KEPT, 2, ""),
+    ),
+    "a package of each step": (
+        *(2, [(12, OLD | {"nccl": "1"}), (END, OLD | {"nccl": "2"})], range(14, STEPS), 12),
+        "step 12: resumed with nccl version 2 (before: 1)",
+    ),
+    # the first warm-up would have ended at step 10
+    "within the warm-up": (10, [(4, OLD), (END, OLD)], range(14, STEPS), 4, ""),
+    "after the warm-up": (10, [(12, OLD), (END, OLD)], [10, 11, *range(22, STEPS)], 10, ""),
+}
+"""Warm-up, end and machine of each start, steps that are measured, number of those lost, and the problem."""
+
+
+@pytest.mark.parametrize(
+    ("warmup_steps", "starts", "kept", "unmeasured", "problem"), RESUMED.values(), ids=RESUMED
+)
+def test_a_run_that_resumes_keeps_what_was_measured_unless_its_machine_has_changed(
+    warmup_steps: int,
+    starts: list[tuple[int, dict[str, str]]],
+    kept: Sequence[int],
+    unmeasured: int,
+    problem: str,
+    training: InParts,
+    machine: Machine,
+) -> None:
+    training.warmup_steps = warmup_steps
+    for stop, facts in starts:
+        machine(**facts)
+        training.part(stop)
     figures = training.recorded()
-    assert measured_steps(figures) == {*range(2, 12), *range(14, STEPS)} - FIRST_OF_EPOCH
+    assert measured_steps(figures) == set(kept) - FIRST_OF_EPOCH
     assert sum(window.steps for window in figures.windows) == STEPS
+    assert figures.resumption.unmeasured_steps == unmeasured
+    first, *changes = figures.resumption.problems
+    assert (first, len(changes)) == ("of a checkpoint", bool(problem))
+    assert "".join(changes).startswith(problem)
+    # that of two machines is unknown
+    assert figures.energy_joules == (None if problem else 7.0 * len(starts))
     rows = (training.folder / "epochs.csv").read_text().splitlines()[1:]
     assert len(rows) == EPOCHS
-    assert sum(float(row.split(",")[1]) for row in rows) == pytest.approx(figures.train_seconds)
-    assert figures.resumption.problems == ["of a checkpoint"]
-    assert figures.resumption.unmeasured_steps == 2
-    assert figures.energy_joules == 14.0
-
-
-def test_a_run_that_resumes_on_another_machine_is_measured_on_that_only(
-    training: InParts, machine: Machine
-) -> None:
-    training.part(12)
-    machine("New CPU", torch="2.16.0")
-    training.part(STEPS)
-    figures = training.recorded()
-    assert measured_steps(figures) == set(range(14, STEPS)) - FIRST_OF_EPOCH
-    assert figures.resumption.unmeasured_steps == 12
-    assert figures.resumption.problems == [
-        "of a checkpoint",
-        "step 12: resumed with CPU model New CPU (before: Old CPU), torch version 2.16.0 (before: 2.15.0); "
-        "what was measured before it is excluded",
-    ]
-    assert figures.energy_joules is None, "it is that of two machines"
-
-
-def test_what_was_excluded_once_stays_so(training: InParts, machine: Machine) -> None:
-    training.part(9)
-    machine("New CPU")
-    training.part(18)
-    training.part(STEPS)
-    figures = training.recorded()
-    assert measured_steps(figures) == {*range(11, 18), *range(20, STEPS)} - FIRST_OF_EPOCH
-    (_, problem) = figures.resumption.problems
-    assert problem.startswith("step 9: ")
-
-
-@pytest.mark.parametrize(("package", "counts"), [("snakemake", True), ("nccl", False)])
-def test_a_package_that_takes_no_part_in_a_step_may_change(
-    training: InParts, machine: Machine, package: str, counts: bool
-) -> None:
-    machine("Old CPU", **{package: "1.0"})
-    training.part(12)
-    machine("Old CPU", **{package: "2.0"})
-    training.part(STEPS)
-    figures = training.recorded()
-    assert (5 in measured_steps(figures)) == counts
-    named = any(f"{package} version 2.0 (before: 1.0)" in each for each in figures.resumption.problems)
-    assert named != counts
+    assert problem or sum(float(row.split(",")[1]) for row in rows) == pytest.approx(figures.train_seconds)
 
 
 @pytest.mark.parametrize("further", [15, 18])
@@ -378,19 +369,6 @@ def test_communication_is_that_of_the_starts_whose_steps_are_measured() -> None:
     (last,) = join_starts([[without_measurements(earlier)], [later]], [5, 5])
     assert (both.timed_exchanges, last.timed_exchanges) == ([0.5, 0.1], [0.1])
     assert len(both.communication_seconds) == both.step_count == 39
-
-
-@pytest.mark.parametrize(("stop", "unmeasured"), [(4, 4), (12, 10)])
-def test_all_steps_that_a_resume_excluded_are_counted(training: InParts, stop: int, unmeasured: int) -> None:
-    """Also those within the first warm-up, which would have ended at step 10."""
-    training.warmup_steps = 10
-    training.part(stop)
-    training.part(STEPS)
-    figures = training.recorded()
-    assert figures.resumption.unmeasured_steps == unmeasured
-    undisturbed = set(range(10, STEPS)) - FIRST_OF_EPOCH
-    excluded = {*range(stop, stop + 10)} | FIRST_OF_EPOCH
-    assert measured_steps(figures) == undisturbed - excluded
 
 
 def test_weights_of_another_network_are_told_from_a_mistake_in_the_program(training: InParts) -> None:

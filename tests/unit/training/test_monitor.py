@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from tests.unit.conftest import StartPython, said
 from tests.waiting import LIMIT_SECONDS, wait_until
 
 from scalewise.ranks.distributed.device_timers import DeviceTimer, timer_for
@@ -79,16 +80,6 @@ def test_samples_come_while_the_training_computes_and_end_with_it() -> None:
     assert report.mean_utilization is not None
     assert 0 < report.mean_utilization <= 1
     assert 0 < report.cpu_fraction < 1
-
-
-def test_a_training_that_fails_leaves_no_thread() -> None:
-    def fail() -> None:
-        with Monitor(CPU, 1, "node-a", 0):
-            raise ValueError("of the training")
-
-    with pytest.raises(ValueError, match="of the training"):
-        fail()
-    assert "monitor" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_the_mean_is_of_the_training_alone() -> None:
@@ -262,28 +253,6 @@ def test_work_of_a_child_is_the_ranks_own_and_that_of_others_is_not() -> None:
     assert used.total == pytest.approx(seconds * cpus, rel=0.2, abs=0.5)
 
 
-@pytest.fixture
-def child() -> Iterator[Callable[[float], subprocess.Popen[str]]]:
-    started: list[subprocess.Popen[str]] = []
-
-    def start(seconds: float) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-c", BURN.format(seconds)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        started.append(process)
-        assert process.stdout is not None
-        process.stdout.readline()
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
 def test_a_cpu_process_is_as_busy_as_its_cpu_time_on_each_of_its_cpus() -> None:
     sensor, of_two = CpuSensor(1), CpuSensor(2)
     wall, cpu = time.monotonic(), time.process_time()
@@ -307,13 +276,14 @@ def test_a_cpu_process_is_as_busy_as_its_cpu_time_on_each_of_its_cpus() -> None:
     ],
 )
 def test_a_worker_counts_with_the_process_that_started_it(
-    child: Callable[[float], subprocess.Popen[str]], ended: bool, listed: bool, tmp_path: Path
+    start_python: StartPython, ended: bool, listed: bool, tmp_path: Path
 ) -> None:
     sensor = CpuSensor(1)
     if not listed:
         sensor._children_of_main_thread = tmp_path / "no such file"
     wall, cpu = time.monotonic(), time.process_time()
-    process = child(0.3)
+    process = start_python(BURN.format(0.3))
+    said(process)
     if ended:
         process.communicate("\n")
     parents = (time.process_time() - cpu) / (time.monotonic() - wall)

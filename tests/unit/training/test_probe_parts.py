@@ -21,7 +21,6 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils.flop_counter import FlopCounterMode
 
 from scalewise.measure.batches import checksum, samples_in, samples_of_inputs
-from scalewise.measure.communication import CommunicationSamples
 from scalewise.measure.counted_optimizers import CountedOptimizers, SteppedOptimizer
 from scalewise.measure.discovery import TrainedModules, all_objects, find_trained
 from scalewise.measure.flops import CountedStep, FlopCount
@@ -119,59 +118,6 @@ def test_batches_are_told_apart_by_all_their_tensors_and_all_parts_of_these() ->
     assert checksum(Graphs(first)) != checksum(Graphs(second))
     assert checksum(["text"]) is None
     assert checksum([torch.zeros(0), torch.eye(2).to_sparse()]) is None
-
-
-class DataParallel:
-    """Counters as DDP leaves them: of the exchange before the last, if it was one that it timed."""
-
-    def __init__(self, exchanges_of_a_step: int) -> None:
-        self.logger = self
-        self.ints_map: dict[str, int] = {}
-        self.looks = 0
-        self._exchanges_of_a_step, self._exchanges = exchanges_of_a_step, 0
-
-    def _set_ddp_runtime_logging_sample_rate(self, every: int) -> None:
-        self._every = every
-
-    def step(self) -> None:
-        for _ in range(self._exchanges_of_a_step):
-            timed = self._exchanges
-            if timed and (timed <= 10 or timed % self._every == 0):
-                self.ints_map = {
-                    "iteration": timed,
-                    "backward_comm_time": timed * 1_000_000_000 + 5,
-                    "backward_compute_comm_overlap_time": 5,
-                }
-            self._exchanges += 1
-
-    def _get_ddp_logging_data(self) -> DataParallel:
-        self.looks += 1
-        return self
-
-
-def test_every_exchange_that_ddp_timed_after_the_warm_up_is_kept_once() -> None:
-    data_parallel = DataParallel(exchanges_of_a_step=1)
-    samples = CommunicationSamples(data_parallel, every=25, warmup_steps=4)
-    for done in range(1, 1002):
-        data_parallel.step()
-        samples.after_step(done)
-
-    kept = {index: seconds for index, seconds in enumerate(samples.column(1001)) if seconds is not None}
-    # each is as long as its number, and of the step with that number
-    assert kept == {number - 1: number for number in (5, 6, 7, 8, 9, 10, *range(25, 1001, 25))}
-    # seldom enough to cost nothing
-    assert data_parallel.looks < 100
-
-
-def test_all_exchanges_of_a_step_count() -> None:
-    data_parallel = DataParallel(exchanges_of_a_step=2)
-    samples = CommunicationSamples(data_parallel, every=5, warmup_steps=10)
-    for done in range(1, 102):
-        data_parallel.step()
-        samples.after_step(done)
-
-    seconds = [each for each in samples.column(101) if each is not None]
-    assert {each % 10 for each in seconds} == {0}
 
 
 def trained_by(optimizer: torch.optim.Optimizer) -> TrainedModules:
@@ -378,30 +324,6 @@ def test_an_operator_without_a_formula_is_named() -> None:
         nn.Linear(8, 4)(twice(torch.randn(2, 8)))
 
     assert "scalewise_test.twice" in count.reason
-
-
-def counted_steps(count: bool) -> tuple[dict[str, Any], CountedStep]:
-    """Train some steps of a model with dropout and batch statistics, one of them counted."""
-    network = convolutional()
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-    counted = CountedStep(warmup_steps=4)
-    for step in range(1, 7):
-        optimizer.zero_grad()
-        train(network, torch.randn(4, 3, 10, 10))
-        optimizer.step()
-        if count:
-            counted.after_step(step, is_plain=True, compiled=False)
-    return network.state_dict() | {"random": torch.get_rng_state()}, counted
-
-
-def test_counting_changes_no_weight_buffer_or_random_number() -> None:
-    expected, _ = counted_steps(count=False)
-    found, counted = counted_steps(count=True)
-
-    assert counted.by_format
-    assert counted.reason == ""
-    for name, value in expected.items():
-        assert torch.equal(found[name], value), name
 
 
 @pytest.mark.parametrize(

@@ -152,12 +152,6 @@ SEEN: dict[str, dict[str, Any]] = {
         "backward_passes": [3] * LAST,
         "flags": [NEW_ITERATION, 0, 0, 0] + [EVALUATION | NO_GRAD | NEW_ITERATION, 0, 0, 0] * 2,
     },
-    "two_optimizers": {
-        "optimizers": ["SGD"],
-        "samples": [8] * LAST,
-        "backward_passes": [3] * LAST,
-        "parameters": 4 * 6 + 6 + 6 + 1,
-    },
     "an_optimizer_for_each_parameter": {
         "samples": [8] * LAST,
         "backward_passes": [1] * LAST,

@@ -187,7 +187,6 @@ STTY = """Traceback (most recent call last):
     _, term_width = os.popen('stty size', 'r').read().split()
     ^^^^^^^^^^^^^
 ValueError: not enough values to unpack (expected 2, got 0)"""
-UNPACKED = "ValueError: not enough values to unpack (expected 2, got 0)"
 WIDTH = """Traceback (most recent call last):
   File "bar.py", line 8, in <module>
     width = os.get_terminal_size().columns
@@ -198,9 +197,8 @@ DRIVER = (
 )
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
+FIXES = {
+    ("`starts: itself`", "option to train on CPUs", ""): [
         DRIVER,
         "AssertionError: Torch not compiled with CUDA enabled",
         "AssertionError: insufficient CUDA devices for DDP command",
@@ -211,33 +209,7 @@ DRIVER = (
         "RuntimeError: Distributed package doesn't have NCCL built in",
         "AssertionError at 02_pytorch_ddp.py:31: assert torch.cuda.is_available()",
     ],
-)
-def test_an_error_of_cuda_on_cpu_processes_names_the_option_or_what_led_there(error: str) -> None:
-    assert "`starts: itself`" in find_fix(error, "", on_cpus=True, as_ranks=True)
-    assert "option to train on CPUs" in find_fix(error, "", on_cpus=True, as_ranks=False)
-    assert find_fix(error, "", on_cpus=False, as_ranks=True) == ""
-
-
-@pytest.mark.parametrize(
-    ("error", "traceback", "words"),
-    [
-        pytest.param(UNPACKED, STTY, "`echo 24 80`", id="stty"),
-        pytest.param(
-            "OSError: [Errno 25] Inappropriate ioctl for device",
-            WIDTH,
-            "`shutil.get_terminal_size`",
-            id="width",
-        ),
-        pytest.param("ModuleNotFoundError: No module named 'deepspeed'", "", "`python:`", id="module"),
-    ],
-)
-def test_an_error_that_a_batch_job_causes_comes_with_its_fix(error: str, traceback: str, words: str) -> None:
-    assert words in find_fix(error, traceback, on_cpus=False, as_ranks=True)
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
+    ("`prepare`",) * 3: [
         "urllib.error.URLError: <urlopen error [Errno -3] Temporary failure in name resolution>",
         "urllib.error.URLError: <urlopen error [Errno 111] Connection refused>",
         "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='openaipublic.blob.core.windows.net', "
@@ -247,16 +219,12 @@ def test_an_error_that_a_batch_job_causes_comes_with_its_fix(error: str, traceba
         "httpx.ConnectError: [Errno -2] Name or service not known",
         "RuntimeError: Error downloading train-images-idx3-ubyte.gz:",
     ],
-)
-def test_a_download_in_a_job_comes_with_the_key_that_makes_it_beforehand(error: str) -> None:
-    assert "`prepare`" in find_fix(error, "", on_cpus=False, as_ranks=True)
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
+    ("`python:`",) * 3: ["ModuleNotFoundError: No module named 'deepspeed'"],
+    ("`echo 24 80`",) * 3: [STTY],
+    ("`shutil.get_terminal_size`",) * 3: [WIDTH],
+    ("",) * 3: [
         "ValueError: no more samples in shard 7",
-        UNPACKED,
+        "ValueError: not enough values to unpack (expected 2, got 0)",
         "torch.distributed.DistNetworkError: The client socket has failed to connect to any network address "
         "of (node07, 29500). The IPv4 network addresses of (node07, 29500) cannot be retrieved (gai error: "
         "-2 - Name or service not known).",
@@ -264,9 +232,22 @@ def test_a_download_in_a_job_comes_with_the_key_that_makes_it_beforehand(error: 
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
         "",
     ],
+}
+"""Words of the fix for ranks on CPUs, for a program on CPUs that starts its ranks, and for ranks on GPUs; and
+the errors or tracebacks that have it."""
+
+
+@pytest.mark.parametrize(
+    ("raised", "fixes"), [(error, fixes) for fixes, errors in FIXES.items() for error in errors]
 )
-def test_another_error_stands_by_itself(error: str) -> None:
-    assert find_fix(error, "Traceback (most recent call last):", on_cpus=True, as_ranks=True) == ""
+def test_an_error_that_a_job_causes_comes_with_its_fix_and_another_stands_by_itself(
+    raised: str, fixes: tuple[str, str, str]
+) -> None:
+    *_, error = raised.splitlines() or [""]
+    for words, on_cpus, as_ranks in zip(fixes, (True, True, False), (True, False, True), strict=True):
+        fix = find_fix(error, raised, on_cpus=on_cpus, as_ranks=as_ranks)
+        assert words in fix
+        assert bool(words) == bool(fix)
 
 
 @pytest.mark.parametrize("prefix", ["", "[rank1]: "])

@@ -20,7 +20,7 @@ from scalewise.plan.config.shape import Shape
 from scalewise.ranks.distributed import network_interface
 from scalewise.ranks.distributed.cpus import cpu_list, take_cpus
 from scalewise.ranks.distributed.devices import claim_device
-from scalewise.ranks.distributed.identity import Identity, check_place, identify, node_rank, tasks_on_node
+from scalewise.ranks.distributed.identity import Identity, check_place, identify, tasks_on_node
 from scalewise.ranks.distributed.network_interface import Interface, choose_interface, interface_addresses
 from scalewise.ranks.distributed.process_group import open_store
 from scalewise.ranks.monitoring.environments import commit, merge_environments, source_version
@@ -91,11 +91,6 @@ def test_a_half_set_identity_is_an_error_that_names_what_is_missing(
 )
 def test_the_tasks_of_every_node_are_read_from_the_notation_of_slurm(counts: str, tasks: list[int]) -> None:
     assert [tasks_on_node(counts, node) for node in range(len(tasks))] == tasks
-
-
-def test_the_process_of_a_node_knows_which_node_it_is() -> None:
-    assert node_rank({}) == 0
-    assert node_rank({"SLURM_PROCID": "3"}) == 3
 
 
 @pytest.mark.parametrize(("ranks", "of_node"), [(8, 8), (4, 4), (8, 1)])

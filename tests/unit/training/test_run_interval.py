@@ -120,14 +120,6 @@ def test_the_interval_that_ends_a_run_covers_the_true_mean_as_often_as_it_states
     assert sum(covered) / number > 0.93 - 3 * math.sqrt(0.93 * 0.07 / number)
 
 
-def test_runs_end_early_where_they_are_steady_and_not_where_they_are_noisy() -> None:
-    draw = random.Random(5)
-    quiet = [ended(correlated(0.01, 0.0)(draw))[2] for _ in range(20)]
-    noisy = [ended(correlated(0.5, 0.0)(draw))[2] for _ in range(20)]
-    assert set(quiet) == {FEWEST_WINDOWS}
-    assert set(noisy) == {MOST_STEPS // WINDOW_STEPS}
-
-
 @pytest.mark.parametrize(("stream", "least", "most"), [(compiled, 30, 100), (throttled, 55, 75)])
 def test_the_warm_up_lasts_until_the_times_are_steady(stream: Stream, least: int, most: int) -> None:
     draw = random.Random(5)

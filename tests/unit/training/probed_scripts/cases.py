@@ -230,24 +230,6 @@ def batches_of_a_step_at_once() -> None:
 
 
 @case()
-def two_optimizers() -> None:
-    """A GAN: two updates make one step; the batches are dictionaries."""
-    torch.manual_seed(0)
-    generator, discriminator = nn.Linear(4, 6), nn.Linear(6, 1)
-    for_discriminator, for_generator = sgd(discriminator), sgd(generator)
-    data: Any = [{"image": inputs, "index": 3} for inputs in samples().tensors[0]]
-    for _ in range(ENOUGH_STEPS):
-        for entry in DataLoader(data, batch_size=8):
-            for_discriminator.zero_grad()
-            discriminator(entry["image"]).mean().backward()
-            (-discriminator(generator(torch.randn(8, 4)).detach()).mean()).backward()
-            for_discriminator.step()
-            for_generator.zero_grad()
-            discriminator(generator(torch.randn(8, 4))).mean().backward()
-            for_generator.step()
-
-
-@case()
 def an_optimizer_for_each_parameter() -> None:
     """Updates within the backward pass, so that gradients need not be kept."""
     model = network()
