@@ -6,7 +6,6 @@ import pytest
 
 from scalewise.plan.catalog.datasets import DatasetFacts, dataset_facts
 from scalewise.plan.catalog.models import (
-    MODELS,
     ModelFacts,
     known_models,
     model_facts,
@@ -39,10 +38,7 @@ def test_images_may_be_enlarged() -> None:
     assert dataset_facts("cifar10", 224) == DatasetFacts(50_000, 10_000, 3, 224, 224)
 
 
-def test_networks_that_normalize_over_the_batch_are_known() -> None:
-    names = [*MODELS, "wrn-28-10", "transformer-25M"]
-    normalizing = {"digits_cnn", "resnet18", "wide_resnet", "wrn-28-10"}
-    assert {name for name in names if model_facts(name).batch_norm} == normalizing
+def test_pretrained_weights_are_known_of_resnet18_only() -> None:
     assert [name for name in known_models() if takes_pretrained(name)] == ["resnet18"]
 
 

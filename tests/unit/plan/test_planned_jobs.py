@@ -24,7 +24,7 @@ from scalewise.plan.config.site import Container, Site, SiteFile, resolve_site
 from scalewise.plan.jobs.all_reduce_jobs import AllReducePlan, site_id
 from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.jobs.make_plan import make_plan
-from scalewise.plan.plan_file import Job, requested
+from scalewise.plan.plan_file import Job
 from scalewise.plan.planned_study import Study
 
 WORDS = Path(__file__).with_name("planned_jobs.txt")
@@ -466,12 +466,3 @@ def test_named_gpus_are_visible_in_a_container_too_and_others_change_no_variable
     for prefix in ("", "APPTAINERENV_", "SINGULARITYENV_"):
         assert inside[f"{prefix}CUDA_VISIBLE_DEVICES"] == "2,0"
         assert inside[f"{prefix}CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
-
-
-def test_runs_of_all_sizes_are_jobs_of_one_rule(load: Load) -> None:
-    jobs = make_plan(on_slurm(load, ("account: a",)))["runs"]["a"]
-
-    stated = requested(jobs, str)["resources"]
-
-    assert callable(stated["gres"])
-    assert (stated["slurm_account"], stated["runtime"]) == ("a", 32)

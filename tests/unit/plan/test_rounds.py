@@ -256,17 +256,3 @@ def test_a_round_on_disk_that_snakemake_makes_again_is_not_believed(tmp_path: Pa
     with pytest.raises(NotMadeError):
         list(judged_rounds(checkpoint(1), "digits"))
     assert list(judged_rounds(checkpoint(1), "digits", before=2)) == [FIRST]
-
-
-def test_a_deleted_run_is_made_again_and_one_never_asked_for_is_not(load: Load, tmp_path: Path) -> None:
-    keys = "dataset: digits, model: linear, global_batch_size: 240, devices: [1, 2], predict: false"
-    study = load(f"experiments:\n  digits: {{{keys}, repeats: {MORE}}}\n")
-    folder = tmp_path / "digits"
-    for name in names(d1=3, d2=5):
-        (folder / "runs" / name).mkdir(parents=True)
-        (folder / "runs" / name / "summary.json").write_text("{}")
-    (folder / "scaling.csv").write_text("")
-
-    assert study.deleted_runs(tmp_path) == []
-    leave(folder, FIRST)
-    assert study.deleted_runs(tmp_path) == [("digits", "d2.r6")]

@@ -101,12 +101,3 @@ def test_no_pass_of_a_step_is_too_small_to_normalize() -> None:
                     len(shard_range(rank, each, passes)) for rank in ranks for each in range(passes)
                 )
                 assert smallest >= MIN_SAMPLES_PER_RANK, (samples, global_batch, world_size, passes)
-
-
-def test_the_digits_fall_into_the_steps_one_expects() -> None:
-    assert step_sizes(1437, 256, 2) == [256, 256, 256, 256, 256, 157]
-    assert step_sizes(1437, 479, 1) == [479, 479, 479]
-    assert step_sizes(1437, 359, 4) == [359, 359, 359, 360]
-    assert step_sizes(1437, 476, parts=4) == [476, 476, 476, 9]
-    assert step_sizes(1437, 476, parts=7) == [476, 476, 485]
-    assert [len(shard_range(157, rank, 2)) for rank in range(2)] == [79, 78]
