@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
@@ -30,9 +31,9 @@ sys.path[:0] = [str(Path(__file__).parents[2] / "workflow" / "scripts")]
 from tests.truth.causes import FALSE, FOUND, cause_rates
 from tests.truth.clusters import RULES, ClusterRates, cluster_rates
 from tests.truth.partitions import CASES
-from tests.truth.partitions import rates as partition_rates
+from tests.truth.partitions import verdicts as verdicts_on_partitions
 from tests.truth.splits import CASES as SPLIT_CASES
-from tests.truth.splits import rates as split_rates
+from tests.truth.splits import verdicts as verdicts_on_splits
 from tests.truth.studies import (
     DOUBLED,
     SERIES,
@@ -163,8 +164,8 @@ def main() -> int:
             "found": pool.submit(cause_rates, tuple(FOUND), CAUSES_A_CELL),
         }
         across, splits = (
-            {(case, n): pool.submit(rates, case, UP_TO_SCATTER, n, STUDIES_A_CELL, SEED) for case, n in each}
-            for rates, each in ((partition_rates, compared), (split_rates, split))
+            {(case, n): pool.submit(rates, verdicts_on, case, n) for case, n in each}
+            for verdicts_on, each in ((verdicts_on_partitions, compared), (verdicts_on_splits, split))
         )
         clusters = {
             (scatter, criterion): pool.submit(cluster_rates, criterion, scatter, CLUSTERS)
@@ -241,6 +242,15 @@ def _show(title: str, headings: Sequence[str], rows: Iterator[list[str]] | Seque
     print(f"\n{title}\n", *(f"| {' | '.join(line)} |" for line in lines), sep="\n", flush=True)
 
 
+def rates(verdicts_on: Callable[..., list[str]], case: str, n: int) -> Counter[str]:
+    """Number of verdicts on drawn studies of a case, which have n repeats."""
+    generator = np.random.default_rng(SEED)
+    found: Counter[str] = Counter()
+    for _ in range(STUDIES_A_CELL):
+        found.update(verdicts_on(case, generator, UP_TO_SCATTER, n))
+    return found
+
+
 def verdicts(cell: Cell) -> Counter[str]:
     """Number of studies with each verdict, and ``runs``, the number of all their runs."""
     planted, how = STUDIES[cell.study], CIRCUMSTANCES.get(cell.circumstances, Circumstances())
@@ -278,8 +288,8 @@ def share(counts: Counter[str], verdict: str) -> float:
 
 
 def _wrong(counts: Counter[str]) -> str:
-    """Silently wrong / wrong but told, in per cent; the rest is right or near."""
-    return f"{100 * share(counts, 'wrong'):.0f} / {100 * share(counts, 'told'):.0f}"
+    """Silently wrong / wrong but reported, in per cent; the rest is right or near."""
+    return f"{100 * share(counts, 'wrong'):.0f} / {100 * share(counts, 'reported'):.0f}"
 
 
 def decisions(found: Mapping[Cell, Counter[str]]) -> Iterator[list[str]]:
@@ -336,38 +346,45 @@ def ratios() -> Iterator[list[str]]:
         yield [name, _joined([held], 1), _joined([faster], 1)]
 
 
-def coverage(m: int, above: float, n: int, below: float, draw: Draw) -> tuple[float, float]:
-    """The share of 95 % intervals that hold a true ratio of 1, and of samples called faster at all."""
+def drawn_shares(studies: int, judged: Callable[[np.random.Generator], Sequence[bool]]) -> list[float]:
+    """Shares of drawn studies for which each of some statements is true."""
     generator = np.random.default_rng(SEED)
+    found: list[float] = np.mean([judged(generator) for _ in range(studies)], axis=0).tolist()
+    return found
+
+
+def coverage(m: int, above: float, n: int, below: float, draw: Draw) -> list[float]:
+    """The share of 95 % intervals that hold a true ratio of 1, and of samples called faster at all."""
+
     # where the noise is not symmetric, equal samples have equal medians all the same
-    covered = false = 0
-    for _ in range(DRAWS):
+    def judged(generator: np.random.Generator) -> tuple[bool, bool]:
         ratio = ratio_of(
             np.exp(above * draw(generator, m)).tolist(), np.exp(below * draw(generator, n)).tolist()
         )
         assert ratio is not None, "no sample is empty"
-        covered += ratio.at_least <= 1 <= ratio.at_most
-        false += ratio.at_least > 1
-    return covered / DRAWS, false / DRAWS
+        return ratio.at_least <= 1 <= ratio.at_most, ratio.at_least > 1
+
+    return drawn_shares(DRAWS, judged)
 
 
 def power() -> Iterator[list[str]]:
     """How often more devices are shown to be worth having, by their true gain, if 5 % is required."""
-    worth, draws = 1 + DecisionRule().min_gain, DRAWS // 4
     for gain in (0.0, 0.05, 0.1, 0.2):
-        cells = []
-        for scatter in SCATTERS:
-            for n in REPEATS:
-                generator = np.random.default_rng(SEED)
-                shown = 0
-                for _ in range(draws):
-                    more = (1 + gain) * np.exp(scatter * generator.standard_normal(n))
-                    fewer = np.exp(scatter * generator.standard_normal(n))
-                    ratio = ratio_of(more.tolist(), fewer.tolist())
-                    assert ratio is not None, "no sample is empty"
-                    shown += verdict(ratio, worth) == "shown"
-                cells.append(f"{shown / draws:.1%}")
-        yield [f"{gain:.0%}", *cells]
+        shown = [_shown(gain, scatter, n) for scatter in SCATTERS for n in REPEATS]
+        yield [f"{gain:.0%}", *(f"{rate:.1%}" for rate in shown)]
+
+
+def _shown(gain: float, scatter: float, n: int) -> float:
+    """The share of samples that show a true gain."""
+
+    def judged(generator: np.random.Generator) -> tuple[bool]:
+        more = (1 + gain) * np.exp(scatter * generator.standard_normal(n))
+        fewer = np.exp(scatter * generator.standard_normal(n))
+        ratio = ratio_of(more.tolist(), fewer.tolist())
+        assert ratio is not None, "no sample is empty"
+        return (verdict(ratio, 1 + DecisionRule().min_gain) == "shown",)
+
+    return drawn_shares(DRAWS // 4, judged)[0]
 
 
 def confounded() -> Iterator[list[str]]:
@@ -378,19 +395,17 @@ def confounded() -> Iterator[list[str]]:
         # only a person who knows the site can see these: each run is on another node anyway
         "every count in a rack of its own, 3 % apart": Circumstances(sticky_nodes=0.03, nodes_to_a_count=8),
     }
+
+    def judged(generator: np.random.Generator, n: int, how: Circumstances) -> tuple[bool, bool]:
+        known = known_columns(run_table(planted, generator, 0.01, n, how))
+        ratio = gains(known).of("throughput", (SERIES, 8), (SERIES, 1))
+        assert ratio is not None, "every run has a throughput"
+        holds = ratio.at_least <= planted.rates[8] / planted.rates[1] <= ratio.at_most
+        return holds, bool([*confounding_sentences(known), *trend_sentences(known)])
+
     for name, how in {**further, **CIRCUMSTANCES}.items():
-        covered, cautioned = [], []
-        for n in REPEATS:
-            generator = np.random.default_rng(SEED)
-            holds = warned = 0
-            for _ in range(STUDIES_A_CELL):
-                known = known_columns(run_table(planted, generator, 0.01, n, how))
-                ratio = gains(known).of("throughput", (SERIES, 8), (SERIES, 1))
-                assert ratio is not None, "every run has a throughput"
-                holds += ratio.at_least <= planted.rates[8] / planted.rates[1] <= ratio.at_most
-                warned += bool([*confounding_sentences(known), *trend_sentences(known)])
-            covered.append(holds / STUDIES_A_CELL)
-            cautioned.append(warned / STUDIES_A_CELL)
+        found = [drawn_shares(STUDIES_A_CELL, partial(judged, n=n, how=how)) for n in REPEATS]
+        covered, cautioned = zip(*found, strict=True)
         yield [name, _joined(covered), _joined(cautioned)]
 
 
@@ -403,20 +418,18 @@ def narrowed(points: int = 8 * STUDIES_A_CELL) -> Iterator[list[str]]:
 
 def _narrowed(rule: Repeats, scatter: float, points: int) -> float:
     """The share of intervals that hold the true rate."""
-    generator = np.random.default_rng(SEED)
-    covered = 0
-    for _ in range(points):
+
+    def covered(generator: np.random.Generator) -> tuple[bool]:
         rates = np.exp(scatter * generator.standard_normal(rule.max))
-        asked = rule.min
-        while True:
-            runs = pd.DataFrame({"outcome": "completed", "throughput_samples_per_second": rates[:asked]})
-            judged = judge_point("d1", runs, rule)
-            if judged.next_asked == asked:
-                break
-            asked = judged.next_asked
-        interval = geometric_interval(rates[:asked].tolist())
-        covered += interval.low <= 1 <= interval.high
-    return covered / points
+        requested, following = 0, rule.min
+        while following != requested:
+            requested = following
+            runs = pd.DataFrame({"outcome": "completed", "throughput_samples_per_second": rates[:requested]})
+            following = judge_point("d1", runs, rule).next_asked
+        interval = geometric_interval(rates[:requested].tolist())
+        return (interval.low <= 1 <= interval.high,)
+
+    return drawn_shares(points, covered)[0]
 
 
 def laws(studies: int = 2 * STUDIES_A_CELL) -> Iterator[list[str]]:

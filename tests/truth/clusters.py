@@ -311,21 +311,18 @@ def best(studies: Sequence[Study], aim: Aim, *, measured: bool) -> float | None:
     return min(takes, default=None)
 
 
-def play(studies: Sequence[Study], *, together: bool = True) -> None:
-    """Make rounds until no study requests more.
+def play(studies: Sequence[Study]) -> None:
+    """Make rounds until no study requests more; each sees the other partitions.
 
     Args:
         studies: The study of each partition, before its first round.
-        together: Rounds see the other partitions.
     """
     number, going = 1, list(studies)
     before = {study.name: study.so_far() for study in studies}
     while going:
         judged = {
             study.name: choose(
-                before[study.name],
-                number,
-                [before[each.name] for each in studies if each is not study] if together else [],
+                before[study.name], number, [before[each.name] for each in studies if each is not study]
             )
             for study in going
         }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ import pandas as pd
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.comparison.gains import gains
+from scalewise.analysis.conclusion import Conclusion, Terms
 from scalewise.analysis.decision.criteria import as_billed
 from scalewise.analysis.decision.decision import decide
 from scalewise.analysis.experiment_results import ExperimentResults
@@ -176,16 +176,20 @@ def partition_study(
     usual = {"dataset": "digits", "model": "linear", "global_batch_size": 256, "repeats": 3}
     spec = Experiment.model_validate(usual | {"devices": list(planted.rates)} | keys)
     experiment = AnalysisSpec(f"study@{name}", spec, accelerator="cuda")
-    known = known_columns(runs)
+    found = concluded(experiment, runs)
+    facts = found.decision.as_dict() | {"repeats": [], "choice": None}
+    results = ExperimentResults(experiment.name, Path(), facts, found.scaling, found.runs)
+    return PartitionStudy(name, experiment, results, planted.price, waits)
+
+
+def concluded(experiment: AnalysisSpec, runs: pd.DataFrame) -> Conclusion:
+    """Return the decision on drawn runs, of which nothing has to be cautioned."""
+    known, rule = known_columns(runs), experiment.spec.decision
     compared = gains(known)
     scaling = as_billed(scaling_table(known, "strong", None, compared), {})
-    decision = decide(
-        experiment.name, scaling, option_table(known, {}), spec.decision, compared=compared,
-        target=experiment.target, noun="GPU",
-    )  # fmt: skip
-    facts = decision.as_dict() | {"repeats": [], "choice": None}
-    results = ExperimentResults(experiment.name, Path(), facts, scaling, known)
-    return PartitionStudy(name, experiment, results, planted.price, waits)
+    options, goal = option_table(known, {}), experiment.target
+    decision = decide(experiment.name, scaling, options, rule, compared=compared, target=goal, noun="GPU")
+    return Conclusion(known, compared, scaling, options, decision, Terms(rule))
 
 
 def studies_of(truth: Truth, generator: np.random.Generator, scatter: float, n: int) -> list[PartitionStudy]:
@@ -228,6 +232,13 @@ def judge(truth: Truth, found: PartitionAnswer, aim: Aim) -> str:
     return "wrong"
 
 
+def verdicts(name: str, generator: np.random.Generator, scatter: float, n: int) -> list[str]:
+    """Return how good the answers by each aim to one drawn study of a case are, each after its aim."""
+    truth = CASES[name]
+    found = answer_on(truth, generator, scatter, n)
+    return [f"{aim}: {judge(truth, found, aim)}" for aim in found.aims]
+
+
 def falsely_dominated(truth: Truth, found: PartitionAnswer) -> int:
     """Return the points that are called dominated though no point is as good by both time and cost."""
     gain = found.points.min_gain
@@ -245,24 +256,3 @@ def falsely_dominated(truth: Truth, found: PartitionAnswer) -> int:
             if other != place
         )
     return false
-
-
-def rates(name: str, scatter: float, n: int, studies: int, seed: int) -> Counter[str]:
-    """Return how many answers by any aim had each verdict, and the points that are falsely dominated.
-
-    Args:
-        name: Key of ``CASES``.
-        scatter: Standard deviation of the logarithm of a run's speed.
-        n: Repeats.
-        studies: Number of studies.
-        seed: Of the noise.
-    """
-    generator, counts = np.random.default_rng(seed), Counter[str]()
-    truth = CASES[name]
-    for _ in range(studies):
-        found = answer_on(truth, generator, scatter, n)
-        for aim in found.aims:
-            counts[f"{aim}: {judge(truth, found, aim)}"] += 1
-        counts["falsely dominated"] += falsely_dominated(truth, found)
-        counts["dominated"] += len(found.dominated)
-    return counts

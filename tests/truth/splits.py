@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from tests.truth.partitions import Planted, run_table
+from tests.truth.partitions import Planted, concluded, run_table
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
-from scalewise.analysis.comparison.gains import gains
-from scalewise.analysis.conclusion import Conclusion, Terms
-from scalewise.analysis.decision.criteria import as_billed
-from scalewise.analysis.decision.decision import decide
-from scalewise.analysis.scaling import known_columns, option_table, scaling_table
 from scalewise.analysis.splits import SplitAnswer, answer_splits
 from scalewise.plan.config.experiment import Experiment
 
@@ -79,13 +73,8 @@ def answer_on(truth: Truth, generator: np.random.Generator, scatter: float, n: i
     """Return the answer that one drawn study gets."""
     keys = {**USUAL, "devices": list(truth.planted.rates), "trainings": truth.trainings, **truth.spec}
     experiment = AnalysisSpec("study", Experiment.model_validate(keys), accelerator="cuda")
-    runs = known_columns(run_table(truth.planted, generator, scatter, n))
-    compared, rule = gains(runs), experiment.spec.decision
-    scaling, options = as_billed(scaling_table(runs, "strong", None, compared), {}), option_table(runs, {})
-    decision = decide(
-        "study", scaling, options, rule, compared=compared, target=experiment.target, noun="GPU"
-    )
-    found = answer_splits(experiment, Conclusion(runs, compared, scaling, options, decision, Terms(rule)))
+    runs = run_table(truth.planted, generator, scatter, n)
+    found = answer_splits(experiment, concluded(experiment, runs))
     assert found is not None, "every case has a series"
     return found
 
@@ -104,15 +93,6 @@ def judge(truth: Truth, found: SplitAnswer) -> str:
     return "right" if truth.loss(found.best) <= gain + 1e-9 else "wrong"
 
 
-def rates(name: str, scatter: float, n: int, studies: int, seed: int) -> Counter[str]:
-    """Return how many answers had each verdict.
-
-    Args:
-        name: Key of ``CASES``.
-        scatter: Standard deviation of the logarithm of a run's speed.
-        n: Repeats.
-        studies: Number of studies.
-        seed: Of the noise.
-    """
-    generator = np.random.default_rng(seed)
-    return Counter(judge(CASES[name], answer_on(CASES[name], generator, scatter, n)) for _ in range(studies))
+def verdicts(name: str, generator: np.random.Generator, scatter: float, n: int) -> list[str]:
+    """Return how good the answer to one drawn study of a case is."""
+    return [judge(CASES[name], answer_on(CASES[name], generator, scatter, n))]

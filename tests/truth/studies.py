@@ -82,7 +82,7 @@ class Planted:
 def run_table(
     planted: Planted, generator: np.random.Generator, scatter: float, n: int, how: Circumstances
 ) -> pd.DataFrame:
-    """The runs of a planted study, as ``collect`` would tell them.
+    """Return the runs of a planted study, as ``collect`` makes them.
 
     Args:
         planted: The truth.
@@ -217,7 +217,7 @@ STUDIES: dict[str, Planted] = {
 """Studies whose right answers differ in what they hang on."""
 
 
-Verdict = Literal["right", "near", "told", "wrong"]
+Verdict = Literal["right", "near", "reported", "wrong"]
 
 
 def judge(planted: Planted, decision: Decision) -> Verdict:
@@ -225,14 +225,14 @@ def judge(planted: Planted, decision: Decision) -> Verdict:
 
     Returns:
         ``right``: that of the true speeds. ``near``: another, but it loses no more than the gain worth
-        having. ``told``: it loses more, and the answer says that it may. ``wrong``: it loses more, silently.
+        having. ``reported``: it loses more, and the answer says that it may. ``wrong``: it does not say so.
     """
     truth, given = right_answer(planted), decision.devices
     if given == truth:
         return "right"
     if _loss(planted, truth, given) <= planted.rule.min_gain + 1e-9:
         return "near"
-    return "wrong" if decision.clear else "told"
+    return "wrong" if decision.clear else "reported"
 
 
 def _loss(planted: Planted, truth: int | None, given: int | None) -> float:
