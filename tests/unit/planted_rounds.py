@@ -59,8 +59,6 @@ def planted_round(
     other_answer: float | None = None,
     budget: float | None = None,
     series: Sequence[str] = ("",),
-    experiment: str = "gpt",
-    counts: Sequence[int] = COUNTS,
 ) -> Round:
     """A round of one or more series that are all alike.
 
@@ -72,15 +70,13 @@ def planted_round(
         other_answer: Their chance together; by default the sum.
         budget: The most that the study may spend.
         series: Label of each series.
-        experiment: Name of the experiment.
-        counts: All counts.
     """
     names = {
-        (label, count): ".".join(filter(None, (f"d{count}", label))) for label in series for count in counts
+        (label, count): ".".join(filter(None, (f"d{count}", label))) for label in series for count in COUNTS
     }
     verdict: Verdict = "not needed"
     return Round(
-        experiment=experiment,
+        experiment="gpt",
         number=number,
         rule=RULE,
         points=[judged_point(name, *asked.get(count, (0, 0, verdict))) for (_, count), name in names.items()],

@@ -15,6 +15,7 @@ from scalewise.analysis.decision.card_figures import Figure
 from scalewise.analysis.decision.criteria import as_billed
 from scalewise.analysis.decision.decision import Decision, decide
 from scalewise.analysis.experiment_results import ExperimentResults
+from scalewise.analysis.laws import study_laws
 from scalewise.analysis.scaling import known_columns, option_table, scaling_table
 from scalewise.plan.config.experiment import DecisionRule
 
@@ -23,6 +24,17 @@ ALONE = "all runs"
 PARTS = [
     "compute_seconds", "communication_seconds", "loader_seconds", "straggler_seconds", "jitter_seconds",
 ]  # fmt: skip
+
+MEASURED: dict[str, Any] = {
+    "nodes": 1.0, "throughput_samples_per_second": None, "train_seconds": 2.0,
+    "time_to_accuracy_seconds": 1.0, "epochs_to_accuracy": 3.0, "final_accuracy": 0.98, "best_accuracy": 0.99,
+    "peak_memory_bytes": 700e6, "peak_memory_kind": "process peak RSS", "loader": "resident",
+    "loader_wait_fraction": 0.01, "communication_fraction": 0.1, "mean_utilization": 0.9, "throttled": None,
+    "energy_joules": 5000.0, "samples_per_joule": 20.0, "monitor_note": "", "imports_seconds": 2.0,
+    "process_group_seconds": 0.1, "data_seconds": 0.1, "model_seconds": 1.5, "first_step_seconds": 0.3,
+    "device_hours": None,
+}  # fmt: skip
+"""Figures of a run that completed; unknown of any other."""
 
 Point = tuple[str, int]
 """Series and devices."""
@@ -43,42 +55,18 @@ def make_runs(points: Mapping[Point, Any], **columns: Any) -> pd.DataFrame:
     rows = []
     for (series, devices), results in points.items():
         for repeat, result in enumerate(results, start=1):
-            done = not isinstance(result, str)
-            rows.append(
-                {
-                    "experiment": "study",
-                    "run": f"d{devices}.{series}.r{repeat}",
-                    "series": series,
-                    "devices": devices,
-                    "nodes": 1.0 if done else None,
-                    "repeat": repeat,
-                    "cpus_per_device": 1,
-                    "outcome": "completed" if done else result,
-                    "reason": "" if done else f"why it is {result}",
-                    "throughput_samples_per_second": float(result) if done else None,
-                    "train_seconds": 2.0 if done else None,
-                    "time_to_accuracy_seconds": 1.0 if done else None,
-                    "epochs_to_accuracy": 3.0 if done else None,
-                    "final_accuracy": 0.98 if done else None,
-                    "best_accuracy": 0.99 if done else None,
-                    "peak_memory_bytes": 700e6 if done else None,
-                    "peak_memory_kind": "process peak RSS" if done else None,
-                    "loader": "resident" if done else None,
-                    "loader_wait_fraction": 0.01 if done else None,
-                    "communication_fraction": 0.1 if done else None,
-                    "mean_utilization": 0.9 if done else None,
-                    "throttled": None,
-                    "energy_joules": 5000.0 if done else None,
-                    "samples_per_joule": 20.0 if done else None,
-                    "monitor_note": "" if done else None,
-                    "imports_seconds": 2.0 if done else None,
-                    "process_group_seconds": 0.1 if done else None,
-                    "data_seconds": 0.1 if done else None,
-                    "model_seconds": 1.5 if done else None,
-                    "first_step_seconds": 0.3 if done else None,
-                    "device_hours": 0.01 * devices if done else None,
-                }
-            )
+            row: dict[str, Any] = {
+                "experiment": "study",
+                "run": f"d{devices}.{series}.r{repeat}",
+                "series": series,
+            }
+            row |= {"devices": devices, "repeat": repeat, "cpus_per_device": 1}
+            if isinstance(result, str):
+                row |= {"outcome": result, "reason": f"why it is {result}"} | dict.fromkeys(MEASURED)
+            else:
+                rate = {"throughput_samples_per_second": float(result), "device_hours": 0.01 * devices}
+                row |= {"outcome": "completed", "reason": ""} | MEASURED | rate
+            rows.append(row)
     return pd.DataFrame(rows).assign(**columns)
 
 
@@ -191,7 +179,7 @@ def with_steps(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def points(series: Sequence[str], counts: Sequence[int] = COUNTS) -> dict[tuple[str, int], list[float]]:
-    """Throughput of three repeats at each point, by the universal scalability law."""
+    """Return the throughput of three repeats at each point, by Amdahl's law."""
     return {
         (name, count): [factor * rate(0.02 * (index + 1), count) for factor in (0.985, 1.0, 1.02)]
         for index, name in enumerate(series)
@@ -201,36 +189,12 @@ def points(series: Sequence[str], counts: Sequence[int] = COUNTS) -> dict[tuple[
 
 def rate(serial: float, devices: int) -> float:
     """Samples per second."""
-    return BATCH / COMPUTE_SECONDS * devices / (1 + serial * (devices - 1) + 5e-4 * devices * (devices - 1))
+    return BATCH / COMPUTE_SECONDS * devices / (1 + serial * (devices - 1))
 
 
 def laws(series: Sequence[str], counts: Sequence[int] = COUNTS) -> list[dict[str, Any]]:
-    """Amdahl's law for each series, and a refused one."""
-    found = []
-    for index, name in enumerate(series):
-        serial = 0.025 * (index + 1)
-        curve = [
-            {"devices": count}
-            | {
-                key: 1 / (share + (1 - share) / count)
-                for key, share in (("speedup", serial), ("low", serial * 1.2), ("high", serial * 0.8))
-            }
-            for count in counts
-        ]
-        fraction = {"estimate": serial, "low": serial * 0.8, "high": serial * 1.2}
-        found += [
-            law(name, "amdahl", {"serial_fraction": fraction}, curve),
-            law(name, "usl", {}, [], "5 device counts; the universal scalability law needs 6"),
-        ]
-    return found
-
-
-def law(
-    series: str, key: str, parameters: dict[str, Any], curve: list[dict[str, float]], refused: str = ""
-) -> dict[str, Any]:
-    """One entry of laws.json."""
-    fit = {"parameters": parameters, "confidence": 0.95, "refused": refused, "curve": curve}
-    return {"series": series, "law": key} | fit
+    """Return the laws of these points: Amdahl's, and the universal scalability law, which needs 6 counts."""
+    return [law.as_dict() for law in study_laws(make_runs(points(series, counts)), "strong")]
 
 
 def prediction(

@@ -40,16 +40,15 @@ def test_the_package_gives_the_answer_of_the_table(case: Case) -> None:
     assert decision.clear == case.clear
 
 
-@pytest.mark.parametrize("name", STUDIES)
-def test_answers_to_planted_studies_are_right_or_say_that_they_may_not_be(name: str) -> None:
+def test_answers_to_planted_studies_are_right_or_say_that_they_may_not_be() -> None:
     """``python -m tests.truth`` draws 100 studies of each, with more and with less scatter."""
-    draws, planted = np.random.default_rng(20260110), STUDIES[name]
+    draws = np.random.default_rng(20260110)
     verdicts = Counter(
         judge(planted, planted_answer(planted, run_table(planted, draws, 0.02, 3, Circumstances())))
-        for _ in range(4)
+        for planted in STUDIES.values()
     )
     assert verdicts["wrong"] == 0
-    assert verdicts["right"] >= 2
+    assert verdicts["right"] >= len(STUDIES) - 3
 
 
 def test_of_sixteen_options_only_the_one_that_doubles_the_speed_is_called_faster() -> None:
@@ -245,26 +244,17 @@ SCALES_TO_FOUR = {(ALONE, n): spread(95 * n) for n in (1, 2, 4)}
 @pytest.mark.parametrize(
     ("points", "most_devices", "verdict", "action", "paste"),
     [
-        (
-            {(ALONE, 1): ["not run yet"], (ALONE, 2): ["not run yet"]},
-            *(8, "No answer yet.", "Run the same command again.", ""),
-        ),
-        (
-            {(ALONE, 1): ["failed"], (ALONE, 2): ["failed"]},
-            *(8, "No answer yet.", "once the reasons of the failures are fixed.", ""),
-        ),
-        (
-            {(ALONE, 1): spread(100), (ALONE, 2): [190.0], (ALONE, 4): spread(340), (ALONE, 8): spread(480)},
-            *(8, "Use 4 GPUs.", "2 more runs, about 0.0400 device-hours.", "repeats: 3"),
-        ),
+        ({(ALONE, 1): ["not run yet"], (ALONE, 2): ["not run yet"]}, 8,
+         "No answer yet.", "Run the same command again.", ""),
+        ({(ALONE, 1): ["failed"], (ALONE, 2): ["failed"]}, 8,
+         "No answer yet.", "once the reasons of the failures are fixed.", ""),
+        ({(ALONE, 1): spread(100), (ALONE, 2): [190.0], (ALONE, 4): spread(340), (ALONE, 8): spread(480)}, 8,
+         "Use 4 GPUs.", "2 more runs, about 0.0400 device-hours.", "repeats: 3"),
         (SCALES_TO_FOUR, 4, "Use 4 GPUs.", "Nothing more to measure.", ""),
-        (
-            *(SCALES_TO_FOUR, 8, "Use 4 GPUs.", "To look beyond 4 GPUs, measure 8, too."),
-            "devices: [1, 2, 4, 8]",
-        ),
+        (SCALES_TO_FOUR, 8, "Use 4 GPUs.", "To look beyond 4 GPUs, measure 8, too.", "devices: [1, 2, 4, 8]"),
     ],
     ids=["not run yet", "all failed", "one single run", "all that the site has", "more than that"],
-)
+)  # fmt: skip
 def test_the_card_says_what_to_do_next(
     points: Mapping[tuple[str, int], Any], most_devices: int, verdict: str, action: str, paste: str
 ) -> None:

@@ -101,22 +101,24 @@ def values(drawn: Drawn, kind: str) -> list[tuple[str, int, float]]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "column"), [("speedup", "speedup"), ("throughput", "throughput_samples_per_second")]
-)
-def test_marks_are_the_points_of_the_table(
-    drawn: dict[str, Drawn], scaling: pd.DataFrame, name: str, column: str
+def test_marks_are_the_points_of_the_table_and_their_runs(
+    drawn: dict[str, Drawn], scaling: pd.DataFrame, runs: pd.DataFrame
 ) -> None:
-    shown = sorted(values(drawn[name], "measured"))
+    figure, column = drawn["throughput"], "throughput_samples_per_second"
+    shown = sorted(values(figure, "measured"))
     points = sorted(zip(scaling["series"], scaling["devices"], scaling[column], strict=True))
     assert [mark[:2] for mark in shown] == [point[:2] for point in points]
     assert [mark[2] for mark in shown] == pytest.approx([point[2] for point in points], rel=1e-5)
-    traces = drawn[name].traces()
-    trace = next(each for each in traces if each["kind"] == "measured" and each["series"] == NAMES[0])
-    points_of_trace = scaling[scaling["series"] == NAMES[0]]
-    assert trace["low"] == pytest.approx(points_of_trace[f"{column}_low"].tolist(), rel=1e-5)
-    assert trace["high"] == pytest.approx(points_of_trace[f"{column}_high"].tolist(), rel=1e-5)
-    assert trace["n"] == 3
+    rates = sorted(value for _, _, value in values(figure, "run"))
+    assert rates == pytest.approx(sorted(runs[column]), rel=1e-5)
+    of_points = runs_of_points(runs)
+    named = [
+        of_points[trace["series"]][str(trace["x"][index])]["runs"][trace["place"][index]]
+        for trace, index in figure.marks()
+        if "place" in trace
+    ]
+    assert sorted(named) == sorted(runs["run"])
+    assert of_points[NAMES[0]]["8"]["hosts"] == ["node-a, node-b"]
 
 
 def test_marks_of_a_curve_of_which_some_points_have_one_keep_their_numbers() -> None:
@@ -129,26 +131,6 @@ def test_marks_of_a_curve_of_which_some_points_have_one_keep_their_numbers() -> 
     assert re.findall(r'data-mark="0\.(\d)"', svg) == ["0", "2", "4"]
     assert data["traces"][0]["text"] == ["10.0", "30.0", "50.0"]
     assert data["traces"][0]["panel"] == 0
-
-
-def test_every_run_has_a_mark_and_every_point_its_runs_and_hosts(
-    drawn: dict[str, Drawn], runs: pd.DataFrame
-) -> None:
-    points = runs_of_points(runs)
-    shown = [
-        points[trace["series"]][str(trace["x"][index])]["runs"][trace["place"][index]]
-        for trace, index in drawn["throughput"].marks()
-        if "place" in trace
-    ]
-    assert sorted(shown) == sorted(runs["run"])
-    assert sorted(value for _, _, value in values(drawn["throughput"], "run")) == pytest.approx(
-        sorted(runs["throughput_samples_per_second"]), rel=1e-5
-    )
-    point = points[NAMES[0]]["8"]
-    assert point["runs"] == [f"d8.{NAMES[0]}.r{repeat}" for repeat in (1, 2, 3)]
-    assert point["hosts"] == ["node-a, node-b"]
-    elsewhere = runs_of_points(runs.assign(hosts=[f"node{place % 2}" for place in range(len(runs))]))
-    assert len(elsewhere[NAMES[0]]["8"]["hosts"]) == 3
 
 
 def test_hatches_are_lines_inside_the_panels_of_their_bars(drawn: dict[str, Drawn]) -> None:
@@ -204,25 +186,6 @@ def test_ids_are_unique_over_a_page_and_every_reference_is_met(drawn: dict[str, 
     assert met
     assert met <= set(ids)
     assert re.findall(r'role="img" aria-label="(\w+)', page) == ["Speedup", "Throughput", "Where"] * 2
-
-
-def test_everything_of_a_series_can_be_hidden_and_nothing_in_its_name_is_markup(
-    drawn: dict[str, Drawn],
-) -> None:
-    for figure in drawn.values():
-        page = figure.inline()
-        assert "<script" not in page
-        numbers = {group.get("data-series") for group in fromstring(page).iter()} - {None}
-        named = {figure.data["series"][int(number or 0)] for number in numbers}
-        assert named == {trace["series"] for trace in figure.traces()} == set(NAMES)
-    legend = fromstring(drawn["throughput"].inline())
-    of_series = {
-        text.text: drawn["throughput"].data["series"][int(group.attrib["data-series"])]
-        for group in legend.iter()
-        if group.get("data-series")
-        for text in group.iter("text")
-    }
-    assert of_series == {name: name for name in NAMES}
 
 
 @pytest.mark.parametrize("name", ["speedup", "throughput", "step"])

@@ -23,8 +23,7 @@ from scalewise.analysis.report.page import as_script_data, render
 from scalewise.analysis.scaling import option_table, scaling_table
 from scalewise.plan.config.experiment import DecisionRule
 
-Results = ExperimentResults
-MakeSection = Callable[..., Results]
+MakeSection = Callable[..., ExperimentResults]
 
 HOSTILE = "<script>alert('x')</script> & \"more\""
 MEASURED: dict[tuple[str, int], list[float | str]] = {
@@ -66,22 +65,19 @@ def section(tmp_path: Path) -> MakeSection:
     return make
 
 
-def test_what_was_held_equal_is_one_click_away_and_apart_from_the_origin(section: MakeSection) -> None:
+def test_what_was_held_equal_and_required_is_shown_apart_from_the_origin(section: MakeSection) -> None:
     origins = {HELD_EQUAL: ["precision fp32", "torch version 2.15.0"], NOT_KNOWN: [], "commit": ["abc123"]}
-    page = render([section(fields={"origins": origins})], partial=False)
+    made = section(fields={"origins": origins})
+    (made.folder / "proposal").mkdir()
+    sentences = ["Required is 0.75.", "1 to 2 nodes: 1.85x (1.81 to 1.89), above the required 1.5."]
+    (made.folder / "proposal" / "requirement.json").write_text(json.dumps({"sentences": sentences}))
+    page = render([made], partial=False)
+    assert f"<dt>Required</dt><dd>{' '.join(sentences)}</dd>" in page
     assert f"<dt>{HELD_EQUAL}</dt><dd>precision fp32; torch version 2.15.0</dd>" in page
     assert f"<dt>{NOT_KNOWN}</dt>" not in page
     equal, origin = below(page, "What was held equal").split("Provenance</h3>")
     assert "abc123" not in equal
     assert "precision fp32" not in origin
-
-
-def test_the_verdicts_on_a_required_scaling_stand_next_to_the_answer(section: MakeSection) -> None:
-    made = section()
-    (made.folder / "proposal").mkdir()
-    sentences = ["Required is 0.75.", "1 to 2 nodes: 1.85x (1.81 to 1.89), above the required 1.5."]
-    (made.folder / "proposal" / "requirement.json").write_text(json.dumps({"sentences": sentences}))
-    assert f"<dt>Required</dt><dd>{' '.join(sentences)}</dd>" in render([made], partial=False)
 
 
 def test_the_answer_comes_right_after_the_heading(section: MakeSection) -> None:
@@ -124,7 +120,7 @@ def test_no_name_of_an_experiment_is_an_id_of_something_else(section: MakeSectio
 
 
 def test_the_file_needs_nothing_else_and_its_figures_are_described(section: MakeSection) -> None:
-    html = render([section()], partial=False)
+    html = render([section(time_to_accuracy_seconds=None, epochs_to_accuracy=None)], partial=False)
     page = Page(html)
     assert not [tag for tag, _ in page.elements if tag in {"link", "iframe", "object", "embed", "img"}]
     for tag, attrs in page.elements:
@@ -132,7 +128,8 @@ def test_the_file_needs_nothing_else_and_its_figures_are_described(section: Make
             assert (attrs.get(key) or "#").startswith(("data:", "#")), (tag, key)
     assert "@import" not in html
     assert "url(" not in html
-    assert figures(page) == [name for name in FIGURES if name not in {"prediction", "splits"}]
+    # figures with nothing to show are left out
+    assert figures(page) == [name for name in FIGURES if name not in {"prediction", "efficiencies", "splits"}]
     drawn = [attrs for tag, attrs in page.elements if tag == "svg"]
     assert len(drawn) == len(figures(page))
     for name, attrs in zip(figures(page), drawn, strict=True):
@@ -246,7 +243,7 @@ def whole(section: MakeSection) -> ExperimentResults:
     study = section(
         points=planted.points([ALONE]),
         fields={
-            "laws": planted.laws([ALONE]),
+            "laws": planted.laws([ALONE]) + PEAKS,
             "prediction": planted.prediction([ALONE]),
             "prediction_notes": ["From 16 devices on, communication no longer hides."],
         },
@@ -257,6 +254,13 @@ def whole(section: MakeSection) -> ExperimentResults:
     return replace(study, decision={**study.decision, "repeats": repeats, "splits": splits})
 
 
+PEAKS = [
+    {"series": ALONE, "law": "usl", "confidence": 0.95, "refused": "",
+     "parameters": {"peak_devices": {"estimate": peak, "low": 10.0, "high": None}},
+     "curve": [{"devices": 16, "speedup": 9.0, "low": 8.0, "high": 10.0}]}
+    for peak in (12.0, 40.0)
+]  # fmt: skip
+"""Laws by which the throughput is highest on a measured device count, and beyond."""
 STEP = [
     "step_seconds", "compute_seconds", "communication_seconds", "loader_seconds", "straggler_seconds",
     "jitter_seconds", "crosscheck_communication_seconds",
@@ -264,7 +268,7 @@ STEP = [
 
 
 def test_the_answer_is_followed_by_what_slows_it_down_what_it_costs_and_what_lies_beyond(
-    whole: Results,
+    whole: ExperimentResults,
 ) -> None:
     parts = [
         {"key": "compute", "name": "computing", "share": 0.62, "seconds": 0.0062},
@@ -298,11 +302,18 @@ def test_the_answer_is_followed_by_what_slows_it_down_what_it_costs_and_what_lie
     ]
 
 
-def test_step_parts_laws_and_predictions_stand_in_tables_next_to_what_was_measured(whole: Results) -> None:
+def test_step_parts_laws_and_predictions_are_in_tables_next_to_the_measurements(
+    whole: ExperimentResults,
+) -> None:
     # runs that are not comparable are not part of n, and not of the fit
     study = replace(whole, scaling=whole.scaling.assign(n_not_comparable=1))
+    for name, points in (("speedup", 241), ("step", 505)):
+        svg = f'<svg viewBox="0 0 {points} 200"></svg>'
+        (whole.folder / "figures" / f"{name}.svg").write_text(svg, encoding="utf-8")
     html = render([study], partial=False)
     assert figures(Page(html)) == list(FIGURES)
+    wide = [attrs["data-figure"] for tag, attrs in Page(html).elements if "wide" in str(attrs.get("class"))]
+    assert wide == ["step"], "it has a row to itself"
     last = cells(html, "Where a step's time goes, and start-up")[-1].split("|")
     assert last[1:4] == [ALONE, "16", "3"]
     point = whole.scaling.iloc[-1]
@@ -312,9 +323,13 @@ def test_step_parts_laws_and_predictions_stand_in_tables_next_to_what_was_measur
     ]
     assert last[5:13] == [cell for pair in shown for cell in pair]
 
-    fitted, refused = cells(html, "Laws of scaling")[1:]
-    assert "|15 runs on 5 device counts|serial fraction 0.025 (0.02 to 0.03)|" in fitted
-    assert "|Not fitted: 5 device counts; the universal scalability law needs 6|" in refused
+    fitted, refused, *peaks = cells(html, "Laws of scaling")[1:]
+    assert re.search(r"\|15 runs on 5 device counts\|.*serial fraction 0.02 \(0.017\d* to 0.022\d*\)", fitted)
+    assert "|Not fitted: the universal scalability law needs runs on 6 or more device counts" in refused
+    assert [row.split("|")[4] for row in peaks] == [
+        "devices of the highest throughput 12 (10 to ∞)",
+        "devices of the highest throughput 40 (10 to ∞), not measured",
+    ]
 
     rows = cells(html, "Prediction beside measurement")[1:]
     assert len(rows) == len(planted.COUNTS) + len(planted.PROJECTED)
@@ -326,25 +341,6 @@ def test_step_parts_laws_and_predictions_stand_in_tables_next_to_what_was_measur
     reason = "no prediction for all runs: no run on 1 device has completed."
     html = render([replace(whole, prediction=None, prediction_notes=[reason])], partial=False)
     assert reason in html.split("Prediction beside measurement")[1]
-
-
-def test_a_peak_that_was_not_measured_is_said_to_be_so(section: MakeSection) -> None:
-    curve = [{"devices": 16, "speedup": 9.0, "low": 8.0, "high": 10.0}]
-    laws = [
-        planted.law(ALONE, "usl", {"peak_devices": {"estimate": peak, "low": 10.0, "high": None}}, curve)
-        for peak in (12.0, 40.0)
-    ]
-    html = render([section(fields={"laws": laws})], partial=False)
-    assert [row.split("|")[4] for row in cells(html, "Laws of scaling")[1:]] == [
-        "devices of the highest throughput 12 (10 to ∞)",
-        "devices of the highest throughput 40 (10 to ∞), not measured",
-    ]
-
-
-def test_figures_with_nothing_to_show_are_left_out(section: MakeSection) -> None:
-    without = section(time_to_accuracy_seconds=None, epochs_to_accuracy=None)
-    shown = figures(Page(render([without], partial=False)))
-    assert set(FIGURES) - set(shown) == {"prediction", "efficiencies", "splits"}
 
 
 def test_learning_curves_are_the_first_figures_of_a_study_that_sweeps_cpus(section: MakeSection) -> None:
@@ -361,12 +357,3 @@ def test_learning_curves_are_the_first_figures_of_a_study_that_sweeps_cpus(secti
     assert "<b>Test accuracy.</b> CPUs change only the time. Final test accuracy is " in caption
     assert below(html, "How many CPUs per device").split("<p>", 2)[1].startswith("Use 4 CPUs per device.")
     assert "accuracy" not in below(html, "All measurements").split("More figures")[1].split("</summary>")[0]
-
-
-def test_a_wide_figure_has_a_row_of_its_own(whole: Results) -> None:
-    for name, points in (("speedup", 241), ("step", 505)):
-        svg = f'<svg viewBox="0 0 {points} 200"></svg>'
-        (whole.folder / "figures" / f"{name}.svg").write_text(svg, encoding="utf-8")
-    html = render([whole], partial=False)
-    wide = [attrs["data-figure"] for tag, attrs in Page(html).elements if "wide" in str(attrs.get("class"))]
-    assert wide == ["step"]

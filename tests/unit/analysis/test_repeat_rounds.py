@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-from tests.planned_job import plan_one_experiment
-from tests.planted_records import experiment, write_run
 from tests.unit.analysis.planted_tables import decision_on, make_runs
 
-import cli
 from scalewise.analysis.decision.decision import Decision
 from scalewise.analysis.rounds.repeats import judge
 from scalewise.analysis.rounds.sentences import (
@@ -21,10 +17,8 @@ from scalewise.analysis.rounds.sentences import (
     round_lines,
 )
 from scalewise.analysis.statistics.intervals import geometric_interval
-from scalewise.analysis.tables import collect
 from scalewise.plan.config.experiment import DecisionRule, Repeats
-from scalewise.plan.runs.rounds import Round, known_rounds, round_file
-from scalewise.plan.runs.run_definition import canonical_json
+from scalewise.plan.runs.rounds import Round
 
 RULE = Repeats(min=3, max=10, until_interval=0.03)
 DECIDED = Repeats(min=3, max=10)
@@ -155,39 +149,3 @@ def test_a_baseline_is_measured_again_together_with_a_count_that_was_added_later
     )
     both = pd.concat([runs, again], ignore_index=True)
     assert not judge("study", 2, both, DECIDED, any_gain(both)).requests_more
-
-
-SPEC = experiment(repeats={"min": 2, "max": 4, "until_interval": 0.03})
-
-
-def judge_folder(folder: Path, number: int) -> None:
-    """Do what the checkpoint does."""
-    definition = canonical_json({"name": "study", "spec": SPEC.model_dump(exclude_none=True)})
-    plan = plan_one_experiment(folder / "plan.json", folder, rounds=definition)
-    assert cli.main([*plan, "judge", "--round", str(number), str(folder)]) == 0
-
-
-def test_rounds_and_tables_hold_the_repeats_that_earlier_rounds_requested_and_no_others(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    runs = tmp_path / "runs"
-    for repeat, (one, two) in enumerate([(1000.0, 1800.0), (1001.0, 2000.0), (5.0, 1900.0)], start=1):
-        write_run(runs, f"d1.r{repeat}", rate=one)
-        write_run(runs, f"d2.r{repeat}", rate=two)
-
-    def listed() -> dict[str, str]:
-        found = collect("study", SPEC, runs).runs
-        return dict(zip(found["run"], found["outcome"], strict=True))
-
-    assert listed().keys() == {"d1.r1", "d1.r2", "d2.r1", "d2.r2"}
-    judge_folder(tmp_path, 1)
-    assert "study: d2: half-width 72 %" in capsys.readouterr().out
-    assert listed().keys() == {"d1.r1", "d1.r2", "d2.r1", "d2.r2", "d2.r3", "d2.r4"}
-    assert listed()["d2.r4"] == "not run yet"
-    write_run(runs, "d2.r4", rate=1901.0)
-    judge_folder(tmp_path, 2)
-    before = round_file(tmp_path, 1).read_bytes()
-    judge_folder(tmp_path, 1)  # by hand, with a later round in the folder
-    assert round_file(tmp_path, 1).read_bytes() == before
-    found = known_rounds(SPEC, tmp_path)
-    assert [[point.completed for point in judged.points] for judged in found] == [[2, 2], [2, 4]]

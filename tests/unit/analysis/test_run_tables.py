@@ -163,19 +163,22 @@ def _pipe(folder: Path) -> None:
 def test_a_damaged_run_is_left_out_and_named_with_its_fix(
     tmp_path: Path, name: str, damage: Callable[[Path], None]
 ) -> None:
+    write_run(tmp_path, "d2.r1")
+    damage(write_run(tmp_path, "d2.r2"))
+    row, damaged = collect("study", with_target(devices=[2]), tmp_path).runs.to_dict("records")
+    assert (row["outcome"], damaged["outcome"]) == ("completed", "unreadable")
+    assert pd.isna(damaged["throughput_samples_per_second"])
+    assert str(tmp_path / "d2.r2" / name) in damaged["reason"]
+    assert "Delete " in damaged["reason"]
+
+
+def test_the_answer_counts_no_damaged_run_and_names_it(tmp_path: Path) -> None:
     for run in ("d1.r1", "d1.r2", "d2.r1", "d2.r2"):
         write_run(tmp_path / "runs", run, rate=1000.0 * int(run[1]))
-    damage(tmp_path / "runs" / "d2.r2")
-    compute(AnalysisSpec("study", with_target()), tmp_path / "runs", tmp_path)
-    runs = pd.read_csv(tmp_path / "runs.csv")
-    assert runs["outcome"].tolist() == ["completed"] * 3 + ["unreadable"]
-    assert pd.isna(runs["throughput_samples_per_second"].iloc[3])
-    decision = json.loads((tmp_path / "decision.json").read_text(encoding="utf-8"))
-    (caution,) = [caution for caution in decision["cautions"] if "is left out: " in caution]
-    assert str(tmp_path / "runs" / "d2.r2" / name) in caution
-    assert "Delete " in caution
-    scaling = pd.read_csv(tmp_path / "scaling.csv")
-    assert scaling["n"].tolist() == [2, 1]
+    (tmp_path / "runs" / "d2.r2" / EPOCHS).unlink()
+    cautions = decided(tmp_path, with_target())["cautions"]
+    assert ["d2.r2/epochs.csv" in caution for caution in cautions if "is left out: " in caution] == [True]
+    assert pd.read_csv(tmp_path / "scaling.csv")["n"].tolist() == [2, 1]
 
 
 def test_equal_records_make_equal_tables_and_devices_that_waited_a_caution(tmp_path: Path) -> None:

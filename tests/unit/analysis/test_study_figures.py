@@ -108,7 +108,10 @@ def test_figures_are_files_of_text_and_shapes_and_equal_data_make_equal_ones(
         assert b"device" not in first[name], name
 
 
-def test_throughput_shows_means_and_single_runs(runs: pd.DataFrame) -> None:
+def test_throughput_and_memory_show_means_and_single_runs_with_their_units(runs: pd.DataFrame) -> None:
+    (axes,) = drawing.memory(scaling_table(runs, "strong"), runs).axes
+    assert axes.get_ylabel() == "peak memory per device (MB)\nprocess peak RSS"
+    assert [700.0] * 3 in map(y_of, axes.lines)
     (axes,) = drawing.throughput(scaling_table(runs, "strong"), runs).axes
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("devices", "throughput (samples/s)")
     assert ticks(axes) == ["1", "2", "4"]
@@ -155,12 +158,6 @@ def test_efficiency_shows_what_is_required_if_something_is(scaled: pd.DataFrame)
     assert texts(efficiency_figures.efficiency(scaled, None)) == ["ideal: 100 %"]
 
 
-def test_memory_has_its_unit_and_says_what_it_counts(runs: pd.DataFrame) -> None:
-    (axes,) = drawing.memory(scaling_table(runs, "strong"), runs).axes
-    assert axes.get_ylabel() == "peak memory per device (MB)\nprocess peak RSS"
-    assert [700.0] * 3 in map(y_of, axes.lines)
-
-
 def test_losses_are_of_both_splits_by_device_count_and_logarithmic_if_they_fall_to_a_third(
     runs: pd.DataFrame,
 ) -> None:
@@ -192,14 +189,11 @@ def test_accuracy_curves_show_the_target(runs: pd.DataFrame) -> None:
         assert words(axes) == set()
 
 
-@pytest.mark.parametrize(
-    ("repeats", "said"), [([3, 3], "median of n = 3 runs"), ([2, 3], "n = 2 to 3"), ([1, 1], "n = 1")]
-)
-def test_a_figure_of_curves_says_of_how_many_runs_they_are(repeats: list[int], said: str) -> None:
-    """A figure that is printed in a paper comes without the caption of the page."""
-    points = {(ALONE, d): [100.0 * d] * n for d, n in zip((1, 2), repeats, strict=True)}
-    (legend,) = epoch_figures.accuracy(make_epochs(make_runs(points)), None).legends
-    assert said in legend.get_title().get_text()
+@pytest.mark.parametrize(("on_one", "number"), [(2, "n = 2 to 3"), (3, "median of n = 3 runs")])
+def test_the_legend_of_curves_has_the_number_of_runs(on_one: int, number: str) -> None:
+    runs = make_runs({(ALONE, 1): [100.0] * on_one, (ALONE, 2): [200.0] * 3})
+    (legend,) = epoch_figures.accuracy(make_epochs(runs), None).legends
+    assert number in legend.get_title().get_text()
 
 
 def test_a_curve_is_the_median_of_its_repeats_and_against_seconds_as_long_as_its_training_took(
@@ -466,11 +460,7 @@ def test_a_part_that_was_not_measured_is_said_to_be_unknown(
         known = scaled["devices"] / scaled["throughput_samples_per_second"] * 1e6
         assert parts.sum(axis=0) == pytest.approx(known.to_numpy(), rel=0.005)  # a smaller rest is rounding
         assert parts[-1][-1] > 0
-
-
-def test_records_that_do_not_know_the_jitter_leave_no_part_of_a_step_unknown(
-    scaled: pd.DataFrame, scaled_runs: pd.DataFrame
-) -> None:
+    # an unknown jitter is in the communication
     shorter = scaled.assign(loader_seconds=0.9 * scaled["loader_seconds"], jitter_seconds=np.nan)
     assert "not measured" not in named(step_figures.step(shorter, scaled_runs))
 
@@ -505,9 +495,8 @@ def test_where_no_target_is_set_or_reached_the_panels_say_so(
         assert sum(why in text for text in texts(figure)) == 2
 
 
-@pytest.mark.parametrize("width", [style.COLUMN_MM, style.PAGE_MM / 4])
-def test_device_counts_that_would_touch_leave_out_some_and_never_the_last(width: float) -> None:
-    counts = [*range(1, 9), 12, 16, 24, 32, 48, 64, 96, 128, 4096]
+def test_device_counts_that_would_touch_leave_out_some_and_never_the_last() -> None:
+    counts, width = [*range(1, 9), 12, 16, 24, 32, 48, 64, 96, 128, 4096], style.PAGE_MM / 4
     style.set_style()
     figure = Drawing(width, 50)
     axes = figure.subplots()
