@@ -135,8 +135,6 @@ def leave_history(folder: Path, run: RunDefinition, *starts: Start, first: int =
     """Write the history of a run; return its folder.
 
     Args:
-        folder: Of the run.
-        run: The run.
         starts: All of them, oldest first.
         first: Index of the first start of the last training.
     """
@@ -149,10 +147,6 @@ def leave_failure(folder: Path, run: RunDefinition, outcome: str, reason: str, *
     """Write the history of a run that has failed once; return its folder.
 
     Args:
-        folder: Of the run.
-        run: The run.
-        outcome: How it ended.
-        reason: Why.
         start: Fields of its start that are not the usual ones.
     """
     usual = {"started_at": BEGAN, "limit_seconds": 600.0}
@@ -166,7 +160,6 @@ def all_reduce(shape: str, seconds: Mapping[int, Sequence[float]], **changes: An
     Args:
         shape: Nodes x devices per node.
         seconds: Of each reduction, by the bytes of the message, smallest first.
-        changes: Fields that are not the usual ones.
     """
     place = Shape.parse(shape)
     usual = {
@@ -206,10 +199,7 @@ def write_run(
     Args:
         runs_folder: Holds a folder for each run.
         run: Its name, ``d2.r1``, which has the number of its devices.
-        outcome: How it ended.
-        options: Swept values.
         accuracies: Of each epoch; none of a training that ends before its first evaluation.
-        rate: Samples per second.
         ranks: Rows of its ranks, if they are not the usual ones.
         settings: Those that are not the usual ones.
         origin: Replaces parts of the provenance.
@@ -298,10 +288,8 @@ def write_program_run(
     Args:
         runs_folder: Holds a folder for each run.
         run: Its name, ``d2.r1``.
-        spec: The study.
         step_seconds: Mean measured step.
         shape: Nodes x devices per node; by default as many devices as the name says, on one node.
-        options: Swept values.
         exposed: Seconds of a step that DDP counts as exposed; None where nothing counts them.
         loader_wait: Seconds of a step that every rank waits for data; None where that is not known.
         program: Replaces parts of what was found of the program.

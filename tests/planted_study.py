@@ -126,9 +126,6 @@ class PlantedStudy:
 
     Args:
         folder: Receives the configuration and ``results``.
-        text: The configuration.
-        speed: Of each run.
-        site: Contents of the site file.
     """
 
     def __init__(
@@ -151,7 +148,6 @@ class PlantedStudy:
 
     @property
     def folder(self) -> Path:
-        """Results of this experiment."""
         return self.results / self.planned.name
 
     def rounds(self) -> list[Round]:
@@ -171,7 +167,6 @@ class PlantedStudy:
         return [run.run for _, run in planted]
 
     def judge(self) -> Round:
-        """Judge the next round."""
         return judge_round(self.planned.rounds_definition, len(self.rounds()) + 1, self.folder)
 
     def play(self) -> list[Round]:

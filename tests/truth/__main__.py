@@ -138,7 +138,6 @@ class Cell:
 
     @property
     def studies(self) -> int:
-        """Number of studies."""
         return DISTURBED_A_CELL if self.circumstances or self.n is None else STUDIES_A_CELL
 
     @property
@@ -148,7 +147,6 @@ class Cell:
 
 
 def main() -> int:
-    """Print all tables."""
     cells = [Cell(study, scatter, n) for study in STUDIES for scatter in SCATTERS for n in (*REPEATS, None)]
     cells += [
         Cell(study, scatter, n, how)
@@ -283,7 +281,6 @@ def adaptive_runs(
 
 
 def share(counts: Counter[str], verdict: str) -> float:
-    """Share of the studies with a verdict."""
     return counts[verdict] / sum(count for each, count in counts.items() if each != "runs")
 
 

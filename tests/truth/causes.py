@@ -102,8 +102,6 @@ def cause_rates(
 
     Args:
         truths: Keys of ``FOUND`` or of ``FALSE``.
-        studies: Number of studies in each cell.
-        seed: Seed of the generator; equal ones draw equal studies.
         scatters: Standard deviation of a run's computing, and of its exchange, from run to run.
         repeats: Number of runs at each device count.
 
@@ -133,11 +131,7 @@ def planted_runs(
     """The table of runs of a study whose losses are known.
 
     Args:
-        truth: The planted causes.
         scatter: Standard deviation of a run's computing, and of its exchange, from run to run.
-        n: Runs at each device count.
-        generator: Draws the steps.
-        counts: Device counts.
     """
     return pd.DataFrame(
         [

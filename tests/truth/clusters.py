@@ -68,18 +68,15 @@ class PlantedPartition:
         ]
 
     def shape(self, devices: int) -> Shape:
-        """The shape of a device count."""
         return Shape(max(devices // self.per_node, 1), min(devices, self.per_node))
 
     def true_speed(self, devices: int) -> float:
-        """Samples/s of all devices."""
         if devices == 1:
             return self.rate
         jump = self.jump if devices > self.per_node else 1.0
         return float(self.rate * devices / (1 + self.overhead * (devices / 2) ** self.rise * jump))
 
     def seconds(self, devices: int, speed: float) -> float:
-        """Length of a whole run."""
         return START_UP_SECONDS + SAMPLES / speed
 
 
@@ -191,8 +188,6 @@ class Study:
         """What a training takes on each count that may be the answer by an aim, by its true speed.
 
         Args:
-            counts: Those to choose among.
-            aim: What is compared.
             measured: Choose by the runs that were made, and not by the true speeds.
         """
         repeats, rule = self.repeats(), self.spec.decision
@@ -299,8 +294,6 @@ def best(studies: Sequence[Study], aim: Aim, *, measured: bool) -> float | None:
     """What a training truly takes by the answer of all partitions, seconds or cost; None without an answer.
 
     Args:
-        studies: The study of each partition.
-        aim: What is compared.
         measured: The answer of the runs that were made, and not of the true speeds.
     """
     takes: list[float] = []
@@ -312,11 +305,7 @@ def best(studies: Sequence[Study], aim: Aim, *, measured: bool) -> float | None:
 
 
 def play(studies: Sequence[Study]) -> None:
-    """Make rounds until no study requests more; each sees the other partitions.
-
-    Args:
-        studies: The study of each partition, before its first round.
-    """
+    """Make rounds until no study requests more; each sees the other partitions."""
     number, going = 1, list(studies)
     before = {study.name: study.so_far() for study in studies}
     while going:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from tests.truth.studies import run_row
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.comparison.gains import gains
@@ -21,7 +22,6 @@ from scalewise.analysis.partitions.points import Aim, PartitionStudy, Place, col
 from scalewise.analysis.scaling import known_columns, option_table, scaling_table
 from scalewise.plan.config.experiment import Experiment
 
-SERIES = "all runs"
 START_UP_SECONDS = 60.0
 SAMPLES = 1e6
 WAIT_SCATTER = 0.5
@@ -38,7 +38,7 @@ class Planted:
         watts: Power that a device draws; None if it is not measured.
         wait_minutes: Geometric mean of the waits; None if they are unknown.
         outcome: How runs without a rate end.
-        steps_to_target: Work until the target relative to ``SAMPLES``, by device count; None without one.
+        work: Work until the target relative to ``SAMPLES``, by device count; None without one.
     """
 
     rates: Mapping[int, float | None]
@@ -67,8 +67,6 @@ class Planted:
 
 @dataclass(frozen=True)
 class Truth:
-    """An experiment on several partitions."""
-
     partitions: Mapping[str, Planted]
     spec: Mapping[str, object] = field(default_factory=dict)
 
@@ -128,45 +126,27 @@ def run_table(planted: Planted, generator: np.random.Generator, scatter: float, 
     """Return the runs of an experiment on one partition, as ``collect`` makes them.
 
     Args:
-        planted: The truth.
-        generator: Source of the noise.
         scatter: Standard deviation of the logarithm of a run's speed.
-        n: Repeats.
     """
     rows = []
     for devices, true_rate in planted.rates.items():
         for repeat in range(1, n + 1):
-            row: dict[str, object] = {
-                "experiment": "study",
-                "run": f"d{devices}.r{repeat}",
-                "series": SERIES,
-                "devices": devices,
-                "nodes": 1.0,
-                "repeat": repeat,
-                "global_batch_size": 256,
-                "outcome": "completed",
-                "reason": "",
-                "hosts": f"node{generator.integers(16)}",
-            }
+            host = f"node{generator.integers(16)}"
             if true_rate is None:
-                rows.append(row | {"outcome": planted.outcome, "reason": f"the run was {planted.outcome}"})
+                rows.append(run_row(devices, repeat, host, None, planted.outcome))
                 continue
             rate = true_rate * math.exp(scatter * generator.standard_normal())
             work = 1.0 if planted.work is None else planted.work[devices]
             trained = work * SAMPLES / rate
-            row |= {
-                "throughput_samples_per_second": rate,
-                "train_seconds": trained,
-                "wall_seconds": START_UP_SECONDS + trained,
-                "peak_memory_bytes": 1e9,
-            }
+            row = run_row(devices, repeat, host, rate)
+            row |= {"train_seconds": trained, "wall_seconds": START_UP_SECONDS + trained}
             if planted.watts is not None:
                 row["energy_joules"] = trained * devices * planted.watts
-                row["samples_per_joule"] = work * SAMPLES / (trained * devices * planted.watts)
+                row["samples_per_joule"] = work * SAMPLES / row["energy_joules"]
             if planted.work is not None:
                 row |= {"epochs_to_accuracy": 10 * work, "time_to_accuracy_seconds": trained}
             rows.append(row)
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows).assign(global_batch_size=256)
 
 
 def partition_study(
@@ -206,7 +186,6 @@ def studies_of(truth: Truth, generator: np.random.Generator, scatter: float, n: 
 
 
 def answer_on(truth: Truth, generator: np.random.Generator, scatter: float, n: int) -> PartitionAnswer:
-    """Return the answer that one drawn study gets."""
     return answer(collect_points(studies_of(truth, generator, scatter, n)))
 
 

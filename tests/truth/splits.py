@@ -24,7 +24,6 @@ class Truth:
 
     Args:
         planted: True figures by the devices of a training.
-        trainings: Number of trainings.
         spec: Further keys of the experiment.
     """
 
@@ -70,7 +69,6 @@ CASES: dict[str, Truth] = {
 
 
 def answer_on(truth: Truth, generator: np.random.Generator, scatter: float, n: int) -> SplitAnswer:
-    """Return the answer that one drawn study gets."""
     keys = {**USUAL, "devices": list(truth.planted.rates), "trainings": truth.trainings, **truth.spec}
     experiment = AnalysisSpec("study", Experiment.model_validate(keys), accelerator="cuda")
     runs = run_table(truth.planted, generator, scatter, n)

@@ -62,8 +62,6 @@ class Planted:
     """A study with a known answer.
 
     Args:
-        rates: True speeds.
-        rule: The user's criteria.
         epochs: True epochs to the target by device count; None without a target.
     """
 
@@ -85,11 +83,7 @@ def run_table(
     """Return the runs of a planted study, as ``collect`` makes them.
 
     Args:
-        planted: The truth.
-        generator: Source of the noise.
         scatter: Standard deviation of the logarithm of a run's speed.
-        n: Repeats.
-        how: What else disturbs the runs.
     """
     counts = sorted(planted.rates)
     most = counts[-1]
@@ -114,21 +108,9 @@ def run_table(
         hosts = sorted(generator.choice(max(pool, nodes), nodes, replace=False) + first)
         rate = planted.rates[devices] * speed
         begun = START + timedelta(minutes=6 * place) + (timedelta(days=2) if late else timedelta())
-        row: dict[str, Any] = {
-            "experiment": "study",
-            "run": f"d{devices}.r{repeat}",
-            "series": SERIES,
-            "devices": devices,
-            "nodes": float(nodes),
-            "repeat": repeat,
-            "outcome": "completed",
-            "reason": "",
-            "throughput_samples_per_second": rate,
-            "wall_seconds": START_UP_SECONDS + SAMPLES / rate,
-            "peak_memory_bytes": 1e9,
-            "hosts": ", ".join(f"node{host}" for host in hosts),
-            "started_at": begun.isoformat(),
-        }
+        row = run_row(devices, repeat, ", ".join(f"node{host}" for host in hosts), rate)
+        row |= {"nodes": float(nodes), "started_at": begun.isoformat()}
+        row["wall_seconds"] = START_UP_SECONDS + SAMPLES / rate
         if planted.epochs is not None:
             row["epochs_to_accuracy"] = float(planted.epochs[devices])
             row["time_to_accuracy_seconds"] = planted.epochs[devices] * SAMPLES / rate
@@ -137,13 +119,23 @@ def run_table(
     return pd.DataFrame(rows)
 
 
-def answer(planted: Planted, runs: pd.DataFrame) -> Decision:
-    """The decision on a planted study.
+def run_row(devices: int, repeat: int, hosts: str, rate: float | None, outcome: str = "") -> dict[str, Any]:
+    """Return the row of a run on one node.
 
     Args:
-        planted: The truth, of which the rule is read.
-        runs: Output of ``run_table``.
+        rate: Samples/s; None if it ended with an outcome and without a result.
+        outcome: How it ended, if it did not complete.
     """
+    row: dict[str, Any] = {"experiment": "study", "run": f"d{devices}.r{repeat}", "series": SERIES}
+    row |= {"devices": devices, "nodes": 1.0, "repeat": repeat, "hosts": hosts}
+    if rate is None:
+        return row | {"outcome": outcome, "reason": f"the run was {outcome}"}
+    figures = {"throughput_samples_per_second": rate, "peak_memory_bytes": 1e9}
+    return row | {"outcome": "completed", "reason": ""} | figures
+
+
+def answer(planted: Planted, runs: pd.DataFrame) -> Decision:
+    """The decision on a planted study."""
     known = known_columns(runs)
     compared = gains(known)
     return decide(
@@ -187,7 +179,6 @@ def right_answer(planted: Planted) -> int | None:
 
 
 def efficiency(planted: Planted, devices: int) -> float:
-    """The true efficiency."""
     base = min(planted.rates)
     return planted.speeds[devices] / planted.speeds[base] * base / devices
 

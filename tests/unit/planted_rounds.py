@@ -63,13 +63,10 @@ def planted_round(
     """A round of one or more series that are all alike.
 
     Args:
-        number: Rounds are counted from 1.
         asked: The counts that have runs or get some.
         devices: The answer so far.
         others: Devices -> chance of the counts that were not measured.
         other_answer: Their chance together; by default the sum.
-        budget: The most that the study may spend.
-        series: Label of each series.
     """
     names = {
         (label, count): ".".join(filter(None, (f"d{count}", label))) for label in series for count in COUNTS
@@ -95,12 +92,7 @@ def planted_round(
 
 
 def leave(folder: Path, *rounds: Round) -> None:
-    """The files that rounds leave.
-
-    Args:
-        folder: Results of the experiment.
-        rounds: The rounds.
-    """
+    """The files that rounds leave."""
     for each in rounds:
         path = round_file(folder, each.number)
         path.parent.mkdir(parents=True, exist_ok=True)
