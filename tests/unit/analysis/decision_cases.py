@@ -19,10 +19,8 @@ class Case:
     """A study, a rule, and the answer.
 
     Args:
-        title: What the case shows.
         devices: The answer; None where no point meets the rule.
         clear: The runs leave no other answer open.
-        series: Series of the answer.
         queue_minutes: One wait for all device counts, in place of the site's.
     """
 
@@ -36,12 +34,10 @@ class Case:
 
 
 def of(rates: dict[int, float], by: float = 0.01, repeats: int = 3, series: str = ALONE) -> PlantedResults:
-    """A study of one series."""
     return PlantedResults({(series, devices): spread(rate, by, repeats) for devices, rate in rates.items()})
 
 
 def both(one: PlantedResults, other: PlantedResults, **further: object) -> PlantedResults:
-    """A study with the series of two."""
     return PlantedResults({**one.points, **other.points}, **further)  # type: ignore[arg-type]
 
 

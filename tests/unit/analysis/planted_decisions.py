@@ -51,7 +51,6 @@ class PlantedResults:
 
     @cached_property
     def runs(self) -> pd.DataFrame:
-        """One row for each run, with the columns that a decision reads."""
         reached = [
             self.epochs.get(point, (None,) * len(results))[repeat]
             for point, results in self.points.items()
@@ -80,14 +79,12 @@ class PlantedResults:
 
     @cached_property
     def scaling(self) -> pd.DataFrame:
-        """The scaling table, with what is billed."""
         return as_billed(scaling_table(self.runs, "strong", {}, self.compared), self.billed)
 
     def decision(self, rule: DecisionRule, queue_minutes: float | None = None) -> Decision:
         """The package's decision.
 
         Args:
-            rule: The criteria.
             queue_minutes: One wait for all device counts, in place of the site's.
         """
         return decide(
@@ -127,11 +124,7 @@ class PlantedResults:
         }
 
     def facts(self, rule: DecisionRule | None = None) -> dict[str, Any]:
-        """The numbers in the page.
-
-        Args:
-            rule: The study's own criteria.
-        """
+        """The numbers in the page."""
         rule = rule or DecisionRule()
         terms = Terms(rule, self.options_of, self.target, self.queue_minutes)
         found = facts(self.scaling, self.compared, self.decision(rule), terms)
@@ -162,14 +155,12 @@ def concluded_by_script(page: Any, jobs: Sequence[Mapping[str, Any]]) -> list[di
 
     Args:
         page: A page of Playwright's that has the script.
-        jobs: Facts and the rule of each decision.
     """
     found: list[dict[str, Any]] = page.evaluate(_JUDGE, list(jobs))
     return found
 
 
 def asked(rule: DecisionRule, queue_minutes: float | None = None) -> dict[str, Any]:
-    """A rule as the script takes it."""
     return rule.model_dump() | {"queue_minutes": queue_minutes}
 
 

@@ -33,13 +33,11 @@ ORIGINS = {
 
 
 def experiment(**keys: Any) -> Experiment:
-    """Return the experiment of the study."""
     given = {"dataset": "cifar10", "model": "resnet18", "global_batch_size": 2048, "epochs": 12}
     return Experiment.model_validate(given | {"devices": list(RATES)} | keys)
 
 
 def planted_runs(rates: dict[int, float] | None = None, **columns: Any) -> pd.DataFrame:
-    """Return the runs of the study, four GPUs a node."""
     runs = make_runs({(ALONE, devices): spread(rate) for devices, rate in (rates or RATES).items()})
     runs["nodes"] = runs["devices"] / 4
     runs["wall_seconds"] = 20 + SAMPLES / runs["throughput_samples_per_second"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,14 +11,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.comparison.gains import gains
 from scalewise.analysis.decision.card_figures import Figure
 from scalewise.analysis.decision.criteria import as_billed
 from scalewise.analysis.decision.decision import Decision, decide
 from scalewise.analysis.experiment_results import ExperimentResults
+from scalewise.analysis.experiment_tables import compute
 from scalewise.analysis.laws import study_laws
 from scalewise.analysis.scaling import known_columns, option_table, scaling_table
-from scalewise.plan.config.experiment import DecisionRule
+from scalewise.plan.config.experiment import AnyExperiment, DecisionRule
 
 ALONE = "all runs"
 """The series of a study without a sweep."""
@@ -50,7 +53,6 @@ def make_runs(points: Mapping[Point, Any], **columns: Any) -> pd.DataFrame:
 
     Args:
         points: Samples per second of each repeat, or the outcome of one that has none.
-        columns: Replace columns.
     """
     rows = []
     for (series, devices), results in points.items():
@@ -71,7 +73,6 @@ def make_runs(points: Mapping[Point, Any], **columns: Any) -> pd.DataFrame:
 
 
 def make_epochs(runs: pd.DataFrame, count: int = 4) -> pd.DataFrame:
-    """Return the curves of the runs that completed."""
     rows = [
         {key: run[key] for key in ("run", "series", "devices", "repeat", "cpus_per_device")}
         | {
@@ -95,7 +96,6 @@ def at(table: pd.DataFrame, devices: int, series: str = ALONE) -> pd.Series:
 
 
 def figure(decision: Decision, label: str) -> Figure:
-    """The figure of the answer's card with a label."""
     return next(each for each in decision.card.figures if each.label == label)
 
 
@@ -129,6 +129,17 @@ def decision_on(
     )
 
 
+def concluded(folder: Path, spec: AnyExperiment) -> dict[str, Any]:
+    """Write the tables of a study from the records in its folder ``runs``; return its decision."""
+    compute(AnalysisSpec("study", spec), folder / "runs", folder)
+    return read_json(folder / "decision.json")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
 def results(
     scaling: pd.DataFrame,
     runs: pd.DataFrame | None = None,
@@ -157,11 +168,7 @@ HIDDEN_SHARE = 0.15
 
 
 def with_steps(runs: pd.DataFrame) -> pd.DataFrame:
-    """The runs of a study with the parts of their steps, computing scaling without loss.
-
-    Args:
-        runs: with a throughput.
-    """
+    """The runs of a study with the parts of their steps, computing scaling without loss."""
     step = BATCH / runs["throughput_samples_per_second"]
     compute = np.minimum(step, COMPUTE_SECONDS / runs["devices"])
     lost = step - compute
@@ -188,7 +195,6 @@ def points(series: Sequence[str], counts: Sequence[int] = COUNTS) -> dict[tuple[
 
 
 def rate(serial: float, devices: int) -> float:
-    """Samples per second."""
     return BATCH / COMPUTE_SECONDS * devices / (1 + serial * (devices - 1))
 
 

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 from tests.planted_records import BEGAN, experiment, leave_history, write_run
 from tests.small_runs import definition
+from tests.unit.analysis.planted_tables import read_json
 
 from scalewise.analysis.accounting import Accounting, JobRecord, parse_records, read_accounting
 from scalewise.analysis.analysis_spec import MEASURED_WAITS, STATED_WAITS, AnalysisSpec
@@ -221,12 +222,12 @@ def test_a_deadline_counts_the_measured_waits_unless_the_site_file_states_some(
     spec = experiment(repeats=2, decision={"deadline_minutes": 20})
     compute(AnalysisSpec("study", spec, stated), tmp_path / "runs", tmp_path, in_slurm=True)
 
-    decision = json.loads((tmp_path / "decision.json").read_text(encoding="utf-8"))
+    decision = read_json(tmp_path / "decision.json")
     assert decision["devices"] == devices
     assert decision["numbers"]["queue_minutes"] == {1: 2.0, 2: 3.0}[devices]
     assert f"in the queue, {source}" in decision["alternatives"][0]
     assert any("no promise" in caution for caution in decision["cautions"]) == (source == MEASURED_WAITS)
-    what_if = json.loads((tmp_path / "what_if.json").read_text(encoding="utf-8"))
+    what_if = read_json(tmp_path / "what_if.json")
     assert what_if["queue_source"] == source
 
 

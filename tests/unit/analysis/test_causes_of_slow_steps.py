@@ -73,21 +73,15 @@ LATE = study_of({2: EVEN, 8: [2.0, 2.02, 1.98]})
         (study_of({1: [0.9, 1.0, 1.1], 4: [1.0, 1.15, 1.3]}), "strong", "may take 13 %, (-", "most of it"),
         (study_of({1: EVEN, 4: [1.14, 1.15, 1.16]}), "strong", "13 %, slower computing", "may take"),
         (study_of({1: EVEN, 8: EVEN}, {8: {"jitter_seconds": 0.03}}), "strong", "19 %, uneven ranks", "hook"),
-        (
-            study_of({1: EVEN, 8: EVEN}, {8: {"jitter_seconds": 0.005, "communication_seconds": 0.05}}),
-            *("strong", "communication", "uneven"),
-        ),
+        (study_of({1: EVEN, 8: EVEN}, {8: {"jitter_seconds": 0.005, "communication_seconds": 0.05}}),
+         "strong", "communication", "uneven"),
         (study_of({1: EVEN, 8: [1.08, 1.07, 1.09]}, {8: SMALL}), "strong", "20 %, no single cause", ""),
-        (
-            pd.concat([make_runs({(ALONE, 1): ["out-of-memory"] * 3}), LATE], ignore_index=True),
-            *("strong", "50 %, slower computing", ""),
-        ),
+        (pd.concat([make_runs({(ALONE, 1): ["out-of-memory"] * 3}), LATE], ignore_index=True), "strong",
+         "50 %, slower computing", ""),
     ],
-    ids=[
-        *("it scales", "computing does not shrink", "weak and even", "weak and slower", "faster computing"),
-        *("the scatter explains it", "it does not", "jitter", "little jitter", "many small ones"),
-        "no run on fewer devices",
-    ],
+    ids=["it scales", "computing does not shrink", "weak and even", "weak and slower", "faster computing",
+         "the scatter explains it", "it does not", "jitter", "little jitter", "many small ones",
+         "no run on fewer devices"],
 )  # fmt: skip
 def test_a_cause_is_named_by_its_share_if_the_runs_show_it(
     runs: pd.DataFrame, mode: str, named: str, not_named: str
@@ -231,7 +225,7 @@ def test_losses_sum_to_what_the_efficiency_lacks() -> None:
     assert f"On 8 devices, {100 - 100 * base / (8 * point):.0f} % of each step is lost" in said
 
 
-def test_a_wait_that_the_baseline_has_too_is_told_from_what_stops_scaling() -> None:
+def test_a_wait_that_the_baseline_has_too_is_no_loss_of_scaling() -> None:
     half = {devices: {"loader_seconds": 0.5 / devices} for devices in (1, 4)}
     alike, own = sentences(study_of({1: EVEN, 4: EVEN}, half))
     assert own.endswith("The efficiency does not show it.")
@@ -272,16 +266,12 @@ def slowed(devices: int, repeats: int, **columns: Any) -> pd.DataFrame:
         (8, {"slowest_rank": [3, 3, 5]}, "waiting for one slow rank. It is not the same rank in all runs."),
         (8, {"slowest_rank": [3, 3, 5, 3, 3, 3]}, "rank 3 on node0. It is slow in 5 of 6 runs"),
         (8, {"slowest_rank": [3]}, "waiting for rank 3 on node0 takes 33 % of each step. Check"),
-        (
-            *(8, {"slowest_rank": [0] * 3, "slowest_host": ["node0", "node3", "node5"], "nodes": 2}),
-            "waiting for rank 0. It is slow on every node",
-        ),
+        (8, {"slowest_rank": [0] * 3, "slowest_host": ["node0", "node3", "node5"], "nodes": 2},
+         "waiting for rank 0. It is slow on every node"),
         (8, TWO_NODES | {"slowest_rank": [4, 6, 5], "slow_host": "node1"}, "node node1. Leave node1 out"),
         (8, TWO_NODES | {"slowest_rank": [4, 1, 5], "slow_host": ""}, "not the same rank in all"),
-        (
-            *(8, TWO_NODES | {"slowest_rank": [4, 6, 5], "slow_host": ["", "", "node1"]}),
-            "not the same rank in all",
-        ),
+        (8, TWO_NODES | {"slowest_rank": [4, 6, 5], "slow_host": ["", "", "node1"]},
+         "not the same rank in all"),
     ],
     ids=["8^-2", "on one of two nodes", "4^-2", "2^-2", "2^-5", "two of three", "5 of 6", "a single run",
          "on every node", "all ranks of a node", "by turns", "all ranks of a node in one run"],
@@ -382,11 +372,11 @@ def test_each_cause_is_named_once_with_its_series() -> None:
 
 @pytest.mark.parametrize("cause", FOUND)
 def test_a_cause_of_15_percent_is_found_by_three_runs_that_scatter_by_3_percent(cause: str) -> None:
-    assert cause_rates([cause], 3, scatters=(0.03,), repeats=(3,))["rate"].tolist() == [1.0]
+    assert cause_rates([cause], 1, scatters=(0.03,), repeats=(3,))["rate"].tolist() == [1.0]
 
 
 @pytest.mark.parametrize("truth", ["nothing lost", "jitter of 25 % a step", "another slow rank in each run"])
 @pytest.mark.slow
 def test_causes_are_hardly_ever_invented(truth: str) -> None:
-    """In 1 of 8 studies at most; ``python -m tests.truth`` draws 200 for each."""
-    assert cause_rates([truth], 8, scatters=(0.03,), repeats=(3,))["rate"].max() <= 1 / 8
+    """In 1 of 4 studies at most; ``python -m tests.truth`` draws 40 for each."""
+    assert cause_rates([truth], 4, scatters=(0.03,), repeats=(3,))["rate"].max() <= 1 / 4

@@ -126,7 +126,6 @@ def test_each_series_of_a_sweep_has_its_own_unmeasured_counts(ended: Ended) -> N
 
 
 def hollow(axes: Axes) -> dict[int, float]:
-    """Devices and values of the hollow marks of a panel."""
     found: dict[int, float] = {}
     for line in axes.lines:
         if line.get_markerfacecolor() == "white":
@@ -279,7 +278,7 @@ def test_a_study_that_continues_has_the_best_answer_so_far_and_what_comes_next(t
 
     assert lines[0].startswith("gpt: Use 8 ")
     assert "next: 1 run on 12 devices" in lines[-2]
-    decision = json.loads((study.results / "partial/gpt/decision.json").read_text(encoding="utf-8"))
+    decision = planted.read_json(study.results / "partial/gpt/decision.json")
     assert "has not ended: the chance that another GPU count is the answer is 14 %" in decision["cautions"][0]
     page = (study.results / "partial_report.html").read_text(encoding="utf-8")
     assert "next: 1 run on 12 devices" in page

@@ -10,13 +10,12 @@ from typing import Any
 import pandas as pd
 import pytest
 from tests.planted_records import experiment, write_run
-from tests.unit.analysis.planted_tables import ALONE, at, decision_on, make_runs, spread
+from tests.unit.analysis.planted_tables import ALONE, at, concluded, decision_on, make_runs, read_json, spread
 
-from scalewise.analysis.analysis_spec import DIFFERED, EQUAL_IN_SERIES, HELD_EQUAL, NOT_KNOWN, AnalysisSpec
+from scalewise.analysis.analysis_spec import DIFFERED, EQUAL_IN_SERIES, HELD_EQUAL, NOT_KNOWN
 from scalewise.analysis.analysis_spec import THROUGHPUT as RATE
 from scalewise.analysis.comparison.comparability import differences, named, origin_cautions
 from scalewise.analysis.comparison.fingerprint import EXCHANGE, PARAMETERS, Fingerprint, complete
-from scalewise.analysis.experiment_tables import compute
 from scalewise.analysis.scaling import option_table, scaling_table
 from scalewise.analysis.tables import Tables, collect
 from scalewise.plan.config.experiment import DecisionRule
@@ -47,9 +46,7 @@ def collected(tmp_path: Path, runs: Mapping[str, Mapping[str, Any]], **keys: Any
     """Return the tables of a study on 1 and 2 devices.
 
     Args:
-        tmp_path: Receives the records.
         runs: Run -> what it has unlike the others.
-        keys: Of the experiment.
     """
     for run, changed in runs.items():
         write_run(tmp_path, run, **{"rate": 1000.0 * int(run[1]), **changed})
@@ -58,51 +55,43 @@ def collected(tmp_path: Path, runs: Mapping[str, Mapping[str, Any]], **keys: Any
 
 
 def on_nodes(**changed: Any) -> dict[str, Any]:
-    """Return changes of a run on both nodes, of which the second differs."""
-    return {"origin": {"environments": [environment("node-a"), environment("node-b", **changed)]}}
+    """Return what the provenance has of both nodes, of which the second differs."""
+    return {"environments": [environment("node-a"), environment("node-b", **changed)]}
 
 
 @pytest.mark.parametrize(
-    ("changed", "field", "values"),
+    ("changed", "field", "other", "usual"),
     [
-        ({"parameters": 400_000}, "parameters of the model", ("650", "400,000")),
-        ({"origin": {"launcher": "srun"}}, "launcher", ("torchrun", "srun")),
-        (
-            {"origin": {"devices": ["CPU process", "NVIDIA H200"]}},
-            *("device model", ("CPU process", "CPU process, NVIDIA H200")),
-        ),
-        (
-            {"origin": {"inputs": HASH | {"weights": "c" * 64}}},
-            *("contents of the weights", ("sha256 bbbbbbbbbbbb", "sha256 cccccccccccc")),
-        ),
-        (
-            {"origin": {"inputs": HASH | {"dataset": f"1024:{'d' * 64}"}}},
-            *("contents of the dataset", ("sha256 aaaaaaaaaaaa", "sha256 dddddddddddd")),
-        ),
-        (on_nodes(cpu_model="B CPU"), "CPU model", ("A CPU", "A CPU, B CPU")),
-        (on_nodes(versions={"torch": "2.16.0"}), "torch version", ("2.15.0", "2.15.0, 2.16.0")),
-        (
-            on_nodes(versions={"torch": "2.15.0", "driver": "580.1"}),
-            *("driver version", ("not recorded", "580.1, not recorded")),
-        ),
-        ({"origin": {"gpu_limits": [gpu(), gpu(500.0)]}}, "GPU power limit", ("700 W", "500 W, 700 W")),
-        ({"origin": {"gpu_limits": [gpu(clock=1410)] * 2}}, "GPU maximum clock", ("1980 MHz", "1410 MHz")),
+        ({"parameters": 400_000}, "parameters of the model", "400,000", "650"),
+        ({"launcher": "srun"}, "launcher", "srun", "torchrun"),
+        ({"devices": ["CPU process", "NVIDIA H200"]}, "device model", "CPU process, NVIDIA H200",
+         "CPU process"),
+        ({"inputs": HASH | {"weights": "c" * 64}}, "contents of the weights", "sha256 cccccccccccc",
+         "sha256 bbbbbbbbbbbb"),
+        ({"inputs": HASH | {"dataset": f"1024:{'d' * 64}"}}, "contents of the dataset", "sha256 dddddddddddd",
+         "sha256 aaaaaaaaaaaa"),
+        (on_nodes(cpu_model="B CPU"), "CPU model", "A CPU, B CPU", "A CPU"),
+        (on_nodes(versions={"torch": "2.16.0"}), "torch version", "2.15.0, 2.16.0", "2.15.0"),
+        (on_nodes(versions={"torch": "2.15.0", "driver": "5.1"}), "driver version", "5.1, not recorded",
+         "not recorded"),
+        ({"gpu_limits": [gpu(), gpu(500.0)]}, "GPU power limit", "500 W, 700 W", "700 W"),
+        ({"gpu_limits": [gpu(clock=1410)] * 2}, "GPU maximum clock", "1410 MHz", "1980 MHz"),
     ],
     ids=["parameters", "launcher", "a device", "weights", "data", "a host's CPU", "a host's torch",
          "a host's driver", "a power limit", "a clock"],
 )  # fmt: skip
 def test_no_speedup_joins_runs_that_differ_and_what_differs_is_named_with_both_values(
-    tmp_path: Path, changed: dict[str, Any], field: str, values: tuple[str, str]
+    tmp_path: Path, changed: dict[str, Any], field: str, other: str, usual: str
 ) -> None:
-    other = changed | {"origin": NEW | changed.get("origin", {})}
-    tables = collected(tmp_path, {"d1.r1": {"origin": NEW}, "d2.r1": other})
-    difference = f"{field} is {values[1]}, not {values[0]}"
+    run = changed if "parameters" in changed else {"origin": NEW | changed}
+    tables = collected(tmp_path, {"d1.r1": {"origin": NEW}, "d2.r1": {"origin": NEW} | run})
+    difference = f"{field} is {other}, not {usual}"
     conditions = [tables.conditions[found] for found in tables.runs["fingerprint"]]
     assert [str(one) for one in differences(*conditions)] == [difference]
     table = scaling_table(tables.runs, "strong", tables.conditions)
     # the other run has another row, next to the planned point that has no run left
     assert table["speedup"].isna().tolist() == [False, True, True]
-    assert table["conditions"].tolist() == ["", "", f"{field} {values[1]}"]
+    assert table["conditions"].tolist() == ["", "", f"{field} {other}"]
     assert table["n"].tolist() == [1, 0, 1]
     assert difference in table["note"].iloc[1]
 
@@ -193,15 +182,12 @@ def test_a_record_that_lacks_conditions_is_joined_with_those_that_agree_only(tmp
 
 
 @pytest.mark.parametrize("condition", ["GPU power limit", PARAMETERS, EXCHANGE])
-def test_a_record_that_lacks_a_condition_and_has_another_precision_stays_apart(condition: str) -> None:
+def test_a_record_may_lack_a_condition_and_no_setting(condition: str) -> None:
     new = Fingerprint({"precision": "fp32", condition: "known"})
     old = [Fingerprint({"precision": "fp32"}), Fingerprint({"precision": "bf16"})]
     assert list(complete([*old, new])[:2]) == [new, old[1]]
-
-
-def test_a_setting_that_is_missing_is_a_difference() -> None:
-    first, second = Fingerprint({"precision": "fp32"}), Fingerprint({"precision": "fp32", "compile": "true"})
-    assert complete([first, second]) == [first, second]
+    compiled = Fingerprint({"precision": "fp32", "compile": "true"})
+    assert complete([old[0], compiled]) == [old[0], compiled]
 
 
 # --- runs under other conditions move no figure of the study ------------------------------------------------
@@ -224,9 +210,7 @@ def test_another_kind_of_gpu_has_its_own_rows_and_curves_from_the_records_on(tmp
 
     def tables(repeats: int) -> tuple[dict[str, Any], pd.DataFrame]:
         spec = experiment(devices=[1, 4], decision={"min_efficiency": 0.01}, repeats=repeats)
-        compute(AnalysisSpec("study", spec), tmp_path / "runs", tmp_path)
-        decision = json.loads((tmp_path / "decision.json").read_text(encoding="utf-8"))
-        return decision, pd.read_csv(tmp_path / "scaling.csv")
+        return concluded(tmp_path, spec), pd.read_csv(tmp_path / "scaling.csv")
 
     def write(devices: int, rates: Sequence[float], model: str, first: int = 1, **origin: Any) -> None:
         for repeat, rate in enumerate(rates, start=first):
@@ -270,7 +254,6 @@ def as_runs(
 
     Args:
         published: Devices, samples/s and conditions of each run.
-        columns: Further columns.
     """
     met = [Fingerprint(conditions) for _, _, conditions in published]
     runs = make_runs({(ALONE, devices): [rate] for devices, rate, _ in published})
@@ -344,12 +327,8 @@ def listed(
     for run, met in origins.items():
         options = {name: run.split(".")[1].endswith("on") for name in swept}
         write_run(tmp_path / "runs", run, origin=met, options=options, rate=1000.0 * int(run[1]))
-    spec = experiment(repeats=1, sweep=swept)
-    compute(AnalysisSpec("study", spec), tmp_path / "runs", tmp_path)
-    found, decision = (
-        json.loads((tmp_path / name).read_text()) for name in ("provenance.json", "decision.json")
-    )
-    return found, decision
+    decision = concluded(tmp_path, experiment(repeats=1, sweep=swept))
+    return read_json(tmp_path / "provenance.json"), decision
 
 
 def test_all_that_is_equal_is_listed_and_all_that_is_not(tmp_path: Path) -> None:
@@ -362,22 +341,14 @@ def test_all_that_is_equal_is_listed_and_all_that_is_not(tmp_path: Path) -> None
     )
     found, decision = listed(tmp_path, {"d1.r1": origin("node-a"), "d2.r1": moved})
     assert {
-        "precision fp32",
-        "global_batch_size 256",
-        "parameters of the model 650",
-        "contents of the dataset sha256 aaaaaaaaaaaa",
-        "CPU model A CPU",
-        "torch version 2.15.0",
-    } <= set(found[HELD_EQUAL])
+        "precision fp32", "global_batch_size 256", "parameters of the model 650",
+        "contents of the dataset sha256 aaaaaaaaaaaa", "CPU model A CPU", "torch version 2.15.0",
+    } <= set(found[HELD_EQUAL])  # fmt: skip
     assert found[DIFFERED] == [
-        "devices",
-        "repeat and seed",
-        "batch size per device",
-        "hosts (node-a, node-b)",
-        "operating system (Linux 6, Linux 7)",
-        "commit (abc123, def456)",
+        "devices", "repeat and seed", "batch size per device", "hosts (node-a, node-b)",
+        "operating system (Linux 6, Linux 7)", "commit (abc123, def456)",
         "day (UTC) (2026-01-01, 2026-01-02)",
-    ]
+    ]  # fmt: skip
     assert found[EQUAL_IN_SERIES] == found[NOT_KNOWN] == []
     assert not decision["clear"]
     assert decision["cautions"][0].startswith("Device count and nodes cannot be told apart")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.planted_study import Law, PlantedStudy, experiments
-from tests.unit.analysis.planted_tables import make_runs
+from tests.unit.analysis.planted_tables import make_runs, read_json
 
 from scalewise.analysis.comparison.gains import gains
 from scalewise.analysis.decision.cpus import CpuAnswer, answer_cpus
@@ -38,7 +38,7 @@ def test_the_fewest_cpus_that_feed_the_devices_are_found_from_the_records(
     keys = {"devices": [1, 2], "loader": "workers", "sweep": sweep, "decision": {"min_efficiency": 0.1}}
     study = PlantedStudy(tmp_path, experiments(mnist=keys), speed)
     study.tabulate()
-    decision = json.loads((study.folder / "decision.json").read_text(encoding="utf-8"))
+    decision = read_json(study.folder / "decision.json")
     cpus = decision["cpus"]
     assert (cpus["per_device"], cpus["at_least"], cpus["devices"]) == (per_device, 4, 2)
     assert cpus["learning"].startswith("CPUs per GPU change only the time: ")

@@ -82,7 +82,6 @@ def longest_minutes(devices: int) -> float:
 
 
 def on(points: Mapping[int, Any], min_efficiency: float = 0.7) -> Decision:
-    """Return the decision on runs of one series."""
     runs = make_runs({(ALONE, devices): results for devices, results in points.items()})
     return decision_on(runs, rule(min_efficiency=min_efficiency))
 

@@ -113,17 +113,15 @@ def test_each_measured_disturbance_is_named(record: dict[str, Any], text: str) -
     ("columns", "apart"),
     [
         # beyond twice the median and a tenth of the time
-        pytest.param({"loader_wait_fraction": [0.02, 0.02, 0.145]}, [2], id="slow files"),
-        pytest.param({"loader_wait_fraction": [0.02, 0.02, 0.135]}, [], id="hardly slower files"),
-        pytest.param({"loader_wait_fraction": [0.40, 0.45, 0.60]}, [], id="a loader that is too slow"),
-        pytest.param({"loader_wait_fraction": None}, [], id="unknown waits"),
-        pytest.param(
-            {"disturbance": ["", "load", "load"], "fingerprint": ["other", "f", "f"]},
-            *([],),
-            id="the quiet run is not comparable",
-        ),
+        ({"loader_wait_fraction": [0.02, 0.02, 0.145]}, [2]),
+        ({"loader_wait_fraction": [0.02, 0.02, 0.135]}, []),
+        ({"loader_wait_fraction": [0.40, 0.45, 0.60]}, []),
+        ({"loader_wait_fraction": None}, []),
+        ({"disturbance": ["", "load", "load"], "fingerprint": ["other", "f", "f"]}, []),
     ],
-)
+    ids=["slow files", "hardly slower files", "a loader that is too slow", "unknown waits",
+         "the quiet run is not comparable"],
+)  # fmt: skip
 def test_a_run_is_set_apart_if_it_was_disturbed_and_comparable_others_of_its_point_were_not(
     columns: dict[str, Any], apart: list[int]
 ) -> None:

@@ -47,18 +47,12 @@ def scaling(runs: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure of the study.
-
-    Args:
-        file: Its SVG file.
-        data: The numbers behind its marks.
-    """
+    """A figure of the study."""
 
     file: Path
     data: dict[str, Any]
 
     def inline(self, prefix: str = "0.") -> str:
-        """The figure as it stands in a page."""
         return inline_figure(self.file, FIGURES[self.file.stem].title, prefix, self.data).svg
 
     def marks(self) -> list[tuple[dict[str, Any], int]]:
@@ -76,7 +70,6 @@ class Drawn:
 def drawn(
     runs: pd.DataFrame, scaling: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Drawn]:
-    """Three figures of the study."""
     style.set_style()
     folder = tmp_path_factory.mktemp("figures")
     drawings = {
@@ -93,7 +86,6 @@ def drawn(
 
 
 def values(drawn: Drawn, kind: str) -> list[tuple[str, int, float]]:
-    """Series, devices and value of each mark of a kind of trace."""
     return [
         (trace["series"], trace["x"][index], trace["value"][index])
         for trace, index in drawn.marks()

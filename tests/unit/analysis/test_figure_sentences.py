@@ -90,7 +90,7 @@ def test_other_series_are_named_by_the_range_of_their_throughput() -> None:
         assert said(*own, others[0], others[1] | apart, series="a")["speedup"] == alone
 
 
-def test_a_prediction_is_compared_with_the_step_and_told_for_counts_without_one() -> None:
+def test_a_prediction_is_compared_with_the_step_or_stated_without_one() -> None:
     rows = [(1, 0.1), (2, 0.054), (1024, 0.02)]
     predicted = pd.DataFrame(rows, columns=["devices", "step_seconds"]).assign(
         series=ALONE, parallel_efficiency=0.5, parallel_efficiency_low=0.4, parallel_efficiency_high=0.6

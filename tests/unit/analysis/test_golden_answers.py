@@ -28,7 +28,6 @@ GOLDEN = Path(__file__).parent / "golden_answers.txt"
 
 
 def law(**changed: float) -> Speed:
-    """Speeds by a law."""
     return Law(**changed).speed
 
 
@@ -38,8 +37,6 @@ def failing(speed: Speed, devices: int) -> Speed:
 
 
 def faster(option: str, value: object, factor: float, speed: Speed) -> Speed:
-    """The same, but a series is faster."""
-
     def of(run: RunDefinition) -> float | None:
         rate = speed(run)
         return rate if rate is None or getattr(run.settings, option) != value else factor * rate

@@ -112,7 +112,7 @@ def test_a_report_of_several_experiments_gives_all_answers_before_any_detail(sec
 
 
 def test_no_name_of_an_experiment_is_an_id_of_something_else(section: MakeSection) -> None:
-    names = ["mnist", "mnist-memory", "memory", "tooltip", "content", "methods", "toolbox"]
+    names = ["mnist", "mnist-memory", "memory", "toolbox"]
     page = Page(render([section(name) for name in names], partial=False))
     ids = [attrs["id"] for _, attrs in page.elements if "id" in attrs]
     assert set(names) <= set(ids)
@@ -139,7 +139,6 @@ def test_the_file_needs_nothing_else_and_its_figures_are_described(section: Make
 
 
 def figures(page: Page) -> list[str]:
-    """Names of the figures, in the order of the page."""
     return [str(attrs["data-figure"]) for tag, attrs in page.elements if tag == "figure"]
 
 

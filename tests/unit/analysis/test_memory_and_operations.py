@@ -26,7 +26,6 @@ ONE_FOR_BOTH = "process peak RSS, evaluation included"
 
 
 def shown(table: Table, label: str) -> list[str]:
-    """Return the cells of a column."""
     index = [column.label for column in table.columns].index(label)
     return [row.cells[index].value for row in table.rows]
 
@@ -126,10 +125,7 @@ def test_the_utilization_is_the_operations_over_what_the_gpus_could_do() -> None
 @pytest.mark.parametrize(
     ("devices", "flops", "accelerator", "reason"),
     [
-        pytest.param(
-            *(["CPU process"] * 2, {"fp32": 1e9}, "cpu", "The peak of a CPU process is unknown."),
-            id="CPU processes",
-        ),
+        pytest.param(["CPU"] * 2, {"fp32": 1e9}, "cpu", "The peak of a CPU process is unknown.", id="CPU"),
         pytest.param(["A GPU"] * 2, {"bf16": 1e9}, "cuda", "peak of A GPU is unknown", id="unknown GPU"),
         pytest.param(["NVIDIA A100-SXM4-40GB MIG 1g.5gb"] * 2, {"bf16": 1e9}, "cuda", "a part", id="MIG"),
         pytest.param(["NVIDIA A100-SXM-64GB"] * 2, {"bf16": 1e9}, "cuda", "is unknown", id="Leonardo's A100"),

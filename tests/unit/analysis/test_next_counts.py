@@ -75,7 +75,6 @@ def curve(generator: np.random.Generator, counts: Sequence[int] = COUNTS) -> dic
 
 
 def decided_by_all(truth: Mapping[int, float], rule: DecisionRule) -> int | None:
-    """Return the answer if three runs of each count have its true speed."""
     return decide({devices: [speed] * 3 for devices, speed in truth.items()}, rule).devices
 
 
@@ -111,13 +110,10 @@ class SimulatedStudy:
     """A study that chooses among counts whose true speeds are planted.
 
     Args:
-        truth: True speeds.
-        rule: The criteria.
         repeats: Fewest and most of a point.
         scatter: Standard deviation of the logarithm of a run's speed.
         wild: Devices -> factor on the speed of the first run.
         without_speed: Counts whose runs complete without a speed.
-        predicted: What was predicted, by devices.
         affordable: Whether a run on so many devices can be paid.
     """
 
@@ -143,7 +139,6 @@ class SimulatedStudy:
         self.asked = dict.fromkeys(self.truth, 0) | {min(self.truth): FIRST_OF_BASELINE}
 
     def speeds(self) -> dict[int, list[float]]:
-        """Return those of all runs so far."""
         return {
             devices: self._runs[devices][:n]
             for devices, n in self.asked.items()
@@ -151,7 +146,6 @@ class SimulatedStudy:
         }
 
     def next(self) -> NextRuns:
-        """Judge one round."""
         speeds = self.speeds()
         base = min(self.truth)
         known = bool(speeds.get(base))
@@ -201,7 +195,7 @@ def test_every_study_ends_with_enough_repeats_of_the_answer_of_all_counts_and_me
     generator, same, measured = np.random.default_rng(7), 0, 0
     for number, rule in enumerate(RULES.values()):
         repeats = REPEATS if number % 2 else Repeats(min=3, max=5)
-        truth = curve(generator, COUNTS[2:] if number == 0 else COUNTS)
+        truth = curve(generator, COUNTS[2:] if number == 0 else COUNTS[:8])
         study = SimulatedStudy(truth, rule, repeats)
         answer = study.run()
         assert all(n <= repeats.max for n in study.asked.values())
@@ -211,7 +205,7 @@ def test_every_study_ends_with_enough_repeats_of_the_answer_of_all_counts_and_me
         same += answer == decided_by_all(study.truth, rule)
         measured += sum(n > 0 for n in study.asked.values())
     assert same >= len(RULES) - 1
-    assert measured <= 0.6 * len(RULES) * len(COUNTS)
+    assert measured <= 0.6 * len(RULES) * len(COUNTS[:8])
 
 
 def test_a_dense_grid_is_not_measured_count_by_count() -> None:
@@ -255,7 +249,7 @@ def test_counts_that_gave_no_speed_are_passed_over() -> None:
     assert max(study.asked[64], study.asked[48]) <= 1, "one run each showed that there is none"
 
 
-def test_a_study_without_a_baseline_or_any_count_asks_for_nothing() -> None:
+def test_a_study_without_a_baseline_or_any_count_requests_nothing() -> None:
     failing = SimulatedStudy(curve(np.random.default_rng(1)), RULES["half"], without_speed=(1,)).next()
     assert (failing.wanted, failing.choice.devices) == ({}, None)
     series = SeriesSoFar("all runs", [], {}, {}, {}, {}, _no_decision(), False, {})
@@ -266,7 +260,7 @@ def test_a_study_without_a_baseline_or_any_count_asks_for_nothing() -> None:
     assert first.next().wanted == {1: ("baseline", FIRST_OF_BASELINE)}, "before any run"
 
 
-def test_counts_that_cannot_be_paid_are_not_asked_for() -> None:
+def test_counts_that_cannot_be_paid_are_not_requested() -> None:
     study = SimulatedStudy(
         {devices: 99.0 * devices for devices in COUNTS}, RULES["half"], affordable=lambda n: n <= 16
     )
@@ -316,7 +310,6 @@ def limited(budget: float, text: str = ONE_MINUTE_RUNS) -> str:
 
 
 def requested(judged: Round) -> dict[str, int]:
-    """Further runs of each point."""
     return {
         each.point: each.next_asked - each.asked for each in judged.points if each.next_asked > each.asked
     }
@@ -351,14 +344,15 @@ def test_runs_of_a_round_that_start_at_once_and_take_all_their_time_keep_to_the_
     tmp_path: Path,
 ) -> None:
     text = with_keys(ONE_MINUTE_RUNS, "sweep: {gradient_as_bucket_view: [false, true]}")
+    text = text.replace("up_to: 16", "up_to: 8")
     points: set[str] = set()
-    for budget in (0.5, 1.1):
+    for budget in (0.3, 0.6):
         study = PlantedStudy(tmp_path / str(budget), limited(budget, text), overhead(0.04))
         for judged in study.play():
             assert spent(judged) + most(judged) <= budget + 1e-9, judged
             points |= requested(judged).keys()
-    # larger budgets reach the most expensive count
-    assert {"16" in point for point in points} == {True, False}
+    # a larger budget reaches the most expensive count
+    assert {"8" in point for point in points} == {True, False}
 
 
 def test_a_rest_that_pays_for_one_of_two_repeats_buys_that_one(tmp_path: Path) -> None:

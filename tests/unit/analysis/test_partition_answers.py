@@ -17,6 +17,7 @@ import pytest
 from tests.truth import partitions as truths
 from tests.truth.clusters import PlantedPartition, Study, best, play
 from tests.truth.partitions import A100, CASES, Planted, Truth, answer_on, judge, studies_of
+from tests.unit.analysis.planted_tables import read_json
 from tests.unit.analysis.reference import welch_bounds
 from tests.unit.analysis.report_page import Page, cells
 
@@ -88,7 +89,6 @@ def test_the_ratio_of_partitions_is_that_of_welch_on_the_runs_of_both() -> None:
 
 
 def changed(case: str, partition: str = "", spec: Mapping[str, Any] | None = None, **planted: Any) -> Truth:
-    """Return a case in which a partition, or each of them, has other figures."""
     truth = CASES[case]
     partitions = {
         name: replace(each, **planted) if partition in {"", name} else each
@@ -344,7 +344,7 @@ def test_the_page_begins_with_the_answer_escapes_names_and_is_the_same_for_equal
     assert "dominated" in ["".join(each.itertext()) for each in root.iter() if each.tag.endswith("text")]
     # three points that are dominated are grey, and the mark of the legend
     assert [each.get("stroke") for each in root.iter()].count("#999999") >= 3
-    traces = json.loads((figures / "traces.json").read_text(encoding="utf-8"))
+    traces = read_json(figures / "traces.json")
     assert traces["time_devices"]["series"] == ["a100", "h200"]
 
     assert write_page(found, tmp_path / "2", title) == html, "equal data make equal files"
@@ -356,7 +356,7 @@ def test_files_and_page_have_every_point_and_mark_the_best_and_the_failed(tmp_pa
     found = planted("one out of memory")
     html = write_page(found, tmp_path)
     table = pd.read_csv(tmp_path / TABLE)
-    facts = json.loads((tmp_path / COMPARISON).read_text(encoding="utf-8"))
+    facts = read_json(tmp_path / COMPARISON)
 
     assert list(table.columns) == COLUMNS
     points = [["a100", "1"], ["a100", "2"], ["a100", "4"], ["h200", "1"], ["h200", "2"]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from tests.planted_records import DDP, all_reduce, program_experiment, write_program_run
+from tests.unit.analysis.planted_tables import read_json
 
 from scalewise.analysis.prediction.experiment_prediction import PredictionSpec, compute_prediction
 from scalewise.analysis.prediction.step_model import Baseline, Exchange, predict_run
@@ -122,7 +122,7 @@ def test_ddps_counters_narrow_the_band_around_the_truth(tmp_path: Path, overlap:
     widths = [row["step_seconds_high"] - row["step_seconds_low"] for row in (wide, narrow)]
     assert widths[1] < 0.5 * widths[0]
     assert narrow["from_steps_on"] == "2x2"
-    remarks = json.loads((tmp_path / "projection.json").read_text(encoding="utf-8"))
+    remarks = read_json(tmp_path / "projection.json")
     assert any("DDP counted what waited for the exchange" in note for note in remarks["notes"])
     # the study's own counts are compared with a band that knows nothing of them
     assert pd.isna(table.loc[4]["from_steps_on"])
@@ -145,7 +145,7 @@ def test_what_cannot_be_predicted_of_a_program_says_why(
     spec = program_experiment()
     write_alone(tmp_path, spec, program=found)
     assert predicted(tmp_path, spec, "1x2").empty
-    (refused,) = json.loads((tmp_path / "prediction.json").read_text(encoding="utf-8"))["refused"].values()
+    (refused,) = read_json(tmp_path / "prediction.json")["refused"].values()
     assert refused.startswith("no prediction for all runs: ")
     assert why in refused
 
@@ -155,11 +155,11 @@ def test_several_devices_that_exchange_nothing_seen_are_no_base(tmp_path: Path) 
     write_alone(tmp_path, spec)
     write_program_run(tmp_path / "runs", "d2.r1", spec, COMPUTE, program={"parallelism": []})
     assert predicted(tmp_path, spec, "1x2", ["2x2"], steps=True).empty
-    remarks = json.loads((tmp_path / "projection.json").read_text(encoding="utf-8"))
+    remarks = read_json(tmp_path / "projection.json")
     assert "on several devices nothing was seen" in remarks["refused"]["all runs"]
 
 
-def test_an_unknown_wait_for_data_is_computing_and_said(tmp_path: Path) -> None:
+def test_an_unknown_wait_for_data_counts_as_computing_with_a_note(tmp_path: Path) -> None:
     spec = program_experiment()
     write_alone(tmp_path, spec, loader_wait=None, program={"parallelism": DDP})
     row = predicted(tmp_path, spec, "1x2").loc[2]

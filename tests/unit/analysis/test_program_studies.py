@@ -22,11 +22,11 @@ from tests.planted_records import (
     write_program_run,
     write_run,
 )
+from tests.unit.analysis.planted_tables import concluded, read_json
 from tests.unit.analysis.report_page import Page, cells
 
 from scalewise.analysis.analysis_spec import DIFFERED, AnalysisSpec
 from scalewise.analysis.experiment_results import ExperimentResults
-from scalewise.analysis.experiment_tables import compute
 from scalewise.analysis.report import epoch_figures, step_figures
 from scalewise.analysis.report.drawing import draw
 from scalewise.analysis.report.figures import FIGURES
@@ -56,7 +56,7 @@ def write_study(folder: Path, spec: ProgramExperiment, steps: Mapping[int, float
 
 def report_on(folder: Path, spec: ProgramExperiment | Experiment) -> tuple[dict[str, Any], str]:
     """The decision and the report's HTML, by way of all files between."""
-    decision = decision_on(folder, spec)
+    decision = concluded(folder / "study", spec)
     results = ExperimentResults.read(AnalysisSpec("study", spec), folder / "study", title="My training")
     draw(results)
     write_report([results], folder / "report.html")
@@ -68,17 +68,10 @@ def table_of(folder: Path, name: str) -> pd.DataFrame:
 
 
 def provenance_of(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "study/provenance.json").read_text(encoding="utf-8"))
-    return found
+    return read_json(folder / "study/provenance.json")
 
 
-def decision_on(folder: Path, spec: ProgramExperiment | Experiment) -> dict[str, Any]:
-    compute(AnalysisSpec("study", spec), folder / "study/runs", folder / "study")
-    decision: dict[str, Any] = json.loads((folder / "study/decision.json").read_text(encoding="utf-8"))
-    return decision
-
-
-def test_planted_speedups_of_a_program_are_found_and_what_is_unknown_is_said(tmp_path: Path) -> None:
+def test_planted_speedups_of_a_program_are_found_and_unknown_figures_are_named(tmp_path: Path) -> None:
     spec = program_experiment(devices=[1, 2, 4])
     write_study(tmp_path, spec, {1: 0.1, 2: 0.11, 4: 0.2}, loader_wait=None)
     decision, html = report_on(tmp_path, spec)
@@ -116,7 +109,7 @@ def test_the_wait_for_data_is_no_cause_where_it_is_unknown(tmp_path: Path) -> No
     spec = program_experiment()
     write_runs(tmp_path, spec, 1, 0.1, loader_wait=None)
     write_runs(tmp_path, spec, 2, 0.15, loader_wait=None, exposed=0.05)
-    decision = decision_on(tmp_path, spec)
+    decision = concluded(tmp_path / "study", spec)
     (legend,) = step_figures.step(table_of(tmp_path, "scaling"), table_of(tmp_path, "runs")).legends
     assert legend.get_texts()[0].get_text() == "computing and waiting for data"
     slowdown = decision["slowdown"]
@@ -132,7 +125,7 @@ def test_a_loader_that_is_seen_to_wait_is_named_with_a_fix_that_a_program_has(tm
     spec = program_experiment()
     for devices, wait in ((1, 0.0), (2, 0.04)):
         write_runs(tmp_path, spec, devices, 0.1 + wait, loader_wait=wait, exposed=0.0)
-    slowdown = decision_on(tmp_path, spec)["slowdown"]
+    slowdown = concluded(tmp_path / "study", spec)["slowdown"]
     assert "most of it to waiting for data" in slowdown["sentence"]
     assert "workers of the program's DataLoader" in slowdown["advice"]
 
@@ -150,7 +143,7 @@ def test_time_to_a_metric_decides_as_time_to_an_accuracy_does(tmp_path: Path) ->
             program = {"metric": readings, "seconds_to_metric": readings[1]["seconds"]}
             run = f"d{devices}.r{repeat}"
             write_program_run(tmp_path / "study/runs", run, spec, 0.1 * factor, program=program)
-    decision = decision_on(tmp_path, spec)
+    decision = concluded(tmp_path / "study", spec)
     assert table_of(tmp_path, "runs")["samples_to_target"].to_list() == [1600] * 3 + [3200] * 3
     assert (decision["measure"], decision["devices"]) == ("time to target", 1)
     time = decision["card"]["figures"][-1]
@@ -169,7 +162,7 @@ def test_a_metric_that_no_run_reaches_leaves_the_decision_to_throughput(tmp_path
     spec = program_experiment(steps=None, metric={"pattern": "acc=([0-9.]+)$", "at_least": 0.9})
     reading = [{"seconds": 1.0, "step": 10, "value": 0.7}]
     write_study(tmp_path, spec, {1: 0.1, 2: 0.1}, program={"metric": reading})
-    decision = decision_on(tmp_path, spec)
+    decision = concluded(tmp_path / "study", spec)
     assert decision["measure"] == "throughput"
     assert any("No run reached acc=([0-9.]+)$ at least 0.9, so throughput" in s for s in decision["cautions"])
     fact = provenance_of(tmp_path)["metric"][0]
@@ -180,7 +173,7 @@ def test_a_metric_that_no_run_reaches_leaves_the_decision_to_throughput(tmp_path
 def test_a_limit_of_whole_runs_is_judged_where_runs_are_whole(tmp_path: Path, steps: int | None) -> None:
     spec = program_experiment(steps=steps, decision={"deadline_minutes": 5, "min_efficiency": 0.9})
     write_study(tmp_path, spec, {1: 0.1, 2: 0.1})
-    decision = decision_on(tmp_path, spec)
+    decision = concluded(tmp_path / "study", spec)
     assert decision["devices"] == (1 if steps is None else 2)
     assert ("a run within 5 minutes" in decision["card"]["rule"]) == (steps is None)
     if steps is not None:
@@ -209,7 +202,7 @@ def test_a_key_that_a_record_lacks_has_its_default(
 ) -> None:
     path = write(tmp_path, run="d1.r1") / "summary.json"
     write(tmp_path, run="d2.r1")
-    record = json.loads(path.read_text(encoding="utf-8"))
+    record = read_json(path)
     for key in keys:
         del record["definition"]["settings"][key]
     path.write_text(json.dumps(record), encoding="utf-8")
@@ -243,7 +236,7 @@ def test_a_built_in_study_that_steps_end_has_an_answer_without_epochs(
                 train_seconds=6.0,
                 own_interval=own,
             )
-    decision = decision_on(tmp_path, spec)
+    decision = concluded(tmp_path / "study", spec)
     assert decision["devices"] == 2
     assert decision["cautions"][0].startswith(f"max_device_hours cannot be judged: steps ({said})")
     cut = [caution for caution in decision["cautions"] if "ended before their most steps" in caution]
@@ -257,7 +250,7 @@ def test_a_built_in_study_that_steps_end_has_an_answer_without_epochs(
 
 def conditions_of(folder: Path, spec: ProgramExperiment) -> tuple[int, list[str]]:
     """The number of fingerprints, and the notes of the scaling table."""
-    decision_on(folder, spec)
+    concluded(folder / "study", spec)
     notes = table_of(folder, "scaling")["note"].astype(object).fillna("")
     return table_of(folder, "runs")["fingerprint"].nunique(), notes.to_list()
 
@@ -325,7 +318,7 @@ PASSES = "forward passes without gradients"
     ],
     ids=["another speedup", "about the same speedup", "known of one count", "known of all", "one count"],
 )
-def test_passes_that_may_be_part_of_a_training_are_told_with_both_rates(
+def test_passes_that_may_be_part_of_a_training_have_a_caution_with_both_rates(
     tmp_path: Path, rates: dict[int, float | None], clear: bool, said: list[str]
 ) -> None:
     """A study whose runs train 160 samples/s a device, and at another rate with passes without gradients."""
@@ -335,7 +328,7 @@ def test_passes_that_may_be_part_of_a_training_are_told_with_both_rates(
         for repeat, factor in enumerate((1.0, 1.01, 0.99), start=1):
             run, program = f"d{devices}.r{repeat}", {"throughput_with_no_grad": rate}
             write_program_run(tmp_path / "study/runs", run, spec, 0.1 * factor, program=program)
-    decision = decision_on(tmp_path, spec)
+    decision = concluded(tmp_path / "study", spec)
     assert decision["clear"] == clear
     assert any(PASSES in each for each in decision["cautions"]) == bool(said)
     assert not said or all(each in decision["cautions"][0] for each in (PASSES, *said))
@@ -350,7 +343,7 @@ def test_what_a_program_was_seen_to_do_stands_among_the_first_cautions_with_its_
     same = "All ranks train on the same batches."
     write_study(tmp_path, spec, {1: 0.1})
     write_study(tmp_path, spec, {2: 0.1}, program={"cautions": [same]})
-    assert decision_on(tmp_path, spec)["cautions"][0] == f"In 3 of 6 runs: {same}"
+    assert concluded(tmp_path / "study", spec)["cautions"][0] == f"In 3 of 6 runs: {same}"
 
 
 def test_a_run_that_is_left_out_on_one_device_count_is_named_in_the_answer(tmp_path: Path) -> None:
@@ -358,7 +351,7 @@ def test_a_run_that_is_left_out_on_one_device_count_is_named_in_the_answer(tmp_p
     for repeat in (1, 2):
         program = {"imported_files": {f"/home/a/m{repeat}.py": "a" * 64}}
         write_program_run(tmp_path / "study/runs", f"d1.r{repeat}", spec, 0.1, program=program)
-    decision = decision_on(tmp_path, spec)
+    decision = concluded(tmp_path / "study", spec)
     assert decision["card"]["reason"] == "Measured: 160 samples/s (n = 1 of 2) on 1 device."
     (caution,) = decision["cautions"]
     assert caution.startswith("1 of 2 runs on 1 device is not comparable with the baseline: a/m")

@@ -30,7 +30,6 @@ PLACE = re.compile(r'`(?P<file>[^`]+)`(?:, section "(?P<section>[^"]+)")?(?:, ta
 
 
 def checklist(folder: Path) -> list[str]:
-    """Return the lines of a checklist's answers."""
     lines = (folder / "checklist.md").read_text(encoding="utf-8").splitlines()
     return [line for line in lines if line.startswith("- [")]
 

@@ -218,7 +218,7 @@ def test_single_runs_have_the_assumed_scatter_and_say_so(tmp_path: Path) -> None
     assert ", single runs)" in first.sentence("GPU")
 
 
-def test_throughput_takes_the_place_of_unknown_total_times_and_it_is_said(tmp_path: Path) -> None:
+def test_throughput_takes_the_place_of_unknown_total_times_with_a_note(tmp_path: Path) -> None:
     runs = planted_runs(wall_seconds=float("nan"), device_hours=float("nan"), peak_memory_bytes=31e6)
     text = written_text(runs, tmp_path, "csc-roihu")
     assert "Total times and device-hours are unknown: no run is a whole one." in text
@@ -300,7 +300,7 @@ def test_a_training_longer_than_the_runs_follows_from_its_samples(tmp_path: Path
     assert "start-up and evaluation are not in it" in found.text()
 
 
-def test_a_factor_that_only_the_user_knows_is_asked_for(tmp_path: Path) -> None:
+def test_a_factor_that_only_the_user_knows_is_requested(tmp_path: Path) -> None:
     file = tmp_path / "centre.yaml"
     file.write_text(
         "name: Ours\nunit: {name: credits, factor: ask}\ndemands:\n"

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from tests.planted_records import experiment, write_run
-from tests.unit.analysis.planted_tables import at
+from tests.unit.analysis.planted_tables import at, concluded
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.bottlenecks.resumption import resumed_text, resumption_notes
@@ -176,7 +176,7 @@ def test_the_answer_counts_no_damaged_run_and_names_it(tmp_path: Path) -> None:
     for run in ("d1.r1", "d1.r2", "d2.r1", "d2.r2"):
         write_run(tmp_path / "runs", run, rate=1000.0 * int(run[1]))
     (tmp_path / "runs" / "d2.r2" / EPOCHS).unlink()
-    cautions = decided(tmp_path, with_target())["cautions"]
+    cautions = concluded(tmp_path, with_target())["cautions"]
     assert ["d2.r2/epochs.csv" in caution for caution in cautions if "is left out: " in caution] == [True]
     assert pd.read_csv(tmp_path / "scaling.csv")["n"].tolist() == [2, 1]
 
@@ -275,29 +275,23 @@ def test_a_resumed_run_reached_the_target_in_so_many_epochs_and_in_no_time_to_co
     assert table.loc[2, "statistical_efficiency"] == 1
 
 
-def decided(folder: Path, spec: Experiment) -> dict[str, Any]:
-    compute(AnalysisSpec("study", spec), folder / "runs", folder)
-    found: dict[str, Any] = json.loads((folder / "decision.json").read_text(encoding="utf-8"))
-    return found
-
-
 def test_a_deadline_is_not_judged_by_runs_that_were_all_cut_off(tmp_path: Path) -> None:
     study(tmp_path, {f"d2.r{repeat}": ONCE for repeat in (1, 2, 3)})
-    decision = decided(tmp_path, experiment(decision={"deadline_minutes": 1}))
+    decision = concluded(tmp_path, experiment(decision={"deadline_minutes": 1}))
     assert decision["devices"] is None
     assert "1 device: up to 1.50 minutes" in decision["card"]["reason"]
     assert decision["card"]["reason"].endswith("; unknown for 2 devices.")
     (note,) = (line for line in decision["cautions"] if "resumed from a checkpoint" in line)
     assert note.endswith("No uninterrupted run is left at 2 devices.")
-    reason = decided(tmp_path, experiment(decision={"max_device_hours": 0.01}))["card"]["reason"]
+    reason = concluded(tmp_path, experiment(decision={"max_device_hours": 0.01}))["card"]["reason"]
     assert "1 device: 0.0250 device-hours" in reason
     assert reason.endswith("; unknown for 2 devices.")
-    assert decided(tmp_path, experiment(decision={"deadline_minutes": 2}))["devices"] == 1
+    assert concluded(tmp_path, experiment(decision={"deadline_minutes": 2}))["devices"] == 1
 
 
 def test_answer_and_tables_name_the_runs_that_were_resumed(tmp_path: Path) -> None:
     tables = study(tmp_path, {"d2.r1": TWICE, "d1.r3": ONCE})
-    (note,) = (line for line in decided(tmp_path, experiment())["cautions"] if "checkpoint" in line)
+    (note,) = (line for line in concluded(tmp_path, experiment())["cautions"] if "checkpoint" in line)
     named = "d1.r3 (once, no step done again), d2.r1 (2 times, 14"
     assert f"2 of 6 runs resumed from a checkpoint: {named}" in note
     rows = data_tables.runs(tables.runs, with_accuracy=True).rows

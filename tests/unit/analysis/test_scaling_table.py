@@ -33,7 +33,6 @@ BOUNDS = ("", "_low", "_high")
 
 
 def interval(row: pd.Series, column: str) -> list[float]:
-    """A value with its bounds."""
     return [row[f"{column}{end}"] for end in BOUNDS]
 
 

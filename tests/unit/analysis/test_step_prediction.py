@@ -199,13 +199,8 @@ def study(
     """Two repeats on one device, the all-reduce of two nodes at 1 GiB/s; then the table and remarks.
 
     Args:
-        folder: Folder of the study.
-        spec: Keys of the experiment that differ.
         speeds: Bytes per second of the all-reduce by shape.
         error: Reason that no all-reduce was measured.
-        from_steps: Predict from the steps that were measured.
-        passes: Timed passes.
-        planned: Parts of the definition that differ.
     """
     for run in ("d1.r1", "d1.r2"):
         if not (folder / "runs" / run).exists():
@@ -289,7 +284,7 @@ def test_series_without_a_sound_baseline_is_refused_with_the_fix(
     assert reason in remarks["refused"]["all runs"]
 
 
-def test_baseline_of_another_gpu_moves_no_prediction_and_is_told(tmp_path: Path) -> None:
+def test_baseline_of_another_gpu_moves_no_prediction_and_has_a_note(tmp_path: Path) -> None:
     fast = [Window(first_step=0, steps=1, samples=256, seconds=0.05, warmup=False)]
     other: dict[str, Any] = {"windows": fast, "origin": {"devices": ["another GPU"]}}
     mixed = {"d1.r3": {}, "d1.r4": other, "d1.r5": other}
@@ -351,7 +346,7 @@ def test_steps_on_another_gpu_are_no_base_for_more_nodes(tmp_path: Path) -> None
     assert any("2 of 2 runs on 2 devices are not comparable" in note for note in remarks["notes"])
 
 
-def test_what_lies_beyond_the_study_is_told_with_its_band_and_as_not_measured() -> None:
+def test_a_prediction_beyond_the_study_has_its_band_and_is_not_measured() -> None:
     rows = [("all runs", 4, True, 3.6), ("all runs", 64, False, 38.0), ("other", 64, False, 40.0)]
     table = pd.DataFrame(rows, columns=["series", "devices", "measured_point", "speedup"])
     table = table.assign(

@@ -66,7 +66,6 @@ def y_of(line: Line2D) -> list[float]:
 
 
 def marks(axes: Axes) -> Line2D:
-    """The only line of points."""
     (line,) = (line for line in axes.lines if line.get_marker() == "o" and np.size(line.get_xdata()) > 1)
     return line
 
@@ -76,7 +75,6 @@ def ticks(axes: Axes) -> list[str]:
 
 
 def named(figure: Figure) -> list[str]:
-    """Labels of the legends below the panels."""
     return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
 
 
@@ -275,7 +273,7 @@ def test_every_column_of_panels_has_its_axis_named_where_the_last_row_is_shorter
     assert named(figure) == ["1", "2"]
 
 
-def test_series_are_told_apart_by_colour_marker_and_name() -> None:
+def test_series_differ_by_color_marker_and_name() -> None:
     runs = make_runs({(series, d): spread(100 * d) for series in TWO for d in (1, 2, 4)})
     figure = drawing.throughput(scaling_table(runs, "strong"), runs)
     (axes,) = figure.axes
