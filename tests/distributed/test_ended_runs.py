@@ -5,11 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import os
-import shlex
 import signal
 import socket
 import time
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -81,27 +79,6 @@ def test_a_single_rank_that_hangs_is_ended_though_no_other_waits_for_it(
     failure, _ = training.fail()
     record_property("figure", f"a single rank: ended after {time.monotonic() - began:.1f} s, silent for 10 s")
     assert failure.reason.startswith(f"rank 0 on {HERE} (pid {hung}) ended without an error message")
-
-
-ABSENT = """\
-#!/bin/sh
-[ "$RANK" = 1 ] && exec sleep 1000
-exec {} "$@"
-"""
-
-
-@pytest.mark.fault(9)
-def test_a_peer_that_never_comes_is_counted_and_named(
-    runs: Runs, tmp_path: Path, preloaded_python: Path, record_property: Figure
-) -> None:
-    python = tmp_path / "python"
-    python.write_text(ABSENT.format(shlex.quote(str(preloaded_python))), encoding="utf-8")
-    python.chmod(0o755)
-    training = replace(runs, python=python).start("lonely", 2, ENDLESS, timeout_seconds=8)
-    _, stderr = training.fail()
-    said = "1 of 2 ranks started; missing: 1."
-    assert f"lonely/d2.r1 failed: {said}" in stderr
-    record_property("figure", f"given up after the 8 s that were allowed: {said}")
 
 
 @pytest.mark.starts_ranks

@@ -149,20 +149,3 @@ def test_the_job_script_of_an_answer_trains_without_the_study(
     again = subprocess.run(["bash", "job.sh"], capture_output=True, text=True, check=False)
     assert again.returncode == 1
     assert "Name another folder." in again.stderr
-
-
-@pytest.mark.starts_ranks
-def test_the_job_script_of_a_program_runs_it_without_the_study(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    program = Path(__file__).parent / "own_program.py"
-    arguments = ["--batch-size", "{batch_size_per_device}", "--epochs", "2", "--out", "{folder}"]
-    ended = train(
-        tmp_path,
-        {"program": str(program), "arguments": arguments, "scaling": "weak", "batch_size_per_device": 64},
-    )
-
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "epoch=1 val_loss=0.500" in ended.stdout
-    assert (tmp_path / "trained" / "e" / "last.pt").exists()

@@ -32,7 +32,7 @@ def test_a_run_that_gets_a_signal_to_end_keeps_what_it_has_trained_and_takes_its
     record_property("figure", f"SIGINT: no process left after {time.monotonic() - began:.1f} s")
 
 
-def test_a_signal_that_comes_before_the_ranks_are_there_is_no_end(runs: Runs) -> None:
+def test_a_signal_before_the_ranks_are_there_ends_the_run_as_interrupted(runs: Runs) -> None:
     training = runs.start("early", 2, ENDLESS | {"launcher": "spawn"})
     training.wait_for(RANK_SETUP)
     (agent, *_) = training.wait_until(

@@ -219,7 +219,7 @@ def status(study: ClusterStudy) -> str:
 
 @pytest.mark.fault(14)
 @pytest.mark.starts_ranks
-def test_study_goes_on_after_ctrl_c(lab: Lab, study: ClusterStudy) -> None:
+def test_ctrl_c_ends_a_studys_jobs_and_its_folder_can_train_again(lab: Lab, study: ClusterStudy) -> None:
     study.configure({"study": {"devices": [1, 2], **ENDLESS}})
     process = study.start()
     study.wait_training("study", "d1.r1")

@@ -66,7 +66,6 @@ with open(os.path.join(os.path.dirname(__file__), "times"), "a") as file:
 
 PRELUDE = """
 case "$*" in
-  *results/crashing*) echo "no licence for this program"; exit 1;;
   *results/shifted*) if [ "$SLURM_PROCID" = 1 ]; then export PYTHONPATH={clock}; fi;;
   *results/undisturbed* | *results/late*) ;;
   *results/long*) export PERIL_PAUSE=0.8;;
@@ -131,13 +130,11 @@ class RequeuedRuns:
 
     Args:
         study: its folder.
-        code: of snakemake.
         output: of snakemake.
         stops: of each run that was warned, as its ranks recorded them.
     """
 
     study: ClusterStudy
-    code: int
     output: str
     stops: Mapping[str, list[GracefulStop]]
 
@@ -146,7 +143,7 @@ class RequeuedRuns:
 def requeued(
     lab: Lab, tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path
 ) -> Iterator[RequeuedRuns]:
-    """Eight runs at once."""
+    """Seven runs at once."""
     study = ClusterStudy(lab, tmp_path_factory.mktemp("hops"), python=preloaded_python)
     launched = {name: {**TRAINED, "launcher": name} for name in ("srun", "torchrun", "spawn")}
     alone = {"devices": [1]}
@@ -156,7 +153,6 @@ def requeued(
         "undisturbed": TRAINED,
         # its sitecustomize hides the one that brings the tests' models
         "shifted": {**TRAINED, "epochs": 10, "model": "linear"},
-        "crashing": alone,
         "late": alone,
     }
     configure(study, experiments, HOPS)
@@ -170,7 +166,8 @@ def requeued(
             stops = {name: stop.result() for name, stop in warned.items()}
             late.result()
             output, _ = process.communicate(timeout=LIMIT_SECONDS)
-        yield RequeuedRuns(study, process.returncode, output, stops)
+        assert process.returncode == 0, output
+        yield RequeuedRuns(study, output, stops)
     finally:
         study.end()
 
@@ -282,19 +279,6 @@ def assert_same(requeued: RequeuedRuns, study: ClusterStudy, experiment: str) ->
     assert epochs.equals(expected_epochs), f"{epochs}\n{expected_epochs}"
     assert len(epochs) == TRAINED["epochs"]
     assert resumption(requeued.study.summary("undisturbed", "d2.r1")).starts == 1
-
-
-@pytest.mark.fault(17)
-def test_run_that_crashes_at_every_start_is_tried_three_times_and_says_why(
-    requeued: RequeuedRuns, record_property: Record
-) -> None:
-    assert requeued.code == 1
-    tries = len(requeued.study.jobs_of("crashing", "d1.r1"))
-    assert 1 <= tries <= 3
-    record_property("figure", f"{tries} tries, then failed with the reason")
-    assert "crashing/d1.r1 failed: no rank started" in requeued.output
-    assert "no licence for this program" in requeued.output
-    assert "scalewise: this line of prelude failed" in requeued.output
 
 
 @pytest.mark.fault(23)

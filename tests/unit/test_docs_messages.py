@@ -99,7 +99,7 @@ def test_a_message_that_nothing_says_is_found_out() -> None:
     assert not is_said("is not a known key ... left no word"), "two texts are not one message"
 
 
-def test_the_page_has_the_messages_that_end_most_runs() -> None:
+def test_eighty_messages_or_more_are_found_on_the_page() -> None:
     assert len(quoted()) >= 80
 
 

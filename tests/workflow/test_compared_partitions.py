@@ -41,7 +41,7 @@ def test_the_plan_of_a_study_on_partitions_shows_the_runs_of_each(workplace: Wor
     assert not (workplace.folder / "results").exists()
 
 
-def test_the_preflight_starts_ranks_on_each_partition(workplace: Workplace) -> None:
+def test_the_preflight_of_each_partition_is_planned(workplace: Workplace) -> None:
     plan = workplace.snakemake("-n", "preflight", config=TINY, site=TINY_SITE)
 
     assert plan.code == 0, plan.text

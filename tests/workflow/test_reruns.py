@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
-from functools import partial
 
-import pytest
-import yaml
-from tests.workflow.conftest import SITE, SNAKEFILE, TINY, FinishedStudy, Workplace
-
-from scalewise.plan.jobs.make_plan import make_plan, write_plan
-from scalewise.plan.plan_file import PLAN
-from scalewise.plan.study import load_study
-from scalewise.ranks.monitoring.environments import source_version
-from scalewise.records import RUN_RECORDS, SUMMARY
+from tests.workflow.conftest import SITE, TINY, FinishedStudy, Workplace
 
 NOTHING = "Nothing to be done"
 
@@ -82,35 +72,6 @@ def test_a_deleted_run_is_made_again(study: FinishedStudy) -> None:
     finally:
         aside.rename(summary)
     assert outcome.trained == {"weak/d1.r1"}
-
-
-@pytest.mark.fault(14)
-def test_a_result_that_was_there_when_slurm_started_its_job_anew_is_kept(
-    study: FinishedStudy, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
-    """Snakemake inside a job, as the executor starts it there."""
-    run = study.results / "weak" / "runs" / "d1.r1"
-    # as if the job that is started again had left it, which keeps its id
-    original = (run / SUMMARY).read_bytes()
-    request.addfinalizer(partial((run / SUMMARY).write_bytes, original))
-    record = json.loads(original)
-    record["provenance"]["slurm_job_id"] = "4711"
-    (run / SUMMARY).write_text(json.dumps(record), encoding="utf-8")
-    before = {name: (run / name).read_bytes() for name in (SUMMARY, *RUN_RECORDS)}
-    inside = ["--target-jobs", "train:experiment=weak,run=d1.r1", "--allowed-rules", "train", "--force"]
-    inside += ["--mode", "remote", "--no-hooks", "--nolock", "--ignore-incomplete"]
-    monkeypatch.setenv("SLURM_JOB_ID", "4711")
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    folder = study.workplace.folder
-    plan = make_plan(load_study(yaml.safe_load(TINY), site_file=folder / "site.yaml"))
-    monkeypatch.setenv(PLAN, str(write_plan(plan, folder)))
-    outcome = study.workplace.snakemake(*inside, config=TINY)
-    assert outcome.code == 0, outcome.text
-    made_by = json.loads(before[SUMMARY])["provenance"]["commit"]
-    if made_by != source_version(SNAKEFILE.parent / "scripts"):
-        pytest.skip("the checkout was changed while the tests ran: a result of other code is not kept")
-    assert "the result was there before" in outcome.text
-    assert {name: (run / name).read_bytes() for name in (SUMMARY, *RUN_RECORDS)} == before
 
 
 PROGRAM = """\

@@ -43,14 +43,6 @@ def test_the_report_needs_no_other_file_and_opens_with_the_decision(study: Finis
     assert 'href="http' not in html
 
 
-def test_the_decision_is_printed_at_the_end(study: FinishedStudy) -> None:
-    *_, end = study.first.text.partition("3 of 3 runs done, ")
-    lines = end.splitlines()
-    for decision in json.loads((study.results / "decision.json").read_text()):
-        assert f"{decision['experiment']}: {decision['card']['verdict']}" in end
-    assert "Report: results/report.html" in lines
-
-
 def test_without_a_terminal_each_point_is_told_until_its_last_run(study: FinishedStudy) -> None:
     lines = [line[9:] for line in study.first.text.splitlines() if re.match(r"\d\d:\d\d:\d\d ", line)]
     strong = [line for line in lines if line.startswith("strong, 1 CPU process, bucket-view-off: ")]
