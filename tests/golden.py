@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.paths import ROOT
 
 UPDATE = "SCALEWISE_UPDATE_SNAPSHOTS"
-ROOT = Path(__file__).parents[1]
 
 
 def compare(kept_in: Path, text: str, test: str, capsys: pytest.CaptureFixture[str]) -> None:

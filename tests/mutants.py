@@ -23,6 +23,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.paths import ROOT
+
 from scalewise.plan.config.experiment import (
     Budget,
     DecisionRule,
@@ -37,7 +39,6 @@ from scalewise.plan.config.settings import Settings, Steps, StrictModel
 from scalewise.plan.config.site import Container, Proxies, SiteFile
 from scalewise.plan.config.slurm import Slurm
 
-ROOT = Path(__file__).parents[1]
 SCRIPTS = Path("workflow/scripts/scalewise")
 
 MODELS: tuple[type[StrictModel], ...] = (

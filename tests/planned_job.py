@@ -8,12 +8,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from tests.paths import CLI
+
 from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.plan_file import PLAN, Limits
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import SUMMARY
 
-CLI = Path(__file__).parents[1] / "workflow" / "scripts" / "cli.py"
 LIMITS = Limits(limit_seconds=1000.0, timeout_seconds=60)
 
 

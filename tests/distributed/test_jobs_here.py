@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from tests.cores import needs_two_cores
+from tests.paths import CLI
 from tests.planted_records import leave_result, run_record
 from tests.prepared_digits import place_digits_of_study
 from tests.waiting import wait_until
@@ -29,7 +30,6 @@ from scalewise.records import EPOCHS, RECORD, RunRecord, read_record
 
 pytestmark = needs_two_cores
 
-CLI = Path(__file__).parents[2] / "workflow" / "scripts" / "cli.py"
 STUDY = {
     "dataset": "digits",
     "model": "linear",

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from sklearn.datasets import load_digits
 from tests.distributed.probe import Seen, share_one_gpu
 from tests.distributed.runs import prepare_digits
+from tests.paths import SCRIPTS
 from tests.small_runs import definition_of, rank_launch
 from torch import Tensor
 from torchvision.models import resnet18
@@ -29,7 +30,6 @@ from scalewise.plan.config.settings import Settings
 from scalewise.plan.jobs.launch import SiteLaunch
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 
 PROBE_SECONDS = 900
 """Longest wait for ranks that train all variants."""
@@ -224,7 +224,7 @@ def probe_ranks(
     (output / "variants.json").write_text(json.dumps(variants), encoding="utf-8")
     command = [str(python), "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
     command += [f"--nproc-per-node={world_size}", str(HERE / "probe.py")]
-    path = [str(ROOT / "workflow" / "scripts"), os.environ.get("PYTHONPATH")]
+    path = [str(SCRIPTS), os.environ.get("PYTHONPATH")]
     ended = subprocess.run(
         [*command, *map(str, (output / "variants.json", dataset, output))],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path)), "OMP_NUM_THREADS": "1"},

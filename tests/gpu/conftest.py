@@ -14,9 +14,10 @@ import pandas as pd
 import pytest
 import yaml
 from tests.bucket_view_study import STUDY as MEMORY
+from tests.paths import ROOT
 from tests.shrunk_examples import shrunk_own
 from tests.stand_ins import stand_ins
-from tests.workflow.conftest import ROOT, Outcome, Workplace
+from tests.workflow.workplace import Outcome, Workplace
 
 from scalewise.records import Measurements, RunRecord, read_summary
 

@@ -12,13 +12,13 @@ from typing import Literal
 
 import torch
 from tests.marked_outcomes import Shown
+from tests.paths import SCRIPTS
 
 from scalewise.measure.origins import versions
 from scalewise.plan.config.site import cpu_model
 from scalewise.ranks.monitoring.environments import source_version
 from scalewise.ranks.monitoring.sensors import driver_version, gpu_limits
 
-SCRIPTS = Path(__file__).parents[2] / "workflow" / "scripts"
 BEGIN, END = "<!-- begin: made by pytest -m gpu -->", "<!-- end: made by pytest -m gpu -->"
 
 

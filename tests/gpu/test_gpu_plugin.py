@@ -6,13 +6,12 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from tests.gpu.page import BEGIN, END, outcomes
 from tests.marked_outcomes import Shown
+from tests.paths import ROOT, SCRIPTS
 
-ROOT = Path(__file__).parents[2]
 PLUGIN = ("-p", "tests.gpu.plugin", "-p", "no:cacheprovider")
 PAGE = f"before\n{BEGIN}\nold\n{END}\nafter\n"
 SOURCE = """
@@ -41,7 +40,7 @@ def test_of_something_else():
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "workflow" / "scripts")]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(SCRIPTS)]))
     # also on a machine that has one
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 from tests.marked_outcomes import Outcome, Shown
+from tests.paths import ROOT, SCRIPTS
 from tests.reliability.catalogue import BAD_INPUTS, FAULTS
 from tests.reliability.page import page, problems
 
-ROOT = Path(__file__).parents[2]
 PLUGIN = ("-p", "tests.reliability.plugin", "-p", "no:cacheprovider")
 LINK = re.compile(r"\[([^\]]+)\]\(\.\./([^)]+\.py)\)")
 
@@ -186,7 +186,7 @@ def call(pytester: pytest.Pytester, source: str, *options: str) -> tuple[pytest.
 @pytest.fixture(autouse=True)
 def _no_other_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "workflow" / "scripts")]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(SCRIPTS)]))
 
 
 @pytest.mark.parametrize(

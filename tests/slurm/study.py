@@ -18,6 +18,7 @@ from typing import Any
 
 import pandas as pd
 import yaml
+from tests.paths import ROOT
 from tests.prepared_digits import place_digits_of_study
 from tests.slurm.lab import Lab
 from tests.slurm.records import Job
@@ -26,7 +27,6 @@ from tests.waiting import wait_until
 from scalewise.execution.rank_files import RankFiles
 from scalewise.records import EPOCHS, MODEL, RunRecord, Start, read_failure, read_summary
 
-ROOT = Path(__file__).parents[2]
 PROMPT = Path(__file__).with_name("prompt_snakemake.py")
 TRAININGS = ("--until", "train")
 """For snakemake, where a test asks nothing of tables, figures and reports."""

@@ -18,8 +18,9 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from tests.paths import ROOT, SCRIPTS
 from tests.slurm.lab import Lab
-from tests.slurm.study import ENDLESS, LIMIT_SECONDS, ROOT, TRAININGS, ClusterStudy
+from tests.slurm.study import ENDLESS, LIMIT_SECONDS, TRAININGS, ClusterStudy
 from tests.waiting import wait_until
 
 from scalewise.records import EPOCHS, RECORD, RunRecord, read_record
@@ -213,7 +214,7 @@ def test_the_job_script_of_the_answer_is_submitted_as_it_is_and_trains_without_t
 
 def status(study: ClusterStudy) -> str:
     """Print the status from another process, on a host that is not the head."""
-    command = [sys.executable, str(ROOT / "workflow" / "scripts" / "status.py"), str(study.folder)]
+    command = [sys.executable, str(SCRIPTS / "status.py"), str(study.folder)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.paths import ROOT
 from tests.slurm.lab import Lab
 from tests.slurm.machines import CGROUPS, LabError
 from tests.waiting import LIMIT_SECONDS, wait_until
-
-ROOT = Path(__file__).parents[2]
 
 
 def traces(prefix: str) -> list[str]:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.slurm.study import ROOT, ClusterStudy
+from tests.paths import CLI
+from tests.slurm.study import ClusterStudy
 
 from scalewise.plan.jobs.make_plan import make_plan, write_plan
 from scalewise.plan.plan_file import PLAN
 from scalewise.plan.study import load_study
 
-CLI = ROOT / "workflow" / "scripts" / "cli.py"
 LARGEST = {"e": {"devices": [1, "2x2"]}}
 
 

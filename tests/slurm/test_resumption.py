@@ -19,9 +19,10 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
+from tests.paths import ROOT
 from tests.reliability.thoroughness import times
 from tests.slurm.lab import Lab
-from tests.slurm.study import LIMIT_SECONDS, ONE_RANK_A_NODE, ROOT, ClusterStudy
+from tests.slurm.study import LIMIT_SECONDS, ONE_RANK_A_NODE, ClusterStudy
 
 from scalewise.execution.messages import GracefulStop
 from scalewise.records import SUMMARY, Resumption, RunRecord

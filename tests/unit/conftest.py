@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from tests.paths import SCRIPTS
 
 from scalewise.execution.rank_files import RankFiles
-
-SCRIPTS = Path(__file__).parents[2] / "workflow" / "scripts"
 
 Process = subprocess.Popen[str]
 StartPython = Callable[..., Process]

@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from tests.paths import ROOT, SCRIPTS
 
-ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "troubleshooting.md"
 REFUSALS = ROOT / "tests" / "unit" / "plan" / "refusals.txt"
 ROW = re.compile(r"^\| `([^`]+)` \|", re.MULTILINE)
@@ -72,7 +72,7 @@ def strings_of(source: str) -> Iterator[str]:
 @cache
 def said() -> list[str]:
     """All texts of the workflow's Python code."""
-    files = sorted((ROOT / "workflow" / "scripts").rglob("*.py"))
+    files = sorted(SCRIPTS.rglob("*.py"))
     return [text for file in files for text in strings_of(file.read_text(encoding="utf-8"))]
 
 

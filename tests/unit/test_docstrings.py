@@ -8,8 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-
-SCRIPTS = Path(__file__).parents[2] / "workflow" / "scripts"
+from tests.paths import SCRIPTS
 
 LEANING = (
     "of|to|for|from|in|into|by|with|at|on|as|about|among|between|beside|behind|below|above|after|before|until|"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from tests.paths import SCRIPTS
 
-SCRIPTS = Path(__file__).parents[2] / "workflow" / "scripts"
 IMPORTS = """
 import atexit, gc, sys
 from scalewise.interpreter import imports_uncollected, quick_exit

@@ -12,9 +12,9 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from tests.paths import SCRIPTS
 from tests.planted_records import measurements, provenance, run_record
 from tests.small_runs import definition
-from tests.unit.conftest import SCRIPTS
 from tests.waiting import LIMIT_SECONDS
 
 from scalewise.records import (

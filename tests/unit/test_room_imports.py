@@ -11,9 +11,8 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from tests.paths import ROOT, SCRIPTS
 
-ROOT = Path(__file__).parents[2]
-SCRIPTS = ROOT / "workflow" / "scripts"
 PACKAGE = SCRIPTS / "scalewise"
 PROBE = PACKAGE / "measure"
 TRAINING = ("scalewise.measure", "scalewise.ranks", "scalewise.builtin")

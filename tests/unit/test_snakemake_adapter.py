@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.paths import SCRIPTS
 
 from scalewise.snakemake_adapter import array_jobs, own_settings, profile_values
 
-SCRIPTS = Path(__file__).parents[2] / "workflow" / "scripts"
 OLDEST = "SCALEWISE_OLDEST_SNAKEMAKE"
 """Variable with the interpreter of an environment with the oldest Snakemake; `make test` creates it."""
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from tests.paths import ROOT
 from tests.waiting import ended_output, wait_until
 
 
@@ -39,7 +39,6 @@ def test_what_a_process_does_last_is_seen() -> None:
         assert wait_until(lambda: process.returncode == 0, "no end", ended=lambda: ended_output(process))
 
 
-ROOT = Path(__file__).parents[2]
 SHOWS = "import signal as s; print([n for n in (s.SIGHUP, s.SIGINT) if s.getsignal(n) is s.SIG_IGN])"
 
 

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from tests.paths import ROOT
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 KEPT = HERE / "kept_study"
 LISTING = HERE / "results_contract.yaml"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 
-from tests.workflow.conftest import SNAKEFILE, Workplace
+from tests.paths import SNAKEFILE
+from tests.workflow.workplace import Workplace
 
 TINY = """\
 experiments:

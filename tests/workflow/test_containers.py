@@ -12,7 +12,8 @@ import pandas as pd
 import pytest
 import yaml
 from tests.containers import RUNTIME, assert_contained, binds, make_image, make_overlay, missing
-from tests.workflow.conftest import ROOT, Workplace
+from tests.paths import ROOT
+from tests.workflow.workplace import Workplace
 
 from scalewise.plan.jobs.launch import with_prelude
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from tests.data_files import write_checksums, write_mirror
-from tests.workflow.conftest import SITE, Outcome, Workplace
+from tests.workflow.workplace import SITE, Outcome, Workplace
 
 from scalewise.plan.catalog.datasets import prepared_path
 

@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.paths import ROOT, SCRIPTS
 from tests.unit.watch.planted_status import done, status_of
-from tests.workflow.conftest import ROOT, Workplace, copy_checkout
+from tests.workflow.workplace import Workplace, copy_checkout
 
 from scalewise.analysis.report.figures import FIGURES
 from scalewise.plan.config.errors import StudyError
@@ -241,7 +242,7 @@ def test_every_path_of_the_repository_that_a_text_names_is_there(document: Path)
 
 @pytest.mark.parametrize("document", GUIDES, ids=relative_name)
 def test_every_file_of_results_that_a_text_names_is_made(document: Path) -> None:
-    code = [*(ROOT / "workflow").rglob("*.smk"), *(ROOT / "workflow" / "scripts").rglob("*.py")]
+    code = [*(ROOT / "workflow").rglob("*.smk"), *SCRIPTS.rglob("*.py")]
     text = "".join(path.read_text(encoding="utf-8") for path in code)
     names = [
         Path(span).name for span in spans(document) if re.fullmatch(r"results/[\w./{}*-]+\.[a-z]+", span)
@@ -256,7 +257,7 @@ def test_every_file_of_results_that_a_text_names_is_made(document: Path) -> None
 def test_the_guide_to_the_report_has_every_figure_and_no_part_that_is_not_there() -> None:
     guide = (ROOT / "docs" / "report-reference.md").read_text(encoding="utf-8")
     assert [name for name in FIGURES if f"{FIGURES[name].title} (`{name}`)" not in guide] == []
-    page = ROOT / "workflow" / "scripts" / "scalewise" / "analysis" / "report"
+    page = SCRIPTS / "scalewise" / "analysis" / "report"
     text = "".join(path.read_text(encoding="utf-8") for path in page.glob("*.j2"))
     parts = re.findall(r'^\| "([^"]+)" \|', guide, re.MULTILINE)
     assert len(parts) >= 15
@@ -265,7 +266,7 @@ def test_the_guide_to_the_report_has_every_figure_and_no_part_that_is_not_there(
 
 def headings_of_the_report() -> set[str]:
     """What the page's templates head its parts with, up to a colon; `...` for what a study puts in."""
-    page = ROOT / "workflow" / "scripts" / "scalewise" / "analysis" / "report"
+    page = SCRIPTS / "scalewise" / "analysis" / "report"
     text = "".join(path.read_text(encoding="utf-8") for path in page.glob("*.j2"))
     found = re.findall(r'behind\("([^"]+)"', text)
     for inside in re.findall(r"<(?:h[2-4]|\{\{ (?:page\.)?(?:part|rest) \}\})[^>]*>(.+?)</", text):

@@ -6,7 +6,8 @@ import re
 import shutil
 
 import pytest
-from tests.workflow.conftest import ROOT, TINY, Workplace
+from tests.paths import ROOT
+from tests.workflow.workplace import TINY, Workplace
 
 
 def test_shipped_study_shows_its_plan_and_starts_nothing(workplace: Workplace) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
+from tests.paths import ROOT
 from tests.shrunk_examples import (
     EXAMPLES,
     FOLDER,
@@ -29,7 +30,7 @@ from tests.shrunk_examples import (
     shrunk_own,
 )
 from tests.slurm.machines import missing
-from tests.workflow.conftest import ROOT, LoginNode, Workplace
+from tests.workflow.workplace import LoginNode, Workplace
 
 from scalewise.records import RunRecord, read_summary
 

@@ -16,18 +16,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.workflow.conftest import (
-    ACCOUNT,
-    PARTITION,
-    ROOT,
-    SITE,
-    SNAKEFILE,
-    FinishedStudy,
-    LoginNode,
-    Outcome,
-    Workplace,
-)
+from tests.paths import ROOT, SNAKEFILE
 from tests.workflow.recording_slurm import recording_slurm, submissions
+from tests.workflow.workplace import ACCOUNT, PARTITION, SITE, FinishedStudy, LoginNode, Outcome, Workplace
 
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.study import load_study

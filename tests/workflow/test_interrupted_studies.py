@@ -16,9 +16,10 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.cores import needs_two_cores
+from tests.paths import SNAKEFILE
 from tests.prepared_digits import place_digits_of_study
 from tests.waiting import wait_until
-from tests.workflow.conftest import SITE, SNAKEFILE, TINY, Workplace, path_with
+from tests.workflow.workplace import SITE, TINY, Workplace, path_with
 
 from scalewise.ranks.monitoring.environments import source_version
 from scalewise.records import RECORD, RUN_RECORDS, SUMMARY, read_summary

@@ -7,7 +7,7 @@ import sys
 import pandas as pd
 import pytest
 from tests.bucket_view_study import COPIES, STUDY, TOLERANCE, compared_options
-from tests.workflow.conftest import Workplace
+from tests.workflow.workplace import Workplace
 
 from scalewise.measure.memory import PeakMemory
 

@@ -9,9 +9,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.workflow.conftest import SITE, SNAKEFILE, TINY, Workplace
+from tests.paths import SNAKEFILE
 from tests.workflow.test_compared_partitions import TINY as ON_PARTITIONS
 from tests.workflow.test_compared_partitions import TINY_SITE
+from tests.workflow.workplace import SITE, TINY, Workplace
 
 PARENT = f"""
 configfile: "parent.yaml"

@@ -16,10 +16,11 @@ from pathlib import Path
 
 import pytest
 from tests.cores import skip_without_two_cores
+from tests.paths import SNAKEFILE
 from tests.planted_records import all_reduce, leave_result
 from tests.prepared_digits import place_digits_of_study
 from tests.waiting import ended_output, wait_until
-from tests.workflow.conftest import SITE, SNAKEFILE, LoginNode, Outcome, Workplace
+from tests.workflow.workplace import SITE, LoginNode, Outcome, Workplace
 
 from scalewise.records import AllReduceMeasurement, read_summary, write_json
 

@@ -12,9 +12,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
+from tests.paths import ROOT
 from tests.shrunk_examples import fill_mirror, mirror_facts, shrunk
-from tests.workflow.conftest import ROOT, Outcome, Workplace, copy_checkout
 from tests.workflow.test_docs import OWN_PROGRAM, PROGRAM, blocks
+from tests.workflow.workplace import Outcome, Workplace, copy_checkout
 
 pytestmark = pytest.mark.contract
 

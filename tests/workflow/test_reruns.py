@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from tests.workflow.conftest import SITE, TINY, FinishedStudy, Workplace
+from tests.workflow.workplace import SITE, TINY, FinishedStudy, Workplace
 
 NOTHING = "Nothing to be done"
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tests.workflow.conftest import ROOT, FinishedStudy, Outcome, Workplace
+from tests.paths import CLI
 from tests.workflow.results_contract import KEPT, broken_promises, listing, place_kept_study, promised
+from tests.workflow.workplace import FinishedStudy, Outcome, Workplace
 
 pytestmark = pytest.mark.contract
 
@@ -124,7 +125,7 @@ def test_kept_decisions_are_printed(workplace: Workplace) -> None:
     results = workplace.folder / "results"
     # pages are not kept
     (results / "report.html").touch()
-    script = str(ROOT / "workflow" / "scripts" / "cli.py")
+    script = str(CLI)
     outcome = workplace.run(["python", script, "decisions", "results"])
     assert outcome.code == 0, outcome.text
     lines = outcome.text.splitlines()

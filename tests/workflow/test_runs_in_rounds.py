@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from tests.cores import needs_two_cores
 from tests.waiting import wait_until
-from tests.workflow.conftest import SITE as WORKPLACE_SITE
-from tests.workflow.conftest import Outcome, Workplace
 from tests.workflow.test_interrupted_studies import Running, running
+from tests.workflow.workplace import SITE as WORKPLACE_SITE
+from tests.workflow.workplace import Outcome, Workplace
 
 from scalewise.plan.runs.rounds import Round, read_round, round_file
 from scalewise.records import SUMMARY, read_summary

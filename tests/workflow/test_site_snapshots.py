@@ -17,9 +17,10 @@ from typing import cast
 import pytest
 import yaml
 from tests.golden import compare
+from tests.paths import ROOT, SCRIPTS
 from tests.shrunk_examples import EXAMPLES, FOLDER
-from tests.workflow.conftest import ACCOUNT, ROOT, LoginNode
 from tests.workflow.recording_slurm import recording_slurm, submitted_jobs
+from tests.workflow.workplace import ACCOUNT, LoginNode
 
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.train_job import launch_of
@@ -51,7 +52,7 @@ experiments:
     predict: false
 """
 CHANGING = {
-    re.escape(str(ROOT / "workflow" / "scripts")): "/SCRIPTS",
+    re.escape(str(SCRIPTS)): "/SCRIPTS",
     rf"^{re.escape(sys.executable)}$": "/PYTHON",
     r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}": "RUN-ID",
     # the job itself: snakemake once more

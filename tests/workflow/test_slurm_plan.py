@@ -6,7 +6,7 @@ import re
 
 import pytest
 import yaml
-from tests.workflow.conftest import TINY, LoginNode
+from tests.workflow.workplace import TINY, LoginNode
 
 from scalewise.plan.study import load_study
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tests.workflow.conftest import SNAKEFILE, TINY, FinishedStudy, Workplace
+from tests.paths import SNAKEFILE
+from tests.workflow.workplace import TINY, FinishedStudy, Workplace
 
 from scalewise.analysis.event_files import EVENT_FILE, write_event_files
 from scalewise.plan.catalog.datasets import prepared_path

@@ -16,13 +16,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
+from tests.paths import ROOT, SNAKEFILE
 from tests.prepared_digits import place_digits_of_study
 from tests.terminal_screen import TerminalScreen
-from tests.workflow.conftest import SITE, SNAKEFILE
+from tests.workflow.workplace import SITE
 
 from scalewise.watch.study import StudySession
 
-ROOT = Path(__file__).parents[2]
 LIMIT_SECONDS = 300
 
 STUDY = """\

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import pytest
 import torch
-from tests.unit.conftest import SCRIPTS
+from tests.paths import SCRIPTS
 
 from scalewise.execution.failure_reason import failure_reason
 from scalewise.execution.messages import Progress, is_out_of_memory

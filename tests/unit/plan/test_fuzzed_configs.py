@@ -32,7 +32,7 @@ from tests.unit.plan.fuzzed_studies import (
     plausible_configurations,
     spelled,
 )
-from tests.workflow.conftest import filled_in
+from tests.workflow.workplace import filled_in
 
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.program import ProgramSettings

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.unit.conftest import SCRIPTS
+from tests.paths import SCRIPTS
 from tests.unit.plan.conftest import Load, Refuse
 from tests.unit.plan.refusals import CPUS, DEFAULTS, HERE, Desk, built_in, site_of
 

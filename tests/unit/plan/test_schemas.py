@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
-from tests.workflow.conftest import filled_in
+from tests.workflow.workplace import filled_in
 
 import write_generated
 from scalewise.analysis.report.figures import FIGURES, PARTITION_FIGURES

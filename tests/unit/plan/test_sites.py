@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from snakemake_executor_plugin_slurm.validation import get_forbidden_slurm_options
+from tests.paths import SCRIPTS
 from tests.stand_ins import stand_ins
-from tests.unit.conftest import SCRIPTS
 from tests.unit.plan.conftest import Load, Refuse
 from tests.unit.plan.refusals import built_in, site_of
 
