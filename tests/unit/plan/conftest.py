@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from snakemake_executor_plugin_slurm.submit_string import get_submit_command
+from snakemake_executor_plugin_slurm.utils import set_gres_string
+from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
+from tests.stand_ins import Resources
 from tests.unit.plan.refusals import Desk
 
 from scalewise.plan.planned_study import Study
+
+
+def sbatch_line(resources: Mapping[str, Any], threads: int = 1, comment: str = "rule_train") -> str:
+    """Return the command with which the executor plugin sends a job that requests these resources."""
+    job = SimpleNamespace(resources=Resources(**resources), threads=threads)
+    validate_slurm_extra(job)
+    params = {"run_uuid": "uuid", "slurm_logfile": "log", "comment_str": comment, "workdir": "/work"}
+    # as the plugin's get_account_arg and get_partition_arg make them
+    for name, option in (("account", "-A"), ("partition", "-p")):
+        place = resources.get(f"slurm_{name}")
+        params[name] = f"{option} {shlex.quote(str(place))}" if place else ""
+    return str(get_submit_command(job, params) + set_gres_string(job))
+
 
 Load = Callable[..., Study]
 """Takes the text of a study, and of a site if it is not ``MACHINES["cpus"]``."""

@@ -113,7 +113,6 @@ class Refusal:
 
     @property
     def text(self) -> str:
-        """The file with the mistake."""
         texts = {**FILES, "study.yaml": self.study, "site.yaml": self.site}
         return texts[self.place.partition(":")[0]]
 
@@ -125,7 +124,6 @@ class Refusal:
 
 
 def refusals() -> Iterator[Refusal]:
-    """Read all cases."""
     for group, entries in yaml.safe_load(FILE.read_text(encoding="utf-8")).items():
         for entry in entries:
             assert entry.keys() <= KEYS, f"{entry.keys() - KEYS} of {entry['name']} are no keys of a case"

@@ -36,7 +36,6 @@ def answered(results: Path, *answers: dict[str, Any]) -> str:
 
 
 def card(experiment: str, verdict: str, *cautions: str, **fields: Any) -> dict[str, Any]:
-    """An answer in decision.json."""
     shown = asdict(Card(verdict, **fields))
     return {"experiment": experiment, "card": shown, "other_trainings": [], "cautions": list(cautions)}
 

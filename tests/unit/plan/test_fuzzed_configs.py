@@ -11,18 +11,16 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 from hypothesis import HealthCheck, example, given, seed, settings
 from hypothesis import strategies as st
-from snakemake_executor_plugin_slurm.submit_string import get_submit_command
-from snakemake_executor_plugin_slurm.utils import set_gres_string
-from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
+from hypothesis.strategies import SearchStrategy
 from tests.reliability.thoroughness import times
-from tests.stand_ins import Resources
+from tests.unit.plan import refusals
+from tests.unit.plan.conftest import sbatch_line
 from tests.unit.plan.fuzzed_studies import (
     SITES,
     STUDIES,
@@ -142,6 +140,7 @@ def show(study: Study) -> None:
 
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    refusals.Desk(tmp_path)  # lays out the files of its programs
     monkeypatch.chdir(tmp_path)
     return Desk(tmp_path)
 
@@ -218,23 +217,7 @@ def check_command(run: RunDefinition, allocation: Allocation, site: Site) -> Non
     """No shell sees more in the line that submits the job than words."""
     if site.slurm is None:
         return
-    resources = job_resources(allocation, site)
-    job = SimpleNamespace(resources=Resources(**resources), threads=1)
-    account, partition = resources.get("slurm_account"), resources.get("slurm_partition")
-    validate_slurm_extra(job)
-    # as the plugin's get_account_arg and get_partition_arg make them
-    line = get_submit_command(
-        job,
-        {
-            "run_uuid": "uuid",
-            "slurm_logfile": "log",
-            "comment_str": f"rule_train_{run.experiment}_{run.run}",
-            "account": f"-A {shlex.quote(str(account))}" if account else "",
-            "partition": f"-p {shlex.quote(str(partition))}" if partition else "",
-            "workdir": "/work",
-        },
-    )
-    line += set_gres_string(job)
+    line = sbatch_line(job_resources(allocation, site), comment=f"rule_train_{run.experiment}_{run.run}")
     for text in (line, allocation.sbatch_args()):
         assert SAFE.fullmatch(QUOTED.sub("", text)), text
 
@@ -248,40 +231,35 @@ def check_definition(run: RunDefinition) -> None:
 
 SOUND_STUDIES = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in STUDIES]
 SOUND_SITES = [yaml.safe_load(filled_in(path)) for path in SITES]
+STUDY_TEXTS = [path.read_bytes() for path in STUDIES]
 SITE_TEXTS = [filled_in(path).encode() for path in SITES]
 
 
-@pytest.mark.refuses("security: shell in the study", "security: shell in the site")
-def test_sound_configurations_with_damage_are_planned_or_refused_with_place_and_cure(
-    desk: Desk, record_property: RecordProperty
-) -> None:
-    @explored(quick=80, thorough=2000)
-    @given(
+DAMAGED: dict[str, tuple[SearchStrategy[object], SearchStrategy[object]]] = {
+    "shipped configurations with other keys and values": (
         st.sampled_from(SOUND_STUDIES).flatmap(lambda study: st.just(study) | damaged(study)),
         st.sampled_from(SOUND_SITES).flatmap(lambda site: st.just(site) | damaged(site)),
-    )
-    def look(study: Config, site: Config) -> None:
-        if planned := desk.plan(study, site):
-            check_plan(planned)
-
-    look()
-    desk.record("shipped configurations with other keys and values", record_property)
-
-
-def test_files_with_damaged_text_are_planned_or_refused_with_place_and_cure(
-    desk: Desk, record_property: RecordProperty
-) -> None:
-    @explored(quick=80, thorough=2000)
-    @given(
-        st.sampled_from([path.read_bytes() for path in STUDIES]).flatmap(damaged_text),
+    ),
+    "shipped files with damaged text": (
+        st.sampled_from(STUDY_TEXTS).flatmap(lambda study: st.just(study) | damaged_text(study)),
         st.sampled_from(SITE_TEXTS).flatmap(lambda site: st.just(site) | damaged_text(site)),
-    )
-    def look(study: bytes, site: bytes) -> None:
+    ),
+}
+
+
+@pytest.mark.refuses("security: shell in the study", "security: shell in the site")
+@pytest.mark.parametrize("what", DAMAGED)
+def test_sound_configurations_with_damage_are_planned_or_refused_with_place_and_cure(
+    what: str, desk: Desk, record_property: RecordProperty
+) -> None:
+    @explored(quick=50, thorough=2000)
+    @given(*DAMAGED[what])
+    def look(study: object, site: object) -> None:
         if planned := desk.plan(study, site):
             check_plan(planned)
 
     look()
-    desk.record("shipped files with damaged text", record_property)
+    desk.record(what, record_property)
 
 
 ONE_NODE: Config = {"accelerator": "cpu", "devices_per_node": 4, "cpus_per_node": 8}
@@ -311,7 +289,7 @@ def test_every_plan_fits_its_site_and_is_the_same_whatever_the_order_of_keys(
     drawn, planned = 0, list[Study]()
 
     @explored(quick=60, thorough=2000)
-    @given(plausible_configurations, st.randoms(use_true_random=False))
+    @given(plausible_configurations(), st.randoms(use_true_random=False))
     @example((IN_ORDER, ONE_NODE), random.Random(0))
     def look(configuration: tuple[Config, Config], order: random.Random) -> None:
         nonlocal drawn

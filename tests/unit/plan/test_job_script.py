@@ -46,7 +46,6 @@ PROGRAM: dict[str, Any] = {
 
 
 def script(tmp_path: Path, experiment: dict[str, Any], site: dict[str, Any], run: str) -> str:
-    """The job script of a run on a site."""
     (tmp_path / "site.json").write_text(json.dumps(site))
     (tmp_path / "train.py").write_text("import torch\n")
     study = load_study({"experiments": {"e": experiment}}, site_file=tmp_path / "site.json")
@@ -64,7 +63,6 @@ def script(tmp_path: Path, experiment: dict[str, Any], site: dict[str, Any], run
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in which a study was run."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -167,10 +165,3 @@ def test_a_job_of_a_machine_takes_the_gpus_of_its_site(
     )
 
     assert run.stdout == f"{visible}\n"
-
-
-def test_a_line_of_the_prelude_that_fails_ends_the_job(folder: Path) -> None:
-    text = script(folder, PROGRAM | {"devices": [2]}, LOCAL | {"prelude": ["false"]}, "d2.r1")
-    (folder / "job.sh").write_text(text)
-
-    assert subprocess.run(["bash", "job.sh"], cwd=folder, check=False).returncode == 1

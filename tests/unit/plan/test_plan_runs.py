@@ -133,7 +133,6 @@ def definitions(study: Study) -> dict[tuple[str, str], str]:
 
 
 def start_order(study: Study) -> list[RunDefinition]:
-    """The runs as Snakemake starts them."""
     return sorted(study.runs.values(), key=priority, reverse=True)
 
 
@@ -175,6 +174,8 @@ def test_an_option_is_short_in_a_name_and_safe_in_a_path(key: str, value: object
         pytest.param("64\n    devices: [1, 2]", "64\n    devices: [4, 1, 2]", id="device count"),
         pytest.param("[false, true]", "[true, false]", id="order of options"),
         pytest.param("repeats: 2", "repeats: 3", id="repeat"),
+        pytest.param("repeats: 2", "repeats: {min: 2, max: 5, until_interval: 0.1}", id="to an interval"),
+        pytest.param("devices: [1, 2]\n    sweep", "devices: {up_to: 4}\n    sweep", id="a choice of counts"),
         pytest.param(
             "  weak:\n", "  more: {global_batch_size: 120, devices: [1]}\n  weak:\n", id="experiment"
         ),
@@ -264,7 +265,6 @@ CHANGED: dict[str, Any] = {
 
 
 def products(planned: PlannedExperiment) -> dict[str, Any]:
-    """The definitions of an experiment's products."""
     runs = expand("digits", planned.experiment, {1: Shape(1, 1), 2: Shape(1, 2), 4: Shape(1, 4)}, "cpu")
     return {
         "runs": {run.run: run.as_json() for run in runs},

@@ -141,7 +141,6 @@ def test_plans_are_shown_as_they_are_kept(
 
 
 def with_results(load: Load, folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield the plans of studies that have results."""
     study, results = load(STUDY), folder / "strong-and-weak"
     finish(study.runs[ON_TWO], results)
     yield "a finished run", plan_table(study, results)
@@ -184,7 +183,6 @@ def with_results(load: Load, folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def with_choices(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield the plans of studies that choose their device counts."""
     study = chosen_study(folder / "plain")
     yield "before round 1", shown_of(study)
     for number, judged in enumerate((FIRST, SECOND, THIRD, LAST), start=1):

@@ -7,16 +7,11 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from snakemake_executor_plugin_slurm.submit_string import get_submit_command
-from snakemake_executor_plugin_slurm.utils import set_gres_string
-from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
 from tests.golden import compare
-from tests.stand_ins import Resources
-from tests.unit.plan.conftest import Load
+from tests.unit.plan.conftest import Load, sbatch_line
 from tests.unit.plan.refusals import CPUS, MACHINES, site_of
 
 from scalewise.plan.config.shape import Shape
@@ -183,21 +178,7 @@ SLURM: dict[str, tuple[tuple[str, ...], str]] = {
 
 def sbatch(job: Job) -> list[str]:
     """Return the words of the plugin's line for a job, from where a run can change them."""
-    resources = job["resources"]
-    of_plugin = SimpleNamespace(resources=Resources(**resources), threads=job["threads"])
-    validate_slurm_extra(of_plugin)
-    params = {
-        "run_uuid": "uuid",
-        "slurm_logfile": "log",
-        "comment_str": "rule_train",
-        # as the plugin's get_account_arg and get_partition_arg make them
-        "account": f"-A {shlex.quote(str(resources['slurm_account']))}"
-        if "slurm_account" in resources
-        else "",
-        "partition": f"-p {resources['slurm_partition']}" if "slurm_partition" in resources else "",
-        "workdir": "/work",
-    }
-    words = shlex.split(get_submit_command(of_plugin, params) + set_gres_string(of_plugin))
+    words = shlex.split(sbatch_line(job["resources"], job["threads"]))
     return words[words.index("rule_train") + 1 :]
 
 

@@ -25,7 +25,6 @@ from scalewise.plan.runs.rounds import (
     required_rounds,
     round_file,
 )
-from scalewise.plan.runs.runs import priority
 from scalewise.records import RecordError
 
 MORE = "{min: 3, max: 10, until_interval: 0.03}"
@@ -113,35 +112,11 @@ def test_a_plain_number_makes_all_its_runs_and_looks_at_no_round(planned: Planne
     assert required_rounds(plain.experiment, never()) == []
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ({"devices": "[1, 2]", "repeats": "3"}, {"devices": "[1, 2]", "repeats": MORE}),
-        ({"devices": "[1, 2, 8]"}, {"devices": "{up_to: 8}"}),
-    ],
-    ids=["to repeats until an interval", "to a choice of counts"],
-)
-def test_a_study_that_goes_over_to_rounds_trains_nothing_again(
-    before: dict[str, str], after: dict[str, str], planned: Planned
-) -> None:
-    listed, chosen = ({run.run: run.as_json() for run in planned(**keys).runs} for keys in (before, after))
-
-    assert listed.items() <= chosen.items()
-
-
 def test_a_mapping_that_leaves_no_choice_is_a_plain_number(planned: Planned) -> None:
     plain, mapping = (planned(devices="[1, 2]", repeats=repeats) for repeats in ("3", "{min: 3, max: 3}"))
 
     assert plain.analysis_definition == mapping.analysis_definition
     assert required_rounds(mapping.experiment, []) == []
-
-
-def test_extra_repeats_are_shuffled_too_and_come_after_the_first(planned: Planned) -> None:
-    runs = planned(devices="[1, 2]", repeats=MORE, sweep="{seed: [10, 20, 30, 40]}").runs
-    fourth = [run for run in runs if run.repeat == 4]
-
-    assert sorted(fourth, key=priority, reverse=True) != fourth
-    assert max(map(priority, fourth)) < min(priority(run) for run in runs if run.repeat <= 3)
 
 
 def test_at_first_two_runs_on_the_fewest_devices_are_asked_for_in_every_series(planned: Planned) -> None:

@@ -17,9 +17,7 @@ from tests.workflow.workplace import filled_in
 import write_generated
 from scalewise.analysis.report.figures import FIGURES, PARTITION_FIGURES
 from scalewise.plan.config.errors import StudyError
-from scalewise.plan.config.program import SWEEPABLE_PROGRAM_KEYS
 from scalewise.plan.config.schema import study_schema
-from scalewise.plan.config.settings import SWEEPABLE
 from scalewise.plan.config.site import SiteFile
 from scalewise.plan.study import load_study
 
@@ -52,16 +50,6 @@ SMALLER = {
     "site": {"olivia-cifar100"},
 }
 """Sites -> examples that request more than the site grants."""
-
-EXPERIMENT = {"dataset": "digits", "model": "linear", "global_batch_size": 240, "devices": [1, "2x2"]}
-PROGRAM = {
-    "program": __file__,
-    "arguments": ["--batch-size", "{global_batch_size}", "--lr", "{argument.lr}"],
-    "global_batch_size": 240,
-    "samples_per_step": "planned",
-    "steps": 20,
-    "devices": [1, "2x2"],
-}
 
 
 def errors(schema: dict[str, Any], value: object) -> list[str]:
@@ -98,29 +86,6 @@ def test_an_example_names_its_schema(path: Path) -> None:
     assert schema.resolve() == ROOT / "workflow" / "schemas" / "experiments.schema.json"
 
 
-@pytest.mark.parametrize(
-    ("defaults", "own"),
-    [
-        pytest.param({}, EXPERIMENT, id="an experiment"),
-        pytest.param(EXPERIMENT, {}, id="only defaults"),
-        pytest.param(
-            {}, PROGRAM | {"argument": {"lr": 0.1}, "environment": {"OUT": "{folder}"}}, id="a program"
-        ),
-        pytest.param({"sweep": {"argument.lr": [0.1, 0.2]}, "epochs": 3}, PROGRAM, id="a sweep of a program"),
-        pytest.param({"learning_rate": 0.1, "argument": {"lr": 3}}, PROGRAM, id="defaults of both"),
-    ],
-)
-def test_an_editor_marks_nothing_that_the_plan_takes(
-    defaults: dict[str, Any], own: dict[str, Any], tmp_path: Path
-) -> None:
-    study = {"defaults": defaults, "experiments": {"a": own}}
-    site = tmp_path / "site.yaml"
-    site.write_text("accelerator: cpu\ndevices_per_node: 4\ncpus_per_node: 8\nmax_nodes: 4\n")
-
-    assert errors(study_schema(), study) == []
-    assert load_study(study, (), site).runs
-
-
 def test_every_key_is_described() -> None:
     schemas = [*study_schema()["$defs"].values(), study_schema(), SiteFile.model_json_schema()]
     described = {
@@ -132,15 +97,6 @@ def test_every_key_is_described() -> None:
     known = {"Experiment.epochs", "Target.accuracy", "Sweep.epochs", "Scalewise site.max_nodes"}
     assert known <= set(described)
     assert [key for key, has in described.items() if not has] == []
-
-
-def test_every_option_is_sweepable_but_the_scaling_and_the_steps() -> None:
-    definitions = study_schema()["$defs"]
-
-    assert set(definitions["Sweep"]["properties"]) == set(SWEEPABLE)
-    assert set(definitions["ProgramSweep"]["properties"]) == set(SWEEPABLE_PROGRAM_KEYS)
-    assert not {"scaling", "steps"} & {*SWEEPABLE, *SWEEPABLE_PROGRAM_KEYS}
-    assert "learning_rate" in SWEEPABLE
 
 
 @pytest.mark.parametrize("site", SITES, ids=lambda path: path.stem)

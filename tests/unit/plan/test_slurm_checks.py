@@ -140,7 +140,6 @@ CASES: dict[str, list[dict[str, Any]]] = yaml.safe_load(
 
 
 def findings_of(case: Mapping[str, Any], programs: Path) -> list[Finding]:
-    """Return what is found on the cluster of a case."""
     answers = dict(case.get("answers", {}))
     if "partition" in case or "configuration" in case:
         facts = {"config": case["configuration"]} if "configuration" in case else {}

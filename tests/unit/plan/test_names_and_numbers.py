@@ -1,0 +1,223 @@
+"""Facts by their names, device counts as shapes, samples as steps of ranks, and numbers as plain digits."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from scalewise.execution.failure_reason import in_minutes
+from scalewise.plan.catalog.datasets import DatasetFacts, dataset_facts
+from scalewise.plan.catalog.models import (
+    ModelFacts,
+    known_models,
+    model_facts,
+    takes_pretrained,
+    transformer_parameters,
+    wide_resnet_shape,
+)
+from scalewise.plan.config.errors import RefusedValueError
+from scalewise.plan.config.shape import Shape, shape_for
+from scalewise.plan.formatting import (
+    chance_text,
+    counts_text,
+    duration_text,
+    format_3sig,
+    format_ratio,
+    percent,
+    percent_in_digits,
+    significant,
+)
+from scalewise.plan.runs.batches import MIN_SAMPLES_PER_RANK, shard_range, step_sizes
+
+
+@pytest.mark.parametrize(
+    ("name", "facts"),
+    [
+        ("digits", DatasetFacts(1437, 360, channels=1, height=8, width=8)),
+        ("mnist", DatasetFacts(60_000, 10_000, 1, 28, 28)),
+        ("cifar10", DatasetFacts(50_000, 10_000, 3, 32, 32)),
+        ("cifar100", DatasetFacts(50_000, 10_000, 3, 32, 32)),
+        ("synthetic-3x32x32", DatasetFacts(10_000, 1000, 3, 32, 32)),
+        ("synthetic-3x32x48-100classes", DatasetFacts(10_000, 1000, 3, 32, 48)),
+        ("synthetic-1x8x8-50samples", DatasetFacts(50, 10, 1, 8, 8)),
+        ("synthetic-1x8x8-1000classes-2000samples", DatasetFacts(2000, 1000, 1, 8, 8)),
+    ],
+)
+def test_a_dataset_has_its_published_sizes_and_a_synthetic_one_those_of_its_name(
+    name: str, facts: DatasetFacts
+) -> None:
+    assert dataset_facts(name) == facts
+
+
+def test_images_may_be_enlarged() -> None:
+    assert dataset_facts("cifar10", 224) == DatasetFacts(50_000, 10_000, 3, 224, 224)
+
+
+def test_pretrained_weights_are_known_of_resnet18_only() -> None:
+    assert [name for name in known_models() if takes_pretrained(name)] == ["resnet18"]
+
+
+@pytest.mark.parametrize(("model", "shape"), [("wrn-28-10", (28, 10)), ("wrn-10-1", (10, 1))])
+def test_a_wide_network_is_named_by_depth_and_widening(model: str, shape: tuple[int, int]) -> None:
+    assert wide_resnet_shape(model) == shape
+
+
+@pytest.mark.parametrize(
+    ("size", "parameters"),
+    [("1M", 10**6), ("1.1M", 1_100_000), ("2G", 2 * 10**9), ("0.5G", 5 * 10**8), ("100G", 10**11)],
+)
+def test_a_transformer_is_named_by_its_parameters(size: str, parameters: int) -> None:
+    assert transformer_parameters(f"transformer-{size}") == parameters
+    assert model_facts(f"transformer-{size}") == ModelFacts(batch_norm=False, min_pixels=1)
+
+
+@pytest.mark.parametrize(
+    ("devices", "shape"),
+    [
+        (1, Shape(1, 1)),
+        (3, Shape(1, 3)),
+        (4, Shape(1, 4)),
+        (8, Shape(2, 4)),
+        (16, Shape(4, 4)),
+        ("1x2", Shape(1, 2)),
+        ("3x3", Shape(3, 3)),
+    ],
+)
+def test_a_node_is_filled_before_a_second_is_taken(devices: int | str, shape: Shape) -> None:
+    assert shape_for(devices, devices_per_node=4, max_nodes=4) == shape
+    assert str(Shape(2, 4)) == "2x4"
+
+
+def test_one_device_nodes_may_be_counted_either_way() -> None:
+    assert {shape_for(devices, devices_per_node=1, max_nodes=4) for devices in (3, "3x1")} == {Shape(3, 1)}
+
+
+def test_a_count_fills_nodes_or_is_refused_with_counts_that_do() -> None:
+    accepted = suggested = 0
+    for devices_per_node in range(1, 9):
+        for devices in range(1, devices_per_node * 4 + 1):
+            if devices <= devices_per_node or devices % devices_per_node == 0:
+                shape = shape_for(devices, devices_per_node=devices_per_node, max_nodes=4)
+                assert shape.world_size == devices
+                assert shape.nodes == 1 or shape.devices_per_node == devices_per_node
+                accepted += 1
+                continue
+            with pytest.raises(RefusedValueError) as refused:
+                shape_for(devices, devices_per_node=devices_per_node, max_nodes=4)
+            below, above = re.findall(r"Use (\d+) or (\d+)", refused.value.fix)[0]
+            for count in (int(below), int(above), *re.findall(r'"(\d+x\d+)"', refused.value.fix)):
+                shape = shape_for(count, devices_per_node=devices_per_node, max_nodes=4)
+                assert isinstance(count, int) or shape.world_size == devices, refused.value.fix
+                suggested += 1
+    assert min(accepted, suggested) > 50
+
+
+def sizes() -> Iterator[tuple[int, int, int]]:
+    """Samples, global batch and parts: all that are possible up to 40 samples on 6 ranks."""
+    for world_size in range(1, 7):
+        for samples in range(world_size, 41):
+            for global_batch in range(world_size, samples + 1, world_size):
+                yield samples, global_batch, world_size
+
+
+def test_each_sample_of_an_epoch_belongs_to_one_step_of_one_rank() -> None:
+    for samples, global_batch, world_size in sizes():
+        used: list[int] = []
+        for size in step_sizes(samples, global_batch, world_size):
+            offset = len(used)
+            for rank in range(world_size):
+                used += [offset + position for position in shard_range(size, rank, world_size)]
+        assert used == list(range(samples)), (samples, global_batch, world_size)
+
+
+def test_all_steps_but_the_last_have_the_stated_batch_in_passes_of_one_size() -> None:
+    # so that a compiled model meets one shape until the last step of an epoch
+    for samples, global_batch, parts in sizes():
+        *full, last = step_sizes(samples, global_batch, parts)
+        assert set(full) <= {global_batch}
+        assert last < global_batch + MIN_SAMPLES_PER_RANK * parts
+        for size in full:
+            assert {len(shard_range(size, part, parts)) for part in range(parts)} == {global_batch // parts}
+
+
+def test_ranks_differ_by_one_sample_at_most() -> None:
+    for world_size in range(1, 17):
+        for samples in range(100):
+            counts = [len(shard_range(samples, rank, world_size)) for rank in range(world_size)]
+            assert sum(counts) == samples
+            assert max(counts) - min(counts) <= 1
+
+
+def test_no_pass_of_a_step_is_too_small_to_normalize() -> None:
+    for samples, global_batch, parts in sizes():
+        if global_batch < MIN_SAMPLES_PER_RANK * parts:
+            continue
+        for world_size in (size for size in range(1, parts + 1) if parts % size == 0):
+            passes = parts // world_size
+            for size in step_sizes(samples, global_batch, parts):
+                ranks = [len(shard_range(size, rank, world_size)) for rank in range(world_size)]
+                smallest = min(
+                    len(shard_range(rank, each, passes)) for rank in ranks for each in range(passes)
+                )
+                assert smallest >= MIN_SAMPLES_PER_RANK, (samples, global_batch, world_size, passes)
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        # a measured value has three digits and no exponent
+        (format_3sig(1234.5678), "1,235"),
+        (format_3sig(123456.0), "123,456"),
+        (format_3sig(99.96), "100"),
+        (format_3sig(12.3456), "12.3"),
+        (format_3sig(4.2), "4.20"),
+        (format_3sig(0.0000123), "0.0000123"),
+        (format_3sig(-0.5), "-0.500"),
+        (format_3sig(0.0), "0"),
+        (format_3sig(math.nan), "unknown"),
+        # digits before the point are all kept
+        (significant(0.0316, 2), "0.032"),
+        (significant(9.97, 2), "10"),
+        (significant(1234.0, 2), "1,234"),
+        (significant(999.96, 4), "1,000"),
+        (significant(42.5, 4), "42.50"),
+        # a share has no zeros at its end
+        (percent_in_digits(0.061, 2), "6.1 %"),
+        (percent_in_digits(0.03, 2), "3 %"),
+        (percent_in_digits(0.104, 2), "10 %"),
+        (percent_in_digits(0.1234, 3), "12.3 %"),
+        (percent_in_digits(1.04, 2), "104 %"),
+        (percent_in_digits(0.0000001, 2), "0.00001 %"),
+        (percent_in_digits(0.0, 2), "0 %"),
+        (percent(0.0605, 0), "6 %"),
+        # a ratio has two places, and from 10 on three digits
+        (format_ratio(3.6), "3.60"),
+        (format_ratio(12.34), "12.3"),
+        (format_ratio(123.4), "123"),
+        # a chance is as precise as it is known
+        (chance_text(0.0), "less than 0.1 %"),
+        (chance_text(0.0009), "less than 0.1 %"),
+        (chance_text(0.031), "3.1 %"),
+        (chance_text(0.12), "12 %"),
+        (chance_text(0.995), "more than 99 %"),
+        # of many counts the first and the last are named
+        (counts_text(range(4, 69, 4)), "4, 8, 12, 16, 20, 24, 28, 32, 36, ..., 64, 68"),
+        (counts_text([1, 2, 4]), "1, 2, 4"),
+        # a duration has two units at most
+        (duration_text(0.2), "0 s"),
+        (duration_text(89), "89 s"),
+        (duration_text(600), "10 min"),
+        (duration_text(9000), "2 h 30 min"),
+        (duration_text(7200), "2 h"),
+        (duration_text(200_000), "2 days 8 h"),
+        (in_minutes(0.6), "0.01 minutes"),
+        (in_minutes(25), "0.417 minutes"),
+        (in_minutes(90), "1.5 minutes"),
+        (in_minutes(10_080 * 60), "10080 minutes"),
+    ],
+)
+def test_a_number_is_shown_in_plain_digits(shown: str, expected: str) -> None:
+    assert shown == expected
