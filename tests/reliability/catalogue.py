@@ -73,7 +73,7 @@ FAULTS = (
     Fault(16, "a node dies", "SIGKILL to the node's first process"),
     Fault(17, "a crash at every start", "the program ends with an error at its start"),
     Fault(18, "SIGKILL while a checkpoint is written", "at random moments of the write"),
-    Fault(19, "the disk or the quota is full", "a small tmpfs, a limit on file sizes, /dev/full"),
+    Fault(19, "the disk or the quota is full", "a small tmpfs, a limit on file sizes"),
     Fault(20, "a checkpoint is damaged", "a flipped byte, truncated, empty, or a web page in its place"),
     Fault(
         21,

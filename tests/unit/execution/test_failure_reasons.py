@@ -116,21 +116,6 @@ def test_a_rank_that_left_word_was_not_killed_from_outside(rank_files: RankFiles
     assert rank_files.never_started(2) == [1]
 
 
-def test_the_cause_has_the_traceback_to_the_line_that_raised_and_says_if_memory_is_out(
-    rank_files: RankFiles,
-) -> None:
-    try:
-        dict[str, int]()["label"]
-    except KeyError as error:
-        rank_files.failed(0, HOST, error, out_of_memory=True)
-    cause = rank_files.root_cause(1)
-    assert cause is not None
-    assert cause.traceback.startswith("Traceback (most recent call last)")
-    assert '()["label"]' in cause.traceback
-    assert "KeyError: 'label'" in cause.traceback
-    assert cause.out_of_memory
-
-
 ABORTS = """
 import os, sys
 from pathlib import Path

@@ -103,7 +103,6 @@ def hold(start_python: StartPython) -> Hold:
 
 
 def take(path: Path, report: Callable[[str], None], seconds: float = 0) -> AbstractContextManager[object]:
-    """Take the lock of a run or of the machine in this process."""
     return lock_run(path, seconds, report) if path.is_dir() else machine_lock(seconds, report, str(path))
 
 

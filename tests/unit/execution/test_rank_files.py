@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,7 @@ from tests.waiting import wait_until
 
 from scalewise.execution import progress_reporter as messengers
 from scalewise.execution.messages import Progress, RankSetup
-from scalewise.execution.progress_reporter import ProgressReporter, say
+from scalewise.execution.progress_reporter import ProgressReporter
 from scalewise.execution.rank_files import RankFiles
 
 HOST = "node-a"
@@ -168,20 +167,6 @@ def test_a_rank_without_a_supervisor_says_nothing() -> None:
         reporter.progress = Progress(epoch=1, epochs=9, step=10)
         assert "messenger" not in {thread.name for thread in threading.enumerate()}
     assert reporter.stop_request is None
-
-
-def test_a_log_on_a_full_disk_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    descriptor = os.open("/dev/full", os.O_WRONLY)
-    try:
-        with open(descriptor, "w", closefd=False) as full:
-            monkeypatch.setattr(sys, "stdout", full)
-            with pytest.raises(OSError, match="No space left on device"):
-                print("epoch 1/9", flush=True)
-            say("epoch 2/9")
-            monkeypatch.undo()
-            os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def test_lines_come_in_their_order_and_the_training_waits_for_none(

@@ -38,7 +38,6 @@ def answer(programs: Path, tmp_path: Path) -> Callable[[str, str], None]:
 
 @pytest.fixture
 def asked(tmp_path: Path) -> Callable[[], list[str]]:
-    """Returns the arguments of each scontrol."""
     file = tmp_path / "asked"
     return lambda: file.read_text(encoding="utf-8").splitlines() if file.exists() else []
 
@@ -190,7 +189,6 @@ class Queue:
         self._answer("scontrol", "echo 'Job is pending execution for job 7' >&2; exit 1")
 
     def begin(self) -> None:
-        """A watch that begins now."""
         self.watch = PreemptionWatch(self.folder, self.said.append, self._give_up)
 
     def _give_up(self) -> None:

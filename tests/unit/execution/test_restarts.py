@@ -95,7 +95,6 @@ def begin(folder: Path, earlier: History, step: int, by_user: bool = False) -> H
 
 
 def new_start(by_user: bool = False) -> Start:
-    """A start by the user, or one that Slurm makes again."""
     return Start(
         started_at=utc_now(),
         host="node-a",
@@ -208,7 +207,10 @@ def test_progress_that_was_cut_off_while_it_was_written_is_none(restarted: Resta
     assert restarted.earlier().starts[0].steps is None
 
 
-def start(folder: Path, spent: float = 0.0) -> RunFailedError:
+ON_SLURM = SiteLaunch(slurm=True)
+
+
+def start(folder: Path) -> RunFailedError:
     """A start of a training, as Slurm makes it again, that fails."""
     rank_group = RankGroup(
         label="study/d2.r1",
@@ -217,7 +219,6 @@ def start(folder: Path, spent: float = 0.0) -> RunFailedError:
         world_size=2,
         log=folder / "train.log",
         limit_seconds=600,
-        spent_seconds=spent,
     )
     spec = TrainSpec(definition=DEFINITION, dataset=folder / "d", folder=folder, started_at="")
     earlier = load_history(folder, DEFINITION, {}, rank_group.rank_files)
@@ -243,9 +244,6 @@ def test_a_run_that_is_given_up_does_not_say_that_it_could_go_on(
     again = [requeue_after(end, in_slurm_job=True) for end in ends]
     assert again == [Requeue.FROM_START, Requeue.FROM_START, Requeue.NO]
     assert "3 tries without progress: none came to a checkpoint" in str(ends[-1])
-
-
-ON_SLURM = SiteLaunch(slurm=True)
 
 
 class Command:

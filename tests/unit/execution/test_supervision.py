@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import sys
 from dataclasses import replace
@@ -25,7 +24,6 @@ from scalewise.execution.run_log import SHOWN_BYTES, shorten_log
 from scalewise.execution.supervisor import RankGroup
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.jobs.launch import Launch, rank_environment
-from scalewise.ranks.rank_process import run_and_report_errors
 from scalewise.records import (
     EPOCHS,
     HISTORY,
@@ -86,7 +84,6 @@ def rank_group(
 
 
 def supervise(rank_group: RankGroup) -> None:
-    """Run it as a training, with its records next to its attempt."""
     setup = rank_setup(supervisor_host=socket.gethostname(), supervisor_pid=os.getpid())
     folder = rank_group.rank_files.folder.parent
     spec = TrainSpec(
@@ -261,22 +258,3 @@ def test_a_folder_that_was_removed_under_the_ranks_is_what_failed(tmp_path: Path
     program = PREAMBLE + "import shutil\nattempt.started(0, 'node-a')\nshutil.rmtree(attempt.folder)"
     with pytest.raises(RunFailedError, match=r"attempt was removed while the run was at work\. Give"):
         supervise(rank_group(tmp_path, program))
-
-
-def test_what_a_rank_raised_is_raised_on_although_there_is_no_room_to_leave_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def complain(*_words: object) -> None:
-        raise OSError(28, "No space left on device", "attempt/.rank0.json.failed")
-
-    def work() -> None:
-        raise ValueError("of the training")
-
-    rank_files = RankFiles(tmp_path / "attempt")
-    rank_files.begin(rank_setup())
-    for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(RankFiles, "failed", complain)
-    monkeypatch.setattr(signal, "signal", lambda *_arguments: None)
-    with pytest.raises(ValueError, match="of the training"):
-        run_and_report_errors(rank_files, work)
