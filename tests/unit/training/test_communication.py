@@ -120,7 +120,6 @@ def test_a_sum_that_is_wrong_in_one_value_ends_the_measurement() -> None:
 
 @pytest.fixture
 def rank_group(tmp_path: Path) -> RankGroup:
-    """Two ranks that have come."""
     rank_files = RankFiles(tmp_path / "attempt")
     rank_files.folder.mkdir()
     for rank in range(2):

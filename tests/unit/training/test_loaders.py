@@ -320,14 +320,6 @@ def test_an_epoch_uses_every_sample_exactly_once(samples: int, world_size: int) 
 
 
 @every_world
-def test_every_rank_has_two_samples_in_every_step_even_where_few_are_left(world_size: int) -> None:
-    for batch in (84, 1436, 1437):
-        for rank in range(world_size):
-            of_rank = steps(1437, rank, world_size, batch=batch)
-            assert min(len(indices(step)) for step in of_rank) >= 2
-
-
-@every_world
 def test_a_rank_shares_its_part_of_a_step_evenly_between_micro_batches(world_size: int) -> None:
     for rank in range(world_size):
         whole = steps(1437, rank, world_size, batch=840)
@@ -338,14 +330,6 @@ def test_a_rank_shares_its_part_of_a_step_evenly_between_micro_batches(world_siz
             assert len(sizes) == 3
             assert max(sizes) - min(sizes) <= 1
             assert indices(step).tolist() == indices(undivided).tolist()
-
-
-@every_world
-def test_a_rest_too_small_for_every_pass_of_every_rank_joins_the_step_before(world_size: int) -> None:
-    for rank in range(world_size):
-        of_rank = steps(168 * 3 + 10, rank, world_size, micro_batches=6)
-        assert [step.samples for step in of_rank] == [168, 168, 178]
-        assert min(len(part) for step in of_rank for part in step.micro_batches) >= 2
 
 
 def test_the_order_follows_from_seed_and_epoch_alone() -> None:

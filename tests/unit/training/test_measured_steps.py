@@ -186,16 +186,6 @@ def test_other_forward_passes_without_gradients_are_left_out_and_both_rates_give
     assert with_them is None or 40 < with_them < 78
 
 
-def test_a_user_says_what_forward_passes_without_gradients_are() -> None:
-    rank = rounds(3, period=40)
-
-    training, evaluation = (measured([rank], 2, 8, no_grad=each) for each in ("training", "evaluation"))
-
-    assert throughput(training.windows) == pytest.approx(118 * 8 / (118 * 0.1 + 2 * 0.3))
-    assert throughput(evaluation.windows) == pytest.approx(80)
-    assert training.throughput_with_no_grad is evaluation.throughput_with_no_grad is None
-
-
 def test_a_validation_by_a_loader_is_left_out_though_rollouts_are_not() -> None:
     rank = rounds(15)
     bits = list(rank.flags)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from scalewise.builtin.checkpoints import state as states
 from scalewise.builtin.checkpoints.storage import load, save
 from scalewise.builtin.data.datasets import Dataset
 from scalewise.builtin.loop import TrainingState, train
+from scalewise.builtin.train_log import StepLog
 from scalewise.builtin.trainer import Trainer
 from scalewise.execution.checkpoint_files import CheckpointError
 from scalewise.execution.messages import TrainSpec
@@ -112,7 +114,9 @@ class SlowSensor:
         """Holds nothing."""
 
 
-def test_neither_a_change_of_phase_nor_an_evaluation_is_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_change_of_phase_no_evaluation_and_no_line_of_the_log_is_in_a_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As the warm-up ends in the middle of an epoch, and at the evaluation."""
     sensor, evaluate = SlowSensor(), loop.evaluate
     entered: list[str] = []
@@ -137,10 +141,24 @@ def test_neither_a_change_of_phase_nor_an_evaluation_is_in_a_step(monkeypatch: p
     trainer.monitor._sensor = sensor
     # no reading of the thread: only changes of phase take one
     trainer.monitor._interval = 3600.0
+    lines: list[str] = []
+
+    def write_slowly(line: str) -> None:
+        sensor.readings += 1
+        lines.append(line)
+
+    log = StepLog(trainer, write_slowly, seconds=0.0)
+
+    def goes_on(state: TrainingState) -> bool:
+        log.after_step(state)
+        return False
+
     with trainer.monitor, hooked(trainer.measured):
-        train(trainer, TrainingState.start(CPU), lambda _epoch: None)
-    assert sensor.readings >= 6
-    assert entered[entered.index("evaluate") :] == ["evaluate", "train", "evaluate"]
+        train(trainer, TrainingState.start(CPU), lambda _epoch: None, goes_on)
+    assert len(lines) == 2 * 9
+    assert sensor.readings >= 6 + len(lines)
+    phases = [phase for phase, _ in groupby(entered)]
+    assert phases[phases.index("evaluate") :] == ["evaluate", "train", "evaluate"]
     assert trainer.measured.steps.done == 20
     assert trainer.measured.steps.training_seconds(0, 20) < LATE_SECONDS
     columns = trainer.measured.steps.snapshot().columns(fed=True)
@@ -208,7 +226,6 @@ class InParts:
         return trainer
 
     def checkpoint(self) -> dict[Path, bytes]:
-        """Return the files of the checkpoint."""
         return {path: path.read_bytes() for path in self.folder.glob("*.pt")}
 
     def restore(self, files: dict[Path, bytes]) -> None:
@@ -220,7 +237,6 @@ class InParts:
         return rank_report.report_of(ALONE, [None], [WATCHED], None, 0.0, ENDED)
 
     def recorded(self) -> Measurements:
-        """Return the figures of the run, once it has ended."""
         spec = self.spec()
         starts = kept_starts([read_start(spec.starts / str(number + 1)) for number in range(self.parts)])
         planned = Planned("", 1, BATCH, 1, False, frozenset(), accelerator="cpu")

@@ -190,7 +190,6 @@ def imagenet_weights(torchvisions_resnet18: nn.Module) -> State:
 
 
 def built_from(state: State, folder: Path, image: torch.Size = IMAGE, classes: int = 10) -> nn.Module:
-    """Build a ResNet-18 from pretrained weights."""
     write(state, folder / "model.safetensors")
     return build("resnet18", image, classes, folder / "model.safetensors")
 

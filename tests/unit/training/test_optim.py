@@ -48,7 +48,6 @@ def rates(chosen: Settings, steps_per_epoch: int, world_size: int = 1) -> list[f
 def test_steps_are_those_of_torchs_own_optimizer(
     name: str, plain: Callable[[nn.Parameter], optim.Optimizer]
 ) -> None:
-    """Fused kernels and all."""
     ours, theirs = parameter(), parameter()
     chosen = settings(optimizer=name, learning_rate=0.1, weight_decay=0.2, momentum=0.8)
     optimizer, expected = build_optimizer(chosen, [ours], 1), plain(theirs)
@@ -62,7 +61,6 @@ def test_steps_are_those_of_torchs_own_optimizer(
 
 
 def cosine(peak: float, steps: int) -> list[float]:
-    """From the whole rate to nothing."""
     return [peak * (1 + math.cos(math.pi * step / steps)) / 2 for step in range(steps)]
 
 
@@ -165,7 +163,6 @@ def precision(name: Any) -> Precision:
 
 
 def formats() -> list[str]:
-    """The format in which each operator computes with fp32 tensors."""
     return [operator.fp32_precision for operator in fp32_operators()]
 
 

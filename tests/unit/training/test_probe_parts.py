@@ -382,17 +382,17 @@ def found(peaks, evaluated=True):
     return record["training_bytes"] / MB, megabytes, record["note"]
 
 seen = {}
-before = held(300)
+before = held(120)
 peaks = PeakMemory(resets=True)
-for training in (50, 150, 20):
+for training in (50, 80, 20):
     spend(peaks, "train", training)
     spend(peaks, "evaluate", 40)
-    spend(peaks, "checkpoint", 250)
+    spend(peaks, "checkpoint", 100)
 seen["phases"], seen["kind"] = found(peaks), peaks.record(True)["kind"]
 del before
 
 folder = Path(sys.argv[1])
-held(200).tofile(folder / "dataset")
+held(80).tofile(folder / "dataset")
 peaks = PeakMemory(resets=True)
 peaks.enter("train")
 mapped = np.memmap(folder / "dataset", np.uint8)
@@ -404,16 +404,16 @@ seen["taken back"] = found(peaks)
 
 memory.CLEAR_REFS = folder / "proc" / "clear_refs"
 peaks = PeakMemory(resets=True)
-for phase, megabytes in (("train", 400), ("evaluate", 100), ("train", 600), ("evaluate", 300)):
+for phase, megabytes in (("train", 130), ("evaluate", 40), ("train", 200), ("evaluate", 100)):
     spend(peaks, phase, megabytes)
 seen["less"] = found(peaks)
-spend(peaks, "evaluate", 700)
+spend(peaks, "evaluate", 230)
 seen["more"] = found(peaks)
 
 peaks, before = PeakMemory(), found(PeakMemory())[0]
-held(400)
+held(130)
 peaks.enter("evaluate")
-held(900)
+held(300)
 peaks.enter("evaluate")
 seen["program"] = found(peaks)[0] - before, found(peaks)[1], peaks.record(True)["kind"]
 print(json.dumps(seen))
@@ -431,17 +431,17 @@ def test_each_phase_has_its_own_peak_beyond_what_was_held_before_or_is_unknown(t
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
     *peaks, note = seen["phases"]
-    assert peaks == pytest.approx([150, 40], abs=3)
+    assert peaks == pytest.approx([80, 40], abs=3)
     assert (seen["kind"], note) == ("RSS beyond that before the model", "")
     assert seen["mapped"][0] < 5, "pages of files are no memory of the training"
     assert seen["taken back"][0] < 5, "nor when they are gone by the time of the count"
 
     # where no peak can be reset, that of a larger evaluation only is known
     training, evaluation, note = seen["less"]
-    assert (training, evaluation) == (pytest.approx(600, abs=5), None)
+    assert (training, evaluation) == (pytest.approx(200, abs=5), None)
     assert note.startswith("peak memory of evaluation is not known by itself")
     assert note.endswith("clear_refs: No such file or directory)")
-    assert seen["more"] == [pytest.approx(600, abs=5), pytest.approx(700, abs=5), ""]
+    assert seen["more"] == [pytest.approx(200, abs=5), pytest.approx(230, abs=5), ""]
 
     # nothing of a user's program is reset: it may read its own counters
     _, evaluation, kind = seen["program"]

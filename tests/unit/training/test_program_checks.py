@@ -274,13 +274,11 @@ STARTED, ENDED = "2026-01-01T00:00:00.000+00:00", "2026-01-01T00:01:30.000+00:00
 
 
 def spec_of(folder: Path, devices: int = 1, **keys: Any) -> TrainSpec:
-    """A run of the program, with other keys than SETTINGS."""
     run = definition(devices).model_copy(update={"settings": SETTINGS.model_copy(update=keys)})
     return TrainSpec(definition=run, dataset=None, folder=folder, started_at=STARTED)
 
 
 def program_rank(folder: Path, devices: int = 1, **keys: Any) -> ProgramRank:
-    """Rank 0 of a program."""
     spec = spec_of(folder, devices, **keys)
     setup, identity = rank_setup(shape=f"1x{devices}"), Identity(0, 0, devices, devices, "n1", None, 0)
     assert isinstance(spec.definition.settings, ProgramSettings)
@@ -307,7 +305,6 @@ def recorded(folder: Path, probe: ProbeRecord, **keys: Any) -> RunRecord:
 
 
 def figures_of(folder: Path, probe: ProbeRecord, **keys: Any) -> tuple[Measurements, ProgramMeasurements]:
-    """Its figures, and those that only programs have."""
     measured = recorded(folder, probe, **keys).measurements
     assert measured is not None
     assert measured.program is not None
@@ -316,7 +313,6 @@ def figures_of(folder: Path, probe: ProbeRecord, **keys: Any) -> tuple[Measureme
 
 @pytest.fixture
 def program(tmp_path: Path) -> ProgramRank:
-    """A program of one rank that has ended."""
     rank = program_rank(tmp_path)
     rank.probe_folder.mkdir(parents=True)
     return rank

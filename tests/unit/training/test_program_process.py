@@ -80,7 +80,6 @@ def _nothing_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def variables_of(shape: str, rank: int = 0, accelerator: str = "cuda", **settings: Any) -> dict[str, str]:
-    """The variables of one rank of a run."""
     return started_as(shape, rank, accelerator, **settings)[1]
 
 
@@ -222,12 +221,6 @@ def test_progress_is_written_every_few_seconds_and_ends_at_the_last_measured_ste
     last = program.after(100.0 + PROGRESS_SECONDS, 250)
     assert last is not None
     assert last.fraction == 1
-
-
-def test_a_program_without_a_number_of_steps_has_no_fraction(tmp_path: Path) -> None:
-    found = Program(tmp_path, steps=None).after(100.0, 20)
-    assert found is not None
-    assert (str(found), found.fraction) == ("step 20", None)
 
 
 def test_progress_that_cannot_be_written_or_read_does_not_end_the_program(tmp_path: Path) -> None:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from tests.unit.training.small_training import CPU, random_images, settings_of, trainer_of
+from tests.unit.training.small_training import random_images, settings_of, trainer_of
 
 from scalewise.builtin import train_log
-from scalewise.builtin.loop import TrainingState, is_accurate_enough, train_epoch
+from scalewise.builtin.loop import TrainingState, is_accurate_enough
 from scalewise.builtin.rank import divergence
 from scalewise.builtin.train_log import (
     StepLog,
@@ -25,8 +22,6 @@ from scalewise.builtin.train_log import (
     describe_steps,
 )
 from scalewise.builtin.trainer import Trainer
-from scalewise.measure import measured_process, steps
-from scalewise.measure.hooks import hooked
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import Shape
 from scalewise.ranks.results.facts import Epoch
@@ -44,39 +39,6 @@ def halving(**options: object) -> Trainer:
     return trainer_of(random_images(4 * STEPS, pixels=4), settings_of(**usual | schedule | options))
 
 
-@dataclass
-class Log:
-    """The lines of a training."""
-
-    trainer: Trainer
-    say: Callable[[str], None] = lambda _line: None
-    seconds: float = 0.0
-    lines: list[str] = field(default_factory=list)
-
-    def write(self, line: str) -> None:
-        self.lines.append(line)
-        self.say(line)
-
-    def train(self, epochs: int) -> list[float]:
-        """Train so many epochs; returns their losses."""
-        step_log = StepLog(self.trainer, self.write, self.seconds)
-
-        def after_step(state: TrainingState) -> bool:
-            step_log.after_step(state)
-            return False
-
-        state = TrainingState.start(CPU)
-        losses = []
-        with hooked(self.trainer.measured):
-            self.trainer.measured.begin_training(self.trainer.optimizer, 0, None, CPU)
-            for _ in range(epochs):
-                loss = train_epoch(self.trainer, state, after_step)
-                assert loss is not None
-                losses.append(loss)
-                state.end_epoch()
-        return losses
-
-
 @pytest.mark.usefixtures("one_rank")
 @pytest.mark.parametrize(
     ("options", "step", "steps", "line"),
@@ -89,35 +51,22 @@ class Log:
 def test_the_loss_is_the_mean_over_the_epochs_samples_so_far(
     options: dict[str, int], step: int, steps: int, line: str
 ) -> None:
-    log = Log(halving(**options))
-    StepLog(log.trainer, log.write).after_step(TrainingState(torch.tensor(30.0), step=step, steps=steps))
-    assert log.lines == ([f"{line}  loss 1.5000  learning rate 0.1"] if line else [])
-
-
-@pytest.mark.usefixtures("one_rank")
-def test_the_time_that_a_line_takes_is_in_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    late = 0.0
-
-    def wait_for_the_disk(_line: str) -> None:
-        nonlocal late
-        late += 1000.0
-
-    monkeypatch.setattr(steps, "perf_counter", lambda: time.perf_counter() + late)
-    monkeypatch.setattr(measured_process, "perf_counter", lambda: time.perf_counter() + late)
-    log = Log(halving(), wait_for_the_disk)
-    log.train(epochs=1)
-    assert len(log.lines) == STEPS - 1
-    assert log.trainer.measured.steps.training_seconds(0, STEPS) < 1000.0
+    lines: list[str] = []
+    StepLog(halving(**options), lines.append).after_step(
+        TrainingState(torch.tensor(30.0), step=step, steps=steps)
+    )
+    assert lines == ([f"{line}  loss 1.5000  learning rate 0.1"] if line else [])
 
 
 @pytest.mark.usefixtures("one_rank")
 def test_lines_are_a_second_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = Log(halving(), seconds=1.0)
-    times = count(100.0, 0.4)
+    lines: list[str] = []
+    log, times = StepLog(halving(), lines.append, seconds=1.0), count(100.0, 0.4)
     monkeypatch.setattr(train_log, "time", SimpleNamespace(monotonic=lambda: next(times)))
-    log.train(epochs=2)
+    for step in range(1, 9):
+        log.after_step(TrainingState(torch.tensor(1.0), step=step, steps=step))
     # of the chances at 0, 0.4, 0.8, 1.2, ... s
-    assert [line.partition("  loss")[0] for line in log.lines[:3]] == [
+    assert [line.partition("  loss")[0] for line in lines] == [
         f"train epoch 1/2  step {step}/{STEPS}" for step in (1, 4, 7)
     ]
 

@@ -13,7 +13,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,21 +32,13 @@ ENOUGH_STEPS = 16
 """More than the probe lets happen."""
 
 
-@dataclass(frozen=True)
-class Case:
-    """A training, and its number of ranks."""
-
-    name: str
-    train: Callable[[], None]
-    ranks: int
-
-
-CASES: dict[str, Case] = {}
+CASES: dict[str, tuple[Callable[[], None], int]] = {}
+"""Trainings, and their numbers of ranks."""
 
 
 def case(ranks: int = 1) -> Callable[[Callable[[], None]], Callable[[], None]]:
     def add(train: Callable[[], None]) -> Callable[[], None]:
-        CASES[train.__name__] = Case(train.__name__, train, ranks)
+        CASES[train.__name__] = train, ranks
         return train
 
     return add
@@ -148,17 +139,6 @@ def lost_weights() -> None:
         optimizer.step()
         total = loss.detach()
         total += 1000.0
-
-
-@case()
-def clocks_of_its_own() -> None:
-    """A program whose clocks stand still, as those of tests and simulations do."""
-    model = network()
-    optimizer = sgd(model)
-    for name in ("time", "perf_counter", "monotonic"):
-        setattr(time, name, lambda: 1.0)
-    for inputs, labels in DataLoader(samples(96), batch_size=8):
-        step(model, optimizer, inputs, labels)
 
 
 def report_compilation() -> None:

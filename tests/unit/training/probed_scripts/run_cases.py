@@ -25,29 +25,26 @@ import cases  # type: ignore[import-not-found]  # noqa: E402  # in the same fold
 LIMIT_SECONDS = 240
 
 
-def start(case: cases.Case, rank: int, out: Path) -> int:
-    """The pid of a process that trains as this rank; the function returns in the parent alone."""
+def start(name: str, rank: int, out: Path) -> int:
+    """Return the pid of a process that trains as this rank, in the parent only."""
     pid = os.fork()
     if pid:
         return pid
-    output = os.open(out / f"{case.name}.{rank}.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    train, ranks = cases.CASES[name]
+    output = os.open(out / f"{name}.{rank}.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(case.ranks), LOCAL_RANK=str(rank))
-    os.environ["CASE_FOLDER"] = str(out / case.name)
-    end(train(case))
-    return 0
-
-
-def train(case: cases.Case) -> int:
-    """The exit status that the interpreter would give."""
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank))
+    os.environ["CASE_FOLDER"] = str(out / name)
+    status = 0
     try:
-        case.train()
+        train()
     except SystemExit as ended:
-        return int(ended.code or 0)
+        status = int(ended.code or 0)
     except BaseException:  # noqa: BLE001  # as the interpreter does
         sys.excepthook(*sys.exc_info())
-        return 1
+        status = 1
+    end(status)
     return 0
 
 
@@ -72,14 +69,13 @@ def wait(pid: int) -> int:
 
 
 def main(out: Path, names: list[str]) -> None:
-    """Run the cases one after the other."""
     # what torch consists of is looked through by no case: it would take most of each
     gc.freeze()
     ended = {}
-    for case in (cases.CASES[name] for name in names):
-        (out / case.name).mkdir()
-        pids = [start(case, rank, out) for rank in range(case.ranks)]
-        ended[case.name] = {"pids": pids, "statuses": [wait(pid) for pid in pids]}
+    for name in names:
+        (out / name).mkdir()
+        pids = [start(name, rank, out) for rank in range(cases.CASES[name][1])]
+        ended[name] = {"pids": pids, "statuses": [wait(pid) for pid in pids]}
     (out / "cases.json").write_text(json.dumps(ended))
 
 
