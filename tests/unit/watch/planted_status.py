@@ -114,7 +114,6 @@ NOT_SHOWN = RunStatus("later")
 
 
 def time_of(seconds: float) -> str:
-    """A time so many seconds after the first start."""
     return datetime.fromtimestamp(EPOCH + seconds, UTC).isoformat()
 
 

@@ -33,7 +33,6 @@ STUDY = WatchedStudy(points=(point(1), point(2)), min_efficiency={"digits": None
 
 
 def session(**changes: object) -> StudySession:
-    """A session of this process."""
     now = time.time()
     known = StudySession(
         study=STUDY,
@@ -177,29 +176,16 @@ def study(tmp_path: Path) -> Study:
     return PlantedStudy(tmp_path, CONFIG, site=site).study
 
 
-def snakemake(
-    *rules: str,
-    touch: bool = False,
-    non_local_exec: bool = False,
-    global_resources: dict[str, int] | None = None,
-    **asked: Any,
-) -> Snakemake:
+def snakemake(*rules: str, touch: bool = False, sends_jobs: bool = False, **asked: Any) -> Snakemake:
     """Return Snakemake's workflow as far as the watcher reads it, as the profiles set it."""
     nothing: dict[str, Any] = {"verbose": False, "quiet": set(), "debug_dag": False, "printshellcmds": False}
     settings = nothing | {"log_handler_settings": {}, "show_failed_logs": True} | asked
     run = {"experiment": "digits", "run": "d1.bucket-view-on.r1"}
     jobs = [SimpleNamespace(rule=SimpleNamespace(name=rule), wildcards=run) for rule in rules]
     dag = SimpleNamespace(needrun_jobs=lambda: iter(jobs))
-    output = SimpleNamespace(**settings)
-    return Snakemake(
-        SimpleNamespace(
-            output_settings=output,
-            touch=touch,
-            dag=dag,
-            non_local_exec=non_local_exec,
-            global_resources=global_resources or {},
-        )
-    )
+    workflow = {"output_settings": SimpleNamespace(**settings), "touch": touch, "dag": dag}
+    workflow |= {"non_local_exec": sends_jobs, "global_resources": {BUDGET: 8}}
+    return Snakemake(SimpleNamespace(**workflow))
 
 
 @pytest.mark.parametrize(
@@ -230,8 +216,7 @@ def test_runs_of_a_study_that_sends_jobs_are_forecast_within_its_device_budget(
 ) -> None:
     cluster = {"accelerator": "cuda", "devices_per_node": 2, "cpus_per_node": 2, "slurm": {"account": "a"}}
     study = PlantedStudy(tmp_path, CONFIG, site=cluster).study
-    command = snakemake("train", non_local_exec=sends_jobs, global_resources={BUDGET: 8})
-    watcher = watch_session(study, command, RuleNames(), {})
+    watcher = watch_session(study, snakemake("train", sends_jobs=sends_jobs), RuleNames(), {})
     assert watcher is not None
     assert watcher._session.study.device_budget == budget
 
