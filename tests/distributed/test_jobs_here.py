@@ -128,7 +128,6 @@ def train(folder: Path, experiment: dict[str, Any]) -> subprocess.CompletedProce
     return subprocess.run(["bash", script], capture_output=True, text=True, timeout=600, check=False)
 
 
-@pytest.mark.starts_ranks
 def test_the_job_script_of_an_answer_trains_without_the_study(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

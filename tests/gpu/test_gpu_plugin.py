@@ -93,7 +93,6 @@ def test_tests_that_measured_nothing_are_counted_by_folder_and_those_that_were_c
         assert line in text.split("\n"), line
 
 
-@pytest.mark.slow
 def test_a_part_of_the_benchmark_is_rehearsed_where_there_is_no_gpu() -> None:
     words = ["gpu", "--accelerator", "cpu", "--only", "loop"]
     command = [sys.executable, str(ROOT / "benchmarks" / "run.py"), *words]

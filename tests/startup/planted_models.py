@@ -121,18 +121,6 @@ def run_out_of_memory() -> None:
     raise torch.OutOfMemoryError("after the last step")
 
 
-class NotANumber(Planted):
-    """Its logits are not numbers in the eighth step of rank 1."""
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        logits = super().forward(images)
-        return logits * float("nan") if os.environ["RANK"] == "1" and self.passes == 8 else logits
-
-
-def not_a_number_on_rank_1(image: torch.Size, classes: int) -> nn.Module:
-    return NotANumber(image, classes, before=lambda _: None)
-
-
 # --- counting
 
 

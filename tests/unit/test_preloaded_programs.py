@@ -14,7 +14,7 @@ import pytest
 from tests.preloading import PLANTED, SCRIPTS
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.starts_ranks]
+pytestmark = pytest.mark.slow
 
 
 def forks(folder: Path) -> list[int]:

@@ -16,7 +16,6 @@ SITE = f"accelerator: cpu\ndevices_per_node: 1\ncpus_per_node: 1\npython: {sys.e
 """Ranks start as real processes: a fork has the memory of the process that it was forked from."""
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(
     PeakMemory(resets=True)._reset() != "", reason="this system lets no process reset its peak"
 )

@@ -94,7 +94,7 @@ def examples_of(site: str) -> list[str]:
 
 
 def largest_of_each_launcher(study: Study) -> list[RunDefinition]:
-    """Return a run on the most devices by partition and launcher; test_allocations.py has smaller ones."""
+    """Return a run on the most devices by partition and launcher."""
     largest: dict[tuple[str, str], RunDefinition] = {}
     for (experiment, _), run in study.runs.items():
         key = study.experiments[experiment].site.partition, run.launcher
