@@ -34,7 +34,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the mark and, in the process that gets the reports of all tests, the collector."""
-    config.addinivalue_line("markers", "gpu: needs a GPU, and is skipped where there is none")
     file: Path | None = config.getoption("--gpu-page")
     if file is None or hasattr(config, "workerinput"):
         return
