@@ -11,13 +11,14 @@ from typing import Any
 import pandas as pd
 import pytest
 from tests.unit.analysis.planted_proposal import planted_results, planted_runs, spec_of, write
-from tests.unit.analysis.planted_tables import ALONE, decision_on, make_runs, results, spread
+from tests.unit.analysis.planted_tables import ALONE, decision_on, make_runs, read_json, results, spread
 from tests.unit.analysis.reference import welch_bounds
 
 from scalewise.analysis.proposal.answer_job import time_limit
 from scalewise.analysis.proposal.markup import latex_text
 from scalewise.analysis.proposal.table import time_unit
 from scalewise.analysis.proposal.totals import Totals, find_totals
+from scalewise.analysis.proposal_files import VERDICTS
 from scalewise.analysis.requirement import find_doublings, requirement_sentences, unmet
 from scalewise.analysis.scaling import scaling_table
 from scalewise.plan.config.centre import Requirement
@@ -100,6 +101,9 @@ def test_a_requirement_by_total_time_makes_all_speedups_those_of_total_times(tmp
     assert "compare total times of whole runs, relative to 4 GPUs, 25.3 min." in text
     assert f"By total time they are {speedup:.2f} times as fast as 4 GPUs" in text
     assert "parallel efficiency by total time against nodes" in text
+    verdicts = read_json(folder / VERDICTS)
+    assert (verdicts["required"]["by"], len(verdicts["doublings"])) == ("total_time", 3)
+    assert all(sentence in text for sentence in verdicts["sentences"])
     checklist = (folder / "checklist.md").read_text(encoding="utf-8")
     assert "`table.csv`, columns `wall_speedup`, `wall_efficiency`" in checklist
     row = pd.read_csv(folder / "table.csv").set_index("devices").loc[16]
@@ -274,21 +278,23 @@ HOURS = (20 + 600_000 / 1270) / 3600
 def test_a_total_is_trainings_x_cost_x_margin_in_the_centres_unit(
     centre: str, keys: dict[str, Any], units: float, name: str, tmp_path: Path
 ) -> None:
-    found = total(tmp_path, centre, trainings=200, margin=0.05, months=10, **keys)
+    found = total(tmp_path, centre, trainings=200, margin=0.05, **keys)
     assert found.unit == name
     assert found.cost.estimate == pytest.approx(HOURS * units, rel=1e-3)
     assert found.total is not None
     assert found.total.estimate == pytest.approx(HOURS * units * 210, rel=1e-3)
     assert found.total.low < found.total.estimate < found.total.high
-    if centre == "ncar":
-        assert "We request 460 (449 to 471) GPU-hours" in found.text()
-        assert "Over 10 months, that is 46.0 (44.9 to 47.1) GPU-hours per month." in found.text()
-        # of nodes that are billed as whole ones
-        made = planted_results(tmp_path)
-        billed = made.scaling.assign(billed_devices=made.scaling["devices"] * 2)
-        doubled = find_totals(replace(made, scaling=billed), spec_of(centre))
-        assert isinstance(doubled, Totals)
-        assert doubled.cost.estimate == pytest.approx(2 * found.cost.estimate)
+
+
+def test_months_divide_the_total_and_whole_nodes_that_are_billed_are_in_it(tmp_path: Path) -> None:
+    found = total(tmp_path, "ncar", trainings=200, months=10)
+    assert "We request 438 (427 to 448) GPU-hours" in found.text()
+    assert "Over 10 months, that is 43.8 (42.7 to 44.8) GPU-hours per month." in found.text()
+    made = planted_results(tmp_path)
+    billed = made.scaling.assign(billed_devices=made.scaling["devices"] * 2)
+    doubled = find_totals(replace(made, scaling=billed), spec_of("ncar"))
+    assert isinstance(doubled, Totals)
+    assert doubled.cost.estimate == pytest.approx(2 * found.cost.estimate)
 
 
 def test_a_training_longer_than_the_runs_follows_from_its_samples(tmp_path: Path) -> None:
