@@ -27,7 +27,7 @@ from scalewise.plan.config.experiment import (
 from scalewise.plan.config.reruns import DECIDES
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.planned_study import PlannedExperiment, Study
-from scalewise.plan.runs.run_definition import RunDefinition, parse_run_name
+from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.runs.runs import expand, input_files, option_label, priority
 
 STUDY = """\
@@ -134,11 +134,6 @@ def definitions(study: Study) -> dict[tuple[str, str], str]:
 
 def start_order(study: Study) -> list[RunDefinition]:
     return sorted(study.runs.values(), key=priority, reverse=True)
-
-
-@pytest.mark.parametrize("point", ["d1", "d2x2.rate-0.5", "d4.model-a.r7"])
-def test_a_runs_name_has_its_point_and_its_repeat(point: str) -> None:
-    assert parse_run_name(f"{point}.r12") == (point, 12)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -141,13 +140,6 @@ def test_no_option_that_follows_from_the_run_can_be_given_twice(refuse: Refuse) 
     assert len(lines) == len(options)
     for number, (line, option) in enumerate(zip(lines, options, strict=True)):
         assert f"site.yaml:6: slurm.extra[{number}] is '{option}'" in line
-
-
-def test_options_with_spaces_reach_sbatch_as_they_were_written(load: Load) -> None:
-    study = load(built_in(), site_of("cluster", slurm=["extra: ['--comment-of-ours=a b; $(x)']"]))
-
-    for allocation in study.allocations.values():
-        assert "--comment-of-ours=a b; $(x)" in shlex.split(str(allocation.resources()["slurm_extra"]))
 
 
 def variables(**keys: Any) -> dict[str, str]:

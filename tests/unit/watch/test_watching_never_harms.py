@@ -21,7 +21,7 @@ from scalewise.records import later, utc_now
 from scalewise.watch.follow import print_status
 from scalewise.watch.jobs import SlurmQueue, parse_queue, query_slurm
 from scalewise.watch.status import StudyStatus
-from scalewise.watch.study import SESSION, QueuedJob, StudySession, WatchedStudy
+from scalewise.watch.study import SESSION, QueuedJob, WatchedStudy
 from scalewise.watch.terminal import Lines
 from scalewise.watch.watcher import STILL_SECONDS, Watcher
 
@@ -175,34 +175,6 @@ def test_a_terminal_that_is_gone_is_no_error_at_the_end(
     hanging.terminal.close()
     monkeypatch.setattr(hanging.watcher._display, "end", hanging.terminal.write)
     hanging.watcher.end()
-
-
-@pytest.mark.parametrize("kind", [Drawn, Lines])
-def test_a_look_that_comes_late_is_not_shown_after_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Drawn] | type[Lines]
-) -> None:
-    monkeypatch.setattr("scalewise.watch.watcher.END_SECONDS", 0.1)
-    late, back, terminal = threading.Event(), threading.Event(), Window(columns=100)
-    logger = logging.Logger("snakemake", logging.INFO)
-    watcher = Watcher(STUDY, {}, tmp_path, RUNS, logger, kind(terminal))
-    look = watcher._look
-
-    def hang(over: bool = False) -> StudyStatus:
-        late.set()
-        back.wait(60)
-        return look(over)
-
-    monkeypatch.setattr(watcher, "_look", hang)
-    watcher.start()
-    assert late.wait(60)
-    watcher.end()
-    record = StudySession.read(tmp_path)
-    assert record is not None
-    assert record.ended
-    terminal.write("The decision\n")
-    back.set()
-    watcher._thread.join(60)
-    assert terminal.getvalue().endswith("The decision\n")
 
 
 def test_a_study_that_is_no_longer_shown_goes_on_for_others_until_its_end(tmp_path: Path) -> None:
