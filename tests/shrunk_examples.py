@@ -41,7 +41,7 @@ SMALL = {
 SMALLER: dict[str, dict[Any, Any]] = {
     "batch_size_per_device": {64: 4, 32: 4, 256: 8},
     "global_batch_size": {1024: 8},
-    "cpus_per_device": {4: 2, 8: 2, 18: 2},
+    "cpus_per_device": {4: 1, 8: 1, 18: 1},
     # nodes of the tests' cluster have 64 GB for several runs at once
     "memory_gb": {32: 4},
     "stop_patience_epochs": {2: 1},
