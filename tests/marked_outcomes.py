@@ -13,6 +13,9 @@ from typing import Any, Literal
 
 import pytest
 
+Record = Callable[[str, object], None]
+"""pytest's ``record_property``."""
+
 Outcome = Literal["passed", "failed", "skipped", "not run"]
 
 

@@ -78,8 +78,6 @@ END_SECONDS = 900
 """Longest wait for the end of a run, which may wait for others on this machine."""
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-Figure = Callable[[str, object], None]
-"""pytest's record_property, with which a test adds its figure to docs/reliability.md."""
 FOUR_CPUS = "accelerator: cpu\ndevices_per_node: 4\ncpus_per_node: 8\n"
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pandas as pd
 import pytest
 from tests.cores import needs_two_cores
-from tests.distributed.runs import SETTINGS, Figure, Runs
+from tests.distributed.runs import SETTINGS, Runs
+from tests.marked_outcomes import Record
 from tests.slowdowns import sentences
 
 from scalewise.analysis.bottlenecks.bottlenecks import find_bottlenecks
@@ -46,7 +47,7 @@ def causes_of(runs: Runs, name: str, changed: dict[str, Any]) -> tuple[list[str]
     ],
 )
 def test_the_cause_of_slow_steps_is_named_and_no_other(
-    runs: Runs, cause: str, changed: dict[str, Any], says: str, runs_named: int, record_property: Figure
+    runs: Runs, cause: str, changed: dict[str, Any], says: str, runs_named: int, record_property: Record
 ) -> None:
     """A rank that takes 50 ms more a step, ranks that are late by turns, and data that come late."""
     found: list[list[str]] = []

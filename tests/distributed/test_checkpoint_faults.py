@@ -15,7 +15,8 @@ from pathlib import Path, PurePath
 import pytest
 import torch
 from tests.cores import needs_two_cores
-from tests.distributed.runs import ENDLESS, PAUSE_SECONDS, Figure, Finished, Kill, Runs
+from tests.distributed.runs import ENDLESS, PAUSE_SECONDS, Finished, Kill, Runs
+from tests.marked_outcomes import Record
 from tests.reliability.thoroughness import times
 from tests.small_disk import needs_small_disk, seen_by
 from tests.small_runs import rank_setup
@@ -80,7 +81,7 @@ def begun_in(folder: Path) -> set[tuple[str, int, int]]:
 
 @pytest.mark.fault(18)
 def test_a_training_goes_on_from_the_checkpoint_before_the_one_it_died_in(
-    perilous: Runs, record_property: Figure
+    perilous: Runs, record_property: Record
 ) -> None:
     undisturbed = perilous.complete("calm", 1, HEAVY)
     # the first checkpoint of all has none before it
@@ -148,7 +149,7 @@ def test_a_checkpoint_whose_times_are_missing_is_refused_with_their_folder(
 
 @pytest.mark.fault(20)
 def test_what_cannot_be_read_or_loaded_now_costs_no_checkpoint(
-    perilous: Runs, stopped: Path, undisturbed_run: Calm, record_property: Figure
+    perilous: Runs, stopped: Path, undisturbed_run: Calm, record_property: Record
 ) -> None:
     begun = perilous.begun(stopped)
     newest, before = checkpoints_of(begun / "checkpoints")
@@ -207,7 +208,7 @@ def test_a_training_that_lost_its_folder_to_another_writes_no_checkpoint_there(p
 
 @pytest.mark.fault(6)
 def test_a_training_that_diverges_on_one_rank_is_a_result_and_keeps_the_last_good_checkpoint(
-    perilous: Runs, record_property: Figure
+    perilous: Runs, record_property: Record
 ) -> None:
     # the last of the fifteenth epoch's six steps
     run = perilous.start("wild", 2, peril=Kill(90, "nan", rank=1), pause_seconds=PAUSE_SECONDS).finish()
@@ -264,7 +265,7 @@ def fill(path: Path) -> None:
 @pytest.mark.fault(19)
 @needs_small_disk
 def test_a_run_whose_whole_folder_is_full_for_a_while_trains_on(
-    perilous: Runs, undisturbed_run: Calm, record_property: Figure
+    perilous: Runs, undisturbed_run: Calm, record_property: Record
 ) -> None:
     """Neither its words on its progress nor its log may end it."""
     place = perilous.folder / "crammed" / "d1.r1"
@@ -301,7 +302,7 @@ READ_ONLY = 'mount --bind {0} {0} && mount -o remount,ro,bind {0} && exec "$@"'
 @needs_small_disk
 @pytest.mark.parametrize("problem", ["read-only", "full"])
 def test_a_folder_that_cannot_be_written_is_named_with_the_fix_in_one_sentence(
-    runs: Runs, problem: str, record_property: Figure
+    runs: Runs, problem: str, record_property: Record
 ) -> None:
     folder = runs.folder / "hindered" / "d1.r1"
     folder.mkdir(parents=True)

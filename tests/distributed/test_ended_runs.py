@@ -15,7 +15,8 @@ import psutil
 import pytest
 from sklearn.datasets import load_digits
 from tests.cores import needs_two_cores
-from tests.distributed.runs import ENDLESS, Figure, Runs, Started, prepare_digits
+from tests.distributed.runs import ENDLESS, Runs, Started, prepare_digits
+from tests.marked_outcomes import Record
 from tests.startup.sitecustomize import SILENCE
 from tests.waiting import wait_until
 
@@ -33,7 +34,7 @@ WORKERS = {"loader": "workers"}
 @pytest.mark.fault(1)
 @pytest.mark.parametrize("launcher", ["popen", "torchrun"])
 def test_a_rank_killed_from_outside_is_named_and_the_others_end_with_it(
-    runs: Runs, launcher: str, record_property: Figure
+    runs: Runs, launcher: str, record_property: Record
 ) -> None:
     training = runs.start("killed", 2, ENDLESS | {"launcher": launcher})
     training.wait_for("progress.json")
@@ -50,7 +51,7 @@ def test_a_rank_killed_from_outside_is_named_and_the_others_end_with_it(
 
 @pytest.mark.fault(2)
 def test_ranks_wait_for_one_that_hangs_as_long_as_they_are_told_and_not_for_the_launcher(
-    runs: Runs, record_property: Figure
+    runs: Runs, record_property: Record
 ) -> None:
     """The launcher would give the rank that hangs 30 seconds more."""
     training = runs.start("waiting", 2, ENDLESS | {"launcher": "torchrun"}, timeout_seconds=8)
@@ -68,7 +69,7 @@ def test_ranks_wait_for_one_that_hangs_as_long_as_they_are_told_and_not_for_the_
 
 @pytest.mark.fault(2)
 def test_a_single_rank_that_hangs_is_ended_though_no_other_waits_for_it(
-    runs: Runs, monkeypatch: pytest.MonkeyPatch, record_property: Figure
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, record_property: Record
 ) -> None:
     monkeypatch.setenv(SILENCE, "10")
     training = runs.start("alone", 1, ENDLESS, timeout_seconds=5)
@@ -109,7 +110,7 @@ def test_a_run_starts_though_the_port_that_everybody_uses_is_taken(
 
 @pytest.mark.fault(3)
 def test_the_traceback_of_the_one_rank_that_raised_comes_first_and_no_stale_result_stays(
-    runs: Runs, record_property: Figure
+    runs: Runs, record_property: Record
 ) -> None:
     folder = runs.folder / "raising" / "d2.r1"
     folder.mkdir(parents=True)
@@ -153,7 +154,7 @@ def test_a_loss_that_is_no_longer_finite_is_a_result_with_a_reason(runs: Runs) -
 
 @pytest.mark.fault(5)
 def test_1797_samples_over_4_ranks_make_equal_steps_and_each_is_tested_once(
-    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Figure
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Record
 ) -> None:
     prepared = tmp_path / "prepared.safetensors"
     digits = load_digits().images
@@ -215,7 +216,7 @@ def test_a_loader_process_that_dies_ends_the_run_in_the_name_of_its_rank(runs: R
 
 @pytest.mark.fault(28)
 def test_signals_to_a_rank_and_its_loader_end_in_checkpoints_that_are_gone_on_from(
-    runs: Runs, record_property: Figure
+    runs: Runs, record_property: Record
 ) -> None:
     """Schedulers signal a task with all its children."""
     steps, said = [0], "epoch 1/"

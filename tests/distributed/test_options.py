@@ -9,7 +9,6 @@ from collections.abc import Callable
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.distributed.runs import Figure
 from tests.distributed.trainings import (
     GLOBAL_BATCH,
     GPU_ALONE,
@@ -19,6 +18,7 @@ from tests.distributed.trainings import (
     distance,
     largest_difference,
 )
+from tests.marked_outcomes import Record
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -261,7 +261,7 @@ AS_ON_A_CPU = {
     [(name, ranks) for name in AS_ON_A_CPU for ranks in (1, 2) if (name, ranks) != ("cnn", 2)],
 )
 def test_a_gpu_learns_what_one_process_on_a_cpu_learns(
-    trained_for: Callable[[Place], Trainings], name: str, world_size: int, record_property: Figure
+    trained_for: Callable[[Place], Trainings], name: str, world_size: int, record_property: Record
 ) -> None:
     """One rank of a GPU by NCCL, and two that share it by gloo, learn what one process on a CPU learns."""
     on_gpu, on_cpu = trained_for("gpu").of(name, world_size), trained_for("cpu").of(name, world_size=1)

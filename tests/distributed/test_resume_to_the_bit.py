@@ -14,8 +14,9 @@ import pytest
 from sklearn.datasets import load_digits
 from tests.cores import needs_two_cores
 from tests.distributed.probe import share_one_gpu
-from tests.distributed.runs import PERILOUS, Figure, Finished, Kill, Runs, prepare_digits
+from tests.distributed.runs import PERILOUS, Finished, Kill, Runs, prepare_digits
 from tests.distributed.trainings import probe_ranks
+from tests.marked_outcomes import Record
 from tests.reliability.thoroughness import times
 from tests.small_runs import definition_of
 
@@ -34,7 +35,7 @@ Calm = Callable[[int], Finished]
 @pytest.mark.fault(1)
 @pytest.mark.parametrize("world_size", times([2], [1, 2, 4]))
 def test_kills_at_random_steps_change_neither_weights_nor_records(
-    perilous: Runs, undisturbed_run: Calm, world_size: int, record_property: Figure
+    perilous: Runs, undisturbed_run: Calm, world_size: int, record_property: Record
 ) -> None:
     chosen = random.Random(world_size)
     # one that comes before the first checkpoint shows little; all of the passes are fewer than the steps
@@ -58,7 +59,7 @@ def test_kills_at_random_steps_change_neither_weights_nor_records(
 
 @pytest.mark.fault(10, 12)
 def test_a_run_that_got_a_signal_to_end_loses_no_step(
-    perilous: Runs, undisturbed_run: Calm, record_property: Figure
+    perilous: Runs, undisturbed_run: Calm, record_property: Record
 ) -> None:
     steps = []
     # the second is asked sooner after its start than a checkpoint is due

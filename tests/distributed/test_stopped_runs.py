@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from tests.cores import needs_two_cores
-from tests.distributed.runs import END_SECONDS, ENDLESS, PERILOUS, Figure, Runs, heeds
+from tests.distributed.runs import END_SECONDS, ENDLESS, PERILOUS, Runs, heeds
+from tests.marked_outcomes import Record
 
 from scalewise.execution.failure_reason import in_minutes
 from scalewise.execution.history import in_training
@@ -21,7 +22,7 @@ pytestmark = needs_two_cores
 
 @pytest.mark.fault(13)
 def test_a_run_that_gets_a_signal_to_end_keeps_what_it_has_trained_and_takes_its_ranks_along(
-    runs: Runs, record_property: Figure
+    runs: Runs, record_property: Record
 ) -> None:
     training = runs.start("stopped", 2, ENDLESS)
     training.wait_for("progress.json")
@@ -129,7 +130,7 @@ def test_a_training_that_was_cut_off_ends_once_its_throughput_is_known(runs: Run
 
 @pytest.mark.fault(17)
 def test_a_run_that_crashes_at_every_start_is_tried_three_times_and_no_more(
-    runs: Runs, record_property: Figure
+    runs: Runs, record_property: Record
 ) -> None:
     changed = {"model": "planted_crashing"}
     for attempt in (1, 2, 3):

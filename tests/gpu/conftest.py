@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,6 @@ LITTLE_MEMORY_OF_ITS_OWN: Mapping[str, str] = {
     "MALLOC_MMAP_THRESHOLD_": "65536",
 }
 """Environment of processes whose memory is to be that of their tensors."""
-
-Figure = Callable[[str, object], None]
 
 
 ONCE: dict[str, Any] = {"devices": [1], "repeats": 1, "predict": False, "runtime_minutes": 10}

@@ -11,7 +11,8 @@ import pytest
 import torch
 from tests.bucket_view_study import COPIES, TOLERANCE, compared_options
 from tests.distributed.runs import ENDLESS, Runs
-from tests.gpu.conftest import Figure, GpuStudy
+from tests.gpu.conftest import GpuStudy
+from tests.marked_outcomes import Record
 from tests.startup.planted_models import HELD_BYTES
 from tests.waiting import wait_until
 
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.gpu
 
 @pytest.mark.parametrize("optimizer", COPIES)
 def test_gradient_as_bucket_view_saves_one_copy_of_the_parameters_of_a_gpus_memory(
-    memory_study: GpuStudy, optimizer: str, record_property: Figure
+    memory_study: GpuStudy, optimizer: str, record_property: Record
 ) -> None:
     """Memory with gradient_as_bucket_view off over on is 3/2, 4/3 and 5/4, from a study's options.csv."""
     copies = COPIES[optimizer]
@@ -72,7 +73,7 @@ def wait_for_memory(used: int, *, above: bool) -> int:
 @pytest.mark.usefixtures("needs_cuda")
 @pytest.mark.parametrize("killed", ["rank", "train.py"])
 def test_what_was_killed_frees_its_memory_of_the_gpu_and_the_next_run_completes(
-    killed: str, runs: Runs, record_property: Figure
+    killed: str, runs: Runs, record_property: Record
 ) -> None:
     """A rank that is killed, or whose supervisor is, frees its GPU's memory, and the next run completes."""
     before = memory_used()

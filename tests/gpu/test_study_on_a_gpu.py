@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from tests.gpu.conftest import Figure, GpuStudy
+from tests.gpu.conftest import GpuStudy
+from tests.marked_outcomes import Record
 
 from scalewise.records import RANKS, UTILIZATION, read_history
 
@@ -44,7 +45,7 @@ def test_every_run_was_trained_on_the_gpu_and_its_records_name_it(gpu_study: Gpu
 
 @pytest.mark.usefixtures("needs_cuda")
 def test_a_run_out_of_gpu_memory_is_a_result_with_its_reason_and_the_next_ones_are_not_harmed(
-    gpu_study: GpuStudy, record_property: Figure
+    gpu_study: GpuStudy, record_property: Record
 ) -> None:
     ended = {name: summary for name, summary in gpu_study.summaries().items() if "oversized" in name}
     (summary,) = ended.values()
@@ -66,7 +67,7 @@ def began_at(run: Path) -> str:
 
 
 def test_steps_by_the_devices_clock_add_up_to_the_windows_of_the_hosts(
-    gpu_study: GpuStudy, record_property: Figure
+    gpu_study: GpuStudy, record_property: Record
 ) -> None:
     folder, measured = gpu_study.measured("steady")
     windows = [window for window in measured.windows if not window.warmup]
@@ -80,7 +81,7 @@ def test_steps_by_the_devices_clock_add_up_to_the_windows_of_the_hosts(
 
 @pytest.mark.usefixtures("needs_cuda")
 def test_energy_by_nvmls_counter_is_mean_power_times_time(
-    gpu_study: GpuStudy, record_property: Figure
+    gpu_study: GpuStudy, record_property: Record
 ) -> None:
     folder, measured = gpu_study.measured("steady")
     samples = pd.read_csv(folder / UTILIZATION)
@@ -101,7 +102,7 @@ def test_energy_by_nvmls_counter_is_mean_power_times_time(
 
 @pytest.mark.usefixtures("needs_cuda")
 def test_utilization_csv_has_the_gpus_memory_and_how_busy_it_was(
-    gpu_study: GpuStudy, record_property: Figure
+    gpu_study: GpuStudy, record_property: Record
 ) -> None:
     folder, _ = gpu_study.measured("steady")
     samples = pd.read_csv(folder / UTILIZATION)
@@ -117,7 +118,7 @@ def test_utilization_csv_has_the_gpus_memory_and_how_busy_it_was(
 
 @pytest.mark.usefixtures("needs_cuda")
 def test_a_gpu_tells_whether_it_was_throttled_and_how_busy_it_was(
-    gpu_study: GpuStudy, record_property: Figure
+    gpu_study: GpuStudy, record_property: Record
 ) -> None:
     _, measured = gpu_study.measured("steady")
     record_property(
@@ -131,7 +132,7 @@ def test_a_gpu_tells_whether_it_was_throttled_and_how_busy_it_was(
 
 @pytest.mark.parametrize("experiment", ["own-ddp-throughput", "own-nanogpt"])
 def test_a_script_of_ones_own_is_measured_on_a_gpu_by_its_events(
-    gpu_study: GpuStudy, experiment: str, accelerator: str, record_property: Figure
+    gpu_study: GpuStudy, experiment: str, accelerator: str, record_property: Record
 ) -> None:
     folder, measured = gpu_study.measured(experiment)
     windows = [window for window in measured.windows if not window.warmup]

@@ -11,19 +11,18 @@ import re
 import shlex
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.containers import RUNTIME, assert_contained, binds, make_image, make_overlay
+from tests.marked_outcomes import Record
 from tests.reliability.thoroughness import times
 from tests.slurm.lab import Lab
 from tests.slurm.study import ENDLESS, LIMIT_SECONDS, ONE_RANK_A_NODE, TRAININGS, ClusterStudy
 from tests.waiting import wait_until
-
-Record = Callable[[str, object], None]
 
 # fails as often as the file next to it has lines, then becomes the real command
 FAILS_AT_FIRST = """#!/bin/bash

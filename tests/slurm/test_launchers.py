@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from itertools import product
 
 import psutil
@@ -11,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.listening_ports import listening
+from tests.marked_outcomes import Record
 from tests.slurm.study import ENDLESS, ONE_RANK_A_NODE, TRAININGS, ClusterStudy
 
 from scalewise.execution.rank_files import ENDPOINT
@@ -50,7 +50,7 @@ def test_every_launcher_and_rendezvous_trains_over_nodes_what_one_rank_does(stud
 
 @pytest.mark.refuses("security: port on a login node")
 def test_nothing_listens_where_snakemake_runs_and_ranks_do_for_their_jobs_life(
-    study: ClusterStudy, record_property: Callable[[str, object], None]
+    study: ClusterStudy, record_property: Record
 ) -> None:
     by_file = {"launcher": "torchrun", "rendezvous": "file"}
     study.configure(

@@ -19,6 +19,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
+from tests.marked_outcomes import Record
 from tests.paths import ROOT
 from tests.reliability.thoroughness import times
 from tests.slurm.lab import Lab
@@ -26,8 +27,6 @@ from tests.slurm.study import LIMIT_SECONDS, ONE_RANK_A_NODE, ClusterStudy
 
 from scalewise.execution.messages import GracefulStop
 from scalewise.records import SUMMARY, Resumption, RunRecord
-
-Record = Callable[[str, object], None]
 
 TRAINED: dict[str, Any] = {
     "model": "planted_perilous",

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.cores import needs_two_cores
+from tests.marked_outcomes import Record
 from tests.paths import SNAKEFILE
 from tests.prepared_digits import place_digits_of_study
 from tests.waiting import wait_until
@@ -107,7 +108,7 @@ def running(folder: Path, python: Path, config: str, *arguments: str, site: str 
 @pytest.mark.fault(14)
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM to all"])
 def test_an_interrupted_study_leaves_nothing_running_and_goes_on_where_it_stopped(
-    tmp_path: Path, how: signal.Signals, record_property: Callable[[str, object], None]
+    tmp_path: Path, how: signal.Signals, record_property: Record
 ) -> None:
     # a signal to the group of a program does not reach its fork's
     python = Path(sys.executable)
