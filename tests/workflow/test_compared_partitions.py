@@ -6,34 +6,11 @@ import json
 import re
 
 from tests.paths import SNAKEFILE
-from tests.workflow.workplace import Workplace
-
-TINY = """\
-experiments:
-  digits:
-    dataset: digits
-    model: linear
-    global_batch_size: 256
-    epochs: 2
-    devices: [1]
-    partitions: all
-    repeats: 2
-    runtime_minutes: 2
-    predict: false
-"""
-TINY_SITE = """\
-accelerator: cpu
-cpus_per_node: 2
-devices_per_node: 1
-partitions:
-  one: {price_per_device_hour: 1}
-  other: {price_per_device_hour: 50}
-default_partition: one
-"""
+from tests.workflow.workplace import ON_PARTITIONS, PARTITIONS, Workplace
 
 
 def test_the_plan_of_a_study_on_partitions_shows_the_runs_of_each(workplace: Workplace) -> None:
-    plan = workplace.snakemake("-n", config=TINY, site=TINY_SITE)
+    plan = workplace.snakemake("-n", config=ON_PARTITIONS, site=PARTITIONS)
 
     assert plan.code == 0, plan.text
     assert re.findall(r"^(\S+)/d1\.r1-2 ", plan.text, re.MULTILINE) == ["digits@one", "digits@other"]
@@ -43,7 +20,7 @@ def test_the_plan_of_a_study_on_partitions_shows_the_runs_of_each(workplace: Wor
 
 
 def test_the_preflight_of_each_partition_is_planned(workplace: Workplace) -> None:
-    plan = workplace.snakemake("-n", "preflight", config=TINY, site=TINY_SITE)
+    plan = workplace.snakemake("-n", "preflight", config=ON_PARTITIONS, site=PARTITIONS)
 
     assert plan.code == 0, plan.text
     for partition in ("one", "other"):
@@ -52,7 +29,9 @@ def test_the_preflight_of_each_partition_is_planned(workplace: Workplace) -> Non
 
 
 def test_an_unknown_partition_is_refused_with_its_line(workplace: Workplace) -> None:
-    refused = workplace.snakemake("-n", config=TINY.replace(": all", ": [one, othr]"), site=TINY_SITE)
+    refused = workplace.snakemake(
+        "-n", config=ON_PARTITIONS.replace(": all", ": [one, othr]"), site=PARTITIONS
+    )
 
     assert refused.code == 1
     assert "study.yaml:8: experiments.digits.partitions[1] is 'othr'" in refused.text
@@ -61,7 +40,7 @@ def test_an_unknown_partition_is_refused_with_its_line(workplace: Workplace) -> 
 
 
 def test_a_study_on_two_partitions_runs_from_the_command_to_the_report(workplace: Workplace) -> None:
-    done = workplace.snakemake(config=TINY, site=TINY_SITE)
+    done = workplace.snakemake(config=ON_PARTITIONS, site=PARTITIONS)
     assert done.code == 0, done.text
     results = workplace.folder / "results"
     answer = json.loads((results / "digits" / "partitions.json").read_text(encoding="utf-8"))
@@ -74,13 +53,15 @@ def test_a_study_on_two_partitions_runs_from_the_command_to_the_report(workplace
     for name in ("digits", "digits@one", "digits@other"):
         assert (results / name / "report.html").exists()
 
-    again = workplace.snakemake("-n", config=TINY, site=TINY_SITE)
+    again = workplace.snakemake("-n", config=ON_PARTITIONS, site=PARTITIONS)
     assert again.rules == set()
-    repriced = workplace.snakemake("-n", config=TINY, site=TINY_SITE.replace("hour: 50", "hour: 60"))
+    repriced = workplace.snakemake(
+        "-n", config=ON_PARTITIONS, site=PARTITIONS.replace("hour: 50", "hour: 60")
+    )
     assert repriced.rules == {"all", "compare_partitions", "write_overall_report"}
 
     run = "results/digits@other/runs/d1.r1/summary.json"
-    forced = workplace.snakemake("-n", "--forcerun", run, config=TINY, site=TINY_SITE)
+    forced = workplace.snakemake("-n", "--forcerun", run, config=ON_PARTITIONS, site=PARTITIONS)
     assert forced.trained == {"digits@other/d1.r1"}
     shown = workplace.run(["python", str(SNAKEFILE.parent / "scripts" / "status.py")])
     assert shown.code == 0, shown.text

@@ -6,21 +6,14 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import pytest
 from tests.cores import needs_two_cores
 from tests.marked_outcomes import Record
 from tests.paths import SNAKEFILE
-from tests.prepared_digits import place_digits_of_study
-from tests.waiting import wait_until
-from tests.workflow.workplace import SITE, TINY, Workplace, path_with
+from tests.workflow.workplace import TINY, Workplace, running
 
 from scalewise.ranks.monitoring.environments import source_version
 from scalewise.records import RECORD, RUN_RECORDS, SUMMARY, read_summary
@@ -28,81 +21,6 @@ from scalewise.records import RECORD, RUN_RECORDS, SUMMARY, read_summary
 pytestmark = needs_two_cores
 
 ENDLESS = TINY.replace("epochs: 2", "epochs: 1000000").replace("linear", "planted_unhurried")
-
-
-@dataclass(frozen=True)
-class Running:
-    """Snakemake at work, as a shell would have started it: it and all that it starts are one group."""
-
-    process: subprocess.Popen[bytes]
-    folder: Path
-
-    @property
-    def output(self) -> str:
-        return (self.folder / "snakemake.txt").read_text(encoding="utf-8")
-
-    def wait_until(self, reached: Callable[[], object], missing: str) -> None:
-        """Wait for something to happen while Snakemake runs."""
-        ended = self.process.poll
-        wait_until(reached, missing, ended=lambda: None if ended() is None else self.output)
-
-    def end(self) -> int:
-        """Wait for the end of Snakemake, and return its exit code."""
-        ended = self.process.poll
-        wait_until(lambda: ended() is not None, lambda: f"Snakemake has not ended:\n{self.output}", 900)
-        return self.process.returncode
-
-    def logs(self) -> str:
-        found = ""
-        for path in self.folder.glob("results/*/runs/*/*.log"):
-            with suppress(FileNotFoundError):  # snakemake takes that of another try away
-                found += path.read_text(encoding="utf-8")
-        return found
-
-    def left_over(self) -> list[str]:
-        """What still runs in the folder, once ranks that look for themselves have had the time to."""
-        with suppress(TimeoutError):
-            wait_until(lambda: not processes_in(self.folder), "processes are left", 90)
-        return [name for name, _ in processes_in(self.folder)]
-
-
-def processes_in(folder: Path) -> list[tuple[str, psutil.Process]]:
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            command = " ".join(process.cmdline())
-            if process.status() != psutil.STATUS_ZOMBIE and (
-                str(folder) in command or Path(process.cwd()).is_relative_to(folder)
-            ):
-                found.append((command, process))
-    return found
-
-
-@contextmanager
-def running(folder: Path, python: Path, config: str, *arguments: str, site: str = SITE) -> Iterator[Running]:
-    """A study in the folder, all of this interpreter, for the length of a with statement."""
-    place_digits_of_study(folder)
-    (folder / "study.yaml").write_text(config, encoding="utf-8")
-    (folder / "site.yaml").write_text(f"{site}python: {python}\n", encoding="utf-8")
-    command = [str(python.with_name("snakemake")), "-s", str(SNAKEFILE)]
-    command += ["--configfile", "study.yaml", "--config", "site=site.yaml", "--cores", "2", *arguments]
-    with (folder / "snakemake.txt").open("wb") as output:
-        process = subprocess.Popen(
-            command,
-            cwd=folder,
-            env=os.environ | {"PATH": path_with(python), "SCALEWISE_MACHINE_LOCK": str(folder / "lock")},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        yield Running(process, folder)
-    finally:
-        for _, left in processes_in(folder):
-            with suppress(psutil.Error):
-                left.kill()
-        process.wait()
 
 
 @pytest.mark.fault(14)

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.paths import SNAKEFILE
-from tests.workflow.test_compared_partitions import TINY as ON_PARTITIONS
-from tests.workflow.test_compared_partitions import TINY_SITE
-from tests.workflow.workplace import SITE, TINY, Workplace
+from tests.workflow.workplace import ON_PARTITIONS, PARTITIONS, SITE, TINY, Workplace
 
 PARENT = f"""
 configfile: "parent.yaml"
@@ -59,7 +57,7 @@ def test_another_workflow_runs_a_study_to_its_report(workplace: Workplace) -> No
 
 
 def test_a_module_plans_the_runs_of_each_partition(workplace: Workplace) -> None:
-    write_parent(workplace.folder, ON_PARTITIONS, TINY_SITE)
+    write_parent(workplace.folder, ON_PARTITIONS, PARTITIONS)
     plan = workplace.run(["snakemake", "-n", "--cores", "1"])
     assert plan.code == 0, plan.text
     assert "digits@one" in plan.text

@@ -6,21 +6,15 @@ import csv
 import json
 import os
 import re
-import shlex
 import shutil
 import signal
-import subprocess
-import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from tests.cores import skip_without_two_cores
-from tests.paths import SNAKEFILE
 from tests.planted_records import all_reduce, leave_result
 from tests.prepared_digits import place_digits_of_study
-from tests.waiting import ended_output, wait_until
-from tests.workflow.workplace import SITE, LoginNode, Outcome, Workplace
+from tests.workflow.workplace import SITE, LoginNode, Outcome, Workplace, running
 
 from scalewise.records import AllReduceMeasurement, read_summary, write_json
 
@@ -181,32 +175,14 @@ def test_a_measurement_that_fails_keeps_no_study_from_its_end(workplace: Workpla
 
 @pytest.mark.fault(14)
 def test_a_measurement_that_was_cut_off_leaves_nothing_and_is_made_again(workplace: Workplace) -> None:
-    place_digits_of_study(workplace.folder)
-    (workplace.folder / "study.yaml").write_text(STUDY)
-    (workplace.folder / "site.yaml").write_text(SITE)
-    program = Path(sys.executable).with_name("snakemake")
-    command = f"{program} predict -s {SNAKEFILE} --cores 2 --configfile study.yaml --config site=site.yaml"
-    process = subprocess.Popen(
-        shlex.split(command),
-        cwd=workplace.folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
     logs = workplace.folder / "logs" / "measure_all_reduce"
-    try:
-        wait_until(
-            lambda: list(logs.glob("*/1x2.attempt-*/rank1.json")),
-            "no measurement on two devices has begun",
-            ended=lambda: ended_output(process),
+    with running(workplace.folder, workplace.python, STUDY, "predict") as snakemake:
+        snakemake.wait_until(
+            lambda: list(logs.glob("*/1x2.attempt-*/rank1.json")), "no measurement on two devices has begun"
         )
-        os.killpg(process.pid, signal.SIGINT)
-        process.communicate(timeout=600)
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        os.killpg(snakemake.process.pid, signal.SIGINT)
+        assert snakemake.end() != 0
 
-    assert process.returncode != 0
     assert measurements(workplace) == []
     assert not list(logs.glob("*/*attempt*"))
     dry = workplace.snakemake("-n", "predict", "--rerun-incomplete", config=STUDY)

@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 from tests.cores import needs_two_cores
 from tests.waiting import wait_until
-from tests.workflow.test_interrupted_studies import Running, running
 from tests.workflow.workplace import SITE as WORKPLACE_SITE
-from tests.workflow.workplace import Outcome, Workplace
+from tests.workflow.workplace import Outcome, Running, Workplace, running
 
 from scalewise.plan.runs.rounds import Round, read_round, round_file
 from scalewise.records import SUMMARY, read_summary

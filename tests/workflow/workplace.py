@@ -7,12 +7,16 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 from tests.paths import ROOT, SNAKEFILE
+from tests.prepared_digits import place_digits_of_study
 from tests.stand_ins import system_programs
+from tests.waiting import wait_until
 
 ACCOUNT = "proj123"
 PARTITION = "gpu"
@@ -48,6 +52,33 @@ experiments:
     repeats: 1
     learning_rate: 0.05
 """
+
+
+ON_PARTITIONS = """\
+experiments:
+  digits:
+    dataset: digits
+    model: linear
+    global_batch_size: 256
+    epochs: 2
+    devices: [1]
+    partitions: all
+    repeats: 2
+    runtime_minutes: 2
+    predict: false
+"""
+"""A study on two partitions of one machine."""
+
+PARTITIONS = """\
+accelerator: cpu
+cpus_per_node: 2
+devices_per_node: 1
+partitions:
+  one: {price_per_device_hour: 1}
+  other: {price_per_device_hour: 50}
+default_partition: one
+"""
+"""Facts of a site for it."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +148,81 @@ class Workplace:
     def run(self, command: Sequence[str]) -> Outcome:
         """Run a command there; ``snakemake`` and ``python`` are those next to the interpreter."""
         return outcome_of(command, self.folder, os.environ | {"PATH": path_with(self.python)})
+
+
+@dataclass(frozen=True)
+class Running:
+    """Snakemake at work, as a shell would have started it: it and all that it starts are one group."""
+
+    process: subprocess.Popen[bytes]
+    folder: Path
+
+    @property
+    def output(self) -> str:
+        return (self.folder / "snakemake.txt").read_text(encoding="utf-8")
+
+    def wait_until(self, reached: Callable[[], object], missing: str) -> None:
+        """Wait for something to happen while Snakemake runs."""
+        ended = self.process.poll
+        wait_until(reached, missing, ended=lambda: None if ended() is None else self.output)
+
+    def end(self) -> int:
+        """Wait for the end of Snakemake, and return its exit code."""
+        ended = self.process.poll
+        wait_until(lambda: ended() is not None, lambda: f"Snakemake has not ended:\n{self.output}", 900)
+        return self.process.returncode
+
+    def logs(self) -> str:
+        found = ""
+        for path in self.folder.glob("results/*/runs/*/*.log"):
+            with suppress(FileNotFoundError):  # snakemake takes that of another try away
+                found += path.read_text(encoding="utf-8")
+        return found
+
+    def left_over(self) -> list[str]:
+        """What still runs in the folder, once ranks that look for themselves have had the time to."""
+        with suppress(TimeoutError):
+            wait_until(lambda: not processes_in(self.folder), "processes are left", 90)
+        return [name for name, _ in processes_in(self.folder)]
+
+
+def processes_in(folder: Path) -> list[tuple[str, psutil.Process]]:
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            command = " ".join(process.cmdline())
+            if process.status() != psutil.STATUS_ZOMBIE and (
+                str(folder) in command or Path(process.cwd()).is_relative_to(folder)
+            ):
+                found.append((command, process))
+    return found
+
+
+@contextmanager
+def running(folder: Path, python: Path, config: str, *arguments: str, site: str = SITE) -> Iterator[Running]:
+    """A study in the folder, all of this interpreter, for the length of a with statement."""
+    place_digits_of_study(folder)
+    (folder / "study.yaml").write_text(config, encoding="utf-8")
+    (folder / "site.yaml").write_text(f"{site}python: {python}\n", encoding="utf-8")
+    command = [str(python.with_name("snakemake")), "-s", str(SNAKEFILE)]
+    command += ["--configfile", "study.yaml", "--config", "site=site.yaml", "--cores", "2", *arguments]
+    with (folder / "snakemake.txt").open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=os.environ | {"PATH": path_with(python), "SCALEWISE_MACHINE_LOCK": str(folder / "lock")},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        yield Running(process, folder)
+    finally:
+        for _, left in processes_in(folder):
+            with suppress(psutil.Error):
+                left.kill()
+        process.wait()
 
 
 def filled_in(site: Path) -> str:
