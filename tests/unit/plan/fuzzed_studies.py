@@ -6,15 +6,14 @@ import copy
 import math
 import re
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import yaml
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
+from tests.paths import ROOT
 from tests.unit.plan.refusals import refusals
 
-ROOT = Path(__file__).parents[3]
 STUDIES = [ROOT / "config" / "experiments.yaml", *sorted((ROOT / "config" / "examples").glob("*.yaml"))]
 SITES = sorted((ROOT / "profiles").glob("*/site.yaml")) + sorted((ROOT / "profiles" / "sites").glob("*.yaml"))
 

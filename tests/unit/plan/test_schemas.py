@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
+from tests.paths import ROOT
 from tests.workflow.workplace import filled_in
 
 import write_generated
@@ -21,7 +22,6 @@ from scalewise.plan.config.schema import study_schema
 from scalewise.plan.config.site import SiteFile
 from scalewise.plan.study import load_study
 
-ROOT = Path(__file__).parents[3]
 GENERATED = (
     "workflow/schemas/experiments.schema.json",
     "workflow/schemas/site.schema.json",

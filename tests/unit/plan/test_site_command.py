@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.paths import ROOT
 from tests.stand_ins import stand_ins, system_programs
 
 from scalewise.plan.cluster.choices import ChoiceError
@@ -20,7 +21,6 @@ from scalewise.plan.cluster.reported import ClusterError, parse_qos
 from scalewise.plan.cluster.site_command import SiteOptions, write_site_file
 from scalewise.plan.study import load_study
 
-ROOT = Path(__file__).parents[3]
 CLUSTERS: dict[str, dict[str, Any]] = yaml.safe_load(
     Path(__file__).with_name("recorded_clusters.yaml").read_text(encoding="utf-8")
 )

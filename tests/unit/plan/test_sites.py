@@ -33,7 +33,6 @@ from scalewise.plan.jobs.open_study import (
 from scalewise.plan.planned_study import Study
 from scalewise.plan.runs.allocation import job_resources
 
-ROOT = Path(__file__).parents[3]
 PINNED = """\
 import os
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})

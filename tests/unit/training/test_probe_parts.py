@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.paths import SCRIPTS
 from torch import nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils.flop_counter import FlopCounterMode
@@ -355,8 +356,6 @@ def test_no_mode_is_left_after_the_counted_step() -> None:
         assert not isinstance(_get_current_dispatch_mode(), FlopCount)
     assert _get_current_dispatch_mode() is None
 
-
-SCRIPTS = Path(__file__).parents[3] / "workflow" / "scripts"
 
 MEMORY = """
 import json, sys
