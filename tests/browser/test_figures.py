@@ -202,9 +202,7 @@ def saved(page: Page, button: Locator) -> bytes:
     return Path(download.value.path()).read_bytes()
 
 
-def test_a_figure_is_saved_as_an_svg_that_stands_alone(
-    page: Page, tmp_path: Path, open_page: OpenPage
-) -> None:
+def test_a_saved_svg_needs_no_other_file(page: Page, tmp_path: Path, open_page: OpenPage) -> None:
     content = saved(page, figure_of(page, "speedup").locator("[data-action=svg]"))
     root = fromstring(content)
     assert root.tag == "{http://www.w3.org/2000/svg}svg"

@@ -80,7 +80,7 @@ def begun_in(folder: Path) -> set[tuple[str, int, int]]:
 
 
 @pytest.mark.fault(18)
-def test_a_training_goes_on_from_the_checkpoint_before_the_one_it_died_in(
+def test_a_training_resumes_from_the_checkpoint_before_the_one_it_died_in(
     perilous: Runs, record_property: Record
 ) -> None:
     undisturbed = perilous.complete("calm", 1, HEAVY)

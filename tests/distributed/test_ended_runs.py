@@ -50,7 +50,7 @@ def test_a_rank_killed_from_outside_is_named_and_the_others_end_with_it(
 
 
 @pytest.mark.fault(2)
-def test_ranks_wait_for_one_that_hangs_as_long_as_they_are_told_and_not_for_the_launcher(
+def test_ranks_wait_for_one_that_hangs_until_their_timeout_and_not_for_the_launcher(
     runs: Runs, record_property: Record
 ) -> None:
     """The launcher would give the rank that hangs 30 seconds more."""
@@ -131,7 +131,7 @@ def test_the_traceback_of_the_one_rank_that_raised_comes_first_and_no_stale_resu
     record_property("figure", f"first line: {first.removeprefix('scalewise: ')}")
 
 
-def test_a_training_is_kept_whatever_becomes_of_the_passes_after_it(runs: Runs) -> None:
+def test_a_training_is_kept_if_the_timed_passes_after_it_fail(runs: Runs) -> None:
     # 3 epochs of 6 steps
     run = runs.complete("kept", 2, {"model": "planted_out_of_memory_after_18_steps", "save_model": True})
     assert run.summary.outcome == "completed"

@@ -123,7 +123,7 @@ def test_pretrained_weights_are_what_training_begins_from(trained: Trainings) ->
 # --- loss, rate and end -------------------------------------------------------------------------------
 
 
-def test_label_smoothing_is_in_the_loss_of_training_alone(trained: Trainings, dataset: Dataset) -> None:
+def test_label_smoothing_is_only_in_the_loss_of_training(trained: Trainings, dataset: Dataset) -> None:
     """Held against the formula at the weights of the start, which a tiny rate leaves as they are."""
     for name, smoothing in (("smoothed", 0.2), ("unsmoothed", 0.0)):
         training = trained.of(name)
@@ -146,7 +146,7 @@ def test_the_schedule_reaches_an_optimizer_whose_states_are_divided(trained: Tra
         assert trained.of(name).seen.rates == pytest.approx(expected), name
 
 
-def test_training_ends_when_the_accuracy_has_been_held_as_long_as_asked_for(trained: Trainings) -> None:
+def test_training_ends_when_the_accuracy_was_held_for_the_configured_epochs(trained: Trainings) -> None:
     for rank in range(2):
         epochs = trained.of("stopped", rank=rank).seen.epochs
         held = [epoch["test_accuracy"] >= 0.3 for epoch in epochs]
@@ -166,7 +166,7 @@ def same_on_both_ranks(trained: Trainings, name: str, when: str) -> list[bool]:
     ]
 
 
-def test_gradients_are_exchanged_in_the_last_pass_of_a_step_alone(trained: Trainings) -> None:
+def test_gradients_are_exchanged_only_in_the_last_micro_batch_of_a_step(trained: Trainings) -> None:
     assert all(same_on_both_ranks(trained, "accumulated", "gradients_at_step"))
     at_pass = same_on_both_ranks(trained, "accumulated", "gradients_at_pass")
     assert not any(at_pass)
@@ -176,7 +176,7 @@ def test_gradients_are_exchanged_in_the_last_pass_of_a_step_alone(trained: Train
         assert [value is not None for value in found] == [False, True, True] * 3 * STEPS_PER_EPOCH
 
 
-def test_parts_of_gradients_too_are_exchanged_in_the_last_pass_alone(trained: Trainings) -> None:
+def test_parts_of_gradients_are_exchanged_only_in_the_last_micro_batch_too(trained: Trainings) -> None:
     for rank in range(2):
         seen = trained.of("fsdp-accumulated", rank=rank).seen
         assert len(seen.gradients_at_pass) == 3 * len(seen.gradients_at_step)
@@ -190,7 +190,7 @@ def test_gradients_as_bucket_views_share_the_memory_of_their_buckets(trained: Tr
     assert views.gradient_storages < 8
 
 
-def test_a_static_graph_is_what_ddp_was_told(trained: Trainings) -> None:
+def test_ddp_gets_the_static_graph_option(trained: Trainings) -> None:
     assert trained.of("static").seen.ddp["static_graph"] == "1"
     assert "static_graph" not in trained.of("deep").seen.ddp
 

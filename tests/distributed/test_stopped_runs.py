@@ -46,7 +46,7 @@ def test_a_signal_before_the_ranks_are_there_ends_the_run_as_interrupted(runs: R
     training.stopped_at("interrupted", "ended by SIGUSR1.")
 
 
-def test_a_run_at_its_limit_keeps_what_it_has_trained_and_goes_on_with_more_time_alone(runs: Runs) -> None:
+def test_a_run_at_its_limit_keeps_its_checkpoint_and_resumes_only_with_more_time(runs: Runs) -> None:
     # how long a start takes is the machine's affair: where others slow it down, no time is left to train in
     for limit in (6, 20, 80, 320):
         late = runs.start("late", 2, ENDLESS, limit_seconds=limit)
@@ -70,7 +70,7 @@ def test_a_run_at_its_limit_keeps_what_it_has_trained_and_goes_on_with_more_time
     more.end()
 
 
-def test_checkpoints_are_kept_where_that_is_asked_for_and_do_not_make_the_next_training_shorter(
+def test_checkpoints_are_kept_if_requested_and_do_not_make_the_next_training_shorter(
     runs: Runs,
 ) -> None:
     keep = {"checkpoint_seconds": 0.1, "keep_checkpoints": True}

@@ -117,9 +117,7 @@ def test_utilization_csv_has_the_gpus_memory_and_how_busy_it_was(
 
 
 @pytest.mark.usefixtures("needs_cuda")
-def test_a_gpu_tells_whether_it_was_throttled_and_how_busy_it_was(
-    gpu_study: GpuStudy, record_property: Record
-) -> None:
+def test_a_gpus_throttling_and_utilization_are_recorded(gpu_study: GpuStudy, record_property: Record) -> None:
     _, measured = gpu_study.measured("steady")
     record_property(
         "figure", f"throttled: {measured.throttled}; {measured.monitor_note or 'nothing is missing'}"

@@ -122,7 +122,7 @@ import pytest
 
 @pytest.mark.fault(10, 12)
 @pytest.mark.refuses("topology: 0 devices")
-def test_a_preempted_run_goes_on(record_property):
+def test_a_preempted_run_resumes(record_property):
     record_property("figure", "20 of 20 resumed")
     record_property("other", "not for the table")
     record_property("message", "site.yaml:3: is wrong.")
@@ -200,7 +200,7 @@ def test_the_page_has_how_each_marked_test_of_a_call_ended(
     done, text = call(pytester, SOURCE, *options)
     named, failed, left_out = "[The rank is named]", "**failed**: [", "**not shown**: ["
     assert [row(text, n)[2].partition("(../")[0] for n in (10, 12, 3)] == [
-        *(["[a preempted run goes on]"] * 2),
+        *(["[a preempted run resumes]"] * 2),
         named,
     ]
     assert row(text, 10)[3:] == ["1 of 1", "20 of 20 resumed"]

@@ -95,7 +95,7 @@ def test_study_ends_in_a_report_with_a_decision(digits: ClusterStudy) -> None:
 @pytest.mark.parametrize(
     "devices", ["1 CPU process", "2 CPU processes", "4 CPU processes", "8 CPU processes"]
 )
-def test_each_point_is_told_from_the_queue_to_its_figure(digits: ClusterStudy, devices: str) -> None:
+def test_each_point_is_reported_from_the_queue_to_its_throughput(digits: ClusterStudy, devices: str) -> None:
     output = (digits.folder / "output.txt").read_text()
     lines = [line[9:] for line in output.splitlines() if re.match(r"\d\d:\d\d:\d\d ", line)]
     of_point = [line.partition(": ")[2] for line in lines if line.startswith(f"digits, {devices}: ")]
@@ -220,7 +220,9 @@ def status(study: ClusterStudy) -> str:
 
 @pytest.mark.fault(14)
 @pytest.mark.starts_ranks
-def test_ctrl_c_ends_a_studys_jobs_and_its_folder_can_train_again(lab: Lab, study: ClusterStudy) -> None:
+def test_ctrl_c_ends_the_jobs_of_a_study_and_its_folder_can_train_again(
+    lab: Lab, study: ClusterStudy
+) -> None:
     study.configure({"study": {"devices": [1, 2], **ENDLESS}})
     process = study.start()
     study.wait_training("study", "d1.r1")

@@ -104,7 +104,7 @@ def test_eighty_messages_or_more_are_found_on_the_page() -> None:
 
 
 @pytest.mark.parametrize("row", FIRST_MISTAKES)
-def test_what_a_newcomer_gets_told_is_found_on_the_page(row: str) -> None:
+def test_the_first_mistakes_of_newcomers_are_on_the_page(row: str) -> None:
     assert row in quoted()
     assert any(map(fixed_parts(row).search, REFUSALS.read_text(encoding="utf-8").splitlines()))
 

@@ -123,7 +123,7 @@ def test_a_summary_comes_back_as_it_was_written(changes: dict[str, Any], tmp_pat
     assert read_summary(tmp_path) == record
 
 
-def test_a_summary_of_another_run_is_refused_with_the_cure(tmp_path: Path) -> None:
+def test_a_summary_of_another_run_is_refused_with_the_fix(tmp_path: Path) -> None:
     write_json(tmp_path / SUMMARY, SUMMARY_RECORD)
     assert read_summary(tmp_path, DEFINITION.run) == SUMMARY_RECORD
     with pytest.raises(RecordError, match=rf"is of the run {DEFINITION.run}. Delete {tmp_path} and give"):
@@ -181,7 +181,7 @@ WHOLE = SUMMARY_RECORD.model_dump_json()
         pytest.param(WHOLE.replace('"completed"', '"splendid"').encode(), id="with a foreign outcome"),
     ],
 )
-def test_a_damaged_summary_is_named_with_the_cure(tmp_path: Path, damaged: bytes) -> None:
+def test_a_damaged_summary_is_named_with_the_fix(tmp_path: Path, damaged: bytes) -> None:
     (tmp_path / SUMMARY).write_bytes(damaged)
     with pytest.raises(RecordError) as refused:
         read_summary(tmp_path)

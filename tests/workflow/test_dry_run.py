@@ -51,7 +51,7 @@ def test_all_mistakes_are_reported_at_once_without_a_traceback(workplace: Workpl
         ("a: [1", "Config file is not valid JSON or YAML", ":1: has a list or mapping in line 1"),
     ],
 )
-def test_a_file_that_is_no_configuration_is_told_as_the_readme_says(
+def test_a_file_that_is_no_configuration_is_refused_as_the_readme_says(
     text: str, snakemakes: str, ours: str, workplace: Workplace
 ) -> None:
     """A --configfile is read by Snakemake before any of our code is."""

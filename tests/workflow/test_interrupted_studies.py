@@ -25,7 +25,7 @@ ENDLESS = TINY.replace("epochs: 2", "epochs: 1000000").replace("linear", "plante
 
 @pytest.mark.fault(14)
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM to all"])
-def test_an_interrupted_study_leaves_nothing_running_and_goes_on_where_it_stopped(
+def test_an_interrupted_study_leaves_nothing_running_and_resumes_where_it_stopped(
     tmp_path: Path, how: signal.Signals, record_property: Record
 ) -> None:
     # a signal to the group of a program does not reach its fork's
@@ -48,7 +48,7 @@ def test_an_interrupted_study_leaves_nothing_running_and_goes_on_where_it_stoppe
 
 
 @pytest.mark.fault(14)
-def test_sigterm_to_snakemake_alone_ends_the_study_after_the_run_that_is_under_way(
+def test_sigterm_to_only_snakemake_ends_the_study_after_the_run_that_is_under_way(
     tmp_path: Path, preloaded_python: Path
 ) -> None:
     with running(tmp_path, preloaded_python, TINY.replace("epochs: 2", "epochs: 40")) as study:
@@ -63,7 +63,7 @@ def test_sigterm_to_snakemake_alone_ends_the_study_after_the_run_that_is_under_w
 
 
 @pytest.mark.fault(14)
-def test_a_result_that_was_there_when_snakemake_was_killed_is_kept_unless_it_is_asked_for_again(
+def test_a_result_that_was_there_when_snakemake_was_killed_is_kept_unless_it_is_forced(
     tmp_path: Path, preloaded_python: Path
 ) -> None:
     killed = tmp_path / "killed"
@@ -111,7 +111,7 @@ experiments:
 
 
 @pytest.mark.contract
-def test_a_report_on_what_has_finished_is_made_while_the_study_runs_and_leaves_it_alone(
+def test_a_report_on_finished_runs_is_made_while_the_study_runs_and_does_not_disturb_it(
     tmp_path: Path, preloaded_python: Path
 ) -> None:
     held_back, runs = tmp_path / "held.back", tmp_path / "results" / "halfway" / "runs"

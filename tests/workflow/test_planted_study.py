@@ -316,7 +316,7 @@ def test_planted_splits_are_found_or_called_open(name: str) -> None:
     assert (found["right"] > found["cannot tell"]) == (name != "a tie")
 
 
-def test_a_tie_is_told_from_no_side(tmp_path: Path) -> None:
+def test_a_planted_tie_of_splits_is_left_open(tmp_path: Path) -> None:
     """On 2 devices a training takes half the time that it takes on 1, start-up included."""
     half = (START_UP_SECONDS + SAMPLES / 100) / 2
     law = Law(rate=100.0, serial=(half - START_UP_SECONDS) * 200 / SAMPLES - 1, scatter=0.05)

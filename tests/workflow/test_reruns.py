@@ -58,7 +58,7 @@ def test_a_changed_fact_of_the_site_writes_the_job_script_again_and_trains_nothi
     assert outcome.rules == {"plot_figures", "write_report", "write_overall_report", "all"}
 
 
-def test_event_files_that_are_asked_for_later_make_nothing_else(study: FinishedStudy) -> None:
+def test_event_files_that_are_requested_later_make_nothing_else(study: FinishedStudy) -> None:
     outcome = study.after(("repeats: 1\n", "repeats: 1\n    tensorboard: true\n"))
     assert outcome.rules == {"write_event_files", "all"}
 
@@ -101,7 +101,7 @@ experiments:
 """
 
 
-def test_a_changed_module_of_an_own_program_trains_again_and_nothing_beside_it_does(
+def test_a_changed_module_of_a_program_trains_it_again_and_nothing_else(
     workplace: Workplace,
 ) -> None:
     folder, run = workplace.folder, "results/own/runs/d1.r1/summary.json"

@@ -127,7 +127,7 @@ def test_all_that_the_scheduler_would_refuse_is_said_in_one_go(ready: LoginNode)
         pytest.param("foo=bar", '[1, 4, "2x4"]', ("-n",), id="dry run"),
     ],
 )
-def test_a_config_of_ones_own_that_drops_the_site_stops_with_the_cure(
+def test_a_custom_config_that_drops_the_site_is_refused_with_the_fix(
     ready: LoginNode, config: str, devices: str, dry_run: tuple[str, ...]
 ) -> None:
     ready.write("study.yaml", TINY.replace("devices: [1]", f"devices: {devices}"))
@@ -152,7 +152,9 @@ def test_without_sbatch_a_run_stops_before_anything_is_made(ready: LoginNode) ->
 
 @pytest.mark.parametrize("dry_run", [("-n",), ()], ids=["dry run", "real run"])
 @pytest.mark.refuses("slurm: started inside a job")
-def test_inside_a_slurm_job_it_stops_with_the_cure(ready: LoginNode, dry_run: tuple[str, ...]) -> None:
+def test_inside_a_slurm_job_snakemake_is_refused_with_the_fix(
+    ready: LoginNode, dry_run: tuple[str, ...]
+) -> None:
     before = made(ready)
     outcome = ready.snakemake(*dry_run, SLURM_JOB_ID="4711")
 
@@ -210,7 +212,7 @@ def test_handlers_of_a_module_run_or_are_said_to_be_missing(
     assert message in outcome.text, outcome.text
 
 
-def test_what_the_scheduler_is_asked_for_defines_no_run(ready: LoginNode) -> None:
+def test_what_a_job_requests_defines_no_run(ready: LoginNode) -> None:
     def definitions() -> list[str]:
         text = (ready.folder / "study.yaml").read_text(encoding="utf-8")
         study = load_study(yaml.safe_load(text), site_file=ready.folder / SITE)

@@ -44,7 +44,7 @@ def test_the_report_needs_no_other_file_and_opens_with_the_decision(study: Finis
     assert 'href="http' not in html
 
 
-def test_without_a_terminal_each_point_is_told_until_its_last_run(study: FinishedStudy) -> None:
+def test_without_a_terminal_each_point_is_reported_until_its_last_run(study: FinishedStudy) -> None:
     lines = [line[9:] for line in study.first.text.splitlines() if re.match(r"\d\d:\d\d:\d\d ", line)]
     strong = [line for line in lines if line.startswith("strong, 1 CPU process, bucket-view-off: ")]
     found = [re.search(r"(\d) of 2 runs done", line) for line in strong]

@@ -122,9 +122,7 @@ def test_a_study_is_watched_to_its_end_and_its_decision_stands_below_the_last_st
     assert "Report: results/report.html" in decision
 
 
-def test_ctrl_c_ends_a_study_as_ever_and_gives_the_terminal_back(
-    tmp_path: Path, preloaded_python: Path
-) -> None:
+def test_ctrl_c_ends_a_study_and_restores_the_terminal(tmp_path: Path, preloaded_python: Path) -> None:
     with snakemake_in_a_terminal(tmp_path, preloaded_python, epochs=1_000_000) as terminal:
         terminal.read_until(lambda: any("run 1: epoch" in line for line in terminal.table))
         os.write(terminal.file, b"\x03")
