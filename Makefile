@@ -66,7 +66,7 @@ gpu:
 	@$(PYTHON) -m benchmarks.on_gpu --write
 
 golden: $(VENV)/dev.installed
-	SCALEWISE_UPDATE_SNAPSHOTS=1 pytest -q $$(grep -rl --include='test_*.py' '^from tests.golden import' tests)
+	SCALEWISE_GOLDEN=1 pytest -q $$(grep -rl --include='test_*.py' '^from tests.golden import' tests)
 
 slurm-lab: $(VENV)/dev.installed slurm-packages
 	python tests/slurm/lab.py up

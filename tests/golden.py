@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.paths import ROOT
 
-UPDATE = "SCALEWISE_UPDATE_SNAPSHOTS"
+UPDATE = "SCALEWISE_GOLDEN"
 
 
 def compare(kept_in: Path, text: str, test: str, capsys: pytest.CaptureFixture[str]) -> None:

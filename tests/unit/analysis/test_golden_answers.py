@@ -1,6 +1,6 @@
 """The words of the answers to planted studies: on the terminal, and further down in the report.
 
-``SCALEWISE_UPDATE_SNAPSHOTS=1 pytest tests/unit/analysis/test_golden_answers.py`` writes them again and
+``SCALEWISE_GOLDEN=1 pytest tests/unit/analysis/test_golden_answers.py`` writes them again and
 prints the difference. What an answer says of a number is checked elsewhere; here is how it is said.
 """
 

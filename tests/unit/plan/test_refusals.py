@@ -1,6 +1,6 @@
 """Each mistake of refusals.yaml is named with its file, line, key and value, in the words of refusals.txt.
 
-``SCALEWISE_UPDATE_SNAPSHOTS=1 pytest tests/unit/plan/test_refusals.py`` renews them and prints what differs.
+``SCALEWISE_GOLDEN=1 pytest tests/unit/plan/test_refusals.py`` renews them and prints what differs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What each shipped site file asks of its cluster, word by word, by the real executor plugin.
+"""The sbatch and srun commands of each shipped site file, word for word, by the real executor plugin.
 
 A site's jobs are those of the examples that name it; a small study stands in where there is none.
-``SCALEWISE_UPDATE_SNAPSHOTS=1 pytest tests/workflow/test_site_snapshots.py`` renews the snapshots.
+``SCALEWISE_GOLDEN=1 pytest tests/workflow/test_site_jobs.py`` writes them again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.runs.runs import input_files
 from scalewise.plan.study import load_study
 
-SNAPSHOTS = Path(__file__).parent / "snapshots"
+SITE_JOBS = Path(__file__).parent / "site_jobs"
 PLUGINS = ("snakemake-executor-plugin-slurm", "snakemake-executor-plugin-slurm-jobstep")
 SITES = sorted(
     str(path.relative_to(ROOT))
@@ -134,7 +134,7 @@ def check_geometry(words: Sequence[str], run: RunDefinition, tasks_per_node: int
 
 
 @pytest.mark.parametrize("site", SITES, ids=name_of)
-def test_a_site_is_asked_in_the_words_of_its_snapshot(
+def test_a_site_gets_the_requests_that_are_kept(
     site: str, login_node: LoginNode, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     login_node.fill_in(site)
@@ -159,7 +159,7 @@ def test_a_site_is_asked_in_the_words_of_its_snapshot(
             check_geometry(srun, run, devices_per_node if run.launcher == "srun" else 1)
             lines += ["", f"# {file}: {run.experiment}, {run.shape}, {run.launcher}"]
             lines += [shown(["sbatch", *words[1:]], login_node.folder), shown(srun, login_node.folder)]
-    compare(SNAPSHOTS / f"{name_of(site)}.txt", "\n".join(lines) + "\n", __file__, capsys)
+    compare(SITE_JOBS / f"{name_of(site)}.txt", "\n".join(lines) + "\n", __file__, capsys)
 
 
 def submitted(
@@ -189,11 +189,11 @@ def submitted(
     return jobs
 
 
-def test_every_snapshot_is_of_a_site_that_is_shipped() -> None:
-    assert {path.stem for path in SNAPSHOTS.glob("*.txt")} == set(map(name_of, SITES))
+def test_every_kept_text_is_of_a_site_that_is_shipped() -> None:
+    assert {path.stem for path in SITE_JOBS.glob("*.txt")} == set(map(name_of, SITES))
 
 
 @pytest.mark.parametrize("site", [site for site in SITES if not named_partition(site)], ids=name_of)
 def test_a_site_that_names_no_partition_is_sent_none(site: str) -> None:
-    snapshot = (SNAPSHOTS / f"{name_of(site)}.txt").read_text(encoding="utf-8")
-    assert re.findall(r"^    -p \S+", snapshot, re.MULTILINE) == []
+    kept = (SITE_JOBS / f"{name_of(site)}.txt").read_text(encoding="utf-8")
+    assert re.findall(r"^    -p \S+", kept, re.MULTILINE) == []
