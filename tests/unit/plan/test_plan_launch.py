@@ -79,6 +79,10 @@ LAUNCHES: dict[str, Start] = {
     },
     "popen on named GPUs": ("popen", 1, 2, {"visible_devices": (3, 1, 0)}),
     "torchrun on named GPUs": ("torchrun", 1, 2, {"visible_devices": (3, 1, 0)}),
+    "popen on named GPUs in a container": (
+        *("popen", 1, 2),
+        {"visible_devices": (2, 0), "container": Container(image="a.sif")},
+    ),
     "popen in a container": ("popen", 1, 2, {"container": Container(image="a.sif")}),
     **{
         f"{launcher} on {nodes} x {devices} devices of Slurm": (launcher, nodes, devices, {"slurm": True})

@@ -14,10 +14,8 @@ from tests.golden import compare
 from tests.unit.plan.conftest import Load, sbatch_line
 from tests.unit.plan.refusals import CPUS, MACHINES, site_of
 
-from scalewise.plan.config.shape import Shape
-from scalewise.plan.config.site import Container, Site, SiteFile, resolve_site
+from scalewise.plan.config.site import Site, SiteFile, resolve_site
 from scalewise.plan.jobs.all_reduce_jobs import AllReducePlan, site_id
-from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.jobs.make_plan import make_plan
 from scalewise.plan.plan_file import Job
 from scalewise.plan.planned_study import Study
@@ -432,18 +430,3 @@ def test_a_price_changes_no_run_and_no_table(load: Load) -> None:
     assert other["runs"] == plan["runs"]
     assert other["experiments"] == plan["experiments"]
     assert other["comparisons"] != plan["comparisons"]
-
-
-def test_named_gpus_are_visible_in_a_container_too_and_others_change_no_variable() -> None:
-    order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    named = SiteLaunch(visible_devices=(2, 0))
-    assert named.device_environment(Shape(1, 2)) == order | {"CUDA_VISIBLE_DEVICES": "2,0"}
-    assert named.device_environment(Shape(1, 1)) == order | {"CUDA_VISIBLE_DEVICES": "2"}
-    assert SiteLaunch().device_environment(Shape(1, 4)) == {}
-
-    inside = named.model_copy(update={"container": Container(image="torch.sif")}).device_environment(
-        Shape(1, 2)
-    )
-    for prefix in ("", "APPTAINERENV_", "SINGULARITYENV_"):
-        assert inside[f"{prefix}CUDA_VISIBLE_DEVICES"] == "2,0"
-        assert inside[f"{prefix}CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
