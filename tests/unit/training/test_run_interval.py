@@ -13,10 +13,10 @@ import pytest
 from scipy import stats
 from tests.reliability.thoroughness import times
 from torch import distributed
-from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import HashStore, Store, TCPStore  # type: ignore[attr-defined]
 from torch.testing._internal.distributed import fake_pg
 
-from scalewise.measure.early_end import EarlyEnd
+from scalewise.measure.early_end import KEY, EarlyEnd
 from scalewise.measure.guards import Notes
 from scalewise.measure.loader_iterations import Batch, LoaderIteration
 from scalewise.measure.probe_spec import ProbeSpec
@@ -253,6 +253,26 @@ def test_batches_that_vary_are_all_in_windows() -> None:
         program.step(0.1 + step % 3 / 1000, samples=8 + step % 5)
     program.early_end.conclude(WARMUP + 200, "itself")
     assert len(program.early_end._window_ends) == 200 // 5
+
+
+def test_rank_0_leaves_the_last_step_two_windows_ahead() -> None:
+    with among(0, HashStore()) as store:
+        program = Program()
+        while not store.check([KEY]):
+            assert program.step(0.1 + program.record.done % 3 / 1000) < 200
+        said = program.record.done
+        assert program.run() == said + 10 == WARMUP + 21 * 5 + 10
+        assert int(store.get(KEY)) == said + 10
+
+
+def test_another_rank_ends_where_rank_0_says_however_its_own_times_are() -> None:
+    with among(1, HashStore()) as store:
+        program = Program()
+        for step in range(WARMUP + 25 * 5):
+            program.step(0.1 + step % 7)
+        last = WARMUP + 25 * 5 + 10
+        store.set(KEY, str(last))
+        assert program.run() == last
 
 
 @pytest.mark.parametrize("rank", [0, 1])

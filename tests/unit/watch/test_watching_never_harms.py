@@ -23,7 +23,7 @@ from scalewise.watch.jobs import SlurmQueue, parse_queue, query_slurm
 from scalewise.watch.status import StudyStatus
 from scalewise.watch.study import SESSION, QueuedJob, WatchedStudy
 from scalewise.watch.terminal import Lines
-from scalewise.watch.watcher import STILL_SECONDS, Watcher
+from scalewise.watch.watcher import STILL_SECONDS, Silence, Watcher
 
 STUDY = WatchedStudy(points=(point(1), point(2)), min_efficiency={"digits": None})
 RUNS = [("digits", "d1.r1"), ("digits", "d2.r1")]
@@ -88,6 +88,15 @@ def test_the_log_is_silent_while_it_watches_and_back_at_its_end(tmp_path: Path) 
     assert STUDY_IS_SHOWN not in os.environ
     assert session.logger.handlers[1:] == [kept]
     assert session.logger.handlers[0].filters == []
+
+
+def test_the_log_is_silent_only_on_its_condition_and_while_it_is_on() -> None:
+    information = logging.LogRecord("snakemake", logging.INFO, "", 0, "Select jobs", None, None)
+    silence = Silence()
+    assert not silence.filter(information)
+    silence.on = False
+    assert silence.filter(information)
+    assert Silence(lambda: False).filter(information)
 
 
 def failed_job(session: Session, run: str) -> None:
