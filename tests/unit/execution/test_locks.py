@@ -324,6 +324,22 @@ def test_a_holder_that_is_there_keeps_its_run_however_long_others_wait(
     assert json.loads(path.read_text(encoding="utf-8"))["token"] == "other"
 
 
+def test_an_earlier_start_of_the_same_job_on_this_node_is_replaced_when_its_process_has_gone(
+    start_python: StartPython, folder: Path, clock: Clock
+) -> None:
+    stranger = start_python("import sys; sys.stdin.read()")
+    here = {"host": LockOwner.this_process().host, "pid": stranger.pid, **EARLIER}
+    leave(folder, owner(**here, start_ticks=run_lock._start_ticks(stranger.pid)))
+    with pytest.raises(LockTimeoutError), lock_run(folder, 60, lambda text: None, me(**AGAIN)):
+        raise AssertionError("two trainings at once")
+    stranger.kill()
+    stranger.wait()
+    slept = clock.slept
+    with lock_run(folder, 0, never_told, me(**AGAIN)) as hold:
+        assert not hold.waited
+    assert clock.slept == slept
+
+
 def test_a_training_gives_signs_of_life(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_lock, "HEARTBEAT_SECONDS", 0.01)
     with lock_run(folder, 0, never_told):
