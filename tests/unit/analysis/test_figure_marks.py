@@ -166,6 +166,17 @@ def test_a_single_run_has_no_interval_and_a_speedup_the_runs_of_its_fewer_side()
     assert values["high"].dropna().to_dict() == {0: 1.0, 2: 3.7}
 
 
+def test_an_entry_of_a_legend_is_of_its_series_whatever_its_name(drawn: dict[str, Drawn]) -> None:
+    figure = drawn["throughput"]
+    legend = {
+        text.text: figure.data["series"][int(group.attrib["data-series"])]
+        for group in fromstring(figure.inline()).iter()
+        if group.get("data-series")
+        for text in group.iter("text")
+    }
+    assert legend == {name: name for name in NAMES}
+
+
 def test_ids_are_unique_over_a_page_and_every_reference_is_met(drawn: dict[str, Drawn]) -> None:
     page = "".join(
         drawn[name].inline(f"{experiment}.{place}.")
