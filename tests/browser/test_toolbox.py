@@ -121,7 +121,7 @@ def test_an_address_that_is_none_stops_nothing(open_page: OpenPage, several: Pat
     assert page.locator("main details:not([open], .help)").count() == 0
 
 
-def test_an_experiment_without_a_result_says_so_once_and_draws_nothing(
+def test_an_experiment_without_a_result_states_that_once_and_draws_nothing(
     open_page: OpenPage, several: Path
 ) -> None:
     page = open_page(several)

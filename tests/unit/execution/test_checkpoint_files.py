@@ -194,7 +194,7 @@ def test_a_file_that_no_manifest_names_is_never_read(checkpoints: CheckpointFold
     ],
     ids=["settings", "dataset", "weights", "without"],
 )
-def test_a_run_goes_on_from_its_own_checkpoints_alone(
+def test_a_run_resumes_only_from_its_own_checkpoints(
     checkpoints: CheckpointFolder, changed: dict[str, Any], inputs: dict[str, str], said: tuple[str, ...]
 ) -> None:
     write(checkpoints, 10)
@@ -310,7 +310,7 @@ def test_a_file_that_may_not_grow_to_its_size_is_an_error_and_leaves_no_part(
 
 
 @pytest.mark.fault(19)
-def test_a_limit_on_files_is_told_before_the_first_step(tmp_path: Path) -> None:
+def test_a_limit_on_files_is_reported_before_the_first_step(tmp_path: Path) -> None:
     with (
         largest_file(399_999),
         pytest.raises(CheckpointError, match=r"File too large \(900,000 bytes needed.*raise `ulimit -f`"),
@@ -360,7 +360,7 @@ def parts_of(checkpoints: CheckpointFolder) -> set[tuple[str, int]]:
 @pytest.mark.fault(18)
 @pytest.mark.slow
 @pytest.mark.timeout(times(quick=1200, thorough=2400))
-def test_a_kill_at_any_moment_of_a_checkpoint_costs_that_one_alone(
+def test_a_kill_at_any_moment_of_a_checkpoint_costs_only_that_one(
     checkpoints: CheckpointFolder, record_property: Callable[[str, object], None]
 ) -> None:
     moments = random.Random(18)

@@ -171,9 +171,7 @@ def test_a_free_run_is_taken_at_once_and_left_as_it_was(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_the_second_waits_is_told_of_whom_and_has_its_turn_when_the_first_ends(
-    hold: Hold, lock: Path
-) -> None:
+def test_the_second_training_waits_names_the_first_and_starts_when_that_ends(hold: Hold, lock: Path) -> None:
     first = hold(lock)
     assert said(first) == "holds\n"
     second = hold(lock)
@@ -402,7 +400,9 @@ def test_a_wait_that_is_too_short_ends_with_whom_and_what_to_do(folder: Path, cl
 
 
 @pytest.mark.parametrize("content", [b'{"token": "abc", "ho', b"\xff\xfe\x80"], ids=["cut off", "no text"])
-def test_a_damaged_holder_file_keeps_nobody_out_for_long(content: bytes, folder: Path, clock: Clock) -> None:
+def test_a_damaged_holder_file_does_not_block_a_run_for_long(
+    content: bytes, folder: Path, clock: Clock
+) -> None:
     leave(folder, owner()).write_bytes(content)
     with lock_run(folder, 3600, lambda text: None):
         pass

@@ -82,7 +82,9 @@ def test_a_rank_of_an_attempt_whose_folder_another_has_leaves_no_word_in_it(
     assert RankFiles.join(second.folder).is_current
 
 
-def test_the_next_attempt_takes_the_folder_whoever_had_it(tmp_path: Path, rank_setup: RankSetup) -> None:
+def test_the_next_attempt_takes_the_folder_from_any_earlier_one(
+    tmp_path: Path, rank_setup: RankSetup
+) -> None:
     first, second = (RankFiles(tmp_path / "attempt", token) for token in ("first", "second"))
     first.begin(rank_setup)
     second.clear()
@@ -128,7 +130,7 @@ def wait_for_request(reporter: ProgressReporter) -> str:
     return wait_until(lambda: reporter.stop_request, "the request is not seen") or ""
 
 
-def test_a_request_to_end_is_seen_and_progress_is_told(rank_files: RankFiles) -> None:
+def test_a_request_to_end_is_read_and_progress_is_written(rank_files: RankFiles) -> None:
     with ProgressReporter(rank_files) as reporter:
         assert reporter.stop_request is None
         reporter.progress = Progress(epoch=1, epochs=9, step=10)
@@ -204,7 +206,7 @@ def test_lines_come_in_their_order_and_the_training_waits_for_none(
         pytest.param(Progress(epoch=0, epochs=0, step=30, steps=120), "step 30/120", 0.25, id="a program"),
     ],
 )
-def test_progress_is_told_in_what_ends_the_training(
+def test_progress_is_in_the_unit_that_ends_the_training(
     progress: Progress, text: str, fraction: float | None
 ) -> None:
     assert (str(progress), progress.fraction) == (text, fraction)

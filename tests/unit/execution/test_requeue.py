@@ -218,7 +218,7 @@ def test_a_job_seen_preempted_twice_goes_back_into_the_queue_each_time(queue: Qu
     assert queue.given_up == 0
 
 
-def test_jobs_that_slurm_requeues_by_itself_or_of_other_folders_are_left_alone(
+def test_jobs_that_slurm_requeues_by_itself_or_of_other_folders_are_not_requeued(
     queue: Queue, tmp_path: Path
 ) -> None:
     for _ in range(3):

@@ -364,7 +364,7 @@ def test_waiting_takes_nothing_of_the_runs_own_time_and_the_job_ends_it_in_time(
         assert rank_group.job_ends_at == math.inf
 
 
-def test_a_run_that_used_its_time_is_not_tried_again_whatever_its_next_job_waited(
+def test_a_run_that_used_its_time_is_not_tried_again_for_any_wait_of_its_next_job(
     command: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rank_group = RankGroup(

@@ -85,7 +85,7 @@ def watched(tmp_path: Path) -> Watched:
     return Watched(tmp_path)
 
 
-def test_ranks_that_train_are_left_alone(watched: Watched) -> None:
+def test_ranks_that_train_are_not_ended(watched: Watched) -> None:
     watched.train()
     assert not any(watched.is_over(float(now)) for now in range(900))
     assert watched.rank_files.stop_request() is None
@@ -155,7 +155,7 @@ def test_before_there_is_progress_and_after_there_is_a_result_nothing_is_waited_
         assert each.watchdog.outcome(None) == "interrupted"
 
 
-def test_the_limit_asks_like_a_signal_and_is_told_apart(tmp_path: Path) -> None:
+def test_the_limit_requests_a_stop_like_a_signal_with_another_outcome(tmp_path: Path) -> None:
     watched = Watched(tmp_path, seconds=100)
     watched.train()
     assert not watched.is_over(100)
@@ -247,7 +247,7 @@ def test_a_file_system_that_stalls_is_no_silence_of_a_rank_that_it_stalls_too(
 
 
 @pytest.mark.parametrize("beats", [True, False])
-def test_a_job_that_was_suspended_goes_on_until_its_rank_is_silent(tmp_path: Path, beats: bool) -> None:
+def test_a_job_that_was_suspended_continues_until_its_rank_is_silent(tmp_path: Path, beats: bool) -> None:
     watched = Watched(tmp_path, seconds=10_000)
     train_until(watched, 20)
     assert not watched.is_over(3600)
@@ -278,7 +278,7 @@ def test_a_folder_that_a_user_deletes_ends_no_ranks_that_train(watched: Watched)
     assert watched.over_at(999) == 901 + STOP_SECONDS
 
 
-def test_the_end_of_a_job_asks_before_the_runs_own_limit_and_is_told_apart(tmp_path: Path) -> None:
+def test_the_end_of_a_job_requests_a_stop_before_the_runs_limit_with_another_outcome(tmp_path: Path) -> None:
     watched = Watched(tmp_path, seconds=1000, job_ends_at=50)
     watched.train()
     assert watched.over_at(50) is None

@@ -157,7 +157,7 @@ def fail(
 
 
 @pytest.mark.parametrize("seconds", [1000, 10**10], ids=["clock behind", "clock ahead"])
-def test_just_the_failures_of_this_session_are_told_whatever_a_file_servers_clock_says(
+def test_only_the_failures_of_this_session_are_shown_with_any_clock_of_the_file_server(
     seconds: int, tmp_path: Path
 ) -> None:
     earlier = EarlierFiles()

@@ -249,7 +249,7 @@ DAMAGED: dict[str, tuple[SearchStrategy[object], SearchStrategy[object]]] = {
 
 @pytest.mark.refuses("security: shell in the study", "security: shell in the site")
 @pytest.mark.parametrize("what", DAMAGED)
-def test_sound_configurations_with_damage_are_planned_or_refused_with_place_and_cure(
+def test_sound_configurations_with_damage_are_planned_or_refused_with_place_and_fix(
     what: str, desk: Desk, record_property: RecordProperty
 ) -> None:
     @explored(quick=50, thorough=2000)
@@ -282,7 +282,7 @@ IN_ORDER: Config = {
 
 
 @pytest.mark.refuses("topology: cpus over the node", "topology: more than the partition has")
-def test_every_plan_fits_its_site_and_is_the_same_whatever_the_order_of_keys(
+def test_every_plan_fits_its_site_and_is_the_same_for_any_order_of_keys(
     desk: Desk, record_property: RecordProperty
 ) -> None:
     # a file that was sorted must train nothing again

@@ -86,7 +86,7 @@ def test_a_folder_that_cannot_take_the_file_is_named_with_the_reason(plan: Plan,
     ("environ", "said"),
     [({}, f"{PLAN} is not set"), ({PLAN: "gone.json"}, "gone.json: the plan")],
 )
-def test_a_job_without_its_plan_ends_and_says_so(environ: dict[str, str], said: str) -> None:
+def test_a_job_without_its_plan_ends_with_a_message(environ: dict[str, str], said: str) -> None:
     with pytest.raises(SystemExit, match=said):
         read_plan(environ)
 

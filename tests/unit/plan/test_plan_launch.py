@@ -147,7 +147,7 @@ def test_what_a_launcher_cannot_start_is_refused(
         ("cpu", ["--writable-tmpfs"], ("--writable-tmpfs",)),
     ],
 )
-def test_a_container_gets_the_gpus_of_a_site_that_has_them_unless_told_otherwise(
+def test_a_container_gets_the_gpus_of_a_site_that_has_them_unless_configured_otherwise(
     accelerator: Any, arguments: list[str] | None, options: tuple[str, ...]
 ) -> None:
     container = Container(image="a.sif", arguments=arguments)
@@ -225,7 +225,7 @@ def test_a_line_that_fails_is_named_and_the_program_never_starts(lines: list[str
 
 
 @needs_bash
-def test_a_comment_alone_and_a_line_that_succeeds_with_one_are_no_failure() -> None:
+def test_a_comment_and_a_line_that_succeeds_with_one_are_no_failure() -> None:
     assert run(["# why", "true # || exit 1"], "x").stdout == "['x'] None\n"
 
 

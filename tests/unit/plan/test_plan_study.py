@@ -133,7 +133,7 @@ def test_what_is_left_to_auto_by_silence_is_named_on_a_cluster(refuse: Refuse) -
     assert keys == ["accelerator is auto", "devices_per_node is auto", "cpus_per_node is auto"]
 
 
-def test_a_gpu_that_auto_leaves_alone_is_named_with_the_way_to_use_it(
+def test_a_gpu_that_auto_does_not_use_is_named_with_the_way_to_use_it(
     load: Load, refuse: Refuse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
@@ -249,7 +249,7 @@ def test_a_byte_that_is_no_text_is_named_with_its_line(tmp_path: Path) -> None:
     assert "0xe9" in line
 
 
-def test_event_files_that_nobody_could_write_are_refused_unless_conda_makes_the_environment(
+def test_event_files_that_cannot_be_written_are_refused_unless_conda_makes_the_environment(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard", None)

@@ -365,7 +365,7 @@ def test_a_fact_that_the_network_depends_on_makes_another_measurement(facts: dic
     assert site_id(cluster(**facts)) != site_id(cluster(**before))
 
 
-def test_measurements_are_of_a_cluster_whatever_its_login_node_and_of_one_machine_only(
+def test_measurements_are_of_a_cluster_on_any_login_node_and_of_one_machine_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     machine = resolve_site(SiteFile(accelerator="cpu", devices_per_node=2, cpus_per_node=2))

@@ -238,7 +238,7 @@ def test_paths_stay_as_the_user_wrote_them(tmp_path: Path, monkeypatch: pytest.M
     assert files == ["models/mine.py", "models/layers.py"]
 
 
-def test_a_file_that_is_missing_is_named_for_whoever_looks_for_it(tmp_path: Path) -> None:
+def test_a_missing_file_is_among_the_files_of_a_program(tmp_path: Path) -> None:
     assert files_of(f"{tmp_path}/missing.py") == [tmp_path / "missing.py"]
 
 

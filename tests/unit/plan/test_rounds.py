@@ -75,7 +75,7 @@ def names(**counts: int) -> list[str]:
     return [f"{point}.r{repeat}" for point, count in counts.items() for repeat in range(1, count + 1)]
 
 
-def test_every_run_that_may_be_asked_for_is_known_and_the_fewest_are_asked_for(planned: Planned) -> None:
+def test_every_run_that_may_be_requested_is_known_and_the_fewest_are_requested(planned: Planned) -> None:
     adaptive = planned(devices="[1, 2]", repeats=MORE)
 
     assert [run.run for run in adaptive.runs] == names(d1=10, d2=10)
@@ -119,7 +119,7 @@ def test_a_mapping_that_leaves_no_choice_is_a_plain_number(planned: Planned) -> 
     assert required_rounds(mapping.experiment, []) == []
 
 
-def test_at_first_two_runs_on_the_fewest_devices_are_asked_for_in_every_series(planned: Planned) -> None:
+def test_at_first_two_runs_on_the_fewest_devices_are_requested_in_every_series(planned: Planned) -> None:
     chosen = planned(devices="{up_to: 8}", sweep="{cpus_per_device: [1, 2]}", predict="true")
 
     first = [f"d1.cpus-per-device-{cpus}.r{repeat}" for cpus in (1, 2) for repeat in (1, 2)]
@@ -163,7 +163,7 @@ CHOICE = (judged(1, {"d1": (2, 2), "d8": (0, 1)}, **CHOOSING),)
         ),
     ],
 )
-def test_rounds_hold_as_long_as_what_they_asked_for_does(
+def test_rounds_are_valid_as_long_as_the_runs_that_they_requested(
     rounds: tuple[Round, ...], keys: dict[str, str], known: int, planned: Planned, tmp_path: Path
 ) -> None:
     leave(tmp_path, *rounds)
@@ -172,7 +172,7 @@ def test_rounds_hold_as_long_as_what_they_asked_for_does(
     assert known_rounds(spec, tmp_path) == list(rounds[:known])
 
 
-def test_a_damaged_round_is_named_with_its_cure_and_does_not_keep_a_plan_from_showing(
+def test_a_damaged_round_is_named_with_its_fix_and_the_plan_is_shown_all_the_same(
     planned: Planned, tmp_path: Path
 ) -> None:
     leave(tmp_path, FIRST)

@@ -172,7 +172,7 @@ def test_choice_that_slurm_does_not_have_or_that_is_the_users_is_refused_and_no_
         pytest.param({"scontrol": "exit 0"}, "`scontrol show config` printed nothing", id="prints nothing"),
     ],
 )
-def test_slurm_that_cannot_be_asked_is_named_with_the_fix(
+def test_slurm_that_does_not_answer_is_named_with_the_fix(
     scripts: dict[str, str | None], said: str, programs: Path, tmp_path: Path
 ) -> None:
     report(programs, "typed-gres-22.05", **scripts)

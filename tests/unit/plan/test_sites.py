@@ -276,7 +276,7 @@ def test_profile_that_changes_nothing_is_not_named(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.usefixtures("programs")
-def test_what_cannot_be_sent_stops_with_the_cure(site: Site, elsewhere: bool, fix: str) -> None:
+def test_what_cannot_be_sent_is_refused_with_the_fix(site: Site, elsewhere: bool, fix: str) -> None:
     prepare_submission(MACHINE, False)
     with pytest.raises(StudyError, match=fix):
         prepare_submission(site, elsewhere)

@@ -208,7 +208,7 @@ def test_gpus_are_counted_as_sinfo_spells_them(
     ) is fits
 
 
-def test_slurm_is_asked_for_the_very_job_and_nothing_is_sent(programs: Path) -> None:
+def test_slurm_checks_the_same_job_and_nothing_is_submitted(programs: Path) -> None:
     asked = programs / "asked"
     ask(programs, {"sbatch": f"echo \"$*\" >> '{asked}'"})
 

@@ -146,7 +146,7 @@ def leave(rank_group: RankGroup, rank: int, ending: str) -> None:
         pytest.param("timed-out", ("terminated", "terminated"), False, id="took too long"),
     ],
 )
-def test_an_interrupted_measurement_is_told_from_one_that_failed(
+def test_an_interrupted_measurement_is_not_recorded_as_failed(
     rank_group: RankGroup, why: Any, endings: tuple[str, str], interrupted: bool
 ) -> None:
     for rank, ending in enumerate(endings):
@@ -211,7 +211,7 @@ def late(seconds: list[float]) -> list[bool]:
 
 
 @pytest.mark.parametrize("micro_batches", [1, 3])
-def test_each_measured_step_that_exchanges_late_is_told_from_the_others(micro_batches: int) -> None:
+def test_each_measured_step_that_exchanges_late_is_distinguished_from_the_others(micro_batches: int) -> None:
     steps = Steps({WARM_UP + 2, WARM_UP + 3}.__contains__, micro_batches)
     # DDP tells of an exchange as the next one begins
     assert late(steps.make(WARM_UP + 6)) == [False, True, True, False, False]

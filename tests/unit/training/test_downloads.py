@@ -89,7 +89,7 @@ CUT = cut_after(100_000)
         pytest.param([CUT, status(503)], [good], [[0, 100_000], [100_000]], id="the next mirror"),
     ],
 )
-def test_a_cut_download_goes_on_where_it_stopped(
+def test_a_cut_download_resumes_where_it_stopped(
     first: list[Answer], second: list[Answer], asked: list[list[int]], folder: Path
 ) -> None:
     # a mirror that cuts or is busy is asked again, and what it gave is kept for the next one
@@ -186,7 +186,7 @@ def test_remains_of_a_killed_process_are_continued_and_those_of_another_file_do_
 
 
 @pytest.mark.refuses("data: wrong checksum")
-def test_a_bad_file_placed_by_hand_is_named_and_left_alone(folder: Path) -> None:
+def test_a_bad_file_placed_by_hand_is_named_and_not_changed(folder: Path) -> None:
     folder.mkdir(parents=True)
     (folder / NAME).write_bytes(b"other")
     with serving(CONTENT, good) as server, pytest.raises(DatasetError) as refused:

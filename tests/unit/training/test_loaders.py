@@ -185,7 +185,7 @@ def test_an_epoch_resumed_in_its_middle_has_the_same_crops_also_by_more_processe
 
 
 @both_loaders
-def test_loading_leaves_the_random_numbers_of_the_training_alone(
+def test_loading_does_not_change_the_random_numbers_of_the_training(
     images: torch.Tensor, plain: Preprocessing, make: Callable[..., Made]
 ) -> None:
     augmented = replace(plain, augmentation=Augmentation(crop_padding=2))
@@ -332,7 +332,7 @@ def test_a_rank_shares_its_part_of_a_step_evenly_between_micro_batches(world_siz
             assert indices(step).tolist() == indices(undivided).tolist()
 
 
-def test_the_order_follows_from_seed_and_epoch_alone() -> None:
+def test_the_order_depends_on_seed_and_epoch_only() -> None:
     sampler = EpochSampler(1437, GLOBAL_BATCH, 0, 1, 5)
     sampler.set_epoch(3)
     torch.manual_seed(7)

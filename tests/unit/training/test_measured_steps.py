@@ -287,7 +287,7 @@ def test_ranks_wait_for_the_last_of_each_step_and_the_exchange_is_the_rest(
     assert took.mean(axis=1) - np.array(found, float) == pytest.approx([EXCHANGE] * len(took))
 
 
-def test_one_rank_waits_for_nobody_and_what_was_not_kept_is_not_known() -> None:
+def test_one_rank_does_not_wait_and_what_was_not_kept_is_unknown() -> None:
     assert waiting_seconds([[0.1, 0.2]]) == [0.0]
     assert waiting_seconds([[], []]) == [None, None]
     assert waiting_seconds([[0.1], []]) == [None, None]

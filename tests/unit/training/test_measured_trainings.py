@@ -387,7 +387,9 @@ def test_communication_is_that_of_the_starts_whose_steps_are_measured() -> None:
     assert len(both.communication_seconds) == both.step_count == 39
 
 
-def test_weights_of_another_network_are_told_from_a_mistake_in_the_program(training: InParts) -> None:
+def test_weights_of_another_network_are_distinguished_from_a_mistake_in_the_program(
+    training: InParts,
+) -> None:
     """The code that builds it may have changed."""
     training.part(3)
     training.model = "digits_cnn"

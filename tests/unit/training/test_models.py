@@ -295,7 +295,7 @@ def test_every_pixel_counts_also_at_an_edge_that_no_patch_fills() -> None:
     assert not torch.equal(*(layer.get_parameter("linear1.weight") for layer in (first, second)))
 
 
-def test_a_transformer_that_its_head_alone_would_outgrow_is_refused_with_both_numbers() -> None:
+def test_a_transformer_smaller_than_its_head_is_refused_with_both_numbers() -> None:
     with pytest.raises(TransformerSizeError) as caught:
         build("transformer-1M", torch.Size([3, 32, 32]), 1_000_000)
     message = str(caught.value)

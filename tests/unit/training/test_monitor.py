@@ -82,7 +82,7 @@ def test_samples_come_while_the_training_computes_and_end_with_it() -> None:
     assert 0 < report.cpu_fraction < 1
 
 
-def test_the_mean_is_of_the_training_alone() -> None:
+def test_the_mean_is_of_the_training_only() -> None:
     # as it starts, and at the end of each phase
     readings = iter([Reading(utilization, 1) for utilization in (0.0, 0.0, 0.9, 0.1, 0.7, 0.1)])
     monitor = Monitor(CPU, 1, "node-a", 0, sensor=Script(readings), interval_seconds=60)
@@ -143,7 +143,7 @@ class Script:
         self.closed = True
 
 
-def test_a_sensor_that_costs_much_is_asked_less_often() -> None:
+def test_a_slow_sensor_is_read_less_often() -> None:
     sensor = Script(IDLE, action=lambda: burn(0.02))
     with Monitor(CPU, 1, "node-a", 0, sensor=sensor, interval_seconds=0.01) as monitor:
         wait_until(lambda: monitor._interval > 0.1, lambda: f"it samples each {monitor._interval} s")
@@ -364,7 +364,7 @@ def test_nvmls_percent_milliwatts_and_millijoules_become_fraction_watts_and_joul
         assert reading == Reading(0.37, 2 << 30, 412.5, 1000.0, (), 8 << 30, 0.9)
 
 
-def test_limits_of_power_and_clocks_are_told_in_watts_and_megahertz() -> None:
+def test_limits_of_power_and_clocks_are_in_watts_and_megahertz() -> None:
     limits = NvmlSensor(Nvml(), UUID).limits()
     assert limits == GpuLimits(
         power_watts=650.0, sm_clock_mhz=1980, memory_clock_mhz=2619, memory_bytes=8 << 30

@@ -141,7 +141,7 @@ def test_onecycle_leaves_the_momentum_as_it_was_set() -> None:
 
 
 @pytest.mark.parametrize("optimizer", get_args(Settings.model_fields["optimizer"].annotation))
-def test_no_optimizer_keeps_more_of_a_weight_than_room_is_asked_for(optimizer: str) -> None:
+def test_no_optimizer_keeps_more_of_a_weight_than_its_estimate(optimizer: str) -> None:
     """Checkpoints ask for that room before the first step."""
     chosen, weight = settings(optimizer=optimizer), nn.Parameter(torch.ones(8))
     built = build_optimizer(chosen, [weight], 1)
@@ -185,7 +185,7 @@ def untouched_switches() -> Iterator[None]:
     ("name", "dtype"),
     [("fp32", torch.float32), ("tf32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)],
 )
-def test_products_are_computed_in_the_format_asked_for_and_weights_stay_whole(
+def test_products_are_computed_in_the_requested_format_and_weights_stay_fp32(
     name: str, dtype: torch.dtype
 ) -> None:
     layer = nn.Linear(4, 3)

@@ -150,7 +150,7 @@ def test_the_smallest_passes_come_first_unless_each_size_is_compiled(
     assert found[:4] == sizes
 
 
-def test_forward_and_backward_are_told_apart_and_sum_to_the_rank_s_own_pass(make_task: MakeTask) -> None:
+def test_forward_and_backward_are_separate_and_sum_to_the_ranks_pass(make_task: MakeTask) -> None:
     times = time_forward_backward(make_task("slow"), 0.0)
     own = times.passes[0]
     assert own.forward_seconds >= 0.05
@@ -212,7 +212,7 @@ def test_long_passes_are_few_and_short_ones_no_more_than_needed() -> None:
     assert affordable(10.0, 60.0, 8) == LEAST_COUNTED
 
 
-def test_a_run_of_several_ranks_tells_the_median_pass_under_the_size_of_rank_0() -> None:
+def test_a_run_of_several_ranks_records_the_median_pass_under_the_size_of_rank_0() -> None:
     sizes_and_seconds = [(63, 1.0), (62, 5.0), (62, 2.0)]
     ranks = [
         PassTimes(passes=[Pass(batch_size=size, forward_seconds=seconds, backward_seconds=2 * seconds)])

@@ -108,7 +108,7 @@ class Graphs:
         return {"edges": torch.ones(2, 4), "features": self.features}
 
 
-def test_batches_are_told_apart_by_all_their_tensors_and_all_parts_of_these() -> None:
+def test_batches_are_distinguished_by_all_their_tensors_and_all_parts_of_these() -> None:
     mask, first, second = torch.ones(4, 6), torch.randn(4, 6), torch.randn(4, 6)
     long, changed = torch.zeros(3, 5000), torch.zeros(3, 5000)
     changed[2, 2500:] = 1

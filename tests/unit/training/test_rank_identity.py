@@ -209,7 +209,7 @@ def interfaces(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return addresses
 
 
-def test_ranks_of_one_node_meet_on_loopback_whatever_the_site_names() -> None:
+def test_ranks_of_one_node_meet_on_loopback_though_the_site_names_an_interface() -> None:
     for named in (None, "ib0", "no-such"):
         assert choose_interface(1, named) == Interface("lo", "127.0.0.1")
 
@@ -280,7 +280,7 @@ def test_any_number_of_runs_meet_on_one_machine_at_once(tmp_path: Path) -> None:
     assert [store.get("who") for store in stores] == [b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_a_rank_that_nobody_waits_for_ends_with_a_reason_and_is_not_taken_for_the_cause(
+def test_a_rank_without_a_peer_at_the_rendezvous_ends_with_a_reason_and_is_not_taken_for_the_cause(
     rank_files: RankFiles,
 ) -> None:
     rank_files.started(1, "node-a")
@@ -302,7 +302,7 @@ def git(folder: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-def test_a_checkout_is_its_commit_whatever_its_tag_and_dirty_once_a_file_has_changed(tmp_path: Path) -> None:
+def test_a_checkout_is_its_commit_with_any_tag_and_dirty_once_a_file_has_changed(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("print()\n")
     assert source_version(tmp_path) == ""

@@ -129,7 +129,7 @@ def test_the_warm_up_lasts_until_the_times_are_steady(stream: Stream, least: int
         assert least <= steadiness.warmup_windows * WINDOW_STEPS <= most
 
 
-def test_noise_alone_is_no_warm_up() -> None:
+def test_noise_is_no_warm_up() -> None:
     draw = random.Random(5)
     taken = [warmup_windows([draw.gauss(1, 0.05) for _ in range(40)]) for _ in range(200)]
     assert sum(windows > 0 for windows in taken) <= 2
@@ -222,7 +222,7 @@ def among(rank: int, store: Store) -> Iterator[Store]:
         distributed.destroy_process_group()
 
 
-def test_a_process_alone_ends_at_the_first_look_at_steady_steps() -> None:
+def test_a_single_process_ends_at_the_first_check_of_steady_steps() -> None:
     program = Program()
     assert program.run() == WARMUP + 21 * 5
     own = program.early_end.conclude(WARMUP + 21 * 5, "steps")
@@ -276,7 +276,7 @@ def test_another_rank_ends_where_rank_0_says_however_its_own_times_are() -> None
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_store_that_is_gone_ends_nothing_and_is_told(rank: int) -> None:
+def test_a_store_that_is_gone_ends_nothing_and_is_reported(rank: int) -> None:
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     client = TCPStore("127.0.0.1", server.port, is_master=False)
     with among(rank, client):

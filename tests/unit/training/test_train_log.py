@@ -150,7 +150,7 @@ def test_a_loss_that_is_no_longer_finite_is_placed_by_its_epoch_or_else_by_its_s
     assert divergence(state) == "in epoch 4 (training inf, test 2.0)"
 
 
-def test_the_log_tells_how_well_a_runs_own_throughput_is_known() -> None:
+def test_the_log_has_the_interval_of_a_runs_throughput() -> None:
     known = {"half_width_fraction": 0.0081, "confidence": 0.95, "windows": 24, "warmup_steps": 35}
     own = OwnInterval.model_construct(**known)  # type: ignore[arg-type]  # all that is read
     assert describe_interval(own) == (
@@ -160,7 +160,7 @@ def test_the_log_tells_how_well_a_runs_own_throughput_is_known() -> None:
     assert "too few windows for an interval" in describe_interval(few)
 
 
-def test_the_log_tells_of_a_training_that_steps_have_ended() -> None:
+def test_the_log_of_a_training_by_steps_states_its_last_step_and_speed() -> None:
     known = {"throughput_samples_per_second": 2000.0, "train_seconds": 11.0}
     measured = Measurements.model_construct(**known)  # type: ignore[arg-type]  # all that is read
     state = TrainingState(torch.zeros(()), steps=30, train_loss=0.5)

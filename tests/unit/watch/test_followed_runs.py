@@ -72,7 +72,7 @@ def test_a_file_that_is_away_for_a_moment_ends_nothing(run: Follower) -> None:
     assert run.status() == before
 
 
-def test_a_run_that_waits_for_another_training_on_this_machine_says_so_until_it_starts(
+def test_a_run_that_waits_for_another_training_on_this_machine_is_shown_as_waiting(
     run: Follower, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run.hand_over()
@@ -108,7 +108,7 @@ def test_what_an_earlier_session_left_is_no_result_of_a_run_that_is_made_again(r
     assert run.status().job_seconds == (60.0,)
 
 
-def test_a_failure_is_told_until_the_run_is_tried_again(run: Follower) -> None:
+def test_a_failure_is_shown_until_the_run_is_tried_again(run: Follower) -> None:
     run.hand_over()
     run.ends(30.0, outcome="timed-out")
     run.report("job_error", jobid=7)
@@ -150,7 +150,7 @@ def test_a_job_that_slurm_has_put_back_is_in_the_queue_again(tmp_path: Path) -> 
     assert run.status(slurm="PENDING", restarts=1).state == "running", "Slurm's answer is older"
 
 
-def test_a_job_that_has_begun_is_in_no_queue_whatever_slurm_said_before(tmp_path: Path) -> None:
+def test_a_job_that_has_begun_is_in_no_queue_though_slurm_reported_one_before(tmp_path: Path) -> None:
     run = Follower(tmp_path, on_cluster=True)
     run.hand_over(slurm="41")
     assert run.status(slurm="PENDING").state == "queued"
@@ -170,7 +170,9 @@ def test_a_start_of_another_job_of_slurm_is_not_shown_as_the_jobs_own(tmp_path: 
 
 
 @pytest.mark.parametrize("earlier", ["another shape", "damaged"])
-def test_a_job_is_told_from_earlier_ones_however_few_the_history_has(run: Follower, earlier: str) -> None:
+def test_a_job_is_distinguished_from_earlier_ones_though_the_history_has_few(
+    run: Follower, earlier: str
+) -> None:
     run.ends(60.0, 60.0, outcome="failed")
     if earlier == "damaged":
         run.write("history.json", "{")
@@ -184,7 +186,7 @@ def test_a_job_is_told_from_earlier_ones_however_few_the_history_has(run: Follow
     assert (status.state, status.job_seconds, status.began) == ("running", (), EPOCH + 5000)
 
 
-def test_a_failed_job_is_told_before_snakemake_hears_of_it(tmp_path: Path) -> None:
+def test_a_failed_job_is_shown_before_snakemake_learns_of_it(tmp_path: Path) -> None:
     run = Follower(tmp_path, on_cluster=True)
     run.ends(20.0, outcome="interrupted")
     run.hand_over(slurm="41")

@@ -83,7 +83,7 @@ SILENT = "which has reported nothing for 2 days 4 h"
         ({}, 52, SILENT),
     ],
 )
-def test_it_says_whether_the_study_goes_on(
+def test_the_status_shows_whether_the_study_runs(
     tmp_path: Path, changes: dict[str, object], silent_hours: int, said: str
 ) -> None:
     session(**changes | {"written_at": time.time() - silent_hours * 3600}).write(tmp_path)
@@ -117,7 +117,7 @@ def test_what_was_at_work_at_the_end_has_cost_its_time_until_then(tmp_path: Path
     assert status(tmp_path)[-1] == "0 of 3 runs done, 1.00 device-hours spent"
 
 
-def test_following_a_study_says_who_runs_it_and_when_nobody_does_any_more(
+def test_following_a_study_shows_who_runs_it_and_when_it_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scalewise.watch.follow.POLL_SECONDS", 0.1)
@@ -228,7 +228,7 @@ def test_sessions_without_trainings_are_not_watched(study: Study) -> None:
     assert watch_session(study, snakemake("judge_round"), RuleNames(), {}) is not None
 
 
-def test_what_goes_wrong_before_the_start_is_said_and_leaves_the_study_alone(
+def test_an_error_before_the_start_is_reported_and_does_not_stop_the_study(
     study: Study, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert watch_session(study, Snakemake(SimpleNamespace(touch=False)), RuleNames(), {}) is None

@@ -137,7 +137,7 @@ def test_where_not_all_points_have_room_those_at_work_are_shown_and_the_others_c
     assert len(shown) > 10
 
 
-def test_without_a_terminal_a_line_is_told_when_a_point_changes_and_no_other() -> None:
+def test_without_a_terminal_a_line_is_printed_when_a_point_changes_and_no_other() -> None:
     stream = io.StringIO()
     display = Lines(stream)
 

@@ -143,7 +143,7 @@ def test_a_failed_run_is_shown_by_its_reason_and_output_once_and_by_snakemake_wi
     ]
 
 
-def test_whatever_goes_wrong_gives_the_log_back_and_says_so(tmp_path: Path) -> None:
+def test_any_error_restores_the_log_and_is_reported(tmp_path: Path) -> None:
     session = Session(tmp_path, fail)
     session.start()
     session.await_log()
@@ -186,7 +186,7 @@ def test_a_terminal_that_is_gone_is_no_error_at_the_end(
     hanging.watcher.end()
 
 
-def test_a_study_that_is_no_longer_shown_goes_on_for_others_until_its_end(tmp_path: Path) -> None:
+def test_a_study_that_is_no_longer_shown_is_recorded_for_others_until_its_end(tmp_path: Path) -> None:
     session = Session(tmp_path, fail)
     session.start()
     session.await_log()
@@ -226,7 +226,7 @@ def test_a_last_look_that_fails_gives_the_terminal_back(
     assert "no longer shown (RuntimeError: no such luck)" in last
 
 
-def test_a_job_that_was_put_back_by_force_is_asked_about(tmp_path: Path) -> None:
+def test_a_job_that_was_requeued_by_force_is_queried(tmp_path: Path) -> None:
     study = STUDY.model_copy(update={"device_budget": 4})
     asked, still = list[frozenset[str]](), [10.0]
 
@@ -262,7 +262,7 @@ def test_a_folder_that_takes_no_record_is_watched_all_the_same(tmp_path: Path) -
     assert "no longer shown" not in session.terminal.getvalue()
 
 
-def test_slurm_is_asked_only_about_jobs_in_the_queue_and_less_and_less_often() -> None:
+def test_slurm_is_queried_only_about_jobs_in_the_queue_and_less_and_less_often() -> None:
     clock, asked = [0.0], list[float]()
 
     def ask() -> dict[str, QueuedJob]:
