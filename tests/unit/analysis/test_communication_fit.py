@@ -256,7 +256,7 @@ def test_two_nodes_that_are_slower_than_four_move_only_the_band() -> None:
     assert beyond.seconds[HIGH] >= steps[0].seconds.estimate
 
 
-def test_hidden_exchange_keeps_the_all_reduce_that_was_measured_alone() -> None:
+def test_hidden_exchange_keeps_the_all_reduce_that_was_measured_by_itself() -> None:
     # 200 MiB in 21 ms, behind a backward pass of 200 ms
     fast = network(2, 4, bandwidth=1e10)
     scales = shown_by(fast, step(2, float(predicted(fast, 2).seconds[CENTRAL]))).network.scales

@@ -68,7 +68,7 @@ def test_of_sixteen_options_only_the_one_that_doubles_the_speed_is_called_faster
     assert [text.partition(",")[0] for text in called] == ["bucket_cap_mb 7.0 instead of 0.0"]
 
 
-def test_without_a_point_to_choose_the_part_of_the_page_says_so() -> None:
+def test_without_a_point_to_choose_the_part_of_the_page_states_that() -> None:
     failed = PlantedResults({(ALONE, 1): ["failed"], (ALONE, 2): ["failed"]})
     assert failed.facts() == {"left_out": "There is nothing to choose among: no device count has a speedup."}
 
@@ -152,7 +152,7 @@ def test_series_on_one_device_count_have_their_rates() -> None:
     assert "150 samples/s (n = 1) on 1 device of on" in decision.alternatives[0]
 
 
-def test_what_differs_besides_an_option_stands_with_its_gain() -> None:
+def test_other_differences_than_the_option_are_shown_with_its_gain() -> None:
     study = of({1: 100, 2: 190})
     both = pd.concat([study.runs.assign(precision=each) for each in ("fp32", "bf16")], ignore_index=True)
     differing = "CPU model is New, not Old"

@@ -58,7 +58,7 @@ def above_1(found: Conclusion) -> str:
 
 
 @pytest.mark.parametrize("job", [None, "7"], ids=["one machine", "Slurm"])
-def test_an_answer_that_rests_on_a_busy_machine_is_not_clear_and_says_so_first(
+def test_an_answer_from_a_busy_machine_is_not_clear_and_its_first_reason_is_that(
     tmp_path: Path, job: str | None
 ) -> None:
     found = concluded(tmp_path, {1: busy(BUSY, origin={"slurm_job_id": job}), 2: QUIET_2})

@@ -156,7 +156,7 @@ def test_a_value_that_is_not_known_is_left_out(column: str) -> None:
             assert "None" not in sentence
 
 
-def test_a_figure_of_which_nothing_is_known_says_so() -> None:
+def test_a_figure_without_data_states_that() -> None:
     assert len(set(said(point(1, n=0), point(2, n=0)).values())) == 1
     assert said(point(1))["accuracy"] == "No run tells its accuracy."
     assert " of a " in said(point(1, "a"), point(1, "b", final_accuracy=0.9))["accuracy"]

@@ -67,7 +67,7 @@ def test_models_of_different_sizes_have_no_copies_to_count() -> None:
 
 
 @pytest.mark.parametrize("kind", ["process peak RSS", "CUDA allocator peak"])
-def test_a_peak_that_holds_evaluation_says_so(tmp_path: Path, kind: str) -> None:
+def test_a_peak_that_includes_evaluation_is_marked(tmp_path: Path, kind: str) -> None:
     folder = write_run(tmp_path, "d2.r1")
     path = folder / "summary.json"
     text = path.read_text(encoding="utf-8").replace("process peak RSS", kind)

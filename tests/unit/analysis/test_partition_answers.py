@@ -402,7 +402,7 @@ def test_points_of_a_partition_without_a_price_are_not_judged_by_cost(tmp_path: 
     assert judged == {"a100": "–", "h200": "may be worth choosing"}
 
 
-def test_an_experiment_without_any_result_has_a_page_that_says_so(tmp_path: Path) -> None:
+def test_an_experiment_without_any_result_has_a_page_that_states_that(tmp_path: Path) -> None:
     nothing = Truth({name: Planted(dict.fromkeys(A100)) for name in ("a100", "h200")})
     html = write_page(answer_on(nothing, np.random.default_rng(1), 0.01, 3), tmp_path)
 
@@ -483,7 +483,7 @@ def test_a_partition_that_is_slower_and_more_expensive_is_measured_no_further_th
         ("energy", {"old": CHEAP, "new": BETTER}, []),
     ],
 )
-def test_a_partition_goes_on_while_it_may_be_the_best_by_what_decides(
+def test_a_partition_is_measured_further_while_it_may_be_the_best(
     by: Aim | None, partitions: dict[str, PlantedPartition], without: list[str]
 ) -> None:
     made = chosen_studies(by, **partitions)

@@ -203,7 +203,7 @@ def test_each_doubling_of_nodes_has_its_speedup_interval_and_verdict(tmp_path: P
     assert {each.by for each in found} == {"throughput"}, "total times are of different work"
 
 
-def test_a_limit_inside_the_interval_cannot_be_told(tmp_path: Path) -> None:
+def test_a_limit_inside_the_interval_is_left_open(tmp_path: Path) -> None:
     made = planted_results(tmp_path, planted_runs({4: 400.0, 8: 602.0}))
     (found,) = find_doublings(made, REQUIRED)
     assert found.verdict == "cannot tell"

@@ -90,7 +90,7 @@ def test_every_planned_run_has_a_row_with_its_outcome_and_reason(tmp_path: Path)
     assert len(tables.origins) == 2
 
 
-def test_folders_of_runs_that_are_no_longer_planned_are_left_alone(tmp_path: Path) -> None:
+def test_folders_of_runs_that_are_no_longer_planned_are_not_in_the_tables(tmp_path: Path) -> None:
     write_run(tmp_path, "d1.r1")
     write_run(tmp_path, "d4.r1")
     write_run(tmp_path, "d1.bucket-view-on.r1")

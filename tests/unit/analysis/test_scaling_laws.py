@@ -153,7 +153,7 @@ def test_repeats_without_any_scatter_are_fitted_in_any_order() -> None:
     assert fit_laws("plain", {n: rates[n] for n in reversed(rates)}, "strong") == laws
 
 
-def test_a_law_is_fitted_for_each_series_to_its_comparable_runs_alone() -> None:
+def test_a_law_is_fitted_for_each_series_to_its_comparable_runs_only() -> None:
     clean = measure(amdahl(0.1), (1, 2, 4), noise=0.005)
     runs = make_runs(
         {

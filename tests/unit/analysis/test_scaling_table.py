@@ -193,7 +193,7 @@ def test_the_time_to_a_target_is_relative_to_the_fewest_devices_that_reach_it() 
     assert pd.isna(at(table, 1)["time_to_accuracy_speedup"])
 
 
-def test_an_option_that_was_measured_elsewhere_says_so() -> None:
+def test_an_option_that_was_measured_on_another_machine_names_the_difference() -> None:
     runs = make_runs({("off", 1): [100.0] * 2, ("on", 1): [150.0] * 2}, fingerprint=["a", "a", "b", "b"])
     runs["compile"] = [False, False, True, True]
     known = {name: met | {"compile": str(name == "b").lower()} for name, met in KNOWN.items()}

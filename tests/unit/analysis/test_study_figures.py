@@ -309,7 +309,7 @@ def test_one_run_of_one_epoch_on_one_device_count_is_drawn(tmp_path: Path) -> No
     assert len(files["throughput.svg"]) > len(files["efficiency.svg"]), "there is no efficiency to show"
 
 
-def test_without_a_completed_run_every_figure_says_so(
+def test_without_a_completed_run_every_figure_states_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved: list[set[str]] = []
@@ -374,7 +374,7 @@ def test_a_fitted_law_is_drawn_with_its_band_in_place_of_joining_lines(scaled: p
     assert (named(refused), bands(refused.axes[0])) == ([], 0)
 
 
-def test_the_predicted_bound_stands_beside_the_speedup_and_never_beyond_what_was_planned(
+def test_the_predicted_bound_is_drawn_with_the_speedup_and_never_beyond_what_was_planned(
     scaled: pd.DataFrame,
 ) -> None:
     figure = scaling_figures.speedup(scaled, (), planted.prediction([ALONE]))
@@ -395,7 +395,7 @@ def test_series_with_laws_have_a_panel_each() -> None:
     assert len(scaling_figures.speedup(scaled).axes) == 1
 
 
-def test_the_prediction_is_drawn_with_its_band_beside_what_was_measured(scaled: pd.DataFrame) -> None:
+def test_the_prediction_is_drawn_with_its_band_next_to_what_was_measured(scaled: pd.DataFrame) -> None:
     figure = scaling_figures.prediction(scaled, planted.prediction([ALONE]))
     assert [axes.get_ylabel() for axes in figure.axes] == ["step (ms)", "parallel efficiency"]
     assert named(figure) == ["measured", "predicted", "compute alone"]
@@ -406,7 +406,7 @@ def test_the_prediction_is_drawn_with_its_band_beside_what_was_measured(scaled: 
 
 
 @pytest.mark.parametrize(("points", "last", "first"), [(5, 16, 64), (1, 1, 2), (0, 1, 2)])
-def test_what_was_not_measured_lies_in_a_pale_area_that_says_so(
+def test_what_was_not_measured_lies_in_a_labelled_pale_area(
     scaled: pd.DataFrame, points: int, last: int, first: int
 ) -> None:
     figure = scaling_figures.prediction(scaled[:points], planted.prediction([ALONE]))
