@@ -99,8 +99,8 @@ class PeakMemory:
         status = _status()
         if not self._resets:
             return status["VmHWM"]
-        # the peak includes pages of files, which the system takes back when memory runs short: those of now
-        # may be fewer than those of the peak, and the most of a phase are there at its begin or its end
+        # VmHWM includes pages of files. The system drops some when memory runs short: fewer may be resident
+        # now than at the peak, so the most that were seen since the reset count
         self._file_bytes = max(self._file_bytes, status["RssFile"])
         return max(status["VmHWM"] - self._file_bytes - self._held_before, 0)
 
