@@ -59,6 +59,7 @@ FEWER: dict[str, dict[str, list[Any]]] = {
     "nyu-ddp": {"gradient_as_bucket_view": [True]},
     "nyu-ddp-memory": {"gradient_as_bucket_view": [True]},
     "olivia-options": {"batch_size_per_device": [8], "precision": ["fp16"], "cpus_per_device": [1]},
+    "princeton-mnist": {"cpus_per_device": [1, 2]},
 }
 """Sweeps that are cut to fewer values."""
 
