@@ -281,14 +281,19 @@ def test_a_run_whose_jobs_time_is_over_goes_back_into_the_queue_unless_it_is_giv
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requeued: list[tuple[object, ...]] = []
+    printed = "a step\n" * SHOWN_BYTES
     monkeypatch.setattr(
-        train_job, "requeue_job", lambda log, label, saved: requeued.append((log, label, saved))
+        train_job,
+        "requeue_job",
+        lambda log, label, saved: requeued.append((log.read_text() == printed, label, saved)),
     )
     for saved in (True, False):
+        command.log.write_text(printed, encoding="utf-8")
         ended = ExitStatus(0, "interrupted", GracefulStop(step=50, saved=saved, stop_source="SIGUSR1"))
         command.fails(RunFailedError("of it", "of it", ended), monkeypatch)
         command.fails(RunFailedError("given up", "given up", ended, given_up=True), monkeypatch)
-    assert requeued == [(command.log, "study/d2.r1", saved) for saved in (True, False)]
+    # the next start adds to the whole log
+    assert requeued == [(True, "study/d2.r1", saved) for saved in (True, False)]
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from scalewise.execution.failure_reason import failure_reason
 from scalewise.execution.history import HistoryWriter, load_history
 from scalewise.execution.messages import Progress, TrainSpec, is_out_of_memory
 from scalewise.execution.rank_files import RankFiles
-from scalewise.execution.run import RunFailedError, run_ranks
+from scalewise.execution.run import RunFailedError, resume_or_begin
 from scalewise.execution.run_lock import LOCK, LockLostError, RunLock, lock_run
 from scalewise.execution.run_log import SHOWN_BYTES, shorten_log
 from scalewise.execution.supervisor import ExitStatus, RankGroup
@@ -101,8 +101,7 @@ def supervise(rank_group: RankGroup) -> None:
     earlier = load_history(folder, DEFINITION, {}, rank_group.rank_files)
     start = Start(started_at="2026-01-01T00:00:00+00:00", limit_seconds=rank_group.limit_seconds)
     history = HistoryWriter(folder, earlier, start)
-    history.begin(0)
-    run_ranks(rank_group, setup, spec, history)
+    resume_or_begin(rank_group, setup, spec, history, keep_checkpoints=False)
 
 
 def test_running_out_of_device_memory_is_a_result_with_a_reason(tmp_path: Path) -> None:
@@ -207,6 +206,21 @@ def test_a_terminal_gets_a_bounded_and_printable_part_of_what_a_failed_run_print
     first, *lines = log.read_text().splitlines()
     assert first == f"The printable end of {len(printed):,} bytes. The whole log: {tmp_path}/{RECORD_LOG}"
     assert "failed: rank 0 on node-a" in "".join(lines)
+
+
+def test_the_whole_log_of_a_run_keeps_every_start_that_failed_before_its_result(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    for start in range(2):
+        long = f"import sys; print('of start {start}\\n' * {SHOWN_BYTES}); sys.exit(1)"
+        with pytest.raises(RunFailedError):
+            supervise(rank_group(tmp_path, long))
+        shorten_log(log)
+        assert log.read_text().startswith("The printable end of ")
+    supervise(rank_group(tmp_path, OUT_OF_MEMORY))
+
+    assert [log.read_text().count(f"of start {start}\n") for start in range(2)] == [SHOWN_BYTES] * 2
+    assert "The printable end of " not in log.read_text()
+    assert (tmp_path / RECORD_LOG).read_text() == log.read_text()
 
 
 def test_a_short_and_printable_log_stays_as_it_is(tmp_path: Path) -> None:

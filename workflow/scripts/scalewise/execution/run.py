@@ -20,7 +20,7 @@ from scalewise.execution.history import (
 )
 from scalewise.execution.messages import CHECKPOINTS, RankError, RankSetup, TrainSpec
 from scalewise.execution.os_errors import explain_os_error, free_bytes
-from scalewise.execution.run_log import log_tail, note, printable
+from scalewise.execution.run_log import log_tail, note, printable, restore_log
 from scalewise.execution.supervisor import ExitStatus, RankGroup, supervise
 from scalewise.execution.watchdog import Why
 from scalewise.records import (
@@ -92,6 +92,7 @@ def resume_or_begin(
         RecordError: The record that the ranks left cannot be read.
         OSError: The run's folder cannot be used.
     """
+    restore_log(rank_group.log)
     checkpoints = CheckpointFolder(spec.checkpoints, spec.definition, spec.input_hashes)
     if checkpoints.folder.exists() and not has_open_training(spec.folder):
         note(rank_group.log, f"not used: {checkpoints.folder} is of a training that has ended")

@@ -50,6 +50,17 @@ def shorten_log(log: Path) -> None:
         draft.replace(log)
 
 
+def restore_log(log: Path) -> None:
+    """Put the whole log of an earlier start, if it was reduced, back in its place: another start adds to it.
+
+    Raises:
+        OSError: The run's folder cannot be used.
+    """
+    whole = log.with_name(RECORD_LOG)
+    if log.exists() and whole.exists():
+        whole.replace(log)
+
+
 def _end_of(log: Path) -> str:
     with log.open("rb") as file:
         file.seek(max(log.stat().st_size - SHOWN_BYTES, 0))

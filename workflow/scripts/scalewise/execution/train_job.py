@@ -93,9 +93,10 @@ def run_train_job(options: TrainOptions, site: SiteLaunch) -> int:
         if not os.environ.get(STUDY_IS_SHOWN):  # the process that shows the study reads the history
             say(f"scalewise: {error}")
         write_log_if_missing(options.log, str(error))
-        shorten_log(options.log)
         if (requeued := requeue_after(error, site.slurm)) is not Requeue.NO:
             requeue_job(options.log, label, saved=requeued is Requeue.FROM_CHECKPOINT)
+        # a job that goes back into the queue does not come here: Snakemake does not show its log
+        shorten_log(options.log)
     except LockLostError as error:
         say(f"scalewise: {error}")  # the other process writes the log
     except (ValueError, MachineBusyError, LockTimeoutError) as error:
