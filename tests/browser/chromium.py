@@ -15,7 +15,7 @@ INSTALL = "apt-get install --no-install-recommends chromium"
 NO_NETWORK = ("--host-resolver-rules=MAP * ~NOTFOUND", "--proxy-server=direct://", "--no-pings")
 """No host has an address: neither a page nor the browser itself reaches anything."""
 
-ALONE = ("data:", "blob:")
+WITHIN_THE_PAGE = ("data:", "blob:")
 """Beginnings of addresses whose contents the page brings itself."""
 
 ANSWERED_SECONDS = 120
@@ -68,7 +68,7 @@ def open_watched(context: BrowserContext, file: Path) -> tuple[Page, list[str]]:
     page, address, complaints = context.new_page(), file.absolute().as_uri(), list[str]()
 
     def requested(request: Request) -> None:
-        if request.url.partition("#")[0] != address and not request.url.startswith(ALONE):
+        if request.url.partition("#")[0] != address and not request.url.startswith(WITHIN_THE_PAGE):
             complaints.append(f"request: {request.url}")
 
     def asked(dialog: Dialog) -> None:

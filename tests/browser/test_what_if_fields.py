@@ -19,7 +19,7 @@ from tests.unit.analysis.decision_cases import (
     rule,
 )
 from tests.unit.analysis.planted_decisions import PlantedResults
-from tests.unit.analysis.planted_tables import ALONE
+from tests.unit.analysis.planted_tables import ONLY
 
 from scalewise.analysis.report import page as report_page
 
@@ -136,7 +136,7 @@ def test_with_a_target_the_answer_says_what_it_is_of_and_which_runs_missed_it(fi
 
 
 def test_accuracy_that_the_chosen_devices_lose_stands_below_the_answer(fields: OpenFields) -> None:
-    study = PlantedResults(FOUR.points, epochs={(ALONE, 1): [3] * 3, (ALONE, 2): [3] * 3})
+    study = PlantedResults(FOUR.points, epochs={(ONLY, 1): [3] * 3, (ONLY, 2): [3] * 3})
     page = fields(study.facts(rule(deadline_minutes=40)))
     assert answer(page).startswith("Use 4 devices.")
     assert "Accuracy: 8.0 points lower than on 1 device." in answer(page)

@@ -22,10 +22,11 @@ from tests.marked_outcomes import Record
 from tests.reliability.thoroughness import times
 from tests.slurm.lab import Lab
 from tests.slurm.study import ENDLESS, LIMIT_SECONDS, ONE_RANK_A_NODE, TRAININGS, ClusterStudy
+from tests.stand_ins import stand_ins
 from tests.waiting import wait_until
 
 # fails as often as the file next to it has lines, then becomes the real command
-FAILS_AT_FIRST = """#!/bin/bash
+FAILS_AT_FIRST = """
 left={folder}/{name}.left
 if [ -s "$left" ]; then sed -i 1d "$left"; echo "{name}: error: away for a moment" >&2; exit 1; fi
 exec {real} "$@"
@@ -307,12 +308,10 @@ def test_commands_of_slurm_that_fail_for_a_while_are_survived(
     lab: Lab, study: ClusterStudy, record_property: Record
 ) -> None:
     wrappers = study.folder / "wrappers"
-    wrappers.mkdir()
     for name, failures in (("sbatch", 2), ("squeue", 3)):
-        (wrappers / f"{name}.left").write_text("again\n" * failures)
         script = FAILS_AT_FIRST.format(folder=shlex.quote(str(wrappers)), name=name, real=f"/usr/bin/{name}")
-        (wrappers / name).write_text(script)
-        (wrappers / name).chmod(0o755)
+        stand_ins(wrappers, {name: script})
+        (wrappers / f"{name}.left").write_text("again\n" * failures)
     study.path = str(wrappers)
     held_back = hold_back(study)
     study.configure({"e": {"devices": [1], **HELD_BACK}})

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from tests.containers import RUNTIME, assert_contained, binds, make_image, make_overlay, missing
 from tests.paths import ROOT
+from tests.stand_ins import stand_ins
 from tests.workflow.workplace import Workplace
 
 from scalewise.plan.jobs.launch import with_prelude
@@ -30,7 +31,6 @@ experiments:
     predict: false
 """
 RECORDER = """\
-#!/bin/bash
 printf '%s\\0' "$@" > {folder}/called.$$
 exec {runtime} "$@"
 """
@@ -42,10 +42,8 @@ def test_ranks_run_in_the_container_of_nyus_guide(runtime: str, workplace: Workp
     if reason := missing() if program else "apptainer is not installed.":
         pytest.skip(reason)
     folder = workplace.folder
-    (folder / "singularity").write_text(
-        RECORDER.format(folder=shlex.quote(str(folder)), runtime=shlex.quote(str(program)))
-    )
-    (folder / "singularity").chmod(0o755)
+    recorder = RECORDER.format(folder=shlex.quote(str(folder)), runtime=shlex.quote(str(program)))
+    stand_ins(folder, {"singularity": recorder})
     site = nyu_site(folder)
     outcome = workplace.snakemake("--until", "train", config=STUDY, site=f"# NYU's\n{yaml.safe_dump(site)}")
     run = folder / "results" / "study" / "runs" / "d2.r1"

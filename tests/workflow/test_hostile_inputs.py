@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.paths import ROOT, SNAKEFILE
+from tests.stand_ins import stand_ins
 from tests.workflow.recording_slurm import recording_slurm, submissions
 from tests.workflow.workplace import ACCOUNT, PARTITION, SITE, FinishedStudy, LoginNode, Outcome, Workplace
 
@@ -56,7 +57,6 @@ for _ in range(1000):
     optimizer.step()
 """
 RUNTIME = """\
-#!/bin/sh
 while case "$1" in *.sif) false ;; esac; do shift; done
 shift
 exec "$@"
@@ -96,12 +96,7 @@ def canaries(folder: Path) -> list[Path]:
 def write_hostile_study(folder: Path, python: Path) -> None:
     """Every string of both files that may be free text, and the files that they name."""
     (folder / f"{BARE}.py").write_text(PROGRAM)
-    for name, text in (
-        (f"{TRAP} python", f'#!/bin/sh\nexec {python} "$@"\n'),
-        (f"{TRAP} runtime", RUNTIME),
-    ):
-        (folder / name).write_text(text)
-        (folder / name).chmod(0o755)
+    stand_ins(folder, {f"{TRAP} python": f'exec {python} "$@"', f"{TRAP} runtime": RUNTIME})
     (folder / f"{TRAP} sums").touch()
     site = f"""\
 {SITE}
@@ -436,8 +431,7 @@ def test_a_program_runs_in_its_own_folder_and_its_words_reach_no_shell(workplace
     runs = workplace.folder / "runs here"
     runs.mkdir()
     write_project(runs)
-    (runs / "run.sh").write_text(RUNTIME)
-    (runs / "run.sh").chmod(0o755)
+    stand_ins(runs, {"run.sh": RUNTIME})
     container = "container: {image: x.sif, runtime: ./run.sh}\nprelude: [export A=1]\n"
     (runs / "site.yaml").write_text(f"{SITE}python: {workplace.python}\n{container}")
     outcome = from_elsewhere(

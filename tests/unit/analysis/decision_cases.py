@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.unit.analysis.planted_decisions import START_UP, PlantedResults
-from tests.unit.analysis.planted_tables import ALONE, spread
+from tests.unit.analysis.planted_tables import ONLY, spread
 
 from scalewise.plan.config.experiment import DecisionRule
 
@@ -29,11 +29,11 @@ class Case:
     rule: DecisionRule
     devices: int | None
     clear: bool = True
-    series: str = ALONE
+    series: str = ONLY
     queue_minutes: float | None = None
 
 
-def of(rates: dict[int, float], by: float = 0.01, repeats: int = 3, series: str = ALONE) -> PlantedResults:
+def of(rates: dict[int, float], by: float = 0.01, repeats: int = 3, series: str = ONLY) -> PlantedResults:
     return PlantedResults({(series, devices): spread(rate, by, repeats) for devices, rate in rates.items()})
 
 
@@ -43,7 +43,7 @@ def both(one: PlantedResults, other: PlantedResults, **further: object) -> Plant
 
 def with_outcomes(study: PlantedResults, devices: int, *outcomes: str) -> PlantedResults:
     """The study with further runs of a point that ended without a result."""
-    point = (ALONE, devices)
+    point = (ONLY, devices)
     return PlantedResults({**study.points, point: [*study.points[point], *outcomes]})
 
 
@@ -74,25 +74,25 @@ BUSY_ON_TWO = PlantedResults(FOUR.points, queue_minutes={1: 0, 2: 80, 4: 0, 8: 0
 EPOCHS_GROW = PlantedResults(
     FOUR.points,
     target=0.97,
-    epochs={(ALONE, devices): [needed] * 3 for devices, needed in {1: 3, 2: 3, 4: 4, 8: 9}.items()},
+    epochs={(ONLY, devices): [needed] * 3 for devices, needed in {1: 3, 2: 3, 4: 4, 8: 9}.items()},
 )
 """Times to the target over the baseline's: 1.9, 3 x 3/4 = 2.25, 4 x 3/9 = 1.33."""
 TARGET_BY_LUCK = PlantedResults(
     FOUR.points,
     target=0.97,
-    epochs={(ALONE, 1): [3, 3, 3], (ALONE, 2): [3, 3, 3], (ALONE, 4): [3, 3, None], (ALONE, 8): [None] * 3},
+    epochs={(ONLY, 1): [3, 3, 3], (ONLY, 2): [3, 3, 3], (ONLY, 4): [3, 3, None], (ONLY, 8): [None] * 3},
 )
 MORE_BUT_BY_LUCK = PlantedResults(
-    {(ALONE, 1): spread(100), (ALONE, 4): spread(300, repeats=4)},
+    {(ONLY, 1): spread(100), (ONLY, 4): spread(300, repeats=4)},
     target=0.97,
-    epochs={(ALONE, 1): [3, 3, 3], (ALONE, 4): [3, 3, 3, None]},
+    epochs={(ONLY, 1): [3, 3, 3], (ONLY, 4): [3, 3, 3, None]},
 )
 """With the run that did not reach it, 4 devices take 1267 s to the target, 1 device 1800 s."""
 TARGET_NOT_REACHED = PlantedResults(FOUR.points, target=0.99)
 
 OFF_AMDAHLS_LAW = PlantedResults(
     {
-        (ALONE, devices): spread((0.965 if devices == 4 else 1) * 100 / (0.05 + 0.95 / devices), 0.03)
+        (ONLY, devices): spread((0.965 if devices == 4 else 1) * 100 / (0.05 + 0.95 / devices), 0.03)
         for devices in (1, 2, 4, 8, 16)
     }
 )
@@ -155,7 +155,7 @@ CASES = [
          OFF_AMDAHLS_LAW, rule(min_efficiency=0.85), 2, clear=False),
     Case("more devices that are slower", of({1: 100, 2: 190, 3: 180}), rule(min_efficiency=0.5), 2),
     Case("a gain that the runs do not show",
-         PlantedResults({(ALONE, 1): [80, 100, 120], (ALONE, 2): [130, 150, 170]}),
+         PlantedResults({(ONLY, 1): [80, 100, 120], (ONLY, 2): [130, 150, 170]}),
          rule(min_efficiency=0.7), 1, clear=False),
     Case("more devices that are as fast are no gain", IDEAL_TO_FOUR, rule(min_efficiency=0.1), 4),
     Case("a gain that is required and not there", FOUR, rule(min_efficiency=0.1, min_gain=0.5), 4),
@@ -172,12 +172,12 @@ CASES = [
     Case("a deadline that the median run keeps and the next may not",
          FOUR, rule(deadline_minutes=35.5), 8, clear=False),
     Case("devices that mostly failed are no rival of more that are a little slower",
-         PlantedResults({at: FASTEST_OF_FEW_FAILED[at] for at in ((ALONE, 1), (ALONE, 2), (ALONE, 4))}),
+         PlantedResults({at: FASTEST_OF_FEW_FAILED[at] for at in ((ONLY, 1), (ONLY, 2), (ONLY, 4))}),
          rule(min_efficiency=0.1), 4, clear=False),
     Case("nor if these are in time",
          PlantedResults(FASTEST_OF_FEW_FAILED), rule(deadline_minutes=40), 4, clear=False),
     Case("what is open beyond the last gain does not matter to a knee before it",
-         PlantedResults({**of({1: 100, 2: 190, 4: 230}).points, (ALONE, 8): spread(240, 0.05)}), rule(), 2),
+         PlantedResults({**of({1: 100, 2: 190, 4: 230}).points, (ONLY, 8): spread(240, 0.05)}), rule(), 2),
     Case("a dip does not keep a deadline that more devices keep", DIP, rule(deadline_minutes=40), 8),
     Case("a queue that makes more devices late", BUSY, rule(deadline_minutes=70), 4),
     Case("a queue on fewer devices that makes more the first in time",
@@ -201,7 +201,7 @@ CASES = [
     Case("single runs are not clear even where more devices are far slower",
          of({1: 100, 2: 50}, repeats=1), rule(), 1, clear=False),
     Case("a gain whose interval is too wide",
-         PlantedResults({(ALONE, 1): [92, 100, 108], (ALONE, 2): [180, 195, 212]}),
+         PlantedResults({(ONLY, 1): [92, 100, 108], (ONLY, 2): [180, 195, 212]}),
          rule(min_efficiency=0.5), 2, clear=False),
     Case("a point of which half the runs failed", HALF_FAILED, rule(), 8),
     Case("a point of which one run in four failed", ONE_OF_FOUR_FAILED, rule(), 4),

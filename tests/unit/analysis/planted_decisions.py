@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 import pandas as pd
-from tests.unit.analysis.planted_tables import ALONE, Point, make_runs
+from tests.unit.analysis.planted_tables import ONLY, Point, make_runs
 
 from scalewise.analysis.comparison.gains import Gains, gains
 from scalewise.analysis.conclusion import Terms
@@ -176,7 +176,7 @@ Asked = tuple[DecisionRule, float | None]
 
 def random_study(chance: random.Random) -> PlantedResults:
     """A study of one to four series, with whatever may befall one."""
-    names = [ALONE, "on", "off", "7"][: chance.choice((1, 1, 2, 3, 4))]
+    names = [ONLY, "on", "off", "7"][: chance.choice((1, 1, 2, 3, 4))]
     counts = sorted(chance.sample(COUNTS, chance.randint(2, 6)))
     points: dict[Point, list[float | str]] = {}
     epochs: dict[Point, list[float | None]] = {}

@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pandas as pd
-from tests.unit.analysis.planted_tables import ALONE, decision_on, make_runs, results, spread
+from tests.unit.analysis.planted_tables import ONLY, decision_on, make_runs, results, spread
 
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.proposal.figures import draw_linear
@@ -38,7 +38,7 @@ def experiment(**keys: Any) -> Experiment:
 
 
 def planted_runs(rates: dict[int, float] | None = None, **columns: Any) -> pd.DataFrame:
-    runs = make_runs({(ALONE, devices): spread(rate) for devices, rate in (rates or RATES).items()})
+    runs = make_runs({(ONLY, devices): spread(rate) for devices, rate in (rates or RATES).items()})
     runs["nodes"] = runs["devices"] / 4
     runs["wall_seconds"] = 20 + SAMPLES / runs["throughput_samples_per_second"]
     runs["train_seconds"] = runs["wall_seconds"] - 20

@@ -21,8 +21,10 @@ from scalewise.analysis.experiment_tables import compute
 from scalewise.analysis.laws import study_laws
 from scalewise.analysis.scaling import known_columns, option_table, scaling_table
 from scalewise.plan.config.experiment import AnyExperiment, DecisionRule
+from scalewise.plan.runs.run_definition import NO_OPTIONS
 
-ALONE = "all runs"
+ONLY = NO_OPTIONS
+"""Name of a series that is the only one."""
 """The series of a study without a sweep."""
 PARTS = [
     "compute_seconds", "communication_seconds", "loader_seconds", "straggler_seconds", "jitter_seconds",
@@ -89,7 +91,7 @@ def make_epochs(runs: pd.DataFrame, count: int = 4) -> pd.DataFrame:
     return pd.DataFrame(rows) if rows else pd.DataFrame(columns=["run"])
 
 
-def at(table: pd.DataFrame, devices: int, series: str = ALONE) -> pd.Series:
+def at(table: pd.DataFrame, devices: int, series: str = ONLY) -> pd.Series:
     """Return the only row of a point."""
     (row,) = (row for _, row in table.iterrows() if (row["series"], row["devices"]) == (series, devices))
     return row

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 from tests.planted_records import BEGAN, experiment, leave_history, write_run
 from tests.small_runs import definition
+from tests.stand_ins import stand_ins
 from tests.unit.analysis.planted_tables import read_json
 
 from scalewise.analysis.accounting import Accounting, JobRecord, parse_records, read_accounting
@@ -93,8 +94,7 @@ JOBS = {"d1.r1": [RunJob("2", 0)], "d1.r2": [RunJob("3", 0)], "d2.r1": [RunJob("
 
 def sacct(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     """Put a stand-in for sacct first on PATH."""
-    (folder / "sacct").write_text(f"#!/bin/sh\n{script}\n")
-    (folder / "sacct").chmod(0o755)
+    stand_ins(folder, {"sacct": script})
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
 
 

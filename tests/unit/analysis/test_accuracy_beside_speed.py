@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from tests.planted_records import program_experiment, write_program_run
-from tests.unit.analysis.planted_tables import ALONE, concluded, decision_on, figure, make_runs, spread
+from tests.unit.analysis.planted_tables import ONLY, concluded, decision_on, figure, make_runs, spread
 from tests.unit.analysis.reference import welch_bounds
 
 from scalewise.analysis.comparison.gains import target_contrast
@@ -30,7 +30,7 @@ def answer(change: Change, target: float | None = TARGET) -> Decision:
 
     All reach the target with 300 samples, of 500 that they train on.
     """
-    runs = make_runs({(ALONE, n): spread(rate) for n, rate in RATES.items()})
+    runs = make_runs({(ONLY, n): spread(rate) for n, rate in RATES.items()})
     runs["time_to_accuracy_seconds"] = 300 / runs["throughput_samples_per_second"]
     runs["train_seconds"] = 500 / runs["throughput_samples_per_second"]
     change(runs)
@@ -67,7 +67,7 @@ def test_accuracy_that_is_lost_stands_with_the_answer_or_the_alternative_that_lo
     ],
 )
 def test_accuracy_is_lost_only_if_the_runs_show_it(repeats: int, accuracy: list[float], lost: bool) -> None:
-    runs = make_runs({(ALONE, n): spread(RATES[n])[:repeats] for n in (1, 2)})
+    runs = make_runs({(ONLY, n): spread(RATES[n])[:repeats] for n in (1, 2)})
     on(2, final_accuracy=accuracy)(runs)
     decision = decision_on(runs, DecisionRule(min_efficiency=0.9))
     assert ("points lower" in figure(decision, "Final accuracy").note) is lost

@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import ttest_ind
 from tests.slowdowns import sentences, slowdown_of
 from tests.truth.causes import FOUND, cause_rates
-from tests.unit.analysis.planted_tables import ALONE, PARTS, make_runs
+from tests.unit.analysis.planted_tables import ONLY, PARTS, make_runs
 
 from scalewise.analysis.bottlenecks.bottlenecks import find_bottlenecks
 from scalewise.analysis.bottlenecks.losses import difference_of_means
@@ -29,7 +29,7 @@ from scalewise.analysis.scaling import scaling_table
 
 def study(parts: Mapping[int, Sequence[float]], **columns: Any) -> pd.DataFrame:
     """Runs whose steps divide so: device count -> compute, communication, loader, straggler, no jitter."""
-    runs = make_runs({(ALONE, devices): [100.0] * 3 for devices in parts})
+    runs = make_runs({(ONLY, devices): [100.0] * 3 for devices in parts})
     divided = [(*values, 0.0)[: len(PARTS)] for values in parts.values()]
     for column, values in zip(PARTS, zip(*divided, strict=True), strict=True):
         runs[column] = runs["devices"].map(dict(zip(parts, values, strict=True)))
@@ -41,7 +41,7 @@ def study_of(
     factors: Mapping[int, Sequence[float]], others: Mapping[int, Mapping[str, Any]] | None = None
 ) -> pd.DataFrame:
     """Runs by device count: a factor of the computing for each run, and the other parts in seconds."""
-    runs = make_runs({(ALONE, devices): [100.0] * len(each) for devices, each in factors.items()})
+    runs = make_runs({(ONLY, devices): [100.0] * len(each) for devices, each in factors.items()})
     runs[PARTS] = 0.0
     for devices, each in factors.items():
         here = runs["devices"] == devices
@@ -76,7 +76,7 @@ LATE = study_of({2: EVEN, 8: [2.0, 2.02, 1.98]})
         (study_of({1: EVEN, 8: EVEN}, {8: {"jitter_seconds": 0.005, "communication_seconds": 0.05}}),
          "strong", "communication", "uneven"),
         (study_of({1: EVEN, 8: [1.08, 1.07, 1.09]}, {8: SMALL}), "strong", "20 %, no single cause", ""),
-        (pd.concat([make_runs({(ALONE, 1): ["out-of-memory"] * 3}), LATE], ignore_index=True), "strong",
+        (pd.concat([make_runs({(ONLY, 1): ["out-of-memory"] * 3}), LATE], ignore_index=True), "strong",
          "50 %, slower computing", ""),
     ],
     ids=["it scales", "computing does not shrink", "weak and even", "weak and slower", "faster computing",
@@ -329,7 +329,7 @@ def flagged(runs: pd.DataFrame) -> list[str]:
 
 
 def test_points_that_were_under_half_busy_are_named_with_cause_and_fix() -> None:
-    runs = make_runs({(ALONE, devices): [100.0, 101.0, 102.0] for devices in (1, 2, 4)})
+    runs = make_runs({(ONLY, devices): [100.0, 101.0, 102.0] for devices in (1, 2, 4)})
     assert flagged(runs.assign(mean_utilization=0.5)) == []
     assert flagged(runs.assign(mean_utilization=None)) == [], "unknown"
     runs.loc[runs["devices"] == 2, ["mean_utilization", "communication_fraction"]] = 0.41

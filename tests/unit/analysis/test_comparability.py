@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from tests.planted_records import experiment, write_run
-from tests.unit.analysis.planted_tables import ALONE, at, concluded, decision_on, make_runs, read_json, spread
+from tests.unit.analysis.planted_tables import ONLY, at, concluded, decision_on, make_runs, read_json, spread
 
 from scalewise.analysis.analysis_spec import DIFFERED, EQUAL_IN_SERIES, HELD_EQUAL, NOT_KNOWN
 from scalewise.analysis.analysis_spec import THROUGHPUT as RATE
@@ -198,7 +198,7 @@ def test_two_kinds_of_other_runs_are_never_mixed_though_they_differ_alike_at_fir
         name: dict(zip(("CPU model", "GPU", "driver version"), values, strict=True))
         for name, values in {"a": "XG1", "b": "YH2", "c": "YH3"}.items()
     }
-    runs = make_runs({(ALONE, 1): [100.0] * 3, (ALONE, 2): [190.0, 150.0, 50.0]})
+    runs = make_runs({(ONLY, 1): [100.0] * 3, (ONLY, 2): [190.0, 150.0, 50.0]})
     runs["fingerprint"] = ["a", "a", "a", "a", "b", "c"]
     table = scaling_table(runs, "strong", known)
     assert table.loc[table["conditions"] != "", RATE].tolist() == [150.0, 50.0]
@@ -256,7 +256,7 @@ def as_runs(
         published: Devices, samples/s and conditions of each run.
     """
     met = [Fingerprint(conditions) for _, _, conditions in published]
-    runs = make_runs({(ALONE, devices): [rate] for devices, rate, _ in published})
+    runs = make_runs({(ONLY, devices): [rate] for devices, rate, _ in published})
     usual = {"fingerprint": [each.id for each in met], "wall_seconds": None, "final_accuracy": None}
     return runs.assign(**usual | columns), {each.id: each.conditions for each in met}
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from tests.truth.studies import Circumstances, Planted, run_table
-from tests.unit.analysis.planted_tables import ALONE
+from tests.unit.analysis.planted_tables import ONLY
 
 from scalewise.analysis.analysis_spec import THROUGHPUT as RATE
 from scalewise.analysis.comparison.confounding import (
@@ -205,7 +205,7 @@ def test_if_speed_drifts_runs_are_compared_within_their_blocks() -> None:
     covered, widths, studies = 0, [], 25
     for seed in range(studies):
         known = known_columns(on_one_machine(seed, scatter=0.003, trend=-0.12))
-        within = gains(known).of("throughput", (ALONE, 4), (ALONE, 1))
+        within = gains(known).of("throughput", (ONLY, 4), (ONLY, 1))
         four, one = (speeds(known[known["devices"] == n]).tolist() for n in (4, 1))
         apart = ratio_of(four, one)
         assert within is not None

@@ -18,7 +18,7 @@ from tests.truth.studies import STUDIES, Circumstances, judge, run_table
 from tests.truth.studies import answer as planted_answer
 from tests.unit.analysis.decision_cases import CASES, FOUR, UNKNOWN_WALLS, WHOLE_NODES, Case, of, rule
 from tests.unit.analysis.planted_decisions import SAMPLES, START_UP, PlantedResults
-from tests.unit.analysis.planted_tables import ALONE, decision_on, figure, make_runs, spread
+from tests.unit.analysis.planted_tables import ONLY, decision_on, figure, make_runs, spread
 from tests.unit.analysis.reference import next_bound, welch_bounds
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
@@ -69,7 +69,7 @@ def test_of_sixteen_options_only_the_one_that_doubles_the_speed_is_called_faster
 
 
 def test_without_a_point_to_choose_the_part_of_the_page_states_that() -> None:
-    failed = PlantedResults({(ALONE, 1): ["failed"], (ALONE, 2): ["failed"]})
+    failed = PlantedResults({(ONLY, 1): ["failed"], (ONLY, 2): ["failed"]})
     assert failed.facts() == {"left_out": "There is nothing to choose among: no device count has a speedup."}
 
 
@@ -78,11 +78,11 @@ def test_without_a_point_to_choose_the_part_of_the_page_states_that() -> None:
 
 def longest_minutes(devices: int) -> float:
     """Return what 95 % of further runs of a point of ``FOUR`` stay below."""
-    return next_bound([(START_UP + SAMPLES / float(rate)) / 60 for rate in FOUR.points[ALONE, devices]])
+    return next_bound([(START_UP + SAMPLES / float(rate)) / 60 for rate in FOUR.points[ONLY, devices]])
 
 
 def on(points: Mapping[int, Any], min_efficiency: float = 0.7) -> Decision:
-    runs = make_runs({(ALONE, devices): results for devices, results in points.items()})
+    runs = make_runs({(ONLY, devices): results for devices, results in points.items()})
     return decision_on(runs, rule(min_efficiency=min_efficiency))
 
 
@@ -224,7 +224,7 @@ def answer(runs: pd.DataFrame, repeats: Any = 3, most_devices: int = 64, **other
     ("repeats", "paste"), [(3, "repeats: {}"), ({"min": 3, "max": 6}, "repeats: {{max: {}}}")]
 )
 def test_a_likely_answer_names_the_repeats_to_paste(repeats: Any, paste: str) -> None:
-    decision = answer(make_runs({(ALONE, 1): spread(100, 0.05), (ALONE, 2): spread(152, 0.05)}), repeats)
+    decision = answer(make_runs({(ONLY, 1): spread(100, 0.05), (ONLY, 2): spread(152, 0.05)}), repeats)
     assert decision.card.certainty == "Likely"
     more = max(decision.undecided.values())
     assert decision.card.paste == paste.format(3 + more)
@@ -237,17 +237,17 @@ def test_a_point_that_needs_no_more_runs_needs_no_known_cost() -> None:
     assert _further_runs(points, 7) == "5 more runs"
 
 
-SCALES_TO_FOUR = {(ALONE, n): spread(95 * n) for n in (1, 2, 4)}
+SCALES_TO_FOUR = {(ONLY, n): spread(95 * n) for n in (1, 2, 4)}
 
 
 @pytest.mark.parametrize(
     ("points", "most_devices", "verdict", "action", "paste"),
     [
-        ({(ALONE, 1): ["not run yet"], (ALONE, 2): ["not run yet"]}, 8,
+        ({(ONLY, 1): ["not run yet"], (ONLY, 2): ["not run yet"]}, 8,
          "No answer yet.", "Run the same command again.", ""),
-        ({(ALONE, 1): ["failed"], (ALONE, 2): ["failed"]}, 8,
+        ({(ONLY, 1): ["failed"], (ONLY, 2): ["failed"]}, 8,
          "No answer yet.", "once the reasons of the failures are fixed.", ""),
-        ({(ALONE, 1): spread(100), (ALONE, 2): [190.0], (ALONE, 4): spread(340), (ALONE, 8): spread(480)}, 8,
+        ({(ONLY, 1): spread(100), (ONLY, 2): [190.0], (ONLY, 4): spread(340), (ONLY, 8): spread(480)}, 8,
          "Use 4 GPUs.", "2 more runs, about 0.0400 device-hours.", "repeats: 3"),
         (SCALES_TO_FOUR, 4, "Use 4 GPUs.", "Nothing more to measure.", ""),
         (SCALES_TO_FOUR, 8, "Use 4 GPUs.", "To look beyond 4 GPUs, measure 8, too.", "devices: [1, 2, 4, 8]"),
@@ -277,7 +277,7 @@ def test_an_option_that_changes_the_memory_says_by_how_much(change: float, text:
 
 
 def test_larger_counts_under_other_conditions_leave_the_answer_likely() -> None:
-    runs = make_runs(SCALES_TO_FOUR | {(ALONE, 8): spread(760)})
+    runs = make_runs(SCALES_TO_FOUR | {(ONLY, 8): spread(760)})
     runs["fingerprint"] = ["a100"] * 6 + ["h100"] * 6
     conditions = {name: {"device model": name} for name in ("a100", "h100")}
     decision = answer(runs, conditions=conditions)

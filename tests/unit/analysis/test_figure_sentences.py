@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tests.unit.analysis.planted_tables import ALONE, make_epochs, make_runs, results
+from tests.unit.analysis.planted_tables import ONLY, make_epochs, make_runs, results
 
 from scalewise.analysis.report.figure_sentences import figure_sentences
 from scalewise.analysis.scaling import scaling_table
@@ -93,7 +93,7 @@ def test_other_series_are_named_by_the_range_of_their_throughput() -> None:
 def test_a_prediction_is_compared_with_the_step_or_stated_without_one() -> None:
     rows = [(1, 0.1), (2, 0.054), (1024, 0.02)]
     predicted = pd.DataFrame(rows, columns=["devices", "step_seconds"]).assign(
-        series=ALONE, parallel_efficiency=0.5, parallel_efficiency_low=0.4, parallel_efficiency_high=0.6
+        series=ONLY, parallel_efficiency=0.5, parallel_efficiency_low=0.4, parallel_efficiency_high=0.6
     )
     clauses = ("0.90x the measured one (54.0 ms and 60.0 ms)", "0.50 (0.40 to 0.60)")
 
@@ -111,8 +111,8 @@ def test_a_prediction_is_compared_with_the_step_or_stated_without_one() -> None:
 
 def test_losses_are_compared_after_the_last_epoch_that_all_runs_have() -> None:
     losses = [("a", 1, 1, 0.5), ("a", 1, 2, 0.2), ("b", 2, 1, 0.6), ("b", 2, 2, 0.3), ("b", 2, 3, 0.1)]
-    epochs = pd.DataFrame(losses, columns=["run", "devices", "epoch", "test_loss"]).assign(series=ALONE)
-    runs = pd.DataFrame({"run": ["a", "b"], "series": ALONE, "outcome": "completed"})
+    epochs = pd.DataFrame(losses, columns=["run", "devices", "epoch", "test_loss"]).assign(series=ONLY)
+    runs = pd.DataFrame({"run": ["a", "b"], "series": ONLY, "outcome": "completed"})
     by_step = epochs.rename(columns={"epoch": "step", "test_loss": "loss"})
     for table, unit in ((epochs, "epochs"), (by_step, "steps")):
         loss = said(BASE, TWO, runs=runs, epochs=table)["loss"]

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from tests.unit.analysis import planted_tables as planted
-from tests.unit.analysis.planted_tables import ALONE, decision_on, make_runs
+from tests.unit.analysis.planted_tables import ONLY, decision_on, make_runs
 from tests.unit.analysis.reference import welch_bounds
 from tests.unit.analysis.report_page import Page, below, cells
 
@@ -27,8 +27,8 @@ MakeSection = Callable[..., ExperimentResults]
 
 HOSTILE = "<script>alert('x')</script> & \"more\""
 MEASURED: dict[tuple[str, int], list[float | str]] = {
-    (ALONE, 1): [98.0, 100.0, 102.0],
-    (ALONE, 2): [178.0, 180.0, 182.0],
+    (ONLY, 1): [98.0, 100.0, 102.0],
+    (ONLY, 2): [178.0, 180.0, 182.0],
 }
 
 
@@ -92,7 +92,7 @@ def test_the_answer_comes_right_after_the_heading(section: MakeSection) -> None:
 
 
 def test_a_report_of_several_experiments_gives_all_answers_before_any_detail(section: MakeSection) -> None:
-    undecided = section("second", {(ALONE, 1): ["failed"]}, fields={"title": "Second study"})
+    undecided = section("second", {(ONLY, 1): ["failed"]}, fields={"title": "Second study"})
     html = render([section("first", fields={"title": "First study"}), undecided], partial=False)
     page = Page(html)
     assert ("h1", "How many devices?") in page.text
@@ -145,7 +145,7 @@ def figures(page: Page) -> list[str]:
 def test_whatever_a_user_writes_is_text_and_never_markup(section: MakeSection) -> None:
     written = {"title": HOSTILE, "description": HOSTILE, "origins": {HOSTILE: [HOSTILE]}}
     reasons = [""] * 6 + [HOSTILE]
-    hostile = section(points=MEASURED | {(ALONE, 4): ["failed"]}, reason=reasons, fields=written)
+    hostile = section(points=MEASURED | {(ONLY, 4): ["failed"]}, reason=reasons, fields=written)
     html = render([hostile, section("other")], partial=False)
     page = Page(html)
     ours = [attrs for tag, attrs in page.elements if tag == "script"]
@@ -162,8 +162,8 @@ def test_no_name_ends_the_element_that_holds_the_data_of_the_scripts() -> None:
 
 
 def test_what_did_not_complete_is_listed_with_its_reason(section: MakeSection) -> None:
-    some = section(points=MEASURED | {(ALONE, 4): ["failed", "not run yet", "out-of-memory"]})
-    none = section("b", points={(ALONE, 1): ["failed"], (ALONE, 2): ["not run yet"]})
+    some = section(points=MEASURED | {(ONLY, 4): ["failed", "not run yet", "out-of-memory"]})
+    none = section("b", points={(ONLY, 1): ["failed"], (ONLY, 2): ["not run yet"]})
     text = Page(render([some, none], partial=True)).all_text()
     assert "6 completed, 1 failed, 1 not run yet, 1 out-of-memory" in text
     assert "why it is failed" in text
@@ -238,12 +238,12 @@ def test_what_the_devices_did_with_their_time_is_shown_with_the_cause_where_they
 @pytest.fixture
 def whole(section: MakeSection) -> ExperimentResults:
     """A study with everything that a report can show."""
-    runs = planted.with_steps(make_runs(planted.points([ALONE])))
+    runs = planted.with_steps(make_runs(planted.points([ONLY])))
     study = section(
-        points=planted.points([ALONE]),
+        points=planted.points([ONLY]),
         fields={
-            "laws": planted.laws([ALONE]) + PEAKS,
-            "prediction": planted.prediction([ALONE]),
+            "laws": planted.laws([ONLY]) + PEAKS,
+            "prediction": planted.prediction([ONLY]),
             "prediction_notes": ["From 16 devices on, communication no longer hides."],
         },
         **{name: list(runs[name]) for name in [*STEP, "wall_seconds", "fingerprint"]},
@@ -254,7 +254,7 @@ def whole(section: MakeSection) -> ExperimentResults:
 
 
 PEAKS = [
-    {"series": ALONE, "law": "usl", "confidence": 0.95, "refused": "",
+    {"series": ONLY, "law": "usl", "confidence": 0.95, "refused": "",
      "parameters": {"peak_devices": {"estimate": peak, "low": 10.0, "high": None}},
      "curve": [{"devices": 16, "speedup": 9.0, "low": 8.0, "high": 10.0}]}
     for peak in (12.0, 40.0)
@@ -314,7 +314,7 @@ def test_step_parts_laws_and_predictions_are_in_tables_next_to_the_measurements(
     wide = [attrs["data-figure"] for tag, attrs in Page(html).elements if "wide" in str(attrs.get("class"))]
     assert wide == ["step"], "it has a row to itself"
     last = cells(html, "Where a step's time goes, and start-up")[-1].split("|")
-    assert last[1:4] == [ALONE, "16", "3"]
+    assert last[1:4] == [ONLY, "16", "3"]
     point = whole.scaling.iloc[-1]
     shown = [
         (f"{point[name] * 1e3:.3g}", f"{100 * point[name] / point['step_seconds']:.1f} %")
@@ -335,7 +335,7 @@ def test_step_parts_laws_and_predictions_are_in_tables_next_to_the_measurements(
     unmeasured = [row.split("|")[2:4] for row in rows if "|not measured|" in row]
     assert unmeasured == [["64", "16x4"], ["256", "64x4"], ["1,024", "256x4"]]
     eight = whole.scaling[whole.scaling["devices"] == 8]["step_seconds"].item()
-    predicted = planted.prediction([ALONE]).set_index("devices").loc[8, "step_seconds"]
+    predicted = planted.prediction([ONLY]).set_index("devices").loc[8, "step_seconds"]
     assert f"|{predicted / eight:.2f}|" in rows[3]
     reason = "no prediction for all runs: no run on 1 device has completed."
     html = render([replace(whole, prediction=None, prediction_notes=[reason])], partial=False)

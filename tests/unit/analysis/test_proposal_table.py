@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from tests.unit.analysis.planted_proposal import planted_results, planted_runs, spec_of, write
-from tests.unit.analysis.planted_tables import ALONE, decision_on, make_runs, read_json, results, spread
+from tests.unit.analysis.planted_tables import ONLY, decision_on, make_runs, read_json, results, spread
 from tests.unit.analysis.reference import welch_bounds
 
 from scalewise.analysis.proposal.answer_job import time_limit
@@ -174,7 +174,7 @@ def test_times_are_read_in_the_unit_that_fits_them(seconds: float, unit: str) ->
 
 def test_published_walls_are_compared_as_walls(tmp_path: Path) -> None:
     runs = pd.DataFrame({"devices": [1, 2, 4], "wall_seconds": [151.0, 111.0, 96.0]})
-    runs = runs.assign(experiment="palmetto", series=ALONE, outcome="completed")
+    runs = runs.assign(experiment="palmetto", series=ONLY, outcome="completed")
     text = (write_table(runs, tmp_path) / "proposal.md").read_text(encoding="utf-8")
     assert "compare total times of whole runs, relative to 1 device, 151 s." in text
     assert "| 2 | – | 1 | 111 | – | 1.36 | 0.68 | 0.0617 |" in text
@@ -235,7 +235,7 @@ def test_throughput_takes_the_place_of_unknown_total_times_with_a_note(tmp_path:
 
 
 def test_doublings_of_devices_need_no_second_node(tmp_path: Path) -> None:
-    runs = make_runs({(ALONE, devices): spread(rate) for devices, rate in {1: 100.0, 2: 190.0}.items()})
+    runs = make_runs({(ONLY, devices): spread(rate) for devices, rate in {1: 100.0, 2: 190.0}.items()})
     made = planted_results(tmp_path, runs.assign(nodes=1.0, wall_seconds=100.0))
     assert find_doublings(made, REQUIRED) == []
     required = Requirement(efficiency=0.75, per="doubling_of_devices")

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from tests.unit.analysis.planted_tables import ALONE, at, make_runs
+from tests.unit.analysis.planted_tables import ONLY, at, make_runs
 from tests.unit.analysis.reference import next_bound, t_bounds, welch_bounds, welch_p
 
 from scalewise.analysis.scaling import SCALING_COLUMNS, karp_flatt, option_table, scaling_table
@@ -38,7 +38,7 @@ def interval(row: pd.Series, column: str) -> list[float]:
 
 def test_speedup_and_efficiency_by_hand() -> None:
     on_one, on_four = [98.0, 100.0, 105.0], [310.0, 320.0, 330.0]
-    runs = make_runs({(ALONE, 1): on_one, (ALONE, 2): [170.0, 180.0, 190.0], (ALONE, 4): on_four})
+    runs = make_runs({(ONLY, 1): on_one, (ONLY, 2): [170.0, 180.0, 190.0], (ONLY, 4): on_four})
     table = scaling_table(runs, "strong")
     assert list(table.columns) == SCALING_COLUMNS
     assert table["devices"].tolist() == [1, 2, 4]
@@ -67,7 +67,7 @@ def test_speedup_and_efficiency_by_hand() -> None:
 
 
 def test_other_columns_are_means_or_medians() -> None:
-    runs = make_runs({(ALONE, 1): [100.0] * 3, (ALONE, 2): [200.0] * 3})
+    runs = make_runs({(ONLY, 1): [100.0] * 3, (ONLY, 2): [200.0] * 3})
     on_two = {
         "final_accuracy": [0.95, 0.99, 0.97],
         "time_to_accuracy_seconds": [5.0, NAN, 3.0],
@@ -120,24 +120,24 @@ def test_each_series_has_a_baseline_of_its_own_the_fewest_devices_that_it_fits_o
 
 def test_without_a_baseline_there_is_no_speedup_and_a_note_says_why() -> None:
     failed = ["failed", "timed-out", "failed"]
-    runs = make_runs({(ALONE, 1): failed, (ALONE, 2): [180.0] * 3, (ALONE, 4): [320.0] * 3})
+    runs = make_runs({(ONLY, 1): failed, (ONLY, 2): [180.0] * 3, (ONLY, 4): [320.0] * 3})
     table = scaling_table(runs, "strong")
     assert table[["speedup", "parallel_efficiency"]].isna().all(axis=None)
     assert at(table, 1)["note"] == "no completed run (failed, timed-out)"
     assert at(table, 1)["n_failed"] == 3
     assert at(table, 2)["note"] == "no baseline: no completed run on 1 device"
     assert at(table, 4)["throughput_samples_per_second"] == pytest.approx(320.0)
-    alone = at(scaling_table(make_runs({(ALONE, 2): [180.0, 190.0]}), "strong"), 2)
+    alone = at(scaling_table(make_runs({(ONLY, 2): [180.0, 190.0]}), "strong"), 2)
     assert alone["note"] == "no baseline: the series has one device count"
     assert pd.isna(alone["speedup"])
-    warming = at(scaling_table(make_runs({(ALONE, 1): [100.0], (ALONE, 2): [NAN]}), "strong"), 2)
+    warming = at(scaling_table(make_runs({(ONLY, 1): [100.0], (ONLY, 2): [NAN]}), "strong"), 2)
     assert warming["note"] == "no throughput: all steps were warm-up"
     assert pd.isna(warming["speedup"])
 
 
 def test_runs_without_a_result_are_counted_by_their_outcome_and_never_averaged_in() -> None:
     ended = ["diverged", "out-of-memory", "diverged", "interrupted", "not run yet"]
-    runs = make_runs({(ALONE, 1): [100.0] * 3, (ALONE, 2): [150.0, *ended]})
+    runs = make_runs({(ONLY, 1): [100.0] * 3, (ONLY, 2): [150.0, *ended]})
     runs.loc[runs["outcome"] == "diverged", "throughput_samples_per_second"] = 9e9
     row = at(scaling_table(runs, "strong"), 2)
     assert (row["n"], row["n_failed"], row["n_unsuccessful"], row["speedup_n"]) == (1, 5, 3, 1)
@@ -149,27 +149,27 @@ KNOWN = {"a": {"CPU model": "X", "driver version": "1"}, "b": {"CPU model": "Y",
 
 
 def test_the_baseline_is_what_most_of_its_runs_met() -> None:
-    runs = make_runs({(ALONE, 1): [100.0, 100.0, 50.0], (ALONE, 2): [200.0, 90.0, 90.0, 90.0]})
+    runs = make_runs({(ONLY, 1): [100.0, 100.0, 50.0], (ONLY, 2): [200.0, 90.0, 90.0, 90.0]})
     runs["fingerprint"] = ["b", "b", "a", "b", "a", "a", "a"]
     table = scaling_table(runs, "strong", KNOWN)
     assert at(table, 1)["n_not_comparable"] == 1
     assert (at(table, 2)["speedup"], at(table, 2)["speedup_low"]) == pytest.approx((2.0, 2.0))
-    others = f"{ALONE} (CPU model X)"
+    others = f"{ONLY} (CPU model X)"
     assert (at(table, 2, others)["speedup"], at(table, 2, others)["baseline_devices"]) == (1.8, 1)
     # of two that are equally frequent, the one of the series
-    runs = make_runs({(ALONE, 1): [50.0, 100.0], (ALONE, 2): [200.0] * 2}, fingerprint=["a", "b", "b", "b"])
+    runs = make_runs({(ONLY, 1): [50.0, 100.0], (ONLY, 2): [200.0] * 2}, fingerprint=["a", "b", "b", "b"])
     assert at(scaling_table(runs, "strong", KNOWN), 2)["speedup"] == pytest.approx(2.0)
 
 
 def test_conditions_that_no_record_keeps_are_named_by_their_fingerprints() -> None:
-    runs = make_runs({(ALONE, 1): [100.0], (ALONE, 2): [150.0]}, fingerprint=["a", None])
+    runs = make_runs({(ONLY, 1): [100.0], (ONLY, 2): [150.0]}, fingerprint=["a", None])
     assert at(scaling_table(runs, "strong"), 2)["note"].endswith("fingerprint is not recorded, not a")
 
 
 def test_hardware_and_statistical_efficiency_stand_apart() -> None:
     epochs, seconds = ([4.0, 4.0, 5.0], [5.0, 5.0, 8.0]), ([12.0, 12.0, 15.0], [7.5, 7.5, 12.0])
     runs = make_runs(
-        {(ALONE, 1): [100.0] * 3, (ALONE, 2): [200.0] * 3},
+        {(ONLY, 1): [100.0] * 3, (ONLY, 2): [200.0] * 3},
         epochs_to_accuracy=[*epochs[0], *epochs[1]],
         time_to_accuracy_seconds=[*seconds[0], *seconds[1]],
     )
@@ -184,7 +184,7 @@ def test_hardware_and_statistical_efficiency_stand_apart() -> None:
 
 
 def test_the_time_to_a_target_is_relative_to_the_fewest_devices_that_reach_it() -> None:
-    runs = make_runs({(ALONE, n): [100.0 * n] * 3 for n in (1, 2, 4)})
+    runs = make_runs({(ONLY, n): [100.0 * n] * 3 for n in (1, 2, 4)})
     runs["time_to_accuracy_seconds"] = [NAN] * 3 + [30.0] * 3 + [20.0] * 3
     runs.loc[runs["devices"] == 1, "epochs_to_accuracy"] = NAN
     table = scaling_table(runs, "strong")
@@ -269,7 +269,7 @@ def test_an_option_is_judged_by_runs_with_a_rate_under_the_same_conditions() -> 
 
 
 def test_a_start_takes_no_longer_than_the_run_less_its_training() -> None:
-    runs = make_runs({(ALONE, 1): [100.0], (ALONE, 2): [180.0]}, train_seconds=20.0)
+    runs = make_runs({(ONLY, 1): [100.0], (ONLY, 2): [180.0]}, train_seconds=20.0)
     runs["wall_seconds"] = 23.0
     runs["imports_seconds"] = [0.5, 30.0]  # of a rank that the others did not wait for
     runs[["process_group_seconds", "data_seconds", "model_seconds"]] = 0.0

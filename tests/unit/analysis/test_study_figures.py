@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from tests.unit.analysis import planted_tables as planted
-from tests.unit.analysis.planted_tables import ALONE, make_epochs, make_runs, results, spread
+from tests.unit.analysis.planted_tables import ONLY, make_epochs, make_runs, results, spread
 
 from scalewise.analysis.bottlenecks.time_parts import STEP_PARTS, UNKNOWN
 from scalewise.analysis.report import (
@@ -42,7 +42,7 @@ FILES = {f"{name}.{kind}" for name in FIGURES for kind in ("svg", "pdf")} | {"tr
 
 @pytest.fixture(scope="module")
 def runs() -> pd.DataFrame:
-    return make_runs({(ALONE, 1): spread(100), (ALONE, 2): spread(180), (ALONE, 4): spread(310)})
+    return make_runs({(ONLY, 1): spread(100), (ONLY, 2): spread(180), (ONLY, 4): spread(310)})
 
 
 def draw(runs: pd.DataFrame, epochs: pd.DataFrame, folder: Path, device: str = "device") -> dict[str, bytes]:
@@ -124,7 +124,7 @@ def test_throughput_and_memory_show_means_and_single_runs_with_their_units(runs:
 def test_speedup_is_drawn_against_the_ideal_and_names_its_baseline(
     counts: tuple[int, ...], baseline: str
 ) -> None:
-    runs = make_runs({(ALONE, count): spread(90 * count) for count in counts})
+    runs = make_runs({(ONLY, count): spread(90 * count) for count in counts})
     (axes,) = scaling_figures.speedup(scaling_table(runs, "strong")).axes
     assert axes.get_ylabel() == f"speedup over {baseline}"
     assert "ideal" in words(axes)
@@ -132,9 +132,9 @@ def test_speedup_is_drawn_against_the_ideal_and_names_its_baseline(
 
 
 def test_series_with_different_baselines_each_have_their_ideal_line() -> None:
-    other = f"{ALONE} (device model H100)"
+    other = f"{ONLY} (device model H100)"
     runs = make_runs(
-        {(ALONE, 1): spread(100), (ALONE, 4): spread(310), (other, 2): spread(400), (other, 4): spread(700)}
+        {(ONLY, 1): spread(100), (ONLY, 4): spread(310), (other, 2): spread(400), (other, 4): spread(700)}
     )
     figure = scaling_figures.speedup(scaling_table(runs, "strong"))
     (axes,) = figure.axes
@@ -142,7 +142,7 @@ def test_series_with_different_baselines_each_have_their_ideal_line() -> None:
     ideal = [y_of(line) for line in axes.lines if line.get_linestyle() == ":"]
     assert ideal[:2] == [[1.0, 2.0, 4.0], [1.0, 2.0]]
     assert named(figure) == ["all other runs", other]
-    assert figure.series == [ALONE, other], "the legend hides with its series"
+    assert figure.series == [ONLY, other], "the legend hides with its series"
     assert shown_names(["bf16", "bf16 (A100)"]) == ["bf16 (all other runs)", "bf16 (A100)"]
 
 
@@ -189,7 +189,7 @@ def test_accuracy_curves_show_the_target(runs: pd.DataFrame) -> None:
 
 @pytest.mark.parametrize(("on_one", "number"), [(2, "n = 2 to 3"), (3, "median of n = 3 runs")])
 def test_the_legend_of_curves_has_the_number_of_runs(on_one: int, number: str) -> None:
-    runs = make_runs({(ALONE, 1): [100.0] * on_one, (ALONE, 2): [200.0] * 3})
+    runs = make_runs({(ONLY, 1): [100.0] * on_one, (ONLY, 2): [200.0] * 3})
     (legend,) = epoch_figures.accuracy(make_epochs(runs), None).legends
     assert number in legend.get_title().get_text()
 
@@ -252,7 +252,7 @@ def faded(axes: Axes) -> list[Line2D]:
 
 def test_repeats_that_stop_early_leave_a_curve_that_says_from_where() -> None:
     """At the target: the repeats that go on are not those that were fast."""
-    epochs = make_epochs(make_runs({(ALONE, 1): spread(100), (ALONE, 2): spread(180)}), 6)
+    epochs = make_epochs(make_runs({(ONLY, 1): spread(100), (ONLY, 2): spread(180)}), 6)
     stopped = (epochs["devices"] == 2) & (epochs["epoch"] > 2 + 2 * (epochs["repeat"] - 1))
     for axes in epoch_figures.loss(epochs[~stopped]).axes[::2]:
         assert list(curve(axes, 1)) == [1, 2, 3, 4, 5, 6]
@@ -303,7 +303,7 @@ def test_many_device_counts_have_logarithmic_axes(scaled: pd.DataFrame, scaled_r
 
 
 def test_one_run_of_one_epoch_on_one_device_count_is_drawn(tmp_path: Path) -> None:
-    runs = make_runs({(ALONE, 2): [100.0]})
+    runs = make_runs({(ONLY, 2): [100.0]})
     files = draw(runs, make_epochs(runs, 1), tmp_path)
     assert files.keys() == FILES
     assert len(files["throughput.svg"]) > len(files["efficiency.svg"]), "there is no efficiency to show"
@@ -319,7 +319,7 @@ def test_without_a_completed_run_every_figure_states_that(
         path.touch()
 
     monkeypatch.setattr(Figure, "savefig", save)
-    runs = make_runs({(ALONE, 1): ["failed"], (ALONE, 2): ["not run yet"]})
+    runs = make_runs({(ONLY, 1): ["failed"], (ONLY, 2): ["not run yet"]})
     assert draw(runs, make_epochs(runs), tmp_path).keys() == FILES
     others = {"prediction": ": nothing was predicted", "splits": ": no trainings were planned"}
     assert saved == [{name + others.get(name, NO_RUN)} for name in FIGURES]
@@ -341,7 +341,7 @@ def test_a_run_that_diverged_does_not_keep_the_others_from_being_drawn(
 
 @pytest.fixture(scope="module")
 def scaled_runs() -> pd.DataFrame:
-    return planted.with_steps(make_runs(planted.points([ALONE])))
+    return planted.with_steps(make_runs(planted.points([ONLY])))
 
 
 @pytest.fixture(scope="module")
@@ -365,19 +365,19 @@ def heights(axes: Axes) -> np.ndarray:
 
 def test_a_fitted_law_is_drawn_with_its_band_in_place_of_joining_lines(scaled: pd.DataFrame) -> None:
     plain = scaling_figures.speedup(scaled)
-    figure = scaling_figures.speedup(scaled, planted.laws([ALONE]))
+    figure = scaling_figures.speedup(scaled, planted.laws([ONLY]))
     assert (named(figure), named(plain)) == (["Amdahl's law, 95 % band"], [])
     assert (bands(figure.axes[0]), bands(plain.axes[0])) == (1, 0)
     assert marks(figure.axes[0]).get_linestyle() == "None"
     assert marks(plain.axes[0]).get_linestyle() == "-"
-    refused = scaling_figures.speedup(scaled, [law for law in planted.laws([ALONE]) if law["refused"]])
+    refused = scaling_figures.speedup(scaled, [law for law in planted.laws([ONLY]) if law["refused"]])
     assert (named(refused), bands(refused.axes[0])) == ([], 0)
 
 
 def test_the_predicted_bound_is_drawn_with_the_speedup_and_never_beyond_what_was_planned(
     scaled: pd.DataFrame,
 ) -> None:
-    figure = scaling_figures.speedup(scaled, (), planted.prediction([ALONE]))
+    figure = scaling_figures.speedup(scaled, (), planted.prediction([ONLY]))
     assert named(figure) == ["predicted bound"]
     assert max(max(x_of(line)) for line in figure.axes[0].lines) == 16
     assert "not measured" not in texts(figure)
@@ -396,7 +396,7 @@ def test_series_with_laws_have_a_panel_each() -> None:
 
 
 def test_the_prediction_is_drawn_with_its_band_next_to_what_was_measured(scaled: pd.DataFrame) -> None:
-    figure = scaling_figures.prediction(scaled, planted.prediction([ALONE]))
+    figure = scaling_figures.prediction(scaled, planted.prediction([ONLY]))
     assert [axes.get_ylabel() for axes in figure.axes] == ["step (ms)", "parallel efficiency"]
     assert named(figure) == ["measured", "predicted", "compute alone"]
     for axes in figure.axes:
@@ -409,14 +409,14 @@ def test_the_prediction_is_drawn_with_its_band_next_to_what_was_measured(scaled:
 def test_what_was_not_measured_lies_in_a_labelled_pale_area(
     scaled: pd.DataFrame, points: int, last: int, first: int
 ) -> None:
-    figure = scaling_figures.prediction(scaled[:points], planted.prediction([ALONE]))
+    figure = scaling_figures.prediction(scaled[:points], planted.prediction([ONLY]))
     assert texts(figure) == ["not measured", "not measured"]
     for axes in figure.axes:
         (area,) = axes.patches
         assert isinstance(area, Rectangle)
         assert last < area.get_x() < first
         assert area.get_x() + area.get_width() > 1024
-    measured_alone = scaling_figures.prediction(scaled, planted.prediction([ALONE], projected=()))
+    measured_alone = scaling_figures.prediction(scaled, planted.prediction([ONLY], projected=()))
     assert texts(measured_alone) == []
 
 

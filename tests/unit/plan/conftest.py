@@ -13,7 +13,7 @@ from snakemake_executor_plugin_slurm.submit_string import get_submit_command
 from snakemake_executor_plugin_slurm.utils import set_gres_string
 from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
 from tests.stand_ins import Resources
-from tests.unit.plan.refusals import Desk
+from tests.unit.plan.refusals import StudyFolder
 
 from scalewise.plan.planned_study import Study
 
@@ -38,16 +38,16 @@ Refuse = Callable[..., list[str]]
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+def study_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StudyFolder:
     monkeypatch.chdir(tmp_path)
-    return Desk(tmp_path)
+    return StudyFolder(tmp_path)
 
 
 @pytest.fixture
-def load(desk: Desk) -> Load:
-    return desk.plan
+def load(study_folder: StudyFolder) -> Load:
+    return study_folder.plan
 
 
 @pytest.fixture
-def refuse(desk: Desk) -> Refuse:
-    return desk.refuse
+def refuse(study_folder: StudyFolder) -> Refuse:
+    return study_folder.refuse

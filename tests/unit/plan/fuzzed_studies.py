@@ -50,7 +50,7 @@ anything: SearchStrategy[Any] = st.one_of(
 
 
 @cache
-def planned() -> list[tuple[Config, Config]]:
+def planned_pairs() -> list[tuple[Config, Config]]:
     """Return the studies and sites of refusals.yaml without their mistakes."""
     texts = [
         case.planned or (case.study, case.site)
@@ -72,7 +72,7 @@ def plausible_configurations(draw: DrawFn) -> tuple[Config, Config]:
     """Draw up to three that are planned together, with other device counts and nodes of other sizes."""
     study: Config = {}
     site: Config = {}
-    for other_study, other_site in draw(st.lists(st.sampled_from(planned()), min_size=1, max_size=3)):
+    for other_study, other_site in draw(st.lists(st.sampled_from(planned_pairs()), min_size=1, max_size=3)):
         study, site = together(study, other_study), together(site, other_site)
     counts = st.lists(st.sampled_from([1, 2, 4, 8, 3, 5, 7, 12, "2x2"]), min_size=1, max_size=3, unique=True)
     for keys in (study.get("defaults", {}), *study["experiments"].values()):

@@ -1,4 +1,4 @@
-"""Configurations that refusals.yaml lists, and a desk at which each of them is tried.
+"""Configurations that refusals.yaml lists, and a folder in which each of them is tried.
 
 A case has a name, the mistake, and `names`: the key and the value, in the order of the message. The mistake
 is in the last line of the study if it has lines, else of the site; `# the mistake` marks another line, and
@@ -225,7 +225,7 @@ def _place(study: str, site: str, in_site: bool) -> str:
     return f"site.yaml:{len(site.splitlines())}" if in_site else f"study.yaml:{len(study.splitlines())}"
 
 
-class Desk:
+class StudyFolder:
     """The folder in which studies are planned.
 
     Args:
@@ -249,8 +249,14 @@ class Desk:
         """Do what the Snakefile does with a configuration."""
         self.study_file.write_text(study, encoding="utf-8")
         self.site_file.write_text(site, encoding="utf-8")
+        return self.load()
+
+    def load(self) -> Study:
+        """Do what the Snakefile does with the two files that are there."""
         check_spelling(self.study_file)
-        return load_study(yaml.safe_load(study), [self.study_file], self.site_file)
+        # what Snakemake reads it with
+        config = yaml.load(self.study_file.read_text(encoding="utf-8"), Loader=yaml.FullLoader)
+        return load_study(config, [self.study_file], self.site_file)
 
     def refuse(self, study: str, site: str = CPUS) -> list[str]:
         """Return the lines of the error that a configuration ends in."""

@@ -19,7 +19,6 @@ from hypothesis import HealthCheck, example, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from tests.reliability.thoroughness import times
-from tests.unit.plan import refusals
 from tests.unit.plan.conftest import sbatch_line
 from tests.unit.plan.fuzzed_studies import (
     SITES,
@@ -27,9 +26,11 @@ from tests.unit.plan.fuzzed_studies import (
     Config,
     damaged,
     damaged_text,
+    planned_pairs,
     plausible_configurations,
     spelled,
 )
+from tests.unit.plan.refusals import StudyFolder
 from tests.workflow.workplace import filled_in
 
 from scalewise.plan.config.errors import StudyError
@@ -42,7 +43,6 @@ from scalewise.plan.jobs.make_plan import make_plan
 from scalewise.plan.planned_study import Study
 from scalewise.plan.runs.allocation import Allocation, job_resources
 from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.plan.study import check_spelling, load_study
 from scalewise.plan.terminal.plan_table import plan_table
 
 pytestmark = pytest.mark.slow
@@ -80,23 +80,19 @@ def explored(quick: int, thorough: int) -> Callable[[Callable[..., None]], Calla
     return bounded
 
 
-class Desk:
-    """Two files as a user has them, and what ``snakemake -n`` says of them."""
+class DrawnStudies(StudyFolder):
+    """The folder in which drawn studies are planned, and how many of them were."""
 
     def __init__(self, folder: Path) -> None:
-        self.study_file = folder / "study.yaml"
-        self.site_file = folder / "site.yaml"
+        super().__init__(folder)
         self.ends: Counter[str] = Counter()
 
-    def plan(self, study: object, site: object) -> Study | None:
-        """What the Snakefile does; None where it was refused as promised."""
+    def plan_or_refuse(self, study: object, site: object) -> Study | None:
+        """Plan a study, or check its refusal and return None."""
         for path, content in ((self.study_file, study), (self.site_file, site)):
             path.write_bytes(content if isinstance(content, bytes) else spelled(content).encode())
         try:
-            check_spelling(self.study_file)
-            # what Snakemake reads it with
-            config = yaml.load(self.study_file.read_text(encoding="utf-8"), Loader=yaml.FullLoader)
-            planned = load_study(config, [self.study_file], self.site_file)
+            planned = self.load()
             show(planned)
         except StudyError as error:
             self.ends["refused"] += 1
@@ -139,10 +135,9 @@ def show(study: Study) -> None:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
-    refusals.Desk(tmp_path)  # lays out the files of its programs
+def drawn_studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DrawnStudies:
     monkeypatch.chdir(tmp_path)
-    return Desk(tmp_path)
+    return DrawnStudies(tmp_path)
 
 
 def check_plan(study: Study) -> None:
@@ -250,16 +245,16 @@ DAMAGED: dict[str, tuple[SearchStrategy[object], SearchStrategy[object]]] = {
 @pytest.mark.refuses("security: shell in the study", "security: shell in the site")
 @pytest.mark.parametrize("what", DAMAGED)
 def test_sound_configurations_with_damage_are_planned_or_refused_with_place_and_fix(
-    what: str, desk: Desk, record_property: RecordProperty
+    what: str, drawn_studies: DrawnStudies, record_property: RecordProperty
 ) -> None:
     @explored(quick=50, thorough=2000)
     @given(*DAMAGED[what])
     def look(study: object, site: object) -> None:
-        if planned := desk.plan(study, site):
+        if planned := drawn_studies.plan_or_refuse(study, site):
             check_plan(planned)
 
     look()
-    desk.record(what, record_property)
+    drawn_studies.record(what, record_property)
 
 
 ONE_NODE: Config = {"accelerator": "cpu", "devices_per_node": 4, "cpus_per_node": 8}
@@ -279,11 +274,17 @@ IN_ORDER: Config = {
         }
     },
 }
+COMPARED = next(
+    (study, site)
+    for study, site in planned_pairs()
+    if any("partitions" in experiment for experiment in study["experiments"].values())
+)
+"""An experiment on partitions: few that are drawn have one."""
 
 
 @pytest.mark.refuses("topology: cpus over the node", "topology: more than the partition has")
 def test_every_plan_fits_its_site_and_is_the_same_for_any_order_of_keys(
-    desk: Desk, record_property: RecordProperty
+    drawn_studies: DrawnStudies, record_property: RecordProperty
 ) -> None:
     # a file that was sorted must train nothing again
     drawn, planned = 0, list[Study]()
@@ -291,14 +292,15 @@ def test_every_plan_fits_its_site_and_is_the_same_for_any_order_of_keys(
     @explored(quick=60, thorough=2000)
     @given(plausible_configurations(), st.randoms(use_true_random=False))
     @example((IN_ORDER, ONE_NODE), random.Random(0))
+    @example(COMPARED, random.Random(0))
     def look(configuration: tuple[Config, Config], order: random.Random) -> None:
         nonlocal drawn
         study, site = configuration
         drawn += 1
-        if first := desk.plan(study, site):
+        if first := drawn_studies.plan_or_refuse(study, site):
             check_plan(first)
             planned.append(first)
-            again = desk.plan(reordered(study, order), reordered(site, order))
+            again = drawn_studies.plan_or_refuse(reordered(study, order), reordered(site, order))
             assert again is not None
             assert defined(again) == defined(first)
 
@@ -307,7 +309,7 @@ def test_every_plan_fits_its_site_and_is_the_same_for_any_order_of_keys(
     assert any(study.comparisons for study in planned), "some of them must compare partitions"
     assert any(isinstance(run.settings, ProgramSettings) for run in runs), "some of them must be of programs"
     assert len(planned) > drawn / 6, "there must be plans to look at"
-    desk.record(f"plausible configurations with {len(runs):,} runs", record_property)
+    drawn_studies.record(f"plausible configurations with {len(runs):,} runs", record_property)
 
 
 def reordered(content: Any, order: random.Random) -> Any:

@@ -16,6 +16,7 @@ from typing import Any, get_args
 import pytest
 from tests.golden import compare
 from tests.paths import ROOT
+from tests.stand_ins import stand_ins
 
 from scalewise.plan.config.settings import LauncherName
 from scalewise.plan.config.shape import Shape
@@ -325,17 +326,13 @@ def test_each_kind_of_job_script(folder: Path, capsys: pytest.CaptureFixture[str
 def test_every_word_reaches_the_program_unchanged(folder: Path) -> None:
     """By a stand-in for srun that runs one of the tasks."""
     echo = "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ)]))"
-    bin_folder = folder / "bin"
-    bin_folder.mkdir()
-    stand_ins = {
+    programs = {
         "srun": 'while [ "$1" != bash ]; do shift; done\nSLURM_PROCID=5 SLURM_NTASKS=8 SLURM_LOCALID=1 '
         'SLURM_NODEID=1 exec "$@"',
         "scontrol": "echo node1; echo node2",
         "module": "true",
     }
-    for name, lines in stand_ins.items():
-        (bin_folder / name).write_text(f"#!/bin/bash\n{lines}\n")
-        (bin_folder / name).chmod(0o755)
+    stand_ins(folder / "bin", programs, "/bin/bash")
     (folder / "my env").mkdir()
     (folder / "my env" / "activate").write_text("export PRELUDE='a  b'\n")
     prelude = ["module load cuda", f"source '{folder}/my env/activate' # mine"]
@@ -345,7 +342,7 @@ def test_every_word_reaches_the_program_unchanged(folder: Path) -> None:
     (folder / "job.sh").write_text(text)
 
     environment = {
-        "PATH": f"{bin_folder}:/usr/bin:/bin",
+        "PATH": f"{folder}/bin:/usr/bin:/bin",
         "SLURM_JOB_ID": "7",
         "SLURM_JOB_NODELIST": "node[1-2]",
     }

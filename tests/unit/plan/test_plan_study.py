@@ -12,7 +12,7 @@ import pytest
 import yaml
 from tests.paths import SCRIPTS
 from tests.unit.plan.conftest import Load, Refuse
-from tests.unit.plan.refusals import CPUS, DEFAULTS, HERE, Desk, built_in, site_of
+from tests.unit.plan.refusals import CPUS, DEFAULTS, HERE, StudyFolder, built_in, site_of
 
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.study import check_spelling, load_study
@@ -183,22 +183,22 @@ experiments:
     ]
 
 
-def test_of_several_files_the_one_with_the_mistake_is_named(desk: Desk) -> None:
+def test_of_several_files_the_one_with_the_mistake_is_named(study_folder: StudyFolder) -> None:
     defaults = "defaults: {dataset: digits, model: linear, global_batch_size: 240}\n"
     text = "experiments:\n  a:\n    devices: [0]\n"
     first, second = Path("first.yaml"), Path("second.yaml")
     first.write_text(defaults)
     second.write_text(text)
-    desk.site_file.write_text(CPUS)
+    study_folder.site_file.write_text(CPUS)
 
     with pytest.raises(StudyError) as refused:
-        load_study(yaml.safe_load(defaults + text), [first, second], desk.site_file)
+        load_study(yaml.safe_load(defaults + text), [first, second], study_folder.site_file)
     (line,) = refused.value.lines
     assert line.startswith("second.yaml:3: experiments.a.devices[0] is 0")
 
     sound = yaml.safe_load(defaults + text.replace("0", "1"))
     second.write_text(text.replace("0", "1"))
-    (warning,) = load_study(sound, [first, second], desk.site_file).warnings
+    (warning,) = load_study(sound, [first, second], study_folder.site_file).warnings
     assert "first.yaml" in warning
     assert "second.yaml" in warning
     assert "merged" in warning
@@ -215,11 +215,11 @@ def test_of_several_files_the_one_with_the_mistake_is_named(desk: Desk) -> None:
     ],
 )
 def test_a_value_from_the_command_line_is_refused_without_a_file(
-    own: dict[str, object], says: str, desk: Desk
+    own: dict[str, object], says: str, study_folder: StudyFolder
 ) -> None:
-    desk.site_file.write_text(CPUS)
+    study_folder.site_file.write_text(CPUS)
     with pytest.raises(StudyError) as refused:
-        load_study({"experiments": {"a": ONE_DEVICE | own}}, (), desk.site_file)
+        load_study({"experiments": {"a": ONE_DEVICE | own}}, (), study_folder.site_file)
 
     (line,) = refused.value.lines
     assert line.startswith(f"config: experiments.a.{says}")
@@ -250,14 +250,14 @@ def test_a_byte_that_is_no_text_is_named_with_its_line(tmp_path: Path) -> None:
 
 
 def test_event_files_that_cannot_be_written_are_refused_unless_conda_makes_the_environment(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    study_folder: StudyFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     text = built_in("tensorboard: true")
-    (line,) = desk.refuse(text)
+    (line,) = study_folder.refuse(text)
     assert "study.yaml:8: experiments.digits.tensorboard is true" in line
     assert "`pip install tensorboard`" in line
-    assert load_study(yaml.safe_load(text), (), desk.site_file, conda_environments=True).runs
+    assert load_study(yaml.safe_load(text), (), study_folder.site_file, conda_environments=True).runs
 
 
 # Imports first, then gives up root where there is one: permissions do not bind it.

@@ -140,7 +140,7 @@ def test_calls_that_write_are_known(call: str, load: Load, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("calls", ["", "plt.savefig('x.png')"])
-@pytest.mark.usefixtures("desk")
+@pytest.mark.usefixtures("study_folder")
 def test_a_program_that_runs_in_scalewises_folder_is_warned_of(calls: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(f"{calls}\n", encoding="utf-8")
 

@@ -16,7 +16,7 @@ import yaml
 from jsonschema import Draft202012Validator
 from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
 from tests.golden import compare
-from tests.unit.plan.refusals import Desk, Refusal, refusals
+from tests.unit.plan.refusals import Refusal, StudyFolder, refusals
 
 from scalewise.plan.config.errors import one_line
 from scalewise.plan.config.schema import centre_schema, study_schema
@@ -35,12 +35,12 @@ WORDS = Path(__file__).with_name("refusals.txt")
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    folder = tmp_path_factory.mktemp("desk")
+def study_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StudyFolder]:
+    folder = tmp_path_factory.mktemp("study")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("HOME", "/home/me")
-        yield Desk(folder)
+        yield StudyFolder(folder)
 
 
 def case(refusal: Refusal) -> object:
@@ -50,10 +50,10 @@ def case(refusal: Refusal) -> object:
 
 @pytest.mark.parametrize("refusal", [case(refusal) for refusal in CASES["refused"]])
 def test_a_mistake_is_refused_with_its_line_and_value_and_a_fix(
-    refusal: Refusal, desk: Desk, record_property: Callable[[str, object], None]
+    refusal: Refusal, study_folder: StudyFolder, record_property: Callable[[str, object], None]
 ) -> None:
-    before = sorted(desk.folder.rglob("*"))
-    (message,) = desk.messages_of(refusal)
+    before = sorted(study_folder.folder.rglob("*"))
+    (message,) = study_folder.messages_of(refusal)
     record_property("message", message)
 
     place, text = message.split(": ", 1)
@@ -62,7 +62,7 @@ def test_a_mistake_is_refused_with_its_line_and_value_and_a_fix(
     assert re.search(r"\. [A-Z].*[.?]$", text), "there is no fix"
     assert message == one_line(message)
     assert len(message) < 4000
-    assert sorted(desk.folder.rglob("*")) == before, "something was started"
+    assert sorted(study_folder.folder.rglob("*")) == before, "something was started"
 
 
 def in_this_order(names: Sequence[str]) -> str:
@@ -71,40 +71,42 @@ def in_this_order(names: Sequence[str]) -> str:
 
 
 @pytest.mark.parametrize("refusal", [refusal for refusal in NAMED if refusal.planned], ids=lambda it: it.name)
-def test_the_same_without_the_mistake_is_planned(refusal: Refusal, desk: Desk) -> None:
+def test_the_same_without_the_mistake_is_planned(refusal: Refusal, study_folder: StudyFolder) -> None:
     assert refusal.planned
-    assert desk.plan(*refusal.planned).warnings == []
+    assert study_folder.plan(*refusal.planned).warnings == []
 
 
 @pytest.mark.parametrize("refusal", [case(refusal) for refusal in CASES["warned"]])
-def test_what_is_possible_and_seldom_meant_is_warned_of(refusal: Refusal, desk: Desk) -> None:
-    (warning,) = desk.messages_of(refusal)
+def test_what_is_possible_and_seldom_meant_is_warned_of(refusal: Refusal, study_folder: StudyFolder) -> None:
+    (warning,) = study_folder.messages_of(refusal)
     assert re.search(in_this_order(refusal.names), warning), f"{refusal.names} are not named"
 
 
 @pytest.mark.parametrize("refusal", CASES["planned"], ids=lambda it: it.name)
 def test_what_goes_together_is_planned_without_a_warning_and_taken_by_the_executor_plugin(
-    refusal: Refusal, desk: Desk
+    refusal: Refusal, study_folder: StudyFolder
 ) -> None:
-    study = desk.plan(refusal.study, refusal.site)
+    study = study_folder.plan(refusal.study, refusal.site)
     assert study.warnings == []
     for allocation in study.allocations.values():
         validate_slurm_extra(SimpleNamespace(resources=SimpleNamespace(**allocation.resources())))
 
 
-def test_each_message_has_the_words_that_are_kept(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_message_has_the_words_that_are_kept(
+    study_folder: StudyFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
     parts = []
     for group, members in groupby(NAMED, key=lambda refusal: refusal.group):
-        blocks = [block(refusal, desk) for refusal in members]
+        blocks = [block(refusal, study_folder) for refusal in members]
         parts.append("\n".join([f"# {group}\n", *dict.fromkeys(blocks)]))
     compare(WORDS, "\n".join(parts), __file__, capsys)
 
 
-def block(refusal: Refusal, desk: Desk) -> str:
+def block(refusal: Refusal, study_folder: StudyFolder) -> str:
     """Return the name of a case, its mistake, and what a user sees; runs of one character are counted."""
     marked = "    <- marked in an editor" if is_marked(refusal) else ""
     mistake = one_line(refusal.mistake) + marked
-    lines = [refusal.name.partition(", on ")[0], mistake, *desk.messages_of(refusal)]
+    lines = [refusal.name.partition(", on ")[0], mistake, *study_folder.messages_of(refusal)]
     text = "\n    ".join(line for line in lines if line)
     return re.sub(r"(.{1,4}?)\1{39,}", lambda it: f"<{it[1]} x {len(it[0]) // len(it[1])}>", text) + "\n"
 

@@ -224,7 +224,7 @@ def test_the_tables_wait_for_the_round_that_is_to_be_made(
     assert required_rounds(spec, judged_rounds(checkpoint(1, 2), "digits")) == needed
 
 
-@pytest.mark.usefixtures("desk")
+@pytest.mark.usefixtures("study_folder")
 def test_a_round_on_disk_that_snakemake_makes_again_is_not_believed(tmp_path: Path) -> None:
     leave(tmp_path / "results" / "digits", FIRST, SECOND)
 

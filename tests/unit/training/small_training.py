@@ -15,7 +15,7 @@ from scalewise.ranks.distributed.identity import Identity
 from scalewise.ranks.results.probe_record import Peaks, ProbeRecord
 
 CPU = torch.device("cpu")
-ALONE = Identity(0, 0, 1, 1, "node", None, 0)
+ONE_RANK = Identity(0, 0, 1, 1, "node", None, 0)
 
 
 def random_images(samples: int, test_samples: int = 8, pixels: int = 8) -> Dataset:
@@ -37,7 +37,7 @@ def trainer_of(dataset: Dataset, settings: Settings) -> Trainer:
     """Return the only rank; there must be a process group."""
     loaders = build_loaders(settings, dataset, 0, CPU, 60)
     batch = definition_of(settings).global_batch_size
-    return build_trainer(settings, batch, dataset, loaders, ALONE, CPU)
+    return build_trainer(settings, batch, dataset, loaders, ONE_RANK, CPU)
 
 
 def record(

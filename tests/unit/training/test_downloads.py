@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests import file_server
 from tests.data_files import class_images, write_checksums, write_cifar10
-from tests.file_server import Answer, FileServer, cut_after, dribble, good, serving, status
 from tests.small_disk import largest_file
+from tests.unit.training import file_server
+from tests.unit.training.file_server import Answer, FileServer, cut_after, dribble, good, serving, status
 from tests.waiting import LIMIT_SECONDS
 
 from scalewise.builtin.data import datasets

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.small_runs import definition_of, rank_setup
-from tests.unit.training.small_training import ALONE, CPU, random_images, record, settings_of, trainer_of
+from tests.unit.training.small_training import CPU, ONE_RANK, random_images, record, settings_of, trainer_of
 
 from scalewise.builtin import loop
 from scalewise.builtin.checkpoints import state as states
@@ -234,7 +234,7 @@ class InParts:
             path.write_bytes(content)
 
     def report(self) -> RankReport:
-        return rank_report.report_of(ALONE, [None], [WATCHED], None, 0.0, ENDED)
+        return rank_report.report_of(ONE_RANK, [None], [WATCHED], None, 0.0, ENDED)
 
     def recorded(self) -> Measurements:
         spec = self.spec()
@@ -361,7 +361,7 @@ def test_a_start_after_the_last_step_makes_none_and_ends_the_run(training: InPar
 
 def test_one_rank_elsewhere_is_enough() -> None:
     here, there = record(0, world_size=2), record(1, world_size=2)
-    report = rank_report.report_of(ALONE, [None], [], None, 0.0, ENDED)
+    report = rank_report.report_of(ONE_RANK, [None], [], None, 0.0, ENDED)
     reports = [replace(report, host="n1"), replace(report, rank=1, host="n1")]
     before = StartRecords([here, there.model_copy(update={"device": "A"})], reports)
     after = StartRecords([here, there.model_copy(update={"device": "B"})], reports)
