@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -93,7 +94,8 @@ def test_the_answer_comes_right_after_the_heading(section: MakeSection) -> None:
 
 def test_a_report_of_several_experiments_gives_all_answers_before_any_detail(section: MakeSection) -> None:
     undecided = section("second", {(ONLY, 1): ["failed"]}, fields={"title": "Second study"})
-    html = render([section("first", fields={"title": "First study"}), undecided], partial=False)
+    ended_early = section("first", fields={"title": "First study"}, device_hours=math.nan)
+    html = render([ended_early, undecided], partial=False)
     page = Page(html)
     assert ("h1", "How many devices?") in page.text
     text = [data for _, data in page.after_heading()]
@@ -106,6 +108,8 @@ def test_a_report_of_several_experiments_gives_all_answers_before_any_detail(sec
     assert [each for each in sections if each in named] == named
     links = [attrs.get("href") for tag, attrs in page.elements if tag == "a"]
     assert {"#first", "#second", "#first.decision", "#second.speedup"} <= set(links)
+    # others in the column of costs are in device-hours
+    assert "<td>1.80x</td><td>0.90</td><td>1.11x that on 1 device</td>" in html
     rules = html.split("<ol>")[1].split("</ol>")[0]
     assert rules.count("<li>") == 12
     assert "What this cannot tell" in html

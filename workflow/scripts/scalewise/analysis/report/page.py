@@ -217,12 +217,7 @@ def _context(section: ExperimentResults, number: int) -> dict[str, Any]:
         "title": section.title,
         "description": section.description,
         "decision": decision,
-        "overview": [
-            next(
-                (each["text"] for each in decision["card"]["figures"] if each["label"].startswith(label)), "–"
-            )
-            for label in OVERVIEW
-        ],
+        "overview": [_overview(decision["card"]["figures"], label) for label in OVERVIEW],
         "measured_on": _measured_on(section),
         "required": _required(section),
         "most_cautions": MAX_CAUTIONS,
@@ -373,6 +368,15 @@ def _figure(
         "caption": name_devices(" ".join(filter(None, captions)), section.noun),
         "wide": drawn.wide,
     }
+
+
+def _overview(figures: Sequence[Mapping[str, Any]], label: str) -> str:
+    """Return the figure of an answer whose label begins so; a ratio of costs with what it is a ratio to."""
+    found = next((each for each in figures if each["label"].startswith(label)), None)
+    if found is None:
+        return "–"
+    # other experiments' costs in the same column are device-hours
+    return f"{found['text']} {found['note']}" if found["label"] == "Cost of training" else found["text"]
 
 
 def _measured_on(section: ExperimentResults) -> str:

@@ -12,6 +12,7 @@ from scalewise.plan.cluster.reported import parse_gpus, record
 from scalewise.plan.config.errors import name_all
 from scalewise.plan.config.site import NOT_FOUND
 from scalewise.plan.config.slurm import Slurm, duration_seconds
+from scalewise.plan.formatting import pluralize
 from scalewise.plan.jobs.preflight import Finding, Preflight, bad, ok, unknown
 
 LONGEST_POLL_SECONDS = 180
@@ -164,14 +165,16 @@ def _check_nodes(slurm: Slurm, preflight: Preflight) -> Iterator[Finding]:
     needs = f"{preflight.cpus_per_node} CPUs, {preflight.memory_mb_per_node} MB" + (
         f" and {gpu_type}:{devices}" if requests_gpus else ""
     )
+    nodes_found = pluralize(str(fitting), "node")
     if fitting >= needed_nodes:
-        yield ok(f"{fitting} nodes with {needs} or more; the largest run takes {needed_nodes}")
+        yield ok(f"{nodes_found} with {needs} or more; the largest run takes {needed_nodes}")
     else:
         present = "; ".join(
             f"{nodes} with {cpus} CPUs, {memory} MB, {gres}" for nodes, cpus, memory, gres, _ in rows
         )
+        have = "has" if fitting == 1 else "have"
         yield bad(
-            f"{fitting} nodes have {needs}, and the largest run takes {needed_nodes}. There are: {present}",
+            f"{nodes_found} {have} {needs}, and the largest run takes {needed_nodes}. There are: {present}",
             "Correct devices_per_node, cpus_per_node, memory_gb_per_node or gpu_type in the site file.",
         )
 
