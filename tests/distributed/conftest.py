@@ -7,7 +7,6 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from tests.cores import skip_without_two_cores
 from tests.distributed.runs import (
     PERILOUS,
     PERILOUS_LIMITS,
@@ -16,6 +15,7 @@ from tests.distributed.runs import (
     Runs,
 )
 from tests.distributed.trainings import Place, Trainings, trainings_in
+from tests.machine import skip_without_two_cores
 
 
 @pytest.fixture(scope="session")

@@ -20,10 +20,10 @@ import numpy as np
 import pandas as pd
 import torch
 from sklearn.datasets import load_digits
-from tests.planned_job import plan_one_run, train_command
+from tests.machine import on_small_disk
 from tests.preloading import COUNTS_OTHERS
 from tests.prepared_digits import place_digits
-from tests.small_disk import on_small_disk
+from tests.small_runs import plan_one_run, train_command
 from tests.waiting import Found, ended_output, wait_until
 
 from scalewise.builtin.data.datasets import write

@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tests.cores import needs_two_cores
 from tests.distributed.runs import SETTINGS, Runs
+from tests.machine import needs_two_cores
 from tests.marked_outcomes import Record
 from tests.slowdowns import sentences
 

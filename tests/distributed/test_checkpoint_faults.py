@@ -14,11 +14,10 @@ from pathlib import Path, PurePath
 
 import pytest
 import torch
-from tests.cores import needs_two_cores
 from tests.distributed.runs import ENDLESS, PAUSE_SECONDS, Finished, Kill, Runs
+from tests.machine import needs_small_disk, needs_two_cores, seen_by
 from tests.marked_outcomes import Record
 from tests.reliability.thoroughness import times
-from tests.small_disk import needs_small_disk, seen_by
 from tests.small_runs import rank_setup
 from tests.waiting import wait_until
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 from sklearn.datasets import load_digits
-from tests.cores import needs_two_cores
 from tests.distributed.runs import ENDLESS, Runs, Started, prepare_digits
+from tests.machine import needs_two_cores
 from tests.marked_outcomes import Record
 from tests.startup.sitecustomize import SILENCE
 from tests.waiting import wait_until

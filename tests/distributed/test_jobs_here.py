@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.cores import needs_two_cores
+from tests.machine import needs_two_cores
 from tests.paths import CLI
 from tests.planted_records import leave_result, run_record
 from tests.prepared_digits import place_digits_of_study

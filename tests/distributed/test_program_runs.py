@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cores import needs_two_cores
 from tests.distributed.runs import Finished, Runs
+from tests.machine import needs_two_cores
 
 from scalewise.records import Measurements, ProgramMeasurements
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from sklearn.datasets import load_digits
-from tests.cores import needs_two_cores
 from tests.distributed.probe import share_one_gpu
 from tests.distributed.runs import PERILOUS, Finished, Kill, Runs, prepare_digits
 from tests.distributed.trainings import probe_ranks
+from tests.machine import needs_two_cores
 from tests.marked_outcomes import Record
 from tests.reliability.thoroughness import times
 from tests.small_runs import definition_of

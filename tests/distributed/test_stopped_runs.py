@@ -8,8 +8,8 @@ import time
 from typing import Any
 
 import pytest
-from tests.cores import needs_two_cores
 from tests.distributed.runs import END_SECONDS, ENDLESS, PERILOUS, Runs, heeds
+from tests.machine import needs_two_cores
 from tests.marked_outcomes import Record
 
 from scalewise.execution.failure_reason import in_minutes

@@ -14,9 +14,8 @@ import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.cores import needs_two_cores
 from tests.distributed.runs import COMMIT, ENDLESS, Finished, Runs
-from tests.listening_ports import listening
+from tests.machine import listening, needs_two_cores
 from tests.planted_records import leave_failure
 from tests.small_runs import definition
 

@@ -9,7 +9,7 @@ import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.listening_ports import listening
+from tests.machine import listening
 from tests.marked_outcomes import Record
 from tests.slurm.study import ENDLESS, ONE_RANK_A_NODE, TRAININGS, ClusterStudy
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cores import needs_two_cores
+from tests.machine import needs_two_cores
 from tests.marked_outcomes import Record
 from tests.paths import SNAKEFILE
 from tests.workflow.workplace import TINY, Workplace, running

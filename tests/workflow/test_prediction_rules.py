@@ -11,7 +11,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.cores import skip_without_two_cores
+from tests.machine import skip_without_two_cores
 from tests.planted_records import all_reduce, leave_result
 from tests.prepared_digits import place_digits_of_study
 from tests.workflow.workplace import SITE, LoginNode, Outcome, Workplace, running

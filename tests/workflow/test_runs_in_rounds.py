@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cores import needs_two_cores
+from tests.machine import needs_two_cores
 from tests.waiting import wait_until
 from tests.workflow.workplace import SITE as WORKPLACE_SITE
 from tests.workflow.workplace import Outcome, Running, Workplace, running

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from tests.planned_job import plan_one_experiment
 from tests.planted_records import all_reduce, measurements, write_run
+from tests.small_runs import plan_one_experiment
 
 from cli import main
 from scalewise.analysis.prediction.all_reduce_model import CENTRAL, Values

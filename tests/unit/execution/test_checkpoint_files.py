@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 import torch
 from tests.data_files import Trap
+from tests.machine import largest_file
 from tests.reliability.thoroughness import times
-from tests.small_disk import largest_file
 from tests.small_runs import definition
 from tests.waiting import wait_until
 

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.planned_job import plan_one_run, train_arguments
 from tests.planted_records import leave_failure, provenance, run_record
-from tests.small_runs import definition, rank_setup
+from tests.small_runs import definition, plan_one_run, rank_setup, train_arguments
 
 import cli
 from scalewise.builtin.data.datasets import write

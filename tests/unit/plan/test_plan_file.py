@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.planned_job import LIMITS
+from tests.small_runs import LIMITS
 from tests.unit.plan.conftest import Load
 
 from scalewise.plan.config.errors import StudyError

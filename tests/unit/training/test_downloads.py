@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from tests.data_files import class_images, write_checksums, write_cifar10
-from tests.small_disk import largest_file
+from tests.machine import largest_file
 from tests.unit.training import file_server
 from tests.unit.training.file_server import Answer, FileServer, cut_after, dribble, good, serving, status
 from tests.waiting import LIMIT_SECONDS

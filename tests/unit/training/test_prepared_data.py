@@ -32,8 +32,8 @@ from tests.data_files import (
     write_mirror,
     write_mnist,
 )
+from tests.machine import largest_file
 from tests.reliability.thoroughness import times
-from tests.small_disk import largest_file
 
 from scalewise.builtin.data.datasets import DatasetError, load, read, write
 from scalewise.builtin.data.decoders import decode_cifar, decode_mnist

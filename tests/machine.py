@@ -1,16 +1,31 @@
-"""A disk of a few megabytes for one command, a tmpfs in a new mount namespace; or small files."""
+"""The machine as tests need it: cores, a disk that is soon full, the ports at which a process listens."""
 
 from __future__ import annotations
 
+import os
 import resource
 import shlex
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+TOO_FEW = len(os.sched_getaffinity(0)) < 2
+REASON = "several processes compute at once: needs 2 CPU cores"
+
+needs_two_cores = pytest.mark.skipif(TOO_FEW, reason=REASON)
+
+
+def skip_without_two_cores() -> None:
+    """For a fixture, which takes no mark."""
+    if TOO_FEW:
+        pytest.skip(REASON)
+
+
+# --- a disk of a few megabytes, or small files -----------------------------------------------------------
 
 
 @cache
@@ -64,3 +79,27 @@ def largest_file(size: int) -> Iterator[None]:
 def seen_by(pid: int, path: Path) -> Path:
     """The way to a path as a process in another namespace sees it."""
     return Path(f"/proc/{pid}/root{path.absolute()}")
+
+
+# --- ports -----------------------------------------------------------------------------------------------
+
+LISTENS = "0A"
+"""How the kernel spells the state of a socket that accepts connections."""
+
+
+def listening(pid: int) -> set[str]:
+    """The addresses that a process accepts connections at, in its own network namespace."""
+    process = Path(f"/proc/{pid}")
+    try:
+        held = set()
+        for one in (process / "fd").iterdir():
+            with suppress(FileNotFoundError):  # it has been closed since
+                held.add(str(one.readlink()))
+        rows = [
+            line.split()
+            for table in ("tcp", "tcp6")
+            for line in (process / "net" / table).read_text().splitlines()[1:]
+        ]
+    except OSError:
+        return set()  # it has ended
+    return {row[1] for row in rows if row[3] == LISTENS and f"socket:[{row[9]}]" in held}
