@@ -37,7 +37,7 @@ from scalewise.builtin.data.loaders import (
 from scalewise.builtin.data.sampling import EpochSampler, Indices, SampledStep, SeededBatches
 from scalewise.builtin.loop import TrainingState, evaluation_batch, evaluation_batches, train
 from scalewise.builtin.models.builders import BUILDERS
-from scalewise.builtin.trainer import Trainer
+from scalewise.builtin.trainer import Trainer, build_loaders
 from scalewise.execution.messages import TrainSpec
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.signals import Signals
@@ -155,6 +155,21 @@ def test_crops_and_flips_leave_exactly_the_images_that_are_possible(
     # 100 of each, give or take 5 standard deviations
     assert often.min() > 50
     assert often.max() < 150
+
+
+def test_a_training_mirrors_half_of_its_images_if_its_settings_say_so() -> None:
+    number = 200
+
+    def drawn(**chosen: bool) -> torch.Tensor:
+        loaders = build_loaders(settings_of(**chosen), random_images(number), 0, CPU, 60)
+        ((batch, _),) = epoch((loaders.train, loaders.batch_sampler), order=[np.arange(number)])
+        return batch.flatten(0, 1)
+
+    plain, changed = drawn(), drawn(horizontal_flip=True)
+    kept = (changed == plain).all((1, 2))
+    assert (kept | (changed == plain.flip(2)).all((1, 2))).all()
+    # 100, give or take 5 standard deviations
+    assert 65 < kept.sum() < 135
 
 
 @both_loaders
