@@ -14,7 +14,7 @@ from tests.planted_records import program_experiment, write_program_run
 from tests.unit.analysis.planted_tables import ONLY, concluded, decision_on, figure, make_runs, spread
 from tests.unit.analysis.reference import welch_bounds
 
-from scalewise.analysis.comparison.gains import target_contrast
+from scalewise.analysis.comparison.gains import spent_in_vain, target_contrast
 from scalewise.analysis.decision.decision import Decision
 from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.runs.runs import points
@@ -128,6 +128,19 @@ def test_a_share_of_successes_widens_the_time_to_a_target_by_its_own_error() -> 
     successes = np.random.default_rng(0).binomial(40, 0.7, 20_000)
     drawn = np.log(1 + (40 - successes) / successes * time_of_failure / 100)
     assert found.standard_error == pytest.approx(drawn.std(), rel=0.05)
+
+
+def test_resumed_runs_that_reached_a_target_count_as_successes_of_unknown_time() -> None:
+    """Three of four runs reach it in 100 s, of which two resumed: a success costs 400 s / 3."""
+    point = pd.DataFrame(
+        {
+            "epochs_to_accuracy": [3.0, 3.0, 3.0, nan],
+            "time_to_accuracy_seconds": [nan, nan, 100.0, nan],
+            "train_seconds": 100.0,
+        }
+    )
+    assert spent_in_vain(point) == pytest.approx(4 / 3)
+    assert spent_in_vain(point.iloc[:3]) == 1.0
 
 
 # --- series that train something else -----------------------------------------------------------------

@@ -201,6 +201,13 @@ def test_a_further_doubt_changes_a_clear_answer_only() -> None:
     assert likely.reason == "Another."
 
 
+def test_an_option_without_any_effect_is_not_slower_and_unknown_memory_is_not_stated() -> None:
+    runs = make_runs({("off", 1): [100.0] * 3, ("on", 1): [100.0] * 3}).assign(peak_memory_bytes=math.nan)
+    runs["compile"] = [False] * 3 + [True] * 3
+    (equal,) = option_sentences(option_table(runs, {"compile": [False, True]}))
+    assert equal.endswith("no difference is shown; it may be anything in the interval.")
+
+
 # --- what the card says to do next ----------------------------------------------------------------------
 
 
@@ -248,7 +255,7 @@ SCALES_TO_FOUR = {(ONLY, n): spread(95 * n) for n in (1, 2, 4)}
         ({(ONLY, 1): ["failed"], (ONLY, 2): ["failed"]}, 8,
          "No answer yet.", "once the reasons of the failures are fixed.", ""),
         ({(ONLY, 1): spread(100), (ONLY, 2): [190.0], (ONLY, 4): spread(340), (ONLY, 8): spread(480)}, 8,
-         "Use 4 GPUs.", "2 more runs, about 0.0400 device-hours.", "repeats: 3"),
+         "Use 4 GPUs.", "Run the same command again: 2 more runs, about 0.0400 device-hours.", ""),
         (SCALES_TO_FOUR, 4, "Use 4 GPUs.", "Nothing more to measure.", ""),
         (SCALES_TO_FOUR, 8, "Use 4 GPUs.", "To look beyond 4 GPUs, measure 8, too.", "devices: [1, 2, 4, 8]"),
     ],
@@ -260,7 +267,19 @@ def test_the_card_says_what_to_do_next(
     card = answer(make_runs(points), most_devices=most_devices).card
     assert (card.verdict, card.paste) == (verdict, paste)
     assert card.action.endswith(action)
-    assert (card.reason == SINGLE_RUN) == (paste == "repeats: 3")
+    assert (card.reason == SINGLE_RUN) == ("2 more runs" in action)
+
+
+def test_repeats_that_the_configuration_has_but_no_run_yet_need_the_same_command_only() -> None:
+    noisy = make_runs({(ONLY, 1): spread(100, 0.05), (ONLY, 2): spread(152, 0.05)})
+    more = max(answer(noisy).undecided.values())
+    for repeats in (3 + more, {"min": 3, "max": 3 + more}):
+        card = answer(noisy, repeats).card
+        assert card.action.startswith("Run the same command again: ")
+        assert (f"{2 * more} more runs, about" in card.action, card.paste) == (True, "")
+    assert answer(noisy, 2 + more).card.paste == f"repeats: {3 + more}"
+    single = answer(make_runs({(ONLY, 1): spread(100), (ONLY, 2): [190.0]}), repeats=1).card
+    assert (single.reason, single.paste) == (SINGLE_RUN, "repeats: 3")
 
 
 @pytest.mark.parametrize(

@@ -98,9 +98,9 @@ def test_the_estimate_is_the_ratio_of_geometric_means_in_the_middle_of_its_bound
 
 def test_equal_runs_are_not_faster_and_a_lead_without_scatter_is_certain() -> None:
     equal = ratio([100.0] * 3, [100.0] * 3)
-    assert (equal.at_least, equal.at_most, equal.p_above()) == (1.0, 1.0, 1.0)
+    assert (equal.at_least, equal.at_most, equal.p_above()) == (1.0, 1.0, 0.5)
     ahead = ratio([106.0] * 3, [100.0] * 3)
-    assert (ahead.p_above(1.05), ahead.p_above(1.06)) == (0.0, 1.0)
+    assert (ahead.p_above(1.05), ahead.p_above(1.06), ahead.p_above(1.07)) == (0.0, 0.5, 1.0)
 
 
 def test_a_single_run_is_taken_to_scatter_as_the_other_sample_does() -> None:

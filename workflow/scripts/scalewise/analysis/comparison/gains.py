@@ -300,9 +300,10 @@ def spent_in_vain(runs: pd.DataFrame) -> float:
     reached = has_reached(runs)
     # a resumed run's time is not known, reached or not
     seconds = runs["time_to_accuracy_seconds"].where(reached, runs.get("train_seconds")).astype(float)
-    if seconds[reached].isna().all():
+    each, failed = seconds[reached].mean(), seconds[~reached].mean()
+    if math.isnan(each) or math.isnan(failed):
         return 1.0
-    return float(seconds.sum() / seconds[reached].sum())
+    return float(1 + failed * (~reached).sum() / (each * reached.sum()))
 
 
 def _bounds(ratio: Ratio) -> tuple[Any, ...]:

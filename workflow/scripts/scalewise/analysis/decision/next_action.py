@@ -20,6 +20,7 @@ from scalewise.analysis.decision.card import (
 )
 from scalewise.analysis.decision.choice import MOST_ADVISED
 from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS
+from scalewise.plan.config.experiment import Repeats
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import (
     format_3sig,
@@ -71,23 +72,13 @@ def next_action(
         return f"Change the criteria, or measure other {noun} counts.", ""
     is_far = bool(undecided) and max(undecided.values()) > MOST_ADVISED
     if undecided and not is_far and not spec.chooses_devices:
-        runs = scaling.set_index("devices")["n"]
-        most = max(int(runs.get(devices, 0)) + more for devices, more in undecided.items())
-        adaptive = not spec.repeats.are_fixed
-        now = spec.max_repeats
-        return (
-            f"Set the repeats to {most} (now {now}) and run the same command again: "
-            f"{'up to ' if adaptive else ''}{_further_runs(every_series, most)}.",
-            f"repeats: {{max: {most}}}" if adaptive else f"repeats: {most}",
-        )
+        done = _done(scaling).set_axis(scaling["devices"])
+        most = max(int(done.get(devices, 0)) + more for devices, more in undecided.items())
+        return _more_repeats(spec.repeats, every_series, most)
     if card.certainty == "Doubtful" or card.reason.endswith(SEE_CAUTIONS):
         return "Follow the first caution.", ""
     if card.reason == SINGLE_RUN and not spec.chooses_devices:
-        return (
-            f"Set the repeats to {ENOUGH_REPEATS} and run the same command again: "
-            f"{_further_runs(every_series, ENOUGH_REPEATS)}.",
-            f"repeats: {ENOUGH_REPEATS}",
-        )
+        return _more_repeats(spec.repeats, every_series, ENOUGH_REPEATS)
     if card.certainty == "Likely" and not spec.chooses_devices:
         return f"Choose by cost: the runs cannot tell these {noun} counts apart.", ""
     largest = int(scaling["devices"].max())
@@ -100,6 +91,24 @@ def next_action(
     return "Nothing more to measure.", ""
 
 
+def _more_repeats(repeats: Repeats, every_series: pd.DataFrame, most: int) -> tuple[str, str]:
+    """Return how to get to a number of repeats, and the lines of configuration for it.
+
+    Args:
+        repeats: Repeats of the configuration.
+        every_series: The scaling table of all series.
+        most: Repeats that are needed.
+    """
+    up_to = "" if repeats.are_fixed else "up to "
+    if most <= repeats.max and repeats.until_interval is None:
+        return f"Run the same command again: {up_to}{_further_runs(every_series, repeats.max)}.", ""
+    return (
+        f"Set the repeats to {most} (now {repeats.max}) and run the same command again: "
+        f"{up_to}{_further_runs(every_series, most)}.",
+        f"repeats: {most}" if repeats.are_fixed else f"repeats: {{max: {most}}}",
+    )
+
+
 def _further_runs(scaling: pd.DataFrame, repeats: int) -> str:
     """Return how many runs are left to that number of repeats, and their cost if it is known.
 
@@ -108,8 +117,12 @@ def _further_runs(scaling: pd.DataFrame, repeats: int) -> str:
         repeats: Planned repeats of each point.
     """
     planned = scaling[scaling["conditions"].astype(object).fillna("") == ""]
-    done = planned["n"] + planned.reindex(columns=["n_not_comparable"]).fillna(0)["n_not_comparable"]
-    more = (repeats - done).clip(lower=0)
+    more = (repeats - _done(planned)).clip(lower=0)
     runs = pluralize(f"{more.sum():.0f}", "more run")
     hours = float((more * planned["device_hours"])[more > 0].sum(skipna=False))
     return runs if math.isnan(hours) else f"{runs}, about {format_3sig(hours)} device-hours"
+
+
+def _done(points: pd.DataFrame) -> pd.Series:
+    """Return the completed runs of each point, comparable or not."""
+    return points["n"] + points.reindex(columns=["n_not_comparable"]).fillna(0)["n_not_comparable"]

@@ -248,10 +248,12 @@ def _option_gain(row: pd.Series, tests: int) -> str:
     also = row.get("also_differs")
     otherwise = f" The runs differ otherwise too: {also}." if isinstance(also, str) and also else ""
     bounds = _bounds(low, high, row["n"], "{:.2f}".format)
+    memory = row["peak_memory_ratio"]
+    peak = "" if math.isnan(memory) else f" {memory:.3f}x the peak memory."
     return (
         f"{row['option']} {as_in_yaml(row['value'])} instead of {as_in_yaml(row['reference'])}{beside}, on "
-        f"{count_devices(int(row['devices']))}: {ratio}x the throughput ({bounds}): {verdict}. "
-        f"{row['peak_memory_ratio']:.3f}x the peak memory.{otherwise}"
+        f"{count_devices(int(row['devices']))}: {ratio}x the throughput ({bounds}): {verdict}."
+        f"{peak}{otherwise}"
     )
 
 

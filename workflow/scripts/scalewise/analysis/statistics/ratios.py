@@ -91,11 +91,11 @@ class Ratio:
     def p_above(self, threshold: float = 1.0) -> float:
         """One-sided p value that the ratio lies above a threshold.
 
-        How probable so large a lead would be, were the ratio the threshold itself.
+        How probable so large a lead would be, were the ratio the threshold itself: 0.5 if it is.
         """
         lead = self.log_mean - math.log(threshold)
         if self.standard_error == 0:
-            return 0.0 if lead > ROUNDING else 1.0
+            return 0.5 if abs(lead) <= ROUNDING else float(lead < 0)
         return float(stdtr(self.freedom, -lead / self.standard_error))
 
 
