@@ -94,7 +94,7 @@ def test_the_answer_has_speed_interval_efficiency_and_cost() -> None:
     assert (speed.low, speed.high) == pytest.approx(bounds)
     assert figure(decision, "Efficiency").value == pytest.approx(0.75, rel=1e-4)
     assert "4.00x that on 1 device" in figure(decision, "Cost of a run").note
-    assert decision.card.basis.startswith("3 runs "), "of the smaller side of the speedup"
+    assert decision.card.basis.startswith("3 to 4 runs ")
     assert decision.cautions == []
     numbers = decision.numbers
     found = [numbers[key] for key in ("speedup", "speedup_low", "parallel_efficiency", "n", "speedup_n")]
@@ -280,6 +280,14 @@ def test_repeats_that_the_configuration_has_but_no_run_yet_need_the_same_command
     assert answer(noisy, 2 + more).card.paste == f"repeats: {3 + more}"
     single = answer(make_runs({(ONLY, 1): spread(100), (ONLY, 2): [190.0]}), repeats=1).card
     assert (single.reason, single.paste) == (SINGLE_RUN, "repeats: 3")
+
+
+def test_the_card_says_how_many_runs_the_device_counts_have_if_these_differ() -> None:
+    points = {(ONLY, 1): spread(100, repeats=6), (ONLY, 2): spread(190, repeats=2)}
+    runs = make_runs(points | {(ONLY, 4): spread(350, repeats=6)})
+    assert answer(runs).card.basis == "2 to 6 runs of each GPU count. Ranges are 95 % intervals."
+    alike = answer(make_runs(SCALES_TO_FOUR)).card.basis
+    assert alike == "3 runs of each GPU count. Ranges are 95 % intervals."
 
 
 @pytest.mark.parametrize(

@@ -216,7 +216,10 @@ def _basis(chosen: Chosen) -> str:
     if chosen.left_out:
         verb = "is" if chosen.left_out == 1 else "are"
         left_out = f" {pluralize(str(chosen.left_out), 'run')} {verb} not comparable: see the cautions."
-    return f"{pluralize(str(n), 'run')} of each {chosen.noun} count. {ranges}{left_out}"
+    each = chosen.points["n_reached" if chosen.measure == "time to target" else "n"]
+    fewest, most = each.min(), each.max()
+    runs = pluralize(str(n), "run") if fewest == most else f"{fewest:.0f} to {most:.0f} runs"
+    return f"{runs} of each {chosen.noun} count. {ranges}{left_out}"
 
 
 def _next(chosen: Chosen) -> str:
