@@ -357,6 +357,8 @@ def test_a_start_after_the_last_step_makes_none_and_ends_the_run(training: InPar
     assert trainer.measured.steps.done == 0
     assert sum(window.steps for window in figures.windows) == STEPS
     assert figures.epochs_completed == EPOCHS
+    # of both starts: the steps were made in the first one
+    assert figures.energy_joules == 2 * 7.0
 
 
 def test_one_rank_elsewhere_is_enough() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
 from scalewise.execution.messages import TrainSpec
+from scalewise.ranks.monitoring.monitor import across_starts
 from scalewise.ranks.results.probe_record import RECORD, ProbeRecord, read_records
 from scalewise.ranks.results.rank_report import RankReport, read_reports
 from scalewise.records import OUTSIDE_THE_STEPS
@@ -125,5 +126,17 @@ def kept_starts(starts: Sequence[StartRecords]) -> list[StartRecords]:
             kept.insert(0, start)
     *_, last = starts
     if not last.ranks:
-        kept[-1] = StartRecords(kept[-1].ranks, last.reports)
+        trained = kept[-1]
+        # its devices were watched while the steps were made, and again in the last start
+        reports = [
+            replace(
+                after,
+                monitors=[
+                    across_starts(pair, changed=False)
+                    for pair in zip(before.monitors, after.monitors, strict=False)
+                ],
+            )
+            for before, after in zip(trained.reports, last.reports, strict=True)
+        ]
+        kept[-1] = StartRecords(trained.ranks, reports)
     return kept
