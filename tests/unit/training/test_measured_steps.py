@@ -13,7 +13,7 @@ from scalewise.ranks.results.figures import WINDOW_STEPS, throughput, waiting_se
 from scalewise.ranks.results.joined_starts import join_starts
 from scalewise.ranks.results.measured_steps import MeasuredSteps, NoGrad, measured_steps
 from scalewise.ranks.results.probe_record import ProbeRecord
-from scalewise.ranks.results.program_findings import divergence, evaluation_seconds, metric_reading
+from scalewise.ranks.results.program_findings import divergence, evaluation_seconds, metric_readings
 from scalewise.ranks.results.samples import Planned
 
 
@@ -229,13 +229,31 @@ def test_a_metric_is_dated_by_the_clock_of_the_training() -> None:
     seconds[10] = 3.1
     rank = record(0, seconds, without_training={11: 3.0})
 
-    after_ten = metric_reading(rank, 1000.0 + 1.0 + 2.0, 0.5)
-    at_the_end = metric_reading(rank, 1000.0 + 5.0 + 3.0, 0.4)
+    before, after_ten, at_the_end = metric_readings(rank, [(999.5, 0.6), (1003.0, 0.5), (1008.0, 0.4)])
 
+    assert (before.step, before.seconds) == (0, 0.0)
     assert (after_ten.step, at_the_end.step) == (11, 21)
     # the first step took 1 s from its first batch
     assert after_ten.seconds == pytest.approx(1.0 + 1.0)
     assert at_the_end.seconds == pytest.approx(1.0 + 2.0)
+
+
+def test_a_metric_in_each_line_reads_each_step_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training of 100,000 steps that prints in each of them must not take an hour to be written down."""
+    read: list[int] = []
+    step_seconds = ProbeRecord.step_seconds
+
+    def count(rank: ProbeRecord, index: int, training_only: bool = False) -> float:
+        read.append(index)
+        return step_seconds(rank, index, training_only)
+
+    monkeypatch.setattr(ProbeRecord, "step_seconds", count)
+    rank = record(steps=50)
+
+    found = metric_readings(rank, [(at, 0.5) for at in rank.ended_at])
+
+    assert [reading.step for reading in found] == list(range(1, 51))
+    assert read == list(range(50))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import csv
 import json
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -293,12 +294,16 @@ def program_rank(folder: Path, devices: int = 1, **keys: Any) -> ProgramRank:
     )
 
 
-def recorded(folder: Path, probe: ProbeRecord, **keys: Any) -> RunRecord:
+READINGS = [(1001.0, 0.5), (1002.0, 0.3)]
+"""A number that the program prints after ten steps, and one at its end."""
+
+
+def recorded(
+    folder: Path, probe: ProbeRecord, readings: Sequence[tuple[float, float]] = READINGS, **keys: Any
+) -> RunRecord:
     """The summary of a program on one device; ranks.csv lies in the folder."""
     monitored = report_of(Identity(0, 0, 1, 1, "n1", None, 0), [None], [], None, 0.5, ENDED)
     starts = [StartRecords([probe], [replace(monitored, cpu_use=CpuUse("n1", 1.0, 1.0, 10.0))])]
-    # a number that the program prints after ten steps, and one at its end
-    readings = [(1001.0, 0.5), (1002.0, 0.3)]
     setup = rank_setup(shape="1x1")
     write_records(spec_of(folder, **keys), setup, PLANNED, starts, argv=["python"], readings=readings)
     return read_record(folder / RECORD, RunRecord)
@@ -316,6 +321,33 @@ def program(tmp_path: Path) -> ProgramRank:
     rank = program_rank(tmp_path)
     rank.probe_folder.mkdir(parents=True)
     return rank
+
+
+@pytest.mark.parametrize("lost", ["nan", "inf", "-inf"])
+def test_a_program_that_prints_a_metric_that_is_not_finite_has_a_summary(lost: str, tmp_path: Path) -> None:
+    metric = Metric(pattern=r"loss=(\S+)", at_most=0.4)
+    program = program_rank(tmp_path, metric=metric)
+    for at, line in enumerate(("loss=0.5", f"loss={lost}", "loss=0.3")):
+        program._read_metric(line, 1001.0 + at)
+
+    summary = recorded(tmp_path, record(), program.readings, metric=metric)
+
+    assert summary.measurements is not None
+    assert summary.measurements.program is not None
+    assert [reading.value for reading in summary.measurements.program.metric] == [0.5, 0.3]
+
+
+@pytest.mark.parametrize("printed", [999, 1000, 1001, 1998])
+def test_of_very_many_readings_of_a_metric_a_record_holds_the_last(printed: int, tmp_path: Path) -> None:
+    readings = [(1001.0, float(value)) for value in range(printed)]
+
+    summary = recorded(tmp_path, record(), readings, metric=Metric(pattern="x=(.+)", at_least=1e9))
+
+    assert summary.measurements is not None
+    assert summary.measurements.program is not None
+    kept = [reading.value for reading in summary.measurements.program.metric]
+    assert kept[-1] == printed - 1
+    assert 500 <= len(kept) <= 1000
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ the program from outside; the probe measures it from inside.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import signal
@@ -306,7 +307,9 @@ class ProgramRank:
             return
         for match in re.finditer(metric.pattern, line):
             with suppress(ValueError, TypeError):
-                self.readings.append((now, float(match[1])))
+                value = float(match[1])
+                if math.isfinite(value):  # the run's record is JSON, which has no such number
+                    self.readings.append((now, value))
 
 
 def run_program_rank(rank_files: RankFiles, began: float) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 
 from scalewise.measure.step_flags import EVALUATION, NO_GRAD
@@ -37,7 +38,7 @@ def program_measurements(
     """
     records = joined.ranks
     unknown = _unknown(records)
-    metric = [metric_reading(records[0], at, value, steps.no_grad) for at, value in readings]
+    metric = metric_readings(records[0], readings, steps.no_grad)
     target = settings.metric
     reached = (each.seconds for each in metric if target is not None and target.is_reached(each.value))
     return ProgramMeasurements(
@@ -83,12 +84,13 @@ def _losses(record: ProbeRecord) -> list[tuple[int, float | None]]:
 
 
 MOST_READINGS = 1000
-"""Readings of a metric that are kept, evenly over the run; the first that reached the target counts apart."""
+"""Most readings of a metric that are kept, evenly over the run and with the last one; the first that reached
+the target counts apart."""
 
 
 def _thinned(readings: list[MetricReading]) -> list[MetricReading]:
     stride = max(-(-len(readings) // MOST_READINGS), 1)
-    return readings[::stride]
+    return readings[(len(readings) - 1) % stride :: stride]
 
 
 def _precision(record: ProbeRecord) -> str:
@@ -146,25 +148,28 @@ LOST_LOSSES = 3
 """Last losses, all of them not finite, by which a training has diverged although its weights are finite."""
 
 
-def metric_reading(
-    rank: ProbeRecord, at: float, value: float, no_grad: NoGrad | None = None
-) -> MetricReading:
-    """A number that was printed at some time, by the training's own clock.
+def metric_readings(
+    rank: ProbeRecord, readings: Sequence[tuple[float, float]], no_grad: NoGrad | None = None
+) -> list[MetricReading]:
+    """Date numbers that were printed by the training's own clock.
 
     Args:
-        rank: The rank that printed it.
-        at: Monotonic seconds of the rank's host.
-        value: The number.
+        rank: The rank that printed them.
+        readings: Monotonic seconds of the rank's host, and the number, of each.
         no_grad: Kind of the forward passes without gradients; those of the training take its time.
     """
-    done = bisect_right(rank.ended_at, at)
-    seconds = sum(
+    of_steps = (
         rank.step_seconds(index, training_only=no_grad != "training" or bool(rank.flags[index] & EVALUATION))
-        for index in range(done)
+        for index in range(rank.step_count)
     )
-    if done and rank.seconds[0] is None:
-        seconds += rank.first_step_seconds or 0.0
-    return MetricReading(seconds=seconds, step=done, value=value)
+    # added up once: a program may print a number in each of very many steps
+    seconds = [0.0, *accumulate(of_steps)]
+    first = (rank.first_step_seconds or 0.0) if rank.seconds[:1] == [None] else 0.0
+    found = []
+    for at, value in readings:
+        done = bisect_right(rank.ended_at, at)
+        found.append(MetricReading(seconds=seconds[done] + (first if done else 0.0), step=done, value=value))
+    return found
 
 
 def divergence(ranks: Sequence[ProbeRecord]) -> str:
