@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import signal
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,6 +25,7 @@ from scalewise.plan.config.program import Metric, ProgramSettings
 from scalewise.plan.config.settings import Steps
 from scalewise.ranks.distributed.identity import Identity
 from scalewise.ranks.monitoring.machine_load import CpuUse
+from scalewise.ranks.program.child import Child, EndRequest
 from scalewise.ranks.program.failure import ProgramError, add_source, check_end, find_fix
 from scalewise.ranks.program.plan_check import check_plan
 from scalewise.ranks.program.rank import ProgramRank
@@ -335,6 +338,27 @@ def test_a_program_that_prints_a_metric_that_is_not_finite_has_a_summary(lost: s
     assert summary.measurements is not None
     assert summary.measurements.program is not None
     assert [reading.value for reading in summary.measurements.program.metric] == [0.5, 0.3]
+
+
+def test_a_run_whose_metric_cannot_be_read_whole_is_refused(tmp_path: Path) -> None:
+    program = program_rank(tmp_path, metric=Metric(pattern=r"loss=(\S+)", at_most=0.4))
+    program.probe_folder.mkdir(parents=True)
+    for at, line in enumerate(("loss=0.5", "loss=0,45", "loss=0.3")):
+        program._read_metric(line, 1001.0 + at)
+    child = Child([sys.executable, "-c", "import time; time.sleep(60)"], os.environ)
+    try:
+        with (
+            EndRequest(program.rank_files, range(1), False) as request,
+            pytest.raises(ProgramError, match="0,45") as refused,
+        ):
+            program._watch(child, request)
+    finally:
+        child.end()
+
+    assert refused.value.permanent
+    assert [value for _, value in program.readings] == [0.5]
+    assert program.metric is not None
+    assert "'loss=0.5' as 0.5" in program.metric.first_line
 
 
 @pytest.mark.parametrize("printed", [999, 1000, 1001, 1998])

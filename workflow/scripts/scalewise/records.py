@@ -337,6 +337,7 @@ class ProgramMeasurements(_Record):
         losses: Step and loss as it was given to ``backward``, on rank 0: scaled, or divided by the passes;
             None if it is not finite.
         metric: Readings of the metric that the configuration names.
+        metric_line: First line of which it was read, and the number; empty without one.
         seconds_to_metric: Training time until it was reached; None if it was not, or none is named.
         imported_files: Hash of every file outside installed packages that was imported, by path.
         unknown: Reason for each quantity that is unknown.
@@ -358,6 +359,7 @@ class ProgramMeasurements(_Record):
     gradient_bytes: int | None = None
     losses: list[tuple[int, float | None]] = []
     metric: list[MetricReading] = []
+    metric_line: str = ""
     seconds_to_metric: Seconds | None = None
     imported_files: dict[str, str] = {}
     unknown: dict[str, str] = {}

@@ -214,6 +214,8 @@ def _metric(spec: ProgramExperiment, runs: Sequence[ProgramMeasurements]) -> Ite
     last = sorted(run.metric[-1].value for run in runs if run.metric)
     goal = goal_text(str(spec.metric))
     yield f"{goal}: reached in {reached} of {pluralize(str(len(runs)), 'run')}"
+    if first := next((run.metric_line for run in runs if run.metric_line), ""):
+        yield f"first line read: {first}"
     if last:
         spread = format_3sig(last[0])
         if last[-1] != last[0]:

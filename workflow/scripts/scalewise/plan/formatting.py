@@ -141,7 +141,7 @@ def name_devices(text: str, noun: str) -> str:
 
 
 def goal_text(goal: Goal) -> str:
-    """Write a goal: ``97.0 % accuracy``, ``val_loss=([0-9.]+) at most 2.9``."""
+    """Write a goal: ``97.0 % accuracy``, ``val_loss=([-+0-9.eE]+) at most 2.9``."""
     return goal if isinstance(goal, str) else f"{percent(goal)} accuracy"
 
 

@@ -97,8 +97,8 @@ class Metric(StrictModel):
     """A number in the output of rank 0 that decides when a training counts as done."""
 
     pattern: str = Field(
-        description="Regular expression with one group, the number, such as `val_loss=([0-9.]+)`; searched "
-        "in each line that rank 0 prints.",
+        description="Regular expression with one group, the number, such as `val_loss=([-+0-9.eE]+)`; "
+        "searched in each line that rank 0 prints.",
     )
     at_most: Reading | None = Field(None, description="Trained once the number is this or less.")
     at_least: Reading | None = Field(None, description="Trained once the number is this or more.")
@@ -116,12 +116,12 @@ class Metric(StrictModel):
         except re.error as error:
             raise reject(
                 f"has the pattern {self.pattern!r}, which is no regular expression ({error})",
-                "Correct it, for instance to `val_loss=([0-9.]+)`.",
+                "Correct it, for instance to `val_loss=([-+0-9.eE]+)`.",
             ) from error
         if groups != 1:
             raise reject(
                 f"has the pattern {self.pattern!r} with {groups} groups, not one",
-                "Put only the number into parentheses, as in `val_loss=([0-9.]+)`.",
+                "Put only the number into parentheses, as in `val_loss=([-+0-9.eE]+)`.",
             )
         return self
 

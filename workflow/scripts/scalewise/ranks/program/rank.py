@@ -7,9 +7,7 @@ the program from outside; the probe measures it from inside.
 from __future__ import annotations
 
 import json
-import math
 import os
-import re
 import signal
 import socket
 import sys
@@ -45,6 +43,7 @@ from scalewise.ranks.program.environment import (
     write_startup,
 )
 from scalewise.ranks.program.failure import ProgramError, check_end
+from scalewise.ranks.program.metric import MetricReader
 from scalewise.ranks.program.plan_check import CHECK_AFTER_STEPS, check_plan
 from scalewise.ranks.program.progress import ProgramProgress
 from scalewise.ranks.results.probe_record import (
@@ -75,6 +74,7 @@ class ProgramRank:
     Args:
         began: Monotonic seconds at which this process began.
         readings: Values of the metric in the program's output, with their monotonic seconds.
+        refused: Why a line of the metric cannot be read; None without one.
     """
 
     rank_files: RankFiles
@@ -85,6 +85,12 @@ class ProgramRank:
     ranks: range
     began: float
     readings: list[tuple[float, float]] = field(default_factory=list)
+    refused: ProgramError | None = None
+
+    @cached_property
+    def metric(self) -> MetricReader | None:
+        """Return the reader of the metric, if the program has one."""
+        return None if self.settings.metric is None else MetricReader(self.settings.metric)
 
     @property
     def probe_folder(self) -> Path:
@@ -132,6 +138,8 @@ class ProgramRank:
         request.read_note()  # a peer may have ended because of a note that this process has not read
         if request.source:
             self._end_as_requested(request, code)
+        if self.refused is not None:
+            raise self.refused
         records = self._read_own(RECORD)
         check_end(
             child,
@@ -194,6 +202,8 @@ class ProgramRank:
             if self.is_first:
                 progress.update(now)
                 checked = checked or self._check_first_steps()
+                if self.refused is not None:
+                    raise self.refused
             if not monitors and len(records := self._read_own(SEEN)) >= len(self.ranks):
                 monitors = self._start_monitors(child, records)
             if monitors and not training and measures(self.probe_folder):
@@ -295,21 +305,28 @@ class ProgramRank:
         self.rank_files.check_current()
         try:
             write_records(
-                self.spec, self.rank_setup, self.planned, [start], argv=argv, readings=self.readings
+                self.spec,
+                self.rank_setup,
+                self.planned,
+                [start],
+                argv=argv,
+                readings=self.readings,
+                metric_line="" if self.metric is None else self.metric.first_line,
             )
         except ValueError as error:
             raise ProgramError(str(error), permanent=True) from error
 
     def _read_metric(self, line: str, now: float) -> None:
         """Add the values of the metric in a line to the readings."""
-        metric = self.settings.metric
-        if metric is None:
+        if self.metric is None or self.refused is not None:
             return
-        for match in re.finditer(metric.pattern, line):
-            with suppress(ValueError, TypeError):
-                value = float(match[1])
-                if math.isfinite(value):  # the run's record is JSON, which has no such number
-                    self.readings.append((now, value))
+        is_first = not self.readings
+        try:
+            self.readings += [(now, value) for value in self.metric.read(line)]
+        except ProgramError as error:  # this is the thread that reads the output
+            self.refused = error
+        if is_first and self.readings:
+            say(f"scalewise: the metric is read from {self.metric.first_line}")
 
 
 def run_program_rank(rank_files: RankFiles, began: float) -> int:

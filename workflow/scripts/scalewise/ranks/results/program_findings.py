@@ -25,6 +25,7 @@ def program_measurements(
     steps: MeasuredSteps,
     argv: Sequence[str],
     readings: Sequence[tuple[float, float]],
+    metric_line: str,
 ) -> ProgramMeasurements:
     """Collect what is known of a user's program in addition to the figures of every training.
 
@@ -35,6 +36,7 @@ def program_measurements(
         steps: The steps that are measured.
         argv: Interpreter, program and arguments of rank 0.
         readings: Monotonic seconds and value of each metric that rank 0 printed.
+        metric_line: First line of which the metric was read, and the number.
     """
     records = joined.ranks
     unknown = _unknown(records)
@@ -54,6 +56,7 @@ def program_measurements(
         gradient_bytes=_gradient_bytes(records, unknown),
         losses=_losses(records[0]),
         metric=_thinned(metric),
+        metric_line=metric_line,
         seconds_to_metric=next(reached, None),
         imported_files=_imported(records),
         unknown=unknown,

@@ -59,6 +59,7 @@ def write_records(
     facts: Facts | None = None,
     argv: Sequence[str] = (),
     readings: Sequence[tuple[float, float]] = (),
+    metric_line: str = "",
 ) -> tuple[RunRecord, list[RankRecord]]:
     """Write the run's records, the summary last: if it is there, the others are complete.
 
@@ -70,6 +71,7 @@ def write_records(
         facts: Those of the built-in training; None for a user's program.
         argv: Interpreter, program and arguments of rank 0 of a program.
         readings: Monotonic seconds and value of each metric that rank 0 of a program printed.
+        metric_line: First line of which the metric was read, and the number.
 
     Returns:
         The summary, and the rows of ranks.csv by rank.
@@ -89,7 +91,9 @@ def write_records(
             "warmup_steps, or let it train for longer."
         )
     rows = _rank_rows(joined, last, steps)
-    found = None if program is None else program_measurements(program, joined, last, steps, argv, readings)
+    found = None
+    if program is not None:
+        found = program_measurements(program, joined, last, steps, argv, readings, metric_line)
     measurements = _measurements(spec, joined, steps, rows, facts, found)
     write_rows(spec.folder / EPOCHS, EpochRecord, _epochs(facts, joined.ranks[0]) if facts else [])
     samples = [row for monitor in joined.monitors for row in monitor.samples]
