@@ -178,6 +178,22 @@ def test_each_device_count_waits_as_long_as_the_next_larger_one_that_is_named(
     assert definition(on_cluster(load, f"queue_minutes: {queue}"))["queue_minutes"] == minutes
 
 
+def test_each_partition_of_a_site_file_states_its_own_waits(load: Load) -> None:
+    waits = "a100: {queue_minutes: {1: 5, 8: 60}, "
+    site = (
+        site_of("partitions")
+        .replace("a100: {", waits, 1)
+        .replace("slurm: {}", "slurm: {queue_minutes: {1: 2}}")
+    )
+    study = load(built_in("devices: [1, 2]\n    partitions: all"), site)
+
+    found = {
+        name: json.loads(each.analysis_definition)["queue_minutes"]
+        for name, each in study.experiments.items()
+    }
+    assert found == {"digits@a100": {"1": 5, "2": 60}, "digits@h200": {"1": 2, "2": 2}}
+
+
 def test_a_queue_and_a_bill_change_the_decision_and_no_run(load: Load) -> None:
     without, short, long = (
         on_cluster(load, *lines) for lines in ([], ["queue_minutes: {8: 5}"], ["queue_minutes: {8: 50}"])

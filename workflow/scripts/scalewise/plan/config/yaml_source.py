@@ -22,8 +22,8 @@ _TRUE_BOOLEANS = {"true", "false", "True", "False", "TRUE", "FALSE"}
 _BOOL, _STR, _MERGE, _INT, _FLOAT = (
     f"tag:yaml.org,2002:{kind}" for kind in ("bool", "str", "merge", "int", "float")
 )
-_COUNT_KEYS: Place = ("slurm", "queue_minutes")
-"""The mapping of a site file whose keys are device counts."""
+_COUNT_KEYS = "queue_minutes"
+"""The mapping of a site file, or of one of its partitions, whose keys are device counts."""
 _SCIENTIFIC = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 
@@ -171,12 +171,17 @@ def _collect_keys(source: Source, node: yaml.MappingNode, place: Place) -> None:
             )
         first_lines[name] = line
         lines[here] = line
-        if key.tag not in {_STR, _MERGE} and not (place == _COUNT_KEYS and key.tag == _INT):
+        if key.tag not in {_STR, _MERGE} and not (_has_count_keys(place) and key.tag == _INT):
             kind = key.tag.rsplit(":", 1)[-1]
             problems.append(
                 Problem(here, f"is a key that YAML reads as {kind}, not as text", "Put it in quotes.")
             )
         _collect(source, value, here)
+
+
+def _has_count_keys(place: Place) -> bool:
+    """Return whether the keys of a mapping are device counts, which YAML reads as numbers."""
+    return place == ("slurm", _COUNT_KEYS) or (place[:1] == ("partitions",) and place[2:] == (_COUNT_KEYS,))
 
 
 def _unreadable(node: yaml.ScalarNode, place: Place) -> Problem | None:
