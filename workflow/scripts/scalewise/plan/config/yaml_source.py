@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,19 @@ class Source:
         while place and place not in self.lines:
             place = place[:-1]
         return f"{self.name}:{self.lines.get(place, 1)}"
+
+    def below(self, place: Place) -> Source:
+        """Return the part of the file below a place, as if it were the whole file."""
+        depth = len(place)
+        return Source(
+            self.name,
+            {each[depth:]: line for each, line in self.lines.items() if each[:depth] == place},
+            [
+                replace(each, place=each.place[depth:])
+                for each in self.problems
+                if each.place[:depth] == place
+            ],
+        )
 
 
 _SYNTAX = (
@@ -106,6 +119,38 @@ def read_source(path: Path, hint: str = STUDY_HINT) -> Source:
             source.fatal.append(_syntax_problem(error, source, text))
     source.problems += [problem for problem in source.fatal if problem not in source.problems]
     return source
+
+
+def part_of_study(source: Source, config: Mapping[str, Any]) -> Source | None:
+    """Return the part of another workflow's file that states a study; None if it states nothing of it.
+
+    Snakemake passes the configuration of a module by its values, without the place from which they come.
+
+    Args:
+        source: The other workflow's file.
+        config: The configuration of the module.
+    """
+    study = {key: config[key] for key in ("defaults", "experiments") if key in config}
+    places = _mappings(source.values, ())
+    equal, _, place = max(
+        ((_equal_values(each, study), -len(at), at) for at, each in places), default=(0, 0, ())
+    )
+    return source.below(place) if equal else None
+
+
+def _mappings(values: Any, place: Place) -> Iterator[tuple[Place, Mapping[Any, Any]]]:
+    """Yield every mapping of a file that is not in a list, with its place."""
+    if isinstance(values, Mapping):
+        yield place, values
+        for key, value in values.items():
+            yield from _mappings(value, (*place, str(key)))
+
+
+def _equal_values(one: Any, other: Any) -> int:
+    """Count the values that two mappings have in common, at the same keys."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return sum(_equal_values(one[key], other[key]) for key in one.keys() & other.keys())
+    return int(one == other)
 
 
 def _syntax_problem(error: yaml.YAMLError | ValueError | OverflowError, source: Source, text: str) -> Problem:

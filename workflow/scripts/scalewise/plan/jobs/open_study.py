@@ -68,7 +68,12 @@ def open_study(snakemake: Snakemake, config: Mapping[str, Any], checkout: Path) 
         # the facts of this machine would stand for those of the cluster
         raise StudyError([LOST_SITE])
     study = load_study(
-        config, files, site_file, conda_environments=snakemake.makes_environments, checkout=checkout
+        config,
+        files,
+        site_file,
+        conda_environments=snakemake.makes_environments,
+        checkout=checkout,
+        is_module=snakemake.is_module,
     )
     check_results_folder(Path("results"))
     check_environment(study.site, on_cluster, os.environ, [*files, snakemake.snakefile, Path.cwd()])
