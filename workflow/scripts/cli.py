@@ -383,9 +383,11 @@ FILES = {"log": "file that receives what the ranks print", "output": "file to wr
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit code of the process."""
+    from scalewise.plan.cluster.commands import ignore_variables
     from scalewise.records import RecordError
 
     options = make_parser().parse_args(arguments)
+    ignore_variables(os.environ)
     try:
         return options.command(options) or 0
     except RecordError as error:

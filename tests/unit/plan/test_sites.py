@@ -20,6 +20,7 @@ from tests.unit.plan.refusals import built_in, site_of
 
 import scalewise.plan.config.site as site_model
 from scalewise.plan.catalog.datasets import CHECKSUMS_VARIABLE, MIRROR_VARIABLE
+from scalewise.plan.cluster.commands import ignore_variables
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.site import Proxies, Site, SiteFile, resolve_site
 from scalewise.plan.config.slurm import MANAGED_BY_SBATCH
@@ -308,6 +309,30 @@ def test_the_command_that_is_missing_is_named(
     with pytest.raises(StudyError, match=f"- {absent} not on PATH") as refused:
         prepare_submission(CLUSTER, True)
     record_property("message", "; ".join(refused.value.lines))
+
+
+def test_defaults_of_slurms_commands_are_ignored_if_they_hide_jobs_or_change_requests() -> None:
+    kept = ("SQUEUE_ALL", "SQUEUE_FEDERATION", "SCONTROL_ALL", "SCANCEL_CTLD", "SLURM_CLUSTERS", "SLURM_CONF")
+    chosen = (
+        "SBATCH_ACCOUNT",
+        "SBATCH_PARTITION",
+        "SBATCH_QOS",
+        "SBATCH_CLUSTERS",
+        "PATH",
+        "MY_SQUEUE_USERS",
+    )
+    hiding = (
+        *(
+            f"SQUEUE_{name}"
+            for name in ("ACCOUNT", "LICENSES", "NAMES", "PARTITION", "QOS", "STATES", "USERS")
+        ),
+        *("SINFO_PARTITION", "SACCT_LOCAL", "SCANCEL_PARTITION", "SCANCEL_STATE", "SCANCEL_INTERACTIVE"),
+    )
+    changing = ("SBATCH_ARRAY_INX", "SBATCH_EXCLUSIVE", "SBATCH_GPUS_PER_NODE", "SBATCH_WAIT")
+    environ = dict.fromkeys((*kept, *chosen, *hiding, *changing), "1")
+
+    assert ignore_variables(environ) == list(changing)
+    assert environ.keys() == {*kept, *chosen}
 
 
 def test_a_system_that_is_not_linux_is_refused_before_anything_else() -> None:

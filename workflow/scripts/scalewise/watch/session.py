@@ -18,6 +18,7 @@ from scalewise.plan.terminal.final_message import EarlierFiles, decisions, end_w
 from scalewise.plan.terminal.plan_table import plan_table, predicted_plan
 from scalewise.records import RECORD, SUMMARY
 from scalewise.snakemake_adapter import Snakemake, snakemake_logger, terminal_handlers
+from scalewise.watch.hidden_jobs import PluginQueue, PreflightCheck
 from scalewise.watch.jobs import SlurmQueue
 from scalewise.watch.study import RunKey, WatchedStudy
 from scalewise.watch.terminal import display_for
@@ -34,6 +35,7 @@ class RuleNames:
     train: str = "train"
     judge_round: str = "judge_round"
     plan: str = "plan"
+    hello: str = "hello"
 
 
 class Session:
@@ -73,6 +75,9 @@ class Session:
         prepare_submission(study.site, snakemake.sends_jobs)
         if study.site.slurm is not None:
             PreemptionWatch(snakemake.folder).start()
+            if any(job.rule == rules.hello for job in snakemake.jobs):
+                queue = PluginQueue(lambda: snakemake.slurm_query)
+                PreflightCheck(queue, rules.hello).start(snakemake_logger())
         self._earlier.look(self._results)
         for experiment, run in forced_runs(snakemake, rules.train, study.runs):
             (self._results / experiment / "runs" / run / RECORD).unlink(missing_ok=True)
@@ -202,5 +207,6 @@ def _watcher(
         snakemake_logger(),
         display_for(sys.stderr, environ) if shows_study(snakemake, environ) else None,
         slurm=None if budget is None else SlurmQueue(),
+        plugin=None if budget is None else PluginQueue(lambda: snakemake.slurm_query),
         train=rules.train,
     )
