@@ -260,7 +260,7 @@ def event_files(options: argparse.Namespace) -> None:
 def report(options: argparse.Namespace) -> None:
     """Write the report on one experiment or on several."""
     with imports_uncollected():
-        from scalewise.analysis.experiment_results import ExperimentResults
+        from scalewise.analysis.experiment_results import ExperimentResults, read_json
         from scalewise.analysis.report.page import read_comparisons, write_report
         from scalewise.records import write_text
 
@@ -268,8 +268,8 @@ def report(options: argparse.Namespace) -> None:
     facts = plan["experiments"]
     names = options.experiments or list(facts)
     if options.decisions:
-        texts = ((options.results / name / "decision.json").read_text(encoding="utf-8") for name in names)
-        write_text(options.decisions, json.dumps([json.loads(text) for text in texts], indent=2) + "\n")
+        answers = [read_json(options.results / name / "decision.json") for name in names]
+        write_text(options.decisions, json.dumps(answers, indent=2) + "\n")
     experiments = [ExperimentResults.of_study(facts[name], options.results / name) for name in names]
     # a report on one experiment is on one partition
     comparisons = [] if options.experiments else read_comparisons(plan["comparisons"], options.results)
