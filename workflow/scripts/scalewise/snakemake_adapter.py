@@ -130,6 +130,11 @@ class Snakemake:
         return bool(self._workflow.scheduler)
 
     @property
+    def slurm_run_id(self) -> str:
+        """The name of all jobs that the executor plugin for Slurm submits; empty with another executor."""
+        return str(getattr(self._workflow.scheduler._executor, "run_uuid", ""))
+
+    @property
     def slurm_query(self) -> list[str]:
         """The command by which the executor plugin for Slurm queries its jobs, chosen as the plugin does."""
         from snakemake_executor_plugin_slurm import job_status_query as plugin  # noqa: PLC0415 - as above
@@ -140,7 +145,7 @@ class Snakemake:
         forgets_early = age is None or age < 3 * interval
         uses_sacct = has_sacct and (forgets_early or executor.get_status_command() == "sacct")
         query = plugin.query_job_status_sacct if uses_sacct else plugin.query_job_status_squeue
-        return shlex.split(query(executor.run_uuid))
+        return shlex.split(query(self.slurm_run_id))
 
     # ---- settings for the terminal
 

@@ -74,7 +74,8 @@ class Session:
         os.environ[PLAN] = str(write_plan(self._plan))
         prepare_submission(study.site, snakemake.sends_jobs)
         if study.site.slurm is not None:
-            PreemptionWatch(snakemake.folder).start()
+            if snakemake.slurm_run_id:
+                PreemptionWatch(snakemake.slurm_run_id).start()
             if any(job.rule == rules.hello for job in snakemake.jobs):
                 queue = PluginQueue(lambda: snakemake.slurm_query)
                 PreflightCheck(queue, rules.hello).start(snakemake_logger())
