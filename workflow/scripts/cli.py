@@ -127,7 +127,7 @@ def all_reduce(options: argparse.Namespace) -> int:
     plan = _plan(options)
     job = plan["all_reduces"][f"{options.site}/{options.shape}"]
     launch = SiteLaunch.model_validate(plan["sites"][job["partition"]]["launch"])
-    return run_all_reduce_job(job, launch, options.log, options.output)
+    return run_all_reduce_job(job, launch, options.log, options.output, options.attempt)
 
 
 def check_site(options: argparse.Namespace) -> int:
@@ -347,6 +347,9 @@ def make_parser() -> argparse.ArgumentParser:
     again.add_argument("folder", type=Path, help="receives the records, with the ranks' files in attempt")
 
     measured = add(all_reduce, "log", "output")
+    measured.add_argument(
+        "--attempt", default=1, type=int, help="number of Snakemake's try at this measurement, from 1"
+    )
     measured.add_argument("--site", required=True, help="folder of the site's measurements")
     measured.add_argument("--shape", required=True, help="nodes x devices per node")
     add(check_site, "output")

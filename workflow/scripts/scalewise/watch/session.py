@@ -6,6 +6,7 @@ import atexit
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from scalewise.plan.plan_file import PLAN, Plan
 from scalewise.plan.planned_study import Study
 from scalewise.plan.terminal.final_message import EarlierFiles, decisions, end_with_errors
 from scalewise.plan.terminal.plan_table import plan_table, predicted_plan
-from scalewise.records import RECORD, SUMMARY
+from scalewise.records import RECORD, SUMMARY, RecordError, read_all_reduce
 from scalewise.snakemake_adapter import Snakemake, snakemake_logger, terminal_handlers
 from scalewise.watch.hidden_jobs import PluginQueue, PreflightCheck
 from scalewise.watch.jobs import SlurmQueue
@@ -89,6 +90,7 @@ class Session:
 
     def end(self) -> None:
         """Show the answers that this session has made, after all jobs have succeeded."""
+        self._forget_failed_measurements()
         if self._watcher is not None:
             self._watcher.end()
         answers = decisions(self._results, self._earlier)
@@ -97,10 +99,19 @@ class Session:
 
     def fail(self) -> None:
         """Show the known answers and why runs failed, after a job has failed."""
+        self._forget_failed_measurements()
         if self._watcher is not None:
             self._watcher.end()
         if message := end_with_errors(self._study, self._results, self._earlier):
             print(message, file=sys.stderr)
+
+    def _forget_failed_measurements(self) -> None:
+        """Delete the records of all-reduces that failed, so that the next study measures again."""
+        for name in self._plan["all_reduces"]:
+            path = Path(f"resources/collectives/{name}.json")
+            with suppress(RecordError, OSError):
+                if read_all_reduce(path).error:
+                    path.unlink()
 
     def _silence_snakemake(self, on: bool) -> None:
         if self._silence is not None:
