@@ -82,6 +82,7 @@ class ClusterStudy:
     snakefile: Path = ROOT / "workflow" / "Snakefile"
     started: list[subprocess.Popen[str]] = field(default_factory=list)
     path: str = ""
+    environ: dict[str, str] = field(default_factory=dict)
     words: str = ""
     reading: threading.Lock = field(default_factory=threading.Lock)
 
@@ -106,7 +107,7 @@ class ClusterStudy:
             *("--latency-wait", "20", *arguments),
         ]
         path = os.pathsep.join(filter(None, [self.path, str(program), os.environ["PATH"]]))
-        process = self.lab.start(*command, cwd=self.folder, env={"PATH": path})
+        process = self.lab.start(*command, cwd=self.folder, env={"PATH": path, **self.environ})
         self.started.append(process)
         return process
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 from tests.paths import CLI
-from tests.slurm.study import ClusterStudy
+from tests.slurm.study import TRAININGS, ClusterStudy
+from tests.stand_ins import stand_ins
 
 from scalewise.plan.jobs.make_plan import make_plan, write_plan
 from scalewise.plan.plan_file import PLAN
@@ -103,6 +104,51 @@ def test_hello_that_fails_says_why_and_what_to_do(study: ClusterStudy) -> None:
     assert re.search(r"needs a GPU, but torch \S+ sees 0 on \S+ \(CUDA_VISIBLE_DEVICES=\d", output)
     assert "Set `accelerator: cpu` in the site file to train on CPUs" in output
     assert "Something is not ok: see above." in output
+
+
+OF_THE_SITE = """\
+for word in "$@"; do case "$word" in
+-o | -u | -j | -t) ;; -*) echo "unknown option $word" >&2; exit 1 ;;
+esac; done
+exec /usr/bin/squeue "$@"
+"""
+"""A squeue that a site has put in front of Slurm's own."""
+
+
+def test_a_squeue_that_does_not_know_snakemakes_options_ends_the_preflight(study: ClusterStudy) -> None:
+    study.path = str(stand_ins(study.folder / "wrappers", {"squeue": OF_THE_SITE}))
+    study.configure(LARGEST)
+    code, output = study.snakemake("preflight", limit=300)
+    assert code == 1
+    (hello,) = study.submitted()
+    assert f"NOT OK  Slurm does not show job {hello}, which was sent: `squeue " in output
+    assert "unknown option --format=%i|%T" in output
+    assert "All is ok" not in output
+    # it has ended, or was cancelled
+    assert hello not in study.lab.queue()
+
+
+def test_variables_that_hide_jobs_or_change_requests_have_no_effect(study: ClusterStudy) -> None:
+    study.environ = {
+        "SQUEUE_PARTITION": "brief",
+        "SQUEUE_LICENSES": "matlab",
+        "SQUEUE_USERS": "nobody",
+        "SINFO_PARTITION": "brief",
+        "SBATCH_WAIT": "1",
+        "SBATCH_ARRAY_INX": "1-2",
+        "SBATCH_GPUS": "1",
+        "SBATCH_OVERCOMMIT": "1",
+        # sites and users mean these
+        "SQUEUE_ALL": "1",
+        "SBATCH_ACCOUNT": "lab",
+    }
+    study.configure({"e": {"devices": [2]}})
+    code, output = study.snakemake(*TRAININGS, limit=300)
+    assert code == 0, output
+    (line,) = [line for line in output.splitlines() if "SBATCH_" in line]
+    assert line.startswith("Warning: SBATCH_ARRAY_INX, SBATCH_GPUS, SBATCH_OVERCOMMIT, SBATCH_WAIT of the ")
+    assert study.summary("e", "d2.r1").outcome == "completed"
+    assert len(study.submitted()) == 1
 
 
 def site(study: ClusterStudy, *words: str) -> subprocess.CompletedProcess[str]:

@@ -24,6 +24,7 @@ from tests.paths import ROOT
 from tests.reliability.thoroughness import times
 from tests.slurm.lab import Lab
 from tests.slurm.study import LIMIT_SECONDS, ONE_RANK_A_NODE, ClusterStudy
+from tests.waiting import wait_until
 
 from scalewise.execution.messages import GracefulStop
 from scalewise.records import SUMMARY, Resumption, RunRecord
@@ -361,12 +362,22 @@ def interrupted(
             processes[name] = study.start(*([] if study is module else ["--", result("e")]))
         for study in studies.values():
             study.wait_checkpoint("e", "d2.r1")
+        # a job of the user that no snakemake waits for is preempted in the same folder
+        own = [*("--output=/dev/null", f"--chdir={module.folder}"), "--wrap=sleep 600"]
+        foreign = lab.ask("sbatch", "--parsable", "--partition=fragile", f"--nodelist={first}", *own).strip()
+        wait_until(
+            lambda: lab.ask("squeue", "--noheader", "--format=%T", f"--jobs={foreign}").strip() == "RUNNING",
+            "the foreign job does not start",
+            LIMIT_SECONDS,
+        )
         _, dead = studies["dying"].rank_process("e", "d2.r1", 1)
         lab.stop_node(dead)
         lab.run("sbatch", "--exclusive", f"--nodelist={first}", "--output=/dev/null", "--wrap=sleep 1")
         outputs = {name: process.communicate(timeout=LIMIT_SECONDS)[0] for name, process in processes.items()}
         for name, process in processes.items():
             assert process.returncode == 0, outputs[name]
+        of_foreign = lab.ask("squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={foreign}")
+        assert of_foreign.strip() == "PREEMPTED", "a job was requeued that is not of the study"
         assert dead not in set(studies["dying"].ranks("e", "d2.r1")["host"])
         lab.power_on(dead)
         yield {name: (study, outputs[name]) for name, study in studies.items()}

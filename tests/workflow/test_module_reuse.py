@@ -30,7 +30,10 @@ rule mine:
 def write_parent(folder: Path, study: str, site: str) -> None:
     """Write a workflow that has Scalewise as a module, with a study."""
     indented = "".join(f"  {line}\n" for line in study.splitlines())
-    (folder / "parent.yaml").write_text(f"scaling:\n  site: site.yaml\n{indented}")
+    # the other keys are not Scalewise's, which would want them otherwise
+    (folder / "parent.yaml").write_text(
+        f"trim: yes\nstart: 12:30:00\nscaling:\n  site: site.yaml\n{indented}"
+    )
     (folder / "site.yaml").write_text(site)
     (folder / "Snakefile").write_text(PARENT)
 
@@ -62,6 +65,13 @@ def test_a_module_plans_the_runs_of_each_partition(workplace: Workplace) -> None
     assert plan.code == 0, plan.text
     assert "digits@one" in plan.text
     assert "digits@other" in plan.text
+    write_parent(workplace.folder, ON_PARTITIONS.replace("repeats: 2", "repeats: 0"), PARTITIONS)
+    refused = workplace.run(["snakemake", "-n", "--cores", "1"])
+    text = (workplace.folder / "parent.yaml").read_text(encoding="utf-8")
+    line = 1 + text[: text.index("repeats: 0")].count("\n")
+    assert refused.code == 1
+    assert refused.text.count("parent.yaml:") == 1
+    assert f"parent.yaml:{line}: " in refused.text
 
 
 def test_a_module_from_a_git_address_is_refused_with_the_fix(workplace: Workplace) -> None:

@@ -19,15 +19,18 @@ rule measure_all_reduce:
         shape="[0-9]+x[0-9]+",
     # before the trainings, so that the prediction is made before the large jobs run
     priority: 2_000_000_000
+    # a failure may pass; the last try leaves a record of it, with which the study ends without a prediction
+    retries: MEASUREMENT_RETRIES
     conda:
         "../envs/scalewise.yaml"
     # one machine: all cores, so that no training runs at the same time
     threads: ALL_REDUCES["threads"]
     resources:
         **ALL_REDUCES["resources"],
+        attempt=lambda wc, attempt: attempt,
     shell:
         'python "$SCALEWISE_SCRIPTS/cli.py" all-reduce --site {wildcards.site:q} '
-        "--shape {wildcards.shape:q} --log {log:q} --output {output:q}"
+        "--attempt {resources.attempt} --shape {wildcards.shape:q} --log {log:q} --output {output:q}"
 
 
 rule compute_prediction:

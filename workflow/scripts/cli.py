@@ -127,7 +127,7 @@ def all_reduce(options: argparse.Namespace) -> int:
     plan = _plan(options)
     job = plan["all_reduces"][f"{options.site}/{options.shape}"]
     launch = SiteLaunch.model_validate(plan["sites"][job["partition"]]["launch"])
-    return run_all_reduce_job(job, launch, options.log, options.output)
+    return run_all_reduce_job(job, launch, options.log, options.output, options.attempt)
 
 
 def check_site(options: argparse.Namespace) -> int:
@@ -260,7 +260,7 @@ def event_files(options: argparse.Namespace) -> None:
 def report(options: argparse.Namespace) -> None:
     """Write the report on one experiment or on several."""
     with imports_uncollected():
-        from scalewise.analysis.experiment_results import ExperimentResults
+        from scalewise.analysis.experiment_results import ExperimentResults, read_json
         from scalewise.analysis.report.page import read_comparisons, write_report
         from scalewise.records import write_text
 
@@ -268,8 +268,8 @@ def report(options: argparse.Namespace) -> None:
     facts = plan["experiments"]
     names = options.experiments or list(facts)
     if options.decisions:
-        texts = ((options.results / name / "decision.json").read_text(encoding="utf-8") for name in names)
-        write_text(options.decisions, json.dumps([json.loads(text) for text in texts], indent=2) + "\n")
+        answers = [read_json(options.results / name / "decision.json") for name in names]
+        write_text(options.decisions, json.dumps(answers, indent=2) + "\n")
     experiments = [ExperimentResults.of_study(facts[name], options.results / name) for name in names]
     # a report on one experiment is on one partition
     comparisons = [] if options.experiments else read_comparisons(plan["comparisons"], options.results)
@@ -347,6 +347,9 @@ def make_parser() -> argparse.ArgumentParser:
     again.add_argument("folder", type=Path, help="receives the records, with the ranks' files in attempt")
 
     measured = add(all_reduce, "log", "output")
+    measured.add_argument(
+        "--attempt", default=1, type=int, help="number of Snakemake's try at this measurement, from 1"
+    )
     measured.add_argument("--site", required=True, help="folder of the site's measurements")
     measured.add_argument("--shape", required=True, help="nodes x devices per node")
     add(check_site, "output")
@@ -383,9 +386,11 @@ FILES = {"log": "file that receives what the ranks print", "output": "file to wr
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit code of the process."""
+    from scalewise.plan.cluster.commands import ignore_variables
     from scalewise.records import RecordError
 
     options = make_parser().parse_args(arguments)
+    ignore_variables(os.environ)
     try:
         return options.command(options) or 0
     except RecordError as error:

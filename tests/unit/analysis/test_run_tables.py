@@ -16,13 +16,14 @@ from tests.unit.analysis.planted_tables import at, concluded
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.bottlenecks.resumption import resumed_text, resumption_notes
+from scalewise.analysis.experiment_results import read_json, read_table
 from scalewise.analysis.experiment_tables import compute
 from scalewise.analysis.report import data_tables
 from scalewise.analysis.scaling import scaling_table
 from scalewise.analysis.tables import RUN_COLUMNS, Tables, collect
 from scalewise.plan.config.experiment import Experiment
 from scalewise.plan.runs.runs import series_name
-from scalewise.records import EPOCHS, RANKS, SUMMARY, Resumption
+from scalewise.records import EPOCHS, RANKS, SUMMARY, RecordError, Resumption
 
 
 def with_target(**changed: Any) -> Experiment:
@@ -339,3 +340,26 @@ def table(runs: Sequence[tuple[str, Resumption]]) -> pd.DataFrame:
         }
         for number, (outcome, resumption) in enumerate(runs)
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        pytest.param("runs.csv", "run;rate\nd1.r1;1,5\nd1.r2;1,5,5\n", id="decimal commas"),
+        pytest.param("runs.csv", "run;rate\nd1.r1;2\n", id="semicolons"),
+        pytest.param("runs.csv", "", id="an empty table"),
+        pytest.param("decision.json", "", id="an empty file"),
+        pytest.param("decision.json", '{"series": ', id="half a file"),
+    ],
+)
+def test_a_result_that_was_changed_or_damaged_is_named_with_the_fix(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(RecordError) as refused:
+        read_table(path) if path.suffix == ".csv" else read_json(path)
+    message = str(refused.value)
+    assert message.startswith(f"{path}: was changed or is damaged (")
+    assert message.endswith(f"Delete it and {tmp_path}/report.html, and run snakemake again to make both.")
+    assert "\n" not in message

@@ -172,42 +172,33 @@ def test_a_job_of_which_too_little_is_left_says_how_much_and_what_to_do(answer: 
 class Queue:
     """A watch of preempted jobs, and what became of them."""
 
-    def __init__(self, answer: Answer, asked: Asked, folder: Path) -> None:
-        self._answer, self.asked, self.folder = answer, asked, folder
+    def __init__(self, answer: Answer, asked: Asked) -> None:
+        self._answer, self.asked = answer, asked
         self.said: list[str] = []
-        self.given_up = 0
+        self.watch = PreemptionWatch("run-id", self.said.append)
 
-    def shows(self, *jobs: str, folder: Path | None = None, times: int = 0) -> None:
-        """What squeue shows from now on, and how often the watch looks at it."""
-        lines = "".join(f"echo '{job}|{folder or self.folder}'\n" for job in jobs)
-        expected = f"--user={os.getuid()} --states=PREEMPTED,NODE_FAIL"
-        self._answer("squeue", f'[ "$2 $3" = "{expected}" ] || exit 1\n{lines}')
+    def shows(self, *jobs: str, name: str = "run-id", times: int = 0) -> None:
+        """What squeue shows of jobs with a name from now on, and how often the watch looks at it."""
+        lines = "".join(f"echo {job}\n" for job in jobs)
+        expected = f"--user={os.getuid()} --states=PREEMPTED,NODE_FAIL --name={name}"
+        self._answer("squeue", f'[ "$2 $3 $4" = "{expected}" ] || exit 0\n{lines}')
         for _ in range(times):
             self.watch.look()
 
-    def refuses(self) -> None:
-        self._answer("scontrol", "echo 'Job is pending execution for job 7' >&2; exit 1")
-
-    def begin(self) -> None:
-        self.watch = PreemptionWatch(self.folder, self.said.append, self._give_up)
-
-    def _give_up(self) -> None:
-        self.given_up += 1
+    def refuses(self, job: str = "*") -> None:
+        refusal = "echo 'Job is pending execution for job 7' >&2; exit 1"
+        self._answer("scontrol", f'case "$2" in {job}) {refusal} ;; esac')
 
 
 @pytest.fixture
-def queue(answer: Answer, asked: Asked, tmp_path: Path) -> Queue:
-    queue = Queue(answer, asked, tmp_path / "study")
-    queue.shows("6")
-    queue.begin()
-    return queue
+def queue(answer: Answer, asked: Asked) -> Queue:
+    return Queue(answer, asked)
 
 
 def test_a_job_seen_preempted_twice_goes_back_into_the_queue_each_time(queue: Queue) -> None:
-    # job 6 was preempted before
-    queue.shows("6", "7", "8", times=1)
+    queue.shows("7", "8", times=1)
     assert queue.asked() == []
-    queue.shows("6", "7", "8", times=1)
+    queue.shows("7", "8", times=1)
     assert queue.asked() == ["requeue 7", "requeue 8"]
     assert queue.said[0] == (
         "Slurm job 7 was preempted or lost its node and had ended; it is back in the queue."
@@ -215,32 +206,33 @@ def test_a_job_seen_preempted_twice_goes_back_into_the_queue_each_time(queue: Qu
     queue.shows(times=1)
     queue.shows("7", times=2)
     assert queue.asked() == ["requeue 7", "requeue 8", "requeue 7"]
-    assert queue.given_up == 0
 
 
-def test_jobs_that_slurm_requeues_by_itself_or_of_other_folders_are_not_requeued(
-    queue: Queue, tmp_path: Path
+def test_jobs_that_slurm_requeues_by_itself_or_that_are_not_of_this_snakemake_are_not_requeued(
+    queue: Queue,
 ) -> None:
     for _ in range(3):
         queue.shows("7", times=1)
         queue.shows(times=1)
-    queue.shows("9", folder=tmp_path / "other", times=3)
+    queue.shows("9", name="train.sh", times=REQUEUE_ATTEMPTS + 2)
 
     assert queue.asked() == []
+    assert queue.said == []
 
 
-def test_a_job_that_slurm_does_not_take_back_ends_the_study_with_the_reason(queue: Queue) -> None:
-    queue.refuses()
+def test_a_job_that_slurm_does_not_take_back_is_reported_once_and_the_others_are_requeued(
+    queue: Queue,
+) -> None:
+    queue.refuses("7")
     queue.shows("7", times=REQUEUE_ATTEMPTS)
-    assert queue.given_up == 0
-    queue.shows("7", times=1)
+    assert queue.said == []
+    queue.shows("7", "8", times=4)
 
-    assert queue.asked() == ["requeue 7"] * REQUEUE_ATTEMPTS
-    assert queue.given_up == 1
-    assert queue.said == [
-        "Slurm job 7 was preempted or lost its node, and Slurm does not take it back "
-        "(Job is pending execution for job 7). Ending. The same command makes what is missing."
-    ]
+    assert queue.asked().count("requeue 8") == 2
+    refused, *others = queue.said
+    assert "Slurm does not take it back (Job is pending execution for job 7)" in refused
+    assert "Ctrl-C" in refused
+    assert all(line.startswith("Slurm job 8 ") for line in others)
 
 
 def test_a_refusal_that_passes_and_a_squeue_that_fails_end_nothing(
@@ -253,5 +245,4 @@ def test_a_refusal_that_passes_and_a_squeue_that_fails_end_nothing(
     (programs / "squeue").unlink()
     queue.watch.look()
 
-    assert queue.given_up == 0
     assert len(queue.said) == 1

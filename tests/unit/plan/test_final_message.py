@@ -144,6 +144,49 @@ def test_the_latest_answers_are_shown_until_a_run_is_newer(tmp_path: Path) -> No
     assert latest_answers(tmp_path) == []
 
 
+DAMAGED = {
+    "empty": "",
+    "truncated": json.dumps([STRONG])[:-40],
+    "no list": "3",
+    "a mapping": '{"experiment": "strong"}',
+    "other keys": '[{"experiment": "strong", "verdict": "Use 4 GPUs."}]',
+    "no text": '[{"experiment": 4, "card": []}]',
+    "bytes": "\udcff",
+}
+
+
+@pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in DAMAGED.items()])
+def test_a_damaged_answer_is_named_with_what_makes_it_again(text: str, tmp_path: Path, load: Load) -> None:
+    damaged = text.encode("utf-8", "surrogateescape")
+    answered(tmp_path, STRONG)
+    (tmp_path / "decision.json").write_bytes(damaged)
+    for shown in (latest_answers(tmp_path), decisions(tmp_path).splitlines()):
+        line, report = shown
+        assert line.startswith(f"{tmp_path}/decision.json is damaged")
+        assert f"{tmp_path}/report.html" in line
+        assert report == f"Report: {tmp_path}/report.html"
+
+    study, results = load(TWO), tmp_path / "ended"
+    for name in ("strong", "weak"):
+        finish(results, name, "d1.r1", "d1.r2")
+    fail(results, "d1.r1", 1000)
+    path = results / "strong" / "decision.json"
+    times = path.stat().st_atime_ns, path.stat().st_mtime_ns
+    path.write_bytes(damaged)
+    os.utime(path, ns=times)
+    message = end_with_errors(study, results, EarlierFiles())
+    assert f"{path} is damaged" in message
+    assert "weak: " in message
+
+
+def test_a_damaged_answer_across_partitions_leaves_the_others(tmp_path: Path) -> None:
+    (tmp_path / "strong").mkdir()
+    (tmp_path / "strong" / "partitions.json").write_text("{}")
+    text = answered(tmp_path, STRONG | {"experiment": "strong@a100"})
+    assert text.startswith(f"{tmp_path}/strong/partitions.json is damaged")
+    assert "strong@a100: Use 4 GPUs." in text
+
+
 def fail(
     results: Path, run: str, seconds: int, reason: str = "Out of disk.", tail: Sequence[str] = ()
 ) -> Path:

@@ -15,6 +15,7 @@ from tests.unit.plan.conftest import Load, Refuse
 from tests.unit.plan.refusals import CPUS, DEFAULTS, HERE, StudyFolder, built_in, site_of
 
 from scalewise.plan.config.errors import StudyError
+from scalewise.plan.planned_study import Study
 from scalewise.plan.study import check_spelling, load_study
 
 ONE_DEVICE = {"dataset": "digits", "model": "linear", "global_batch_size": 240, "devices": [1]}
@@ -204,6 +205,85 @@ def test_of_several_files_the_one_with_the_mistake_is_named(study_folder: StudyF
     assert "merged" in warning
 
 
+MODULE = """\
+trim: yes
+start: 12:30:00
+steps: {scaling: {seed: 1}}
+tools:
+  scaling:
+    experiments:
+      a:
+        dataset: digits
+        model: linear
+        global_batch_size: 240
+        devices: [1] # the mistake
+        repeats: 1
+"""
+
+
+def test_of_another_workflows_file_only_the_part_of_the_study_is_checked(study_folder: StudyFolder) -> None:
+    study_folder.site_file.write_text(CPUS)
+    parent, other = Path("parent.yaml"), Path("samples.yaml")
+    other.write_text("samples: {a: on}\n")
+
+    def plan(text: str) -> Study:
+        parent.write_text(text)
+        config = yaml.safe_load(text)["tools"]["scaling"]
+        return load_study(config, [parent, other], study_folder.site_file, is_module=True)
+
+    study = plan(MODULE)
+    assert ("a", "d1.r1") in study.runs
+    assert not any("merged" in warning for warning in study.warnings)
+
+    for mistake, says in (
+        ("devices: [0]", "experiments.a.devices[0] is 0"),
+        ("trim: yes", "experiments.a.trim is yes"),
+        ("epoch: 4", "experiments.a.epoch "),
+    ):
+        text = MODULE.replace("devices: [1] # the mistake", mistake)
+        with pytest.raises(StudyError) as refused:
+            plan(text)
+        line = 1 + text[: text.rindex(mistake)].count("\n")
+        assert [each.startswith(f"parent.yaml:{line}: {says}") for each in refused.value.lines].count(
+            True
+        ) == 1
+
+
+def test_a_configuration_that_the_other_workflow_makes_is_planned_without_a_file(
+    study_folder: StudyFolder,
+) -> None:
+    study_folder.site_file.write_text(CPUS)
+    Path("parent.yaml").write_text("trim: yes\n")
+    made = {"experiments": {"a": ONE_DEVICE}}
+    assert load_study(made, ["parent.yaml"], study_folder.site_file, is_module=True).runs
+
+    made = {"experiments": {"a": ONE_DEVICE | {"devices": [0]}}}
+    with pytest.raises(StudyError) as refused:
+        load_study(made, ["parent.yaml"], study_folder.site_file, is_module=True)
+    (line,) = refused.value.lines
+    assert line.startswith("config: experiments.a.devices[0] is 0")
+
+
+def test_a_key_that_the_command_adds_is_ignored_unless_it_resembles_one_of_the_study(
+    study_folder: StudyFolder,
+) -> None:
+    study_folder.site_file.write_text(CPUS)
+    text = built_in("epochs: 3")
+    Path("study.yaml").write_text(text)
+    config = yaml.safe_load(text)
+
+    assert load_study(config | {"foo": 1}, ["study.yaml"], study_folder.site_file).runs
+    with pytest.raises(StudyError) as refused:
+        load_study(config | {"sites": "site.yaml"}, ["study.yaml"], study_folder.site_file)
+    (line,) = refused.value.lines
+    assert "sites is not a known key. Did you mean 'site'?" in line
+    Path("study.yaml").write_text(f"{text}foo: 1\n")
+    with pytest.raises(StudyError) as refused:
+        load_study(config | {"foo": 1}, ["study.yaml"], study_folder.site_file)
+    (line,) = refused.value.lines
+    assert ": foo is not a known key." in line
+
+
 @pytest.mark.parametrize(
     ("own", "says"),
     [
@@ -265,6 +345,7 @@ CHECK_AS_ANOTHER_USER = """\
 import os, sys
 from pathlib import Path
 from scalewise.plan.config.errors import StudyError
+from scalewise.plan.planned_study import Study
 from scalewise.plan.study import check_results_folder
 if os.getuid() == 0:
     os.setgroups([])

@@ -20,6 +20,7 @@ from tests.unit.plan.refusals import built_in, site_of
 
 import scalewise.plan.config.site as site_model
 from scalewise.plan.catalog.datasets import CHECKSUMS_VARIABLE, MIRROR_VARIABLE
+from scalewise.plan.cluster.commands import ignore_variables
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.site import Proxies, Site, SiteFile, resolve_site
 from scalewise.plan.config.slurm import MANAGED_BY_SBATCH
@@ -178,6 +179,22 @@ def test_each_device_count_waits_as_long_as_the_next_larger_one_that_is_named(
     assert definition(on_cluster(load, f"queue_minutes: {queue}"))["queue_minutes"] == minutes
 
 
+def test_each_partition_of_a_site_file_states_its_own_waits(load: Load) -> None:
+    waits = "a100: {queue_minutes: {1: 5, 8: 60}, "
+    site = (
+        site_of("partitions")
+        .replace("a100: {", waits, 1)
+        .replace("slurm: {}", "slurm: {queue_minutes: {1: 2}}")
+    )
+    study = load(built_in("devices: [1, 2]\n    partitions: all"), site)
+
+    found = {
+        name: json.loads(each.analysis_definition)["queue_minutes"]
+        for name, each in study.experiments.items()
+    }
+    assert found == {"digits@a100": {"1": 5, "2": 60}, "digits@h200": {"1": 2, "2": 2}}
+
+
 def test_a_queue_and_a_bill_change_the_decision_and_no_run(load: Load) -> None:
     without, short, long = (
         on_cluster(load, *lines) for lines in ([], ["queue_minutes: {8: 5}"], ["queue_minutes: {8: 50}"])
@@ -292,6 +309,30 @@ def test_the_command_that_is_missing_is_named(
     with pytest.raises(StudyError, match=f"- {absent} not on PATH") as refused:
         prepare_submission(CLUSTER, True)
     record_property("message", "; ".join(refused.value.lines))
+
+
+def test_defaults_of_slurms_commands_are_ignored_if_they_hide_jobs_or_change_requests() -> None:
+    kept = ("SQUEUE_ALL", "SQUEUE_FEDERATION", "SCONTROL_ALL", "SCANCEL_CTLD", "SLURM_CLUSTERS", "SLURM_CONF")
+    chosen = (
+        "SBATCH_ACCOUNT",
+        "SBATCH_PARTITION",
+        "SBATCH_QOS",
+        "SBATCH_CLUSTERS",
+        "PATH",
+        "MY_SQUEUE_USERS",
+    )
+    hiding = (
+        *(
+            f"SQUEUE_{name}"
+            for name in ("ACCOUNT", "LICENSES", "NAMES", "PARTITION", "QOS", "STATES", "USERS")
+        ),
+        *("SINFO_PARTITION", "SACCT_LOCAL", "SCANCEL_PARTITION", "SCANCEL_STATE", "SCANCEL_INTERACTIVE"),
+    )
+    changing = ("SBATCH_ARRAY_INX", "SBATCH_EXCLUSIVE", "SBATCH_GPUS_PER_NODE", "SBATCH_WAIT")
+    environ = dict.fromkeys((*kept, *chosen, *hiding, *changing), "1")
+
+    assert ignore_variables(environ) == list(changing)
+    assert environ.keys() == {*kept, *chosen}
 
 
 def test_a_system_that_is_not_linux_is_refused_before_anything_else() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass, field
@@ -127,6 +128,24 @@ class Snakemake:
     def has_planned(self) -> bool:
         """Whether Snakemake has come as far as to plan its jobs, without an error."""
         return bool(self._workflow.scheduler)
+
+    @property
+    def slurm_run_id(self) -> str:
+        """The name of all jobs that the executor plugin for Slurm submits; empty with another executor."""
+        return str(getattr(self._workflow.scheduler._executor, "run_uuid", ""))
+
+    @property
+    def slurm_query(self) -> list[str]:
+        """The command by which the executor plugin for Slurm queries its jobs, chosen as the plugin does."""
+        from snakemake_executor_plugin_slurm import job_status_query as plugin  # noqa: PLC0415 - as above
+
+        executor = self._workflow.scheduler._executor
+        interval = self._workflow.executor_settings.init_seconds_before_status_checks
+        has_sacct, age = plugin.is_query_tool_available("sacct"), plugin.get_min_job_age()
+        forgets_early = age is None or age < 3 * interval
+        uses_sacct = has_sacct and (forgets_early or executor.get_status_command() == "sacct")
+        query = plugin.query_job_status_sacct if uses_sacct else plugin.query_job_status_squeue
+        return shlex.split(query(self.slurm_run_id))
 
     # ---- settings for the terminal
 

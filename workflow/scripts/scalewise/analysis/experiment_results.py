@@ -19,7 +19,7 @@ from scalewise.analysis.rounds.choice_summary import ChoiceSummary
 from scalewise.plan.formatting import Goal, name_devices
 from scalewise.plan.runs.rounds import UnmeasuredPoint
 from scalewise.plan.terminal.predictions import latest_prediction
-from scalewise.records import write_text
+from scalewise.records import RecordError, write_text
 
 TABLES = ("runs", "epochs", "scaling", "options", "jobstats", "queue_waits")
 """Fields that are CSV files of the same names."""
@@ -91,15 +91,15 @@ class ExperimentResults:
             description: Text below the title.
             predicted: Show its prediction if there is one; an earlier configuration may have left it.
         """
-        tables: dict[str, Any] = {name: pd.read_csv(folder / f"{name}.csv") for name in TABLES}
-        facts = {name: _read_json(folder / f"{file}.json") for name, file in JSON_FILES.items()}
+        tables: dict[str, Any] = {name: read_table(folder / f"{name}.csv") for name in TABLES}
+        facts = {name: read_json(folder / f"{file}.json") for name, file in JSON_FILES.items()}
         decision = facts["decision"]
         chosen = decision["choice"]
         prediction, notes = None, []
         path, remarks_path = latest_prediction(folder)
         if predicted and path.exists():
-            prediction = pd.read_csv(path)
-            remarks = _read_json(remarks_path)
+            prediction = read_table(path)
+            remarks = read_json(remarks_path)
             notes = [*remarks["notes"], *remarks["refused"].values()]
             beyond = beyond_sentences(prediction, decision["series"])
             decision["beyond"] += [name_devices(sentence, decision["device"]) for sentence in beyond]
@@ -239,5 +239,34 @@ def _row(series: str, point: UnmeasuredPoint, base: pd.Series) -> dict[str, Any]
     return {"series": series, **facts, **values}
 
 
-def _read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
+def read_json(path: Path) -> Any:
+    """Read a JSON file of the results.
+
+    Raises:
+        RecordError: It is damaged.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise _damaged(path, error) from error
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """Read a table of the results.
+
+    Raises:
+        RecordError: It is damaged, or a spreadsheet has saved it in another form.
+    """
+    try:
+        table = pd.read_csv(path)
+    except ValueError as error:
+        raise _damaged(path, error) from error
+    if len(table.columns) == 1 and ";" in table.columns[0]:
+        raise _damaged(path, "its columns are separated by semicolons, not by commas")
+    return table
+
+
+def _damaged(path: Path, why: object) -> RecordError:
+    # Snakemake makes a missing table only for a report that is missing, too
+    fix = f"Delete it and {path.with_name('report.html')}, and run snakemake again to make both."
+    return RecordError(f"{path}: was changed or is damaged ({' '.join(str(why).split())}). {fix}")

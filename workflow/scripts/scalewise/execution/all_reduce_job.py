@@ -15,18 +15,19 @@ from scalewise.execution.run_log import say
 from scalewise.execution.supervisor import ExitStatus, RankGroup, supervise
 from scalewise.plan.jobs.all_reduce_jobs import RANKS_RESULT
 from scalewise.plan.jobs.launch import RankLaunch, SiteLaunch
-from scalewise.plan.plan_file import AllReduceJob
+from scalewise.plan.plan_file import MEASUREMENT_RETRIES, AllReduceJob
 from scalewise.records import AllReduceMeasurement, utc_now, write_json
 
 
-def run_all_reduce_job(planned: AllReduceJob, site: SiteLaunch, log: Path, output: Path) -> int:
+def run_all_reduce_job(planned: AllReduceJob, site: SiteLaunch, log: Path, output: Path, attempt: int) -> int:
     """Measure all-reduce on the devices of a training; returns the exit code of the process.
 
     Args:
         planned: The job of one shape.
         site: The commands and the container by which programs start on the site.
         log: Receives what the ranks print.
-        output: Receives ``AllReduceMeasurement``, also if nothing could be measured.
+        output: Receives ``AllReduceMeasurement``, at the last attempt also if nothing could be measured.
+        attempt: Number of Snakemake's try, from 1.
     """
     job, limits = RankLaunch.model_validate(planned["ranks"]), planned["limits"]
     # one folder per job: another job, whose snakemake was killed, may still measure the same shape
@@ -67,10 +68,14 @@ def run_all_reduce_job(planned: AllReduceJob, site: SiteLaunch, log: Path, outpu
         why = failure_reason(rank_group, ended, rank_files.root_cause(rank_group.world_size)).removesuffix(
             " Its output is below."
         )
-        fix = f"The ranks' output is in {log}. To measure again, delete {output}."
-        record = failed_measurement(job, f"{why} {fix}")
+        record = failed_measurement(job, f"{why} The ranks' output is in {log}.")
+        if attempt <= MEASUREMENT_RETRIES:
+            say(f"scalewise: no {rank_group.label}: {record.error} Snakemake tries again.")
+            rank_files.end()
+            return 1
         say(
-            f"scalewise: no {rank_group.label}, so no prediction from it: {record.error} The study continues."
+            f"scalewise: no {rank_group.label}, so no prediction from it: {record.error} The study "
+            "continues, and a later one measures again."
         )
     seconds = round(time.monotonic() - began, 3)
     write_json(output, record.model_copy(update={"job_seconds": seconds}))

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-import signal
 import subprocess
 import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from scalewise.plan.config.slurm import duration_seconds
 
@@ -98,30 +96,23 @@ def requeue(environ: Mapping[str, str]) -> str:
 
 
 class PreemptionWatch:
-    """Puts preempted jobs of a study back into the queue, from a thread of Snakemake's process.
+    """Puts preempted jobs of one snakemake back into the queue, from a thread of its process.
 
     If a partition preempts by requeueing, Slurm does so. If it preempts by cancelling, the job stays
     PREEMPTED. The executor plugin treats such a job as running, and would wait for ever.
 
     Args:
-        folder: The jobs' working folder; jobs of other folders are ignored.
+        run_id: The name that the executor plugin gives the jobs of this snakemake; other jobs are ignored.
         say: Shows the user a message.
-        give_up: Called if Slurm does not take a job back; by default, ends snakemake as Ctrl-C does.
         poll_seconds: Time between two looks.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        say: Callable[[str], None] | None = None,
-        give_up: Callable[[], None] | None = None,
-        poll_seconds: float = POLL_SECONDS,
+        self, run_id: str, say: Callable[[str], None] | None = None, poll_seconds: float = POLL_SECONDS
     ) -> None:
-        self._folder = folder
+        self._run_id = run_id
         self._say = say or (lambda text: print(text, file=sys.stderr, flush=True))
-        self._give_up = give_up or (lambda: os.kill(os.getpid(), signal.SIGINT))
         self._poll_seconds = poll_seconds
-        self._earlier = self._preempted()
         self._looks: Counter[str] = Counter()
         self._done = threading.Event()
 
@@ -139,7 +130,7 @@ class PreemptionWatch:
 
     def look(self) -> None:
         """Query the preempted jobs once, and requeue those that were preempted in the last query too."""
-        preempted = self._preempted() - self._earlier
+        preempted = self._preempted()
         self._looks = Counter({job: self._looks[job] + 1 for job in preempted})
         for job in sorted(preempted):
             # Slurm may be about to requeue it
@@ -153,15 +144,14 @@ class PreemptionWatch:
                 f"Slurm job {job} was preempted or lost its node and had ended; it is back in the queue."
             )
             del self._looks[job]
-        elif self._looks[job] > REQUEUE_ATTEMPTS:
+        elif self._looks[job] == REQUEUE_ATTEMPTS + 1:
             self._say(
                 f"Slurm job {job} was preempted or lost its node, and Slurm does not take it back "
-                f"({answer.stderr.strip()}). Ending. The same command makes what is missing."
+                f"({answer.stderr.strip()}). The other runs continue, but Snakemake waits for this one. "
+                "When they have ended, press Ctrl-C and give the same command: it makes what is missing."
             )
-            self._done.set()
-            self._give_up()
 
     def _preempted(self) -> set[str]:
-        jobs = squeue(f"--user={os.getuid()}", "--states=PREEMPTED,NODE_FAIL", "--format=%A|%Z") or ""
-        lines = (line.split("|", 1) for line in jobs.splitlines() if "|" in line)
-        return {job for job, folder in lines if Path(folder) == self._folder}
+        states = "--states=PREEMPTED,NODE_FAIL"
+        jobs = squeue(f"--user={os.getuid()}", states, f"--name={self._run_id}", "--format=%A") or ""
+        return set(jobs.split())

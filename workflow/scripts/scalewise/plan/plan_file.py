@@ -61,6 +61,10 @@ class TrainJob(Job):
     priority: int
 
 
+MEASUREMENT_RETRIES = 2
+"""Further tries at an all-reduce measurement that fails."""
+
+
 class AllReduceJob(Job):
     """The job that measures all-reduce over one shape.
 

@@ -38,7 +38,7 @@ from scalewise.plan.config.errors import (
 from scalewise.plan.config.experiment import AnyExperiment, Experiment, ProgramExperiment, experiment_kind
 from scalewise.plan.config.paths import site_file_problem
 from scalewise.plan.config.site import Site, Sites
-from scalewise.plan.config.yaml_source import Source, no_value, read_source, to_plain
+from scalewise.plan.config.yaml_source import Source, no_value, part_of_study, read_source, to_plain
 from scalewise.plan.planned_study import PARTITION_MARK, PlannedExperiment, Study
 from scalewise.plan.runs.all_reduce_shapes import most_device_hours
 from scalewise.plan.runs.allocation import allocate
@@ -57,6 +57,7 @@ def load_study(
     *,
     conda_environments: bool = False,
     checkout: Path | None = None,
+    is_module: bool = False,
 ) -> Study:
     """Check a configuration and make its runs.
 
@@ -68,11 +69,15 @@ def load_study(
         site_file: The profile's facts; None for this machine as it is.
         conda_environments: Snakemake makes conda environments with all packages for the rules.
         checkout: Scalewise's folder; None if unknown.
+        is_module: Whether the files are another workflow's, of which this study is only a part.
 
     Raises:
         StudyError: names every mistake.
     """
     sources = [read_source(Path(file)) for file in files]
+    if is_module:
+        parts = (part_of_study(source, config) for source in sources)
+        sources = [part for part in parts if part is not None]
     if misnamed := site_file_problem(site_file):
         raise StudyError([misnamed.render(_origin(misnamed.place, sources))])
     sites = read_sites(site_file, checkout)
@@ -82,11 +87,11 @@ def load_study(
     reported = {problem.place for source in sources for problem in source.problems}
 
     unusable: list[Problem] = []
-    raw = to_plain(config, (), unusable, keys_as_text=not files)
+    raw = to_plain(config, (), unusable, keys_as_text=not sources)
     problems = [problem for problem in unusable if problem.place not in reported]
     lines += [problem.render(_origin(problem.place, sources)) for problem in problems]
     reported |= {problem.place for problem in unusable}
-    problems = list(_check_top(raw, config))
+    problems = list(_check_top(raw, config, sources))
     experiments: dict[str, PlannedExperiment] = {}
     if isinstance(raw.get("experiments"), dict) and isinstance(raw.get("defaults", {}), dict):
         experiments, found = _plan(raw, sites, conda_environments)
@@ -103,7 +108,11 @@ def load_study(
         key: allocate(run, experiments[run.experiment].experiment, experiments[run.experiment].site)
         for key, run in runs.items()
     }
-    warnings = [*_mixed(files), *_site_warnings(sites.default), *_warnings(experiments, checkout)]
+    warnings = [
+        *_mixed([] if is_module else files),
+        *_site_warnings(sites.default),
+        *_warnings(experiments, checkout),
+    ]
     return Study(experiments, sites, list(dict.fromkeys(warnings)), runs, allocations)
 
 
@@ -170,14 +179,17 @@ def _of_experiments(problem: Problem, names: Sequence[str], raw: Mapping[str, An
     return replace(problem, subject=f"{key_path(problem.place)} (for {', '.join(names)})")
 
 
-def _check_top(raw: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[Problem]:
+def _check_top(
+    raw: Mapping[str, Any], config: Mapping[str, Any], sources: Sequence[Source]
+) -> Iterator[Problem]:
     """Check the keys at the top of the file, and that there are experiments.
 
     Args:
         raw: The configuration without keys and values that no record can hold.
         config: The whole configuration.
+        sources: The files of the configuration.
     """
-    unknown = [key for key in raw if key not in _TOP_KEYS]
+    unknown = [key for key in raw if key not in _TOP_KEYS and not _is_added(key, sources)]
     for key in unknown:
         yield Problem((key,), "is not a known key", did_you_mean(key, _TOP_KEYS))
     experiments, place = raw.get("experiments"), ("experiments",)
@@ -201,6 +213,12 @@ def _check_top(raw: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[Pr
             f"is {format_value(raw['defaults'])}, not a mapping of keys to values",
             "Indent its keys on the lines below it.",
         )
+
+
+def _is_added(key: str, sources: Sequence[Source]) -> bool:
+    """Return whether ``--config`` or another tool has added a top-level key that resembles none of ours."""
+    is_written = any((key,) in source.lines for source in sources)
+    return bool(sources) and not is_written and not difflib.get_close_matches(key.lower(), _TOP_KEYS, n=1)
 
 
 def _plan(

@@ -6,6 +6,7 @@ import atexit
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,8 +17,9 @@ from scalewise.plan.plan_file import PLAN, Plan
 from scalewise.plan.planned_study import Study
 from scalewise.plan.terminal.final_message import EarlierFiles, decisions, end_with_errors
 from scalewise.plan.terminal.plan_table import plan_table, predicted_plan
-from scalewise.records import RECORD, SUMMARY
+from scalewise.records import RECORD, SUMMARY, RecordError, read_all_reduce
 from scalewise.snakemake_adapter import Snakemake, snakemake_logger, terminal_handlers
+from scalewise.watch.hidden_jobs import PluginQueue, PreflightCheck
 from scalewise.watch.jobs import SlurmQueue
 from scalewise.watch.study import RunKey, WatchedStudy
 from scalewise.watch.terminal import display_for
@@ -34,6 +36,7 @@ class RuleNames:
     train: str = "train"
     judge_round: str = "judge_round"
     plan: str = "plan"
+    hello: str = "hello"
 
 
 class Session:
@@ -72,7 +75,11 @@ class Session:
         os.environ[PLAN] = str(write_plan(self._plan))
         prepare_submission(study.site, snakemake.sends_jobs)
         if study.site.slurm is not None:
-            PreemptionWatch(snakemake.folder).start()
+            if snakemake.slurm_run_id:
+                PreemptionWatch(snakemake.slurm_run_id).start()
+            if any(job.rule == rules.hello for job in snakemake.jobs):
+                queue = PluginQueue(lambda: snakemake.slurm_query)
+                PreflightCheck(queue, rules.hello).start(snakemake_logger())
         self._earlier.look(self._results)
         for experiment, run in forced_runs(snakemake, rules.train, study.runs):
             (self._results / experiment / "runs" / run / RECORD).unlink(missing_ok=True)
@@ -83,6 +90,7 @@ class Session:
 
     def end(self) -> None:
         """Show the answers that this session has made, after all jobs have succeeded."""
+        self._forget_failed_measurements()
         if self._watcher is not None:
             self._watcher.end()
         answers = decisions(self._results, self._earlier)
@@ -91,10 +99,19 @@ class Session:
 
     def fail(self) -> None:
         """Show the known answers and why runs failed, after a job has failed."""
+        self._forget_failed_measurements()
         if self._watcher is not None:
             self._watcher.end()
         if message := end_with_errors(self._study, self._results, self._earlier):
             print(message, file=sys.stderr)
+
+    def _forget_failed_measurements(self) -> None:
+        """Delete the records of all-reduces that failed, so that the next study measures again."""
+        for name in self._plan["all_reduces"]:
+            path = Path(f"resources/collectives/{name}.json")
+            with suppress(RecordError, OSError):
+                if read_all_reduce(path).error:
+                    path.unlink()
 
     def _silence_snakemake(self, on: bool) -> None:
         if self._silence is not None:
@@ -202,5 +219,6 @@ def _watcher(
         snakemake_logger(),
         display_for(sys.stderr, environ) if shows_study(snakemake, environ) else None,
         slurm=None if budget is None else SlurmQueue(),
+        plugin=None if budget is None else PluginQueue(lambda: snakemake.slurm_query),
         train=rules.train,
     )

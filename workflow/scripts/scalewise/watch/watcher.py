@@ -17,6 +17,7 @@ from scalewise.plan.config.experiment import AnyExperiment
 from scalewise.plan.terminal.failure_lines import failure_lines
 from scalewise.records import RecordError, read_failure
 from scalewise.snakemake_adapter import is_command_error, is_for_user, job_event, terminal_handlers
+from scalewise.watch.hidden_jobs import PluginQueue
 from scalewise.watch.jobs import JobLog, SlurmQueue
 from scalewise.watch.status import StatusReader, StudyStatus
 from scalewise.watch.study import QueuedJob, RunKey, StudySession, WatchedStudy, read_rounds
@@ -73,6 +74,7 @@ class Watcher:
         logger: Snakemake's.
         display: Display to use; None for Snakemake's log.
         slurm: Slurm's queue; None on one machine.
+        plugin: The executor plugin's view of that queue; None on one machine.
         now: Gives seconds since the epoch.
         train: Name of the rule that trains.
     """
@@ -88,9 +90,11 @@ class Watcher:
         slurm: SlurmQueue | None = None,
         now: Callable[[], float] = time.time,
         train: str = "train",
+        plugin: PluginQueue | None = None,
     ) -> None:
         self._specs, self._folder, self._results = specs, folder, folder / "results"
         self._logger, self._display, self._slurm, self._now = logger, display, slurm, now
+        self._plugin = plugin
         self._silence = Silence(is_shown_better=self._show_failure)
         self._shown_reasons: dict[str, str] = {}
         self._wake, self._ended, self._guard = threading.Event(), threading.Event(), threading.Lock()
@@ -240,7 +244,27 @@ class Watcher:
         self._session = self._session.model_copy(update=news)
         status = self._reader.read(self._session, self._now(), over)
         self._in_doubt = self._unsettled_jobs(status)
+        if self._plugin is not None and not over:
+            # the plugin's query is not ours, and the display does not depend on it
+            with suppress(Exception):
+                self._report_hidden(self._plugin, status)
         return status
+
+    def _report_hidden(self, plugin: PluginQueue, status: StudyStatus) -> None:
+        """Warn of a run that has ended while Slurm does not show its job to the executor plugin."""
+        ended = {
+            job.slurm_id: "/".join(run)
+            for run, job in self._session.jobs
+            if job.slurm_id
+            and job.state == "handed over"
+            and run in status.runs
+            and status.runs[run].state in ("done", "failed")
+        }
+        for job in plugin.hidden(ended):
+            self._logger.warning(
+                f"{ended[job]} has ended, but Slurm does not show its job {job}: {plugin.cause}. "
+                f"{plugin.fix} Then end snakemake by Ctrl-C, and give the same command again."
+            )
 
     def _unsettled_jobs(self, status: StudyStatus) -> frozenset[str]:
         """Return Slurm's ids of the jobs that have not ended and whose ranks report nothing."""

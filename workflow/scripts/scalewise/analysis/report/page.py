@@ -26,7 +26,7 @@ from scalewise.analysis.analysis_spec import (
     THROUGHPUT,
 )
 from scalewise.analysis.bottlenecks.time_parts import EXCESS, STEP_PARTS, UNKNOWN
-from scalewise.analysis.experiment_results import ExperimentResults
+from scalewise.analysis.experiment_results import ExperimentResults, read_json
 from scalewise.analysis.mfu import MFU_FORMULA
 from scalewise.analysis.proposal_files import FOLDER, VERDICTS
 from scalewise.analysis.queue_waits import unknown_waits
@@ -111,7 +111,7 @@ def read_comparisons(plan: Mapping[str, Comparison], results: Path, link: str = 
     return [
         AcrossPartitions(
             each["title"],
-            json.loads((results / name / COMPARISON).read_text(encoding="utf-8")),
+            read_json(results / name / COMPARISON),
             f"{link}{name}/report.html",
         )
         for name, each in plan.items()

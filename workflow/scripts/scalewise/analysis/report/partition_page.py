@@ -12,6 +12,7 @@ import pandas as pd
 from matplotlib.text import Text
 
 from scalewise import __version__
+from scalewise.analysis.experiment_results import read_json, read_table
 from scalewise.analysis.partitions.compare import TABLE, compare_partitions
 from scalewise.analysis.partitions.wording import UNITS, WHAT_IF
 from scalewise.analysis.report.data_tables import partition_points
@@ -150,8 +151,8 @@ def best_points(answer: Mapping[str, Any]) -> Sequence[tuple[str, str, int]]:
 
 def _read(folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Return the table and the answer."""
-    table = pd.read_csv(folder / TABLE)
+    table = read_table(folder / TABLE)
     words = ("pareto", "dominated_by", "note")
     text = {name: table[name].astype(object).fillna("").astype(str) for name in words}
-    answer: dict[str, Any] = json.loads((folder / COMPARISON).read_text(encoding="utf-8"))
+    answer: dict[str, Any] = read_json(folder / COMPARISON)
     return table.assign(**text), answer

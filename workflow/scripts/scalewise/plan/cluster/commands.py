@@ -3,15 +3,59 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 LIMIT_SECONDS = 60
 """Most time of one command; a busy controller answers within seconds."""
+
+
+_LESS_SHOWN = re.compile(
+    r"(SQUEUE|SINFO|SACCT|SCANCEL)_(?!ALL$|FEDERATION$|SIB$|SIBLING$|CTLD$|HURRY$|VERBOSE$)[A-Z0-9_]+"
+)
+"""Variables that narrow what Slurm's commands show or cancel; those that only widen it are kept."""
+
+_REQUESTED = frozenset(
+    f"SBATCH_{name}"
+    for name in (
+        *(
+            "ARRAY_INX",
+            "CORE_SPEC",
+            "CPUS_PER_GPU",
+            "DEPENDENCY",
+            "ERROR",
+            "EXCLUSIVE",
+            "GPUS",
+            "GPUS_PER_NODE",
+        ),
+        *("GPUS_PER_SOCKET", "GPUS_PER_TASK", "GRES", "OVERCOMMIT", "WAIT"),
+    )
+)
+"""Variables that give a job other devices or CPUs than planned, or make sbatch do more than send one job."""
+
+
+def ignore_variables(environ: MutableMapping[str, str]) -> list[str]:
+    """Remove the defaults of Slurm's commands with which jobs are hidden, kept alive or not as planned.
+
+    Variables that choose a cluster, an account, a partition or the like stay: sites and users mean them.
+
+    Args:
+        environ: The environment of this process, for all commands that it starts; changed here.
+
+    Returns:
+        The removed variables that change what jobs request.
+    """
+    for name in [name for name in environ if _LESS_SHOWN.fullmatch(name)]:
+        del environ[name]
+    requested = sorted(environ.keys() & _REQUESTED)
+    for name in requested:
+        del environ[name]
+    return requested
 
 
 @dataclass(frozen=True)

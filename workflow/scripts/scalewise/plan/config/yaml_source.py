@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,8 @@ _TRUE_BOOLEANS = {"true", "false", "True", "False", "TRUE", "FALSE"}
 _BOOL, _STR, _MERGE, _INT, _FLOAT = (
     f"tag:yaml.org,2002:{kind}" for kind in ("bool", "str", "merge", "int", "float")
 )
-_COUNT_KEYS: Place = ("slurm", "queue_minutes")
-"""The mapping of a site file whose keys are device counts."""
+_COUNT_KEYS = "queue_minutes"
+"""The mapping of a site file, or of one of its partitions, whose keys are device counts."""
 _SCIENTIFIC = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 
@@ -50,6 +50,19 @@ class Source:
         while place and place not in self.lines:
             place = place[:-1]
         return f"{self.name}:{self.lines.get(place, 1)}"
+
+    def below(self, place: Place) -> Source:
+        """Return the part of the file below a place, as if it were the whole file."""
+        depth = len(place)
+        return Source(
+            self.name,
+            {each[depth:]: line for each, line in self.lines.items() if each[:depth] == place},
+            [
+                replace(each, place=each.place[depth:])
+                for each in self.problems
+                if each.place[:depth] == place
+            ],
+        )
 
 
 _SYNTAX = (
@@ -106,6 +119,38 @@ def read_source(path: Path, hint: str = STUDY_HINT) -> Source:
             source.fatal.append(_syntax_problem(error, source, text))
     source.problems += [problem for problem in source.fatal if problem not in source.problems]
     return source
+
+
+def part_of_study(source: Source, config: Mapping[str, Any]) -> Source | None:
+    """Return the part of another workflow's file that states a study; None if it states nothing of it.
+
+    Snakemake passes the configuration of a module by its values, without the place from which they come.
+
+    Args:
+        source: The other workflow's file.
+        config: The configuration of the module.
+    """
+    study = {key: config[key] for key in ("defaults", "experiments") if key in config}
+    places = _mappings(source.values, ())
+    equal, _, place = max(
+        ((_equal_values(each, study), -len(at), at) for at, each in places), default=(0, 0, ())
+    )
+    return source.below(place) if equal else None
+
+
+def _mappings(values: Any, place: Place) -> Iterator[tuple[Place, Mapping[Any, Any]]]:
+    """Yield every mapping of a file that is not in a list, with its place."""
+    if isinstance(values, Mapping):
+        yield place, values
+        for key, value in values.items():
+            yield from _mappings(value, (*place, str(key)))
+
+
+def _equal_values(one: Any, other: Any) -> int:
+    """Count the values that two mappings have in common, at the same keys."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return sum(_equal_values(one[key], other[key]) for key in one.keys() & other.keys())
+    return int(one == other)
 
 
 def _syntax_problem(error: yaml.YAMLError | ValueError | OverflowError, source: Source, text: str) -> Problem:
@@ -171,12 +216,17 @@ def _collect_keys(source: Source, node: yaml.MappingNode, place: Place) -> None:
             )
         first_lines[name] = line
         lines[here] = line
-        if key.tag not in {_STR, _MERGE} and not (place == _COUNT_KEYS and key.tag == _INT):
+        if key.tag not in {_STR, _MERGE} and not (_has_count_keys(place) and key.tag == _INT):
             kind = key.tag.rsplit(":", 1)[-1]
             problems.append(
                 Problem(here, f"is a key that YAML reads as {kind}, not as text", "Put it in quotes.")
             )
         _collect(source, value, here)
+
+
+def _has_count_keys(place: Place) -> bool:
+    """Return whether the keys of a mapping are device counts, which YAML reads as numbers."""
+    return place == ("slurm", _COUNT_KEYS) or (place[:1] == ("partitions",) and place[2:] == (_COUNT_KEYS,))
 
 
 def _unreadable(node: yaml.ScalarNode, place: Place) -> Problem | None:

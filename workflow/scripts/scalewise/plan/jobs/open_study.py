@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from scalewise.plan.cluster.commands import missing_commands
+from scalewise.plan.cluster.commands import ignore_variables, missing_commands
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.paths import invalid_command
 from scalewise.plan.config.site import Site
@@ -68,13 +68,22 @@ def open_study(snakemake: Snakemake, config: Mapping[str, Any], checkout: Path) 
         # the facts of this machine would stand for those of the cluster
         raise StudyError([LOST_SITE])
     study = load_study(
-        config, files, site_file, conda_environments=snakemake.makes_environments, checkout=checkout
+        config,
+        files,
+        site_file,
+        conda_environments=snakemake.makes_environments,
+        checkout=checkout,
+        is_module=snakemake.is_module,
     )
     check_results_folder(Path("results"))
     check_environment(study.site, on_cluster, os.environ, [*files, snakemake.snakefile, Path.cwd()])
     check_job_arrays(sys.argv[1:])
     os.environ.update(site_environment(study.site))
-    warnings = profile_warnings(sys.argv[1:], checkout / "profiles", study.site)
+    warnings = list(profile_warnings(sys.argv[1:], checkout / "profiles", study.site))
+    if study.site.slurm is not None and (ignored := ignore_variables(os.environ)):
+        warnings.append(
+            f"{', '.join(ignored)} of the environment: ignored, as the study decides what its jobs request."
+        )
     return replace(study, warnings=[*study.warnings, *warnings])
 
 

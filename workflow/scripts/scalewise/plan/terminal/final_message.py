@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from scalewise.plan.planned_study import PARTITION_MARK, Study
 from scalewise.plan.terminal.card_lines import answer_lines, card_lines, partition_lines
 from scalewise.plan.terminal.failure_lines import reason_lines
 from scalewise.plan.terminal.predictions import PREDICTION
-from scalewise.records import HISTORY, SUMMARY, History, RecordError, read_history
+from scalewise.records import HISTORY, SUMMARY, History, RecordError, read_history, read_regular
 
 REPORT = "report.html"
 DECISION = "decision.json"
@@ -74,7 +74,7 @@ def end_with_errors(study: Study, results: Path, earlier: EarlierFiles) -> str:
         elif not _is_up_to_date(folder):
             missing.append(f"No answer for {name}: its tables are not made. Run the same command again.")
         else:
-            answers += card_lines(json.loads((folder / DECISION).read_text(encoding="utf-8")))
+            answers += _lines(folder / DECISION, card_lines)
             has_news = has_news or earlier.has_new(folder / DECISION)
             if (folder / REPORT).exists():
                 answers.append(f"  Report: {folder / REPORT}")
@@ -95,16 +95,37 @@ def latest_answers(results: Path) -> list[str]:
 
 
 def _cards(results: Path) -> list[str]:
-    answers = json.loads((results / DECISION).read_text(encoding="utf-8"))
     report = results / REPORT
     across: list[str] = []
-    for answer in comparisons(results, [each["experiment"] for each in answers]):
-        across += [*partition_lines(answer), ""]
-    return [*across, *answer_lines(answers), *([f"Report: {report}"] if report.exists() else [])]
+
+    def cards(answers: list[dict[str, Any]]) -> list[str]:
+        for path in comparisons(results, [each["experiment"] for each in answers]):
+            across.extend([*_lines(path, partition_lines), ""])
+        return list(answer_lines(answers))
+
+    answered = _lines(results / DECISION, cards)
+    return [*across, *answered, *([f"Report: {report}"] if report.exists() else [])]
 
 
-def comparisons(results: Path, experiments: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Yield the answers across partitions of some experiments, as far as they are known.
+def _lines(path: Path, lines: Callable[[Any], Iterable[str]]) -> list[str]:
+    """Return the lines on an answer; if its file is damaged, the one that says so, with the fix.
+
+    Args:
+        path: The file of the answer.
+        lines: Makes the lines of its contents.
+    """
+    try:
+        return list(lines(json.loads(read_regular(path))))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        # Snakemake makes a missing file only for a report that is missing, too
+        return [
+            f"{path} is damaged, so its answer is not shown. Delete it and {path.with_name(REPORT)}, and "
+            "give the same snakemake command again: it makes both."
+        ]
+
+
+def comparisons(results: Path, experiments: Iterable[str]) -> Iterator[Path]:
+    """Yield the files of answers across partitions of some experiments, as far as there are any.
 
     Args:
         results: Folder of all experiments.
@@ -115,7 +136,7 @@ def comparisons(results: Path, experiments: Iterable[str]) -> Iterator[dict[str,
     ):
         path = results / name / COMPARISON
         if path.exists():
-            yield json.loads(path.read_text(encoding="utf-8"))
+            yield path
 
 
 def _is_up_to_date(folder: Path, experiments: str = "") -> bool:
