@@ -345,7 +345,6 @@ CHECK_AS_ANOTHER_USER = """\
 import os, sys
 from pathlib import Path
 from scalewise.plan.config.errors import StudyError
-from scalewise.plan.planned_study import Study
 from scalewise.plan.study import check_results_folder
 if os.getuid() == 0:
     os.setgroups([])
