@@ -6,7 +6,9 @@ import re
 
 import pytest
 import yaml
-from tests.workflow.workplace import TINY, LoginNode
+from tests.prepared_digits import place_digits_of_study
+from tests.workflow.recording_slurm import recording_slurm, submissions
+from tests.workflow.workplace import ACCOUNT, TINY, LoginNode
 
 from scalewise.plan.study import load_study
 
@@ -239,3 +241,58 @@ def test_what_a_job_requests_defines_no_run(ready: LoginNode) -> None:
 
     assert len(before) == 3
     assert definitions() == before
+
+
+UNLIKE = """\
+accelerator: cuda
+devices_per_node: 2
+cpus_per_node: 8
+memory_gb_per_node: 100
+max_nodes: 2
+slurm: {account: proj123}
+partitions:
+  plain: {}
+  special: {partition: special, constraint: "a&b", qos: high, gpu_type: a100-sxm4-80gb, memory: per-cpu}
+  typed:
+    partition: typed
+    gpu_type: h100
+    test_partition: {qos: debug, longest_walltime: "00:10:00", max_nodes: 1}
+    use_test_partition: true
+default_partition: plain
+"""
+"""Partitions of which each requests what another does not."""
+
+
+def test_a_run_requests_nothing_that_only_other_runs_have(login_node: LoginNode) -> None:
+    login_node.write("site.yaml", UNLIKE)
+    keys = "global_batch_size: 256, repeats: 1, partitions: all, predict: false, runtime_minutes: 2"
+    defaults = TINY.split("experiments:", maxsplit=1)[0].replace("[1]", '[1, 2, "2x2"]')
+    login_node.write("study.yaml", f"{defaults}experiments: {{a: {{{keys}}}}}\n")
+    place_digits_of_study(login_node.folder)
+    record = recording_slurm(login_node.programs, ACCOUNT)
+
+    outcome = login_node.snakemake(
+        *("--configfile", "study.yaml", "--config", "site=site.yaml", "--retries", "0"),
+        *("--slurm-init-seconds-before-status-checks", "1", "--latency-wait", "0"),
+    )
+
+    assert record.exists(), outcome.text
+    requested = {}
+    for words in submissions(record):
+        line = " ".join(words)
+        _, _, name = words[words.index("--comment") + 1].rpartition("@")
+        found = re.findall(r" (-p \S+|-C \S+|--qos=\S+|--gres=\S+|--gpus-per-node=\S+|--mem\S* \d+)", line)
+        requested[name] = set(found)
+    special = {"-p special", "-C a&b", "--qos=high", "--mem-per-cpu 50000"}
+    assert requested == {
+        "plain_d1.r1": {"--gres=gpu:1", "--mem 50000"},
+        "plain_d2.r1": {"--gres=gpu:2", "--mem 100000"},
+        "plain_d2x2.r1": {"--gres=gpu:2", "--mem 100000"},
+        "special_d1.r1": {*special, "--gpus-per-node=a100-sxm4-80gb:1"},
+        "special_d2.r1": {*special, "--gpus-per-node=a100-sxm4-80gb:2"},
+        "special_d2x2.r1": {*special, "--gpus-per-node=a100-sxm4-80gb:2"},
+        # those of one node fit the test partition
+        "typed_d1.r1": {"-p typed", "--qos=debug", "--gres=gpu:h100:1", "--mem 50000"},
+        "typed_d2.r1": {"-p typed", "--qos=debug", "--gres=gpu:h100:2", "--mem 100000"},
+        "typed_d2x2.r1": {"-p typed", "--gres=gpu:h100:2", "--mem 100000"},
+    }

@@ -17,7 +17,7 @@ from tests.unit.plan.refusals import CPUS, MACHINES, site_of
 from scalewise.plan.config.site import Site, SiteFile, resolve_site
 from scalewise.plan.jobs.all_reduce_jobs import AllReducePlan, site_id
 from scalewise.plan.jobs.make_plan import make_plan
-from scalewise.plan.plan_file import Job
+from scalewise.plan.plan_file import Job, requested
 from scalewise.plan.planned_study import Study
 
 WORDS = Path(__file__).with_name("planned_jobs.txt")
@@ -212,6 +212,50 @@ def test_jobs_are_as_they_are_kept(load: Load, capsys: pytest.CaptureFixture[str
         r"-[0-9a-f]{8}/", lambda found: ids.setdefault(found[0], f"-{len(ids) + 1:08}/"), "\n".join(parts)
     )
     compare(WORDS, text, __file__, capsys)
+
+
+UNLIKE: dict[str, tuple[str, str]] = {
+    "constraint": ("constraint: 'a&b'", ""),
+    "QOS": ("qos: high", ""),
+    "QOS of tests": (
+        "test_partition: {qos: debug, longest_walltime: '01:00:00', max_nodes: 1}, use_test_partition: true",
+        "qos: high",
+    ),
+    "QOS of tests only": (
+        "test_partition: {qos: debug, longest_walltime: '01:00:00', max_nodes: 1}, use_test_partition: true",
+        "",
+    ),
+    "account and partition": ("account: b, partition: other", ""),
+    "type with a hyphen": ("gpu_type: a100-sxm4-80gb", "gpu_type: h100"),
+    "form of the request": ("gpu_request: gpus-per-node", "gpu_request: gres"),
+    "no request for GPUs": ("gpu_request: none", ""),
+    "memory for each CPU": ("memory: per-cpu, memory_gb_per_node: 240", "memory_gb_per_node: 240"),
+    "no memory": ("memory: none", "memory: per-cpu, memory_gb_per_node: 240"),
+    "options": ("extra: ['--licenses=a'], reservation: r", ""),
+}
+"""Keys of one partition, and of another."""
+
+
+@pytest.mark.parametrize("name", UNLIKE)
+def test_a_run_is_sent_as_if_its_partition_were_the_only_one(name: str, load: Load) -> None:
+    one, other = UNLIKE[name]
+    site = "accelerator: cuda\ndevices_per_node: 4\ncpus_per_node: 64\nmax_nodes: 2\n"
+    partitions = f"slurm: {{}}\npartitions: {{one: {{{one}}}, other: {{{other}}}}}\ndefault_partition: one\n"
+    plan = make_plan(load(ONLY_BOTH, site + partitions))
+
+    for jobs in (
+        {(name, run): job for name, runs in plan["runs"].items() for run, job in runs.items()},
+        {("", shape): job for shape, job in plan["all_reduces"].items()},
+        {("", partition): site["hello"] for partition, site in plan["sites"].items()},
+    ):
+        rule: Any = requested(jobs, lambda key: key)
+        for key, job in jobs.items():
+            sent = {
+                name: value(key) if callable(value) else value for name, value in rule["resources"].items()
+            }
+            # Snakemake gives the plugin no resource that is None
+            kept = {name: value for name, value in sent.items() if value is not None}
+            assert sbatch_line(kept) == sbatch_line(job["resources"]), key
 
 
 def in_long_form(words: Iterable[str]) -> set[str]:
