@@ -6,7 +6,10 @@ from dataclasses import dataclass, replace
 
 # not the usual bar, which a comment may hold
 SEPARATOR = "\x1f"
-FIELDS = ("JobID", "Comment", "Account", "Partition", "State", "NNodes", "NTasks", "AllocTRES")
+FIELDS = (
+    *("JobID", "Comment", "Account", "Partition", "State", "NNodes", "NTasks", "AllocTRES"),
+    *("NodeList", "Start", "End"),
+)
 SACCT = ["sacct", "--noheader", "--parsable2", f"--delimiter={SEPARATOR}", f"--format={','.join(FIELDS)}"]
 
 
@@ -22,7 +25,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Job:
-    """One job: how it ended, and what it was given."""
+    """One job: how it ended, what it was given, and when, as Slurm writes times."""
 
     job_id: str
     comment: str
@@ -33,6 +36,9 @@ class Job:
     cpus: int
     memory_mb: float
     gpus: int
+    node_list: str = ""
+    start: str = ""
+    end: str = ""
     steps: tuple[Step, ...] = ()
 
     @property
@@ -45,7 +51,7 @@ def parse_jobs(text: str) -> list[Job]:
     """Jobs from what SACCT prints, where a job's line is followed by those of its steps."""
     jobs: list[Job] = []
     for line in text.splitlines():
-        number, comment, account, partition, state, nodes, tasks, allocated = line.split(SEPARATOR)
+        number, comment, account, partition, state, nodes, tasks, allocated, *when = line.split(SEPARATOR)
         job_id, _, step = number.partition(".")
         given = dict(item.split("=", 1) for item in allocated.split(",") if item)
         gpus = int(given.get("gres/gpu", 0))
@@ -64,6 +70,9 @@ def parse_jobs(text: str) -> list[Job]:
             cpus=int(given.get("cpu", 0)),
             memory_mb=megabytes(given.get("mem", "0")),
             gpus=gpus,
+            node_list=when[0],
+            start=when[1],
+            end=when[2],
         )
         jobs.append(job)
     return jobs

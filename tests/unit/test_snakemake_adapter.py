@@ -224,6 +224,37 @@ def test_the_handlers_of_a_module_run_before_those_of_the_top_level(workflow: Fo
     assert (workflow.folder / "parent.txt").exists()
 
 
+LIMITED = """
+import sys, time
+sys.path.insert(0, SCRIPTS)
+from scalewise.snakemake_adapter import Snakemake
+
+Snakemake.reading(workflow).limit("turns", 1)
+
+
+rule all:
+    default_target: True
+    input: expand("{name}.txt", name=["a", "b", "c", "free"])
+
+
+rule take_turns:
+    output: "{name}.txt"
+    resources: turns=lambda wc: None if wc.name == "free" else 1
+    shell: "echo begin {output} >> turns; sleep 0.3; echo end {output} >> turns; echo > {output}"
+"""
+
+
+@pytest.mark.slow
+def test_a_limit_holds_whatever_the_command_says(workflow: Folder) -> None:
+    workflow.write("Snakefile", LIMITED.replace("SCRIPTS)", f"{str(SCRIPTS)!r})"))
+    command = [workflow.python, "-m", "snakemake", "--cores", "4", "--resources", "turns=4"]
+    subprocess.run(command, cwd=workflow.folder, check=True, capture_output=True)
+
+    turns = [line for line in (workflow.folder / "turns").read_text().splitlines() if "free" not in line]
+    for begin, end in zip(turns[::2], turns[1::2], strict=True):
+        assert (begin.split()[0], end) == ("begin", begin.replace("begin", "end"))
+
+
 SLURM = ("--jobs", "1", "--executor", "slurm")
 
 

@@ -6,7 +6,9 @@ import re
 
 import pytest
 import yaml
-from tests.workflow.workplace import TINY, LoginNode
+from tests.prepared_digits import place_digits_of_study
+from tests.workflow.recording_slurm import recording_slurm, submissions
+from tests.workflow.workplace import ACCOUNT, TINY, LoginNode
 
 from scalewise.plan.study import load_study
 
@@ -85,16 +87,19 @@ def test_filled_in_site_shows_what_every_run_asks_for(ready: LoginNode) -> None:
 
     assert outcome.code == 0, outcome.text
     assert len(outcome.trained) == 32
-    for devices, hours in ((1, ["0.400", "0.200", "0.200"]), (2, ["0.800", "0.400", "0.400"])):
+    # each holds a whole node of four
+    hours = ["1.600", "0.800", "0.800"]
+    for devices in (1, 2):
         rows = re.findall(rf"^digits-\S+/d{devices}\.\S+ .*$", outcome.text, re.MULTILINE)
         assert [re.findall(r"<= ([\d.]+) ", row) for row in rows] == [[each] for each in hours]
         for row in rows:
             assert f" 1x{devices} " in row
             assert row.endswith(
-                f"--nodes=1 --ntasks-per-node={devices} --signal=USR1@30 --cpus-per-task=1 "
+                f"--nodes=1 --ntasks-per-node={devices} --exclusive --signal=USR1@30 --cpus-per-task=1 "
                 f"--gres=gpu:{devices} --mem={devices * 60000} --time=5"
             )
-    assert "32 runs, at most 2.400 device-hours. Devices are GPUs, 4 per node." in outcome.text
+    assert "32 runs, at most 6.400 device-hours. Devices are GPUs, 4 per node." in outcome.text
+    assert "32 runs on a part of a node hold whole nodes: at most 4.000 device-hours more." in outcome.text
     assert (
         "Each run is a separate job: account proj123, partition gpu. "
         "The longest requests 5 of 1440 minutes." in outcome.text
@@ -230,7 +235,7 @@ def test_what_a_job_requests_defines_no_run(ready: LoginNode) -> None:
         (SITE, "account: proj123", "account: other"),
         (SITE, "partition: gpu", "partition: other\n  qos: high"),
         (SITE, "gpu_request: gres", "gpu_request: gpus-per-node"),
-        (SITE, "exclusive: false", "exclusive: true"),
+        (SITE, "# exclusive: false", "exclusive: true   #"),
         (SITE, "memory_gb_per_node: 240", "memory_gb_per_node: 500"),
     ):
         text = (ready.folder / file).read_text(encoding="utf-8")
@@ -239,3 +244,59 @@ def test_what_a_job_requests_defines_no_run(ready: LoginNode) -> None:
 
     assert len(before) == 3
     assert definitions() == before
+
+
+UNLIKE = """\
+accelerator: cuda
+devices_per_node: 2
+cpus_per_node: 8
+memory_gb_per_node: 100
+max_nodes: 2
+slurm: {account: proj123}
+partitions:
+  plain: {}
+  special: {partition: special, constraint: "a&b", qos: high, gpu_type: a100-sxm4-80gb, memory: per-cpu}
+  typed:
+    partition: typed
+    gpu_type: h100
+    test_partition: {qos: debug, longest_walltime: "00:10:00", max_nodes: 1}
+    use_test_partition: true
+default_partition: plain
+"""
+"""Partitions of which each requests what another does not."""
+
+
+def test_a_run_requests_nothing_that_only_other_runs_have(login_node: LoginNode) -> None:
+    login_node.write("site.yaml", UNLIKE)
+    keys = "global_batch_size: 256, repeats: 1, partitions: all, predict: false, runtime_minutes: 2"
+    defaults = TINY.split("experiments:", maxsplit=1)[0].replace("[1]", '[1, 2, "2x2"]')
+    login_node.write("study.yaml", f"{defaults}experiments: {{a: {{{keys}}}}}\n")
+    place_digits_of_study(login_node.folder)
+    record = recording_slurm(login_node.programs, ACCOUNT)
+
+    outcome = login_node.snakemake(
+        *("--configfile", "study.yaml", "--config", "site=site.yaml", "--retries", "0"),
+        *("--slurm-init-seconds-before-status-checks", "1", "--latency-wait", "0"),
+    )
+
+    assert record.exists(), outcome.text
+    requested = {}
+    for words in submissions(record):
+        line = " ".join(words)
+        _, _, name = words[words.index("--comment") + 1].rpartition("@")
+        found = re.findall(r" (-p \S+|-C \S+|--qos=\S+|--gres=\S+|--gpus-per-node=\S+|--mem\S* \d+)", line)
+        requested[name] = set(found)
+    special = {"-p special", "-C a&b", "--qos=high"}
+    assert requested == {
+        "plain_d1.r1": {"--gres=gpu:1", "--mem 50000"},
+        "plain_d2.r1": {"--gres=gpu:2", "--mem 100000"},
+        "plain_d2x2.r1": {"--gres=gpu:2", "--mem 100000"},
+        # a job that holds a whole node gets this for each of its CPUs
+        "special_d1.r1": {*special, "--gpus-per-node=a100-sxm4-80gb:1", "--mem-per-cpu 12500"},
+        "special_d2.r1": {*special, "--gpus-per-node=a100-sxm4-80gb:2", "--mem-per-cpu 50000"},
+        "special_d2x2.r1": {*special, "--gpus-per-node=a100-sxm4-80gb:2", "--mem-per-cpu 50000"},
+        # those of one node fit the test partition
+        "typed_d1.r1": {"-p typed", "--qos=debug", "--gres=gpu:h100:1", "--mem 50000"},
+        "typed_d2.r1": {"-p typed", "--qos=debug", "--gres=gpu:h100:2", "--mem 100000"},
+        "typed_d2x2.r1": {"-p typed", "--gres=gpu:h100:2", "--mem 100000"},
+    }

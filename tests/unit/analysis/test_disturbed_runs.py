@@ -102,6 +102,8 @@ HEAT = "rank 0: throttled in 3 samples: heat"
         ({"other_cpu_fraction": 0.25}, "other processes took 25 % of the CPUs"),
         ({"other_jobs": 1}, "1 other job on its nodes"),
         ({"other_jobs": 3, "throttled": True}, "3 other jobs on its nodes, lowered clocks"),
+        ({"other_jobs": 3, "study_jobs": 2}, "3 other jobs on its nodes (2 of this study)"),
+        ({"other_jobs": 1, "study_jobs": 0}, "1 other job on its nodes (not of this study)"),
         ({"throttled": True, "monitor_note": f"NVML gives no energy; {HEAT}"}, f"lowered clocks ({HEAT})"),
     ],
 )

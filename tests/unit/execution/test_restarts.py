@@ -33,6 +33,7 @@ from scalewise.execution.requeue import Requeue, requeue_after
 from scalewise.execution.run import RunFailedError, refuse_start, resume_or_begin
 from scalewise.execution.run_lock import LOCK, LockLostError, LockOwner
 from scalewise.execution.run_log import SHOWN_BYTES
+from scalewise.execution.slurm import OtherJobs
 from scalewise.execution.supervisor import ExitStatus, RankGroup
 from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.site import Container
@@ -348,7 +349,7 @@ def ordered(command: Command, monkeypatch: pytest.MonkeyPatch, waits: bool) -> t
     monkeypatch.setattr(
         train_job, "resume_or_begin", lambda rank_group, *_arguments: orders.append(rank_group)
     )
-    monkeypatch.setattr(train_job, "other_jobs", lambda _environ: None)
+    monkeypatch.setattr(train_job, "other_jobs", lambda _environ: OtherJobs())
     monkeypatch.setattr(train_job, "seconds_left", lambda _environ: 300.0)
     return cli.main(command.arguments), orders
 

@@ -132,10 +132,10 @@ def test_a_rule_requests_a_value_if_all_its_jobs_agree_else_a_function_of_the_wi
     rule = requested(jobs, lambda wildcards: str(wildcards.shape))
 
     assert (rule["threads"], rule["resources"]["runtime"]) == (1, 7)
-    for name, expected in {"nodes": 2, "gres": "gpu:1"}.items():
+    for name, expected in {"nodes": (1, 2), "gres": (None, "gpu:1")}.items():
         function = rule["resources"][name]
         assert callable(function)
-        assert function(SimpleNamespace(shape="2x1")) == expected
+        assert tuple(function(SimpleNamespace(shape=shape)) for shape in jobs) == expected
 
 
 def test_the_sisters_of_an_experiment_are_those_of_its_comparison(plan: Plan) -> None:

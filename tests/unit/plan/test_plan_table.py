@@ -97,7 +97,8 @@ PLANS["chosen counts of two partitions"] = (
 PLANS |= {
     f"nodes that are {name}": (ON_CLUSTER, f"{GPUS}slurm: {{{line}}}\n")
     for name, line in (
-        ("shared", "partial_nodes: allowed"),
+        ("whole by default", "partial_nodes: allowed"),
+        ("shared", "exclusive: false"),
         ("billed whole", "partial_nodes: billed-whole"),
         ("exclusive", "exclusive: true"),
     )

@@ -17,8 +17,9 @@ from tests.unit.plan.refusals import CPUS, MACHINES, site_of
 from scalewise.plan.config.site import Site, SiteFile, resolve_site
 from scalewise.plan.jobs.all_reduce_jobs import AllReducePlan, site_id
 from scalewise.plan.jobs.make_plan import make_plan
-from scalewise.plan.plan_file import Job
+from scalewise.plan.plan_file import Job, requested
 from scalewise.plan.planned_study import Study
+from scalewise.plan.runs.allocation import SHARED_NODE
 
 WORDS = Path(__file__).with_name("planned_jobs.txt")
 
@@ -212,6 +213,88 @@ def test_jobs_are_as_they_are_kept(load: Load, capsys: pytest.CaptureFixture[str
         r"-[0-9a-f]{8}/", lambda found: ids.setdefault(found[0], f"-{len(ids) + 1:08}/"), "\n".join(parts)
     )
     compare(WORDS, text, __file__, capsys)
+
+
+@pytest.mark.parametrize(
+    ("line", "node", "whole", "one_at_a_time"),
+    [
+        pytest.param("account: a", "", "1x1 1x2", "", id="by default"),
+        pytest.param("exclusive: true", "", "1x1 1x2 1x4 2x4", "", id="all"),
+        pytest.param("exclusive: false", "", "", "1x1 1x2", id="none"),
+        pytest.param("partial_nodes: billed-whole", "", "1x1 1x2", "", id="billed whole"),
+        # Slurm knows no devices, and 32 of 64 CPUs are taken
+        pytest.param("gpu_request: none", "", "1x1 1x2 1x4 2x4", "", id="devices that Slurm does not know"),
+        pytest.param("account: a", "accelerator: cpu\n", "1x1 1x2 1x4 2x4", "", id="CPU processes"),
+        pytest.param("exclusive: false", "accelerator: cpu\n", "", "1x1 1x2 1x4 2x4", id="shared CPUs"),
+        pytest.param("gpu_request: none", "cpus_per_node: 32\n", "1x1 1x2", "", id="all CPUs"),
+    ],
+)
+def test_runs_that_leave_a_part_of_a_node_free_hold_whole_nodes_or_run_one_at_a_time(
+    load: Load, line: str, node: str, whole: str, one_at_a_time: str
+) -> None:
+    study = on_slurm(load, (line,), node)
+    jobs = {shape: make_plan(study)["runs"]["a"][run] for shape, run in SHAPES.items()}
+
+    assert [shape for shape, job in jobs.items() if "--exclusive" in sbatch(job)] == whole.split()
+    assert [shape for shape, job in jobs.items() if job["resources"].get(SHARED_NODE) == 1] == (
+        one_at_a_time.split()
+    )
+    # the profile's budget counts the devices that a job holds
+    assert jobs["1x1"]["resources"]["device_budget"] == (4 if whole else 1)
+
+
+def test_memory_for_each_cpu_is_no_more_than_a_whole_node_has(load: Load) -> None:
+    def per_cpu(*lines: str) -> list[Any]:
+        runs = make_plan(on_slurm(load, ("memory: per-cpu", *lines), MEMORY))["runs"]["a"]
+        return [runs[run]["resources"]["mem_mb_per_cpu"] for run in SHAPES.values()]
+
+    # 60 GB for 8 CPUs; a job of the whole node has 64, of 240 GB
+    assert per_cpu("exclusive: false") == [7500] * 4
+    assert per_cpu() == [3750, 3750, 7500, 7500]
+
+
+UNLIKE: dict[str, tuple[str, str]] = {
+    "constraint": ("constraint: 'a&b'", ""),
+    "QOS": ("qos: high", ""),
+    "QOS of tests": (
+        "test_partition: {qos: debug, longest_walltime: '01:00:00', max_nodes: 1}, use_test_partition: true",
+        "qos: high",
+    ),
+    "QOS of tests only": (
+        "test_partition: {qos: debug, longest_walltime: '01:00:00', max_nodes: 1}, use_test_partition: true",
+        "",
+    ),
+    "account and partition": ("account: b, partition: other", ""),
+    "type with a hyphen": ("gpu_type: a100-sxm4-80gb", "gpu_type: h100"),
+    "form of the request": ("gpu_request: gpus-per-node", "gpu_request: gres"),
+    "no request for GPUs": ("gpu_request: none", ""),
+    "memory for each CPU": ("memory: per-cpu, memory_gb_per_node: 240", "memory_gb_per_node: 240"),
+    "no memory": ("memory: none", "memory: per-cpu, memory_gb_per_node: 240"),
+    "options": ("extra: ['--licenses=a'], reservation: r", ""),
+}
+"""Keys of one partition, and of another."""
+
+
+@pytest.mark.parametrize("name", UNLIKE)
+def test_a_run_is_sent_as_if_its_partition_were_the_only_one(name: str, load: Load) -> None:
+    one, other = UNLIKE[name]
+    site = "accelerator: cuda\ndevices_per_node: 4\ncpus_per_node: 64\nmax_nodes: 2\n"
+    partitions = f"slurm: {{}}\npartitions: {{one: {{{one}}}, other: {{{other}}}}}\ndefault_partition: one\n"
+    plan = make_plan(load(ONLY_BOTH, site + partitions))
+
+    for jobs in (
+        {(name, run): job for name, runs in plan["runs"].items() for run, job in runs.items()},
+        {("", shape): job for shape, job in plan["all_reduces"].items()},
+        {("", partition): site["hello"] for partition, site in plan["sites"].items()},
+    ):
+        rule: Any = requested(jobs, lambda key: key)
+        for key, job in jobs.items():
+            sent = {
+                name: value(key) if callable(value) else value for name, value in rule["resources"].items()
+            }
+            # Snakemake gives the plugin no resource that is None
+            kept = {name: value for name, value in sent.items() if value is not None}
+            assert sbatch_line(kept) == sbatch_line(job["resources"]), key
 
 
 def in_long_form(words: Iterable[str]) -> set[str]:

@@ -199,11 +199,16 @@ def test_a_queue_and_a_bill_change_the_decision_and_no_run(load: Load) -> None:
     without, short, long = (
         on_cluster(load, *lines) for lines in ([], ["queue_minutes: {8: 5}"], ["queue_minutes: {8: 50}"])
     )
-    assert not {"queue_minutes", "billed_devices"} & definition(without).keys()
+    assert "queue_minutes" not in definition(without)
     assert len({study.experiments["digits"].analysis_definition for study in (without, short, long)}) == 3
-    for line in ("partial_nodes: billed-whole", "exclusive: true"):
-        billed = on_cluster(load, line)
-        assert definition(billed)["billed_devices"] == {"1": 4, "2": 4}
+    for lines, paid in {
+        (): {"1": 4, "2": 4},
+        ("exclusive: true",): {"1": 4, "2": 4},
+        ("exclusive: false", "partial_nodes: billed-whole"): {"1": 4, "2": 4},
+        ("exclusive: false",): None,
+    }.items():
+        billed = on_cluster(load, *lines)
+        assert definition(billed).get("billed_devices") == paid
         assert billed.runs == without.runs
     assert without.runs == short.runs == long.runs
     assert without.allocations == short.allocations == long.allocations
@@ -211,19 +216,26 @@ def test_a_queue_and_a_bill_change_the_decision_and_no_run(load: Load) -> None:
 
 def test_runs_that_fit_the_test_partition_are_sent_there_and_defined_as_before(load: Load) -> None:
     tests = "test_partition: {name: gputest, longest_walltime: '02:00:00', max_nodes: 1, max_devices: 2}"
-    before, used = (
-        on_cluster(load, "partition: gpu", "qos: high", tests, f"use_test_partition: {use}")
-        for use in ("false", "true")
+    before, used, whole = (
+        on_cluster(load, "partition: gpu", "qos: high", tests, *lines)
+        for lines in (
+            ("exclusive: false", "use_test_partition: false"),
+            ("exclusive: false", "use_test_partition: true"),
+            ("use_test_partition: true",),
+        )
     )
 
-    places = {
-        run.shape.world_size: (resources.get("slurm_partition"), resources.get("qos"))
-        for key, run in used.runs.items()
-        for resources in [job_resources(used.allocations[key], used.site)]
-    }
+    def places(study: Study) -> dict[int, tuple[object, object]]:
+        return {
+            run.shape.world_size: (resources.get("slurm_partition"), resources.get("qos"))
+            for key, run in study.runs.items()
+            for resources in [job_resources(study.allocations[key], study.site)]
+        }
 
     test, usual = ("gputest", None), ("gpu", "high")
-    assert places == {1: test, 2: test, 4: usual, 8: usual}
+    assert places(used) == {1: test, 2: test, 4: usual, 8: usual}
+    # a whole node has more devices than a test may take
+    assert places(whole) == {1: usual, 2: usual, 4: usual, 8: usual}
     assert used.runs == before.runs
     assert definition(used) == definition(before)
 

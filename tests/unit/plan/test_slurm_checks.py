@@ -15,7 +15,7 @@ from tests.stand_ins import stand_ins
 
 from scalewise.plan.config.site import NotFound
 from scalewise.plan.config.slurm import Slurm
-from scalewise.plan.jobs.preflight import Finding, Preflight
+from scalewise.plan.jobs.preflight import Finding, PartOfNode, Preflight
 from scalewise.plan.jobs.slurm_checks import check_site, check_sites
 
 PARTITION = (
@@ -62,9 +62,14 @@ def largest_of(
     longest_minutes: int = 60,
     memory_mb: int = 240000,
     not_found: Sequence[NotFound] = (),
+    part: bool = False,
     **slurm: Any,
 ) -> Preflight:
-    """Describe the largest run of a site with these facts; a fact of None is left out."""
+    """Describe the largest run of a site with these facts; a fact of None is left out.
+
+    Args:
+        part: Whether another run leaves a part of a node free.
+    """
     facts = {key: value for key, value in (SLURM | slurm).items() if value is not None}
     return Preflight(
         slurm=Slurm.model_validate(facts),
@@ -74,6 +79,7 @@ def largest_of(
         launcher="srun",
         rendezvous="tcp",
         options=["--account=proj123", "--partition=gpu", "--nodes=2", "--gres=gpu:4"],
+        part=PartOfNode(shape="1x2", options=["--nodes=1", "--exclusive", "--gres=gpu:2"]) if part else None,
         cpus_per_node=16,
         memory_mb_per_node=memory_mb,
         longest_minutes=longest_minutes,
@@ -208,11 +214,12 @@ def test_gpus_are_counted_as_sinfo_spells_them(
     ) is fits
 
 
-def test_slurm_checks_the_same_job_and_nothing_is_submitted(programs: Path) -> None:
+def test_slurm_checks_the_same_jobs_and_nothing_is_submitted(programs: Path) -> None:
     asked = programs / "asked"
-    ask(programs, {"sbatch": f"echo \"$*\" >> '{asked}'"})
+    ask(programs, {"sbatch": f"echo \"$*\" >> '{asked}'"}, part=True)
 
     assert asked.read_text(encoding="utf-8").splitlines() == [
         "--version",
         "--test-only --account=proj123 --partition=gpu --nodes=2 --gres=gpu:4 --wrap=true",
+        "--test-only --nodes=1 --exclusive --gres=gpu:2 --wrap=true",
     ]

@@ -173,6 +173,11 @@ class Startup(_Record):
     preparation_seconds: float | None = None
 
 
+def most_known(*numbers: int | None) -> int | None:
+    """Return the largest of the numbers that are known; None if none is."""
+    return max((number for number in numbers if number is not None), default=None)
+
+
 class Resumption(_Record):
     """Starts and resumes of a run, and their cost; the defaults are those of a run that nothing disturbed.
 
@@ -185,7 +190,8 @@ class Resumption(_Record):
         checkpoint_seconds: Time that the training waited for checkpoints.
         problems: Reasons that a checkpoint could not be written or used, or that its measurements were lost.
         earlier_hosts: Hosts of the starts before the last one.
-        earlier_other_jobs: Most jobs of others on the nodes of an earlier start when it began.
+        earlier_other_jobs: Most other jobs on the nodes of an earlier start when it began.
+        earlier_study_jobs: Most other jobs of this study there.
     """
 
     # a training counts in it
@@ -200,6 +206,7 @@ class Resumption(_Record):
     problems: list[str] = []
     earlier_hosts: list[str] = []
     earlier_other_jobs: int | None = None
+    earlier_study_jobs: int | None = None
 
 
 OUTSIDE_THE_STEPS = frozenset(
@@ -284,6 +291,7 @@ class Provenance(_Record):
         slurm_job_id: None outside Slurm.
         restart_count: Number of times that the batch system started this job again.
         other_jobs: Most other jobs on the run's nodes when a start began; None if unknown.
+        study_jobs: Most other jobs of this study there; None if unknown.
         inputs: Hashes of the input files that define the run, by name.
         environments: Every different environment of the last start's hosts.
         gpu_limits: Limits of each rank's GPU, None for a CPU process, or without NVML.
@@ -301,6 +309,7 @@ class Provenance(_Record):
     slurm_job_id: str | None
     restart_count: int
     other_jobs: int | None = None
+    study_jobs: int | None = None
     inputs: dict[str, str]
     environments: list[Environment]
     gpu_limits: list[GpuLimits | None]

@@ -81,6 +81,15 @@ class Snakemake:
 
         return DeploymentMethod.CONDA in self._workflow.deployment_settings.deployment_method
 
+    def limit(self, resource: str, most: int) -> None:
+        """Limit the jobs that run at the same time, whatever the command and its profile say.
+
+        Args:
+            resource: Name of the resource that the jobs take.
+            most: Most of it that jobs may take together.
+        """
+        self._workflow.global_resources[resource] = most
+
     # ---- known once it is clear what runs
 
     @property

@@ -112,9 +112,11 @@ def shared_nodes(origins: Sequence[Provenance]) -> list[str]:
     shared = sum(1 for origin in origins if origin.other_jobs)
     if not shared:
         return []
+    own = sum(1 for origin in origins if origin.study_jobs)
     return [
-        f"{shared} of {len(origins)} runs began on nodes where other jobs ran, which may have slowed them. "
-        "The site file's slurm.exclusive asks for whole nodes."
+        f"{shared} of {len(origins)} runs began on nodes where other jobs ran, which may have slowed them"
+        f"{f'; in {own} of these, jobs of this study' if own else ''}. "
+        "The site file's slurm.exclusive: true requests whole nodes for all runs."
     ]
 
 

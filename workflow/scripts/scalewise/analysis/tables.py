@@ -58,9 +58,9 @@ RUN_COLUMNS = [
     "monitor_cpu_fraction", "monitor_note", "launch_seconds", "imports_seconds", "process_group_seconds",
     "data_seconds", "model_seconds", "preparation_seconds", "first_step_seconds", "wall_seconds",
     "device_hours", "parameters", "seed", "device_name", "hosts", "commit", "started_at",
-    "launcher", "slurm_job_id", "restart_count", "other_jobs", "other_cpu_fraction", "disturbance", "starts",
-    "resumes", "lost_steps", "checkpoint_problems", "measured_steps", "warmed_up_steps",
-    "own_half_width_fraction", "steady", "ended_by",
+    "launcher", "slurm_job_id", "restart_count", "other_jobs", "study_jobs", "other_cpu_fraction",
+    "disturbance", "starts", "resumes", "lost_steps", "checkpoint_problems", "measured_steps",
+    "warmed_up_steps", "own_half_width_fraction", "steady", "ended_by",
 ]  # fmt: skip
 
 EPOCH_COLUMNS = [field.name for field in fields(EpochRecord)]
@@ -315,6 +315,7 @@ def _finished(
             "slurm_job_id": origin.slurm_job_id,
             "restart_count": origin.restart_count,
             "other_jobs": origin.other_jobs,
+            "study_jobs": origin.study_jobs,
             "device_memory_bytes": device_memory_bytes(origin.gpu_limits),
             **_whole(origin, row["devices"]),
         }

@@ -189,6 +189,7 @@ class TrainSpec(_Note):
         folder: Receives the run's records.
         started_at: UTC, ISO 8601; before the ranks were started.
         other_jobs: Other jobs of all users on the run's nodes when it began; None if unknown.
+        study_jobs: Those of them that are of this study; None if unknown.
         weights: The file that the training begins from; None for random weights.
         checkpoint_seconds: Time between two checkpoints.
         input_hashes: Hashes of the input files that define the run, by name; a checkpoint of others is not
@@ -203,6 +204,7 @@ class TrainSpec(_Note):
     folder: Path
     started_at: str
     other_jobs: int | None = None
+    study_jobs: int | None = None
     weights: Path | None = None
     checkpoint_seconds: float = 600.0
     input_hashes: dict[str, str] = {}

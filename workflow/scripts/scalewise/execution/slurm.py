@@ -9,6 +9,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from scalewise.plan.config.slurm import duration_seconds
 
@@ -58,14 +59,34 @@ def seconds_left(environ: Mapping[str, str]) -> float | None:
     return math.inf if duration == "UNLIMITED" else duration_seconds(duration or "")
 
 
-def other_jobs(environ: Mapping[str, str]) -> int | None:
-    """Count all users' other jobs on the nodes of this one, which disturb its figures; None if unknown."""
+@dataclass(frozen=True)
+class OtherJobs:
+    """Other jobs on the nodes of a job, which disturb its figures.
+
+    Args:
+        all: Those of all users; None if unknown.
+        of_study: Those of the same user in the same folder, which belong to the same study; None if unknown.
+    """
+
+    all: int | None = None
+    of_study: int | None = None
+
+
+def other_jobs(environ: Mapping[str, str]) -> OtherJobs:
+    """Count the other jobs on the nodes of this one."""
     job = environ.get("SLURM_JOB_ID")
-    nodes = squeue(f"--jobs={job}", "--format=%N") if job is not None else None
+    # a folder may contain any character, so it is last
+    if job is None:
+        return OtherJobs()
+    nodes, _, owner = (squeue(f"--jobs={job}", "--format=%N|%U|%Z") or "").partition("|")
     if not nodes:
-        return None
-    running = squeue("--states=running", f"--nodelist={nodes}", "--format=%A")
-    return None if running is None else len(set(running.split()) - {job})
+        return OtherJobs()
+    running = squeue("--states=running", f"--nodelist={nodes}", "--format=%A|%U|%Z")
+    if running is None:
+        return OtherJobs()
+    owners = dict(line.split("|", 1) for line in running.splitlines() if "|" in line)
+    owners.pop(job, None)
+    return OtherJobs(len(owners), sum(other == owner for other in owners.values()))
 
 
 def is_active(job: str) -> bool | None:

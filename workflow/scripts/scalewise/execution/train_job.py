@@ -30,7 +30,7 @@ from scalewise.execution.requeue import Requeue, requeue_after, requeue_job
 from scalewise.execution.run import RunFailedError, end_training, resume_or_begin
 from scalewise.execution.run_lock import LockLostError, LockOwner, LockTimeoutError, RunLock, lock_run
 from scalewise.execution.run_log import append_log, say, shorten_log, write_log_if_missing
-from scalewise.execution.slurm import other_jobs, restart_count, seconds_left
+from scalewise.execution.slurm import OtherJobs, other_jobs, restart_count, seconds_left
 from scalewise.execution.supervisor import GRACE_SECONDS, STUDY_IS_SHOWN, RankGroup
 from scalewise.execution.watchdog import STOP_SECONDS, Kept
 from scalewise.plan.catalog.program_files import program_files
@@ -177,13 +177,15 @@ def train_or_reuse(options: TrainOptions, label: str, site: SiteLaunch) -> int:
                 kept=Kept.BY_PROGRAM if program.resumes else Kept.NOTHING,
             )
             prepare_program_folder(folder / PROGRAM_FOLDER, keep=program.resumes)
+        others = other_jobs(os.environ) if site.slurm else OtherJobs()
         spec = TrainSpec(
             definition=definition,
             dataset=options.dataset,
             folder=folder,
             started_at=utc_now(),
             weights=options.weights,
-            other_jobs=other_jobs(os.environ) if site.slurm else None,
+            other_jobs=others.all,
+            study_jobs=others.of_study,
             checkpoint_seconds=options.limits.checkpoint_seconds,
             input_hashes=inputs,
         )

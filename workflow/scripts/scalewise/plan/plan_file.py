@@ -187,21 +187,22 @@ def read_plan(environ: Mapping[str, str]) -> Plan:
 class Requested(TypedDict):
     """``threads`` and ``resources`` of a rule."""
 
-    threads: Value | Callable[[Any], Value]
-    resources: dict[str, Value | Callable[[Any], Value]]
+    threads: Value | Callable[[Any], Value | None] | None
+    resources: dict[str, Value | Callable[[Any], Value | None] | None]
 
 
 def requested(jobs: Mapping[Key, Job], key: Callable[[Any], Key]) -> Requested:
     """Return what a rule requests for its jobs: values if all agree, else functions of the wildcards.
 
-    Snakemake calls a function four times a job, which takes a second for 10,000 jobs.
+    Snakemake calls a function four times a job, which takes a second for 10,000 jobs. A resource that only
+    some jobs have is None for the others: Snakemake drops it, while 0 would reach Slurm as ``--qos=0``.
 
     Args:
         jobs: All jobs of the rule; may be empty if the study needs none of them.
         key: Returns a job's key from its wildcards.
     """
 
-    def of_job(values: dict[Key, Value]) -> Value | Callable[[Any], Value]:
+    def of_job(values: Mapping[Key, Value | None]) -> Value | Callable[[Any], Value | None] | None:
         if len(set(values.values())) <= 1:
             return next(iter(values.values()), 1)
         return lambda wildcards: values[key(wildcards)]
@@ -210,7 +211,6 @@ def requested(jobs: Mapping[Key, Job], key: Callable[[Any], Key]) -> Requested:
     return {
         "threads": of_job({each: job["threads"] for each, job in jobs.items()}),
         "resources": {
-            name: of_job({each: job["resources"].get(name, 0) for each, job in jobs.items()})
-            for name in names
+            name: of_job({each: job["resources"].get(name) for each, job in jobs.items()}) for name in names
         },
     }

@@ -135,8 +135,8 @@ def _end(study: StudyStatus, left: Mapping[RunKey, float]) -> tuple[float, bool]
     budget = study.study.device_budget
     if budget is None:
         return study.now + sum(left.values()), False
-    used, waits = 0, False
-    ends: list[tuple[float, int]] = []
+    used, waits = 0.0, False
+    ends: list[tuple[float, float]] = []
     for point in study.points:
         for run in point.in_state("queued", "starting", "running"):
             status, start = point.runs[run], study.now
@@ -144,16 +144,16 @@ def _end(study: StudyStatus, left: Mapping[RunKey, float]) -> tuple[float, bool]
                 estimate = status.expected_start(study.now)
                 waits = waits or estimate is None
                 start = estimate or study.now
-            heapq.heappush(ends, (start + left[run], point.point.devices))
-            used += point.point.devices
+            heapq.heappush(ends, (start + left[run], point.point.billed_devices))
+            used += point.point.billed_devices
     last = max((end for end, _ in ends), default=study.now)
     clock = study.now
     for point in study.points:
         for run in point.in_state("waiting"):
-            while ends and used + point.point.devices > budget:
+            while ends and used + point.point.billed_devices > budget:
                 clock, freed = heapq.heappop(ends)
                 used -= freed
-            heapq.heappush(ends, (clock + left[run], point.point.devices))
-            used, last = used + point.point.devices, max(last, clock + left[run])
+            heapq.heappush(ends, (clock + left[run], point.point.billed_devices))
+            used, last = used + point.point.billed_devices, max(last, clock + left[run])
             waits = True
     return last, waits

@@ -268,6 +268,5 @@ def _result(text: bytes) -> RunStatus:
         return RunStatus("failed", record["outcome"])
     measured = record["measurements"] or {}
     rate = measured.get("throughput_samples_per_second")
-    other_jobs = (record.get("provenance") or {}).get("other_jobs")
-    disturbed = disturbance({**measured, "other_jobs": other_jobs})
+    disturbed = disturbance({**(record.get("provenance") or {}), **measured})
     return RunStatus("done", "completed", float(rate) if rate else None, disturbed)

@@ -37,14 +37,16 @@ def disturbance(record: Mapping[str, Any]) -> str:
     meant to run at it, and a cap that differs between runs is a condition like the device model.
 
     Args:
-        record: ``other_cpu_fraction``, ``other_jobs``, ``throttled`` and ``monitor_note`` as far as they are
-            known; None for what is not.
+        record: ``other_cpu_fraction``, ``other_jobs``, ``study_jobs``, ``throttled`` and ``monitor_note``, as
+            far as they are known; None for what is not.
     """
     found = []
     if (share := record.get("other_cpu_fraction")) is not None and share >= OTHERS_CPU:
         found.append(f"other processes took {percent(share, 0)} of the CPUs")
     if jobs := record.get("other_jobs"):
-        found.append(f"{jobs} other {'job' if jobs == 1 else 'jobs'} on its nodes")
+        own = record.get("study_jobs")
+        whose = "" if own is None else f" ({own} of this study)" if own else " (not of this study)"
+        found.append(f"{jobs} other {'job' if jobs == 1 else 'jobs'} on its nodes{whose}")
     if record.get("throttled"):
         notes = (record.get("monitor_note") or "").split("; ")
         found.append(" ".join(["lowered clocks", *(f"({note})" for note in notes if "throttled" in note)]))

@@ -27,7 +27,7 @@ from scalewise.execution.messages import GracefulStop, Progress, TrainSpec
 from scalewise.execution.progress_reporter import ProgressReporter
 from scalewise.execution.rank_files import RankFiles
 from scalewise.ranks.results.rank_report import RankReport, write_report
-from scalewise.records import Resumption
+from scalewise.records import Resumption, most_known
 
 SLOWEST_BYTES_PER_SECOND = 20e6
 """Speed of a busy file system: ranks wait so much longer for one another while a checkpoint is written."""
@@ -226,12 +226,12 @@ class Checkpointer:
     def _resumption_of_next_start(self) -> Resumption:
         """Return the record with which a start resumes from the checkpoint that is being written."""
         now = self.resumption
-        other_jobs = [each for each in (now.earlier_other_jobs, self._spec.other_jobs) if each is not None]
         return now.model_copy(
             update={
                 "checkpoints": now.checkpoints + 1,
                 "earlier_hosts": list(dict.fromkeys([*now.earlier_hosts, *self._hosts])),
-                "earlier_other_jobs": max(other_jobs, default=None),
+                "earlier_other_jobs": most_known(now.earlier_other_jobs, self._spec.other_jobs),
+                "earlier_study_jobs": most_known(now.earlier_study_jobs, self._spec.study_jobs),
             }
         )
 

@@ -272,7 +272,7 @@ def _job(
         text.slurm.comment(f"longest_walltime: no limit ({source}, scontrol show partition)")
     else:
         text.slurm.add("longest_walltime", walltime(seconds), source)
-    _partial_nodes(text, choice, request)
+    _partial_nodes(text, cluster, choice, request)
     if not compared:
         _billing(text, cluster, choice)
     if (plugins := cluster.config.get("JobSubmitPlugins", "(null)")) not in ("(null)", ""):
@@ -296,7 +296,7 @@ def _gpus(text: Described, choice: Choice, request: GpuRequest | None) -> None:
         text.slurm.comment(f"no gpu_type: Slurm refuses requests that name {choice.gpu_type}")
 
 
-def _partial_nodes(text: Described, choice: Choice, request: GpuRequest | None) -> None:
+def _partial_nodes(text: Described, cluster: Cluster, choice: Choice, request: GpuRequest | None) -> None:
     partition = choice.partition
     if partition.whole_nodes:
         text.slurm.add(
@@ -311,6 +311,14 @@ def _partial_nodes(text: Described, choice: Choice, request: GpuRequest | None) 
         text.slurm.add(
             "partial_nodes", "allowed", f"no OverSubscribe=EXCLUSIVE (scontrol show partition){own}"
         )
+        gpus = _gpu_limit(cluster, choice, partition)
+        if gpus is not None and gpus < choice.devices:
+            most = count_devices(gpus, "GPU")
+            text.slurm.add("exclusive", False, f"a job may have {most}, less than a node (sacctmgr show qos)")
+        else:
+            text.slurm.comment(
+                "exclusive: false  # a run on a part of a node holds the whole node; this line turns that off"
+            )
 
 
 def _billing(text: Described, cluster: Cluster, choice: Choice) -> None:

@@ -272,7 +272,8 @@ class Site:
     def billed_devices(self, shape: Shape) -> int:
         """Count the devices that a run of this shape pays for: all of its nodes' if it gets whole nodes."""
         slurm = self.slurm
-        whole = slurm is not None and (slurm.exclusive or slurm.partial_nodes == "billed-whole")
+        # by default, every run that leaves a part of a node free requests whole nodes
+        whole = slurm is not None and (slurm.exclusive is not False or slurm.partial_nodes == "billed-whole")
         return shape.nodes * self.devices_per_node if whole else shape.world_size
 
     def queue_and_billing(self, shapes: Iterable[Shape]) -> dict[str, dict[int, float]]:

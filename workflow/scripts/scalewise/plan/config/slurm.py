@@ -35,7 +35,7 @@ MANAGED_BY_SBATCH = frozenset(
         *("cpus-per-task", "cpus-per-gpu", "gres", "gpus", "gpus-per-node", "gpus-per-task"),
         *("mem", "mem-per-cpu", "mem-per-gpu", "job-name", "comment", "output", "error", "parsable", "wrap"),
         *("export", "export-file", "workdir", "chdir", "mail-user", "mail-type", "signal"),
-        *("time", "requeue", "no-requeue", "wait", "hold", "test-only"),
+        *("time", "requeue", "no-requeue", "wait", "hold", "test-only", "oversubscribe", "share"),
     }
 )
 """Options of sbatch that follow from the run, from the other keys or from the executor plugin."""
@@ -241,8 +241,11 @@ class Slurm(StrictModel):
         description="Treatment of a run that leaves devices of a node unused. billed-whole: its "
         "device-hours count the whole node. refused: it is an error.",
     )
-    exclusive: bool = Field(
-        False, description="Request whole nodes, so that no other job disturbs the figures."
+    exclusive: bool | None = Field(
+        None,
+        description="Request whole nodes, which no other job shares. true: for all runs. false: for none; "
+        "runs that leave a part of a node free then run one at a time. Default: for runs that leave a part "
+        "of a node free, whose device-hours then count whole nodes.",
     )
     test_partition: ShortJobs | None = Field(
         None,

@@ -18,6 +18,7 @@ from scalewise.plan.config.site import Site
 from scalewise.plan.jobs.make_plan import site_environment
 from scalewise.plan.jobs.slurm_checks import SUBMISSION_COMMANDS
 from scalewise.plan.planned_study import Study
+from scalewise.plan.runs.allocation import SHARED_NODE
 from scalewise.plan.study import check_results_folder, check_spelling, load_study
 from scalewise.snakemake_adapter import Snakemake, array_jobs, own_settings, profile_values
 
@@ -75,6 +76,8 @@ def open_study(snakemake: Snakemake, config: Mapping[str, Any], checkout: Path) 
         checkout=checkout,
         is_module=snakemake.is_module,
     )
+    if study.site.slurm is not None:
+        snakemake.limit(SHARED_NODE, 1)
     check_results_folder(Path("results"))
     check_environment(study.site, on_cluster, os.environ, [*files, snakemake.snakefile, Path.cwd()])
     check_job_arrays(sys.argv[1:])

@@ -9,7 +9,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from scalewise.plan.catalog.datasets import prepared_path
-from scalewise.plan.config.site import NotFound
+from scalewise.plan.config.shape import ShapeText
+from scalewise.plan.config.site import NotFound, Site
 from scalewise.plan.config.slurm import Slurm
 from scalewise.plan.jobs.launch import RankLaunch
 from scalewise.plan.planned_study import Study
@@ -70,12 +71,22 @@ class Findings(BaseModel):
         return "\n".join(map(str, self.findings))
 
 
+class PartOfNode(BaseModel):
+    """A run that leaves a part of a node free, and its arguments of sbatch."""
+
+    model_config = ConfigDict(frozen=True, defer_build=True)
+
+    shape: ShapeText
+    options: list[str]
+
+
 class Preflight(RankLaunch):
     """Facts that a preflight checks: the site's, and the largest run of the study.
 
     Args:
         slurm: Facts of the cluster; None for one machine.
         options: Arguments of sbatch for the largest run.
+        part: The largest run on a part of a node; None without one, or if it is the largest run.
         cpus_per_node: CPUs that the largest run takes on each node.
         memory_mb_per_node: MB that the largest run requests on each node; 0 for none.
         longest_minutes: Minutes that the longest job of the study requests.
@@ -85,6 +96,7 @@ class Preflight(RankLaunch):
 
     slurm: Slurm | None
     options: list[str]
+    part: PartOfNode | None = None
     cpus_per_node: int
     memory_mb_per_node: int
     longest_minutes: int
@@ -95,20 +107,34 @@ class Preflight(RankLaunch):
     def of(cls, study: Study, partition: str) -> Preflight:
         """Describe the largest run of a study on a partition."""
         site, (run, allocation) = study.partitions[partition], largest(study, partition)
+        parts = [
+            key
+            for key in _runs_on(study, partition)
+            if study.allocations[key].leaves_free and study.runs[key].shape != run.shape
+        ]
+        part = max(parts, key=lambda key: study.runs[key].shape.world_size, default=None)
         minutes = (study.allocations[key].minutes for key in _runs_on(study, partition))
         return cls(
             **dict(RankLaunch.for_run(run)),
             slurm=site.slurm,
-            options=[
-                *(f"--{option}={value}" for option, value in placement(allocation, site).items()),
-                *shlex.split(allocation.sbatch_args()),
-            ],
+            options=sbatch_options(allocation, site),
+            part=None
+            if part is None
+            else PartOfNode(
+                shape=study.runs[part].shape, options=sbatch_options(study.allocations[part], site)
+            ),
             cpus_per_node=allocation.tasks_per_node * allocation.cpus_per_task,
             memory_mb_per_node=allocation.memory_mb,
             longest_minutes=max(minutes),
             datasets=[str(prepared_path(dataset)) for dataset in study.datasets],
             not_found=site.facts.not_found,
         )
+
+
+def sbatch_options(allocation: Allocation, site: Site) -> list[str]:
+    """Return all options of sbatch for a run, as words."""
+    place = (f"--{option}={value}" for option, value in placement(allocation, site).items())
+    return [*place, *shlex.split(allocation.sbatch_args())]
 
 
 def largest(study: Study, partition: str) -> tuple[RunDefinition, Allocation]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from scalewise.plan.cluster.commands import ask, missing_commands
 from scalewise.plan.cluster.reported import parse_gpus, record
 from scalewise.plan.config.errors import name_all
+from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.site import NOT_FOUND
 from scalewise.plan.config.slurm import Slurm, duration_seconds
 from scalewise.plan.formatting import pluralize
@@ -52,7 +53,10 @@ def check_site(preflight: Preflight) -> Iterator[Finding]:
     yield from _check_memory_of_jobs()
     for name in preflight.not_found:
         yield unknown(f"{name}: the site command did not find it. {NOT_FOUND[name]}")
-    yield _check_acceptance(preflight)
+    yield _check_acceptance("the largest job", preflight.shape, preflight.options, slurm)
+    if preflight.part is not None:
+        on_a_part = "the largest job on a part of a node"
+        yield _check_acceptance(on_a_part, preflight.part.shape, preflight.part.options, slurm)
 
 
 def _check_account(slurm: Slurm) -> Iterator[Finding]:
@@ -204,15 +208,30 @@ def job_memory_seconds() -> int | None:
     return int(match[1]) if match else None
 
 
-def _check_acceptance(preflight: Preflight) -> Finding:
-    """Check that Slurm accepts the largest job, and report when it would start."""
-    answer = ask("sbatch", "--test-only", *preflight.options, "--wrap=true")
+def _check_acceptance(name: str, shape: Shape, options: list[str], slurm: Slurm) -> Finding:
+    """Check that Slurm accepts a job, and report when it would start.
+
+    Args:
+        name: The job, as a reader should see it.
+        shape: Its nodes and devices.
+        options: Its arguments of sbatch.
+        slurm: Facts of the cluster.
+    """
+    whole = "--exclusive" in options
+    answer = ask("sbatch", "--test-only", *options, "--wrap=true")
     if answer.ok:
         start = re.search(r"to start at (\S+)", answer.error)
         when = f"; it would start at {start[1]}" if start else ""
-        return ok(f"Slurm takes the largest job ({preflight.shape}){when}")
+        return ok(f"Slurm takes {name} ({shape}{', whole nodes' if whole else ''}){when}")
     reason = answer.error.removeprefix("allocation failure: ")
+    rest = [option for option in options if option != "--exclusive"]
+    if whole and slurm.exclusive is None and ask("sbatch", "--test-only", *rest, "--wrap=true").ok:
+        return bad(
+            f"Slurm refuses whole nodes for {name} ({shape}): {reason}",
+            "Write `exclusive: false` below `slurm:` in the site file. Jobs on a part of a node then run one "
+            "at a time, next to jobs of others.",
+        )
     return bad(
-        f"Slurm refuses the largest job: {reason}",
-        f"The request was: sbatch {shlex.join(preflight.options)}. Correct the site file.",
+        f"Slurm refuses {name}: {reason}",
+        f"The request was: sbatch {shlex.join(options)}. Correct the site file.",
     )

@@ -24,6 +24,9 @@ LEAST_SECONDS = 30
 ALL_CORES = 1024
 """Snakemake reduces it to the cores of the machine."""
 
+SHARED_NODE = "shared_node"
+"""Resource of a job that could share a node with another of the study; the main process limits it to 1."""
+
 ON_ONE_MACHINE = ("runtime", "mem_mb")
 """Resources that have a meaning without a scheduler."""
 
@@ -43,6 +46,8 @@ class Allocation:
         extra: Further options of sbatch.
         signal_seconds: A job's ranks get SIGUSR1 this long before the end of its time; 0 requests none.
         jobs: Most jobs that the run takes, one after the other.
+        leaves_free: Whether another job of the study would fit on a node that this one takes a part of.
+        held_devices: Devices of the nodes if the job requests whole ones; 0 if it requests no whole nodes.
     """
 
     nodes: int
@@ -56,6 +61,13 @@ class Allocation:
     extra: tuple[str, ...] = ()
     signal_seconds: int = 0
     jobs: int = 1
+    leaves_free: bool = False
+    held_devices: int = 0
+
+    @property
+    def shares_nodes(self) -> bool:
+        """Whether another job of the study could run on its nodes at the same time."""
+        return self.leaves_free and not self.held_devices
 
     @property
     def extra_args(self) -> tuple[str, ...]:
@@ -93,8 +105,10 @@ class Allocation:
             "runtime": self.minutes,
             "mem_mb": self.memory_mb,
             # the profile's budget counts it; neither Slurm nor the plugin reads this name
-            "device_budget": self.nodes * self.tasks_per_node,
+            "device_budget": self.held_devices or self.nodes * self.tasks_per_node,
         }
+        if self.shares_nodes:
+            values[SHARED_NODE] = 1
         if self.memory_mb_per_cpu:
             values["mem_mb_per_cpu"] = self.memory_mb_per_cpu
         if self.gres:
@@ -134,7 +148,12 @@ def allocate(run: RunDefinition, experiment: AnyExperiment, site: Site) -> Alloc
     extra = [f"--ntasks-per-node={devices}"]
     if gpu_request != "none" and gpus_per_node:
         extra.append(f"--gpus-per-node={kind}{devices}")
-    if slurm.exclusive:
+    # without a request for GPUs, Slurm knows only a job's CPUs
+    leaves_free = (
+        devices < site.devices_per_node if gpu_request != "none" else devices * cpus < site.cpus_per_node
+    )
+    exclusive = leaves_free if slurm.exclusive is None else slurm.exclusive
+    if exclusive:
         extra.append("--exclusive")
     if slurm.reservation:
         extra.append(f"--reservation={slurm.reservation}")
@@ -142,7 +161,9 @@ def allocate(run: RunDefinition, experiment: AnyExperiment, site: Site) -> Alloc
         extra.append(f"--mail-user={slurm.mail_user}")
     if slurm.mail_type:
         extra.append(f"--mail-type={','.join(slurm.mail_type)}")
-    per_cpu = slurm.memory == "per-cpu"
+    per_cpu = 0
+    if slurm.memory == "per-cpu":
+        per_cpu = memory_mb_per_cpu(memory, devices * cpus, site, exclusive=exclusive)
     return replace(
         allocation,
         minutes=share.minutes,
@@ -150,9 +171,11 @@ def allocate(run: RunDefinition, experiment: AnyExperiment, site: Site) -> Alloc
         signal_seconds=share.signal_seconds,
         jobs=share.jobs,
         memory_mb=memory if slurm.memory == "per-node" else 0,
-        memory_mb_per_cpu=memory // (devices * cpus) if per_cpu else 0,
+        memory_mb_per_cpu=per_cpu,
         gres=f"gpu:{kind}{devices}" if gpu_request != "none" and not gpus_per_node else "",
         extra=(*extra, *slurm.extra),
+        leaves_free=leaves_free,
+        held_devices=run.shape.nodes * site.devices_per_node if exclusive else 0,
     )
 
 
@@ -208,6 +231,24 @@ def node_memory_mb(devices: int, experiment: AnyExperiment, site: Site) -> int:
     return int(whole * MB_PER_GB * devices / site.devices_per_node)
 
 
+def memory_mb_per_cpu(memory: int, cpus: int, site: Site, *, exclusive: bool) -> int:
+    """Return the MB to request for each CPU.
+
+    A job of whole nodes gets this for all CPUs of a node: Slurm would refuse more than the node has.
+
+    Args:
+        memory: MB on each node; 0 for none.
+        cpus: CPUs that the ranks of a node take.
+        site: Facts of the cluster.
+        exclusive: Whether the job requests whole nodes.
+    """
+    if not exclusive:
+        return memory // cpus
+    whole = site.facts.memory_gb_per_node
+    of_node = memory if whole is None else int(whole * MB_PER_GB)
+    return min(memory // cpus, of_node // site.cpus_per_node)
+
+
 def job_resources(allocation: Allocation, site: Site) -> dict[str, Value]:
     """Return the ``resources`` of a job in Snakemake's terms."""
     resources = allocation.resources()
@@ -236,7 +277,7 @@ def placement(allocation: Allocation, site: Site) -> dict[str, str]:
     slurm = site.slurm
     if slurm is None:
         return {}
-    devices = allocation.nodes * allocation.tasks_per_node
+    devices = allocation.held_devices or allocation.nodes * allocation.tasks_per_node
     partition, qos = slurm.partition_and_qos(allocation.nodes, devices, allocation.minutes)
     stated = {"account": slurm.account, "partition": partition, "qos": qos, "constraint": slurm.constraint}
     return {option: value for option, value in stated.items() if value is not None}

@@ -47,6 +47,7 @@ def plan_table(study: Study, results: Path = Path("results")) -> str:
         *_table(requested),
         f"{_to_do(requested)} {_devices(study)}",
         *_most([point for point in points if point.run.experiment not in chosen]),
+        *_parts_of_nodes(study, requested),
         *(
             line
             for planned in study.experiments.values()
@@ -154,6 +155,32 @@ def _most(points: Sequence[PlannedPoint]) -> Iterator[str]:
     if any(point.most > point.requested for point in points):
         hours, runs = sum(point.most * point.hours for point in points), sum(point.most for point in points)
         yield f"Up to {hours:.3f} device-hours ({runs} runs) if all points need their most repeats."
+
+
+def _parts_of_nodes(study: Study, requested: Sequence[PlannedPoint]) -> Iterator[str]:
+    """Yield the price of whole nodes for runs that leave a part free, or say that such runs take turns."""
+    whole, turns = [], 0
+    for point in requested:
+        slurm, allocation = study.experiments[point.run.experiment].site.slurm, point.allocation
+        if slurm is None or allocation is None or not allocation.leaves_free or not point.to_do:
+            continue
+        if allocation.shares_nodes:
+            turns += point.to_do
+        # otherwise the site bills whole nodes for any request
+        elif slurm.partial_nodes != "billed-whole":
+            whole.append(point)
+    more = sum(
+        point.to_do * point.hours * (1 - point.run.shape.world_size / point.billed_devices) for point in whole
+    )
+    if more > 0:
+        runs = sum(point.to_do for point in whole)
+        bound = "at most " if any(point.measured_hours is None for point in whole) else ""
+        yield (
+            f"{count_devices(runs, 'run')} on a part of a node {'holds' if runs == 1 else 'hold'} whole "
+            f"nodes: {bound}{more:.3f} device-hours more. `exclusive: false` in the site file turns that off."
+        )
+    if turns > 1:
+        yield f"{turns} runs on a part of a node run one at a time (`exclusive: false` in the site file)."
 
 
 def _trained_again(points: Sequence[PlannedPoint]) -> Iterator[str]:

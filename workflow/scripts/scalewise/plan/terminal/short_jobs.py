@@ -56,11 +56,11 @@ def _line(slurm: Slurm, tests: ShortJobs, left: Sequence[PlannedPoint], partitio
 
 def _reason(allocation: Allocation, tests: ShortJobs) -> str:
     """Return what a run has more of than the test partition gives; empty if it fits."""
-    devices = allocation.nodes * allocation.tasks_per_node
+    devices = allocation.held_devices or allocation.nodes * allocation.tasks_per_node
     if tests.holds(allocation.nodes, devices, allocation.minutes):
         return ""
     if allocation.nodes > tests.max_nodes:
         return count_devices(allocation.nodes, "node")
     if tests.max_devices is not None and devices > tests.max_devices:
-        return count_devices(devices)
+        return f"{count_devices(devices)}{' of whole nodes' if allocation.held_devices else ''}"
     return f"{allocation.minutes} minutes"

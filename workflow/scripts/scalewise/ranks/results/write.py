@@ -44,6 +44,7 @@ from scalewise.records import (
     RunRecord,
     Startup,
     UtilizationRecord,
+    most_known,
     write_json,
     write_rows,
 )
@@ -308,7 +309,6 @@ def _provenance(
             )
         )
     first, resumption = environments[0], facts.resumption if facts else Resumption()
-    other_jobs = [each for each in (resumption.earlier_other_jobs, spec.other_jobs) if each is not None]
     return Provenance(
         commit=commit(),
         versions=first.versions,
@@ -321,7 +321,8 @@ def _provenance(
         ended_at=max(report.ended_at for report in last.reports),
         slurm_job_id=last.reports[0].slurm_job_id,
         restart_count=last.reports[0].restart_count,
-        other_jobs=max(other_jobs, default=None),
+        other_jobs=most_known(resumption.earlier_other_jobs, spec.other_jobs),
+        study_jobs=most_known(resumption.earlier_study_jobs, spec.study_jobs),
         inputs=spec.input_hashes,
         environments=merge_environments(environments),
         gpu_limits=[limit for report in last.reports for limit in report.gpu_limits],

@@ -1,0 +1,77 @@
+"""The jobs of one study never run on a node at the same time, by Slurm's accounting."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import pytest
+from tests.slurm.records import Job
+from tests.slurm.study import ClusterStudy
+
+STUDY: dict[str, dict[str, Any]] = {
+    "a": {"devices": [1, 2, 4], "repeats": 2, "predict": True},
+    "b": {"devices": [1, "2x2"], "repeats": 2},
+}
+"""Runs on parts of nodes of two experiments, on whole nodes, and measurements of all-reduce."""
+
+NO_GPUS = {"exclusive": False, "gpu_request": "none"}
+
+
+def nodes_of(job: Job) -> set[str]:
+    """The nodes of ``t1n[1-2,4]`` or ``t1n3``."""
+    prefix, _, numbers = job.node_list.partition("[")
+    found = set()
+    for part in filter(None, numbers.rstrip("]").split(",")):
+        first, _, last = part.partition("-")
+        found |= {f"{prefix}{number}" for number in range(int(first), int(last or first) + 1)}
+    return found or {job.node_list}
+
+
+def jobs_at_the_same_time(jobs: list[Job]) -> list[str]:
+    """Pairs of jobs that share a node for a second or more."""
+    return [
+        f"{one.comment} and {other.comment} on {sorted(nodes_of(one) & nodes_of(other))}"
+        for one, other in combinations(jobs, 2)
+        if nodes_of(one) & nodes_of(other) and one.start < other.end and other.start < one.end
+    ]
+
+
+@pytest.mark.parametrize(
+    ("slurm", "of_one"),
+    [
+        pytest.param({}, 4, id="whole nodes by default"),
+        pytest.param({"exclusive": False}, 1, id="one at a time"),
+        pytest.param(NO_GPUS, 0, id="CPUs one at a time"),
+    ],
+)
+def test_no_two_jobs_of_a_study_share_a_node(study: ClusterStudy, slurm: dict[str, Any], of_one: int) -> None:
+    if slurm == NO_GPUS:
+        del study.site["slurm"]["gpu_type"]
+    study.configure(STUDY, slurm=slurm)
+    # more than the profile's devices: nothing but the study keeps its jobs apart
+    code, output = study.snakemake("--jobs", "100", "--resources", "device_budget=1000", "--", "all")
+    assert code == 0, output
+
+    mine = study.submitted()
+    for job in mine:
+        study.lab.accounting(job)
+    jobs = [job for job in study.lab.jobs() if job.job_id in mine]
+    assert sum("rule_train" in job.comment for job in jobs) == 10
+    assert sum("rule_measure_all_reduce" in job.comment for job in jobs) >= 2
+    assert {job.state for job in jobs} == {"COMPLETED"}
+    assert jobs_at_the_same_time(jobs) == []
+
+    # a run uses the devices that were planned, whatever its job holds
+    given = study.jobs()["rule_train_wildcards_a_d1.r1"]
+    assert given.gpus == of_one
+    (ranks,) = (step for step in given.steps if step.name == "0")
+    assert (ranks.tasks, ranks.gpus) == (1, min(of_one, 1))
+    for run in ("d1.r1", "d2.r1", "d4.r1"):
+        visible = set(study.ranks("a", run)["visible_devices"].fillna(""))
+        assert not of_one or {len(each.split(",")) for each in visible} == {int(run[1])}
+    for experiment, runs in (("a", ("d1.r1", "d2.r2", "d4.r1")), ("b", ("d1.r2", "d2x2.r1"))):
+        for run in runs:
+            origin = study.summary(experiment, run).provenance
+            assert origin is not None
+            assert (origin.other_jobs, origin.study_jobs) == (0, 0)
