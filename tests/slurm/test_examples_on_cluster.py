@@ -79,7 +79,9 @@ def test_every_example_runs_to_its_report_on_a_cluster_under_its_own_launcher(
             (job,) = [job for comment, job in jobs.items() if comment.endswith(f"_{name}_{run}")]
             (step,) = [step for step in job.steps if step.name == "0"]
             assert step.tasks == (shape.world_size if launcher == "srun" else shape.nodes)
-            assert (job.nodes, job.gpus) == (shape.nodes, shape.world_size)
+            # part of a node holds all of it
+            assert (job.nodes, job.gpus) == (shape.nodes, 4 * shape.nodes)
+            assert step.gpus == shape.world_size
     asked = {name: _launchers(experiment) for name, experiment in experiments.items()}
     assert found == asked
     assert set().union(*asked.values()) == {"srun", "torchrun", "spawn"}

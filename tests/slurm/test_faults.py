@@ -232,14 +232,18 @@ def test_many_runs_on_one_node_at_once_all_start_and_a_study_needs_no_internet(
     runs = times(quick=4, thorough=20)
     slurm = {"gpu_request": "none", "memory": "none", "extra": [f"--nodelist={node}"]}
     del study.site["slurm"]["gpu_type"], study.site["memory_gb_per_node"]
-    study.configure({"e": {"devices": [1], "repeats": runs}}, slurm=slurm)
+    # a description by which a run fills the node, so that several run there at once
+    facts = {"devices_per_node": 1, "cpus_per_node": 1}
+    study.configure({"e": {"devices": [1], "repeats": runs}}, **facts, slurm=slurm)
     code, output = study.snakemake("--retries", "0", *TRAININGS)
     assert code == 0, output
     hosts = [study.ranks("e", f"d1.r{repeat}")["host"].item() for repeat in range(1, runs + 1)]
     assert hosts == [node] * runs
     record_property("figure", f"{runs} of {runs} started on one node, with no route out of the machine")
     summaries = [study.summary("e", f"d1.r{repeat}") for repeat in range(1, runs + 1)]
-    assert max(s.provenance.other_jobs or 0 for s in summaries if s.provenance) > 0
+    origins = [summary.provenance for summary in summaries if summary.provenance]
+    assert max(origin.other_jobs or 0 for origin in origins) > 0
+    assert all(origin.study_jobs == origin.other_jobs for origin in origins)
 
 
 HELD_BACK: dict[str, Any] = {"model": "planted_held_back", "timeout_seconds": LIMIT_SECONDS}

@@ -30,7 +30,7 @@ def test_every_fact_and_every_rank_is_shown_to_be_ok(study: ClusterStudy) -> Non
     assert "QoS short" in lines
     assert "partition main" in found
     assert "4 nodes with 2 CPUs, 16000 MB and gpu:h100:2 or more; the largest run takes 2" in lines
-    assert "Slurm takes the largest job (2x2); it would start at " in found
+    assert "Slurm takes the largest job (2x2, whole nodes); it would start at " in found
     for rank in range(4):
         assert f"rank {rank} on {study.lab.prefix}" in found
     assert "all-reduce over 4 ranks" in lines
