@@ -22,6 +22,7 @@ from tests.planted_records import (
 )
 
 import cli
+from scalewise.analysis.finished_report import report_finished
 from scalewise.analysis.rounds.judge_round import judge_round
 from scalewise.plan.jobs.make_plan import make_plan, write_plan
 from scalewise.plan.planned_study import PlannedExperiment, Study
@@ -201,13 +202,15 @@ class PlantedStudy:
         for name in self.study.comparisons:
             self._step("compare-partitions", self.results / name)
         report = self.results / "report.html"
-        self._step("report", "--output", report, "--decisions", self.results / "decision.json", self.results)
+        self._step(
+            "write-report", "--output", report, "--decisions", self.results / "decision.json", self.results
+        )
         return report
 
     def write_partial(self) -> Path:
         """Write the report on the runs that are there, with its tables and figures."""
-        self._step("partial-report", self.results)
-        return self.results / "partial_report.html"
+        report_finished(make_plan(self.study), self.results)
+        return self.results / "report.html"
 
     def _step(self, step: str, *arguments: str | Path) -> None:
         """Run a step of the analysis by its command line and the plan file, as its rule does."""

@@ -7,6 +7,7 @@ import gzip
 import html
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -309,3 +310,47 @@ def test_a_wait_is_what_slurm_recorded_and_an_expected_start_what_squeue_shows(
     assert recorded[begins][1] >= recorded[begins][0] + 5, "the begin time is no wait"
     assert recorded[held][1] >= freed, "the hold is no wait"
     assert read[cancelled][1] is None, "it never started, though Slurm may record a start"
+
+
+@pytest.mark.contract
+def test_a_report_that_is_made_while_jobs_wait_leaves_them_what_they_need(study: ClusterStudy) -> None:
+    """Slurm fails a job whose log folder is gone."""
+    study.configure({"digits": {"devices": [1, "2x4"], "repeats": 2}})
+    lab = study.lab
+    # one node is left, on which the runs of one device find room
+    others = lab.run(
+        *("sbatch", "--parsable", "--exclusive", "--nodes=3", "--time=20", "--output=/dev/null"),
+        "--wrap=sleep infinity",
+    ).stdout.strip()
+    snakemake = study.start()
+    small, large = ([f"{shape}.r{repeat}" for repeat in (1, 2)] for shape in ("d1", "d2x4"))
+    for run in small:
+        study.wait_for(study.run("digits", run) / "summary.json")
+    study.wait_until(lambda: len(lab.queue()) == 3, "not all jobs of two nodes are queued")
+    jobs = [study.job("digits", run) for run in large]
+    states = [lab.ask("squeue", "--noheader", "--format=%T", f"--jobs={job}").strip() for job in jobs]
+    assert states == ["PENDING", "PENDING"]
+    logs = [study.folder / "logs" / "slurm" / "rule_train" / f"digits_{run}" for run in large]
+    assert [list(folder.iterdir()) for folder in logs] == [[], []]
+
+    program = Path(sys.executable).parent
+    path = os.pathsep.join([str(program), os.environ["PATH"]])
+    report = lab.start("python", SCRIPTS / "cli.py", "report", cwd=study.folder, env={"PATH": path})
+    printed, _ = report.communicate(timeout=LIMIT_SECONDS)
+    assert report.returncode == 0, printed
+    assert printed.splitlines()[-1] == "Report on the finished runs: results/report.html"
+    table = pd.read_csv(study.folder / "results" / "partial" / "digits" / "runs.csv").set_index("run")
+    assert dict(table["outcome"]) == dict.fromkeys(small, "completed") | dict.fromkeys(large, "not run yet")
+    assert "Partial report." in (study.folder / "results" / "report.html").read_text()
+    assert [folder for folder in logs if not folder.is_dir()] == []
+    assert sorted(lab.queue()) == sorted([others, *jobs])
+
+    lab.run("scancel", others)
+    output, _ = snakemake.communicate(timeout=LIMIT_SECONDS)
+    assert snakemake.returncode == 0, output
+    # each at its first try
+    assert {study.jobs_of("digits", run)[0].state for run in large} == {"COMPLETED"}
+    assert [study.jobs_of("digits", run)[0].job_id for run in large] == jobs
+    assert "Partial report." not in (study.folder / "results" / "report.html").read_text()
+    final = pd.read_csv(study.folder / "results" / "digits" / "runs.csv").set_index("run")
+    assert dict(final["outcome"]) == dict.fromkeys([*small, *large], "completed")

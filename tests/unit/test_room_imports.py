@@ -175,7 +175,7 @@ def test_tests_import_no_benchmark_and_benchmarks_no_test(folder: str, other: st
             ("requests", "filelock", "PIL", "sklearn"),
             id="a rank, which neither downloads nor decodes",
         ),
-        pytest.param(("scalewise.analysis.partial_report",), ("torch",), id="the analysis"),
+        pytest.param(("scalewise.analysis.finished_report",), ("torch",), id="the analysis"),
         pytest.param(("scalewise.analysis.experiment_tables",), ("seaborn",), id="the tables"),
         pytest.param(("scalewise.analysis.report.page",), ("seaborn", "scipy"), id="the page"),
     ],

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from tests.machine import needs_two_cores
 from tests.marked_outcomes import Record
-from tests.paths import SNAKEFILE
+from tests.paths import CLI, SNAKEFILE
+from tests.waiting import wait_until
 from tests.workflow.workplace import TINY, Workplace, running
 
 from scalewise.ranks.monitoring.environments import source_version
@@ -116,24 +122,25 @@ def test_a_report_on_finished_runs_is_made_while_the_study_runs_and_does_not_dis
 ) -> None:
     held_back, runs = tmp_path / "held.back", tmp_path / "results" / "halfway" / "runs"
     held_back.touch()
-    table = "results/halfway/scaling.csv"
-    with running(tmp_path, preloaded_python, TWO_RUNS, table) as study:
+    with running(tmp_path, preloaded_python, TWO_RUNS) as study:
         study.wait_until(lambda: list(runs.glob(f"*/{SUMMARY}")), "no run completes")
         # the folder of an attempt goes with its end
         (first,) = runs.glob(f"*/{SUMMARY}")
         study.wait_until(lambda: not (first.parent / "attempt").exists(), "the attempt of run 1 is left")
         study.wait_until(lambda: list(runs.glob("*/attempt/rank0.json")), "run 2 does not begin")
         before = {path: path.read_bytes() for path in first.parent.iterdir() if path.is_file()}
-        command = ["snakemake", "-s", str(SNAKEFILE), "--configfile", "study.yaml"]
-        command += ["--config", "site=site.yaml", "--cores", "1", "--nolock", "partial_report"]
-        outcome = Workplace(tmp_path, preloaded_python).run(command)
+        own = snakemake_files(tmp_path)
+        outcome = Workplace(tmp_path, preloaded_python).run(["python", str(CLI), "report"])
         assert outcome.code == 0, outcome.text
-        assert "Report on what has finished: results/partial_report.html" in outcome.text
-        page = (tmp_path / "results" / "partial_report.html").read_text(encoding="utf-8")
+        assert snakemake_files(tmp_path) == own
+        assert outcome.text.splitlines()[-1] == "Report on the finished runs: results/report.html"
+        page = (tmp_path / "results" / "report.html").read_text(encoding="utf-8")
         # the run that has finished with its rate, the other one as missing
         (rate,) = re.findall(r"^  Measured: ([\d.,]+) samples/s", outcome.text, re.MULTILINE)
         assert rate in page
-        assert (tmp_path / "results" / "partial" / "halfway" / "runs.csv").exists()
+        assert "Partial report." in page
+        runs_table = pd.read_csv(tmp_path / "results" / "partial" / "halfway" / "runs.csv")
+        assert sorted(runs_table["outcome"]) == ["completed", "not run yet"]
 
         assert study.process.poll() is None, study.output
         held_back.unlink()
@@ -143,4 +150,72 @@ def test_a_report_on_finished_runs_is_made_while_the_study_runs_and_does_not_dis
         measured = read_summary(runs / run).measurements
         assert measured is not None
         assert measured.resumption.starts == 1
-    assert (tmp_path / table).exists()
+    assert "Partial report." not in (tmp_path / "results" / "report.html").read_text(encoding="utf-8")
+    (answer,) = json.loads((tmp_path / "results" / "decision.json").read_text(encoding="utf-8"))
+    assert answer["card"] == json.loads((runs.parent / "decision.json").read_text(encoding="utf-8"))["card"]
+    runs_table = pd.read_csv(runs.parent / "runs.csv")
+    assert list(runs_table["outcome"]) == ["completed", "completed"]
+
+
+def snakemake_files(folder: Path) -> dict[Path, float]:
+    """The logs of jobs and the files of Snakemake, with their times, but for what a running study renews."""
+    renewed = [folder / ".snakemake" / name for name in ("log", "scalewise")]
+    paths = [path for name in (".snakemake", "logs") for path in (folder / name).rglob("*")]
+    return {path: path.stat().st_mtime for path in paths if not {path, *path.parents} & set(renewed)}
+
+
+@contextmanager
+def held_report(folder: Path) -> Iterator[list[str]]:
+    """A report that has begun to read when the statement's body begins, and continues after it.
+
+    Yields:
+        receives the lines that it prints.
+    """
+    lines: list[str] = []
+    command = [sys.executable, str(CLI), "report"]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+        found = wait_until(lambda: list(folder.glob("results/.report-*")), "the report does not begin")
+        process.send_signal(signal.SIGSTOP)
+        try:
+            yield lines
+        finally:
+            process.send_signal(signal.SIGCONT)
+        output, _ = process.communicate()
+        lines += output.splitlines()
+    assert process.returncode == 0
+    assert [path for path in found if path.exists()] == []
+
+
+@pytest.mark.contract
+def test_a_report_that_is_older_than_a_run_is_made_again_and_never_replaces_a_later_one(
+    workplace: Workplace,
+) -> None:
+    results = workplace.folder / "results"
+    report, decisions = results / "report.html", results / "decision.json"
+    assert workplace.snakemake("results/strong/report.html", config=TINY).code == 0
+    with held_report(workplace.folder) as lines:
+        # all that the report of all experiments is made from, after this report has begun to read
+        outcome = workplace.snakemake("results/weak/report.html", config=TINY)
+        assert outcome.code == 0, outcome.text
+    assert lines[-1].endswith("runs: results/report.html")
+    assert [each["experiment"] for each in json.loads(decisions.read_text())] == ["strong", "weak"]
+    assert "write_overall_report" in workplace.snakemake("-n", config=TINY).rules
+
+    with held_report(workplace.folder) as lines:
+        outcome = workplace.snakemake(config=TINY)
+        assert outcome.code == 0, outcome.text
+        made = report.read_bytes(), decisions.read_bytes()
+    assert lines == ["The study has made its own report in the meantime: results/report.html"]
+    assert (report.read_bytes(), decisions.read_bytes()) == made
+    # of all runs: nothing is left to make
+    assert workplace.run(["python", str(CLI), "report"]).text.endswith(
+        "Report on all runs: results/report.html\n"
+    )
+    assert "Nothing to be done" in workplace.snakemake(config=TINY).text
+
+
+def test_a_report_needs_a_study(workplace: Workplace) -> None:
+    outcome = workplace.run(["python", str(CLI), "report"])
+    assert outcome.code == 1
+    assert f"No study has been started in {workplace.folder}" in outcome.text
+    assert list(workplace.folder.iterdir()) == []

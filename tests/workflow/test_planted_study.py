@@ -176,7 +176,7 @@ def test_a_proposal_names_its_partition(planted: PlantedStudy) -> None:
         assert f"known@{partition} on " in (folder / "job.sh").read_text(encoding="utf-8")
 
 
-def test_a_partial_report_compares_what_has_finished(tmp_path: Path) -> None:
+def test_a_report_on_finished_runs_compares_partitions(tmp_path: Path) -> None:
     text = experiments(known={"title": "What is planted", "devices": [1], "partitions": ["a100", "h200"]})
     study = PlantedStudy(tmp_path / "study", text, speed, PARTITIONS)
     study.make_runs(most=3)

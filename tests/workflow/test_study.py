@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tests.paths import SNAKEFILE
+from tests.paths import CLI, SNAKEFILE
 from tests.workflow.workplace import TINY, FinishedStudy, Workplace
 
 from scalewise.analysis.event_files import EVENT_FILE, write_event_files
@@ -97,7 +97,7 @@ def test_snakemakes_own_report_holds_figures_with_captions(study: FinishedStudy)
     assert "all experiments" in html
 
 
-def test_a_failed_run_says_why_after_the_answers_that_are_known_and_a_partial_report_shows_the_rest(
+def test_a_failed_run_says_why_after_the_answers_that_are_known_and_a_report_shows_the_rest(
     workplace: Workplace,
 ) -> None:
     # one experiment's data are damaged between preparation and training
@@ -116,16 +116,16 @@ def test_a_failed_run_says_why_after_the_answers_that_are_known_and_a_partial_re
     assert "No answer for weak: 1 run has no result." in failed.text
     assert "weak/d1.r1 failed: rank 0 on " in failed.text
     assert "is damaged" in failed.text
-    assert "add `partial_report` to it" in failed.text
+    assert f"run `python {CLI} report`" in failed.text
     history = json.loads((workplace.folder / "results/weak/runs/d1.r1/history.json").read_text())
     failure = history["starts"][-1]
     assert failure["outcome"] == "failed"
     assert failure["log_tail"]
 
-    partial = workplace.snakemake("partial_report", config=two)
+    partial = workplace.run(["python", str(CLI), "report"])
     assert partial.code == 0, partial.text
     assert "weak: No answer yet.\n  No completed run (failed)." in partial.text
-    html = (workplace.folder / "results" / "partial_report.html").read_text()
+    html = (workplace.folder / "results" / "report.html").read_text()
     assert "Partial report." in html
     assert "is damaged" in html
     runs = pd.read_csv(workplace.folder / "results" / "partial" / "strong" / "runs.csv")

@@ -73,7 +73,7 @@ rule write_report:
     conda:
         "../envs/scalewise.yaml"
     shell:
-        'python "$SCALEWISE_SCRIPTS/cli.py" report '
+        'python "$SCALEWISE_SCRIPTS/cli.py" write-report '
         "--output {output:q} "
         "results {wildcards.experiment:q} 2>&1 | tee {log:q}"
 
@@ -98,7 +98,7 @@ rule write_overall_report:
     params:
         experiments=list(EXPERIMENTS),
     shell:
-        'python "$SCALEWISE_SCRIPTS/cli.py" report '
+        'python "$SCALEWISE_SCRIPTS/cli.py" write-report '
         "--output {output.html:q} "
         "--decisions {output.decision:q} results 2>&1 | tee {log:q}"
 
@@ -111,14 +111,3 @@ rule plan:
         "../envs/scalewise.yaml"
     shell:
         "echo 'This was the plan; nothing was trained.' | tee {log:q}"
-
-
-rule partial_report:
-    log:
-        "logs/partial_report.log",
-    localrule: True
-    conda:
-        "../envs/scalewise.yaml"
-    shell:
-        'python "$SCALEWISE_SCRIPTS/cli.py" partial-report '
-        "results 2>&1 | tee {log:q}"

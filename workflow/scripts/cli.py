@@ -15,7 +15,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from scalewise.interpreter import imports_uncollected, quick_exit
-from scalewise.plan.plan_file import PLAN, ExperimentFacts, Plan, read_plan, sisters_of
+from scalewise.plan.plan_file import (
+    PLAN,
+    PLAN_FOLDER,
+    ExperimentFacts,
+    Plan,
+    latest_plan,
+    read_plan,
+    runs_in_slurm,
+    sisters_of,
+)
 
 # ruff: noqa: PLC0415  each command loads only what it needs: torch and what draws take seconds
 
@@ -187,7 +196,7 @@ def scaling(options: argparse.Namespace) -> None:
     plan = _plan(options)
     facts = _facts_in(plan, options)
     spec = AnalysisSpec.from_json(facts["definition"])
-    compute(spec, options.folder / "runs", options.folder, in_slurm=_in_slurm(plan, facts))
+    compute(spec, options.folder / "runs", options.folder, in_slurm=runs_in_slurm(plan, facts))
 
 
 def prediction(options: argparse.Namespace) -> None:
@@ -216,7 +225,7 @@ def judge(options: argparse.Namespace) -> None:
     all_reduces = [read_all_reduce(path) for path in options.all_reduces]
     sisters = {name: plan["experiments"][name]["rounds"] for name in sisters_of(plan, options.folder.name)}
     facts = _facts_in(plan, options)
-    in_slurm = _in_slurm(plan, facts)
+    in_slurm = runs_in_slurm(plan, facts)
     judged = judge_round(
         facts["rounds"], options.round, options.folder, all_reduces, sisters, in_slurm=in_slurm
     )
@@ -257,32 +266,39 @@ def event_files(options: argparse.Namespace) -> None:
     write_event_files(options.runs, options.folder)
 
 
-def report(options: argparse.Namespace) -> None:
-    """Write the report on one experiment or on several."""
+def write_report(options: argparse.Namespace) -> None:
+    """Write the report on one experiment or on several, from their tables and figures."""
     with imports_uncollected():
-        from scalewise.analysis.experiment_results import ExperimentResults, read_json
-        from scalewise.analysis.report.page import read_comparisons, write_report
-        from scalewise.records import write_text
+        from scalewise.analysis.experiment_results import ExperimentResults, write_decisions
+        from scalewise.analysis.report import page
 
     plan = _plan(options)
     facts = plan["experiments"]
     names = options.experiments or list(facts)
-    if options.decisions:
-        answers = [read_json(options.results / name / "decision.json") for name in names]
-        write_text(options.decisions, json.dumps(answers, indent=2) + "\n")
     experiments = [ExperimentResults.of_study(facts[name], options.results / name) for name in names]
     # a report on one experiment is on one partition
-    comparisons = [] if options.experiments else read_comparisons(plan["comparisons"], options.results)
-    write_report(experiments, options.output, comparisons=comparisons)
+    comparisons = [] if options.experiments else page.read_comparisons(plan["comparisons"], options.results)
+    # first, as `report` looks at its time
+    page.write_report(experiments, options.output, comparisons=comparisons)
+    if options.decisions:
+        write_decisions(options.results, names, options.decisions)
 
 
-def partial_report(options: argparse.Namespace) -> None:
-    """Report on the finished runs, and list the others with reasons."""
+def report(options: argparse.Namespace) -> int:
+    """Report on the runs that have finished, at any time; a study that runs is not disturbed."""
+    options.plan = options.plan or latest_plan()
+    if not options.plan:
+        print(
+            f"No study has been started in {Path.cwd()}: there is no {PLAN_FOLDER}/plan-*.json. "
+            "Run this where snakemake runs.",
+            file=sys.stderr,
+        )
+        return 1
     with imports_uncollected():
-        from scalewise.analysis.partial_report import write_partial_report
+        from scalewise.analysis.finished_report import report_finished
 
-    for line in write_partial_report(_plan(options), options.results):
-        print(line)
+    print(*report_finished(_plan(options), Path("results")), sep="\n")
+    return 0
 
 
 def decisions(options: argparse.Namespace) -> None:
@@ -373,11 +389,12 @@ def make_parser() -> argparse.ArgumentParser:
     add_for_experiment(compare_partitions)
     add_for_experiment(event_files).add_argument("--runs", required=True, type=Path, help="table of the runs")
 
-    reported = add(report, "output")
-    reported.add_argument("--decisions", type=Path, help="JSON file to write, with all decisions")
-    for added in (reported, add(partial_report), add(decisions)):
+    add(report)
+    written = add(write_report, "output")
+    written.add_argument("--decisions", type=Path, help="JSON file to write, with all decisions")
+    for added in (written, add(decisions)):
         added.add_argument("results", type=Path, help="folder of all experiments")
-    reported.add_argument("experiments", nargs="*", help="names, in order; all by default")
+    written.add_argument("experiments", nargs="*", help="names, in order; all by default")
     return parser
 
 
@@ -409,11 +426,6 @@ def _facts(options: argparse.Namespace) -> ExperimentFacts:
 def _facts_in(plan: Plan, options: argparse.Namespace) -> ExperimentFacts:
     """Return that part of a plan that was read."""
     return plan["experiments"][options.folder.name]
-
-
-def _in_slurm(plan: Plan, facts: ExperimentFacts) -> bool:
-    """Return whether an experiment's runs are jobs of Slurm."""
-    return bool(plan["sites"][facts["partition"]]["launch"].get("slurm", False))
 
 
 _print_now = functools.partial(print, flush=True)

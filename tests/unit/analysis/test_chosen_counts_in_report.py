@@ -22,7 +22,7 @@ from tests.unit.planted_rounds import FIRST, LAST, SECOND, THIRD, Asked, leave, 
 from scalewise.analysis.analysis_spec import THROUGHPUT, AnalysisSpec
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.experiment_tables import compute
-from scalewise.analysis.partial_report import write_partial_report
+from scalewise.analysis.finished_report import report_finished
 from scalewise.analysis.proposal.folder import write_proposal
 from scalewise.analysis.report import drawing, scaling_figures
 from scalewise.analysis.report.drawing import draw
@@ -274,13 +274,13 @@ def test_what_a_spent_budget_leaves_open_is_the_first_caution(tmp_path: Path) ->
 def test_a_study_that_continues_has_the_best_answer_so_far_and_what_comes_next(tmp_path: Path) -> None:
     study = played(tmp_path, 2, with_asked=False)
 
-    lines = write_partial_report(make_plan(study.study), study.results)
+    lines = report_finished(make_plan(study.study), study.results)
 
     assert lines[0].startswith("gpt: Use 8 ")
     assert "next: 1 run on 12 devices" in lines[-2]
     decision = planted.read_json(study.results / "partial/gpt/decision.json")
     assert "has not ended: the chance that another GPU count is the answer is 14 %" in decision["cautions"][0]
-    page = (study.results / "partial_report.html").read_text(encoding="utf-8")
+    page = (study.results / "report.html").read_text(encoding="utf-8")
     assert "next: 1 run on 12 devices" in page
 
     study.make_runs()

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.golden import compare
+from tests.paths import ROOT
 from tests.planted_records import leave_failure
 from tests.small_runs import definition
 from tests.unit.plan.conftest import Load
@@ -81,7 +82,9 @@ def test_answers_and_failures_are_shown_as_they_are_kept(
         assert max(map(len, lines)) <= 80
         assert last == f"Report: {tmp_path / 'answered' / 'report.html'}"
     shown |= dict(with_failures(load, tmp_path))
-    blocks = [f"# {name}\n\n{text.replace(str(tmp_path), 'RESULTS')}\n" for name, text in shown.items()]
+    texts = {name: text.replace(str(tmp_path), "RESULTS") for name, text in shown.items()}
+    # shown relative to the folder of the command, if it is below that
+    blocks = [f"# {name}\n\n{text.replace(f'{ROOT}/', '')}\n" for name, text in texts.items()]
     compare(WORDS, "\n".join(blocks), __file__, capsys)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -211,6 +211,18 @@ class ExperimentResults:
         if self.choice is None:
             return None
         return self.unmeasured.iloc[:0] if self.to_target else self.unmeasured
+
+
+def write_decisions(results: Path, experiments: Iterable[str], output: Path) -> None:
+    """Write the decisions of several experiments as one JSON file.
+
+    Args:
+        results: Holds a folder with decision.json for each.
+        experiments: Names, in order.
+        output: File to write.
+    """
+    found = [read_json(results / name / "decision.json") for name in experiments]
+    write_text(output, json.dumps(found, indent=2) + "\n")
 
 
 def _unmeasured(choice: ChoiceSummary, scaling: pd.DataFrame) -> Iterator[dict[str, Any]]:

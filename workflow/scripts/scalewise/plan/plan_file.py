@@ -14,6 +14,8 @@ from typing import Any, TypedDict, TypeVar
 
 PLAN = "SCALEWISE_PLAN"
 """Variable with the path of the file, in the main process and its child processes."""
+PLAN_FOLDER = Path(".snakemake/scalewise")
+"""Folder of the file, below the folder where Snakemake runs."""
 
 Value = int | str
 Key = TypeVar("Key", bound=Hashable)
@@ -163,6 +165,23 @@ def sisters_of(plan: Plan, experiment: str) -> list[str]:
     """Return the names of the same experiment on other partitions; none for one that compares none."""
     groups = (each["experiments"].values() for each in plan["comparisons"].values())
     return [name for names in groups if experiment in names for name in names if name != experiment]
+
+
+def latest_plan(folder: Path = PLAN_FOLDER) -> str:
+    """Return the path of the plan of the last session; each session writes its plan when it starts.
+
+    Args:
+        folder: Folder of the plans.
+
+    Returns:
+        The path; empty if no session has started.
+    """
+    return str(max(folder.glob("plan-*.json"), key=lambda path: path.stat().st_mtime_ns, default=""))
+
+
+def runs_in_slurm(plan: Plan, facts: ExperimentFacts) -> bool:
+    """Return whether an experiment's runs are jobs of Slurm."""
+    return bool(plan["sites"][facts["partition"]]["launch"].get("slurm", False))
 
 
 def read_plan(environ: Mapping[str, str]) -> Plan:

@@ -43,7 +43,10 @@ MAX_NAME_BYTES = 255
 MAX_RUNS = 100_000
 """Most runs of an experiment: planning visits each, and more are likely a mistake in the sweep."""
 
-RESERVED_NAMES = {"partial": "the partial report's tables", "preflight": "the results of preflights"}
+RESERVED_NAMES = {
+    "partial": "the tables of `cli.py report`",
+    "preflight": "the results of preflights",
+}
 """Folders that the workflow uses below results/, and their content."""
 
 

@@ -14,14 +14,12 @@ from scalewise.plan.config.site import Site
 from scalewise.plan.jobs.all_reduce_jobs import AllReducePlan, has_steps_to_project_from
 from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.jobs.preflight import Preflight, hello_allocation
-from scalewise.plan.plan_file import Comparison, Job, Plan, TrainJob
+from scalewise.plan.plan_file import PLAN_FOLDER, Comparison, Job, Plan, TrainJob
 from scalewise.plan.planned_study import PlannedExperiment, Study
 from scalewise.plan.runs.allocation import Allocation, job_resources, job_threads
 from scalewise.plan.runs.run_definition import RunDefinition, canonical_json
 from scalewise.plan.runs.runs import input_files, priority
 from scalewise.records import replaced_whole
-
-PLAN_FOLDER = Path(".snakemake/scalewise")
 
 
 def make_plan(study: Study, site_file: object = None) -> Plan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ REPORT = "report.html"
 DECISION = "decision.json"
 HISTORIES = f"*/runs/*/{HISTORY}"
 
+SCRIPTS = Path(__file__).resolve().parents[3]
 ON_FAILURE = (
     "Not all steps were done. Run the same command to try again.\n"
-    "For a report on the finished runs, add `partial_report` to it."
+    "For a report on the finished runs, run `python {cli} report`."
 )
 
 
@@ -80,7 +82,10 @@ def end_with_errors(study: Study, results: Path, earlier: EarlierFiles) -> str:
                 answers.append(f"  Report: {folder / REPORT}")
     if not has_news:
         return ""
-    return "\n".join(filter(None, [*answers, ON_FAILURE, reasons, *missing]))
+    cli, here = SCRIPTS / "cli.py", Path.cwd()
+    shown = cli.relative_to(here) if cli.is_relative_to(here) else cli
+    on_failure = ON_FAILURE.format(cli=shlex.quote(str(shown)))
+    return "\n".join(filter(None, [*answers, on_failure, reasons, *missing]))
 
 
 def latest_answers(results: Path) -> list[str]:
