@@ -19,8 +19,9 @@ rule measure_all_reduce:
         shape="[0-9]+x[0-9]+",
     # before the trainings, so that the prediction is made before the large jobs run
     priority: 2_000_000_000
-    # a failure may pass; the last try leaves a record of it, with which the study ends without a prediction
-    retries: MEASUREMENT_RETRIES
+    # a failure may pass; the last try leaves a record of it, with which the study ends without a prediction. Each is a
+    # job of its own: within a job there is no time for another
+    retries: MEASUREMENT_RETRIES if workflow.is_main_process else 0
     conda:
         "../envs/scalewise.yaml"
     # one machine: all cores, so that no training runs at the same time
