@@ -75,6 +75,7 @@ class Watcher:
         slurm: Slurm's queue; None on one machine.
         now: Gives seconds since the epoch.
         train: Name of the rule that trains.
+        refused: Runs that this session does not start, as they would fail as before.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Watcher:
         slurm: SlurmQueue | None = None,
         now: Callable[[], float] = time.time,
         train: str = "train",
+        refused: Iterable[RunKey] = (),
     ) -> None:
         self._specs, self._folder, self._results = specs, folder, folder / "results"
         self._logger, self._display, self._slurm, self._now = logger, display, slurm, now
@@ -110,6 +112,7 @@ class Watcher:
             began=now(),
             written_at=0.0,
             runs=tuple(sorted(runs)),
+            refused=tuple(sorted(refused)),
         )
         self._written = self._session
 
@@ -194,6 +197,8 @@ class Watcher:
                 return False
             folder = event.log.parent
             run = folder.parts[-3], folder.name
+            if run in self._session.refused and run not in self._log.jobs():
+                return True  # the plan states it
             failure = read_failure(folder)
             if failure is None or not self._log.jobs()[run].has_made(failure):
                 return False
