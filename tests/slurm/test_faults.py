@@ -25,6 +25,8 @@ from tests.slurm.study import ENDLESS, LIMIT_SECONDS, ONE_RANK_A_NODE, TRAININGS
 from tests.stand_ins import stand_ins
 from tests.waiting import wait_until
 
+from scalewise.records import SUMMARY
+
 # fails as often as the file next to it has lines, then becomes the real command
 FAILS_AT_FIRST = """
 left={folder}/{name}.left
@@ -169,6 +171,41 @@ def test_end_of_the_walltime_without_a_warning_is_recognised(faults: Faults, rec
     record_property("figure", f"at once: {faults.words['overtime']}")
     assert "SLURM status is: 'TIMEOUT'" in faults.output
     assert "No answer for overtime: 1 run has no result." in faults.output
+
+
+def test_run_that_used_its_time_reaches_the_queue_again_only_with_more_time(study: ClusterStudy) -> None:
+    experiments = {"wall": {"devices": [1], **ENDLESS, "runtime_minutes": 1}}
+    study.configure(experiments)
+    wanted = f"results/wall/runs/d1.r1/{SUMMARY}"
+    reason = "wall/d1.r1 timed-out: stopped after 1 minute, at epoch "
+    # the profile has Snakemake try twice again
+    code, output = study.snakemake("--", wanted)
+    assert code == 1, output
+    assert study.failure("wall", "d1.r1").outcome == "timed-out"
+    (first,) = study.jobs_of("wall", "d1.r1")
+    # when it ends, and at the end of the study
+    assert output.count(reason) == 2, output
+    assert "The same command would end the same way" in output
+    assert "1 failed; timed-out" in output
+    for unwanted in ("not tried again", "Run the same command", "Trying to restart"):
+        assert unwanted not in output
+
+    _, plan = study.snakemake("--dry-run", "--", wanted)
+    assert reason in plan
+    code, output = study.snakemake("--", wanted)
+    assert code == 1, output
+    # in the plan, and at the end of the study
+    assert output.count(reason) == 2, output
+    assert "Raise runtime_minutes" in output
+    assert "1 failed; timed-out" in output
+    assert "in the queue" not in output
+    assert study.jobs_of("wall", "d1.r1") == [first]
+    assert study.submitted() == {first.job_id}
+
+    experiments["wall"]["runtime_minutes"] = 30
+    study.configure(experiments)
+    study.start("--", wanted)
+    study.wait_until(lambda: len(study.submitted()) == 2, "no second job")
 
 
 @pytest.mark.fault(27)

@@ -19,13 +19,13 @@ OLDEST = "SCALEWISE_OLDEST_SNAKEMAKE"
 """Variable with the interpreter of an environment with the oldest Snakemake; `make test` creates it."""
 
 ALL = """
-import atexit, json, logging, sys
+import atexit, json, logging, os, sys
 sys.path.insert(0, SCRIPTS)
 from scalewise.snakemake_adapter import Snakemake, is_command_error, is_for_user, job_event
 from scalewise.snakemake_adapter import snakemake_logger, terminal_handlers
 
 SNAKEMAKE = Snakemake.reading(workflow)
-FACTS = {"handlers": [], "events": [], "for user": [], "command errors": 0}
+FACTS = {"handlers": [], "events": [], "for user": [], "command errors": 0, "asked": []}
 
 
 class Events(logging.Handler):
@@ -53,6 +53,12 @@ def write_facts():
         json.dump(FACTS, file, default=str)
 
 
+def refuses(job, attempt):
+    FACTS["asked"].append([job.wildcards.get("name"), attempt])
+    with open("refuse") as file:
+        return f"{job.wildcards.get('name')} {attempt}" in file.read().splitlines()
+
+
 take("is_module", "snakefile", "config_files", "has_named_config_files", "device_budget")
 take("makes_environments", "shows_failed_logs", "log_is_changed")
 FACTS["terminals"] = len(list(terminal_handlers(snakemake_logger())))
@@ -73,6 +79,8 @@ rule make:
 onstart:
     take("jobs", "folder", "forces_all", "forced")
     FACTS["handlers"].append("start")
+    if os.path.exists("refuse"):
+        SNAKEMAKE.refuse_jobs(refuses)
 
 
 onsuccess:
@@ -192,6 +200,43 @@ def test_the_log_reports_a_failed_job_with_its_log(workflow: Folder) -> None:
     assert any(level == "ERROR" for level, _ in facts["for user"])
     assert any(text.startswith("Shutting down") for level, text in facts["for user"] if level == "INFO")
     assert facts["handlers"] == ["start", "error"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("refused", "tries"),
+    [
+        pytest.param("", 3, id="none"),
+        pytest.param("one 2", 1, id="second try"),
+        pytest.param("one 3", 2, id="third try"),
+        pytest.param("one 1", 0, id="first try"),
+    ],
+)
+def test_a_try_that_is_refused_reaches_no_executor_and_the_others_go_on(
+    workflow: Folder, refused: str, tries: int
+) -> None:
+    workflow.write("fail", "")
+    workflow.write("refuse", refused)
+    text = (workflow.folder / "Snakefile").read_text(encoding="utf-8")
+    text = text.replace(
+        "test ! -e fail && echo >", "echo >> {wildcards.name}.tries && test {wildcards.name} != one && echo >"
+    )
+    workflow.write("Snakefile", text)
+
+    # it holds the budget while it runs, and gives back as much
+    limits = ("--resources", "device_budget=1", "--set-resources", "make:device_budget=1")
+    facts = workflow.run(
+        "--keep-going", *("--retries", "2"), *limits, "--", "made/one.txt", "made/two.txt", code=1
+    )
+
+    made = workflow.folder / "one.tries"
+    assert (len(made.read_text(encoding="utf-8").splitlines()) if made.exists() else 0) == tries
+    states = [(each["state"], each["wildcards"].get("name")) for each in facts["events"]]
+    assert states.count(("handed over", "one")) == tries
+    assert (workflow.folder / "made" / "two.txt").exists(), "the other job"
+    assert facts["handlers"] == ["start", "error"]
+    asked = [attempt for name, attempt in facts["asked"] if name == "one"]
+    assert asked == [1, 2, 2, 3, 3][: len(asked)], "before each try, and before it is made ready"
 
 
 @pytest.mark.slow

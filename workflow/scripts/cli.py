@@ -349,9 +349,6 @@ def make_parser() -> argparse.ArgumentParser:
     add(prepare_program, "output").add_argument("--preparation", required=True, help="its name in the plan")
 
     of_run = add(train, "log")
-    of_run.add_argument(
-        "--attempt", default=1, type=int, help="number of Snakemake's try at this run, from 1"
-    )
     of_run.add_argument("experiment", help="name of the experiment")
     of_run.add_argument("run", help="name of the run in it")
     of_run.add_argument("summary", type=Path, help="summary.json to write; the other records lie next to it")
@@ -363,9 +360,8 @@ def make_parser() -> argparse.ArgumentParser:
     again.add_argument("folder", type=Path, help="receives the records, with the ranks' files in attempt")
 
     measured = add(all_reduce, "log", "output")
-    measured.add_argument(
-        "--attempt", default=1, type=int, help="number of Snakemake's try at this measurement, from 1"
-    )
+    for added in (of_run, measured):
+        added.add_argument("--attempt", default=1, type=int, help="number of Snakemake's try at it, from 1")
     measured.add_argument("--site", required=True, help="folder of the site's measurements")
     measured.add_argument("--shape", required=True, help="nodes x devices per node")
     add(check_site, "output")

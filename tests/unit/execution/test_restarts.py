@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.planted_records import leave_failure, provenance, run_record
+from tests.planted_records import BEGAN, leave_failure, provenance, run_record
 from tests.small_runs import definition, plan_one_run, rank_setup, train_arguments
 
 import cli
@@ -28,6 +28,7 @@ from scalewise.execution.history import (
 )
 from scalewise.execution.input_hashes import input_hashes
 from scalewise.execution.messages import GracefulStop, Progress, RankSetup, TrainSpec
+from scalewise.execution.next_try import failure_to_repeat, hashes_of
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.requeue import Requeue, requeue_after
 from scalewise.execution.run import RunFailedError, refuse_start, resume_or_begin
@@ -38,6 +39,7 @@ from scalewise.execution.supervisor import ExitStatus, RankGroup
 from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.site import Container
 from scalewise.plan.jobs.launch import Launch, SiteLaunch
+from scalewise.plan.plan_file import TrainJob
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import (
     HISTORY,
@@ -49,6 +51,7 @@ from scalewise.records import (
     History,
     RecordError,
     Start,
+    later,
     read_failure,
     read_history,
     utc_now,
@@ -440,6 +443,64 @@ def test_what_would_end_alike_is_not_tried_again(tmp_path: Path, permanent: bool
     assert (would_fail_again(same, 60) is not None) == permanent
     changed = OF_PROGRAM.model_copy(update={"settings": ProgramSettings(program="other.py")})
     assert would_fail_again(load_history(tmp_path, changed, {}, rank_files), 60) is None
+
+
+def job_of(run: RunDefinition, **limits: Any) -> TrainJob:
+    """The job of a run of ten minutes."""
+    usual = {"limit_seconds": 600.0, "timeout_seconds": 60}
+    return TrainJob(
+        threads=1, resources={}, limits=usual | limits, definition=run.as_json(), inputs={}, priority=0
+    )
+
+
+def set_inputs(folder: Path, run: RunDefinition) -> None:
+    """Write the program's files as they are now into a run's history."""
+    history = read_history(folder)
+    assert history is not None
+    write_json(folder / HISTORY, history.model_copy(update={"inputs": hashes_of(run, None, None)}))
+
+
+@pytest.mark.parametrize("attempt", [1, 2])
+@pytest.mark.parametrize(
+    ("outcome", "permanent", "limit", "refused"),
+    [
+        pytest.param("timed-out", True, 600, {1, 2}, id="all of its time used"),
+        pytest.param("timed-out", True, 601, set(), id="more time"),
+        pytest.param("timed-out", False, 600, {2}, id="hung or never began: only the user can know"),
+        pytest.param("failed", True, 600, {2}, id="a mistake, which the user may have fixed"),
+        pytest.param("failed", False, 600, set(), id="may pass"),
+        pytest.param("interrupted", False, 600, set(), id="interrupted"),
+    ],
+)
+def test_a_try_that_would_fail_again_is_known_before_a_job_is_submitted(
+    outcome: str, permanent: bool, limit: float, refused: set[int], attempt: int, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("import torch\n", encoding="utf-8")
+    program = ProgramSettings(program=str(tmp_path / "train.py"))
+    run = definition(2).model_copy(update={"settings": program})
+    folder = tmp_path / "run"
+    assert failure_to_repeat(job_of(run), folder, attempt) is None, "never started"
+    folder.mkdir()
+    leave_failure(folder, run, outcome, "why", permanent=permanent)
+    set_inputs(folder, run)
+
+    failure = failure_to_repeat(job_of(run, limit_seconds=limit), folder, attempt)
+    assert (failure is not None) == (attempt in refused)
+    (tmp_path / "train.py").write_text("import torch  # fixed\n", encoding="utf-8")
+    assert failure_to_repeat(job_of(run), folder, attempt) is None, "another program"
+
+
+def test_what_a_budget_has_left_for_another_try_is_known_before_a_job_is_submitted(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    run = definition(2).model_copy(update={"settings": ProgramSettings(program=__file__)})
+    leave_failure(folder, run, "failed", "why", ended_at=later(BEGAN, 550))
+    set_inputs(folder, run)
+    job = job_of(run, limit_over_tries=True)
+
+    assert failure_to_repeat(job, folder, attempt=1) is None, "of another command"
+    with pytest.raises(ValueError, match="50 s are left, less than 60 s"):
+        failure_to_repeat(job, folder, attempt=2)
 
 
 def test_what_a_failed_run_printed_is_bounded_before_snakemake_shows_it(

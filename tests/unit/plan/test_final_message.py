@@ -18,7 +18,7 @@ from tests.unit.plan.conftest import Load
 
 from scalewise.analysis.decision.card import Card
 from scalewise.analysis.decision.card_figures import Figure
-from scalewise.plan.terminal.failure_lines import failure_lines
+from scalewise.plan.terminal.failure_lines import failure_lines, reason_lines
 from scalewise.plan.terminal.final_message import (
     EarlierFiles,
     decisions,
@@ -88,12 +88,18 @@ def test_answers_and_failures_are_shown_as_they_are_kept(
     compare(WORDS, "\n".join(blocks), __file__, capsys)
 
 
+def reasons(results: Path, earlier: EarlierFiles) -> str:
+    """Return the failures of a session, as its end lists them."""
+    failed, damaged = failures(results, earlier)
+    return "\n".join([*reason_lines(("/".join(run), each) for run, each in failed.items()), *damaged])
+
+
 def with_failures(load: Load, folder: Path) -> Iterator[tuple[str, str]]:
     """Yield the ends of sessions in which runs failed, or of which some answers are missing."""
     alike = folder / "alike"
     fail(alike, "d1.r1", 1000, "rank 0 on a: Out of disk.")
     fail(alike, "d2.r1", 1000, "rank 1 on b: Out of disk.")
-    yield "runs that failed alike on other ranks", failures(alike, EarlierFiles())
+    yield "runs that failed alike on other ranks", reasons(alike, EarlierFiles())
 
     shown: dict[str, str] = {}
     lines = []
@@ -124,6 +130,17 @@ def with_failures(load: Load, folder: Path) -> Iterator[tuple[str, str]]:
     assert end_with_errors(study, results, earlier) == "", "answers of earlier sessions without news"
     fail(results, "d1.r2", 1000)
     yield "an answer of an earlier session with news", end_with_errors(study, results, earlier)
+
+    results, earlier = folder / "limited", EarlierFiles()
+    finish(results, "weak", "d1.r1", "d1.r2")
+    first = read_failure(fail(results, "d1.r1", 1000, "stopped after 1 minute. Raise runtime_minutes."))
+    assert first is not None
+    failure = first.model_copy(update={"outcome": "timed-out", "permanent": True})
+    earlier.look(results)
+    refused = {("strong", "d1.r1"): failure}
+    yield "a run that was not started, and another", end_with_errors(study, results, earlier, refused)
+    refused["strong", "d1.r2"] = failure
+    yield "no run that the same command helps", end_with_errors(study, results, earlier, refused)
 
 
 def test_only_a_report_that_this_command_made_is_announced(tmp_path: Path) -> None:
@@ -211,10 +228,10 @@ def test_only_the_failures_of_this_session_are_shown_with_any_clock_of_the_file_
     fail(tmp_path, "d2.r1", seconds)
     earlier.look(tmp_path)
 
-    assert failures(tmp_path, earlier) == ""
+    assert reasons(tmp_path, earlier) == ""
     fail(tmp_path, "d2.r1", seconds)
     fail(tmp_path, "d4.r1", seconds, "No such user.")
-    assert failures(tmp_path, earlier).splitlines() == [
+    assert reasons(tmp_path, earlier).splitlines() == [
         "strong/d2.r1 failed: Out of disk.",
         "strong/d4.r1 failed: No such user.",
     ]
@@ -233,7 +250,7 @@ def test_a_failure_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     path = fail(tmp_path, "d1.r1", 1000) / "history.json"
     path.write_text("[]")
 
-    assert str(path) in failures(tmp_path, EarlierFiles())
+    assert str(path) in reasons(tmp_path, EarlierFiles())
 
 
 TWO = """\

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.golden import compare
-from tests.planted_records import leave_result, provenance, run_record
+from tests.planted_records import BEGAN, leave_result, provenance, run_record
 from tests.planted_study import CHOOSING, PlantedStudy, overhead
 from tests.stand_ins import stand_ins
 from tests.unit.plan.conftest import Load
@@ -24,7 +24,7 @@ from scalewise.plan.terminal.choice_lines import most_of_a_round
 from scalewise.plan.terminal.final_message import EarlierFiles
 from scalewise.plan.terminal.plan_table import plan_table, predicted_plan
 from scalewise.plan.terminal.predictions import read_remarks
-from scalewise.records import SUMMARY, later
+from scalewise.records import SUMMARY, Start, later
 
 STUDY = """\
 defaults: {dataset: digits, model: digits_cnn, repeats: 2, epochs: 5, devices: [1, 2]}
@@ -145,6 +145,12 @@ def with_results(load: Load, folder: Path) -> Iterator[tuple[str, str]]:
     study, results = load(STUDY), folder / "strong-and-weak"
     finish(study.runs[ON_TWO], results)
     yield "a finished run", plan_table(study, results)
+    reason = "stopped after 60 minutes, at step 7/9. Raise runtime_minutes."
+    ended = Start(started_at=BEGAN, limit_seconds=3600, outcome="timed-out", reason=reason, permanent=True)
+    refused = {("strong", run): ended for run in ("d2.bucket-view-on.r2", "d1.bucket-view-on.r1")}
+    yield "runs that are not started", plan_table(study, results, refused)
+    unfinished = {run: ended for run in study.runs if run != ON_TWO}
+    yield "no run that is started", plan_table(study, results, unfinished)
     finish(study.runs["strong", "d1.bucket-view-on.r1"], results)
     yield (
         "finished runs of other epochs",

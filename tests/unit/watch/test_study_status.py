@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.planted_records import leave_history, leave_result, run_record
+from tests.planted_records import leave_failure, leave_history, leave_result, run_record
 from tests.planted_study import PlantedStudy
 from tests.small_runs import definition
 from tests.unit.watch.planted_status import point
@@ -67,6 +67,16 @@ def test_it_says_how_a_study_stands_and_changes_nothing(tmp_path: Path) -> None:
     ]
     assert last.startswith("0 of 3 runs done")
     assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
+
+
+def test_a_run_that_is_not_started_is_shown_by_its_outcome_and_no_longer_expected(tmp_path: Path) -> None:
+    folder = tmp_path / "results" / "digits" / "runs" / "d2.r1"
+    leave_failure(folder, definition(2), "timed-out", "stopped after 1 minute")
+    session(refused=(("digits", "d2.r1"),)).write(tmp_path)
+
+    *_, shown, last = status(tmp_path)
+    assert shown.split() == ["2", "0", "of", "1,", "1", "failed", "timed-out"]
+    assert last.startswith("0 of 3 runs done, 1 failed")
 
 
 SILENT = "which has reported nothing for 2 days 4 h"

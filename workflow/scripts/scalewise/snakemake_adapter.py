@@ -156,6 +156,43 @@ class Snakemake:
         query = plugin.query_job_status_sacct if uses_sacct else plugin.query_job_status_squeue
         return shlex.split(query(self.slurm_run_id))
 
+    # ---- jobs that cannot succeed
+
+    def refuse_jobs(self, is_refused: Callable[[PlannedJob, int], bool]) -> None:
+        """Have jobs that cannot succeed fail before any executor gets them; the scheduler exists by now.
+
+        Snakemake has no setting for it: ``retries`` is one number for all jobs of a rule, and an error in a
+        function of ``resources`` ends the whole study.
+
+        Args:
+            is_refused: Whether a try at a job is not made; receives the number of the try, from 1.
+        """
+        scheduler = self._workflow.scheduler
+        run, handle_error = scheduler.run, scheduler._handle_error
+
+        def refuses(job: Any, attempt: int) -> bool:
+            if job.is_group() or not is_refused(
+                PlannedJob(job.rule.name, dict(job.wildcards.items())), attempt
+            ):
+                return False
+            # not by the property, which forgets the resources that the job holds
+            job._attempt = max(job.restart_times, 0) + 1
+            return True
+
+        def run_others(jobs: Sequence[Any], executor: Any = None) -> None:
+            refused = [job for job in jobs if refuses(job, job.attempt)]
+            if others := [job for job in jobs if job not in refused]:
+                run(others, executor)
+            for job in refused:
+                scheduler.error_callback(job)
+
+        def handle(job: Any, postprocess_job: bool = True) -> None:
+            if job.restart_times >= job.attempt:
+                refuses(job, job.attempt + 1)
+            handle_error(job, postprocess_job)
+
+        scheduler.run, scheduler._handle_error = run_others, handle
+
     # ---- settings for the terminal
 
     @property

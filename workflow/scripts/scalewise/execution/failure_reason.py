@@ -84,15 +84,27 @@ def in_minutes(seconds: float) -> str:
     return f"{number} minute{'' if number == '1' else 's'}"
 
 
+def used_its_time(group: RankGroup, ended: ExitStatus) -> bool:
+    """Whether a run made steps until its limit, and would do so again."""
+    has_begun = group.rank_files.read_progress() is not None
+    return ended.outcome == "timed-out" and has_begun and _silent_seconds(group) is None
+
+
+def _silent_seconds(group: RankGroup) -> float | None:
+    """Return the time since the last progress if it is so long that the ranks may hang; else None."""
+    silent = group.rank_files.seconds_since_progress()
+    # ranks that can save have had time for that since
+    most = SILENT_SECONDS if group.kept is Kept.NOTHING else SILENT_SECONDS + STOP_SECONDS
+    return silent if silent > most else None
+
+
 def _reached(group: RankGroup) -> str:
     """Return the progress at the end, and that the ranks may hang if the last steps are long ago."""
     progress = group.rank_files.read_progress()
     if progress is None:
         return ", before its first step"
-    silent = group.rank_files.seconds_since_progress()
-    # ranks that can save have had time for that since
-    most = SILENT_SECONDS if group.kept is Kept.NOTHING else SILENT_SECONDS + STOP_SECONDS
-    hangs = f". It may hang: its last progress was {silent:.0f} s ago" if silent > most else ""
+    silent = _silent_seconds(group)
+    hangs = "" if silent is None else f". It may hang: its last progress was {silent:.0f} s ago"
     return f", at {progress}{hangs}"
 
 

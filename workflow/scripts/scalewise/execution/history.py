@@ -161,6 +161,16 @@ class HistoryWriter:
         self.history = self.history.model_copy(update={"starts": earlier})
         self._append(start.model_copy(update=known | end))
 
+    def give_up(self) -> None:
+        """Write that another try would end as the last start did.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        *earlier, start = self.history.starts
+        self.history = self.history.model_copy(update={"starts": earlier})
+        self._append(start.model_copy(update={"permanent": True}))
+
     def _append(self, start: Start) -> None:
         self.history = self.history.model_copy(update={"starts": [*self.history.starts, start]})
         write_json(self._folder / HISTORY, self.history)
@@ -169,10 +179,19 @@ class HistoryWriter:
         return later(self.start.started_at, time.monotonic() - self._began)
 
 
-def would_fail_again(history: History, limit_seconds: float) -> Start | None:
-    """Return the failure that another try would repeat, or that used the whole limit; else None."""
+def would_fail_again(history: History, limit_seconds: float, by_user: bool = False) -> Start | None:
+    """Return the failure that another try would repeat; None if it may succeed.
+
+    Args:
+        history: Earlier starts.
+        limit_seconds: Most time of the try.
+        by_user: Whether a command of the user makes it, who may have fixed the cause since: only a run that
+            needs more time than it gets is then known to fail.
+    """
     failure = history.failure
     if failure is None or history.first == len(history.starts):
         return None
-    used_all = failure.outcome == "timed-out" and failure.limit_seconds >= limit_seconds
-    return failure if failure.permanent or used_all else None
+    if failure.outcome == "timed-out":
+        has_more_time = limit_seconds > failure.limit_seconds
+        return None if has_more_time or (by_user and not failure.permanent) else failure
+    return failure if failure.permanent and not by_user else None

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from scalewise.execution.checkpoint_files import CheckpointFolder
-from scalewise.execution.failure_reason import failure_reason, in_minutes
+from scalewise.execution.failure_reason import failure_reason, in_minutes, used_its_time
 from scalewise.execution.finished_results import publish
 from scalewise.execution.history import (
     MAX_STARTS_WITHOUT_PROGRESS,
@@ -128,6 +128,7 @@ def resume_or_begin(
         text = _given_up_text(failures)
         with suppress(OSError):
             note(rank_group.log, text)
+            history.give_up()
         raise RunFailedError(f"{error}\n{text}", error.reason, error.ended, given_up=True) from error
     end_training(spec.folder, keep_checkpoints)
 
@@ -184,7 +185,7 @@ def run_ranks(rank_group: RankGroup, rank_setup: RankSetup, spec: TrainSpec, his
 
 def refuse_start(rank_group: RankGroup, history: HistoryWriter, outcome: Why, why: str) -> RunFailedError:
     """Record that a run is not started again, like one that has failed; returns the error to raise."""
-    history.refuse(outcome=outcome, reason=why, log_tail=log_tail(rank_group.log))
+    history.refuse(outcome=outcome, reason=why, permanent=True, log_tail=log_tail(rank_group.log))
     note(rank_group.log, f"{outcome}: {why}")
     return RunFailedError(f"{rank_group.label} {outcome}: {why}\nWhole log: {rank_group.log}", why)
 
@@ -225,7 +226,7 @@ def _fail(
         "outcome": ended.outcome,
         "reason": why,
         "no_progress": failed or (stopped is not None and not stopped.saved),
-        "permanent": failed and cause is not None and cause.permanent,
+        "permanent": (failed and cause is not None and cause.permanent) or used_its_time(rank_group, ended),
         "traceback": printable(cause.traceback) if cause is not None else "",
         "log_tail": log_tail(rank_group.log),
     }

@@ -17,12 +17,11 @@ from scalewise.execution.finished_results import finished_result, publish_again
 from scalewise.execution.history import (
     HistoryWriter,
     load_history,
-    seconds_of_earlier_tries,
     would_fail_again,
 )
-from scalewise.execution.input_hashes import input_hashes, program_hashes
 from scalewise.execution.machine_lock import MACHINE_WAIT_SECONDS, MachineBusyError, machine_lock
 from scalewise.execution.messages import PROGRAM_FOLDER, TrainSpec
+from scalewise.execution.next_try import LEAST_SECONDS, hashes_of, limit_of_this_try
 from scalewise.execution.os_errors import explain_os_error
 from scalewise.execution.rank_files import ATTEMPT, RankFiles
 from scalewise.execution.rank_processes import command_for, rank_setup_for
@@ -42,8 +41,6 @@ from scalewise.records import History, RecordError, RunRecord, Start, utc_now, w
 
 JOB_END_SECONDS = STOP_SECONDS + GRACE_SECONDS
 """Time of a job that has waited, kept for the last checkpoint and the end of the ranks."""
-LEAST_SECONDS = 60.0
-"""Least time left for training in a job that has waited; with less, a new job is better."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +140,7 @@ def train_or_reuse(options: TrainOptions, label: str, site: SiteLaunch) -> int:
         nullcontext() if site.slurm else machine_lock(MACHINE_WAIT_SECONDS, partial(report_wait, folder))
     )
     with lock_run(folder, wait_seconds, lambda text: say(f"{label}: {text}"), owner) as lock, machine:
-        inputs = hashes_of(options)
+        inputs = hashes_of(definition, options.dataset, options.weights)
         earlier = load_history(folder, definition, inputs, rank_files)
         commit = os.environ.get("SCALEWISE_COMMIT") or None
         if (record := finished_result(folder, definition, inputs, commit)) is not None:
@@ -159,7 +156,7 @@ def train_or_reuse(options: TrainOptions, label: str, site: SiteLaunch) -> int:
             write_text(options.log, "\n".join(lines) + "\n")
             say(f"scalewise: {label} is not tried again: {failure.reason}")
             return 1
-        limit_seconds = limit_of_this_try(options, earlier)
+        limit_seconds = limit_of_this_try(options.limits, options.attempt, earlier)
         rank_group = RankGroup(
             label=label,
             rank_files=rank_files,
@@ -257,20 +254,6 @@ def launch_of(
     return command_for(RankLaunch.for_run(definition), site, rank_files, visible, program)
 
 
-def hashes_of(options: TrainOptions) -> dict[str, str]:
-    """Return the hashes of the input files that define the run, by name.
-
-    Raises:
-        OSError: A file cannot be read.
-    """
-    program = options.definition.settings
-    if isinstance(program, ProgramSettings):
-        files, inputs = map(Path, program.files), map(Path, program.inputs)
-        return program_hashes(program_files(program), list(files), list(inputs))
-    assert options.dataset is not None, "the rule names the prepared file of a built-in training"
-    return input_hashes(options.dataset, options.weights)
-
-
 def prepare_program_folder(folder: Path, keep: bool) -> None:
     """Create the folder that a program writes to; empty it unless the program resumes from its files.
 
@@ -280,25 +263,6 @@ def prepare_program_folder(folder: Path, keep: bool) -> None:
     if not keep and folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
-
-
-def limit_of_this_try(options: TrainOptions, earlier: History) -> float:
-    """Return the seconds that this try at a run may take.
-
-    Raises:
-        ValueError: Earlier tries have taken what a budget counts for the run.
-    """
-    limit = options.limits.limit_seconds
-    if not options.limits.limit_over_tries or options.attempt == 1:
-        return limit
-    left = limit - seconds_of_earlier_tries(earlier, options.attempt)
-    if left < LEAST_SECONDS:
-        raise ValueError(
-            f"not tried again: of the {limit:.0f} s that the budget counts for this run "
-            f"{max(left, 0):.0f} s are left, less than {LEAST_SECONDS:.0f} s. Raise runtime_minutes, or fix "
-            "the cause of the earlier failures."
-        )
-    return left
 
 
 def end_of_job(environ: Mapping[str, str], limit_seconds: float, began: float) -> float:

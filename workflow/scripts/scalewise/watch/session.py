@@ -10,15 +10,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from scalewise.execution.next_try import failure_to_repeat
 from scalewise.execution.slurm import PreemptionWatch
 from scalewise.plan.jobs.make_plan import write_plan
 from scalewise.plan.jobs.open_study import prepare_submission
-from scalewise.plan.plan_file import PLAN, Plan
+from scalewise.plan.plan_file import PLAN, Plan, TrainJob
 from scalewise.plan.planned_study import Study
 from scalewise.plan.terminal.final_message import EarlierFiles, decisions, end_with_errors
 from scalewise.plan.terminal.plan_table import plan_table, predicted_plan
-from scalewise.records import RECORD, SUMMARY, RecordError, read_all_reduce
-from scalewise.snakemake_adapter import Snakemake, snakemake_logger, terminal_handlers
+from scalewise.records import HISTORY, RECORD, SUMMARY, RecordError, Start, read_all_reduce
+from scalewise.snakemake_adapter import PlannedJob, Snakemake, snakemake_logger, terminal_handlers
 from scalewise.watch.hidden_jobs import PluginQueue, PreflightCheck
 from scalewise.watch.jobs import SlurmQueue
 from scalewise.watch.study import RunKey, WatchedStudy
@@ -57,6 +58,7 @@ class Session:
         self._earlier = EarlierFiles()
         self._watcher: Watcher | None = None
         self._plan_is_shown = False
+        self._refused: Mapping[RunKey, Start] | None = None
         self._silence = silence_opening(snakemake)
         atexit.register(self._show_plan_at_exit)
 
@@ -70,6 +72,8 @@ class Session:
             StudyError: Jobs cannot be submitted.
         """
         study, snakemake = self._study, self._snakemake
+        forced = forced_runs(snakemake, rules.train, study.runs)
+        self._refused = refused_runs(self._plan, self._results, forced)
         if {job.rule for job in snakemake.jobs} != {rules.plan}:
             self._show_plan()
         os.environ[PLAN] = str(write_plan(self._plan))
@@ -81,9 +85,11 @@ class Session:
                 queue = PluginQueue(lambda: snakemake.slurm_query)
                 PreflightCheck(queue, rules.hello).start(snakemake_logger())
         self._earlier.look(self._results)
-        for experiment, run in forced_runs(snakemake, rules.train, study.runs):
+        for experiment, run in forced:
             (self._results / experiment / "runs" / run / RECORD).unlink(missing_ok=True)
-        self._watcher = watch_session(study, snakemake, rules)
+        if not snakemake.only_touches:
+            snakemake.refuse_jobs(lambda job, attempt: self._is_refused(job, attempt, rules.train))
+        self._watcher = watch_session(study, snakemake, rules, refused=self._refused)
         if self._watcher is not None:
             self._watcher.start()
         self._silence_snakemake(False)
@@ -102,7 +108,7 @@ class Session:
         self._forget_failed_measurements()
         if self._watcher is not None:
             self._watcher.end()
-        if message := end_with_errors(self._study, self._results, self._earlier):
+        if message := end_with_errors(self._study, self._results, self._earlier, self._refused or {}):
             print(message, file=sys.stderr)
 
     def _forget_failed_measurements(self) -> None:
@@ -113,6 +119,19 @@ class Session:
                 if read_all_reduce(path).error:
                     path.unlink()
 
+    def _is_refused(self, job: PlannedJob, attempt: int, train: str) -> bool:
+        """Return whether a try at a run is not made; the run's failure has been shown."""
+        if job.rule != train:
+            return False
+        run = job.wildcards["experiment"], job.wildcards["run"]
+        if attempt == 1:
+            return run in (self._refused or {})
+        try:
+            return failure_to_repeat(*_job_of(self._plan, self._results, run), attempt) is not None
+        except ValueError as error:
+            snakemake_logger().warning(f"{'/'.join(run)} is {error}")
+            return True
+
     def _silence_snakemake(self, on: bool) -> None:
         if self._silence is not None:
             self._silence.on = on
@@ -120,7 +139,10 @@ class Session:
     def _show_plan(self) -> None:
         if not self._plan_is_shown:
             self._plan_is_shown = True
-            print(plan_table(self._study), file=sys.stderr)
+            if self._refused is None:  # a dry run
+                forced = forced_runs(self._snakemake, RuleNames.train, self._study.runs)
+                self._refused = refused_runs(self._plan, self._results, forced)
+            print(plan_table(self._study, self._results, self._refused), file=sys.stderr)
 
     def _show_plan_at_exit(self) -> None:
         # after an error before the scheduler was made, that error is the last line
@@ -145,8 +167,37 @@ def forced_runs(snakemake: Snakemake, train: str, runs: Iterable[RunKey]) -> lis
     ]
 
 
+def refused_runs(plan: Plan, results: Path, forced: Iterable[RunKey] = ()) -> dict[RunKey, Start]:
+    """Return the runs that are not started, as they would fail as before, each with that failure.
+
+    Args:
+        plan: The study's.
+        results: Folder of all experiments.
+        forced: Runs that the user forces to be trained.
+    """
+    found: dict[RunKey, Start] = {}
+    for run in [(experiment, name) for experiment, runs in plan["runs"].items() for name in runs]:
+        job, folder = _job_of(plan, results, run)
+        # a run with a result is not read again, which takes long for thousands
+        if run not in forced and not (folder / SUMMARY).exists() and (folder / HISTORY).exists():
+            with suppress(ValueError):  # no try at it has failed
+                if failure := failure_to_repeat(job, folder, attempt=1):
+                    found[run] = failure
+    return found
+
+
+def _job_of(plan: Plan, results: Path, run: RunKey) -> tuple[TrainJob, Path]:
+    """Return the job of a run, and the folder of its records."""
+    experiment, name = run
+    return plan["runs"][experiment][name], results / experiment / "runs" / name
+
+
 def watch_session(
-    study: Study, snakemake: Snakemake, rules: RuleNames, environ: Mapping[str, str] = os.environ
+    study: Study,
+    snakemake: Snakemake,
+    rules: RuleNames,
+    environ: Mapping[str, str] = os.environ,
+    refused: Iterable[RunKey] = (),
 ) -> Watcher | None:
     """Return a watcher for what Snakemake is about to run; None if that has no trainings, or watching fails.
 
@@ -159,9 +210,10 @@ def watch_session(
         snakemake: The main process, with all that is to be done known.
         rules: Names in this workflow.
         environ: The environment of Snakemake.
+        refused: Runs that are not started, as they would fail as before.
     """
     try:
-        return _watcher(study, snakemake, rules, environ)
+        return _watcher(study, snakemake, rules, environ, refused)
     except Exception as error:  # noqa: BLE001 - no error of the display may end the study
         snakemake_logger().warning(
             f"The study is not shown ({type(error).__name__}: {error}); Snakemake's log follows."
@@ -199,7 +251,11 @@ def silence_opening(snakemake: Snakemake) -> Silence | None:
 
 
 def _watcher(
-    study: Study, snakemake: Snakemake, rules: RuleNames, environ: Mapping[str, str]
+    study: Study,
+    snakemake: Snakemake,
+    rules: RuleNames,
+    environ: Mapping[str, str],
+    refused: Iterable[RunKey],
 ) -> Watcher | None:
     if snakemake.only_touches:
         return None
@@ -221,4 +277,5 @@ def _watcher(
         slurm=None if budget is None else SlurmQueue(),
         plugin=None if budget is None else PluginQueue(lambda: snakemake.slurm_query),
         train=rules.train,
+        refused=refused,
     )

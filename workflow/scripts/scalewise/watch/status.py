@@ -161,7 +161,7 @@ class StatusReader:
                 run = point.run(repeat)
                 job = jobs.get(run)
                 if job is None:
-                    status = self._without_job(run, run in in_session)
+                    status = self._without_job(run, run in in_session, run in session.refused)
                 else:
                     status = self._with_job(run, job, session.queue.get(job.slurm_id), on_cluster)
                 if status.state == "later" and repeat > first:
@@ -174,13 +174,16 @@ class StatusReader:
             not_requested += not requested
         return StudyStatus(session.study, points, not_requested, session.rounds, now, over)
 
-    def _without_job(self, run: RunKey, in_session: bool) -> RunStatus:
+    def _without_job(self, run: RunKey, in_session: bool, refused: bool) -> RunStatus:
         """Return the status of a run that has had no job in the session, which may make it again."""
         if (settled := self._settled.get(run)) is not None and settled[0] is None:
             return settled[1]
         folder = self._folder(run)
-        seconds = _job_seconds(self._history(folder), None)
-        if in_session:
+        history = self._history(folder)
+        seconds = _job_seconds(history, None)
+        if refused and history is not None and history.failure is not None:
+            status = RunStatus("failed", history.failure.outcome or "failed", job_seconds=seconds)
+        elif in_session:
             status = RunStatus("waiting", job_seconds=seconds)
         else:
             status = self._ended(folder, seconds) or RunStatus("later", job_seconds=seconds)

@@ -198,6 +198,7 @@ class StudySession(BaseModel):
         rounds: Repeats that are requested now.
         first_requested: Repeats that were requested when it began, by experiment and point.
         runs: Runs that this session makes, as far as was known when it began.
+        refused: Runs that it does not start, as they would fail as before.
         jobs: The last job of each run in this session.
         queue: Slurm's last answer, by the ids of the jobs.
         written_at: Seconds since the epoch.
@@ -214,6 +215,7 @@ class StudySession(BaseModel):
     began: float
     written_at: float
     runs: tuple[RunKey, ...]
+    refused: tuple[RunKey, ...] = ()
     jobs: tuple[tuple[RunKey, Job], ...] = ()
     queue: dict[str, QueuedJob] = {}
     ended: bool = False

@@ -77,6 +77,7 @@ class Watcher:
         plugin: The executor plugin's view of that queue; None on one machine.
         now: Gives seconds since the epoch.
         train: Name of the rule that trains.
+        refused: Runs that this session does not start, as they would fail as before.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Watcher:
         now: Callable[[], float] = time.time,
         train: str = "train",
         plugin: PluginQueue | None = None,
+        refused: Iterable[RunKey] = (),
     ) -> None:
         self._specs, self._folder, self._results = specs, folder, folder / "results"
         self._logger, self._display, self._slurm, self._now = logger, display, slurm, now
@@ -114,6 +116,7 @@ class Watcher:
             began=now(),
             written_at=0.0,
             runs=tuple(sorted(runs)),
+            refused=tuple(sorted(refused)),
         )
         self._written = self._session
 
@@ -198,6 +201,8 @@ class Watcher:
                 return False
             folder = event.log.parent
             run = folder.parts[-3], folder.name
+            if run in self._session.refused and run not in self._log.jobs():
+                return True  # the plan states it
             failure = read_failure(folder)
             if failure is None or not self._log.jobs()[run].has_made(failure):
                 return False

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from scalewise.records import History, Start
+from scalewise.records import Start
 
 MAX_REASONS = 10
 MAX_RUNS = 6
@@ -31,17 +31,15 @@ def failure_lines(label: str, failure: Start, log: Path, shown: dict[str, str]) 
     return [*lines, f"    Whole output: {log}"]
 
 
-def reason_lines(histories: Iterable[History]) -> list[str]:
+def reason_lines(failures: Iterable[tuple[str, Start]]) -> list[str]:
     """Return one line for each reason, with the runs that failed for it.
 
     Args:
-        histories: Histories of runs in the order in which they are named; those that have not failed are left
-            out.
+        failures: Names of runs in the order in which they are named, and the start of each that failed.
     """
     runs: dict[str, list[tuple[str, Start]]] = {}
-    for history in histories:
-        if (failure := history.failure) is not None:
-            runs.setdefault(_cause(failure.reason), []).append((history.label, failure))
+    for label, failure in failures:
+        runs.setdefault(_cause(failure.reason), []).append((label, failure))
     lines = [_reason_line(alike) for alike in list(runs.values())[:MAX_REASONS]]
     if len(runs) > MAX_REASONS:
         lines.append(f"{len(runs) - MAX_REASONS} more reasons are in results/*/runs/*/history.json.")

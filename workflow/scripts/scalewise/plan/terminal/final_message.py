@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from scalewise.plan.plan_file import COMPARISON
@@ -13,17 +14,14 @@ from scalewise.plan.planned_study import PARTITION_MARK, Study
 from scalewise.plan.terminal.card_lines import answer_lines, card_lines, partition_lines
 from scalewise.plan.terminal.failure_lines import reason_lines
 from scalewise.plan.terminal.predictions import PREDICTION
-from scalewise.records import HISTORY, SUMMARY, History, RecordError, read_history, read_regular
+from scalewise.records import HISTORY, SUMMARY, RecordError, Start, read_history, read_regular
 
 REPORT = "report.html"
 DECISION = "decision.json"
 HISTORIES = f"*/runs/*/{HISTORY}"
 
 SCRIPTS = Path(__file__).resolve().parents[3]
-ON_FAILURE = (
-    "Not all steps were done. Run the same command to try again.\n"
-    "For a report on the finished runs, run `python {cli} report`."
-)
+PARTIAL_REPORT = "For a report on the finished runs, run `python {cli} report`."
 
 
 class EarlierFiles:
@@ -56,24 +54,35 @@ def _state(path: Path) -> tuple[int, ...] | None:
     return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
-def end_with_errors(study: Study, results: Path, earlier: EarlierFiles) -> str:
+def end_with_errors(
+    study: Study,
+    results: Path,
+    earlier: EarlierFiles,
+    refused: Mapping[tuple[str, str], Start] = MappingProxyType({}),
+) -> str:
     """Answers of the finished experiments, failures, and the experiments that have no answer yet.
 
     Args:
         study: Checked.
         results: Folder of all experiments.
         earlier: Files from before the session; empty if it has made no answer and no run has failed.
+        refused: Failures of runs that the session did not start, by experiment and run.
     """
-    reasons = failures(results, earlier)
+    failed, damaged = failures(results, earlier)
+    failed = {**refused, **failed}
     answers: list[str] = []
     missing: list[str] = []
-    has_news = bool(reasons)
+    alike = others = 0
+    has_news = bool(failed or damaged)
     for name, planned in study.experiments.items():
         folder = results / name
         if runs := planned.missing_runs(folder):
             have = "1 run has" if len(runs) == 1 else f"{len(runs)} runs have"
             missing.append(f"No answer for {name}: {have} no result.")
+            known = sum((name, run) in failed and failed[name, run].permanent for run in runs)
+            alike, others = alike + known, others + len(runs) - known
         elif not _is_up_to_date(folder):
+            others += 1
             missing.append(f"No answer for {name}: its tables are not made. Run the same command again.")
         else:
             answers += _lines(folder / DECISION, card_lines)
@@ -82,10 +91,30 @@ def end_with_errors(study: Study, results: Path, earlier: EarlierFiles) -> str:
                 answers.append(f"  Report: {folder / REPORT}")
     if not has_news:
         return ""
+    named = sorted(("/".join(run), failure) for run, failure in failed.items())
     cli, here = SCRIPTS / "cli.py", Path.cwd()
     shown = cli.relative_to(here) if cli.is_relative_to(here) else cli
-    on_failure = ON_FAILURE.format(cli=shlex.quote(str(shown)))
-    return "\n".join(filter(None, [*answers, on_failure, reasons, *missing]))
+    report = PARTIAL_REPORT.format(cli=shlex.quote(str(shown)))
+    lines = [*answers, _what_to_do(alike, others), report, *reason_lines(named), *damaged, *missing]
+    return "\n".join(lines)
+
+
+def _what_to_do(alike: int, others: int) -> str:
+    """Return whether the same command helps.
+
+    Args:
+        alike: Number of runs that would end as they did.
+        others: Number of other things that are missing.
+    """
+    first = "Not all steps were done."
+    if not alike:
+        return f"{first} Run the same command to try again."
+    if not others:
+        return f"{first} The same command would end the same way: first follow the advice below."
+    these = "1 run would end the same way: first follow its advice below"
+    if alike > 1:
+        these = f"{alike} runs would end the same way: first follow their advice below"
+    return f"{first} Run the same command to try again. {these}."
 
 
 def latest_answers(results: Path) -> list[str]:
@@ -159,24 +188,24 @@ def _is_up_to_date(folder: Path, experiments: str = "") -> bool:
     )
 
 
-def failures(results: Path, earlier: EarlierFiles) -> str:
-    """List the reasons for which runs failed in this session.
+def failures(results: Path, earlier: EarlierFiles) -> tuple[dict[tuple[str, str], Start], list[str]]:
+    """Return the failures of this session by experiment and run, and the errors of damaged histories.
 
     Args:
         results: Folder of all experiments.
         earlier: Files from before the session, which are left out.
     """
-    histories: list[History] = []
+    failed: dict[tuple[str, str], Start] = {}
     damaged: list[str] = []
     for path in sorted(results.glob(HISTORIES)):
         if not earlier.has_new(path):
             continue
         try:
-            if history := read_history(path.parent):
-                histories.append(history)
+            if (history := read_history(path.parent)) and (failure := history.failure):
+                failed[path.parts[-4], path.parent.name] = failure
         except RecordError as error:
             damaged.append(str(error))
-    return "\n".join([*reason_lines(histories), *damaged])
+    return failed, damaged
 
 
 def decisions(results: Path, earlier: EarlierFiles | None = None) -> str:

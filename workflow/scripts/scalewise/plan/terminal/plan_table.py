@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from scalewise.plan.config.program import AnySettings
 from scalewise.plan.config.settings import Settings
@@ -15,11 +16,12 @@ from scalewise.plan.config.site import Site
 from scalewise.plan.formatting import listed, shortened, significant
 from scalewise.plan.planned_study import Study
 from scalewise.plan.terminal.choice_lines import choice_lines
+from scalewise.plan.terminal.failure_lines import reason_lines
 from scalewise.plan.terminal.final_message import DECISION, REPORT, EarlierFiles
 from scalewise.plan.terminal.planned_points import PlannedPoint, expected_hours, planned_points
 from scalewise.plan.terminal.predictions import PREDICTION, read_predictions, read_remarks
 from scalewise.plan.terminal.short_jobs import short_job_lines
-from scalewise.records import read_regular
+from scalewise.records import Start, read_regular
 
 MAX_ROWS = 40
 MAX_PROJECTED = 20
@@ -30,7 +32,11 @@ _LEGEND = (
 )
 
 
-def plan_table(study: Study, results: Path = Path("results")) -> str:
+def plan_table(
+    study: Study,
+    results: Path = Path("results"),
+    refused: Mapping[tuple[str, str], Start] = MappingProxyType({}),
+) -> str:
     """Return the plan for a terminal.
 
     Device-hours are those of finished repeats if there are any, else the most that the time limit
@@ -39,13 +45,15 @@ def plan_table(study: Study, results: Path = Path("results")) -> str:
     Args:
         study: Checked.
         results: Folder of all experiments.
+        refused: Failures of runs that are not started because they would fail again, by experiment and run.
     """
     points = list(planned_points(study, results))
     requested = [point for point in points if point.requested]
     chosen = {name for name, planned in study.experiments.items() if planned.experiment.chooses_devices}
     lines = [
         *_table(requested),
-        f"{_to_do(requested)} {_devices(study)}",
+        f"{_to_do(requested, refused)} {_devices(study)}",
+        *_refused(refused),
         *_most([point for point in points if point.run.experiment not in chosen]),
         *_parts_of_nodes(study, requested),
         *(
@@ -127,16 +135,31 @@ def _cost(point: PlannedPoint) -> str:
     return f"{'<= ' if point.measured_hours is None else ''}{point.requested * point.hours:.3f}"
 
 
-def _to_do(requested: Sequence[PlannedPoint]) -> str:
-    """Return how many runs are done, and the cost of the others."""
+def _to_do(requested: Sequence[PlannedPoint], refused: Iterable[tuple[str, str]]) -> str:
+    """Return how many runs are done, and the cost of the others that are started."""
+    ended = Counter((experiment, run.rpartition(".r")[0]) for experiment, run in refused)
     runs, done = sum(point.requested for point in requested), sum(point.done for point in requested)
-    left = [point for point in requested if point.to_do]
+    to_do = [(point, point.to_do - ended[point.run.experiment, point.run.point]) for point in requested]
+    left = [(point, number) for point, number in to_do if number > 0]
     if not left:
+        if done < runs:
+            return f"{done} of {runs} runs are done, and none is started."
         return f"All {runs} runs are done." if runs > 1 else "The run is done."
-    hours = sum(point.to_do * point.hours for point in left)
-    bound = "at most" if any(point.measured_hours is None for point in left) else "about"
-    cost = f"{count_devices(runs - done, 'run')}, {bound} {hours:.3f} device-hours."
-    return f"{done} of {runs} runs are done. To do: {cost}" if done else cost
+    hours = sum(number * point.hours for point, number in left)
+    bound = "at most" if any(point.measured_hours is None for point, _ in left) else "about"
+    cost = f"{count_devices(sum(number for _, number in left), 'run')}, {bound} {hours:.3f} device-hours."
+    return f"{done} of {runs} runs are done. To do: {cost}" if done or ended else cost
+
+
+def _refused(refused: Mapping[tuple[str, str], Start]) -> Iterator[str]:
+    """Yield why runs are not started, and what has them started."""
+    if refused:
+        what = "A run is" if len(refused) == 1 else f"{len(refused)} runs are"
+        yield (
+            f"Warning: {what} not started: the time limit ended an earlier start, and would end another. "
+            "Follow the advice, or delete the folder of a run to have it started from the beginning."
+        )
+        yield from reason_lines(("/".join(run), failure) for run, failure in refused.items())
 
 
 def _devices(study: Study) -> str:
