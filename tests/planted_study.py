@@ -163,7 +163,8 @@ class PlantedStudy:
             folders = {results / "runs" / run.run: run for run in planned.runs if run.run in asked}
             missing |= {folder: run for folder, run in folders.items() if not folder.exists()}
         planted = list(missing.items())[:most]
-        for folder, run in planted:
+        # repeats of all points take turns
+        for folder, run in sorted(planted, key=lambda each: each[1].repeat):
             self._plant(run, folder)
         return [run.run for _, run in planted]
 

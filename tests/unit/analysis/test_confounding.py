@@ -160,6 +160,69 @@ def test_sessions_are_parted_by_pauses_and_not_by_long_runs() -> None:
     assert sessions(runs).isna().tolist() == [False, True, False, False]
 
 
+# --- order ---------------------------------------------------------------------------------------------
+
+
+def queued(runs: pd.DataFrame, key: Callable[[Any], Any]) -> pd.DataFrame:
+    """The runs as a queue starts them that orders jobs by a key, one after the other."""
+    order = sorted(runs.index, key=lambda run: key(runs.loc[run]))
+    starts = {run: (MONDAY + timedelta(minutes=6 * place)).isoformat() for place, run in enumerate(order)}
+    return runs.assign(started_at=pd.Series(starts))
+
+
+def drifting(runs: pd.DataFrame, change: float = 0.15) -> pd.DataFrame:
+    """The runs, faster from the first one to the last by the order of their starts."""
+    place = pd.to_datetime(runs["started_at"]).rank() - 1
+    return runs.assign(**{RATE: runs[RATE] * (1 + change * place / (len(runs) - 1))})
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        (lambda run: run["devices"], "small device counts ran first"),
+        (lambda run: -run["devices"], "large device counts ran first"),
+        (lambda run: (run["devices"] == 8, run["repeat"]), "all runs on 8 devices started after"),
+        (lambda run: (run["devices"] > 1, run["repeat"]), "all runs on 1 device started before"),
+    ],
+    ids=["small first", "large first", "the most devices last", "the baseline first"],
+)
+@pytest.mark.parametrize("repeats", [3, 6])
+def test_device_counts_that_a_queue_started_apart_are_named(
+    key: Callable[[Any], Any], said: str, repeats: int
+) -> None:
+    runs = drifting(queued(on_one_machine(repeats=repeats), key))
+    (sentence,) = of_time(runs)
+    assert said in sentence
+    # nothing may state the opposite
+    assert not [*trend_sentences(runs)]
+
+
+def test_runs_in_shuffled_blocks_have_no_order() -> None:
+    for repeats in (2, 3, 6):
+        assert rate(lambda seed, n=repeats: bool(of_time(on_one_machine(seed, n, trend=0.15))), 20) == 0
+
+
+def test_runs_of_one_repeat_are_a_pair_only_if_they_took_turns() -> None:
+    runs = known_columns(drifting(on_one_machine(scatter=0.002, trend=0.0)))
+    # the runs of 8 devices in the order of their repeats, but two turns late
+    late = queued(runs, lambda run: (run["repeat"] + 2 * (run["devices"] == 8), run["devices"]))
+    for table, paired in ((runs, True), (late, False)):
+        point, than = (table[table["devices"] == devices] for devices in (8, 1))
+        found = contrast(point, than, speeds, blocked=True)
+        assert found is not None
+        assert (found.freedom == 5) == paired
+
+
+def test_a_drift_is_in_the_speedups_if_repeats_did_not_take_turns() -> None:
+    runs = on_one_machine(scatter=0.002)
+    late = drifting(queued(runs, lambda run: (run["repeat"] + 2 * (run["devices"] == 8), run["devices"])))
+    (sentence,) = (each for each in confounding_sentences(late) if "did not take turns" in each)
+    assert "Throughput rose by" in sentence
+    assert not [*trend_sentences(late)]
+    (usual,) = trend_sentences(drifting(runs))
+    assert "Speedups compare runs of the same time" in usual
+
+
 # --- trend --------------------------------------------------------------------------------------------
 
 

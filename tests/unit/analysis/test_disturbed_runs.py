@@ -114,21 +114,17 @@ def test_each_measured_disturbance_is_named(record: dict[str, Any], text: str) -
 @pytest.mark.parametrize(
     ("columns", "apart"),
     [
-        # beyond twice the median and a tenth of the time
-        ({"loader_wait_fraction": [0.02, 0.02, 0.145]}, [2]),
-        ({"loader_wait_fraction": [0.02, 0.02, 0.135]}, []),
-        ({"loader_wait_fraction": [0.40, 0.45, 0.60]}, []),
-        ({"loader_wait_fraction": None}, []),
+        ({"disturbance": ["", "", "load"]}, [2]),
+        # shared files that many devices make slow are the cost of scaling
+        ({"loader_wait_fraction": [0.02, 0.02, 0.45]}, []),
         ({"disturbance": ["", "load", "load"], "fingerprint": ["other", "f", "f"]}, []),
     ],
-    ids=["slow files", "hardly slower files", "a loader that is too slow", "unknown waits",
-         "the quiet run is not comparable"],
-)  # fmt: skip
+    ids=["a busy machine", "slow files", "the quiet run is not comparable"],
+)
 def test_a_run_is_set_apart_if_it_was_disturbed_and_comparable_others_of_its_point_were_not(
     columns: dict[str, Any], apart: list[int]
 ) -> None:
     runs = make_runs({("a", 1): [100.0] * 3}, **{"disturbance": "", "fingerprint": "f"} | columns)
-    runs["loader_wait_fraction"] = runs["loader_wait_fraction"].astype(float)
     assert runs.index[set_apart(runs)["outcome"] == "disturbed"].tolist() == apart
 
 

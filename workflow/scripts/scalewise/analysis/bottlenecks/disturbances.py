@@ -1,8 +1,10 @@
-"""Disturbances of a run: load, neighbours, lowered clocks and slow files, from its record. Pure functions.
+"""Disturbances of a run: load, neighbours and lowered clocks, from its record. Pure functions.
 
 Scaling assumes that a run has its devices and its machine to itself. A completed run that had not is set
 apart if its point has undisturbed ones: its outcome is then ``DISTURBED``, and nothing is computed from it.
 If all runs of a point were disturbed they are used, and an answer that rests on them is not clear.
+
+A run's own wait for data is none: files that are slow because many devices read them are the cost of scaling.
 """
 
 from __future__ import annotations
@@ -24,10 +26,6 @@ CPUs the system, Snakemake and its display take up to 4 %; a gain worth having i
 
 MAX_NAMED = 2
 """Disturbed runs that a caution names: runs.csv has all of them."""
-
-DATA_WAIT = 0.1
-"""Share of the step time by which a run waits for data longer than twice the median of its point's runs, from
-which on files were slow. A loader that is too slow for its devices keeps all runs of a point waiting."""
 
 
 def disturbance(record: Mapping[str, Any]) -> str:
@@ -54,22 +52,15 @@ def disturbance(record: Mapping[str, Any]) -> str:
 
 
 def set_apart(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs with ``disturbance`` complete, and the outcome ``DISTURBED`` of those set apart.
+    """Return the runs, those set apart with the outcome ``DISTURBED``.
 
     Args:
         runs: A row for each planned run, with the ``disturbance`` that its own record shows.
     """
     done = runs["outcome"] == "completed"
-    point = [runs["series"], runs["devices"]]
-    waits = runs["loader_wait_fraction"].where(done).astype(float)
-    usual = waits.groupby(point).transform("median")
     found = _known(runs["disturbance"]).where(done, "")
-    for run in runs.index[waits > 2 * usual + DATA_WAIT]:
-        wait, median = (percent(share[run], 0) for share in (waits, usual))
-        slow_files = f"waited for data {wait} of the time, its point's median {median}"
-        found[run] = ", ".join(filter(None, (found[run], slow_files)))
     quiet = done & (found == "")
-    alike = [*point, _known(runs["fingerprint"])]
+    alike = [runs["series"], runs["devices"], _known(runs["fingerprint"])]
     apart = done & ~quiet & quiet.groupby(alike).transform("any")
     return runs.assign(
         disturbance=found,

@@ -27,6 +27,9 @@ TREND_P = 0.05
 """Highest p value at which a change of throughput over the study is said."""
 LEAST_TREND = 0.01
 """Smallest change over the study that is said: less is seldom worth a decision."""
+ORDERED = 0.8
+"""Least correlation of the ranks of starts and device counts with which time and device count are not told
+apart. Shuffled blocks of 2 repeats or more give about 0.5 at most."""
 PERMUTATIONS = 1_999
 SEED = 1
 FURTHER_REPEATS = 3
@@ -59,7 +62,8 @@ def confounding_sentences(runs: pd.DataFrame) -> list[str]:
         runs: Output of ``scalewise.analysis.tables.collect``.
     """
     known = _known(runs)
-    return [*_host_sentences(known), *_session_sentences(known)]
+    time = [*_session_sentences(known)] or [*_order_sentences(known)] or [*_trend_in_speedups(known)]
+    return [*_host_sentences(known), *time]
 
 
 def sessions(runs: pd.DataFrame) -> pd.Series:
@@ -238,28 +242,104 @@ def _session_sentences(runs: pd.DataFrame) -> Iterator[str]:
         )
 
 
+def take_turns(runs: pd.DataFrame) -> bool:
+    """Return whether each repeat of some points started before the next one of any: blocks of time.
+
+    Scalewise submits repeats so. A queue may start them in another order, for example small jobs first.
+
+    Args:
+        runs: Completed runs of the points. Without their starts nothing is known.
+    """
+    if not {"started_at", "repeat"} <= set(runs) or runs["started_at"].isna().any():
+        return False
+    keys = [runs[key] for key in ("session", "repeat") if key in runs]
+    spans = _started(runs).groupby(keys).agg(["min", "max"]).sort_values("min")
+    return bool((spans["min"].iloc[1:].to_numpy() > spans["max"].iloc[:-1].to_numpy()).all())
+
+
+def _order_sentences(runs: pd.DataFrame) -> Iterator[str]:
+    """Yield a sentence if device counts ran in the order of their size, or one apart from all others."""
+    affected = []
+    runs = runs.assign(started=_started(runs))
+    for series, points, base in _compared(runs[runs["started"].notna()]):
+        repeated = {devices: point for devices, point in points.items() if len(point) > 1}
+        if base in repeated and (order := _telling_order(repeated, series)):
+            affected.append(order)
+    if affected:
+        yield (
+            f"Device count and time cannot be told apart ({affected[0]}{_others(affected)}): what changed on "
+            "the machine during the study counts as scaling. Add repeats while the queue is short: the runs "
+            "of all device counts then take turns."
+        )
+
+
+def _telling_order(points: dict[int, pd.DataFrame], series: str) -> str:
+    """Return how the starts follow from the device counts, in words; empty if they do not."""
+    if len(points) < 2:
+        return ""
+    runs = pd.concat(points.values())
+    along = runs["started"].rank().corr(runs["devices"].rank())
+    if abs(along) >= ORDERED:
+        return f"{'small' if along > 0 else 'large'} device counts ran first"
+    for devices, point in points.items():
+        others = runs.loc[runs["devices"] != devices, "started"]
+        after = point["started"].min() > others.max()
+        if after or point["started"].max() < others.min():
+            side = "after" if after else "before"
+            return f"all runs on {point_text(devices, series)} started {side} those on other counts"
+    return ""
+
+
 def _others(affected: Sequence[str]) -> str:
     """Number of affected series beside the first one, in words; empty where there is none."""
     return f"; likewise in {len(affected) - 1} other series" if len(affected) > 1 else ""
 
 
 def trend_sentences(runs: pd.DataFrame) -> Iterator[str]:
-    """Yield a sentence on a change of throughput over the study, which speedups do not have in them.
-
-    Repeats of all device counts take turns, and are compared with those of the same turn.
+    """Yield a sentence on a change of throughput over the study that speedups have not in them, or hardly.
 
     Args:
         runs: Output of ``scalewise.analysis.tables.collect``.
     """
+    if (change := _change_text(runs)) and (share := _share_in_speedups(runs)) < LEAST_TREND:
+        held = "Less than 1 % is in the speedups" if share else "Speedups compare runs of the same time"
+        yield (f"{change}. {held}. Throughputs depend on it: look for heat, other users' load and updates.")
+
+
+def _trend_in_speedups(runs: pd.DataFrame) -> Iterator[str]:
+    """Yield a sentence on a change of throughput over the study that is in the speedups, too."""
+    if (change := _change_text(runs)) and (share := _share_in_speedups(runs)) >= LEAST_TREND:
+        yield (
+            f"{change}, and the repeats of the device counts did not take turns: up to {percent(share, 0)} "
+            "counts as scaling. Look for heat, other users' load and updates, and add repeats."
+        )
+
+
+def _change_text(runs: pd.DataFrame) -> str:
     found = trend(runs)
     if found is None or not _counts(found):
-        return
+        return ""
     verb = "rose" if found.change > 0 else "fell"
-    yield (
-        f"Throughput {verb} by {percent(abs(found.change), 0)} during the study, on all device counts alike "
-        f"(p = {found.p_value:.2g}). Speedups compare runs of the same time. Throughputs depend on it: look "
-        "for heat, other users' load and updates."
-    )
+    return f"Throughput {verb} by {percent(abs(found.change), 0)} during the study (p = {found.p_value:.2g})"
+
+
+def _share_in_speedups(runs: pd.DataFrame) -> float:
+    """Return the largest part of a change over the study that may be in a speedup; 0 if runs took turns.
+
+    The change is taken to be steady: a speedup holds as much of it as its two points are apart, on average,
+    in the order of the starts.
+    """
+    runs = runs.assign(order=_started(runs).rank())
+    found, most = trend(runs), 0.0
+    if found is None:
+        return most
+    for _, points, base in _compared(runs[runs["order"].notna()]):
+        if take_turns(pd.concat(points.values())):
+            continue
+        means = {devices: point["order"].mean() for devices, point in points.items()}
+        apart = max(abs(each - means[base]) for each in means.values())
+        most = max(most, abs(found.change) * apart / (runs["order"].max() - runs["order"].min()))
+    return float(most)
 
 
 def _compared(runs: pd.DataFrame) -> Iterator[tuple[str, dict[int, pd.DataFrame], int]]:

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
-from scalewise.analysis.comparison.confounding import has_trend
+from scalewise.analysis.comparison.confounding import has_trend, take_turns
 from scalewise.analysis.statistics.intervals import (
     CONFIDENCE,
     ENOUGH_REPEATS,
@@ -183,7 +183,7 @@ def contrast(point: pd.DataFrame, than: pd.DataFrame, rates: Rates, *, blocked: 
 
     Where both points have runs of the same sessions, those alone are compared: a count that was added on
     another day is held against the runs that the baseline has of that day. Where speed drifts with time,
-    each run is compared with the other point's run of its own block, of which repeats make one each.
+    each run is compared with the other point's run of its own block, if the repeats took turns.
 
     Args:
         point: Completed, comparable runs of one device count.
@@ -199,8 +199,9 @@ def contrast(point: pd.DataFrame, than: pd.DataFrame, rates: Rates, *, blocked: 
         keys = [column for column in ("session", "repeat") if column in above and column in below]
         sides = [side.assign(_rate=rates(side))[[*keys, "_rate"]].dropna() for side in (above, below)]
         joined = sides[0].merge(sides[1], on=keys)
+        in_turn = take_turns(pd.concat([above, below]))
         ratio = paired_ratio(zip(joined["_rate_x"], joined["_rate_y"], strict=True))
-        if ratio is not None:
+        if ratio is not None and in_turn:
             return ratio
     return ratio_of(rates(above).tolist(), rates(below).tolist())
 

@@ -44,17 +44,18 @@ from scalewise.plan.runs.runs import Options
 
 Certainty = Literal["Clear", "Likely", "Doubtful", "Open"]
 """``Clear``: the runs show it. ``Likely``: the runs agree with it and do not show it. ``Doubtful``: its runs
-were disturbed, or something else changed during the study. ``Open``: there is no answer."""
+were disturbed, something else changed during the study, or another answer may be better.
+``Open``: there is no answer."""
 
-DOUBTS = frozenset({cautions.DISTURBED, cautions.ABOVE_IDEAL, cautions.OTHER_RATE, cautions.CONFOUNDED})
-"""Harms with which the figures of an answer may be wrong, whatever their intervals."""
+DOUBTS = cautions.UNCLEAR - {cautions.UNDECIDED}
+"""Harms with which an answer may be wrong, whatever its own intervals."""
 
 LEAST_MEMORY = 0.02
 """Least change of the peak memory that an option's line states."""
 
 NONE_LARGER = SENTENCES["none larger"]
 
-SINGLE_RUN = SENTENCES["single"]
+SINGLE_RUN, FEW_RUNS = SENTENCES["single"], SENTENCES["few"]
 CPUS_OPEN = "How many CPUs per device is open: see CPUs."
 SEE_CAUTIONS = "see the cautions."
 APART = SENTENCES["apart"].removeprefix("{where} ")
@@ -63,7 +64,12 @@ REASONS = {
     cautions.DISTURBED: "It rests on disturbed runs.",
     cautions.ABOVE_IDEAL: "An efficiency is above 1: noise, or a slow baseline.",
     cautions.OTHER_RATE: "It is unknown whether forward passes without gradients belong to the training.",
+    cautions.COLLAPSED: "It loses accuracy.",
+    cautions.NOT_COMPARED: "The configured training did not reach the target.",
+    cautions.SURVIVORS: "Some of its runs have no result.",
     cautions.CONFOUNDED: "Something else changed during the study.",
+    cautions.RIVAL: "Another option may be better.",
+    cautions.EXCLUDED: "A device count that was left out may meet your criteria.",
 }
 
 
@@ -206,7 +212,7 @@ def _certainty(chosen: Chosen, harms: Sequence[cautions.Caution]) -> tuple[Certa
         return "Likely", f"No run reached {goal_text(chosen.target)}: throughput decides."
     if (hours := may_exceed(chosen.best, chosen.rule)) is not None:
         return "Likely", sentence("hours", hours=hours)
-    return "Likely", SINGLE_RUN
+    return "Likely", SINGLE_RUN if chosen.fewest < 2 else FEW_RUNS
 
 
 def _basis(chosen: Chosen) -> str:

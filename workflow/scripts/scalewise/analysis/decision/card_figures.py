@@ -12,6 +12,7 @@ from scalewise.analysis.comparison.comparability import accuracy_lost
 from scalewise.analysis.comparison.gains import Gains, Measure
 from scalewise.analysis.decision.choice import Choice
 from scalewise.analysis.decision.sentences import sentence
+from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS
 from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import (
@@ -64,6 +65,7 @@ class Chosen:
         noun: ``GPU`` or ``CPU process``.
         left_out: Completed runs of the series that are not comparable with the others.
         apart: Sentence on larger device counts of which no run is comparable; empty if there is none.
+        fewest: Runs of the point with the fewest, of those that the answer rests on.
     """
 
     choice: Choice
@@ -76,6 +78,7 @@ class Chosen:
     noun: str
     left_out: int = 0
     apart: str = ""
+    fewest: int = ENOUGH_REPEATS
 
     @property
     def best(self) -> pd.Series:

@@ -13,12 +13,13 @@ from scalewise.analysis.bottlenecks.disturbances import named_runs
 from scalewise.analysis.comparison.comparability import accuracy_lost
 from scalewise.analysis.comparison.gains import Measure
 from scalewise.analysis.decision.choice import OpenQuestion
-from scalewise.analysis.decision.criteria import may_be_in_time, may_exceed
+from scalewise.analysis.decision.criteria import may_be_in_time, may_exceed, of_target
+from scalewise.analysis.decision.sentences import sentence
 from scalewise.analysis.decision.wording import cure_text, open_text
 from scalewise.analysis.scaling import OF_WALLS
 from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS
 from scalewise.analysis.statistics.ratios import ASSUMED_SCATTER
-from scalewise.plan.config.experiment import DecisionRule
+from scalewise.plan.config.experiment import ACCEPTED_LOSS, DecisionRule
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import (
     Goal,
@@ -28,20 +29,28 @@ from scalewise.plan.formatting import (
     goal_text,
     percent,
     pluralize,
+    point_text,
     points_text,
 )
 
 (
-    DISTURBED, LEFT_OUT, ABOVE_IDEAL, OTHER_RATE, OF_PROGRAM, UNRELIABLE, CONFOUNDED, UNDECIDED, LOSS,
-    UNEXPLAINED, MEASUREMENT, CONTEXT,
-) = range(12)  # fmt: skip
+    DISTURBED, LEFT_OUT, ABOVE_IDEAL, OTHER_RATE, OF_PROGRAM, COLLAPSED, NOT_COMPARED, UNRELIABLE, SURVIVORS,
+    CONFOUNDED, RIVAL, EXCLUDED, UNDECIDED, LOSS, UNEXPLAINED, MEASUREMENT, CONTEXT,
+) = range(17)  # fmt: skip
 """Harm done by relying on an answer in spite of a caution, the most first: it rests on disturbed runs; it
 rests on some of the runs only; an efficiency is above 1; its speedup may be of something else than the
-training; a run's program says what belongs next to it; it may not run at all; it may be of hosts or days
-instead of devices; another answer may be right; it costs accuracy; a figure may be wrong; runs were slowed;
-the figure is right, and what it rests on is told."""
+training; a run's program says what belongs next to it; its accuracy is lower than that of other device
+counts; the configured training is not among the compared ones; it may not run at all; its slow runs may be
+missing; it may be of hosts or days instead of devices; another option may be better; a count that is left
+out may meet the criteria; another answer may be right; it costs accuracy; a figure may be wrong; runs were
+slowed; the figure is right, and what it rests on is told."""
 
-UNCLEAR = frozenset({DISTURBED, ABOVE_IDEAL, OTHER_RATE, CONFOUNDED, UNDECIDED})
+UNCLEAR = frozenset(
+    {
+        *(DISTURBED, ABOVE_IDEAL, OTHER_RATE, COLLAPSED, NOT_COMPARED, SURVIVORS, CONFOUNDED),
+        *(RIVAL, EXCLUDED, UNDECIDED),
+    }
+)
 """Harms with which an answer is not clear."""
 
 Caution = tuple[int, str]
@@ -111,6 +120,72 @@ def of_deadline(points: pd.DataFrame, rule: DecisionRule) -> Iterator[Caution]:
             )
 
 
+def of_rivals(rivals: Sequence[pd.Series], ratio: float, measure: Measure) -> Iterator[Caution]:
+    """Yield the caution on a point of another series that may be better than the chosen one.
+
+    Args:
+        rivals: Output of ``find_rivals``.
+        ratio: Speed of the first of them over that of the chosen point.
+        measure: Quantity that decided.
+    """
+    for point in rivals[:1]:
+        where = point_text(int(point["devices"]), str(point["series"]))
+        text = sentence("rival", where=where, ratio=ratio, to=of_target(measure))
+        yield RIVAL, f"{text} Add repeats, or use it."
+
+
+def of_exclusions(points: Sequence[pd.Series]) -> Iterator[Caution]:
+    """Yield a caution on each point that is left out by its means, and not shown to miss the criteria."""
+    for point in points:
+        where = point_text(int(point["devices"]), str(point["series"]))
+        text = sentence("may meet", where=where, misses=", and ".join(point["misses"]))
+        yield EXCLUDED, f"{text} Add repeats."
+
+
+def of_configured(scaling: pd.DataFrame, points: pd.DataFrame, target: Goal | None) -> Iterator[Caution]:
+    """Yield the caution on a first series whose runs never reached the target, so that others are compared.
+
+    Args:
+        scaling: The scaling table of all series.
+        points: The judged points.
+        target: The goal that counts as trained, if there is one.
+    """
+    planned = scaling[scaling["conditions"].astype(object).fillna("") == ""]
+    if target is None or planned.empty or points["n_reached"].fillna(0).sum() == 0:
+        return
+    first = planned["series"].iloc[0]
+    runs = planned[planned["series"] == first]
+    if runs["n"].sum() and not runs["n_reached"].sum():
+        number = pluralize(f"{runs['n'].sum():.0f}", "run")
+        yield (
+            NOT_COMPARED,
+            f"None of the {number} of {first} reached {goal_text(target)}: the answer is of another series.",
+        )
+
+
+def accuracy_loss(best: pd.Series, points: pd.DataFrame, measure: Measure) -> float:
+    """Return by how many points the chosen point is shown to be below the most accurate device count, else 0.
+
+    Less than ``ACCEPTED_LOSS`` is none. With a target that decides, every point is as accurate as that.
+
+    Args:
+        best: The chosen point.
+        points: The judged points of its series.
+        measure: Quantity that decided.
+    """
+    known = points["final_accuracy"].dropna()
+    if measure == "time to target" or known.empty:
+        return 0.0
+    lost = accuracy_lost(best, points.loc[known.idxmax()])
+    return lost if lost >= 100 * ACCEPTED_LOSS else 0.0
+
+
+def has_survivors(best: pd.Series, points: pd.DataFrame) -> bool:
+    """Return whether runs of the chosen point or of its baseline ended without a result."""
+    decisive = points[points["devices"].isin([best["devices"], best["gain_base"]])]
+    return bool((decisive["n_unsuccessful"] > 0).any())
+
+
 def of_waits(rule: DecisionRule, queue_minutes: Mapping[int, float], source: str) -> Iterator[Caution]:
     """Yield the caution on a deadline that is judged with waits that were measured."""
     if rule.deadline_minutes is not None and source == MEASURED_WAITS and any(queue_minutes.values()):
@@ -126,7 +201,8 @@ def of_points(
     planned: pd.DataFrame,
     target: Goal | None,
     measure: Measure,
-    rests_on: pd.DataFrame | None = None,
+    fewest: int,
+    best: pd.Series | None = None,
 ) -> Iterator[Caution]:
     """The weaknesses of the points of a series with a speedup.
 
@@ -135,9 +211,12 @@ def of_points(
         planned: All of the series in the scaling table.
         target: The goal that counts as trained, if there is one.
         measure: Quantity that decided.
-        rests_on: Those of the points that need several runs, by default all.
+        fewest: Runs of the point with the fewest, of those that the answer rests on.
+        best: The chosen point, if there is one.
     """
-    yield from _without_result(planned, target)
+    survivors = best is not None and has_survivors(best, points)
+    decisive = [int(best["devices"]), int(best["gain_base"])] if best is not None and survivors else []
+    yield from _without_result(planned, target, decisive)
     if target is not None and measure == "throughput":
         longer = "Let the program train for longer, or ask for less"
         cure = longer if isinstance(target, str) else "Raise epochs, or lower the target"
@@ -152,15 +231,22 @@ def of_points(
     notes = planned["note"].fillna("")
     if notes.str.contains(OF_WALLS, regex=False).any():
         yield UNEXPLAINED, f"Speedups are {OF_WALLS}."
-    fewest = int((points if rests_on is None else rests_on)["speedup_n"].min())
     if fewest < ENOUGH_REPEATS:
         runs = "1 completed run" if fewest == 1 else f"{fewest} completed runs"
         assumed = f"; a spread of {percent(ASSUMED_SCATTER, 0)} is assumed" if fewest == 1 else ""
-        harm = UNDECIDED if fewest == 1 else UNEXPLAINED
-        yield harm, f"Some points have only {runs}{assumed}. Use at least {ENOUGH_REPEATS} repeats."
+        yield UNDECIDED, f"Some points have only {runs}{assumed}. Use at least {ENOUGH_REPEATS} repeats."
     yield from of_efficiency(points)
-    for sentence in _less_accurate(points):
-        yield LOSS, sentence
+    if best is not None and (loss := accuracy_loss(best, points, measure)):
+        top = points.loc[points["final_accuracy"].idxmax()]
+        seen, usual = (percent(each["final_accuracy"], 1 if loss >= 1 else 2) for each in (best, top))
+        yield (
+            COLLAPSED,
+            f"Accuracy is {points_text(loss)} lower on {count_devices(int(best['devices']))}: {seen} instead "
+            f"of {usual} on {int(top['devices'])}. Check the learning rate, or train for longer.",
+        )
+        return
+    for text in _less_accurate(points):
+        yield LOSS, text
 
 
 def of_runs(planned: pd.DataFrame) -> Iterator[Caution]:
@@ -323,15 +409,19 @@ def _less_accurate(points: pd.DataFrame) -> Iterator[str]:
         )
 
 
-def _without_result(planned: pd.DataFrame, target: Goal | None) -> Iterator[Caution]:
+def _without_result(
+    planned: pd.DataFrame, target: Goal | None, decisive: Sequence[int] = ()
+) -> Iterator[Caution]:
     for _, point in planned.iterrows():
         where = count_devices(int(point["devices"]))
         failed, ended = int(point["n_failed"]), point.get("unsuccessful")
         if failed:
             total = int(point["n_failed"] + point["n"])
             why = f" ({ended})" if isinstance(ended, str) and ended else ""
-            harm = UNRELIABLE if why else CONTEXT
-            yield harm, f"{failed} of {total} runs on {where} have no result{why}."
+            harm, then = UNRELIABLE if why else CONTEXT, "."
+            if why and int(point["devices"]) in decisive:
+                harm, then = SURVIVORS, ": if they were the slow ones, the others are too fast."
+            yield harm, f"{failed} of {total} runs on {where} have no result{why}{then}"
     for _, point in planned.iterrows():
         if target is not None and point["n_reached"] < point["n"]:
             some = f"{int(point['n_reached'])} of {int(point['n'])} runs"

@@ -95,8 +95,8 @@ def evaluate(
     ``speedup_n`` would be if all completed runs were comparable; ``cost_ratio``, device-hours for the same
     training over those of ``gain_base``; ``run_cost_ratio``, the same of whole runs; ``power``, gain x
     efficiency; ``queue_minutes``; ``done_minutes``, a bound of the next whole run and its queue;
-    ``unreliable``, a clause if too many runs ended without a result, else empty; ``misses``, this clause and
-    one for each criterion that the point does not meet.
+    ``unreliable``, a clause if too many runs ended without a result, else empty; ``missed``, the criteria
+    that the point does not meet; ``misses``, that clause and one for each of these.
 
     Args:
         points: Output of ``rated``, of series that train the same.
@@ -133,12 +133,15 @@ def evaluate(
     points["done_minutes"] = points["longest_seconds"] / 60 + points["queue_minutes"]
     points["unreliable"] = [_unreliable(point) for _, point in points.iterrows()]
     misses = missed(rule, {quantity: points[quantity] for quantity in CRITERIA.values()})
+    points["missed"] = [
+        [name for name, where in misses.items() if where[place]] for place in range(len(points))
+    ]
     points["misses"] = [
         [
             *filter(None, [point["unreliable"]]),
-            *(miss_text(name, point, rule, measure) for name, where in misses.items() if where[place]),
+            *(miss_text(name, point, rule, measure) for name in point["missed"]),
         ]
-        for place, (_, point) in enumerate(points.iterrows())
+        for _, point in points.iterrows()
     ]
     return points
 
@@ -167,12 +170,36 @@ def closest(points: pd.DataFrame, rule: DecisionRule) -> pd.Series:
 
 
 def may_be_in_time(point: pd.Series, rule: DecisionRule) -> bool:
-    """Whether the mean run keeps the deadline, though too few runs show that the next one does."""
+    """Whether the mean run may keep the deadline, though the runs do not show that the next one does."""
     if rule.deadline_minutes is None:
         return False
-    minutes = point["wall_seconds"] / 60 + point["queue_minutes"]
+    minutes = least_seconds(point) / 60 + point["queue_minutes"]
     latest = rule.deadline_minutes + ROUNDING
     return bool(minutes <= latest < point["done_minutes"])
+
+
+def may_meet(point: pd.Series, rule: DecisionRule) -> bool:
+    """Return whether a point misses criteria by its means only: each of their intervals reaches its limit.
+
+    Args:
+        point: Row of ``evaluate``.
+        rule: The criteria.
+    """
+    reaches = {"deadline_minutes": may_be_in_time(point, rule)}
+    if rule.min_efficiency is not None:
+        reaches["min_efficiency"] = point["efficiency_to_best_high"] >= rule.min_efficiency - ROUNDING
+    if rule.max_device_hours is not None:
+        least = point["device_hours"] * least_seconds(point) / point["wall_seconds"]
+        reaches["max_device_hours"] = least <= rule.max_device_hours + ROUNDING
+    return (
+        bool(point["missed"]) and not point["unreliable"] and all(reaches[each] for each in point["missed"])
+    )
+
+
+def least_seconds(point: pd.Series) -> float:
+    """Return the lower end of the interval of a point's mean run; the mean if it has no interval."""
+    low = point["wall_seconds_low"]
+    return float(point["wall_seconds"] if pd.isna(low) else low)
 
 
 def may_exceed(point: pd.Series, rule: DecisionRule) -> float | None:

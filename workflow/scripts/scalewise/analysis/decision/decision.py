@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -16,7 +17,15 @@ from scalewise.analysis.decision.card import Card, card_of_choice, card_without_
 from scalewise.analysis.decision.card_figures import Chosen
 from scalewise.analysis.decision.cpus import CpuAnswer
 from scalewise.analysis.decision.criteria import closest
-from scalewise.analysis.decision.selection import Candidates, candidates, further_repeats, select
+from scalewise.analysis.decision.selection import (
+    Candidates,
+    candidates,
+    find_open_exclusions,
+    find_rivals,
+    further_repeats,
+    place_of,
+    select,
+)
 from scalewise.analysis.decision.sentences import sentence
 from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.config.shape import count_devices
@@ -184,15 +193,23 @@ def decide(
         if best is None
         else cautions.of_choice(best, series, rule, open_questions, measure)
     )
-    rests_on = None
+    rests_on = series
     if single_runs_suffice and best is not None:
         rests_on = series[series["devices"] == best["devices"]]
+    fewest = int(rests_on["speedup_n"].min())
+    excluded = find_open_exclusions(found, best, rule, compared)
+    if best is not None:
+        rivals = find_rivals(found, best, rule, compared)
+        ratio = compared.of(measure, place_of(rivals[0]), place_of(best)) if rivals else None
+        about_choice += cautions.of_rivals(rivals, math.nan if ratio is None else ratio.estimate, measure)
     harms = [
         *about_choice,
+        *cautions.of_exclusions(excluded),
+        *cautions.of_configured(scaling, points, target),
         *cautions.of_waits(rule, queue_minutes or {}, queue_source),
         *cautions.of_disturbed(points, on_slurm=compared.on_slurm),
         *cautions.of_runs(planned),
-        *cautions.of_points(series, planned, target, measure, rests_on),
+        *cautions.of_points(series, planned, target, measure, fewest, best),
         *harms,
     ]
     if chosen is None:
@@ -201,7 +218,7 @@ def decide(
         left_out = int(planned.get("n_not_comparable", pd.Series(dtype=int)).sum())
         apart = larger_apart(planned, series, noun)
         described_choice = Chosen(
-            chosen, series, rule, compared, target, measure, whole_runs, noun, left_out, apart
+            chosen, series, rule, compared, target, measure, whole_runs, noun, left_out, apart, fewest
         )
         card = card_of_choice(described_choice, harms, options_of)
     return Decision(
@@ -226,8 +243,12 @@ def decide(
         cautions=_sentences(harms),
         numbers=numbers,
         measure=measure,
-        clear=card.certainty != "Likely" and not any(harm in cautions.UNCLEAR for harm, _ in harms),
-        undecided=further_repeats(open_questions, fewer, rule),
+        clear=best is not None
+        and card.certainty != "Likely"
+        and not any(harm in cautions.UNCLEAR for harm, _ in harms),
+        undecided=further_repeats(
+            open_questions, fewer, rule, [each for each in excluded if each["series"] == shown["series"]]
+        ),
     )
 
 

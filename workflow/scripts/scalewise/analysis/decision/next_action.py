@@ -12,6 +12,7 @@ from scalewise.analysis.decision import cautions
 from scalewise.analysis.decision.card import (
     APART,
     CPUS_OPEN,
+    FEW_RUNS,
     NONE_LARGER,
     REASONS,
     SEE_CAUTIONS,
@@ -77,7 +78,7 @@ def next_action(
         return _more_repeats(spec.repeats, every_series, most)
     if card.certainty == "Doubtful" or card.reason.endswith(SEE_CAUTIONS):
         return "Follow the first caution.", ""
-    if card.reason == SINGLE_RUN and not spec.chooses_devices:
+    if card.reason in (SINGLE_RUN, FEW_RUNS) and not spec.chooses_devices:
         return _more_repeats(spec.repeats, every_series, ENOUGH_REPEATS)
     if card.certainty == "Likely" and not spec.chooses_devices:
         return f"Choose by cost: the runs cannot tell these {noun} counts apart.", ""

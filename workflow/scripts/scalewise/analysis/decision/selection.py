@@ -14,8 +14,10 @@ from typing import Any
 import pandas as pd
 
 from scalewise.analysis.comparison.gains import Gains, Measure, Point, accuracy_difference, shown_faster
-from scalewise.analysis.decision.choice import Choice, OpenQuestion, choose
-from scalewise.analysis.decision.criteria import evaluate, may_be_in_time, measure_of, rated
+from scalewise.analysis.decision.choice import Choice, OpenQuestion, choose, verdict
+from scalewise.analysis.decision.criteria import evaluate, may_be_in_time, may_meet, measure_of, rated
+from scalewise.analysis.decision.walk import is_shown
+from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS
 from scalewise.plan.config.experiment import ACCEPTED_LOSS, DecisionRule
 from scalewise.plan.formatting import Goal
 from scalewise.plan.runs.runs import Options
@@ -178,26 +180,126 @@ def select(found: Candidates, rule: DecisionRule, compared: Gains) -> Choice | N
         for _, series in found.points.groupby("series", sort=False)
         if (choice := choose(series, rule, compared, found.measure)) is not None
     ]
-    return _choose_series(choices, found.first, rule, found.measure) if choices else None
+    return _choose_series(choices, found, rule, compared) if choices else None
 
 
-def _choose_series(choices: Sequence[Choice], first: str, rule: DecisionRule, measure: Measure) -> Choice:
-    """The first series of the configuration, unless another is shown to be faster at equal devices.
+def _choose_series(
+    choices: Sequence[Choice], found: Candidates, rule: DecisionRule, compared: Gains
+) -> Choice:
+    """The first series of the configuration, unless another is shown to be better.
 
     Args:
         choices: One for each series that has a point.
-        first: Series of the configuration that has any.
+        found: The points, judged by the rule.
         rule: The criteria; with a deadline, series that need no more devices than another are left.
-        measure: Quantity that is compared.
+        compared: Output of ``gains``.
     """
+    first, measure = found.first, found.measure
     if rule.deadline_minutes is not None:
         fewest = min(int(choice.point["devices"]) for choice in choices)
         choices = [choice for choice in choices if choice.point["devices"] == fewest]
     own = [choice for choice in choices if choice.point["series"] == first]
     if not own:
         return max(choices, key=lambda choice: speed(choice.point, measure))
-    faster = [choice for choice in choices if choice.point["faster"]]
-    return max(faster, key=lambda choice: speed(choice.point, measure), default=own[0])
+    better = [
+        choice
+        for choice in choices
+        if choice is not own[0] and _is_better(choice.point, own[0].point, rule, compared, measure)
+    ]
+    return max(better, key=lambda choice: speed(choice.point, measure), default=own[0])
+
+
+def _is_better(
+    point: pd.Series, own: pd.Series, rule: DecisionRule, compared: Gains, measure: Measure
+) -> bool:
+    """Return whether the choice of a series is shown to be better than that of the first one.
+
+    Args:
+        point: The choice of the series.
+        own: The choice of the first series.
+        rule: The criteria.
+        compared: Output of ``gains``.
+        measure: Quantity that is compared.
+    """
+    if point["devices"] == own["devices"]:
+        return bool(point["faster"])
+    ratio = compared.of(measure, place_of(point), place_of(own))
+    if ratio is None or ratio.n < ENOUGH_REPEATS:
+        return False
+    if rule.without_criterion:
+        return bool(is_shown(ratio.at_least, math.sqrt(point["devices"] / own["devices"])))
+    worth = 1 + rule.min_gain
+    if point["devices"] > own["devices"]:
+        return bool(is_shown(ratio.at_least, worth))
+    # the first series' more devices must be worth having
+    return bool(point["faster"]) and not is_shown(1 / ratio.at_most, worth)
+
+
+def place_of(point: pd.Series) -> Point:
+    """Return series and devices of a row."""
+    return str(point["series"]), int(point["devices"])
+
+
+def find_rivals(found: Candidates, best: pd.Series, rule: DecisionRule, compared: Gains) -> list[pd.Series]:
+    """Return the points of other series that are better than the chosen one by the means, the best first.
+
+    Each is faster by ``min_gain``, or about as fast with fewer devices. That the runs show it is not
+    required: a chosen point with such a rival is not clear. With a deadline speeds are not compared.
+
+    Args:
+        found: The points, judged by the rule.
+        best: The chosen point.
+        rule: The criteria.
+        compared: Output of ``gains``.
+    """
+    if rule.deadline_minutes is not None:
+        return []
+    rivals = []
+    for _, point in found.points.iterrows():
+        if point["series"] == best["series"] or point["misses"]:
+            continue
+        ratio = compared.of(found.measure, place_of(point), place_of(best))
+        if ratio is not None and ratio.estimate > _least_of_a_rival(point, best, rule):
+            rivals.append((ratio.estimate, point))
+    return [point for _, point in sorted(rivals, key=lambda rival: -rival[0])]
+
+
+def _least_of_a_rival(point: pd.Series, best: pd.Series, rule: DecisionRule) -> float:
+    worth, devices = 1 + rule.min_gain, point["devices"] / best["devices"]
+    if rule.without_criterion:
+        return float(worth * math.sqrt(devices))
+    return worth if devices >= 1 else 1 / worth
+
+
+def find_open_exclusions(
+    found: Candidates, best: pd.Series | None, rule: DecisionRule, compared: Gains
+) -> list[pd.Series]:
+    """Return the points that miss a criterion by their means, and that are not shown to miss it.
+
+    Args:
+        found: The points, judged by the rule.
+        best: The chosen point: only points that would be chosen in its place count. None without one.
+        rule: The criteria.
+        compared: Output of ``gains``.
+    """
+    points = []
+    for _, point in found.points.iterrows():
+        if not may_meet(point, rule):
+            continue
+        is_asked = best is not None and point["series"] == best["series"]
+        if is_asked and point["missed"] == ["min_efficiency"]:
+            continue  # an open question of the choice
+        if best is not None and rule.deadline_minutes is not None:
+            if point["devices"] >= best["devices"] or may_be_in_time(point, rule):
+                continue  # of_deadline has the second
+        elif best is not None:
+            ratio = compared.of(found.measure, place_of(point), place_of(best))
+            if point["devices"] <= best["devices"] or ratio is None:
+                continue
+            if verdict(ratio, 1 + rule.min_gain) == "not worth it":
+                continue
+        points.append(point)
+    return points
 
 
 def speed(point: pd.Series, measure: Measure) -> float:
@@ -210,7 +312,10 @@ def speed(point: pd.Series, measure: Measure) -> float:
 
 
 def further_repeats(
-    questions: Sequence[OpenQuestion], passed_over: pd.DataFrame, rule: DecisionRule
+    questions: Sequence[OpenQuestion],
+    passed_over: pd.DataFrame,
+    rule: DecisionRule,
+    excluded: Sequence[pd.Series] = (),
 ) -> dict[int, int]:
     """Repeats to add, by device count.
 
@@ -218,6 +323,7 @@ def further_repeats(
         questions: Device counts between which the runs cannot tell.
         passed_over: Points of fewer devices than the chosen one.
         rule: The criteria.
+        excluded: Points of the series that are not shown to miss the criteria.
     """
     found: dict[int, int] = {}
     for question in questions:
@@ -225,9 +331,9 @@ def further_repeats(
         for devices in (question.devices, question.than):
             if needed is not None:
                 found[devices] = max(found.get(devices, 0), needed - question.ratio.n)
-    for _, point in passed_over.iterrows():
-        if may_be_in_time(point, rule):
-            # the bound comes down with what is known of the scatter: twice the runs are a fair step
-            devices = int(point["devices"])
-            found[devices] = max(found.get(devices, 0), int(point["n"]))
+    late = [point for _, point in passed_over.iterrows() if may_be_in_time(point, rule)]
+    for point in [*late, *excluded]:
+        # the bound comes down with what is known of the scatter: twice the runs are a fair step
+        devices = int(point["devices"])
+        found[devices] = max(found.get(devices, 0), int(point["n"]))
     return dict(sorted(found.items()))

@@ -43,8 +43,11 @@ SENTENCES: Mapping[str, str] = {
     ),
     "gain": "The gain of {devices:count} is not known well enough: {low:ratio}x to {high:ratio}x.",
     "in time": "{devices:count} may be in time, too.",
+    "may meet": "It is not shown that {where} miss your criteria ({misses}).",
+    "rival": "{where} may be better: {ratio:ratio}x as fast{to} as the answer by the means.",
     "hours": "A run may take up to {hours:three} device-hours.",
     "single": "A single run does not show how much repeats scatter.",
+    "few": "Two runs do not show how much repeats scatter.",
     # the next larger count, with a deadline the next smaller one
     "next": (
         "{devices:count} would be {gain:ratio}x as fast{to} as {base:count}{interval}{efficiency}: {reasons}."

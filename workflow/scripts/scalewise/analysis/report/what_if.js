@@ -76,7 +76,8 @@
     rows(facts.point_columns, facts.points).map((point) => {
       point.queue_minutes = rule.queue_minutes ?? facts.queue_minutes[point.devices] ?? 0;
       point.done_minutes = point.longest_seconds === null ? null : point.longest_seconds / 60 + point.queue_minutes;
-      point.misses = missed(facts, point, rule).map((criterion) => missText(facts, point, rule, criterion));
+      point.missed = missed(facts, point, rule);
+      point.misses = point.missed.map((criterion) => missText(facts, point, rule, criterion));
       if (point.unreliable) point.misses.unshift(point.unreliable);
       return point;
     });
@@ -131,16 +132,63 @@
     return { point: best, open };
   };
 
-  // the first series, unless another is shown to be faster: decision/selection.py
-  const chooseSeries = (facts, choices, rule) => {
+  // decision/selection.py
+  const isBetter = (facts, point, own, rule, between) => {
+    if (point.devices === own.devices) return point.faster;
+    const pair = between(point.series, point.devices, own.series, own.devices);
+    if (!pair || pair.n < facts.enough) return false;
+    if (withoutCriterion(rule)) return isShown(facts, pair.at_least, Math.sqrt(point.devices / own.devices));
+    const worth = 1 + rule.min_gain;
+    if (point.devices > own.devices) return isShown(facts, pair.at_least, worth);
+    return point.faster && !isShown(facts, 1 / pair.at_most, worth);
+  };
+  // points of other series that are better by the means, the best first
+  const findRivals = (facts, points, best, rule, between) => {
+    if (given(rule, "deadline_minutes")) return [];
+    const worth = 1 + rule.min_gain;
+    const least = (devices) =>
+      withoutCriterion(rule) ? worth * Math.sqrt(devices) : devices >= 1 ? worth : 1 / worth;
+    return points
+      .filter((point) => point.series !== best.series && !point.misses.length)
+      .map((point) => ({ point, pair: between(point.series, point.devices, best.series, best.devices) }))
+      .filter(({ point, pair }) => pair && pair.estimate > least(point.devices / best.devices))
+      .sort((one, other) => other.pair.estimate - one.pair.estimate);
+  };
+  // points that miss a criterion, and are not shown to
+  const findOpenExclusions = (facts, points, best, rule, between) =>
+    points.filter((point) => {
+      const names = point.missed.map(([name]) => name);
+      if (!mayMeet(facts, point, rule, names)) return false;
+      if (!best) return true;
+      if (point.series === best.series && names.join() === "min_efficiency") return false;
+      if (given(rule, "deadline_minutes"))
+        return point.devices < best.devices && !mayBeInTime(facts, point, rule);
+      const pair = between(point.series, point.devices, best.series, best.devices);
+      return point.devices > best.devices && pair && verdict(facts, pair, 1 + rule.min_gain) !== "not worth it";
+    });
+  const mayMeet = (facts, point, rule, names) => {
+    const reaches = {
+      deadline_minutes: mayBeInTime(facts, point, rule),
+      min_efficiency: point.efficiency_high !== null && point.efficiency_high >= rule.min_efficiency - facts.rounding,
+      max_device_hours:
+        point.device_hours !== null &&
+        (point.device_hours * point.least_seconds) / point.wall_seconds <= rule.max_device_hours + facts.rounding,
+    };
+    return names.length > 0 && !point.unreliable && names.every((name) => reaches[name]);
+  };
+
+  // the first series, unless another is shown to be better
+  const chooseSeries = (facts, choices, rule, between) => {
     if (given(rule, "deadline_minutes")) {
       const fewest = Math.min(...choices.map(({ point }) => point.devices));
       choices = choices.filter(({ point }) => point.devices === fewest);
     }
     const own = choices.find(({ point }) => point.series === facts.first);
-    const faster = own ? choices.filter(({ point }) => point.faster) : choices;
-    if (!faster.length) return own;
-    return faster.reduce((top, each) => ((each.point.speed ?? -Infinity) > (top.point.speed ?? -Infinity) ? each : top));
+    const better = own
+      ? choices.filter((each) => each !== own && isBetter(facts, each.point, own.point, rule, between))
+      : choices;
+    if (!better.length) return own;
+    return better.reduce((top, each) => ((each.point.speed ?? -Infinity) > (top.point.speed ?? -Infinity) ? each : top));
   };
 
   // the point to name if none meets the rule: the first done, or the cheapest
@@ -154,7 +202,7 @@
   const mayBeInTime = (facts, point, rule) => {
     if (!given(rule, "deadline_minutes") || point.wall_seconds === null || point.done_minutes === null) return false;
     const latest = rule.deadline_minutes + facts.rounding;
-    return meanMinutes(point) <= latest && latest < point.done_minutes;
+    return point.least_seconds / 60 + point.queue_minutes <= latest && latest < point.done_minutes;
   };
   // device-hours that a further run may take; null if they are allowed or unknown
   const mayExceed = (facts, point, rule) => {
@@ -180,19 +228,22 @@
     const points = evaluate(facts, rule);
     const bySeries = facts.names.map((_, index) => points.filter(({ series }) => series === index));
     const choices = bySeries.map((own) => choose(facts, own, rule, between)).filter(Boolean);
-    const chosen = choices.length ? chooseSeries(facts, choices, rule) : null;
+    const chosen = choices.length ? chooseSeries(facts, choices, rule, between) : null;
     const best = chosen ? chosen.point : null, open = chosen ? chosen.open : [];
     const shown = best ?? closest(points, rule);
     const series = points.filter((point) => point.series === shown.series);
     const late = series.filter((point) => (!best || point.devices < best.devices) && mayBeInTime(facts, point, rule));
     const hours = best && mayExceed(facts, best, rule);
     const doubts = [...facts.doubts, ...facts.series_doubts[shown.series]];
-    const single = (best && facts.chooses_devices ? [best] : series).some((point) => point.single);
+    const fewest = Math.min(...(best && facts.chooses_devices ? [best] : series).map(({ runs }) => runs));
+    const rivals = best ? findRivals(facts, points, best, rule, between) : [];
+    const excluded = findOpenExclusions(facts, points, best, rule, between);
     return {
       devices: best && best.devices,
       series: facts.names[shown.series],
-      clear: judged && !open.length && !late.length && hours === null && !single && !doubts.length,
-      rule, points: series, best, shown, open, late, hours, single, doubts,
+      clear: best !== null && judged && !open.length && !late.length && hours === null && fewest >= facts.enough &&
+        !doubts.length && !rivals.length && !excluded.length && !best.doubtful,
+      rule, points: series, best, shown, open, late, hours, fewest, doubts, rivals, excluded,
     };
   };
 
@@ -262,7 +313,17 @@
       ...result.open.map((question) => openText(facts, question)),
       ...result.late.map(({ devices }) => sentence(facts, "in time", { devices })),
       ...(result.hours === null ? [] : [sentence(facts, "hours", { hours: result.hours })]),
-      ...(result.single ? [sentence(facts, "single")] : []),
+      ...result.rivals.slice(0, 1).map(({ point, pair }) =>
+        sentence(facts, "rival", {
+          where: sentence(facts, "where", { devices: point.devices, of: facts.of[point.series] }),
+          ratio: pair.estimate,
+          to: facts.to_target ? facts.sentences["to the target"] : "",
+        })),
+      ...result.excluded.map((point) => {
+        const where = sentence(facts, "where", { devices: point.devices, of: facts.of[point.series] });
+        return sentence(facts, "may meet", { where, misses: point.misses.join(", and ") });
+      }),
+      ...(result.fewest < facts.enough ? [sentence(facts, result.fewest < 2 ? "single" : "few")] : []),
       ...best.notes,
       ...result.doubts,
     ];

@@ -19,16 +19,21 @@ from scalewise.analysis.decision.card import larger_apart, options_text
 from scalewise.analysis.decision.cautions import (
     DISTURBED,
     OTHER_RATE,
+    accuracy_loss,
+    has_survivors,
+    of_configured,
     of_disturbed,
     of_efficiency,
     of_no_grad,
 )
 from scalewise.analysis.decision.choice import KNOWN_WITHIN
+from scalewise.analysis.decision.criteria import least_seconds
 from scalewise.analysis.decision.decision import Decision
 from scalewise.analysis.decision.selection import Candidates, candidates, speed
 from scalewise.analysis.decision.sentences import SENTENCES
 from scalewise.analysis.decision.walk import CRITERIA
 from scalewise.analysis.rounds.choice_summary import ChoiceSummary
+from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS
 from scalewise.analysis.statistics.ratios import ROUNDING
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import goal_text, name_devices, points_text
@@ -39,14 +44,15 @@ DIGITS = 12
 
 POINT_COLUMNS = (
     "series", "devices", "gain", "gain_low", "gain_high", "gain_base", "efficiency_to_best", "power",
-    "device_hours", "wall_seconds", "longest_seconds", "share_reached", "speed", "faster", "single",
-    "unreliable", "notes",
+    "efficiency_high", "device_hours", "wall_seconds", "least_seconds", "longest_seconds", "share_reached",
+    "speed", "faster", "runs", "doubtful", "unreliable", "notes",
 )  # fmt: skip
 """Columns on a point. ``series`` is an index of ``names``; ``faster``: shown to be faster than the first
-series on as many devices; ``single``: it or its baseline is one run; ``unreliable``: a clause if too many
-runs ended without a result; ``notes``: sentences that belong to it."""
+series on as many devices; ``runs``: those of it or of its baseline, the fewer; ``doubtful``: an answer on it
+is not clear; ``unreliable``: a clause if too many runs ended without a result; ``notes``: sentences that
+belong to it."""
 
-PAIR_COLUMNS = ("series", "devices", "than_series", "than_devices", "estimate", "at_least", "at_most")
+PAIR_COLUMNS = ("series", "devices", "than_series", "than_devices", "n", "estimate", "at_least", "at_most")
 """Columns on the ratio of two points."""
 
 _NOTHING_TO_CHOOSE = "There is nothing to choose among: no device count has a speedup."
@@ -82,7 +88,10 @@ def facts(
     if found.points.empty:
         return {"left_out": _NOTHING_TO_CHOOSE}
     names, noun = list(dict.fromkeys(found.points["series"])), decision.device
-    doubts = _doubts(terms, found, choice, on_slurm=compared.on_slurm)
+    doubts = [
+        *_doubts(terms, found, choice, on_slurm=compared.on_slurm),
+        *(text for _, text in of_configured(scaling, found.points, terms.target)),
+    ]
     shown = scaling["series"] == decision.series
     apart = larger_apart(scaling[shown], found.points[found.points["series"] == decision.series], noun)
     return {
@@ -111,6 +120,7 @@ def facts(
         "sentences": {**SENTENCES, **({"none larger": apart} if apart else {})},
         "criteria": CRITERIA,
         "known_within": KNOWN_WITHIN,
+        "enough": ENOUGH_REPEATS,
         "rounding": ROUNDING,
         "point_columns": list(POINT_COLUMNS),
         "points": list(_points(found, names, noun)),
@@ -128,13 +138,17 @@ def _points(found: Candidates, names: Sequence[str], noun: str) -> Iterator[list
     for _, point in points.iterrows():
         name = str(point["series"])
         single = bool(point["speedup_n"] < 2)
+        of_series = points[points["series"] == name]
         # a single run has no interval, though it is compared by the scatter of the other side
         own = ({"gain_low": None, "gain_high": None} if single else {}) | {
             "series": names.index(name),
             "speed": speed(point, found.measure),
             "share_reached": point["n_reached"] / point["n"],
             "faster": bool(point["faster"]),
-            "single": single,
+            "runs": point["speedup_n"],
+            "doubtful": accuracy_loss(point, of_series, found.measure) > 0 or has_survivors(point, of_series),
+            "efficiency_high": point["efficiency_to_best_high"],
+            "least_seconds": least_seconds(point),
             "notes": list(_notes(point, bases.get(name), noun, to_target=found.measure == "time to target")),
         }
         yield [_plain(own.get(column, point.get(column))) for column in POINT_COLUMNS]
@@ -158,13 +172,18 @@ def _pairs(found: Candidates, names: Sequence[str], compared: Gains) -> Iterator
     rows = [point for _, point in found.points.iterrows()]
     places = [(str(point["series"]), int(point["devices"])) for point in rows]
     bases = [(str(point["series"]), int(point["gain_base"])) for point in rows]
-    wanted = [(point, than) for point in places for than in places if point[0] == than[0] and point > than]
+    wanted = [
+        (point, than)
+        for point in places
+        for than in places
+        if (point > than if point[0] == than[0] else point != than)
+    ]
     wanted += [*zip(places, bases, strict=True), *((point, found.best) for point in places)]
     for point, than in dict.fromkeys(wanted):
         if (ratio := compared.of(found.measure, point, than)) is not None:
             numbers = (ratio.estimate, ratio.at_least, ratio.at_most)
             rounded = [_plain(float(f"{value:.{DIGITS}g}")) for value in numbers]
-            yield [names.index(point[0]), point[1], names.index(than[0]), than[1], *rounded]
+            yield [names.index(point[0]), point[1], names.index(than[0]), than[1], ratio.n, *rounded]
 
 
 def _of_chosen_counts(terms: Terms, choice: ChoiceSummary | None) -> Iterator[str]:
