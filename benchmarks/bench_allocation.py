@@ -28,6 +28,7 @@ from .measure import Row, spread
 
 ROOT = Path(__file__).resolve().parents[1]
 ROUNDS = 12
+SMALL = {"ROUNDS": 1}
 TARGET = 1.2
 LIMIT_SECONDS = 600
 RECORD = [sys.executable, str(Path(__file__).with_name("rank_delay.py"))]

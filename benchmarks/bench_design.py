@@ -49,6 +49,8 @@ STEPS = 300
 HEADLINE, FEWER = Repeats(min=6, max=10), Repeats(min=3, max=10)
 """The repeats that are judged by the targets, those of ``repeats: {}``, and half as many."""
 MOST_HOURS, MOST_OTHER = 0.25, 0.02
+MOST_SERIES: int | None = None
+SMALL = {"CRITERIA": CRITERIA[:1], "MOST_SERIES": 2}
 SEED, OTHER_SEED = 20261123, 20261124
 
 
@@ -143,7 +145,7 @@ class Task:
 
 def rows() -> list[Row]:
     """Hold chosen device counts against full grids."""
-    all_series = [series for path in (T4_STEPS, V100_REPEATS) for series in read_series(path)]
+    all_series = [series for path in (T4_STEPS, V100_REPEATS) for series in read_series(path)][:MOST_SERIES]
     of = [(series, criterion) for series in all_series for criterion in CRITERIA]
     tasks = [
         *(Task(series, criterion, HEADLINE, again=True) for series, criterion in of),

@@ -39,6 +39,10 @@ CIFAR_SAMPLES, CIFAR_EPOCHS = 50_000, 2
 # favours the reference.
 REFERENCE_SAMPLES = 6_000
 CROP_PADDING = 4
+SMALL = {
+    "ROUNDS": 1, "MNIST_SAMPLES": 640, "MNIST_EPOCHS": 1, "CIFAR_SAMPLES": 640, "CIFAR_EPOCHS": 1,
+    "REFERENCE_SAMPLES": 640,
+}  # fmt: skip
 
 
 def rows() -> list[Row]:

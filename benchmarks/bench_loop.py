@@ -42,6 +42,7 @@ ROUNDS, STEPS = 100, 12
 # a second and more, in which a line of train.log is due
 LOG_ROUNDS, LOG_STEPS = 40, 51
 GROUP_ROUNDS = 40
+SMALL = {"ROUNDS": 1, "LOG_ROUNDS": 1, "GROUP_ROUNDS": 1}
 # the smallest batch of the study that ships: the fewer samples, the more a step's own cost shows
 BATCH = 128
 OPTIONS = {"model": "digits_cnn", "global_batch_size": BATCH}

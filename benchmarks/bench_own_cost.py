@@ -34,6 +34,7 @@ from .measure import Row, interleave, spread
 
 PAIRS = 400
 """Many short blocks: the two of a pair meet the same machine."""
+SMALL = {"PAIRS": 2}
 MOST_MICROSECONDS, MOST_SHARE = 30.0, 0.01
 LONG_STEP_SECONDS = 0.01
 """From steps of this length on the share is judged, below it the time."""

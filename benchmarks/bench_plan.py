@@ -29,6 +29,7 @@ COLLECTOR = "gc.set_threshold("
 # runs -> repetitions of the measurement
 SIZES = {10: 3, 100: 3, 1_000: 3, 10_000: 3}
 JUDGED = (100, 10_000)
+SMALL = {"SIZES": {10: 1}}
 REPEATS = 5
 DEVICES = (1, 2)
 # the same files for each run, and nothing of ours
@@ -101,10 +102,10 @@ def rows() -> list[Row]:
                 met=met,
             ),
         ]
-    return [*table, collector_row(max(SIZES))]
+    return [*table, collector_row(max(SIZES), SIZES[max(SIZES)])]
 
 
-def collector_row(runs: int, n: int = 3) -> Row:
+def collector_row(runs: int, n: int) -> Row:
     """Return what the thresholds of Python's garbage collector are worth."""
     pairs = [(plan_ours(runs), plan_ours(runs, collector_as_usual=True)) for _ in range(n)]
     ours, usual = ([pair[index] for pair in pairs] for index in (0, 1))
@@ -145,6 +146,7 @@ def plan_ours(runs: int, options: Sequence[str] = (), *, collector_as_usual: boo
     with tempfile.TemporaryDirectory() as copy:
         workflow = ROOT / "workflow"
         if collector_as_usual:
+            shutil.copytree(ROOT / "profiles", Path(copy) / "profiles")
             workflow = shutil.copytree(workflow, Path(copy) / "workflow")
             common = workflow / "rules" / "common.smk"
             text = common.read_text(encoding="utf-8")

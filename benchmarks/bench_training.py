@@ -42,6 +42,9 @@ RESNET_BATCH, RESNET_STEPS, RESNET_ROUNDS = 32, 2, 12
 EPOCH_SAMPLES, TEST_SAMPLES = 12_800, 10_000
 SEEDS = (1, 2, 3)
 LOG_INTERVAL = 10
+SMALL = {
+    "MNIST_ROUNDS": 1, "RESNET_ROUNDS": 1, "EPOCH_SAMPLES": 640, "TEST_SAMPLES": 1_000, "SEEDS": (1,),
+}  # fmt: skip
 
 # what changes neither the network, nor the batch, nor the precision
 LAYOUT = {"channels_last": True, "gradient_as_bucket_view": True}

@@ -58,7 +58,14 @@ def main(arguments: list[str] | None = None) -> int:
         default=GPU_SECONDS,
         help="gpu: for all parts together; what has not ended then is cut off",
     )
+    parser.add_argument(
+        "--small",
+        action="store_true",
+        help="only see that they run, each in under a minute: few rounds, no target, nothing written",
+    )
     options = parser.parse_args(arguments)
+    if options.small and options.write:
+        parser.error("--small measures nothing that may be written")
     if unknown := set(options.names) - set(known):
         parser.error(f"no benchmark named {', '.join(sorted(unknown))}; known: {', '.join(known)}")
     if unknown := set(options.only) - set(GPU_PARTS) if "gpu" in options.names else set():
@@ -70,8 +77,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{command} ...", file=sys.stderr, flush=True)
         # a process each: one pins itself to a core, another must be small to weigh its children
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-            rows, machine = pool.submit(run, name.split()[0], *words).result()
-        missed += [row for row in rows if not row.met]
+            rows, machine = pool.submit(run, name.split()[0], options.small, *words).result()
+        missed += [row for row in rows if not row.met and not options.small]
         table = f"{markdown(rows)}\n\n{machine}"
         print(f"\n{table}\n", flush=True)
         # what could not be measured here keeps the table that another machine has made
@@ -97,9 +104,17 @@ def tables(options: argparse.Namespace) -> Iterator[tuple[str, tuple[object, ...
             yield name, ()
 
 
-def run(name: str, *arguments: object) -> tuple[list[Row], str]:
-    """The rows of one benchmark, and on which machine they were made."""
+def run(name: str, small: bool, *arguments: object) -> tuple[list[Row], str]:
+    """The rows of one benchmark, and on which machine they were made.
+
+    Args:
+        name: The benchmark's.
+        small: Its constants get the values of its ``SMALL``, if it has one.
+        arguments: What else it is given.
+    """
     benchmark = import_module(f"benchmarks.bench_{name.replace('-', '_')}")
+    if small:
+        vars(benchmark).update(getattr(benchmark, "SMALL", {}))
     rows: list[Row] = benchmark.rows(*arguments)
     return rows, machine_line()
 

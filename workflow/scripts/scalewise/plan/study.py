@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from scalewise.plan.catalog.centres import read_centre
+from scalewise.plan.catalog.centres import centre_of
 from scalewise.plan.checks.chosen_devices import check_budget, check_choice
 from scalewise.plan.checks.experiment import check_devices, check_experiment, check_model_names, check_names
 from scalewise.plan.checks.options import option_warnings
@@ -258,11 +258,12 @@ def _plan(
             problems += check_devices(place, _sound_counts(merged.get("devices")), sites.default)[1]
             continue
         problems += () if conda_environments else check_packages(place, spec)
-        if (centre := centres.get(spec.proposal.centre)) is None:
-            centre, misstated = read_centre(spec.proposal.centre, (*place, "proposal", "centre"))
+        named = spec.proposal.centre if "centre" in spec.proposal.model_fields_set else ""
+        if (centre := centres.get(named)) is None:
+            centre, misstated = centre_of(spec.proposal, (*place, "proposal", "centre"))
             problems += misstated
             if centre is not None:
-                centres[spec.proposal.centre] = centre
+                centres[named] = centre
         on, unknown = choose_sites(place, spec, sites)
         problems += unknown
         made, found = _on_partitions(name, spec, entry, on, centre)

@@ -8,12 +8,28 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from scalewise.plan.config.centre import Centre
+from scalewise.plan.config.centre import Centre, Demand, Proposal
 from scalewise.plan.config.errors import Place, Problem, did_you_mean, problems_of
 from scalewise.plan.config.paths import explain_missing, invalid_path, kind_of
 from scalewise.plan.config.yaml_source import read_source, to_plain
 
 CENTRES = Path(__file__).resolve().parents[5] / "profiles" / "centres"
+
+ANY_CENTRE = Centre(
+    name="any computing centre",
+    title="Computing time",
+    demands=[
+        Demand(
+            heading="Scaling",
+            demand="How do time and throughput change with the number of devices, and how many are needed?",
+            columns=["devices", "n", "throughput_samples_per_second", "speedup", "parallel_efficiency"],
+            figures=["throughput", "efficiency"],
+            sections=["software", "case", "machine", "method", "limits", "answer", "totals"],
+            job_script=True,
+        )
+    ],
+)
+"""Stands for the default centre in a copy of the workflow that has no ``profiles/centres``."""
 
 _HINT = "Begin with `name:` and `demands:`; profiles/centres/generic.yaml is an example."
 
@@ -21,6 +37,21 @@ _HINT = "Begin with `name:` and `demands:`; profiles/centres/generic.yaml is an 
 def known_centres() -> list[str]:
     """Return the names of the centres that Scalewise knows."""
     return sorted(path.stem for path in CENTRES.glob("*.yaml"))
+
+
+def centre_of(proposal: Proposal, place: Place) -> tuple[Centre | None, list[Problem]]:
+    """Return the centre of a proposal; the default one is never a mistake.
+
+    Args:
+        proposal: The experiment's key.
+        place: The place of its key ``centre``.
+
+    Returns:
+        As ``read_centre``.
+    """
+    if "centre" not in proposal.model_fields_set and proposal.centre not in known_centres():
+        return ANY_CENTRE, []
+    return read_centre(proposal.centre, place)
 
 
 def read_centre(centre: str, place: Place) -> tuple[Centre | None, list[Problem]]:

@@ -1,0 +1,63 @@
+"""Each benchmark that a page names runs, made small: no figure of it is looked at."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.paths import ROOT
+from tests.workflow.test_docs import DOCUMENTS, benchmarks
+
+ARGUMENTS = {
+    # "gpu": on CPUs, without the parts that take minutes there
+    "gpu": ["--accelerator", "cpu", "--only", "loop", "--only", "loader"],
+    # GitHub is not asked
+    "own-scripts": ["--repositories", "nothing"],
+}
+NOT_MEASURED = {
+    "allocation": "needs sbatch, and SBATCH_ACCOUNT and SBATCH_PARTITION",
+    "own-scripts": "not run: ",
+}
+"""What a benchmark says that lacks something here."""
+
+
+def named() -> set[str]:
+    """Benchmarks in the commands of all documents."""
+    texts = (path.read_text(encoding="utf-8") for path in DOCUMENTS)
+    return {name for text in texts for name in re.findall(r"benchmarks/run\.py ([a-z-]+)", text)}
+
+
+BENCHMARKS = sorted(named())
+
+
+def test_the_documents_name_benchmarks_that_exist() -> None:
+    assert len(BENCHMARKS) > 8
+    assert set(BENCHMARKS) == benchmarks()
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "benchmarks" / "run.py"), name, "--small"]
+    command += ARGUMENTS.get(name, [])
+    outside = {key: value for key, value in os.environ.items() if not key.startswith("SBATCH_")}
+    done = subprocess.run(command, cwd=tmp_path, env=outside, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    table = [line for line in done.stdout.splitlines() if re.match(rf"\| {name}(:| |/)", line)]
+    rows = table or [line for line in done.stdout.splitlines() if line.startswith("| ")][1:]
+    assert rows, done.stdout
+    if name in NOT_MEASURED:
+        assert all(NOT_MEASURED[name] in row for row in rows)
+    else:
+        # n is the last column but one
+        assert all(int(row.split("|")[-3].replace(",", "")) >= 1 for row in rows), done.stdout
+
+
+def test_what_is_small_is_never_written() -> None:
+    command = [sys.executable, str(ROOT / "benchmarks" / "run.py"), "published", "--small", "--write"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "--small measures nothing that may be written" in done.stderr
