@@ -274,7 +274,9 @@ PROGRAM: dict[str, Any] = {
 }
 
 
-def script(tmp_path: Path, experiment: dict[str, Any], site: dict[str, Any], run: str) -> str:
+def script(
+    tmp_path: Path, experiment: dict[str, Any], site: dict[str, Any], run: str, *, whole_nodes: bool = False
+) -> str:
     (tmp_path / "site.json").write_text(json.dumps(site))
     (tmp_path / "train.py").write_text("import torch\n")
     study = load_study({"experiments": {"e": experiment}}, site_file=tmp_path / "site.json")
@@ -287,6 +289,7 @@ def script(tmp_path: Path, experiment: dict[str, Any], site: dict[str, Any], run
         Path("results/e/runs") / run,
         Path("results/e/proposal/job.sh"),
         "e, as recommended",
+        whole_nodes=whole_nodes,
     )
 
 
@@ -300,6 +303,9 @@ def test_each_kind_of_job_script(folder: Path, capsys: pytest.CaptureFixture[str
     kinds = {
         "a program over two nodes": script(folder, PROGRAM | {"devices": [8]}, SLURM, "d8.r1"),
         "the built-in training": script(folder, BUILT_IN | {"devices": [2]}, SLURM, "d2.r1"),
+        "the same on a whole node": script(
+            folder, BUILT_IN | {"devices": [2]}, SLURM, "d2.r1", whole_nodes=True
+        ),
         "a program that starts its ranks, in a container": script(
             folder,
             PROGRAM | {"devices": [2], "starts": "itself", "environment": {}, "working_directory": "."},

@@ -201,14 +201,16 @@ def test_a_queue_and_a_bill_change_the_decision_and_no_run(load: Load) -> None:
     )
     assert "queue_minutes" not in definition(without)
     assert len({study.experiments["digits"].analysis_definition for study in (without, short, long)}) == 3
-    for lines, paid in {
-        (): {"1": 4, "2": 4},
-        ("exclusive: true",): {"1": 4, "2": 4},
-        ("exclusive: false", "partial_nodes: billed-whole"): {"1": 4, "2": 4},
-        ("exclusive: false",): None,
-    }.items():
+    whole = {"1": 4, "2": 4}
+    for lines, paid, held in (
+        ((), None, whole),
+        (("exclusive: true",), whole, whole),
+        (("exclusive: false", "partial_nodes: billed-whole"), whole, whole),
+        (("exclusive: false",), None, None),
+    ):
         billed = on_cluster(load, *lines)
-        assert definition(billed).get("billed_devices") == paid
+        terms = definition(billed)
+        assert (terms.get("billed_devices"), terms.get("held_devices")) == (paid, held)
         assert billed.runs == without.runs
     assert without.runs == short.runs == long.runs
     assert without.allocations == short.allocations == long.allocations

@@ -51,7 +51,8 @@ class AnalysisSpec:
     Args:
         queue_minutes: Usual wait in the queue by device count; empty if it is unknown.
         queue_source: Source of that wait.
-        billed_devices: Devices that are paid, by device count, where they are more than it uses.
+        billed_devices: Devices that a training pays for, by device count, if they are more than it uses.
+        held_devices: The same of a run of the study.
         accelerator: ``cuda`` or ``cpu``; empty if unknown.
         most_devices: Devices that one run may take at most; 0 if unknown.
     """
@@ -63,18 +64,19 @@ class AnalysisSpec:
     accelerator: str = ""
     most_devices: int = 0
     queue_source: str = STATED_WAITS
+    held_devices: Mapping[int, float] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, text: str) -> AnalysisSpec:
         """Read ``PlannedExperiment.analysis_definition``."""
         values = json.loads(text)
-        waits, billed = (
+        waits, billed, held = (
             {int(devices): value for devices, value in values.get(key, {}).items()}
-            for key in ("queue_minutes", "billed_devices")
+            for key in ("queue_minutes", "billed_devices", "held_devices")
         )
         spec = read_experiment(values["spec"])
         accelerator, most_devices = values.get("accelerator", ""), values.get("most_devices", 0)
-        return cls(values["name"], spec, waits, billed, accelerator, most_devices)
+        return cls(values["name"], spec, waits, billed, accelerator, most_devices, held_devices=held)
 
     @property
     def noun(self) -> str:

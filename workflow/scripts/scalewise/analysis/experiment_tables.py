@@ -48,7 +48,7 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path, *, in_slu
         decided = decided[decided["series"] == found.decision.series]
     choice = None
     if spec.chooses_devices:
-        spending = Spending.of(runs_folder, experiment.billed_devices)
+        spending = Spending.of(runs_folder, experiment.held_devices)
         choice = ChoiceSummary.of(experiment, rounds, found.runs, found.decision.series, spending)
     decision = found.decision if choice is None else with_choice(found.decision, choice)
     action, paste = next_action(experiment, decision.card, decided, decision.undecided, found.scaling)

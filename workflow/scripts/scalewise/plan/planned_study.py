@@ -34,7 +34,7 @@ class PlannedExperiment:
         shapes: The shape of each entry of ``experiment.device_counts``.
         runs: Every job, up to the most repeats.
         projected: Shapes of ``experiment.project`` that no run has; they are predicted, not measured.
-        terms: Queue wait and billed devices, from ``Site.queue_and_billing``.
+        terms: Queue wait, billed and held devices, from ``Site.queue_and_billing``.
         centre: The computing centre that its proposal is for.
         site: The site or partition that it runs on.
         left_out: Sentences on device counts that other partitions can have and this one cannot.

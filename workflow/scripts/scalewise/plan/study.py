@@ -343,7 +343,7 @@ def _check_budget(planned: Sequence[PlannedExperiment]) -> Iterator[Problem]:
     first, hours = [], 0.0
     for each in planned:
         runs = requested_runs(each.runs, each.experiment, [])
-        first += [(run.shape, each.site.billed_devices(run.shape)) for run in runs]
+        first += [(run.shape, each.site.held_devices(run.shape)) for run in runs]
         if each.is_predicted:
             hours += most_device_hours(each.runs, each.projected, each.site)
     place = ("experiments", planned[0].key)

@@ -102,7 +102,7 @@ class WatchedStudy(BaseModel):
                         devices=run.shape.world_size,
                         name=run.point,
                         most=most,
-                        billed_devices=float(planned.site.billed_devices(run.shape)),
+                        billed_devices=float(planned.site.held_devices(run.shape)),
                         noun=device_noun(run.accelerator),
                     )
                 )

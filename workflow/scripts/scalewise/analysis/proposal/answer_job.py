@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.proposal_files import FOLDER, JOB_SCRIPT
 from scalewise.plan.config.shape import count_devices
@@ -51,6 +52,8 @@ def answer_job(results: ExperimentResults, plan: Plan) -> str:
         return ""
     job, partition = planned[names[0]], plan["experiments"][results.name]["partition"]
     run = RunDefinition.model_validate_json(job["definition"])
+    spec = AnalysisSpec.from_json(plan["experiments"][results.name]["definition"])
+    held, billed = (each.get(results.devices) for each in (spec.held_devices, spec.billed_devices))
     devices = count_devices(results.devices, results.noun)
     folder = Path("results") / results.name
     return job_script(
@@ -61,6 +64,7 @@ def answer_job(results: ExperimentResults, plan: Plan) -> str:
         folder / "runs" / run.run,
         folder / FOLDER / JOB_SCRIPT,
         f"{results.name} on {devices}, as {folder}/report.html recommends",
+        whole_nodes=held is None or billed is not None,
     )
 
 

@@ -109,9 +109,7 @@ class ChoiceSummary:
             unmeasured=[each for each in choice.unmeasured if each.devices not in measured],
             other_answer=choice.other_answer,
             spent_device_hours=spending.device_hours,
-            full_grid_device_hours=spending.full_grid(
-                experiment.spec, last.choices, experiment.billed_devices
-            ),
+            full_grid_device_hours=spending.full_grid(experiment.spec, last.choices, experiment.held_devices),
             full_grid_runs=experiment.spec.min_repeats * sum(1 for _ in points(experiment.spec)),
             budget_device_hours=last.budget_device_hours,
             over_budget=over,

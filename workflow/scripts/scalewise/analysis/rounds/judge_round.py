@@ -177,7 +177,7 @@ class StudySoFar:
         if in_slurm:
             waits = queue_waits_table(tables.runs, *recorded_jobs(tables.runs, runs))
             experiment = with_measured_waits(experiment, waits, [each.world_size for each in points(spec)])
-        spending = Spending.of(runs, experiment.billed_devices, all_reduces)
+        spending = Spending.of(runs, experiment.held_devices, all_reduces)
         return cls(experiment, terms, asked, conclude(experiment, tables), spending, folder)
 
     def series(self) -> Iterator[tuple[SeriesSoFar, dict[int, str]]]:
@@ -379,7 +379,7 @@ class _Purse:
         if left is not None:
             left -= sum(each.spending.device_hours for each in (study, *sisters))
             left /= 1 + sum(each.goes_on(number) for each in sisters)
-        return cls(left, study.terms.run_minutes or 0, study.experiment.billed_devices)
+        return cls(left, study.terms.run_minutes or 0, study.experiment.held_devices)
 
     def affords(self, devices: int, runs: int = 1) -> bool:
         return self.left is None or runs * self.most(devices) <= self.left

@@ -270,22 +270,35 @@ class Site:
         return self.devices_per_node * self.max_nodes
 
     def billed_devices(self, shape: Shape) -> int:
-        """Count the devices that a run of this shape pays for: all of its nodes' if it gets whole nodes."""
+        """Count the devices that a training of this shape pays for: all of its nodes' if these are whole."""
         slurm = self.slurm
-        # by default, every run that leaves a part of a node free requests whole nodes
-        whole = slurm is not None and (slurm.exclusive is not False or slurm.partial_nodes == "billed-whole")
+        whole = slurm is not None and (slurm.exclusive is True or slurm.partial_nodes == "billed-whole")
         return shape.nodes * self.devices_per_node if whole else shape.world_size
 
+    def held_devices(self, shape: Shape) -> int:
+        """Count the devices that a run of the study pays for: by default no run shares a node.
+
+        A later training of the same shape may share one, so an answer counts ``billed_devices``.
+        """
+        if self.slurm is not None and self.slurm.exclusive is None:
+            return shape.nodes * self.devices_per_node
+        return self.billed_devices(shape)
+
     def queue_and_billing(self, shapes: Iterable[Shape]) -> dict[str, dict[int, float]]:
-        """Return ``queue_minutes`` and ``billed_devices`` by device count; only entries that matter."""
-        waits, billed = {}, {}
+        """Return ``queue_minutes``, ``billed_devices`` and ``held_devices`` by device count.
+
+        Entries that say nothing are left out.
+        """
+        waits, billed, held = {}, {}, {}
         for shape in shapes:
             minutes = self.slurm.wait_minutes(shape.world_size) if self.slurm else None
             if minutes is not None:
                 waits[shape.world_size] = minutes
             if (paid := self.billed_devices(shape)) != shape.world_size:
                 billed[shape.world_size] = float(paid)
-        terms = {"queue_minutes": waits, "billed_devices": billed}
+            if (paid := self.held_devices(shape)) != shape.world_size:
+                held[shape.world_size] = float(paid)
+        terms = {"queue_minutes": waits, "billed_devices": billed, "held_devices": held}
         return {name: values for name, values in terms.items() if values}
 
     @property

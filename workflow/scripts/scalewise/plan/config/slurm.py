@@ -245,7 +245,8 @@ class Slurm(StrictModel):
         None,
         description="Request whole nodes, which no other job shares. true: for all runs. false: for none; "
         "runs that leave a part of a node free then run one at a time. Default: for runs that leave a part "
-        "of a node free, whose device-hours then count whole nodes.",
+        "of a node free. The study's device-hours then count whole nodes, those of an answer the used "
+        "devices.",
     )
     test_partition: ShortJobs | None = Field(
         None,

@@ -68,6 +68,8 @@ def job_script(
     run_folder: Path,
     path: Path,
     title: str,
+    *,
+    whole_nodes: bool = True,
 ) -> str:
     """Return a script that trains a run outside a study: for sbatch, or for bash on a site without Slurm.
 
@@ -79,6 +81,7 @@ def job_script(
         run_folder: Records of the run, relative to the folder of the study.
         path: The script's, from there.
         title: The first comment.
+        whole_nodes: Keep a request for whole nodes, as the training is billed for them.
     """
     program = run.settings if isinstance(run.settings, ProgramSettings) else None
     folder, command = f"trained/{run.experiment}", "sbatch" if site.slurm else "bash"
@@ -86,7 +89,11 @@ def job_script(
         "#!/bin/bash",
         f"# {title}",
         f"#   {command} {path} [FOLDER]   writes to FOLDER, by default {folder}",
-        *(_requests(run, job, time_limit, keeps_signal=program is None) if site.slurm else ()),
+        *(
+            _requests(run, job, time_limit, keeps_signal=program is None, whole_nodes=whole_nodes)
+            if site.slurm
+            else ()
+        ),
         "",
         "# the folder in which the study was run",
         f"cd {shlex.quote(str(Path.cwd()))} || exit 1",
@@ -110,7 +117,9 @@ exit 1
 """The script of an experiment without an answer."""
 
 
-def _requests(run: RunDefinition, job: Job, limit: TimeLimit, *, keeps_signal: bool) -> Iterator[str]:
+def _requests(
+    run: RunDefinition, job: Job, limit: TimeLimit, *, keeps_signal: bool, whole_nodes: bool
+) -> Iterator[str]:
     """Yield the options of sbatch, as comments that sbatch reads."""
     resources, shape = job["resources"], run.shape
     options = {_OPTIONS[name]: value for name, value in resources.items() if value and name in _OPTIONS}
@@ -127,6 +136,8 @@ def _requests(run: RunDefinition, job: Job, limit: TimeLimit, *, keeps_signal: b
             if not keeps_signal:
                 continue
             yield "# at the signal, that long before its end, the training writes a checkpoint"
+        if word == "--exclusive" and not whole_nodes:
+            continue  # only so that nothing disturbed the measurement
         yield f"#SBATCH {shlex.quote(word)}"
     yield from _sbatch(options)
     yield f"# {limit.reason}"

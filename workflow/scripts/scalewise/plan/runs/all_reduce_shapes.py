@@ -56,6 +56,4 @@ def _can_start(shape: Shape, site: Site) -> bool:
 
 def most_device_hours(runs: Sequence[RunDefinition], projected: Iterable[Shape], site: Site) -> float:
     """Return the most device-hours, as billed, of the measurements for a prediction."""
-    return (
-        sum(site.billed_devices(shape) for shape in shapes_to_measure(runs, projected, site)) * MINUTES / 60
-    )
+    return sum(site.held_devices(shape) for shape in shapes_to_measure(runs, projected, site)) * MINUTES / 60

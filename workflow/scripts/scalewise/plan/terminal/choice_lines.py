@@ -157,14 +157,14 @@ def choice_lines(
     folder = results / planned.name
     rounds = known_rounds(planned.experiment, folder)
     settled = is_settled(planned.experiment, rounds)
-    spending = Spending.of(folder / "runs", planned.terms.get("billed_devices", {}))
+    spending = Spending.of(folder / "runs", planned.terms.get("held_devices", {}))
     candidates = sorted(
         (point for point in points if point.run.experiment == planned.name),
         key=lambda point: point.run.shape.world_size,
     )
     budget = planned.experiment.budget
     spent = spending.device_hours + sum(
-        Spending.of(results / each.name / "runs", each.terms.get("billed_devices", {})).device_hours
+        Spending.of(results / each.name / "runs", each.terms.get("held_devices", {})).device_hours
         for each in sisters
     )
     left = math.inf if budget is None else max(budget.device_hours - spent, 0.0)
@@ -290,7 +290,7 @@ def _cost(
 ) -> Iterator[str]:
     """Yield the device-hours spent, those of all counts, and the most that the study may cost."""
     spec, spent = planned.experiment, spending.device_hours
-    billed = planned.terms.get("billed_devices", {})
+    billed = planned.terms.get("held_devices", {})
     whole = spending.full_grid(spec, rounds[-1].choices, billed) if rounds else 0.0
     if whole and all(choice.unmeasured or not choice.other_answer for choice in rounds[-1].choices):
         yield (

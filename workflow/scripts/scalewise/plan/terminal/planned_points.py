@@ -110,7 +110,7 @@ def planned_points(study: Study, results: Path) -> Iterator[PlannedPoint]:
             records = (
                 _finished(folder / "runs" / each.run, each) for each in planned.runs[start : start + repeats]
             )
-            billed = site.billed_devices(run.shape)
+            billed = site.held_devices(run.shape)
             yield PlannedPoint(
                 run,
                 requested=repeats,
