@@ -12,6 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
+from tests.clone import shorten
 from tests.paths import ROOT
 from tests.shrunk_examples import fill_mirror, mirror_facts, shrunk
 from tests.workflow.test_docs import OWN_PROGRAM, PROGRAM, blocks
@@ -36,13 +37,7 @@ def checkout(place: Path, python: Path) -> Workplace:
 def shipped(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -> Workplace:
     """A checkout whose shipped study is short: one repeat of one series each."""
     workplace = checkout(tmp_path_factory.mktemp("checkout"), preloaded_python)
-    path = workplace.folder / "config" / "experiments.yaml"
-    config = yaml.safe_load(path.read_text(encoding="utf-8"))
-    strong, transformer = config["experiments"].values()
-    strong |= {"epochs": 2, "warmup_steps": 4, "repeats": 1}
-    transformer |= {"model": "transformer-1M", "steps": 4, "repeats": 1}
-    transformer["sweep"] = {"gradient_as_bucket_view": [False]}
-    path.write_text(yaml.safe_dump(config), encoding="utf-8")
+    shorten(workplace.folder / "config" / "experiments.yaml")
     return workplace
 
 

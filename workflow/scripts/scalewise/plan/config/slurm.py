@@ -60,7 +60,11 @@ _KEYS_OF_OPTIONS = {
 def check_placeholder(value: str) -> str:
     """Refuse a placeholder of a template."""
     if _PLACEHOLDER.search(value):
-        raise reject(f"is {value!r}, a placeholder", "Write your own, or leave the key out.")
+        raise reject(
+            f"is {value!r}, a placeholder",
+            "Write your own, leave the key out, or have `python workflow/scripts/cli.py site` write the file. On "
+            "one machine use --profile profiles/local.",
+        )
     return value
 
 
