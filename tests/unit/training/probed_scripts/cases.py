@@ -529,3 +529,14 @@ def on_a_gpu() -> None:
         if number == 5:
             model.eval()
             torch.zeros(2**24, device="cuda")
+
+
+@case()
+def workers_of_each_epoch_on_a_gpu() -> None:
+    """A loader forks its workers again in each epoch of four steps, after steps on the GPU."""
+    model = network().cuda()
+    optimizer = sgd(model)
+    loader = DataLoader(samples(32), batch_size=8, num_workers=2)
+    for _ in range(ENOUGH_STEPS):
+        for inputs, labels in loader:
+            step(model, optimizer, inputs.cuda(), labels.cuda())
