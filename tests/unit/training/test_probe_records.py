@@ -238,6 +238,27 @@ def test_times_of_steps_leave_nothing_out_and_waits_lie_within_them(probed: dict
     assert record["first_step_began"] < record["first_step_ended"] == ended_at[0]
 
 
+@pytest.mark.parametrize(
+    ("name", "decided"),
+    [
+        # with the third model's first step: the first model's eight steps at once
+        pytest.param("models_in_turn", 8, id="models in turn"),
+        pytest.param("optimizer_for_later", LAST, id="an optimizer that never steps"),
+        pytest.param("critic_that_begins_later", 6, id="a critic that begins later"),
+    ],
+)
+def test_steps_that_are_added_late_have_their_times(
+    probed: dict[str, Ended], name: str, decided: int
+) -> None:
+    record = probed[name].record()
+    ended_at, seconds = record["ended_at"], record["seconds"]
+
+    assert (probed[name].statuses, len(seconds)) == ([0], LAST)
+    assert seconds[1:decided] == pytest.approx([end - begin for begin, end in pairwise(ended_at[:decided])])
+    for (before, after), taken in zip(pairwise(ended_at), seconds[1:], strict=True):
+        assert 0 < taken <= after - before
+
+
 def test_weights_and_losses_that_are_lost_are_seen(probed: dict[str, Ended]) -> None:
     lost, kept = probed["lost_weights"].record(), probed["plain_loop"].record()
 

@@ -217,7 +217,7 @@ class MeasuredProcess:
         if self.communication is not None:
             self.communication.after_step(done)
         if self.early_end is not None:
-            self.early_end.after_step(done)
+            self.early_end.after_step(done, is_latest=parts[-1] is self.steps.latest)
 
     def _count_flops(self, counted: CountedStep, done: int, *, is_plain: bool) -> None:
         try:
