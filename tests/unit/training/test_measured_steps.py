@@ -46,6 +46,31 @@ def test_a_step_takes_as_long_as_its_slowest_rank_and_holds_the_samples_of_all()
     assert (found.samples.per_step, found.samples.source) == (16, "loader")
 
 
+def test_a_measured_step_of_a_negative_time_is_refused_with_its_place() -> None:
+    seconds = [0.1] * 39
+    seconds[4] = -0.05
+    ranks = [record(0, [0.1] * 39), record(1, seconds)]
+
+    with pytest.raises(ValueError, match=r"step 6 of rank 1 cannot be timed: .* -0\.05 s"):
+        measured(ranks, 5, 16)
+    # in the warm-up it is in no figure
+    assert throughput(measured(ranks, 6, 16).windows) == pytest.approx(160)
+
+
+def test_steps_of_which_an_evaluation_leaves_no_time_are_refused() -> None:
+    """By the host's clock an evaluation may take longer than the steps by a GPU's."""
+    every = range(40)
+    evaluates = record(
+        0,
+        [0.1] * 39,
+        flags=dict.fromkeys(every, EVALUATION),
+        without_training=dict.fromkeys(every, 0.2),
+        world_size=1,
+    )
+    with pytest.raises(ValueError, match="35 measured steps cannot be timed"):
+        measured([evaluates], 5, 8)
+
+
 def test_a_step_in_which_any_rank_does_something_else_is_left_out_on_all() -> None:
     slow = [0.1] * 40
     slow[19] = slow[24] = slow[29] = 5.0

@@ -30,6 +30,7 @@ from scalewise.measure.memory import CLEAR_REFS, PeakMemory
 from scalewise.measure.origins import imported_files
 from scalewise.measure.probe_spec import ProbeSpec
 from scalewise.measure.process_record import write_json
+from scalewise.measure.steps import StepRecord
 from scalewise.measure.training_steps import TrainingSteps
 from scalewise.measure.watched_program import WatchedProgram
 
@@ -245,6 +246,23 @@ def steps_of(sequence: str) -> str:
 )
 def test_the_optimizer_with_the_most_parameters_counts_and_no_step_is_lost(sequence: str, steps: str) -> None:
     assert steps_of(sequence) == steps
+
+
+def test_the_time_of_the_probe_is_in_no_step_whose_parts_it_separates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    record = StepRecord()
+    first = record.cut(10.0, 1)
+    second, third = record.cut(11.0, 2), record.cut(13.0, 3)
+    record.add([first])
+    record.add([second])
+    # the third one is a part of a step that has yet to end
+    monkeypatch.setattr("scalewise.measure.steps.perf_counter", lambda: 14.5)
+    record.begin_step(3)
+    record.add([third, record.cut(16.0, 4)])
+    record.add([record.cut(17.0, 5)])
+
+    assert record.snapshot().columns(fed=False)["seconds"] == [None, 1.0, 2.0 + 1.5, 1.0]
 
 
 def an_optimizer() -> torch.optim.Optimizer:

@@ -32,7 +32,7 @@ def names() -> list[str]:
     """All cases, in the order of their file, which this process need not import."""
     tree = ast.parse((SCRIPTS / "cases.py").read_text(encoding="utf-8"))
     found = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.decorator_list]
-    return [name for name in found if name != ON_GPU or torch.cuda.is_available()]
+    return [name for name in found if not name.endswith(ON_GPU) or torch.cuda.is_available()]
 
 
 @dataclass
@@ -238,6 +238,27 @@ def test_times_of_steps_leave_nothing_out_and_waits_lie_within_them(probed: dict
     assert record["first_step_began"] < record["first_step_ended"] == ended_at[0]
 
 
+@pytest.mark.parametrize(
+    ("name", "decided"),
+    [
+        # with the third model's first step: the first model's eight steps at once
+        pytest.param("models_in_turn", 8, id="models in turn"),
+        pytest.param("optimizer_for_later", LAST, id="an optimizer that never steps"),
+        pytest.param("critic_that_begins_later", 6, id="a critic that begins later"),
+    ],
+)
+def test_steps_that_are_added_late_have_their_times(
+    probed: dict[str, Ended], name: str, decided: int
+) -> None:
+    record = probed[name].record()
+    ended_at, seconds = record["ended_at"], record["seconds"]
+
+    assert (probed[name].statuses, len(seconds)) == ([0], LAST)
+    assert seconds[1:decided] == pytest.approx([end - begin for begin, end in pairwise(ended_at[:decided])])
+    for (before, after), taken in zip(pairwise(ended_at), seconds[1:], strict=True):
+        assert 0 < taken <= after - before
+
+
 def test_weights_and_losses_that_are_lost_are_seen(probed: dict[str, Ended]) -> None:
     lost, kept = probed["lost_weights"].record(), probed["plain_loop"].record()
 
@@ -385,6 +406,19 @@ def test_a_gpus_steps_are_timed_by_its_own_clock(probed: dict[str, Ended]) -> No
     assert all(seconds > 1e-3 for seconds in record["seconds"][1:])  # ten million cycles
     assert memory["kind"] == "CUDA allocator"
     assert memory["whole_bytes"] - memory["training_bytes"] > 2**25
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("needs_cuda")
+def test_workers_that_start_in_each_epoch_after_steps_on_a_gpu_end_without_an_error(
+    probed: dict[str, Ended],
+) -> None:
+    """A CUDA event of the probe that is freed in a worker would end it by SIGABRT."""
+    ended = probed[f"workers_of_each_epoch_{ON_GPU}"]
+
+    assert ended.statuses == [0], ended.outputs
+    assert ended.record()["samples"] == [8] * LAST
+    assert ended.record()["flags"] == [NEW_ITERATION, 0, 0, 0] * 3
 
 
 PRINTED = """

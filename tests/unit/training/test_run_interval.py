@@ -194,7 +194,9 @@ class Program:
         self.early_end = EarlyEnd(spec, self.record, self.notes)
         self._now = 0.0
 
-    def step(self, seconds: float, flags: int = 0, samples: int | None = None) -> int:
+    def step(
+        self, seconds: float, flags: int = 0, samples: int | None = None, *, is_latest: bool = True
+    ) -> int:
         """Make a step, with a batch of so many samples; returns how many are done."""
         self._now += seconds
         step = self.record.open
@@ -202,7 +204,7 @@ class Program:
         if samples is not None:
             step.batches = [Batch(FEEDS, samples, self._now, self._now, is_first=False)]
         self.record.add([self.record.cut(self._now, self.record.done + 1)])
-        self.early_end.after_step(self.record.done)
+        self.early_end.after_step(self.record.done, is_latest=is_latest)
         return self.record.done
 
     def run(self, seconds: Callable[[int], float] = lambda step: 0.1 + step % 3 / 1000) -> int:
@@ -263,6 +265,16 @@ def test_rank_0_leaves_the_last_step_two_windows_ahead() -> None:
         said = program.record.done
         assert program.run() == said + 10 == WARMUP + 21 * 5 + 10
         assert int(store.get(KEY)) == said + 10
+
+
+def test_rank_0_announces_no_end_among_steps_that_it_adds_at_once() -> None:
+    """The other ranks add theirs at the same time, and may have read before."""
+    with among(0, HashStore()) as store:
+        program = Program()
+        for step in range(WARMUP + 21 * 5 + 3):
+            program.step(0.1 + step % 3 / 1000, is_latest=False)
+        assert not store.check([KEY])
+        assert WARMUP + 21 * 5 + 10 < program.run() == int(store.get(KEY))
 
 
 def test_another_rank_ends_where_rank_0_says_however_its_own_times_are() -> None:

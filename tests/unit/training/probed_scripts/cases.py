@@ -397,6 +397,39 @@ def worker_processes() -> None:
             step(model, optimizer, inputs, labels)
 
 
+@case()
+def models_in_turn() -> None:
+    """Three models of one size, as of a cross-validation: it is unknown for long which one leads."""
+    models = [network() for _ in range(3)]
+    optimizers = [sgd(model) for model in models]
+    for _ in range(ENOUGH_STEPS):
+        for model, optimizer in zip(models, optimizers, strict=True):
+            for inputs, labels in DataLoader(samples(64), batch_size=8):
+                step(model, optimizer, inputs, labels)
+
+
+@case()
+def optimizer_for_later() -> None:
+    """The optimizer of all parameters is there from the begin, and makes no step."""
+    body, head = nn.Linear(6, 6), network()
+    optimizer, _later = sgd(head), sgd(nn.Sequential(body, head))
+    for _ in range(40 * ENOUGH_STEPS):
+        inputs, labels = batch()
+        step(head, optimizer, body(inputs).detach(), labels)
+
+
+@case()
+def critic_that_begins_later() -> None:
+    """Two models of one size; the second one steps after each step of the first, but not in the begin."""
+    model, critic = network(), network()
+    optimizer, of_critic = sgd(model), sgd(critic)
+    for number in range(ENOUGH_STEPS):
+        inputs, labels = batch()
+        step(model, optimizer, inputs, labels)
+        if number >= 5:
+            step(critic, of_critic, inputs, labels)
+
+
 class Stubborn:
     """A batch that raises where anybody but its program looks at it."""
 
@@ -529,3 +562,14 @@ def on_a_gpu() -> None:
         if number == 5:
             model.eval()
             torch.zeros(2**24, device="cuda")
+
+
+@case()
+def workers_of_each_epoch_on_a_gpu() -> None:
+    """A loader forks its workers again in each epoch of four steps, after steps on the GPU."""
+    model = network().cuda()
+    optimizer = sgd(model)
+    loader = DataLoader(samples(32), batch_size=8, num_workers=2)
+    for _ in range(ENOUGH_STEPS):
+        for inputs, labels in loader:
+            step(model, optimizer, inputs.cuda(), labels.cuda())

@@ -50,8 +50,14 @@ class EarlyEnd:
         self.last_step = self._most
         """Number of the step that ends the training, from 1, as far as it is known."""
 
-    def after_step(self, done: int) -> None:
-        """Check the windows if it is time, and set ``last_step``."""
+    def after_step(self, done: int, *, is_latest: bool = True) -> None:
+        """Check the windows if it is time, and set ``last_step``.
+
+        Args:
+            done: Number of steps.
+            is_latest: False if the program has made more steps, which were undecided for a while: the other
+                ranks add theirs at the same time, and some of them before an announcement.
+        """
         if not self._check_points or self.last_step < self._most or done < self._check_points[0]:
             return
         world_size, rank = _world()
@@ -62,6 +68,8 @@ class EarlyEnd:
         self._record.wait_for_all_but(WINDOW_STEPS)
         if rank:
             self._read_announced(done)
+            return
+        if not is_latest:
             return
         steadiness = self._assess(done - WINDOW_STEPS)
         if (

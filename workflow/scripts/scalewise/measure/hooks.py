@@ -38,7 +38,7 @@ def install(process: MeasuredProcess, watch: Callable[[str, Callable[[ModuleType
     for module, names in SAVING.items():
         action = functools.partial(replace_all, undo, names=names, around=Hooks(process).saving)
         watch(module, guarded(process.notes, f"{module} is not seen", action))
-    os.register_at_fork(after_in_child=guarded(process.notes, "forked process", process.begin_process))
+    os.register_at_fork(after_in_child=guarded(process.notes, "forked process", process.begin_forked_process))
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 
 # by name: a program may replace the functions in their module
@@ -47,8 +48,19 @@ class MeasuredProcess:
         self.torch_imported = perf_counter()
         self.begin_process(origins.process_started(started))
 
+    def begin_forked_process(self) -> None:
+        """Begin again, with nothing but the hooks, in a process that was forked.
+
+        What the parent measured is never freed here: the destructor of a CUDA event calls CUDA, which fails
+        in a forked process, and ends it by SIGABRT.
+        """
+        of_parent = vars(self).copy(), vars(self.optimizers).copy()
+        # the interpreter frees all that nothing but its own modules refer to at its end
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(of_parent))
+        self.begin_process()
+
     def begin_process(self, started: float | None = None) -> None:
-        """Begin again, with nothing but the hooks, in a process that was forked."""
+        """Begin with nothing but the hooks."""
         self.model.unhook()
         self.pid = os.getpid()
         self.started = origins.process_started(perf_counter()) if started is None else started
@@ -205,7 +217,7 @@ class MeasuredProcess:
         if self.communication is not None:
             self.communication.after_step(done)
         if self.early_end is not None:
-            self.early_end.after_step(done)
+            self.early_end.after_step(done, is_latest=parts[-1] is self.steps.latest)
 
     def _count_flops(self, counted: CountedStep, done: int, *, is_plain: bool) -> None:
         try:

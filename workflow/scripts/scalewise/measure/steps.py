@@ -45,9 +45,11 @@ class Step:
     mark: Any
     """The end by the clock of the device: monotonic seconds, or a CUDA event."""
     after: Any = None
-    """Begin of the next step, if the probe itself took its time in between."""
+    """Begin of the next step or part, if the probe itself took its time in between."""
     next_began_at: float | None = None
     """The same by the clock of the host."""
+    pauses: Sequence[tuple[Any, Any]] = ()
+    """Begin and end of the times in between that lie within the step, by the clock of the device."""
 
     def change_mode(self, at: float, *, trains: bool) -> None:
         """Note that forward passes begin to train, or cease to."""
@@ -59,6 +61,7 @@ class Step:
             setattr(self, name, [each for part in (*earlier, self) for each in getattr(part, name)])
         for part in earlier:
             self.flags |= part.flags
+        self.pauses = [(part.mark, part.after) for part in earlier if part.after is not None]
 
 
 class StepRecord:
@@ -72,6 +75,8 @@ class StepRecord:
         """Number of steps that have ended."""
         self.first_step_ended: float | None = None
         self.first_step_began: float | None = None
+        self.latest: Step | None = None
+        """The latest step that has ended, or part of one; it may be added later."""
         self._before: Step | None = None
         self._recent: list[Step] = []
         self._forward_samples: list[int] = []
@@ -92,7 +97,7 @@ class StepRecord:
         if self.device is not None:
             step.mark = self._mark()
         step.backwards = backwards
-        self.open = Step()
+        self.open, self.latest = Step(), step
         return step
 
     def add(self, parts: Sequence[Step]) -> None:
@@ -106,15 +111,14 @@ class StepRecord:
             self.settle(SETTLED_AFTER)
 
     def begin_step(self, backwards: int) -> None:
-        """Begin the next step now; no step has what happened since the last one ended.
+        """Begin the next step now, or part of one; no step has what happened since the last one ended.
 
         Args:
             backwards: Number of all backward passes so far.
         """
         if self.done:
-            last = self._recent[-1] if self._recent else self._before
-            assert last is not None, "a step that is done is one of these"
-            last.after, last.next_began_at = self._mark(), perf_counter()
+            assert self.latest is not None, "a step that is done has ended"
+            self.latest.after, self.latest.next_began_at = self._mark(), perf_counter()
             self.open = Step()
         else:
             self._before = self.cut(perf_counter(), backwards)
@@ -239,12 +243,15 @@ class StepRecord:
     def seconds_between(self, before: Step, step: Step) -> float:
         """Return the device seconds between the ends of two steps; NaN without a common clock."""
         start = before.mark if before.after is None else before.after
-        if self.device is None:
-            return float(step.mark - start)
         try:
-            return float(start.elapsed_time(step.mark)) / 1e3  # CUDA gives milliseconds
+            return self._elapsed(start, step.mark) - sum(self._elapsed(*pause) for pause in step.pauses)
         except RuntimeError:  # marks of two devices
             return math.nan
+
+    def _elapsed(self, begin: Any, end: Any) -> float:
+        if self.device is None:
+            return float(end - begin)
+        return float(begin.elapsed_time(end)) / 1e3  # CUDA gives milliseconds
 
 
 def samples_of(step: Step) -> int:

@@ -46,7 +46,7 @@ class WatchedProgram(MeasuredProcess):
         atexit.register(self.at_exit)
 
     def begin_process(self, started: float | None = None) -> None:
-        """Begin again, with nothing but the hooks, in a process that was forked."""
+        """Begin with nothing but the hooks."""
         super().begin_process(started)
         self.ending = Ending()
         self._next_count = 0.0

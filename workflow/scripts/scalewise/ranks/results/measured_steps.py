@@ -93,6 +93,9 @@ def measured_steps(
         ranks: One record for each rank, as ``join_starts`` returns them.
         planned: The plan of the run.
         no_grad: Kind of the forward passes without gradients by the configuration; None if it does not say.
+
+    Raises:
+        ValueError: The measured steps cannot be timed.
     """
     steps = min(rank.step_count for rank in ranks)
     flags = without_usual_shapes([_any_bit(rank.flags[index] for rank in ranks) for index in range(steps)])
@@ -141,6 +144,7 @@ def measured_steps(
         for index in range(steps)
         if index not in counted and any(rank.seconds[index] is not None for rank in ranks)
     ]
+    _check_times(ranks, kept, training_only)
     windows = [
         *_windows(ranks, others, per_step, warmup=True, training_only=no_grad != "training"),
         *_windows(ranks, kept, per_step, warmup=False, training_only=training_only, longest=longest),
@@ -221,6 +225,28 @@ def _cautions(
             "loader is right, write `samples_per_step: seen`."
         ]
     return []
+
+
+def _check_times(ranks: Sequence[ProbeRecord], kept: Sequence[int], training_only: bool) -> None:
+    """Check that the clocks of the ranks give the measured steps a time.
+
+    Raises:
+        ValueError: One took a negative time, or all of them none.
+    """
+    for rank in ranks:
+        for index in kept:
+            if (seconds := rank.seconds[index] or 0.0) < 0:
+                raise ValueError(
+                    f"step {rank.from_step + index + 1} of rank {rank.rank} cannot be timed: it would have "
+                    f"taken {seconds:.3g} s by the clock of {rank.device}. Report this to Scalewise, with "
+                    "record.log."
+                )
+    if kept and not any(rank.step_seconds(index, training_only) for rank in ranks for index in kept):
+        less = ", less the evaluations that they hold" if training_only else ""
+        raise ValueError(
+            f"the {len(kept)} measured steps cannot be timed: they took 0 s{less}. Let the program train for "
+            "longer, with steps that hold no evaluation."
+        )
 
 
 def _any_bit(flags: Iterator[int]) -> int:
