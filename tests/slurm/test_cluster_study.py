@@ -359,7 +359,7 @@ def test_a_report_that_is_made_while_jobs_wait_leaves_them_what_they_need(study:
 def test_the_benchmark_of_allocations_runs(study: ClusterStudy) -> None:
     place = {"SBATCH_ACCOUNT": "lab", "SBATCH_PARTITION": "main"}
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    command = [sys.executable, ROOT / "benchmarks" / "run.py", "allocation", "--small"]
+    command = [sys.executable, str(ROOT / "benchmarks" / "run.py"), "allocation", "--small"]
     benchmark = study.lab.start(*command, cwd=study.folder, env={"PATH": path, **place})
     printed, _ = benchmark.communicate(timeout=LIMIT_SECONDS)
     assert benchmark.returncode == 0, printed
