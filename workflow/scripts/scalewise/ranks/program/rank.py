@@ -113,7 +113,7 @@ class ProgramRank:
         probe_spec = self._write_probe_spec(startup)
         environment = build_environment(self.settings, values, setup, identity, startup, probe_spec)
         if self.is_first:
-            say(" ".join(argv))
+            say(f"{utc_now()} {' '.join(argv)}")
         meter = CpuMeter(identity.host)
         with EndRequest(self.rank_files, self.ranks, self.settings.resumes) as request:
             line_read = self._read_metric if self.is_first else None
@@ -141,6 +141,7 @@ class ProgramRank:
             records=records or read_records(self.probe_folder, RECORD),
             rank_count=len(self.ranks),
             probe_folder=self.probe_folder,
+            port=endpoint.port,
         )
         ended_at = self._ended_at(launched, launch_seconds)
         uuids = [record.device_uuid if record.cuda else None for record in records]
@@ -205,7 +206,10 @@ class ProgramRank:
                 for monitor in monitors:
                     monitor.stop()
             if recorded_since is not None and now - recorded_since > END_SECONDS:
-                say(f"the program did not end within {END_SECONDS:.0f} s of its last step, and was ended")
+                because = f"its program did not end within {END_SECONDS:.0f} s of its last step"
+                say(f"{because}, and was ended")
+                for rank in self.ranks:
+                    self.rank_files.ended(rank, because)
                 child.end(GRACE_SECONDS)
                 code = 0
                 break
