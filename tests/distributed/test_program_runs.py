@@ -228,3 +228,95 @@ def test_at_the_end_of_a_jobs_time_torchruns_program_gets_the_signal_that_it_han
     failure, _ = training.fail("interrupted")
     assert failure.reason.startswith("ended by SIGUSR1. The program resumes next time")
     assert "saved at SIGTERM" in Finished(training.folder).log
+
+
+LINGERS = """\
+import sys, time
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+dist.init_process_group("gloo")
+model = DDP(torch.nn.Linear(8, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = torch.utils.data.TensorDataset(torch.randn(32 * 400, 8))
+try:
+    for step, (x,) in enumerate(torch.utils.data.DataLoader(data, 32)):
+        if step == 20 and dist.get_rank() == 1:
+            dist.recv(torch.zeros(1), src=0)
+        optimizer.zero_grad()
+        # rank 0 steps alone, and its weights stay those of rank 1
+        (model(x) if step < 20 else 0 * model.module(x)).square().mean().backward()
+        optimizer.step()
+finally:
+    if dist.get_rank() == 0:
+        time.sleep(1000)
+"""
+
+
+def test_a_program_that_scalewise_ended_after_its_last_step_is_not_reported_as_killed(
+    runs: Runs, tmp_path: Path
+) -> None:
+    """Rank 1 waits for rank 0, which has made all of its steps and does not end."""
+    script = tmp_path / "lingers.py"
+    script.write_text(LINGERS, encoding="utf-8")
+    failure, _ = runs.start("lingers", 2, {"program": str(script), "arguments": []}, settings=SETTINGS).fail()
+
+    here = re.escape(socket.gethostname())
+    place = rf"rank 0 on {here} \(pid \d+\)"
+    because = r"its program did not end within 30 s of its last step\."
+    assert re.match(rf"Scalewise ended {place}: {because} Then rank 1 on {here}: ", failure.reason)
+    assert "out-of-memory killer" not in failure.reason
+
+
+MEETS = """\
+import os, sys, time
+import torch, torch.distributed as dist
+
+rank = int(os.environ["RANK"])
+if sys.argv[1] == "address":
+    # as many tutorials do; each rank here stands for a node of its own
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", str(12355 + rank)
+elif sys.argv[1] == "late" and rank == 1:
+    print("waiting for a file", flush=True)
+    time.sleep(1000)
+dist.init_process_group("gloo")
+if rank == 0:
+    dist.barrier()
+time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "launcher", "says"),
+    [
+        pytest.param(
+            "address",
+            "popen",
+            r"Rank 1 on {here} looks for rank 0 at localhost:12356, which",
+            id="address",
+        ),
+        pytest.param(
+            "barrier",
+            "torchrun",
+            r"Rank 0 reached torch.distributed.barrier and waited for rank 1",
+            id="barrier",
+        ),
+        pytest.param(
+            "late", "popen", r"Rank 0 reached .* waited for rank 1, .*: waiting for a file", id="late"
+        ),
+    ],
+)
+def test_a_program_that_makes_no_step_until_its_limit_names_who_waited_for_whom(
+    what: str, launcher: str, says: str, runs: Runs, tmp_path: Path
+) -> None:
+    script = tmp_path / "meets.py"
+    script.write_text(MEETS, encoding="utf-8")
+    own = {"program": str(script), "arguments": [what], "launcher": launcher}
+    # how long a start takes is the machine's affair
+    for limit in (20, 80, 320):
+        failure, _ = runs.start(what, 2, own, settings=SETTINGS, limit_seconds=limit).fail("timed-out")
+        if "No rank reached" not in failure.reason:
+            break
+    assert re.search(says.format(here=re.escape(socket.gethostname())), failure.reason)
+    assert "runtime_minutes" not in failure.reason
+    assert failure.permanent == (what == "address")

@@ -362,6 +362,44 @@ def test_the_rank_that_all_others_waited_for_is_named_though_it_was_woken_to_be_
     assert [note.rank for note in rank_files.unresponsive(len(messages))] == named
 
 
+NOT_ENDED = "its program did not end within 30 s of its last step"
+
+
+@pytest.mark.parametrize(
+    ("noticed", "because", "ended", "says"),
+    [
+        pytest.param(CLOSED, NOT_ENDED, ExitStatus(1, "failed", dead_before=(0,)), NOT_ENDED, id="program"),
+        pytest.param(CLOSED, "", ExitStatus(1, "failed", ended_alive=(0,)), "then", id="a peer failed"),
+        pytest.param(UNANSWERED, "", ExitStatus(1, "failed", ended_alive=(0,)), "hangs", id="a peer waited"),
+        pytest.param(
+            None, "", ExitStatus(1, "failed", ended_alive=(0,)), "no sign of life", id="a heartbeat"
+        ),
+        pytest.param(CLOSED, "", ExitStatus(1, "failed", dead_before=(0,)), "", id="killed before"),
+        pytest.param(CLOSED, "", ExitStatus(1, "failed"), "", id="on another host"),
+    ],
+)
+def test_a_rank_that_scalewise_ended_itself_is_not_put_down_to_the_out_of_memory_killer(
+    noticed: str | None, because: str, ended: ExitStatus, says: str, rank_files: RankFiles
+) -> None:
+    world_size = 1 if noticed is None else 2
+    for rank in range(world_size):
+        rank_files.started(rank, HOST)
+    if because:
+        rank_files.ended(0, because)
+    if noticed is not None:
+        rank_files.failed(1, HOST, RuntimeError(noticed), out_of_memory=False)
+
+    text = failure_reason(group_of(rank_files, world_size), ended, rank_files.root_cause(world_size))
+
+    assert "rank 0 on node-a (pid" in text
+    assert ("out-of-memory killer" in text) == (not says)
+    assert ("Scalewise" in text) == bool(says)
+    if because:
+        assert f"{because}. Then rank 1 on node-a: RuntimeError: {CLOSED}." in text
+    elif says:
+        assert says in text
+
+
 @pytest.mark.parametrize("ending", ["finished", "failed", "terminated"])
 def test_a_rank_that_left_word_was_not_killed_from_outside(rank_files: RankFiles, ending: str) -> None:
     rank_files.started(0, HOST)

@@ -133,9 +133,9 @@ def with_failures(load: Load, folder: Path) -> Iterator[tuple[str, str]]:
 
     results, earlier = folder / "limited", EarlierFiles()
     finish(results, "weak", "d1.r1", "d1.r2")
-    first = read_failure(fail(results, "d1.r1", 1000, "stopped after 1 minute. Raise runtime_minutes."))
-    assert first is not None
-    failure = first.model_copy(update={"outcome": "timed-out", "permanent": True})
+    ended = read_failure(fail(results, "d1.r1", 1000, "stopped after 1 minute. Raise runtime_minutes."))
+    assert ended is not None
+    failure = ended.model_copy(update={"outcome": "timed-out", "permanent": True})
     earlier.look(results)
     refused = {("strong", "d1.r1"): failure}
     yield "a run that was not started, and another", end_with_errors(study, results, earlier, refused)

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -500,6 +501,30 @@ def test_a_program_that_leaves_no_record_gets_the_reason(
         (program.probe_folder / "0.123.steps").write_text(steps)
     with pytest.raises(ProgramError, match=words):
         end(program, code)
+
+
+@pytest.mark.parametrize(("ours", "is_own"), [(0, True), (1, False)])
+def test_a_port_that_the_program_sets_and_another_process_has_gets_the_fix(
+    ours: int, is_own: bool, program: ProgramRank
+) -> None:
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        code = "import sys, torch; torch.distributed.TCPStore('localhost', int(sys.argv[1]), 1, True)"
+        child = Child([sys.executable, "-c", code, str(port)], dict(os.environ))
+        assert child.wait(120) == 1
+        child.end()
+    with pytest.raises(ProgramError, match="EADDRINUSE") as failed:
+        check_end(
+            child,
+            1,
+            SETTINGS,
+            on_cpus=True,
+            records=[],
+            rank_count=1,
+            probe_folder=program.probe_folder,
+            port=port if ours else port - 1,
+        )
+    assert ("The program sets MASTER_PORT itself" in str(failed.value)) == is_own
 
 
 @pytest.mark.parametrize(("launch_seconds", "seconds"), [(0.5, 100.5), (None, 103.0)])

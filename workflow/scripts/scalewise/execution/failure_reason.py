@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scalewise.execution.messages import Rank, RankError
+from scalewise.execution.rank_waits import why_not_begun, wrong_address
 from scalewise.execution.supervisor import ExitStatus, RankGroup
 from scalewise.execution.watchdog import STOP_SECONDS, Kept
 
@@ -14,6 +15,9 @@ SILENT_SECONDS = 30.0
 
 def failure_reason(group: RankGroup, ended: ExitStatus, cause: RankError | None) -> str:
     """Return why there is no result, with rank and host if they are known."""
+    if ended.outcome == "timed-out" and group.rank_files.read_progress() is None:
+        why = why_not_begun(group.rank_files, group.world_size, ended.last_line)
+        return f"stopped after {in_minutes(group.limit_seconds)}, before its first step. {why}"
     if ended.outcome == "timed-out":
         kept = _what_is_kept(group, ended, "with more time the same command resumes there")
         return f"stopped after {in_minutes(group.limit_seconds)}{_reached(group)}. {group.fix}{kept}"
@@ -32,6 +36,8 @@ def failure_reason(group: RankGroup, ended: ExitStatus, cause: RankError | None)
             f"{group.rank_files.folder} was removed while the run was at work. Give the same command to run "
             "it again."
         )
+    if address := wrong_address(group.rank_files):
+        return address
     missing = group.rank_files.never_started(group.world_size)
     if missing and len(missing) < group.world_size:
         return (
@@ -40,28 +46,51 @@ def failure_reason(group: RankGroup, ended: ExitStatus, cause: RankError | None)
         )
     if missing:
         return f"no rank started, and {_started(group)} exited with code {ended.code}. Its output is below."
-    silent = group.rank_files.died_without_note(group.world_size)
-    if silent:
-        aborted = [rank for rank in silent if group.rank_files.aborted(rank.rank)]
-        if len(aborted) == len(silent):
-            unresponsive = group.rank_files.unresponsive(group.world_size)
-            if others := [rank for rank in unresponsive if rank not in aborted]:
-                return _unresponsive_text(others)
-            return (
-                f"{_names(aborted)} ended by SIGABRT: NCCL gave up waiting for another rank, or a library "
-                "failed. The log has its output."
-            )
-        silent = [rank for rank in silent if rank not in aborted]
-        silent = [rank for rank in silent if rank.rank in ended.dead_before] or silent
-        return (
-            f"{_names(silent)} ended without an error message. Slurm or the kernel's out-of-memory killer "
-            "sent SIGKILL, or the rank hung."
-        )
+    if silent := group.rank_files.died_without_note(group.world_size):
+        return _silence(group, ended, silent)
     if cause is not None:
         if unresponsive := group.rank_files.unresponsive(group.world_size):
             return _unresponsive_text(unresponsive)
         return f"rank {cause.rank} on {cause.host}: {cause.first_line}"
     return f"{_started(group)} exited with code {ended.code}."
+
+
+def _silence(group: RankGroup, ended: ExitStatus, silent: list[Rank]) -> str:
+    """Return why ranks that started left no note."""
+    aborted = [rank for rank in silent if group.rank_files.aborted(rank.rank)]
+    if len(aborted) == len(silent):
+        unresponsive = group.rank_files.unresponsive(group.world_size)
+        if others := [rank for rank in unresponsive if rank not in aborted]:
+            return _unresponsive_text(others)
+        return (
+            f"{_names(aborted)} ended by SIGABRT: NCCL gave up waiting for another rank, or a library "
+            "failed. The log has its output."
+        )
+    silent = [rank for rank in silent if rank not in aborted]
+    if by_scalewise := _ended_by_scalewise(group, ended, silent):
+        return by_scalewise
+    silent = [rank for rank in silent if rank.rank in ended.dead_before] or silent
+    return (
+        f"{_names(silent)} ended without an error message. Slurm or the kernel's out-of-memory killer "
+        "sent SIGKILL, or the rank hung."
+    )
+
+
+def _ended_by_scalewise(group: RankGroup, ended: ExitStatus, silent: Sequence[Rank]) -> str:
+    """Return why Scalewise ended ranks that left no note; empty if something else may have ended one."""
+    errors = [rank.error for rank in group.rank_files.ranks(group.world_size) if rank.error is not None]
+    first = min(errors, key=lambda error: error.time, default=None)
+    noticed = "" if first is None else f"rank {first.rank} on {first.host}: {first.first_line.rstrip('.')}"
+    if whose := [rank for rank in silent if rank.ended_because]:
+        then = f" Then {noticed}." if noticed else ""
+        return f"Scalewise ended {_names(whose)}: {whose[0].ended_because}.{then}"
+    if not silent or any(rank.rank not in ended.ended_alive for rank in silent):
+        return ""
+    if first is None:
+        return f"{_names(silent)} showed no sign of life, and Scalewise ended it. It hung, or was suspended."
+    if first.is_timeout:
+        return f"{_unresponsive_text(silent)} Scalewise ended it."
+    return f"{noticed}. Scalewise then ended {_names(silent)}."
 
 
 def _names(ranks: Sequence[Rank]) -> str:
@@ -84,10 +113,19 @@ def in_minutes(seconds: float) -> str:
     return f"{number} minute{'' if number == '1' else 's'}"
 
 
-def used_its_time(group: RankGroup, ended: ExitStatus) -> bool:
-    """Whether a run made steps until its limit, and would do so again."""
-    has_begun = group.rank_files.read_progress() is not None
-    return ended.outcome == "timed-out" and has_begun and _silent_seconds(group) is None
+def would_end_alike(group: RankGroup, ended: ExitStatus, cause: RankError | None) -> bool:
+    """Whether another try would end the same way.
+
+    A run that made steps until its limit would, and one whose program sets a wrong address; one that hung, or
+    waited for something else, may not.
+    """
+    if ended.outcome == "interrupted":
+        return False
+    if group.rank_files.read_progress() is None and wrong_address(group.rank_files):
+        return True
+    if ended.outcome == "failed":
+        return cause is not None and cause.permanent
+    return group.rank_files.read_progress() is not None and _silent_seconds(group) is None
 
 
 def _silent_seconds(group: RankGroup) -> float | None:
@@ -102,7 +140,7 @@ def _reached(group: RankGroup) -> str:
     """Return the progress at the end, and that the ranks may hang if the last steps are long ago."""
     progress = group.rank_files.read_progress()
     if progress is None:
-        return ", before its first step"
+        return ""
     silent = _silent_seconds(group)
     hangs = "" if silent is None else f". It may hang: its last progress was {silent:.0f} s ago"
     return f", at {progress}{hangs}"

@@ -168,11 +168,13 @@ class Rank(_Note):
         pid: Number of its process; for a user's program, of the program's process.
         state: ``terminated`` after a request to end, which launchers send to the peers of a rank that failed.
         error: The exception that ended it; None in other states.
+        ended_because: Reason for which Scalewise ended its program; empty if it did not.
     """
 
     rank: int
     host: str
     pid: int
+    ended_because: str = ""
     state: Literal["running", "terminated", "finished", "failed"] = "running"
     error: RankError | None = None
 
@@ -249,3 +251,6 @@ class Endpoint(_Note):
 
     host: str
     port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"

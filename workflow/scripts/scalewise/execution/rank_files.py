@@ -130,6 +130,11 @@ class RankFiles:
         """Write the address to which the other ranks connect."""
         write_json(self._to_write(ENDPOINT), Endpoint(host=host, port=port))
 
+    def endpoint(self) -> Endpoint | None:
+        """Read the address to which the ranks connect; None before it is published."""
+        path = self.folder / ENDPOINT
+        return Endpoint.model_validate_json(path.read_text(encoding="utf-8")) if path.exists() else None
+
     def wait_for_endpoint(self, timeout_seconds: float) -> Endpoint:
         """Wait for the address to connect to.
 
@@ -165,6 +170,12 @@ class RankFiles:
         self.check_current()
         if (earlier := self.read_rank(rank)) is not None and earlier.state == "running":
             self._write_rank(earlier.model_copy(update={"state": "terminated"}))
+
+    def ended(self, rank: int, because: str) -> None:
+        """State that Scalewise ended the program of a rank."""
+        self.check_current()
+        if (earlier := self.read_rank(rank)) is not None:
+            self._write_rank(earlier.model_copy(update={"ended_because": because}))
 
     def failed(self, rank: int, host: str, error: BaseException, out_of_memory: bool) -> None:
         """State the exception that ends a rank."""

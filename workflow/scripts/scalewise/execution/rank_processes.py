@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -63,6 +64,21 @@ def rank_setup_for(
     )
 
 
+TASK_VARIABLES = re.compile(
+    r"SLURM_(PROCID|LOCALID|NODEID|TASK_PID|GTIDS|NTASKS|NPROCS|NTASKS_PER_NODE|TASKS_PER_NODE"
+    r"|STEP_.*|STEPID|SRUN_.*|LAUNCH_.*)"
+)
+"""Variables by which srun tells a task who it is, and salloc how many there are."""
+
+
+def without_task(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return variables without those of the Slurm task that this process is, such as an interactive shell.
+
+    A program that reads them would take each of its ranks for the same one.
+    """
+    return {name: value for name, value in environ.items() if not TASK_VARIABLES.fullmatch(name)}
+
+
 class RankProcesses:
     """Starts the processes of a launch, a launcher or the ranks, and ends all of its processes.
 
@@ -78,12 +94,13 @@ class RankProcesses:
     def __init__(self, launch: Launch, log: IO[str]) -> None:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._failure: tuple[int, float] | None = None
+        inherited = dict(os.environ) if launch.argv[0] == "srun" else without_task(os.environ)
         try:
             for own_environment in launch.process_environments:
                 self._processes.append(
                     subprocess.Popen(
                         launch.argv,
-                        env=os.environ | launch.environment | own_environment,
+                        env=inherited | launch.environment | own_environment,
                         stdin=subprocess.DEVNULL,
                         stdout=log,
                         stderr=subprocess.STDOUT,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from scalewise.execution.checkpoint_files import CheckpointFolder
-from scalewise.execution.failure_reason import failure_reason, in_minutes, used_its_time
+from scalewise.execution.failure_reason import failure_reason, in_minutes, would_end_alike
 from scalewise.execution.finished_results import publish
 from scalewise.execution.history import (
     MAX_STARTS_WITHOUT_PROGRESS,
@@ -226,7 +226,7 @@ def _fail(
         "outcome": ended.outcome,
         "reason": why,
         "no_progress": failed or (stopped is not None and not stopped.saved),
-        "permanent": (failed and cause is not None and cause.permanent) or used_its_time(rank_group, ended),
+        "permanent": would_end_alike(rank_group, ended, cause),
         "traceback": printable(cause.traceback) if cause is not None else "",
         "log_tail": log_tail(rank_group.log),
     }

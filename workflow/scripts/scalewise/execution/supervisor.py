@@ -23,6 +23,7 @@ import psutil
 from scalewise.execution.messages import GracefulStop
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.rank_processes import RankProcesses
+from scalewise.execution.rank_waits import last_line
 from scalewise.execution.run_lock import LockLostError, RunLock
 from scalewise.execution.watchdog import COLLECT_ERRORS_SECONDS, Kept, Watchdog, Why
 from scalewise.plan.jobs.launch import Launch
@@ -81,6 +82,8 @@ class ExitStatus:
         stop_source: The reason for that request.
         unstarted_seconds: Time in which no rank started; None if one did, or the launcher ended before.
         dead_before: Ranks of this host whose processes had ended before the others were ended.
+        ended_alive: Ranks of this host without a note that this process ended; empty if all ended before.
+        last_line: The last line that the ranks had printed before this process ended them.
     """
 
     code: int
@@ -90,6 +93,8 @@ class ExitStatus:
     stop_source: str = "a signal"
     unstarted_seconds: float | None = None
     dead_before: tuple[int, ...] = ()
+    ended_alive: tuple[int, ...] = ()
+    last_line: str = ""
 
 
 def supervise(rank_group: RankGroup) -> ExitStatus:
@@ -133,6 +138,8 @@ def _supervise(rank_group: RankGroup, log: IO[str]) -> ExitStatus:
         ranks = RankProcesses(rank_group.launch, log)
         bar = _Bar(rank_group)
         dead_before: tuple[int, ...] = ()
+        ended_alive: tuple[int, ...] = ()
+        last = ""
         short = GRACE_SECONDS if rank_group.launch.argv[0] == "srun" else SHORT_GRACE_SECONDS
         try:
             while (code := ranks.wait(POLL_SECONDS)) is None:
@@ -145,7 +152,8 @@ def _supervise(rank_group: RankGroup, log: IO[str]) -> ExitStatus:
                 failed = ranks.failed_for(COLLECT_ERRORS_SECONDS)
                 if watchdog.should_terminate() or failed:
                     # a rank that waits for another one inside NCCL handles no signal and leaves no error
-                    dead_before = _dead_here(rank_group)
+                    dead_before, ended_alive = _silent_here(rank_group)
+                    last = last_line(rank_group.log)
                     code = ranks.end(short if failed or watchdog.rank_failed else GRACE_SECONDS)
                     break
             if rank_group.lock is not None:
@@ -165,16 +173,20 @@ def _supervise(rank_group: RankGroup, log: IO[str]) -> ExitStatus:
                 stop_source=watchdog.stop_source,
                 unstarted_seconds=watchdog.unstarted_seconds,
                 dead_before=dead_before,
+                ended_alive=ended_alive,
+                last_line=last,
             )
         finally:
             bar.clear()
             ranks.kill()
 
 
-def _dead_here(rank_group: RankGroup) -> tuple[int, ...]:
+def _silent_here(rank_group: RankGroup) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the ranks of this host without a note: those whose processes have ended, and the others."""
     here = socket.gethostname()
     silent = rank_group.rank_files.died_without_note(rank_group.world_size)
-    return tuple(rank.rank for rank in silent if rank.host == here and not _is_alive(rank.pid))
+    alive = {rank.rank: _is_alive(rank.pid) for rank in silent if rank.host == here}
+    return tuple(rank for rank in alive if not alive[rank]), tuple(rank for rank in alive if alive[rank])
 
 
 def _is_alive(pid: int) -> bool:

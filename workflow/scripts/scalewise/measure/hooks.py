@@ -11,13 +11,15 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.amp import autocast_mode, grad_scaler
 from torch.optim import optimizer as optimizers
 from torch.utils.data import dataloader
 
 from .guards import Function, guarded, untraced
 from .measured_process import MeasuredProcess
+from .rank_waits import BARRIER, GROUP
+from .watched_program import WatchedProgram
 
 SAVING = {
     "safetensors.torch": ("save_file",),
@@ -26,7 +28,7 @@ SAVING = {
 """Functions that save, in addition to ``torch.save``, by the modules that programs import for them."""
 
 
-def install(process: MeasuredProcess, watch: Callable[[str, Callable[[ModuleType], None]], None]) -> None:
+def install(process: WatchedProgram, watch: Callable[[str, Callable[[ModuleType], None]], None]) -> None:
     """Set all hooks of a program's process, for as long as it lives.
 
     Args:
@@ -38,7 +40,30 @@ def install(process: MeasuredProcess, watch: Callable[[str, Callable[[ModuleType
     for module, names in SAVING.items():
         action = functools.partial(replace_all, undo, names=names, around=Hooks(process).saving)
         watch(module, guarded(process.notes, f"{module} is not seen", action))
+    guarded(process.notes, "waits for other ranks are not seen", lambda: watch_waits(process, undo))()
     os.register_at_fork(after_in_child=guarded(process.notes, "forked process", process.begin_forked_process))
+
+
+def watch_waits(process: WatchedProgram, undo: ExitStack) -> None:
+    """Note where this rank waits for the others before its first step."""
+    if not distributed.is_available():
+        return
+    left = guarded(process.notes, "end of a wait", process.leave_wait)
+
+    def around(name: str, original: Function) -> Function:
+        entered = guarded(process.notes, "begin of a wait", process.enter_wait)
+
+        def meet(*args: Any, **kwargs: Any) -> Any:
+            entered(name, args, kwargs)
+            result = original(*args, **kwargs)
+            left()
+            return result
+
+        return meet
+
+    places = [(distributed, GROUP), (distributed.distributed_c10d, GROUP), (distributed, BARRIER)]
+    for owner, name in places:
+        replace_one(undo, owner, name, functools.partial(around, name))
 
 
 @contextmanager

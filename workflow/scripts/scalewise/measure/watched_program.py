@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import os
+import socket
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 # by name: a program may replace the functions in their module
@@ -18,6 +20,7 @@ from .ending import Ending, finish_with_multiprocessing
 from .measured_process import MeasuredProcess
 from .probe_spec import ProbeSpec
 from .process_record import write_json, write_text
+from .rank_waits import GROUP, group_place
 from .steps import FORWARD_STEPS, Step
 
 COUNTED_EVERY_SECONDS = 2.0
@@ -51,12 +54,36 @@ class WatchedProgram(MeasuredProcess):
         self.ending = Ending()
         self._next_count = 0.0
         self._has_ended = False
+        self._group_place = self.rank, ""
 
     def backward(self, tensors: Any) -> None:
         """Note a backward pass, and write how many there are if no step follows after many."""
         super().backward(tensors)
         if self.backwards == NO_STEP_BACKWARDS and not self.place:
             write_text(self._file("backwards"), str(self.backwards))
+
+    def enter_wait(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Write that this rank waits for all others, before its first step.
+
+        Args:
+            name: The function of torch.distributed that it enters.
+            args: Arguments by place.
+            kwargs: Arguments by name.
+        """
+        if name == GROUP:
+            self._group_place = group_place(args, kwargs, self.rank)
+        self._write_wait(name)
+
+    def leave_wait(self) -> None:
+        """Write that all other ranks have come."""
+        self._write_wait("")
+
+    def _write_wait(self, name: str) -> None:
+        if self.steps.done or os.getpid() != self.pid:
+            return
+        rank, address = self._group_place
+        wait = {"rank": rank, "host": socket.gethostname(), "address": address, "where": name}
+        write_json(self._file("wait"), wait)
 
     def _end_part(self, optimizer: Optimizer, entry: SteppedOptimizer) -> None:
         """End a step, or raise SystemExit again in a program that has swallowed it."""

@@ -47,7 +47,12 @@ def find_endpoint(rank_files: RankFiles, rank_setup: RankSetup, identity: Identi
         TimeoutError: Rank 0 has not published it in time.
     """
     if "TORCHELASTIC_RUN_ID" in os.environ and "MASTER_PORT" in os.environ:
-        return Endpoint(host=os.environ["MASTER_ADDR"], port=int(os.environ["MASTER_PORT"]))  # by torchrun
+        endpoint = Endpoint(
+            host=os.environ["MASTER_ADDR"], port=int(os.environ["MASTER_PORT"])
+        )  # by torchrun
+        if identity.rank == 0:
+            rank_files.publish_endpoint(endpoint.host, endpoint.port)
+        return endpoint
     if identity.rank == 0:
         address = choose_interface(rank_setup.shape.nodes, rank_setup.network_interface).address
         rank_files.publish_endpoint(address, _free_port(address))

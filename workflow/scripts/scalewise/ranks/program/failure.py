@@ -117,6 +117,26 @@ def find_fix(error: str, traceback: str, *, on_cpus: bool, as_ranks: bool) -> st
     return ""
 
 
+PORT_TAKEN = re.compile(r"port: (\d+)\b.*EADDRINUSE|EADDRINUSE.*\bport: (\d+)")
+"""The error of torch's store if another process listens at the port of the rendezvous."""
+
+
+def own_port(error: str, port: int | None) -> str:
+    """Return the fix for a port that is taken and that the program has set; empty for another error.
+
+    Args:
+        error: The line that names the exception.
+        port: Scalewise's MASTER_PORT, which was free; None if unknown.
+    """
+    found = PORT_TAKEN.search(error)
+    if found is None or port is None or int(found[1] or found[2]) == port:
+        return ""
+    return (
+        "The program sets MASTER_PORT itself, and another process on the node has that port, such as another "
+        "run. Remove that line: Scalewise sets MASTER_ADDR and MASTER_PORT."
+    )
+
+
 _FRAME = re.compile(r'^(?:\[rank\d+\]:)?\s*File "(.+)", line (\d+)')
 _PREFIX = re.compile(r"^\[rank\d+\]:")
 
@@ -155,6 +175,7 @@ def check_end(
     records: Sequence[ProbeRecord],
     rank_count: int,
     probe_folder: Path,
+    port: int | None = None,
 ) -> None:
     """Check that a program that has ended left a whole measurement of its ranks.
 
@@ -166,6 +187,7 @@ def check_end(
         records: One for each rank that left its record.
         rank_count: Number of its ranks.
         probe_folder: The folder of the probe's files.
+        port: Scalewise's MASTER_PORT; None if unknown.
 
     Raises:
         ProgramError: It did not.
@@ -183,7 +205,9 @@ def check_end(
         raise ProgramError(f"{program} was ended by {name}{sender}", traceback)
     if code:
         error = add_source(child.last_error(), child.tail)
-        fix = find_fix(error, traceback, on_cpus=on_cpus, as_ranks=settings.starts == "ranks")
+        fix = own_port(error, port) or find_fix(
+            error, traceback, on_cpus=on_cpus, as_ranks=settings.starts == "ranks"
+        )
         reason = (
             f"{program} ended with code {code}: {error}" if error else f"{program} ended with code {code}"
         )

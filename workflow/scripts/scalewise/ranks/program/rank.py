@@ -119,7 +119,7 @@ class ProgramRank:
         probe_spec = self._write_probe_spec(startup)
         environment = build_environment(self.settings, values, setup, identity, startup, probe_spec)
         if self.is_first:
-            say(" ".join(argv))
+            say(f"{utc_now()} {' '.join(argv)}")
         meter = CpuMeter(identity.host)
         with EndRequest(self.rank_files, self.ranks, self.settings.resumes) as request:
             line_read = self._read_metric if self.is_first else None
@@ -138,8 +138,7 @@ class ProgramRank:
         request.read_note()  # a peer may have ended because of a note that this process has not read
         if request.source:
             self._end_as_requested(request, code)
-        if self.refused is not None:
-            raise self.refused
+        self._check_metric()
         records = self._read_own(RECORD)
         check_end(
             child,
@@ -149,6 +148,7 @@ class ProgramRank:
             records=records or read_records(self.probe_folder, RECORD),
             rank_count=len(self.ranks),
             probe_folder=self.probe_folder,
+            port=endpoint.port,
         )
         ended_at = self._ended_at(launched, launch_seconds)
         uuids = [record.device_uuid if record.cuda else None for record in records]
@@ -202,8 +202,7 @@ class ProgramRank:
             if self.is_first:
                 progress.update(now)
                 checked = checked or self._check_first_steps()
-                if self.refused is not None:
-                    raise self.refused
+                self._check_metric()
             if not monitors and len(records := self._read_own(SEEN)) >= len(self.ranks):
                 monitors = self._start_monitors(child, records)
             if monitors and not training and measures(self.probe_folder):
@@ -215,7 +214,10 @@ class ProgramRank:
                 for monitor in monitors:
                     monitor.stop()
             if recorded_since is not None and now - recorded_since > END_SECONDS:
-                say(f"the program did not end within {END_SECONDS:.0f} s of its last step, and was ended")
+                because = f"its program did not end within {END_SECONDS:.0f} s of its last step"
+                say(f"{because}, and was ended")
+                for rank in self.ranks:
+                    self.rank_files.ended(rank, because)
                 child.end(GRACE_SECONDS)
                 code = 0
                 break
@@ -315,6 +317,10 @@ class ProgramRank:
             )
         except ValueError as error:
             raise ProgramError(str(error), permanent=True) from error
+
+    def _check_metric(self) -> None:
+        if self.refused is not None:
+            raise self.refused
 
     def _read_metric(self, line: str, now: float) -> None:
         """Add the values of the metric in a line to the readings."""
