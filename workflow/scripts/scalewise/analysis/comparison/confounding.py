@@ -278,6 +278,8 @@ def _telling_order(points: dict[int, pd.DataFrame], series: str) -> str:
     if len(points) < 2:
         return ""
     runs = pd.concat(points.values())
+    if runs["started"].nunique() == 1:
+        return ""
     along = runs["started"].rank().corr(runs["devices"].rank())
     if abs(along) >= ORDERED:
         return f"{'small' if along > 0 else 'large'} device counts ran first"
@@ -331,14 +333,15 @@ def _share_in_speedups(runs: pd.DataFrame) -> float:
     """
     runs = runs.assign(order=_started(runs).rank())
     found, most = trend(runs), 0.0
-    if found is None:
+    span = runs["order"].max() - runs["order"].min()
+    if found is None or not span > 0:
         return most
     for _, points, base in _compared(runs[runs["order"].notna()]):
         if take_turns(pd.concat(points.values())):
             continue
         means = {devices: point["order"].mean() for devices, point in points.items()}
         apart = max(abs(each - means[base]) for each in means.values())
-        most = max(most, abs(found.change) * apart / (runs["order"].max() - runs["order"].min()))
+        most = max(most, abs(found.change) * apart / span)
     return float(most)
 
 
