@@ -122,6 +122,10 @@ DIFFERENCES: dict[str, tuple[Planned, list[ProbeRecord], list[str]]] = {
         [record(steps=4, world_size=1, data_parallel_devices=4, cuda=True)],
         ["divides each batch among 4 GPUs", "torch.nn.DataParallel", "DistributedDataParallel"],
     ),
+    "shards of a model of its own": (
+        *(planned(devices=2), pair(parallelism=["fully_shard"], sharded=True, sharded_over=1, weights=[])),
+        ["rank 0", "among 1 of 2 ranks", "perfect scaling", "fully_shard a mesh of all 2 ranks"],
+    ),
     "tensor parallel": (planned(), pair(refused="tensor parallel"), ["tensor parallel"]),
 }
 
@@ -141,6 +145,9 @@ def test_a_difference_is_named_with_both_numbers_and_the_fix(
         pytest.param(pair(), id="DDP"),
         pytest.param(pair(parallelism=[], weights=[1.5]), id="an all-reduce by hand: equal weights"),
         pytest.param(pair(parallelism=["fully_shard"], sharded=True, weights=[]), id="divided parameters"),
+        pytest.param(
+            pair(parallelism=["fully_shard"], sharded=True, sharded_over=2, weights=[]), id="of all ranks"
+        ),
         pytest.param(pair(batches=[1.0, 1.0, 1.0]), id="batches that are all alike"),
         pytest.param(
             [

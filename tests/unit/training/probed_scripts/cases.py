@@ -20,8 +20,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch._dynamo.utils import counters
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.functional import cross_entropy
@@ -508,15 +508,61 @@ def copies() -> None:
         step(model, optimizer, inputs, labels)
 
 
-@case(ranks=2)
-def divided_model() -> None:
-    rank = join()
-    model = network()
-    fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+def train_shards(rank: int, divide: Callable[[nn.Module], Any]) -> None:
+    model = divide(network())
     optimizer = sgd(model)
     torch.manual_seed(rank)
     for _ in range(ENOUGH_STEPS):
         step(model, optimizer, *batch(4))
+
+
+@case(ranks=2)
+def divided_model() -> None:
+    rank = join()
+    train_shards(rank, lambda model: fully_shard(model, mesh=init_device_mesh("cpu", (2,))))
+
+
+@case(ranks=4)
+def replicas_of_divided_models() -> None:
+    """Two replicas of two shards each, as in HSDP."""
+    rank = join()
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    train_shards(rank, lambda model: fully_shard(model, mesh=mesh))
+
+
+@case(ranks=2)
+def divided_among_itself() -> None:
+    """A mesh of one rank each: two trainings of their own."""
+    rank = join()
+    group = [dist.new_group([each]) for each in range(2)][rank]
+    train_shards(rank, lambda model: fully_shard(model, mesh=DeviceMesh.from_group(group, "cpu")))
+
+
+@case(ranks=2)
+def divided_by_a_wrapper() -> None:
+    rank = join()
+    train_shards(rank, lambda model: FullyShardedDataParallel(model, device_id=torch.device("cpu")))
+
+
+@case(ranks=2)
+def divided_by_a_wrapper_among_itself() -> None:
+    rank = join()
+    group = [dist.new_group([each]) for each in range(2)][rank]
+    cpu = torch.device("cpu")
+    train_shards(rank, lambda model: FullyShardedDataParallel(model, process_group=group, device_id=cpu))
+
+
+@case(ranks=4)
+def replicas_by_a_wrapper() -> None:
+    rank = join()
+    mesh, cpu = init_device_mesh("cpu", (2, 2)), torch.device("cpu")
+    hybrid = ShardingStrategy.HYBRID_SHARD
+    train_shards(
+        rank,
+        lambda model: FullyShardedDataParallel(
+            model, device_mesh=mesh, sharding_strategy=hybrid, device_id=cpu
+        ),
+    )
 
 
 @case(ranks=2)

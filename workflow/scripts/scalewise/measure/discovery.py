@@ -150,6 +150,7 @@ def no_figures() -> dict[str, Any]:
         "gradient_bytes": None,
         "parameter_dtypes": [],
         "sharded": False,
+        "sharded_over": None,
         "weights": [],
     }
 
@@ -168,9 +169,22 @@ def parameter_figures(parameters: list[torch.Tensor], trained: TrainedModules) -
         "gradient_bytes": number_of_bytes,
         "parameter_dtypes": sorted({str(parameter.dtype) for parameter in parameters}),
         "sharded": sharded,
+        "sharded_over": _ranks_of_shards(parameters, trained) if sharded else None,
         # a rank's part of a sharded one cannot be compared
         "weights": [] if sharded else _sums(parameters),
     }
+
+
+def _ranks_of_shards(parameters: list[Any], trained: TrainedModules) -> int | None:
+    """Return the ranks that share a sharded model, with those of its replicas in HSDP; None if unknown."""
+    meshes = [each.device_mesh.size() for each in parameters if hasattr(each, "device_mesh")]
+    for root in trained.roots:
+        for module in root.modules():
+            if type(module).__name__ == "FullyShardedDataParallel":
+                replicas = getattr(module, "_inter_node_pg", None)
+                meshes.append(module.process_group.size() * (1 if replicas is None else replicas.size()))
+    # a layer may have a mesh of its own, as experts have
+    return max(meshes, default=None)
 
 
 def _number_of_flat(trained: TrainedModules) -> tuple[int | None, int | None]:

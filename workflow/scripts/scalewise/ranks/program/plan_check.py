@@ -83,7 +83,17 @@ def _world_message(planned: Planned, world_size: int, processes: int) -> str:
 
 def _check_exchange(planned: Planned, ranks: Sequence[ProbeRecord]) -> str:
     """Return how it shows that ranks do not exchange gradients; empty if they do, or if it is unknown."""
-    if planned.devices == 1 or any(rank.sharded for rank in ranks):
+    if planned.devices == 1:
+        return ""
+    for rank in ranks:
+        if rank.sharded_over is not None and rank.sharded_over < planned.devices:
+            return (
+                f"the model of rank {rank.rank} of {planned.program} is divided among {rank.sharded_over} of "
+                f"{planned.devices} ranks: trainings of their own would pass for perfect scaling. Give "
+                f"{' and '.join(rank.parallelism)} a mesh of all {planned.devices} ranks, or of replicas and "
+                f"shards that make {planned.devices} together."
+            )
+    if any(rank.sharded for rank in ranks):
         return ""
     fix = (
         "Wrap the model in DistributedDataParallel, and call the wrapped model: what is called by its "

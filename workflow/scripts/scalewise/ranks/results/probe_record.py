@@ -48,6 +48,7 @@ class ProbeRecord(_Part):
         forward_samples: Samples of a step by the inputs of forward passes; None where none was seen.
         wait_seconds: Seconds of waiting for a DataLoader's batches: of the GPU that trains, else of the host.
         gradient_bytes: Bytes of all gradients; of one rank's share where ``sharded``.
+        sharded_over: Ranks that share a sharded model; None if it is not sharded, or if they are unknown.
         weights: Sums of parts of some parameters, equal on all ranks that exchange gradients.
         weights_finite: Whether the values of parts of some parameters are finite; None if unknown.
         optimizers: Names of those that made steps, each once.
@@ -95,6 +96,7 @@ class ProbeRecord(_Part):
     gradient_bytes: int | None = None
     parameter_dtypes: list[str] = []
     sharded: bool = False
+    sharded_over: int | None = None
     parallelism: list[str]
     data_parallel_devices: int = 0
     refused: str | None = None
