@@ -361,7 +361,7 @@ def test_only_processes_that_step_leave_records(probed: dict[str, Ended], left: 
 
     assert len(list(left.glob("*.record.json"))) == recorded + 1  # of a process's own process
     assert {path.name.split(".", 2)[2] for path in left.iterdir()} == {
-        *("seen.json", "record.json", "measuring", "steps", "backwards")
+        *("seen.json", "record.json", "measuring", "steps", "backwards", "meeting")
     }
 
 
