@@ -19,10 +19,12 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from tests.clone import clone, shorten
 from tests.paths import ROOT, SCRIPTS
 from tests.slurm.lab import Lab
 from tests.slurm.study import ENDLESS, LIMIT_SECONDS, TRAININGS, ClusterStudy
 from tests.waiting import wait_until
+from tests.workflow.test_docs import commands
 
 from scalewise.records import EPOCHS, RECORD, RunRecord, read_record
 
@@ -354,10 +356,32 @@ def test_a_report_that_is_made_while_jobs_wait_leaves_them_what_they_need(study:
     assert dict(final["outcome"]) == dict.fromkeys([*small, *large], "completed")
 
 
+def test_the_readme_s_commands_for_a_cluster_run_in_their_order(lab: Lab, study: ClusterStudy) -> None:
+    """What is replaced: the installation, and repeats by 1.
+
+    One of the lab's partitions and accounts is named. Its GPUs are pretended, so the site file has CPU ones.
+    """
+    own = commands(ROOT / "README.md")
+    begin, activate, site, *rest = own[own.index("make setup") :]
+    assert site == "python workflow/scripts/cli.py site"
+    folder = clone(study.folder / "scalewise")
+    shorten(folder / "config" / "experiments.yaml")
+    cpus = "sed -i 's/^accelerator: .*/accelerator: cpu/' profiles/slurm/site.yaml"
+    lines = ["set -ex", begin, activate, f"{site} --partition main --account lab", cpus, *rest]
+    shell = lab.start("/bin/sh", "-c", "\n".join(lines), cwd=folder, env={"PATH": "/usr/bin:/bin"})
+    output, _ = shell.communicate(timeout=LIMIT_SECONDS)
+    assert shell.returncode == 0, output
+    assert "All is ok: the study can start." in output
+    decisions = json.loads((folder / "results" / "decision.json").read_text(encoding="utf-8"))
+    assert [each["experiment"] for each in decisions] == ["digits-strong", "digits-transformer"]
+    for each in decisions:
+        assert f"{each['experiment']}: {each['card']['verdict']}" in output
+
+
 def test_the_benchmark_of_allocations_runs(study: ClusterStudy) -> None:
     place = {"SBATCH_ACCOUNT": "lab", "SBATCH_PARTITION": "main"}
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    command = [sys.executable, ROOT / "benchmarks" / "run.py", "allocation", "--small"]
+    command: list[str | Path] = [sys.executable, ROOT / "benchmarks" / "run.py", "allocation", "--small"]
     benchmark = study.lab.start(*command, cwd=study.folder, env={"PATH": path, **place})
     printed, _ = benchmark.communicate(timeout=LIMIT_SECONDS)
     assert benchmark.returncode == 0, printed

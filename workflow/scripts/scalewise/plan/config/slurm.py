@@ -62,8 +62,8 @@ def check_placeholder(value: str) -> str:
     if _PLACEHOLDER.search(value):
         raise reject(
             f"is {value!r}, a placeholder",
-            "Write your own, leave the key out, or have `python workflow/scripts/cli.py site` write the file. On "
-            "one machine use --profile profiles/local.",
+            "Write your own, leave the key out, or have `python workflow/scripts/cli.py site` write the "
+            "file. On one machine use --profile profiles/local.",
         )
     return value
 
