@@ -192,6 +192,8 @@ def test_every_example_of_a_study_is_valid(
     monkeypatch.chdir(tmp_path)
     shutil.copy(OWN_PROGRAM, tmp_path / "train.py")
     (tmp_path / "site.yaml").write_text(SITE)
+    # the README has a script of the examples
+    (tmp_path / "config").symlink_to(ROOT / "config")
     # the example of a site file is read below
     for example in (block for block in blocks(document, "yaml") if "experiments:" in block):
         mine = example.replace(PROGRAM, str(tmp_path / "train.py"))
