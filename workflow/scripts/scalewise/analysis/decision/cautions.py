@@ -176,7 +176,7 @@ def accuracy_loss(best: pd.Series, points: pd.DataFrame, measure: Measure) -> fl
     known = points["final_accuracy"].dropna()
     if measure == "time to target" or known.empty:
         return 0.0
-    lost = accuracy_lost(best, points.loc[known.idxmax()])
+    lost = accuracy_lost(best, points.iloc[int(points["final_accuracy"].argmax())])
     return lost if lost >= 100 * ACCEPTED_LOSS else 0.0
 
 
@@ -237,7 +237,7 @@ def of_points(
         yield UNDECIDED, f"Some points have only {runs}{assumed}. Use at least {ENOUGH_REPEATS} repeats."
     yield from of_efficiency(points)
     if best is not None and (loss := accuracy_loss(best, points, measure)):
-        top = points.loc[points["final_accuracy"].idxmax()]
+        top = points.iloc[int(points["final_accuracy"].argmax())]
         seen, usual = (percent(each["final_accuracy"], 1 if loss >= 1 else 2) for each in (best, top))
         yield (
             COLLAPSED,
