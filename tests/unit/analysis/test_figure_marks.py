@@ -146,6 +146,7 @@ def test_hatches_are_lines_inside_the_panels_of_their_bars(drawn: dict[str, Draw
         (MEASURED, 3, (1.9, 2.1), "1.90 to 2.10"),
         (MEASURED, 3, (1.0, 1.0), "the baseline"),
         (MEASURED, 1, (None, None), "one run"),
+        (MEASURED, 2, (None, None), "two runs"),
         (EXPECTED, None, (1.9, 2.1), "1.90 to 2.10"),
     ],
 )

@@ -28,7 +28,7 @@ from scalewise.analysis.statistics.ratios import (
 )
 
 
-@pytest.mark.parametrize("n", [2, 10])
+@pytest.mark.parametrize("n", [3, 10])
 def test_a_mean_has_students_interval_and_a_geometric_one_that_of_the_logarithms(n: int) -> None:
     values = np.random.default_rng(n).normal(2, 0.3, n)
     found = mean_interval((values - 2).tolist())
@@ -38,6 +38,19 @@ def test_a_mean_has_students_interval_and_a_geometric_one_that_of_the_logarithms
     expected = np.exp(stats.ttest_1samp(np.log(values), 0).confidence_interval(0.95))
     assert (found.estimate, found.low, found.high) == pytest.approx((stats.gmean(values), *expected))
     assert found.n == n
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_fewer_than_three_runs_have_no_interval(n: int) -> None:
+    few, many = [100.0, 150.0][:n], [97.0, 100.0, 103.0]
+    for found in (mean_interval(few), geometric_interval(few)):
+        assert found.n == n
+        assert math.isnan(found.low)
+        assert math.isnan(found.high)
+    for found in (ratio_interval(few, many), ratio_interval(many, few)):
+        assert found.n == n
+        assert math.isnan(found.low)
+        assert math.isnan(found.high)
 
 
 def test_a_single_value_has_no_interval() -> None:
@@ -159,6 +172,13 @@ def test_the_bound_of_the_next_value_by_hand() -> None:
     assert next_value_bound(values) == pytest.approx(next_bound(values))
     single = 100 * math.exp(stats.norm.ppf(0.95) * ASSUMED_SCATTER * math.sqrt(2))
     assert next_value_bound([100.0]) == pytest.approx(single)
+    # two are taken to scatter by as much, or by more
+    two = 100 * math.exp(stats.norm.ppf(0.95) * ASSUMED_SCATTER * math.sqrt(1.5))
+    assert next_value_bound([100.0, 100.0]) == pytest.approx(two)
+    apart = math.sqrt(100 * 150) * math.exp(
+        stats.norm.ppf(0.95) * math.log(1.5) / math.sqrt(2) * math.sqrt(1.5)
+    )
+    assert next_value_bound([100.0, 150.0]) == pytest.approx(apart)
 
 
 def power(n: int, distance: float, scatter: float) -> float:

@@ -283,8 +283,8 @@ def test_runs_that_miss_the_target_count_for_time_cost_and_their_ratios() -> Non
         found = points.points[place].interval(aim)  # type: ignore[arg-type]
         assert found is not None
         assert found.estimate == pytest.approx(factor * seconds)
-        # one of three tries failed: the interval is far wider than the scatter
-        assert found.high > 2 * found.estimate
+        # two runs have no interval
+        assert (found.n, math.isnan(found.high)) == (2, True)
     ratio, interval = points.ratio("time", place, slow), points.points[slow].interval("time")
     assert ratio is not None
     assert interval is not None

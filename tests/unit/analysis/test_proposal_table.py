@@ -87,7 +87,7 @@ def test_a_page_shows_time_speedup_efficiency_and_device_hours_with_intervals(wr
     ) in text
     assert "| 1 | 1 | 3 | 102 [99.5 to 105] | 100 [97.5 to 103] | 1.00 | 1.00 | 1.70 |" in text
     compared = "compare the throughput of training steps, relative to 1 device, 100 samples/s."
-    method = "95 % intervals by Student's t on logarithms; one run has no interval."
+    method = "95 % intervals by Student's t on logarithms; fewer than 3 runs have no interval."
     assert f"{method} Speedup and efficiency {compared}" in text
 
 
@@ -214,12 +214,14 @@ def test_a_limit_inside_the_interval_is_left_open(tmp_path: Path) -> None:
     assert list(unmet([found], made)) == ["A verdict is open. Add repeats."]
 
 
-def test_single_runs_have_the_assumed_scatter_and_say_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("repeats", "said"), [(1, "(1 run)"), (2, "(2 runs)")])
+def test_fewer_than_three_runs_decide_no_requirement(tmp_path: Path, repeats: int, said: str) -> None:
     runs = planted_runs()
-    made = planted_results(tmp_path, runs[runs["repeat"] == 1])
+    made = planted_results(tmp_path, runs[runs["repeat"] <= repeats])
     first = find_doublings(made, REQUIRED)[0]
-    assert first.verdict == "above"
-    assert ", single runs)" in first.sentence("GPU")
+    assert first.verdict == "cannot tell"
+    assert said in first.sentence("GPU")
+    assert (first.as_dict()["low"], first.as_dict()["high"]) == (None, None)
 
 
 def test_throughput_takes_the_place_of_unknown_total_times_with_a_note(tmp_path: Path) -> None:

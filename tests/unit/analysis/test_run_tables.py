@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -253,7 +254,11 @@ def test_walls_of_a_point_are_those_of_its_undisturbed_runs(tmp_path: Path) -> N
     summary.write_text(summary.read_text().replace("00:01:30", "01:00:00"), encoding="utf-8")
     tables = collect("study", experiment(), tmp_path / "runs")
     point = at(scaling_table(tables.runs, "strong", tables.conditions), 2)
-    assert (point["wall_seconds"], point["wall_seconds_next"]) == (90, pytest.approx(90))
+    # two runs are taken to scatter by 5 %
+    assert point["wall_seconds"] == 90
+    assert point["wall_seconds_next"] == pytest.approx(
+        90 * math.exp(1.6449 * 0.05 * math.sqrt(1.5)), rel=1e-4
+    )
     assert (point["n"], point["wall_n"]) == (3, 2)
     assert data_tables.WALL.cell(point).below.endswith("n = 2")
     assert point["speedup"] == pytest.approx(2)
@@ -272,7 +277,7 @@ def test_a_resumed_run_reached_the_target_in_so_many_epochs_and_in_no_time_to_co
     table = scaling_table(tables.runs, "strong", tables.conditions).set_index("devices")
     assert table["n_reached"].tolist() == [3, 3]
     seconds = [table.loc[2, f"time_to_accuracy_seconds{end}"] for end in ("", "_low", "_high")]
-    assert seconds == pytest.approx([3, 3, 3])
+    assert seconds == pytest.approx([3, math.nan, math.nan], nan_ok=True)
     assert table.loc[2, "statistical_efficiency"] == 1
 
 

@@ -81,9 +81,10 @@ def test_other_columns_are_means_or_medians() -> None:
     table = scaling_table(runs, "strong")
     row = at(table, 2)
     half = 4.302653 * 0.02 / math.sqrt(3)
-    assert interval(row, "final_accuracy") == pytest.approx([0.97, 0.97 - half, 0.97 + half])
+    # 0.97 + half is 1.02, and no accuracy
+    assert interval(row, "final_accuracy") == pytest.approx([0.97, 0.97 - half, 1.0])
     reached = interval(row, "time_to_accuracy_seconds")
-    assert reached == pytest.approx([math.sqrt(15), *t_bounds([5.0, 3.0])])
+    assert reached == pytest.approx([math.sqrt(15), math.nan, math.nan], nan_ok=True)
     assert row["n_reached"] == 2
     assert row["epochs_to_accuracy"] == 3
     assert interval(row, "peak_memory_bytes") == pytest.approx([2e6, 2e6 - 5e7 * half, 2e6 + 5e7 * half])
@@ -153,7 +154,7 @@ def test_the_baseline_is_what_most_of_its_runs_met() -> None:
     runs["fingerprint"] = ["b", "b", "a", "b", "a", "a", "a"]
     table = scaling_table(runs, "strong", KNOWN)
     assert at(table, 1)["n_not_comparable"] == 1
-    assert (at(table, 2)["speedup"], at(table, 2)["speedup_low"]) == pytest.approx((2.0, 2.0))
+    assert (at(table, 2)["speedup"], at(table, 2)["speedup_n"]) == pytest.approx((2.0, 1))
     others = f"{ONLY} (CPU model X)"
     assert (at(table, 2, others)["speedup"], at(table, 2, others)["baseline_devices"]) == (1.8, 1)
     # of two that are equally frequent, the one of the series

@@ -12,10 +12,11 @@ import pandas as pd
 from scalewise.analysis.analysis_spec import THROUGHPUT
 from scalewise.analysis.comparison.gains import gains
 from scalewise.analysis.experiment_results import ExperimentResults
+from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS
 from scalewise.analysis.statistics.ratios import ROUNDING, Ratio
 from scalewise.plan.config.centre import Requirement
 from scalewise.plan.config.shape import count_devices
-from scalewise.plan.formatting import format_exact, format_ratio, percent_in_digits
+from scalewise.plan.formatting import format_exact, format_ratio, percent_in_digits, pluralize
 
 Verdict = Literal["above", "below", "cannot tell"]
 Clock = Literal["total time", "throughput"]
@@ -46,7 +47,7 @@ class Doubling:
     @property
     def verdict(self) -> Verdict:
         """The side of the required ratio on which the whole 95 % interval lies."""
-        if self.ratio is None:
+        if self.ratio is None or self.ratio.n < ENOUGH_REPEATS:
             return "cannot tell"
         if self.ratio.at_least >= self.required * (1 - ROUNDING):
             return "above"
@@ -61,8 +62,8 @@ class Doubling:
             "to": 2 * self.fewer,
             "by": self.by,
             "ratio": None if ratio is None else ratio.estimate,
-            "low": None if ratio is None else ratio.at_least,
-            "high": None if ratio is None else ratio.at_most,
+            "low": None if ratio is None else ratio.interval().as_dict()["low"],
+            "high": None if ratio is None else ratio.interval().as_dict()["high"],
             "required": self.required,
             "verdict": self.verdict,
         }
@@ -78,14 +79,15 @@ class Doubling:
         required = f"the required {format_exact(self.required)}"
         if self.ratio is None:
             return f"{where}: cannot tell, because one of the two has no result."
-        assumed = ", single runs" if self.ratio.assumed else ""
-        bounds = f"{format_ratio(self.ratio.at_least)} to {format_ratio(self.ratio.at_most)}{assumed}"
+        bounds = f"{format_ratio(self.ratio.at_least)} to {format_ratio(self.ratio.at_most)}"
+        if few := self.ratio.n < ENOUGH_REPEATS:
+            bounds = pluralize(str(self.ratio.n), "run")
         measured = f"{where}: {format_ratio(self.ratio.estimate)}x ({bounds})"
         if self.verdict == "cannot tell":
             side = "below" if self.ratio.estimate < self.required else "above"
             return (
-                f"{measured}: cannot tell. The estimate is {side} {required}, and the interval holds it. "
-                "More repeats narrow it."
+                f"{measured}: cannot tell. The estimate is {side} {required}"
+                f"{'' if few else ', and the interval holds it'}. Add repeats."
             )
         return f"{measured}, {self.verdict} {required}."
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from statistics import geometric_mean
 from typing import Any
 
@@ -231,7 +232,10 @@ def _point_columns(point: pd.DataFrame, done: pd.DataFrame) -> dict[str, Any]:
     for columns, interval in ((GEOMETRIC, geometric_interval), (ARITHMETIC, mean_interval)):
         for column in columns:
             if values := done[column].dropna().tolist():
-                row |= interval(values).as_columns(column)
+                found = interval(values)
+                if column == "final_accuracy":
+                    found = replace(found, low=max(found.low, 0.0), high=min(found.high, 1.0))
+                row |= found.as_columns(column)
     if walls := done["wall_seconds"].dropna().tolist():
         row |= {"wall_n": len(walls), "wall_seconds_next": next_value_bound(walls)}
     with_passes = done[WITH_NO_GRAD].astype(float)

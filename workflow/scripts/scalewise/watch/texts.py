@@ -107,7 +107,7 @@ def _columns(
         "devices": [str(each.point.devices) for each in shown],
         "series": [each.point.series for each in shown],
         "runs": [runs_text(each) for each in shown],
-        "rate": [interval_text(each.throughput) for each in shown],
+        "rate": [interval_text(each.throughput, each.rates) for each in shown],
         "speedup": [speedup_text(by_point.get(each.point)) for each in shown],
         "now": [now_text(each, study.now, study.over) for each in shown],
     }
@@ -177,7 +177,7 @@ def change_lines(study: StudyStatus, reported: dict[WatchedPoint, tuple[object, 
         has_begun = len(each.in_state("waiting")) < len(each.runs)
         if each.key != before and (before is not None or has_begun):
             done, _, failed = runs_text(each).partition(", ")
-            rate, now = interval_text(each.throughput), now_text(each, study.now, study.over)
+            rate, now = interval_text(each.throughput, each.rates), now_text(each, study.now, study.over)
             news = [f"{done} runs done", failed, f"{rate} samples/s" if rate else ""]
             text = "; ".join([", ".join(filter(None, news)), *([now] if now != "done" else [])])
             lines.append(f"{each.point.label}: {text}")
@@ -192,12 +192,17 @@ def study_lines(study: StudyStatus) -> list[str]:
 # ---- a point
 
 
-def interval_text(interval: Interval | None) -> str:
-    """Return ``1,234 (1,210 to 1,260)``: geometric mean and 95 % interval; a single run has none."""
+def interval_text(interval: Interval | None, rates: Sequence[float]) -> str:
+    """Return ``1,234 (1,210 to 1,260)``: geometric mean and 95 % interval; both values of two runs.
+
+    Args:
+        interval: Interval of the rates; None without any.
+        rates: Rate of each run.
+    """
     if interval is None:
         return ""
     if math.isnan(interval.low):
-        return format_3sig(interval.estimate)
+        return " and ".join(map(format_3sig, sorted(rates)))
     return f"{format_3sig(interval.estimate)} ({format_3sig(interval.low)} to {format_3sig(interval.high)})"
 
 

@@ -42,7 +42,7 @@ from scalewise.analysis.bottlenecks.time_parts import (
     Advice,
     advice_against,
 )
-from scalewise.analysis.statistics.intervals import Interval
+from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS, Interval
 from scalewise.plan.config.experiment import AnyExperiment
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import (
@@ -428,8 +428,8 @@ def _lost(share: Interval) -> str:
 
 
 def _interval(share: Interval) -> str:
-    """Return `` (7 to 36 %)``; empty if the ends are unknown, round to the same, or are a step apart."""
-    if math.isnan(share.low) or share.high - share.low >= 1:
+    """Return `` (7 to 36 %)``; empty of too few runs, and if the ends round to the same or are far apart."""
+    if share.n < ENOUGH_REPEATS or math.isnan(share.low) or share.high - share.low >= 1:
         return ""
     low, high = percent(share.low, 0), percent(min(share.high, 1.0), 0)
     return "" if low == high else f" ({low.removesuffix(' %')} to {high})"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from scalewise.analysis.statistics.intervals import geometric_interval
+from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS, geometric_interval
 from scalewise.analysis.statistics.ratios import ratio_interval
 from scalewise.plan.config.shape import count_devices
 from scalewise.records import Window
@@ -21,7 +21,7 @@ DRIFT = 0.05
 def drift(windows: Sequence[Window]) -> dict[str, float]:
     """``window_spread`` and ``drift`` of a run, as far as its windows carry them.
 
-    ``window_spread`` is half the width of the interval of the windows' mean rate, over that rate; from 2
+    ``window_spread`` is half the width of the interval of the windows' mean rate, over that rate; from 3
     measured windows on. ``drift`` is the rate of the last third of the measured windows over that of the
     first, ``drift_low`` and ``drift_high`` are its bounds by the rates of the single windows; from
     ``FEWEST_WINDOWS`` on. The rate of a third is all its samples over all its seconds, the harmonic mean of
@@ -34,11 +34,11 @@ def drift(windows: Sequence[Window]) -> dict[str, float]:
     measured = [window for window in windows if not window.warmup and window.seconds > 0]
     rates = [window.samples / window.seconds for window in measured]
     found: dict[str, float] = {}
-    if len(rates) > 1:
+    if len(rates) >= ENOUGH_REPEATS:
         found["window_spread"] = geometric_interval(rates).half_width_fraction
     if len(rates) >= FEWEST_WINDOWS:
         third = len(rates) // 3
-        bounds = ratio_interval(rates[-third:], rates[:third])
+        bounds = ratio_interval(rates[-third:], rates[:third])  # thirds of 3 windows or more
         found |= {
             "drift": _rate(measured[-third:]) / _rate(measured[:third]),
             "drift_low": bounds.low,

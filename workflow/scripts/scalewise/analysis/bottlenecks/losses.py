@@ -228,7 +228,8 @@ def difference_of_means(
         parts.append((factor**2 * variance(reference) / len(reference), len(reference)))
     error, freedom = welch_error(parts)
     half = t_quantile(freedom, confidence) * error
-    return Interval(estimate, estimate - half, estimate + half, len(sample))
+    fewest = min(len(sample), len(reference)) if any(reference) else len(sample)
+    return Interval(estimate, estimate - half, estimate + half, fewest)
 
 
 def _communications(point: pd.Series) -> tuple[float, float]:

@@ -145,14 +145,14 @@ def accuracy_difference(compared: Gains, point: Point, than: Point) -> Interval 
         than: Point that it is compared with.
 
     Returns:
-        A difference of fractions; None with fewer than two runs of one that know their accuracy.
+        A difference of fractions; None with fewer than three runs of one that know their accuracy.
     """
     if not {point, than} <= compared.points.keys():
         return None
     sides = [
         compared.points[each]["final_accuracy"].astype(float).dropna().tolist() for each in (point, than)
     ]
-    if min(map(len, sides)) < 2:
+    if min(map(len, sides)) < ENOUGH_REPEATS:
         return None
     return difference_of(mean_interval(sides[0]), mean_interval(sides[1]))
 

@@ -27,7 +27,7 @@ from scalewise.analysis.decision.selection import SAME_TRAINING
 from scalewise.analysis.decision.sentences import SENTENCES, sentence
 from scalewise.analysis.decision.wording import open_text
 from scalewise.analysis.memory import peaks
-from scalewise.analysis.statistics.intervals import CONFIDENCE
+from scalewise.analysis.statistics.intervals import CONFIDENCE, ENOUGH_REPEATS
 from scalewise.analysis.statistics.ratios import Ratio, ratio_of
 from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.formatting import (
@@ -217,7 +217,9 @@ def _certainty(chosen: Chosen, harms: Sequence[cautions.Caution]) -> tuple[Certa
 
 def _basis(chosen: Chosen) -> str:
     n = int(chosen.best["speedup_n"])
-    ranges = f"Ranges are {percent(CONFIDENCE, 0)} intervals." if n > 1 else "One run has no interval."
+    ranges = f"Ranges are {percent(CONFIDENCE, 0)} intervals."
+    if n < ENOUGH_REPEATS:
+        ranges = "One run has no interval." if n == 1 else "Two runs have no interval."
     left_out = ""
     if chosen.left_out:
         verb = "is" if chosen.left_out == 1 else "are"
@@ -345,7 +347,8 @@ def _why(
         ratio = next((ratio for name, ratio in ratios.items() if twins[name] == first), None)
         if ratio is None:
             return ""
-        interval = "" if ratio.assumed else f", {range_text(ratio.at_least, ratio.at_most, format_ratio)}"
+        few = ratio.n < ENOUGH_REPEATS
+        interval = "" if few else f", {range_text(ratio.at_least, ratio.at_most, format_ratio)}"
         return f"{format_ratio(ratio.estimate)}x the speed of {as_in_yaml(first)}{interval}"
     faster = [as_in_yaml(twins[name]) for name, ratio in ratios.items() if ratio.at_most < 1]
     if faster:

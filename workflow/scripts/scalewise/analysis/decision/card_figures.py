@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
@@ -34,7 +34,8 @@ class Figure:
             run`` or ``Cost of training``, ``Time of a run``, ``Time to target``, ``Final accuracy``,
             ``Throughput``.
         text: Value with its unit.
-        interval: 95 % interval in the unit of ``text``, such as ``1.03 to 2.16``; empty if unknown.
+        interval: 95 % interval in the unit of ``text``, such as ``1.03 to 2.16``, or the values of two
+            runs; empty if unknown.
         value: The same as a number; None if unknown.
         low: Lower end of the interval.
         high: Upper end of the interval.
@@ -106,7 +107,7 @@ def _all_figures(chosen: Chosen) -> Iterator[Figure]:
         known = not math.isnan(best["done_minutes"])
         longest = f"up to {format_3sig(best['done_minutes'])} min{queue_text(best)}" if known else ""
         n = best["n"] if math.isnan(best["wall_n"]) else best["wall_n"]
-        yield _of_column(best, "wall_seconds", "Time of a run", " min", 1 / 60, n, longest)
+        yield _of_column(chosen, "wall_seconds", "Time of a run", " min", 1 / 60, n, longest)
     elif not own:
         bounds = known_bounds(best["gain_low"], best["gain_high"], best["speedup_n"])
         note = f"as fast as {base}"
@@ -114,7 +115,7 @@ def _all_figures(chosen: Chosen) -> Iterator[Figure]:
             note += f"; a whole run: {format_ratio(whole)}x"
         yield _figure(f"Speed{of}", best["gain"], bounds, format_ratio, "x", note=note)
     else:
-        yield _of_column(best, "throughput_samples_per_second", "Throughput", " samples/s", 1, best["n"])
+        yield _of_column(chosen, "throughput_samples_per_second", "Throughput", " samples/s", 1, best["n"])
     bounds = known_bounds(best["efficiency_to_best_low"], best["efficiency_to_best_high"], best["speedup_n"])
     relative = "1 is ideal"
     if (best["best_baseline"], best["best_baseline_devices"]) != (best["series"], best["gain_base"]):
@@ -135,9 +136,11 @@ def _all_figures(chosen: Chosen) -> Iterator[Figure]:
         lost = accuracy_lost(best, first.iloc[0]) if len(first) else 0.0
         note = f"{points_text(lost)} lower than on {chosen.of(best['baseline_devices'])}" if lost else ""
         bounds = known_bounds(low, high, best["n"])
-        yield _figure("Final accuracy", accuracy, bounds, "{:.1f}".format, " %", note=note)
+        form = "{:.1f}".format
+        found = _figure("Final accuracy", accuracy, bounds, form, " %", note=note)
+        yield replace(found, interval=found.interval or _two_values(chosen, "final_accuracy", 100, form))
     elif not own or timed:
-        yield _of_column(best, "throughput_samples_per_second", "Throughput", " samples/s", 1, best["n"])
+        yield _of_column(chosen, "throughput_samples_per_second", "Throughput", " samples/s", 1, best["n"])
 
 
 def _cost(chosen: Chosen, base: str) -> Figure:
@@ -173,13 +176,24 @@ def queue_text(point: pd.Series) -> str:
 
 
 def _of_column(
-    point: pd.Series, column: str, label: str, unit: str, factor: float, n: float, note: str = ""
+    chosen: Chosen, column: str, label: str, unit: str, factor: float, n: float, note: str = ""
 ) -> Figure:
-    """Return a figure from a column of the scaling table with its bounds."""
+    """Return a figure of the chosen point from a column of the scaling table with its bounds."""
+    point = chosen.best
     value, low, high = (
         float(point.get(f"{column}{end}", math.nan)) * factor for end in ("", "_low", "_high")
     )
-    return _figure(label, value, known_bounds(low, high, n), format_3sig, unit, note)
+    found = _figure(label, value, known_bounds(low, high, n), format_3sig, unit, note)
+    return replace(found, interval=found.interval or _two_values(chosen, column, factor, format_3sig))
+
+
+def _two_values(chosen: Chosen, column: str, factor: float, form: Callable[[float], str]) -> str:
+    """Return ``2 runs: 2,100 and 3,150``; empty of another number of runs."""
+    runs = chosen.compared.points.get((str(chosen.best["series"]), int(chosen.best["devices"])))
+    if runs is None or column not in runs:
+        return ""
+    values = sorted(factor * float(value) for value in runs[column].dropna())
+    return f"2 runs: {' and '.join(map(form, values))}" if len(values) == 2 else ""
 
 
 def _figure(
@@ -199,8 +213,8 @@ def _figure(
 
 
 def known_bounds(low: float, high: float, n: float) -> tuple[float | None, float | None]:
-    """Return the ends of an interval; None for those of a single run."""
-    if n < 2 or math.isnan(low) or math.isnan(high):
+    """Return the ends of an interval; None for those of too few runs."""
+    if n < ENOUGH_REPEATS or math.isnan(low) or math.isnan(high):
         return None, None
     return float(low), float(high)
 

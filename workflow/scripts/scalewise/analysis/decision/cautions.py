@@ -173,11 +173,14 @@ def accuracy_loss(best: pd.Series, points: pd.DataFrame, measure: Measure) -> fl
         points: The judged points of its series.
         measure: Quantity that decided.
     """
-    known = points["final_accuracy"].dropna()
-    if measure == "time to target" or known.empty:
+    if measure == "time to target" or points["final_accuracy"].isna().all():
         return 0.0
-    lost = accuracy_lost(best, points.iloc[int(points["final_accuracy"].argmax())])
+    lost = accuracy_lost(best, _most_accurate(points))
     return lost if lost >= 100 * ACCEPTED_LOSS else 0.0
+
+
+def _most_accurate(points: pd.DataFrame) -> pd.Series:
+    return points.dropna(subset=["final_accuracy"]).sort_values("final_accuracy").iloc[-1]
 
 
 def has_survivors(best: pd.Series, points: pd.DataFrame) -> bool:
@@ -237,7 +240,7 @@ def of_points(
         yield UNDECIDED, f"Some points have only {runs}{assumed}. Use at least {ENOUGH_REPEATS} repeats."
     yield from of_efficiency(points)
     if best is not None and (loss := accuracy_loss(best, points, measure)):
-        top = points.iloc[int(points["final_accuracy"].argmax())]
+        top = _most_accurate(points)
         seen, usual = (percent(each["final_accuracy"], 1 if loss >= 1 else 2) for each in (best, top))
         yield (
             COLLAPSED,

@@ -29,19 +29,12 @@ SENTENCES: Mapping[str, str] = {
     "in the queue": " in the queue and running",
     "to the target": " to the target",
     # what the runs do not show
-    "more": (
-        "{devices:count} may be worth having: {low:ratio} to {high:ratio} times as fast{to} as {fewer:count}."
-    ),
-    "fewer": (
-        "{devices:count} may do as well: {more:count} are {low:ratio} to {high:ratio} times as fast{to}."
-    ),
+    "more": ("{devices:count} may be worth having: {bounds} times as fast{to} as {fewer:count}."),
+    "fewer": ("{devices:count} may do as well: {more:count} are {bounds} times as fast{to}."),
     "knee": "{devices:count} may balance speed and efficiency as well.",
-    "efficient": "The efficiency may be below the {least} that you require: {low:places} to {high:places}.",
-    "inefficient": (
-        "The efficiency of {devices:count} may be above the {least} that you require: "
-        "{low:places} to {high:places}."
-    ),
-    "gain": "The gain of {devices:count} is not known well enough: {low:ratio}x to {high:ratio}x.",
+    "efficient": "The efficiency may be below the {least} that you require: {bounds}.",
+    "inefficient": ("The efficiency of {devices:count} may be above the {least} that you require: {bounds}."),
+    "gain": "The gain of {devices:count} is not known well enough: {bounds}.",
     "in time": "{devices:count} may be in time, too.",
     "may meet": "It is not shown that {where} miss your criteria ({misses}).",
     "rival": "{where} may be better: {ratio:ratio}x as fast{to} as the answer by the means.",

@@ -46,14 +46,19 @@ def open_text(question: OpenQuestion, measure: Measure, noun: str = "device") ->
     fewer, more = sorted((question.devices, question.than))
     # an efficiency is the ratio over that of the devices
     share = fewer / more if question.kind in {"efficient", "inefficient"} else 1.0
+    form = "{:.2f}".format if question.kind in {"efficient", "inefficient"} else format_ratio
+    unit = "x" if question.kind == "gain" else ""
+    ends = [f"{form(end * share)}{unit}" for end in (question.ratio.at_least, question.ratio.at_most)]
+    bounds = " to ".join(ends)
+    if question.ratio.n < ENOUGH_REPEATS:
+        bounds = f"about {form(question.ratio.estimate * share)}{unit}"
     return sentence(
         question.kind,
         noun,
         devices=question.devices,
         fewer=fewer,
         more=more,
-        low=question.ratio.at_least * share,
-        high=question.ratio.at_most * share,
+        bounds=bounds,
         least=format_distinct(question.ratio.estimate * share, question.threshold * share)[1],
         to=SENTENCES["to the target"] if measure == "time to target" else "",
     )
@@ -215,7 +220,7 @@ def other_training(
         kept = "no difference is shown" if accuracy.low <= 0 <= accuracy.high else change
         kept = f", final accuracy {percent(point['final_accuracy'])}: {kept} ({ends} points)"
     elif ratio is not None:
-        kept = ", final accuracy not compared: fewer than 2 runs on a side know it"
+        kept = ", final accuracy not compared: fewer than 3 runs on a side know it"
     limit = f"{100 * ACCEPTED_LOSS:g} points"
     refused = f" It is not accepted: a loss of at most {limit} is not shown." if not_accepted else ""
     return f"With {point['series']}: {count_devices(int(point['devices']))}{faster}{kept}.{refused}"

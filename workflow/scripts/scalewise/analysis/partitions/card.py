@@ -19,7 +19,7 @@ from scalewise.analysis.decision.card_figures import range_text
 from scalewise.analysis.partitions.answer import AimAnswer, PartitionAnswer, Rival, Status
 from scalewise.analysis.partitions.points import Aim, PartitionPoints, Place
 from scalewise.analysis.partitions.wording import CLOCKS, GOALS, LABELS, SENTENCES, UNITS, sentence
-from scalewise.analysis.statistics.intervals import Interval
+from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS, Interval
 from scalewise.analysis.statistics.ratios import Ratio
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import (
@@ -294,7 +294,7 @@ class _Writer:
                 text += SENTENCES[f"first by {each.aim}"]
             if each.aim in SENTENCES and rival.state == "shown":
                 low, high = 1 / ratio.at_most, 1 / ratio.at_least
-        ends = "" if ratio.assumed else range_text(low, high, format_ratio)
+        ends = "" if ratio.n < ENOUGH_REPEATS else range_text(low, high, format_ratio)
         return f"{text} ({ends})" if ends else text
 
     def has_others(self, each: AimAnswer, rival: Rival) -> bool:

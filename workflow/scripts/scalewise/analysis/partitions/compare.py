@@ -191,8 +191,7 @@ def _aim_facts(found: PartitionAnswer, each: AimAnswer) -> dict[str, Any]:
             {
                 **rival.place._asdict(),
                 "ratio": rival.ratio.estimate,
-                "low": rival.ratio.at_least,
-                "high": rival.ratio.at_most,
+                **{end: rival.ratio.interval().as_dict()[end] for end in ("low", "high")},
                 "n": rival.ratio.n,
                 "state": rival.state,
             }

@@ -10,6 +10,7 @@ import pandas as pd
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.proposal_files import FOLDER, JOB_SCRIPT
+from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import duration_text, percent
 from scalewise.plan.jobs.job_script import MISSING_JOB_SCRIPT, TimeLimit, job_script
@@ -84,6 +85,7 @@ def time_limit(row: pd.Series, planned_minutes: int) -> TimeLimit:
     spread, took = "", "1 run took"
     if walls > 1:
         took = f"{walls} runs took on average"
+    if walls >= ENOUGH_REPEATS:
         bounds = (duration_text(row[f"wall_seconds{bound}"]) for bound in ("_low", "_high"))
         spread = f" (95 % interval {' to '.join(bounds)})"
     seconds = row["wall_seconds_next"]

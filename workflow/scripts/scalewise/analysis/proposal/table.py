@@ -217,8 +217,9 @@ def _not_measured(choice: ChoiceSummary, series: str, left_out: Sequence[int]) -
     """Return the sentences on counts of a series that were not measured."""
     chance = chance_text(choice.chance_of_another(series))
     return (
-        f" Single runs have no interval. Of the possible counts, {counts_text(left_out)} were not measured: "
-        f"that one gives another answer has a probability of {chance}, by a model of those measured."
+        " Fewer than 3 runs have no interval. "
+        f"Of the possible counts, {counts_text(left_out)} were not measured: that one gives another answer "
+        f"has a probability of {chance}, by a model of those measured."
     )
 
 
@@ -226,7 +227,7 @@ def _method(points: pd.DataFrame, clock: Clock) -> Iterator[str]:
     """Yield sentences on how the figures were made, and what the speedups are relative to."""
     yield (
         "Each row is the geometric mean of n runs, each a separate job; 95 % intervals by Student's t on "
-        "logarithms; one run has no interval."
+        "logarithms; fewer than 3 runs have no interval."
     )
     base = points[points["devices"] == points["baseline_devices"]]
     if base.empty or points["speedup"].isna().all():

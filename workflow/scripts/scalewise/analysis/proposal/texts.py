@@ -225,8 +225,8 @@ def _answer(study: Study) -> Text:
     use = f"We train on {count_devices(int(row['devices']), results.noun)}{nodes}{of}."
     measured = ""
     if row["devices"] != base and pd.notna(row["speedup"]):
-        bounds = [f"{format_ratio(row[f'speedup_{end}'])}" for end in ("low", "high") if row["n"] > 1]
-        interval = f" ({' to '.join(bounds)})" if bounds else ""
+        bounds = [format_ratio(row[f"speedup_{end}"]) for end in ("low", "high")]
+        interval = f" ({' to '.join(bounds)})" if pd.notna(row["speedup_low"]) else ""
         measured = (
             f"By {CLOCKS[study.clock]} they are {format_ratio(row['speedup'])} times as fast as "
             f"{count_devices(base, results.noun)}{interval}, at a parallel efficiency of "

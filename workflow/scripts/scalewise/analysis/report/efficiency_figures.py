@@ -13,6 +13,7 @@ from scalewise.analysis.report.series_lines import (
     points_figure,
     series_legend,
     series_names,
+    value_range,
     with_columns,
 )
 from scalewise.analysis.report.style import (
@@ -94,7 +95,7 @@ def efficiencies(scaling: pd.DataFrame, target: Goal | None, min_efficiency: flo
                 _asked_for(axes, min_efficiency)
                 _name_unreached(axes, table, names)
         device_axis(axes, table["devices"], PAGE_MM / 3)
-    tops = [table[bounds(column)].max().max() for column in (HARDWARE, STATISTICAL, BOTH)]
+    tops = [value_range(table, column)[1] for column in (HARDWARE, STATISTICAL, BOTH)]
     panels[0].set_ylim(0, max([1.0, *(top for top in tops if pd.notna(top))]) * 1.12)
     panels[0].yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
     panels[0].set_ylabel("efficiency")

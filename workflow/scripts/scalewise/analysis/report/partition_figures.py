@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,7 +14,7 @@ from matplotlib.lines import Line2D
 
 from scalewise.analysis.partitions.wording import UNITS
 from scalewise.analysis.report.marks import MEASURED, Drawing, tell, tell_legend, trace
-from scalewise.analysis.report.series_lines import points_figure, series_names, with_columns
+from scalewise.analysis.report.series_lines import points_figure, series_names, value_range, with_columns
 from scalewise.analysis.report.style import (
     COLUMN_MM,
     GREY,
@@ -68,8 +69,8 @@ def time_cost(table: pd.DataFrame, unit: str, clock: str) -> Drawing:
                     fontsize=7,
                     color=GREY if is_dominated else colour,
                 )
-    _value_axis(axes, axes.xaxis, [known[f"cost{end}"] for end in ("", "_low", "_high")])
-    _value_axis(axes, axes.yaxis, [known[f"seconds{end}"] / factor for end in ("", "_low", "_high")])
+    _value_axis(axes, axes.xaxis, value_range(known, "cost"))
+    _value_axis(axes, axes.yaxis, [end / factor for end in value_range(known, "seconds")])
     axes.set_xlabel(f"cost ({UNITS[unit]})")
     axes.set_ylabel(f"{_clock_label(clock)} ({time_unit})")
     handles, labels = _legend(names, colours, with_dominated=bool((known["pareto"] == "dominated").any()))
@@ -124,10 +125,9 @@ def _bars(axes: Axes, points: pd.DataFrame, seconds: dict[str, pd.Series], colou
                 axes.plot(x, y, color=colour, linewidth=1.0, zorder=2.5)
 
 
-def _value_axis(axes: Axes, axis: Axis, values: Sequence[pd.Series]) -> None:
-    """Let an axis begin at zero, or be logarithmic if its values differ by much."""
-    every = pd.concat(values).dropna()
-    low, high = (float(every.min()), float(every.max())) if len(every) else (0.0, 1.0)
+def _value_axis(axes: Axes, axis: Axis, ends: Sequence[float]) -> None:
+    """Let an axis begin at zero, or be logarithmic if its ends, the least and the largest, differ by much."""
+    low, high = (0.0, 1.0) if math.isnan(ends[0]) else ends
     is_x = axis is axes.xaxis
     if low > 0 and high / low >= LEAST_LOGARITHMIC:
         (axes.set_xscale if is_x else axes.set_yscale)("log")

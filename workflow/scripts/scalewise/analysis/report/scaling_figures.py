@@ -23,6 +23,7 @@ from scalewise.analysis.report.series_lines import (
     series_legend,
     series_names,
     shared_width_mm,
+    value_range,
     with_columns,
 )
 from scalewise.analysis.report.style import (
@@ -223,8 +224,8 @@ def _speedup_axis(
     """Linear from zero, or logarithmic where the device axis is, so that the ideal is a straight line."""
     first = shown[0]
     tables = [with_columns(scaling, bounds("speedup")), *others]
-    values = np.concatenate([table[bounds("speedup")].to_numpy(float).ravel() for table in tables])
-    values = values[values > 0]
+    ranges = np.array([value_range(table, "speedup") for table in tables])
+    values = ranges[ranges > 0]
     top = max(values.max(), ideal)
     if first.get_xscale() != "log":
         first.set_ylim(0, top * 1.12)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
@@ -203,10 +204,28 @@ def points_figure(
     return figure, axes
 
 
-def from_zero(axes: Axes, table: pd.DataFrame, column: str, least_top: float = 0.0) -> None:
-    """Let the value axis begin at zero and hold every interval."""
+BARS_BEYOND = 1.5
+"""Factor by which bars may reach beyond the values before the axis cuts them: an axis follows the values."""
+
+
+def value_range(table: pd.DataFrame, column: str) -> tuple[float, float]:
+    """Return the least and the largest value that an axis should hold; NaN without any.
+
+    Args:
+        table: A row for each series and device count.
+        column: Estimates; their bounds are in the columns of that name with ``_low`` and ``_high``.
+    """
     known = with_columns(table, bounds(column))
-    top = max(known[[column, f"{column}_high"]].max().max(), least_top)
+    values, lows, highs = (known[each].astype(float) for each in bounds(column))
+    low, high = float(values.min()), float(values.max())
+    # a missing bound is none
+    lowest, highest = max(lows.min(), low / BARS_BEYOND), min(highs.max(), high * BARS_BEYOND)
+    return float(np.fmin(low, lowest)), float(np.fmax(high, highest))
+
+
+def from_zero(axes: Axes, table: pd.DataFrame, column: str, least_top: float = 0.0) -> None:
+    """Let the value axis begin at zero and hold the values."""
+    top = np.fmax(value_range(table, column)[1], least_top)
     axes.set_ylim(0, top * 1.12 if top > 0 else 1)
 
 

@@ -26,6 +26,8 @@ from scalewise.analysis.report.marks import PART, Drawing, Mark, name_panels, pa
 
 FONTS = "system-ui,-apple-system,'Segoe UI',Roboto,Helvetica,Arial,'Liberation Sans','DejaVu Sans',sans-serif"
 POINTS_PER_INCH = 72
+EDGE = 0.5
+"""Distance from a panel, in points, within which a mark belongs to it."""
 HATCH_STEP = 4.0
 """Distance of a hatch's lines in points."""
 _HATCH_WIDTH = 0.6
@@ -215,7 +217,11 @@ class _SvgRenderer(RendererBase):
             every = self._figure.traces[mark.trace]["every"]
         shape = self._shape(self._data(marker_path, marker_trans, origin=0.0, digits=2))
         marks = SubElement(place.out, "g", _look(gc, rgbFace))
+        clip = gc.get_clip_rectangle()
         for number, (x, y) in enumerate(points):
+            # the cap of a bar may lie beyond the panel
+            if clip is not None and not clip.y0 - EDGE <= y <= clip.y1 + EDGE:
+                continue
             if np.isfinite(x) and np.isfinite(y):
                 attributes = {"xlink:href": f"#{shape}", "x": _short(x), "y": _short(self.height - y)}
                 if mark is not None and mark.trace is not None:

@@ -252,10 +252,12 @@
   const openText = (facts, { kind, devices, than, pair, threshold }) => {
     const fewer = Math.min(devices, than), more = Math.max(devices, than);
     const share = kind === "efficient" || kind === "inefficient" ? fewer / more : 1;
+    const ofShare = kind === "efficient" || kind === "inefficient";
+    const form = (value) => (ofShare ? places(value * share) : ratio(value)) + (kind === "gain" ? "x" : "");
+    const few = pair.n < facts.enough;
     return sentence(facts, kind, {
       devices, fewer, more,
-      low: pair.at_least * share,
-      high: pair.at_most * share,
+      bounds: few ? `about ${form(pair.estimate)}` : `${form(pair.at_least)} to ${form(pair.at_most)}`,
       least: distinct(pair.estimate * share, threshold * share)[1],
       to: facts.to_target ? facts.sentences["to the target"] : "",
     });

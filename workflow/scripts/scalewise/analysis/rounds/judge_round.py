@@ -20,8 +20,8 @@ from scalewise.analysis.rounds.chosen_devices import Wanted, next_runs
 from scalewise.analysis.rounds.contenders import AIMS, Contender, chance_to_win
 from scalewise.analysis.rounds.overhead_model import PredictedEfficiency
 from scalewise.analysis.rounds.possible_speeds import SEED, Candidate, PossibleSpeeds, SeriesSoFar
-from scalewise.analysis.rounds.repeats import LEAST_COMPLETED, in_place_of_disturbed, judge
-from scalewise.analysis.statistics.intervals import geometric_interval
+from scalewise.analysis.rounds.repeats import in_place_of_disturbed, judge
+from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS, geometric_interval
 from scalewise.analysis.tables import collect
 from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.config.shape import Shape
@@ -423,7 +423,7 @@ def _judged(
         most: Most repeats of a point.
     """
     rates = runs.loc[runs["outcome"] == "completed", THROUGHPUT].dropna().tolist()
-    interval = geometric_interval(rates) if len(rates) >= LEAST_COMPLETED else None
+    interval = geometric_interval(rates) if len(rates) >= ENOUGH_REPEATS else None
     verdict, total = wanted or ("not needed", asked)
     if verdict not in {"not needed", "over the budget"} and total <= asked:
         verdict = "most repeats" if asked >= most else "too few completed"

@@ -43,13 +43,13 @@ import pandas as pd
 from scalewise.analysis.analysis_spec import THROUGHPUT
 from scalewise.analysis.comparison.confounding import baselines_of_other_sessions
 from scalewise.analysis.decision.decision import Decision
-from scalewise.analysis.statistics.intervals import Interval, geometric_interval
+from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS, Interval, geometric_interval
 from scalewise.plan.config.experiment import Repeats
 from scalewise.plan.runs.rounds import JudgedPoint, Round, Verdict
 from scalewise.plan.runs.run_definition import parse_run_name
 
 LEAST_COMPLETED = 2
-"""Runs below which there is no interval."""
+"""Runs below which nothing is known of their scatter."""
 
 
 def judge(
@@ -115,7 +115,7 @@ def judge_point(
     verdict: Verdict = "too few completed"
     if len(rates) >= LEAST_COMPLETED:
         interval = geometric_interval(rates)
-        half_width = interval.half_width_fraction
+        half_width = interval.half_width_fraction if interval.n >= ENOUGH_REPEATS else None
         verdict, more = _verdict(interval, rule)
     if wanted is not None and (len(rates) >= LEAST_COMPLETED or wanted[0] == "disturbed"):
         verdict, more = wanted

@@ -108,7 +108,7 @@ def _sentences(last: Round, asked_at: Mapping[str, JudgedPoint]) -> Iterator[str
         elif point.point in asked_at:
             first = asked_at[point.point]
             more = point.next_asked - first.asked
-            its = "of its " if first.verdict == "too wide" else ""
+            its = "of its " if first.verdict == "too wide" and first.half_width_fraction is not None else ""
             yield (
                 f"{point.point}: {more} more {'repeat' if more == 1 else 'repeats'} because {its}"
                 f"{_finding(first, last.rule)}; {_now(point, last.rule)}."

@@ -1,7 +1,8 @@
 """Means of repeats with their 95 % intervals, by Student's t.
 
 Rates and times scatter by factors: their geometric mean is stated, and t is of the logarithms. What may be
-zero or negative has an arithmetic mean. A single value has no interval: its bounds are NaN.
+zero or negative has an arithmetic mean. Fewer than ``ENOUGH_REPEATS`` values have no interval: its bounds are
+NaN.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Interval:
 
     Args:
         estimate: The value that is stated.
-        low: Lower bound; NaN if unknown, as that of a single run.
+        low: Lower bound; NaN if unknown, as that of fewer than ``ENOUGH_REPEATS`` runs.
         high: Upper bound, likewise.
         n: Repeats it rests on; of a ratio, the smaller of the two samples.
     """
@@ -37,7 +38,7 @@ class Interval:
     def half_width_fraction(self) -> float:
         """Half the width over the estimate: 0.03 is read as "give or take 3 %".
 
-        Infinite for a single repeat, which says nothing about its own spread, and around an estimate of 0.
+        Infinite without an interval, and around an estimate of 0.
         """
         if math.isnan(self.low) or self.estimate == 0:
             return math.inf
@@ -64,7 +65,7 @@ def geometric_interval(values: Sequence[float]) -> Interval:
         values: One for each repeat, at least one; positive.
     """
     if len(values) == 1:
-        return Interval(values[0], math.nan, math.nan, 1)
+        return Interval(values[0], math.nan, math.nan, 1)  # to the last digit
     logs = mean_interval([math.log(value) for value in values])
     return Interval(math.exp(logs.estimate), math.exp(logs.low), math.exp(logs.high), logs.n)
 
@@ -76,7 +77,7 @@ def mean_interval(values: Sequence[float]) -> Interval:
         values: One for each repeat, at least one.
     """
     mean, n = fmean(values), len(values)
-    if n == 1:
+    if n < ENOUGH_REPEATS:
         return Interval(mean, math.nan, math.nan, n)
     half = t_quantile(n - 1) * math.sqrt(variance(values) / n)
     return Interval(mean, mean - half, mean + half, n)
@@ -88,8 +89,12 @@ def median_and_range(values: Sequence[float]) -> Interval:
 
 
 def difference_of(one: Interval, other: Interval) -> Interval:
-    """Return the difference of two means that ``mean_interval`` gave, of two or more values, by Welch's t."""
-    parts = [((each.high - each.estimate) / t_quantile(each.n - 1), each.n) for each in (one, other)]
+    """Return the difference of two means that ``mean_interval`` gave, by Welch's t.
+
+    Each has ``ENOUGH_REPEATS`` values or more. One end of an interval may have been cut off at a limit.
+    """
+    halves = [max(each.high - each.estimate, each.estimate - each.low) for each in (one, other)]
+    parts = [(half / t_quantile(each.n - 1), each.n) for half, each in zip(halves, (one, other), strict=True)]
     error, freedom = welch_error([(half**2, n) for half, n in parts])
     estimate, half = one.estimate - other.estimate, t_quantile(freedom) * error
     return Interval(estimate, estimate - half, estimate + half, min(one.n, other.n))

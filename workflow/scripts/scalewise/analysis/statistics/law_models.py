@@ -223,6 +223,8 @@ def too_little(model: LawModel, rates: Mapping[int, Sequence[float]], base: int)
                 f"a single comparable run on {count_devices(devices)} shows no spread; {model.title} needs "
                 f"{ENOUGH_REPEATS} on each device count"
             )
+    if max(map(len, rates.values()), default=0) == LEAST_REPEATS:
+        yield f"2 runs of each device count show too little of their spread; {model.title} needs 3"
 
 
 def not_carried(

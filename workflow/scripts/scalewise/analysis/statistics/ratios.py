@@ -17,7 +17,13 @@ from statistics import fmean, variance
 
 from scipy.special import nctdtrinc, stdtr, stdtrit
 
-from scalewise.analysis.statistics.intervals import CONFIDENCE, Interval, t_quantile, welch_error
+from scalewise.analysis.statistics.intervals import (
+    CONFIDENCE,
+    ENOUGH_REPEATS,
+    Interval,
+    t_quantile,
+    welch_error,
+)
 
 ASSUMED_SCATTER = 0.05
 """Standard deviation of logarithms that single runs are taken to have. Published repeats scatter by 0.3 to
@@ -84,8 +90,9 @@ class Ratio:
         return 2 if self.assumed else min(max(round(self.freedom / max(self.n - 1, 1)), 1), 2)
 
     def interval(self) -> Interval:
-        """The ratio with its 95 % interval, which single runs have not."""
-        low, high = (math.nan, math.nan) if self.assumed else (self.at_least, self.at_most)
+        """The ratio with its 95 % interval, which needs ``ENOUGH_REPEATS`` runs on each side."""
+        known = self.n >= ENOUGH_REPEATS
+        low, high = (self.at_least, self.at_most) if known else (math.nan, math.nan)
         return Interval(self.estimate, low, high, self.n)
 
     def p_above(self, threshold: float = 1.0) -> float:
@@ -155,15 +162,17 @@ def next_value_bound(values: Sequence[float], confidence: float = CONFIDENCE) ->
     """The value that one more run stays below with this confidence, by the t of its logarithm.
 
     Unlike the largest value so far it does not grow with the runs (Hahn & Meeker, Statistical Intervals,
-    1991, section 4.7). A single run is taken to scatter by ``ASSUMED_SCATTER``.
+    1991, section 4.7). Fewer than ``ENOUGH_REPEATS`` runs are taken to scatter by
+    ``ASSUMED_SCATTER`` or more.
 
     Args:
         values: Positive, one for each run, at least one.
         confidence: One-sided.
     """
     logs = [math.log(value) for value in values]
-    scatter = math.sqrt(variance(logs)) if len(logs) > 1 else ASSUMED_SCATTER
-    freedom = len(logs) - 1 if len(logs) > 1 else math.inf
+    scatter, freedom = math.sqrt(variance(logs)) if len(logs) > 1 else 0.0, float(len(logs) - 1)
+    if len(logs) < ENOUGH_REPEATS:
+        scatter, freedom = max(scatter, ASSUMED_SCATTER), math.inf
     reach = float(stdtrit(freedom, confidence)) * scatter * math.sqrt(1 + 1 / len(logs))
     return math.exp(fmean(logs) + reach)
 
