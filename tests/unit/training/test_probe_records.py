@@ -197,14 +197,12 @@ SEEN: dict[str, dict[str, Any]] = {
         "gradient_bytes": 492,
         "weights": [],
         "refused": None,
-        "joins_uneven": False,
     },
     "replicas_of_divided_models": {"sharded_over": 4, "refused": None},
     "divided_among_itself": {"sharded_over": 1, "world_size": 2, "refused": None},
     "divided_by_a_wrapper": {"sharded_over": 2, "refused": None},
     "divided_by_a_wrapper_among_itself": {"sharded_over": 1, "world_size": 2, "refused": None},
     "replicas_by_a_wrapper": {"sharded_over": 4, "refused": None},
-    "even_inputs_within_join": {"joins_uneven": True, "iteration_batches": 6},
     "tensor_parallel": {"refused": "tensor parallel", "weights": []},
     "pipeline": {"refused": "pipeline parallel"},
 }
@@ -303,13 +301,6 @@ def test_the_record_so_far_is_written_after_three_steps(probed: dict[str, Ended]
     assert set(seen) == set(probed["plain_loop"].record())
     assert files["measuring"] == ""
     assert int(files["steps"]) == LAST
-
-
-def test_batches_of_each_rank_within_join_are_known_after_three_steps(probed: dict[str, Ended]) -> None:
-    seen = [probed["uneven_inputs_within_join"].record(rank, "seen.json") for rank in (0, 1)]
-
-    assert [record["joins_uneven"] for record in seen] == [True, True]
-    assert [record["iteration_batches"] for record in seen] == [8, 4]
 
 
 def test_batches_and_weights_tell_copies_from_ranks_that_work_together(probed: dict[str, Ended]) -> None:

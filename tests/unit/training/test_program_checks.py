@@ -122,21 +122,6 @@ DIFFERENCES: dict[str, tuple[Planned, list[ProbeRecord], list[str]]] = {
         [record(steps=4, world_size=1, data_parallel_devices=4, cuda=True)],
         ["divides each batch among 4 GPUs", "torch.nn.DataParallel", "DistributedDataParallel"],
     ),
-    "uneven inputs": (
-        planned(),
-        [record(rank, steps=4, joins_uneven=True, iteration_batches=10 - 4 * rank) for rank in (0, 1)],
-        [
-            "10, 6 on ranks 0 to 1",
-            "different numbers of optimizer steps",
-            "DistributedSampler",
-            "`drop_last`",
-        ],
-    ),
-    "inputs of unknown number": (
-        planned(),
-        pair(joins_uneven=True),
-        ["unknown", "Join", "DistributedSampler"],
-    ),
     "shards of a model of its own": (
         *(planned(devices=2), pair(parallelism=["fully_shard"], sharded=True, sharded_over=1, weights=[])),
         ["rank 0", "among 1 of 2 ranks", "perfect scaling", "fully_shard a mesh of all 2 ranks"],
@@ -163,7 +148,6 @@ def test_a_difference_is_named_with_both_numbers_and_the_fix(
         pytest.param(
             pair(parallelism=["fully_shard"], sharded=True, sharded_over=2, weights=[]), id="of all ranks"
         ),
-        pytest.param(pair(joins_uneven=True, iteration_batches=6), id="Join with even inputs"),
         pytest.param(pair(batches=[1.0, 1.0, 1.0]), id="batches that are all alike"),
         pytest.param(
             [

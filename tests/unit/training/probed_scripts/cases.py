@@ -20,7 +20,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch._dynamo.utils import counters
-from torch.distributed.algorithms.join import Join
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
@@ -535,7 +534,7 @@ def replicas_of_divided_models() -> None:
 def divided_among_itself() -> None:
     """A mesh of one rank each: two trainings of their own."""
     rank = join()
-    group: Any = [dist.new_group([each]) for each in range(2)][rank]
+    group = [dist.new_group([each]) for each in range(2)][rank]
     train_shards(rank, lambda model: fully_shard(model, mesh=DeviceMesh.from_group(group, "cpu")))
 
 
@@ -548,7 +547,7 @@ def divided_by_a_wrapper() -> None:
 @case(ranks=2)
 def divided_by_a_wrapper_among_itself() -> None:
     rank = join()
-    group: Any = [dist.new_group([each]) for each in range(2)][rank]
+    group = [dist.new_group([each]) for each in range(2)][rank]
     cpu = torch.device("cpu")
     train_shards(rank, lambda model: FullyShardedDataParallel(model, process_group=group, device_id=cpu))
 
@@ -564,29 +563,6 @@ def replicas_by_a_wrapper() -> None:
             model, device_mesh=mesh, sharding_strategy=hybrid, device_id=cpu
         ),
     )
-
-
-def joined(numbers: list[int], epochs: int) -> None:
-    """Train within Join on as many batches of 4 samples as each rank has by this list."""
-    rank = join()
-    model = DistributedDataParallel(network())
-    optimizer = sgd(model)
-    loader = DataLoader(samples(4 * numbers[rank]), batch_size=4, shuffle=True)
-    for _ in range(epochs):
-        with Join([model]):
-            for inputs, labels in loader:
-                step(model, optimizer, inputs, labels)
-
-
-@case(ranks=2)
-def even_inputs_within_join() -> None:
-    joined([6, 6], epochs=3)
-
-
-@case(ranks=2)
-def uneven_inputs_within_join() -> None:
-    """It comes to its own end before the last step, at which ranks wait for each other."""
-    joined([8, 4], epochs=1)
 
 
 @case(ranks=2)

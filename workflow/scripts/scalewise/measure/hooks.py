@@ -27,9 +27,6 @@ SAVING = {
 }
 """Functions that save, in addition to ``torch.save``, by the modules that programs import for them."""
 
-JOIN = "torch.distributed.algorithms.join"
-"""Module of the context in which ranks may make different numbers of steps."""
-
 
 def install(process: WatchedProgram, watch: Callable[[str, Callable[[ModuleType], None]], None]) -> None:
     """Set all hooks of a program's process, for as long as it lives.
@@ -44,8 +41,6 @@ def install(process: WatchedProgram, watch: Callable[[str, Callable[[ModuleType]
         action = functools.partial(replace_all, undo, names=names, around=Hooks(process).saving)
         watch(module, guarded(process.notes, f"{module} is not seen", action))
     guarded(process.notes, "waits for other ranks are not seen", lambda: watch_waits(process, undo))()
-    joined = functools.partial(replace_join, undo, around=Hooks(process).join)
-    watch(JOIN, guarded(process.notes, "uneven inputs are not seen", joined))
     os.register_at_fork(after_in_child=guarded(process.notes, "forked process", process.begin_forked_process))
 
 
@@ -122,11 +117,6 @@ def replace_all(
     """Put a function around several of a module's."""
     for name in names:
         replace_one(undo, owner, name, around)
-
-
-def replace_join(undo: ExitStack, module: Any, around: Callable[[Function], Function]) -> None:
-    """Put a function around the begin of a context for uneven inputs."""
-    replace_one(undo, module.Join, "__enter__", around)
 
 
 class Hooks:
@@ -210,16 +200,6 @@ class Hooks:
     def autocast(self, original: Function) -> Function:
         """Wrap the begin of mixed precision."""
         note = untraced(self._process.notes, "precision", self._process.autocast)
-
-        def enter(context: Any) -> Any:
-            note(context)
-            return original(context)
-
-        return enter
-
-    def join(self, original: Function) -> Function:
-        """Wrap the begin of a context for uneven inputs."""
-        note = guarded(self._process.notes, "uneven inputs", self._process.joins)
 
         def enter(context: Any) -> Any:
             note(context)

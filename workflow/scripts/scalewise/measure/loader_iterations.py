@@ -33,14 +33,12 @@ class LoaderIteration:
 
     __slots__ = (
         *("_checked", "_followed", "_followed_directly", "_unchecked", "_without_gradients"),
-        *("activity", "batch_size", "checksums", "first_round", "last_round", "length", "workers"),
+        *("activity", "batch_size", "checksums", "first_round", "last_round", "workers"),
     )
 
     def __init__(self, batch_size: int | None, workers: int | None) -> None:
         self.batch_size = batch_size
         self.workers = workers
-        self.length: int | None = None
-        """Number of batches, if it is looked at."""
         self.checksums: list[int | None] = []
         self.activity = -1
         """Activity of the process up to the last batch; negative before the first."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-from contextlib import suppress
 
 # by name: a program may replace the functions in their module
 from time import perf_counter
@@ -81,8 +80,6 @@ class MeasuredProcess:
         self.memory = PeakMemory()
         self.model = TrainedModel(self.notes, self.forward)
         self.forward_checksums: list[int | None] = []
-        self.joins_uneven = False
-        """True if torch's Join lets ranks make different numbers of steps."""
         self.backwards = 0
         """Number of backward passes."""
         self.precision: dict[tuple[str, torch.dtype], int] = {}
@@ -106,11 +103,7 @@ class MeasuredProcess:
             iterator: The iterator of this iteration.
         """
         step = self.steps.open
-        begun = self.iterations.begin(iterator, loader)
-        step.loaders = [*step.loaders, begun]
-        if self.joins_uneven:
-            with suppress(Exception):  # a loader of a stream has no length
-                begun.length = len(loader)
+        step.loaders = [*step.loaders, self.iterations.begin(iterator, loader)]
 
     def wait_mark(self) -> Any:
         """Mark the begin of a wait for a batch on the device; None without a GPU that is trained on."""
@@ -170,10 +163,6 @@ class MeasuredProcess:
         """Note that a module changes to its mode for evaluation."""
         if id(module) in self.model.modules.whole:
             self._without_gradients()
-
-    def joins(self, context: Any) -> None:
-        """Note that ranks may make different numbers of steps."""
-        self.joins_uneven |= bool(getattr(context, "_enable", True))
 
     def saves(self) -> None:
         """Note that something was saved."""

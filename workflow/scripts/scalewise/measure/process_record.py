@@ -70,8 +70,6 @@ def process_record(process: MeasuredProcess, ended: str) -> dict[str, Any]:
         },
         "compiled": modules.compiled or bool(compiled_frames()),
         "losses": value_of("losses", process.losses.record, {}),
-        "joins_uneven": process.joins_uneven,
-        "iteration_batches": None if iteration is None else iteration.length,
         "batches": process.iterations.checksums or None,
         "forward_batches": process.forward_checksums or None,
         "communication_seconds": []

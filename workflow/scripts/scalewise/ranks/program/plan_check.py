@@ -49,7 +49,7 @@ def check_plan(planned: Planned, ranks: Sequence[ProbeRecord], all_ended: bool =
             f"{len(ranks)} processes of {planned.program} made optimizer steps, but "
             f"{count_devices(planned.devices)} were planned. Let every rank train, and nothing beside them."
         )
-    return _check_join(planned, ranks) or _check_exchange(planned, ranks) or _check_samples(planned, ranks)
+    return _check_exchange(planned, ranks) or _check_samples(planned, ranks)
 
 
 def _device_message(planned: Planned, rank: ProbeRecord) -> str:
@@ -78,21 +78,6 @@ def _world_message(planned: Planned, world_size: int, processes: int) -> str:
         f"the process group of {planned.program} has {world_size} ranks, but "
         f"{count_devices(planned.devices)} were planned. Let it take the number from WORLD_SIZE, or from "
         "{devices} in its arguments."
-    )
-
-
-def _check_join(planned: Planned, ranks: Sequence[ProbeRecord]) -> str:
-    """Return how ranks may make different numbers of steps under torch's Join; empty if they cannot."""
-    lengths = [rank.iteration_batches for rank in ranks]
-    if planned.devices == 1 or not any(rank.joins_uneven for rank in ranks):
-        return ""
-    if None not in lengths and len(set(lengths)) == 1:
-        return ""
-    numbers = ", ".join("unknown" if length is None else str(length) for length in lengths)
-    return (
-        f"ranks of {planned.program} may make different numbers of optimizer steps: it trains within Join, "
-        f"and the batches of an epoch are {numbers} on ranks 0 to {planned.devices - 1}. Such a training "
-        "cannot be measured by its steps. Even them out, by DistributedSampler or `drop_last`."
     )
 
 

@@ -53,8 +53,6 @@ class ProbeRecord(_Part):
         weights_finite: Whether the values of parts of some parameters are finite; None if unknown.
         optimizers: Names of those that made steps, each once.
         losses: Losses by their steps, from 0; None for one that is not finite.
-        joins_uneven: Whether torch's Join lets ranks make different numbers of steps.
-        iteration_batches: Batches of a data-loader iteration under Join; None if unknown.
         batches: Checksums of the first batches; None without a DataLoader.
         forward_batches: Checksums of the inputs of the first forward passes; None where none was seen.
         data_parallel_devices: Most devices among which a DataParallel divides a batch; 0 without one.
@@ -107,8 +105,6 @@ class ProbeRecord(_Part):
     losses: dict[str, float | None] = {}
     weights: list[float | None] = []
     weights_finite: bool | None = None
-    joins_uneven: bool = False
-    iteration_batches: int | None = None
     batches: list[float | None] | None = None
     forward_batches: list[float | None] | None = None
     communication_seconds: list[float | None] = []
