@@ -13,6 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch._dynamo.utils import counters
+from torch.distributed.algorithms.join import Join
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
@@ -480,6 +482,22 @@ def data_parallel() -> None:
             torch.save(model.module.state_dict(), folder() / "model.pt")
         dist.destroy_process_group()
         print("cleaned up", flush=True)
+
+
+@case(ranks=2)
+def joins_of_equal_steps() -> None:
+    """Uneven inputs whose loop ends on both ranks at once, and those of an evaluation."""
+    rank = join()
+    model = DistributedDataParallel(network())
+    optimizer = sgd(model)
+    torch.manual_seed(rank)
+    for _ in range(ENOUGH_STEPS):
+        with suppress(RuntimeError), Join([model], throw_on_early_termination=True):
+            for _ in range(3 + rank):
+                step(model, optimizer, *batch(4))
+        with torch.no_grad(), model.no_sync(), Join([model]):
+            for _ in range(1 + rank):
+                model(batch(4)[0])
 
 
 @case(ranks=2)

@@ -18,6 +18,7 @@ from torch.utils.data import dataloader
 
 from .guards import Function, guarded, untraced
 from .measured_process import MeasuredProcess
+from .watched_program import WatchedProgram
 
 SAVING = {
     "safetensors.torch": ("save_file",),
@@ -26,7 +27,7 @@ SAVING = {
 """Functions that save, in addition to ``torch.save``, by the modules that programs import for them."""
 
 
-def install(process: MeasuredProcess, watch: Callable[[str, Callable[[ModuleType], None]], None]) -> None:
+def install(process: WatchedProgram, watch: Callable[[str, Callable[[ModuleType], None]], None]) -> None:
     """Set all hooks of a program's process, for as long as it lives.
 
     Args:
@@ -38,6 +39,8 @@ def install(process: MeasuredProcess, watch: Callable[[str, Callable[[ModuleType
     for module, names in SAVING.items():
         action = functools.partial(replace_all, undo, names=names, around=Hooks(process).saving)
         watch(module, guarded(process.notes, f"{module} is not seen", action))
+    uneven = functools.partial(hook_join, process, undo)
+    watch("torch.distributed.algorithms.join", guarded(process.notes, "uneven inputs are not seen", uneven))
     os.register_at_fork(after_in_child=guarded(process.notes, "forked process", process.begin_forked_process))
 
 
@@ -77,6 +80,32 @@ def set_hooks(process: MeasuredProcess, undo: ExitStack) -> None:
     ]
     for what, place in places:
         guarded(process.notes, f"{what} are not seen", place)()
+
+
+def hook_join(process: WatchedProgram, undo: ExitStack, module: ModuleType) -> None:
+    """Hook torch's Join, within which a rank without batches waits for those that have more."""
+    began = guarded(process.notes, "begin of a join", process.begin_join)
+    waits = guarded(process.notes, "end of a join", process.waits_in_join)
+
+    def enter(original: Function) -> Function:
+        def enter(join: Any) -> Any:
+            began()
+            return original(join)
+
+        return enter
+
+    def remaining(original: Function) -> Function:
+        def remaining(join: Any) -> Any:
+            ranks = original(join)
+            # else all ranks leave the loop here, after the same step
+            if ranks and not join._throw_on_early_termination:
+                waits()
+            return ranks
+
+        return remaining
+
+    replace_one(undo, module.Join, "__enter__", enter)
+    replace_one(undo, module.Join, "_get_num_nonjoined_procs", remaining)
 
 
 def replace_one(undo: ExitStack, owner: Any, name: str, around: Callable[[Function], Function]) -> None:
