@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.join import Join
 from torch.multiprocessing.spawn import spawn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
@@ -92,6 +93,24 @@ def train_on(options: argparse.Namespace) -> None:
                 sys.exit()
 
 
+def train_unevenly(options: argparse.Namespace) -> None:
+    """Ten batches an epoch on rank 0, and on the others so many as the option says, with Join or without."""
+    dist.init_process_group("gloo")
+    torch.manual_seed(dist.get_rank())
+    batches = 10 if dist.get_rank() == 0 else options.batches_of_others
+    number = batches * options.batch_size
+    data = TensorDataset(torch.randn(number, 64), torch.randint(0, 4, (number,)))
+    model = DistributedDataParallel(torch.nn.Linear(64, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for _ in range(options.epochs):
+        with Join([model], enable=options.join):
+            for inputs, labels in DataLoader(data, options.batch_size):
+                optimizer.zero_grad()
+                cross_entropy(model(inputs), labels).backward()
+                optimizer.step()
+    dist.destroy_process_group()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--batch-size", type=int, required=True)
@@ -104,6 +123,8 @@ def main() -> None:
     parser.add_argument("--spawn", type=int, default=0)
     parser.add_argument("--stubborn", action="store_true")
     parser.add_argument("--width", action="store_true")
+    parser.add_argument("--batches-of-others", type=int, default=0)
+    parser.add_argument("--join", action="store_true")
     parser.add_argument("--save-at", nargs="*", choices=["SIGTERM", "SIGUSR1"])
     options = parser.parse_args()
     if options.width:
@@ -113,6 +134,8 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if options.save_at is not None:
         train_on(options)
+    elif options.batches_of_others:
+        train_unevenly(options)
     elif options.spawn:
         spawn(train, (options.spawn, options), nprocs=options.spawn)
     else:

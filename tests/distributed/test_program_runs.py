@@ -159,6 +159,40 @@ def test_a_run_that_is_not_as_planned_ends_with_both_numbers(runs: Runs) -> None
     assert failure.permanent
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        pytest.param(
+            ["--join"],
+            ["rank 1 has no more batches after its 6", "torch's Join", "DistributedSampler"],
+            id="Join",
+        ),
+        pytest.param(
+            ["--epochs", "1"],
+            ["rank 1 of", "came to its own end after 6 steps, and rank 0, after 6", "DistributedSampler"],
+            id="its own end",
+        ),
+    ],
+)
+def test_ranks_that_make_different_numbers_of_steps_are_named_with_them(
+    runs: Runs, arguments: list[str], words: list[str]
+) -> None:
+    own = {"arguments": [*BATCH, "--batches-of-others", "6", *arguments]}
+    failure, _ = runs.start("uneven", 2, own, settings=SETTINGS).fail()
+
+    assert [word for word in words if word not in failure.reason] == []
+    assert "SIGKILL" not in failure.reason
+
+
+def test_a_join_of_even_inputs_is_measured(runs: Runs) -> None:
+    own = {"arguments": [*BATCH, "--batches-of-others", "10", "--join"]}
+    run = runs.complete("even", 2, own, settings=SETTINGS)
+
+    _, program = found(run)
+    assert (program.ended, program.samples_seen) == ("steps", 64)
+    assert run.ranks["train_samples"].tolist() == [45 * 32, 45 * 32]
+
+
 def test_a_rank_that_fails_is_named_with_its_reason(runs: Runs) -> None:
     own = {"arguments": [*BATCH, "--fail-at", "20"], "steps": 100_000}
     failure, _ = runs.start("fails", 2, own, settings=SETTINGS).fail()

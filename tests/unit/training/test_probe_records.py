@@ -188,6 +188,7 @@ SEEN: dict[str, dict[str, Any]] = {
         "parameters": 123,
         "sharded": False,
     },
+    "joins_of_equal_steps": {"world_size": 2, "flags": [0, 0, 0, *[NO_GRAD, 0, 0] * 3], "events": []},
     "exchange_by_hand": {"parallelism": [], "world_size": 2, "communication_seconds": []},
     "divided_model": {
         "parallelism": ["fully_shard"],

@@ -28,7 +28,7 @@ from scalewise.ranks.distributed.identity import Identity
 from scalewise.ranks.monitoring.machine_load import CpuUse
 from scalewise.ranks.program.child import Child, EndRequest
 from scalewise.ranks.program.failure import ProgramError, add_source, check_end, find_fix
-from scalewise.ranks.program.plan_check import check_plan
+from scalewise.ranks.program.plan_check import check_ends, check_inputs, check_plan
 from scalewise.ranks.program.rank import ProgramRank
 from scalewise.ranks.results.probe_record import ProbeRecord
 from scalewise.ranks.results.rank_report import report_of
@@ -172,6 +172,32 @@ def test_the_check_waits_for_a_slower_rank_until_all_have_ended() -> None:
 
     assert check_plan(planned(), first) == ""
     assert "1 processes" in check_plan(planned(), first, all_ended=True)
+
+
+def test_a_rank_without_batches_that_waits_in_torchs_join_is_named_with_its_steps() -> None:
+    assert check_inputs("train.py", {}) == ""
+    refused = check_inputs("train.py", {1: 6})
+    words = ["train.py", "rank 1", "after its 6", "Join", "DistributedSampler", "at most 6 steps"]
+    assert [word for word in words if word not in refused] == []
+
+
+@pytest.mark.parametrize(
+    ("ended", "own", "words"),
+    [
+        pytest.param("steps", 17, ["rank 0", "its last one, 20, and rank 1 only 17"], id="skipped steps"),
+        pytest.param("steps", None, ["rank 0", "its last one, 20, and rank 1 fewer"], id="of unknown number"),
+        pytest.param("steps", 20, [], id="the same end"),
+        pytest.param("itself", 20, ["rank 0 of", "own end after 20", "rank 1, after 20"], id="its own end"),
+    ],
+)
+def test_a_rank_that_ended_while_others_needed_it_is_named(
+    ended: str, own: int | None, words: list[str]
+) -> None:
+    reason = check_ends("train.py", record(0, ended=ended), {1: own}, lambda rank: rank == 0)
+
+    assert bool(reason) == bool(words)
+    assert [word for word in words if word not in reason] == []
+    assert check_ends("train.py", record(0, ended="itself"), {1: own}, lambda _rank: False) == ""
 
 
 def test_the_configuration_has_the_last_word_on_samples_but_never_on_copies() -> None:

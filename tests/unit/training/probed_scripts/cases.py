@@ -13,6 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch._dynamo.utils import counters
+from torch.distributed.algorithms.join import Join
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
@@ -483,6 +485,22 @@ def data_parallel() -> None:
 
 
 @case(ranks=2)
+def joins_of_equal_steps() -> None:
+    """Uneven inputs whose loop ends on both ranks at once, and those of an evaluation."""
+    rank = join()
+    model = DistributedDataParallel(network())
+    optimizer = sgd(model)
+    torch.manual_seed(rank)
+    for _ in range(ENOUGH_STEPS):
+        with suppress(RuntimeError), Join([model], throw_on_early_termination=True):
+            for _ in range(3 + rank):
+                step(model, optimizer, *batch(4))
+        with torch.no_grad(), model.no_sync(), Join([model]):
+            for _ in range(1 + rank):
+                model(batch(4)[0])
+
+
+@case(ranks=2)
 def exchange_by_hand() -> None:
     """Gradients are added up without any wrapper, and no rank leaves the group at the end."""
     rank = join()
@@ -534,7 +552,7 @@ def replicas_of_divided_models() -> None:
 def divided_among_itself() -> None:
     """A mesh of one rank each: two trainings of their own."""
     rank = join()
-    group = [dist.new_group([each]) for each in range(2)][rank]
+    group: Any = [dist.new_group([each]) for each in range(2)][rank]
     train_shards(rank, lambda model: fully_shard(model, mesh=DeviceMesh.from_group(group, "cpu")))
 
 
@@ -547,7 +565,7 @@ def divided_by_a_wrapper() -> None:
 @case(ranks=2)
 def divided_by_a_wrapper_among_itself() -> None:
     rank = join()
-    group = [dist.new_group([each]) for each in range(2)][rank]
+    group: Any = [dist.new_group([each]) for each in range(2)][rank]
     cpu = torch.device("cpu")
     train_shards(rank, lambda model: FullyShardedDataParallel(model, process_group=group, device_id=cpu))
 

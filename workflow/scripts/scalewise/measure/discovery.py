@@ -178,11 +178,11 @@ def parameter_figures(parameters: list[torch.Tensor], trained: TrainedModules) -
 def _ranks_of_shards(parameters: list[Any], trained: TrainedModules) -> int | None:
     """Return the ranks that share a sharded model, with those of its replicas in HSDP; None if unknown."""
     meshes = [each.device_mesh.size() for each in parameters if hasattr(each, "device_mesh")]
-    for root in trained.roots:
-        for module in root.modules():
-            if type(module).__name__ == "FullyShardedDataParallel":
-                replicas = getattr(module, "_inter_node_pg", None)
-                meshes.append(module.process_group.size() * (1 if replicas is None else replicas.size()))
+    modules: list[Any] = [module for root in trained.roots for module in root.modules()]
+    for module in modules:
+        if type(module).__name__ == "FullyShardedDataParallel":
+            replicas = getattr(module, "_inter_node_pg", None)
+            meshes.append(module.process_group.size() * (1 if replicas is None else replicas.size()))
     # a layer may have a mesh of its own, as experts have
     return max(meshes, default=None)
 

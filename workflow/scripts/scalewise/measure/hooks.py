@@ -41,6 +41,8 @@ def install(process: WatchedProgram, watch: Callable[[str, Callable[[ModuleType]
         action = functools.partial(replace_all, undo, names=names, around=Hooks(process).saving)
         watch(module, guarded(process.notes, f"{module} is not seen", action))
     guarded(process.notes, "waits for other ranks are not seen", lambda: watch_waits(process, undo))()
+    uneven = functools.partial(hook_join, process, undo)
+    watch("torch.distributed.algorithms.join", guarded(process.notes, "uneven inputs are not seen", uneven))
     os.register_at_fork(after_in_child=guarded(process.notes, "forked process", process.begin_forked_process))
 
 
@@ -102,6 +104,32 @@ def set_hooks(process: MeasuredProcess, undo: ExitStack) -> None:
     ]
     for what, place in places:
         guarded(process.notes, f"{what} are not seen", place)()
+
+
+def hook_join(process: WatchedProgram, undo: ExitStack, module: ModuleType) -> None:
+    """Hook torch's Join, within which a rank without batches waits for those that have more."""
+    began = guarded(process.notes, "begin of a join", process.begin_join)
+    waits = guarded(process.notes, "end of a join", process.waits_in_join)
+
+    def enter(original: Function) -> Function:
+        def enter(join: Any) -> Any:
+            began()
+            return original(join)
+
+        return enter
+
+    def remaining(original: Function) -> Function:
+        def remaining(join: Any) -> Any:
+            ranks = original(join)
+            # else all ranks leave the loop here, after the same step
+            if ranks and not join._throw_on_early_termination:
+                waits()
+            return ranks
+
+        return remaining
+
+    replace_one(undo, module.Join, "__enter__", enter)
+    replace_one(undo, module.Join, "_get_num_nonjoined_procs", remaining)
 
 
 def replace_one(undo: ExitStack, owner: Any, name: str, around: Callable[[Function], Function]) -> None:

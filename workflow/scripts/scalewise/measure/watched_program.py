@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 # by name: a program may replace the functions in their module
-from time import perf_counter, time
+from time import perf_counter, sleep, time
 from typing import Any
 
 from torch.optim import Optimizer
@@ -28,6 +28,9 @@ COUNTED_EVERY_SECONDS = 2.0
 
 NO_STEP_BACKWARDS = 50
 """Backward passes without an optimizer step, after which a file says so."""
+
+HELD_SECONDS = 60.0
+"""Longest wait of a rank without batches for the end of the run."""
 
 
 class WatchedProgram(MeasuredProcess):
@@ -55,6 +58,8 @@ class WatchedProgram(MeasuredProcess):
         self._next_count = 0.0
         self._has_ended = False
         self._group_place = self.rank, ""
+        self._activity_before_join = 0
+        self._is_uneven = False
 
     def backward(self, tensors: Any) -> None:
         """Note a backward pass, and write how many there are if no step follows after many."""
@@ -121,6 +126,19 @@ class WatchedProgram(MeasuredProcess):
             write_json(self._file("seen.json"), self.record("seen"))
         if measuring or checked:
             self.steps.begin_step(self.backwards)
+
+    def begin_join(self) -> None:
+        """Note that torch's Join begins, in which ranks may have different numbers of batches."""
+        self._activity_before_join = self.activity
+
+    def waits_in_join(self) -> None:
+        """Write that other ranks train on while this one has no more batches; the run is then ended."""
+        if self._is_uneven or self.activity == self._activity_before_join:
+            return
+        self._is_uneven = True
+        write_text(self._file("uneven"), str(self.steps.done))
+        # meanwhile the others wait for this rank: none comes to a last step that the others do not make
+        sleep(HELD_SECONDS)
 
     def _without_gradients(self) -> None:
         super()._without_gradients()

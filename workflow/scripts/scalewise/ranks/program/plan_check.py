@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import isclose
 from statistics import median
 
@@ -15,6 +15,8 @@ CHECK_AFTER_STEPS = 3
 
 EQUAL_WEIGHTS = 1e-9
 """Relative difference of two sums of equal weights that the order of adding may cause."""
+
+EVEN_OUT = "Give every rank as many batches, as DistributedSampler and drop_last do"
 
 
 def check_plan(planned: Planned, ranks: Sequence[ProbeRecord], all_ended: bool = False) -> str:
@@ -50,6 +52,48 @@ def check_plan(planned: Planned, ranks: Sequence[ProbeRecord], all_ended: bool =
             f"{count_devices(planned.devices)} were planned. Let every rank train, and nothing beside them."
         )
     return _check_exchange(planned, ranks) or _check_samples(planned, ranks)
+
+
+def check_inputs(program: str, uneven: Mapping[int, int]) -> str:
+    """Return that a rank waits in torch's Join while others train on; empty if none does.
+
+    Args:
+        program: The program, as the configuration names it.
+        uneven: Steps of the ranks that wait, by rank.
+    """
+    for rank, steps in uneven.items():
+        return (
+            f"ranks of {program} make different numbers of steps: rank {rank} has no more batches after its "
+            f"{steps}, and others train on within torch's Join. {EVEN_OUT}, or measure at most {steps} steps "
+            "with those of the warm-up."
+        )
+    return ""
+
+
+def check_ends(
+    program: str, ended: ProbeRecord, others: Mapping[int, int | None], is_finished: Callable[[int], bool]
+) -> str:
+    """Return that a rank has ended before others were done, which then lost it; empty if it has not.
+
+    Args:
+        program: The program, as the configuration names it.
+        ended: Record of the rank.
+        others: Steps that other ranks have made, by rank; None for fewer, if their number is unknown.
+        is_finished: Whether the process of a rank ended without an error.
+    """
+    for rank, steps in others.items():
+        if ended.ended == "steps" and (steps is None or steps < ended.step_count):
+            return (
+                f"ranks of {program} make different numbers of steps: rank {ended.rank} has made its last "
+                f"one, {ended.step_count}, and rank {rank} {'fewer' if steps is None else f'only {steps}'}. "
+                f"{EVEN_OUT}, and let no rank skip a step."
+            )
+        if ended.ended == "itself" and is_finished(ended.rank):
+            return (
+                f"rank {ended.rank} of {program} came to its own end after {ended.step_count} steps, and "
+                f"rank {rank}, after {steps}, still needed it. {EVEN_OUT}."
+            )
+    return ""
 
 
 def _device_message(planned: Planned, rank: ProbeRecord) -> str:

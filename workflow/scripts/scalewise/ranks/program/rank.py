@@ -20,6 +20,7 @@ from pathlib import Path
 from scalewise.execution.messages import (
     PROGRAM_FOLDER,
     GracefulStop,
+    RankError,
     RankSetup,
     TrainSpec,
     is_out_of_memory,
@@ -44,14 +45,16 @@ from scalewise.ranks.program.environment import (
 )
 from scalewise.ranks.program.failure import ProgramError, check_end
 from scalewise.ranks.program.metric import MetricReader
-from scalewise.ranks.program.plan_check import CHECK_AFTER_STEPS, check_plan
+from scalewise.ranks.program.plan_check import CHECK_AFTER_STEPS, check_ends, check_inputs, check_plan
 from scalewise.ranks.program.progress import ProgramProgress
 from scalewise.ranks.results.probe_record import (
     RECORD,
     SEEN,
+    UNEVEN,
     ProbeRecord,
     measures,
     read_records,
+    steps_by_rank,
     steps_done,
 )
 from scalewise.ranks.results.rank_report import report_of, write_report
@@ -65,6 +68,9 @@ POLL_SECONDS = 0.5
 
 END_SECONDS = 30.0
 """Time that the program has to end after its last measured step; then it is killed."""
+
+FINISH_SECONDS = 3.0
+"""Longest wait for the end of a rank's process after the rank itself has ended."""
 
 
 @dataclass
@@ -140,16 +146,21 @@ class ProgramRank:
             self._end_as_requested(request, code)
         self._check_metric()
         records = self._read_own(RECORD)
-        check_end(
-            child,
-            code,
-            self.settings,
-            on_cpus=setup.accelerator == "cpu",
-            records=records or read_records(self.probe_folder, RECORD),
-            rank_count=len(self.ranks),
-            probe_folder=self.probe_folder,
-            port=endpoint.port,
-        )
+        try:
+            check_end(
+                child,
+                code,
+                self.settings,
+                on_cpus=setup.accelerator == "cpu",
+                records=records or read_records(self.probe_folder, RECORD),
+                rank_count=len(self.ranks),
+                probe_folder=self.probe_folder,
+                port=endpoint.port,
+            )
+        except ProgramError as error:
+            if reason := self._lost_rank(str(error)):
+                raise ProgramError(reason, error.traceback) from error
+            raise
         ended_at = self._ended_at(launched, launch_seconds)
         uuids = [record.device_uuid if record.cuda else None for record in records]
         monitored = [monitor.stop() for monitor in monitors]
@@ -201,7 +212,7 @@ class ProgramRank:
             now = time.monotonic()
             if self.is_first:
                 progress.update(now)
-                checked = checked or self._check_first_steps()
+                checked = self._check_steps(checked)
                 self._check_metric()
             if not monitors and len(records := self._read_own(SEEN)) >= len(self.ranks):
                 monitors = self._start_monitors(child, records)
@@ -214,6 +225,7 @@ class ProgramRank:
                 for monitor in monitors:
                     monitor.stop()
             if recorded_since is not None and now - recorded_since > END_SECONDS:
+                self._check_other_ends()
                 because = f"its program did not end within {END_SECONDS:.0f} s of its last step"
                 say(f"{because}, and was ended")
                 for rank in self.ranks:
@@ -271,16 +283,60 @@ class ProgramRank:
             same_batches=settings.same_batches,
         )
 
-    def _check_first_steps(self) -> bool:
+    def _check_steps(self, checked: bool) -> bool:
         """Compare the first steps of the ranks with the plan; return whether all ranks have made them.
 
+        Args:
+            checked: Whether they have been compared already.
+
         Raises:
-            ProgramError: Something is not as planned.
+            ProgramError: Something is not as planned, or a rank has no more batches while others train on.
         """
+        if uneven := check_inputs(self.settings.program, steps_by_rank(self.probe_folder, UNEVEN)):
+            raise ProgramError(uneven, permanent=True)
+        if checked:
+            return True
         records = read_records(self.probe_folder, SEEN)
         if difference := check_plan(self.planned, records):
             raise ProgramError(difference, permanent=True)
         return len(records) >= self.planned.devices
+
+    def _check_other_ends(self) -> None:
+        """Check that no other rank has yet to make its last step, long after these ranks.
+
+        Raises:
+            ProgramError: One has.
+        """
+        recorded = {record.rank for record in read_records(self.probe_folder, RECORD)}
+        # of a rank that is at work, the number is written now and then only
+        others = {rank: None for rank in steps_by_rank(self.probe_folder) if rank not in recorded}
+        for record in self._read_own(RECORD):
+            if reason := check_ends(self.settings.program, record, others, lambda _rank: False):
+                raise ProgramError(reason)
+
+    def _lost_rank(self, error: str) -> str:
+        """Return that another rank has ended in order, if an error is the consequence of that."""
+        rank, host = self.identity.rank, self.identity.host
+        lost = RankError(rank=rank, host=host, time=0.0, message=error, traceback="", out_of_memory=False)
+        if not lost.is_secondary:
+            return ""
+        steps = steps_by_rank(self.probe_folder)
+        own: dict[int, int | None] = {rank: done for rank, done in steps.items() if rank in self.ranks}
+        deadline = time.monotonic() + FINISH_SECONDS
+
+        def is_finished(rank: int) -> bool:
+            while (state := self.rank_files.read_rank(rank)) is not None and state.state == "running":
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(0.1)
+            return state is not None and state.state == "finished"
+
+        for record in read_records(self.probe_folder, RECORD):
+            if record.rank not in self.ranks and (
+                reason := check_ends(self.settings.program, record, own, is_finished)
+            ):
+                return reason
+        return ""
 
     def _end_as_requested(self, request: EndRequest, code: int) -> None:
         """Leave the message that the program was stopped as requested, and exit."""

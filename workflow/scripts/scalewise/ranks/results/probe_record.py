@@ -15,6 +15,7 @@ FORWARD_STEPS = 20
 """First steps whose forward passes' inputs are looked at."""
 
 SEEN, RECORD, MEASURING, STEPS, BACKWARDS = "seen.json", "record.json", "measuring", "steps", "backwards"
+UNEVEN = "uneven"
 """Ends of the names of the probe's files, behind rank and process."""
 
 
@@ -160,13 +161,19 @@ def steps_done(folder: Path) -> int:
     return _largest(folder, STEPS)
 
 
-def _largest(folder: Path, kind: str) -> int:
-    """Return the largest number in the files of a kind; 0 if there are none."""
-    counts = [0]
+def steps_by_rank(folder: Path, kind: str = STEPS) -> dict[int, int]:
+    """Return the optimizer steps in the files of a kind, by rank."""
+    steps: dict[int, int] = {}
     for path in _listed(folder, kind):
         with suppress(OSError, ValueError):
-            counts.append(int(path.read_text(encoding="utf-8")))
-    return max(counts)
+            rank = int(path.name.partition(".")[0])
+            steps[rank] = max(int(path.read_text(encoding="utf-8")), steps.get(rank, 0))
+    return steps
+
+
+def _largest(folder: Path, kind: str) -> int:
+    """Return the largest number in the files of a kind; 0 if there are none."""
+    return max(steps_by_rank(folder, kind).values(), default=0)
 
 
 def measures(folder: Path) -> bool:
