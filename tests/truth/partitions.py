@@ -16,6 +16,7 @@ from scalewise.analysis.comparison.gains import gains
 from scalewise.analysis.conclusion import Conclusion, Terms
 from scalewise.analysis.decision.criteria import as_billed
 from scalewise.analysis.decision.decision import decide
+from scalewise.analysis.decision.selection import candidates, with_best_baseline
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.partitions.answer import PartitionAnswer, answer
 from scalewise.analysis.partitions.points import Aim, PartitionStudy, Place, collect_points
@@ -168,6 +169,7 @@ def concluded(experiment: AnalysisSpec, runs: pd.DataFrame) -> Conclusion:
     compared = gains(known)
     scaling = as_billed(scaling_table(known, "strong", None, compared), {})
     options, goal = option_table(known, {}), experiment.target
+    scaling = with_best_baseline(scaling, candidates(scaling, rule, compared, target=goal))
     decision = decide(experiment.name, scaling, options, rule, compared=compared, target=goal, noun="GPU")
     return Conclusion(known, compared, scaling, options, decision, Terms(rule))
 

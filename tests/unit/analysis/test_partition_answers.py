@@ -22,7 +22,7 @@ from tests.unit.analysis.reference import welch_bounds
 from tests.unit.analysis.report_page import Page, cells
 
 from scalewise.analysis.partitions.answer import PartitionAnswer, answer, state_of
-from scalewise.analysis.partitions.card import partition_card
+from scalewise.analysis.partitions.card import PartitionCard, partition_card
 from scalewise.analysis.partitions.compare import COLUMNS, TABLE, write_comparison
 from scalewise.analysis.partitions.points import Aim, PartitionStudy, Place, collect_points
 from scalewise.analysis.queue_waits import waits_by_run, with_measured_waits
@@ -95,6 +95,50 @@ def changed(case: str, partition: str = "", spec: Mapping[str, Any] | None = Non
         for name, each in truth.partitions.items()
     }
     return Truth(partitions, spec or truth.spec)
+
+
+def card_of(
+    truth: Truth, n: int = 3, scatter: float = 0.01, *, days_later: Mapping[str, float]
+) -> PartitionCard:
+    """Return the card of drawn runs, each partition's made some days after the first one's."""
+    studies = studies_of(truth, np.random.default_rng(3), scatter, n)
+    for study in studies:
+        runs = study.results.runs
+        begun = pd.Timestamp("2026-03-01T09:00:00Z") + pd.Timedelta(days=days_later.get(study.partition, 0))
+        starts = [(begun + pd.Timedelta(minutes=5 * place)).isoformat() for place in range(len(runs))]
+        study.results.runs["started_at"] = starts
+    return partition_card(answer(collect_points(studies), by="cost"))
+
+
+@pytest.mark.parametrize(("days", "certainty"), [(0, "Clear"), (0.1, "Clear"), (7, "Doubtful")])
+def test_partitions_that_were_measured_days_apart_are_not_clear(days: float, certainty: str) -> None:
+    truth = Truth({"a100": Planted({1: 100.0}), "h200": Planted({1: 200.0}, price=1.5)})
+    card = card_of(truth, days_later={"h200": days})
+    assert card.certainty == certainty
+    assert any("ran more than 6 hours apart" in each for each in card.cautions) == (days == 7)
+
+
+@pytest.mark.parametrize(
+    ("n", "status", "certainty"), [(1, "likely", "Likely"), (2, "likely", "Likely"), (3, "clear", "Clear")]
+)
+def test_no_row_is_clear_with_fewer_than_three_runs(n: int, status: str, certainty: str) -> None:
+    truth = Truth({"a100": Planted({1: 100.0}), "h200": Planted({1: 200.0}, price=1.5)})
+    card = card_of(truth, n, days_later={})
+    assert {row.status for row in card.rows if row.aim in ("time", "cost")} == {status}
+    assert card.certainty == certainty
+    assert ("to" in card.rows[0].relation.rpartition("(")[2]) == (n == 3)
+
+
+@pytest.mark.parametrize(
+    ("efficiency", "certainty"), [(0.5, "Clear"), (0.695, "Likely"), (0.705, "Likely"), (0.95, "Clear")]
+)
+def test_a_criterion_that_the_runs_leave_open_is_not_clear(efficiency: float, certainty: str) -> None:
+    """By time, 2 devices of h200 are the fastest if their efficiency is 0.7."""
+    planted = {"a100": Planted({1: 100.0}), "h200": Planted({1: 200.0, 2: 400 * efficiency})}
+    truth = Truth(planted, {"decision": {"min_efficiency": 0.7, "by": "time"}, "scaling": "strong"})
+    studies = studies_of(truth, np.random.default_rng(3), 0.01, 3)
+    card = partition_card(answer(collect_points(studies), by="time"))
+    assert card.certainty == certainty
 
 
 CHEAP_OR_FAST = CASES["cheap and slow, fast and expensive"]

@@ -196,6 +196,20 @@ def may_meet(point: pd.Series, rule: DecisionRule) -> bool:
     )
 
 
+def may_miss(point: pd.Series, rule: DecisionRule) -> bool:
+    """Return whether a point meets the criteria by its means only: an interval reaches beyond a limit.
+
+    Args:
+        point: A point that misses none. A deadline is judged by a bound, and needs no interval.
+        rule: The criteria.
+    """
+    least, most = rule.min_efficiency, rule.max_device_hours
+    if least is not None and point["efficiency_to_best_low"] < least - ROUNDING:
+        return True
+    hours = point["device_hours"] * point["wall_seconds_high"] / point["wall_seconds"]
+    return bool(most is not None and hours > most + ROUNDING)
+
+
 def least_seconds(point: pd.Series) -> float:
     """Return the lower end of the interval of a point's mean run; the mean if it has no interval."""
     low = point["wall_seconds_low"]

@@ -16,10 +16,14 @@ from typing import Literal
 from scalewise.analysis.comparison.gains import SIGNIFICANCE
 from scalewise.analysis.decision.choice import MOST_ADVISED, Verdict, verdict
 from scalewise.analysis.partitions.points import AIMS, Aim, PartitionPoints, Place
+from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS
 from scalewise.analysis.statistics.ratios import ROUNDING, Ratio, holm, runs_to_tell
 
-Status = Literal["clear", "equal", "cannot tell", "unknown"]
-"""``equal``: shown to differ by less than is worth having."""
+Status = Literal["clear", "equal", "likely", "cannot tell", "unknown"]
+"""``equal``: shown to differ by less than is worth having. ``likely``: ``clear`` or ``equal`` by fewer than
+``ENOUGH_REPEATS`` runs of a point."""
+
+DECIDED = ("clear", "equal", "likely")
 
 SECOND: dict[Aim, Aim] = {"time": "cost", "cost": "time", "energy": "time", "soonest": "cost"}
 """The aim by which one of several points is chosen that are equal by the first one."""
@@ -106,6 +110,8 @@ class AimAnswer:
 
 def _status(rivals: Sequence[Rival]) -> Status:
     states = {rival.state for rival in rivals}
+    if "open" not in states and any(rival.ratio.n < ENOUGH_REPEATS for rival in rivals):
+        return "likely"
     return "cannot tell" if "open" in states else "equal" if "not worth it" in states else "clear"
 
 

@@ -14,9 +14,17 @@ import pandas as pd
 
 from scalewise.analysis.comparison.comparability import accuracy_lost, differences, named
 from scalewise.analysis.comparison.comparable_runs import NEVER_MORE
+from scalewise.analysis.comparison.confounding import SESSION_GAP_HOURS, sessions
 from scalewise.analysis.decision.card import options_text
 from scalewise.analysis.decision.card_figures import range_text
-from scalewise.analysis.partitions.answer import AimAnswer, PartitionAnswer, Rival, Status
+from scalewise.analysis.partitions.answer import (
+    DECIDED,
+    AimAnswer,
+    PartitionAnswer,
+    Rival,
+    Status,
+    state_of,
+)
 from scalewise.analysis.partitions.points import Aim, PartitionPoints, Place
 from scalewise.analysis.partitions.wording import CLOCKS, GOALS, LABELS, SENTENCES, UNITS, sentence
 from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS, Interval
@@ -145,7 +153,7 @@ class _Writer:
     # --- the verdict
 
     def verdict(self) -> str:
-        decided = [each for each in self.deciding if each.partition_status in ("clear", "equal")]
+        decided = [each for each in self.deciding if each.partition_status in DECIDED]
         partitions: dict[str, list[AimAnswer]] = {}
         for each in decided:
             assert each.best is not None
@@ -259,7 +267,7 @@ class _Writer:
         assert interval is not None, "the best point has an amount"
         text, ends = amount_text(each.aim, interval, self.points.unit)
         status = each.partition_status
-        if status in ("clear", "equal") and each.count_status == "cannot tell":
+        if status in DECIDED and each.count_status == "cannot tell":
             place = self.best_places(each)
         else:
             place = self.place(each.best)
@@ -306,21 +314,67 @@ class _Writer:
     def certainty(self) -> tuple[Certainty, str]:
         statuses = {each.partition_status for each in self.deciding}
         if "cannot tell" in statuses:
-            decided = statuses & {"clear", "equal"}
+            decided = statuses & set(DECIDED)
             return ("Likely", SENTENCES["some aims"]) if decided else ("Open", "")
         for partition, study in self.points.studies.items():
             card: Mapping[str, Any] = study.results.decision["card"]
             if card["certainty"] == "Doubtful":
                 return "Doubtful", sentence("doubtful", partition=partition, reason=card["reason"])
+        for best, than in self.compared_pairs():
+            if self.ran_apart(best, than):
+                return "Doubtful", self.apart_text(best, than)
         if self.unfinished():
             return "Likely", sentence("unfinished", partition=listed(self.unfinished()))
-        if any(rival.ratio.assumed for each in self.deciding for rival in each.rivals):
-            return "Likely", SENTENCES["single"]
+        fewest = min(
+            (rival.ratio.n for each in self.deciding for rival in each.rivals), default=ENOUGH_REPEATS
+        )
+        if fewest < ENOUGH_REPEATS:
+            return "Likely", SENTENCES["single" if fewest < 2 else "few"]
+        if criterion := next(self.open_criteria(), ""):
+            return "Likely", criterion
         open_counts = [each for each in self.deciding if each.count_status == "cannot tell"]
         if open_counts:
             goals = listed([GOALS[each.aim] for each in open_counts])
             return "Likely", sentence("open counts", devices=self.plural, goals=goals)
         return "Clear", ""
+
+    def open_criteria(self) -> Iterator[str]:
+        """Yield the points that meet the criteria or miss them by their means only, if that decides."""
+        for each in self.deciding:
+            assert each.best is not None
+            if self.points.points[each.best].is_open:
+                yield sentence("may miss", place=self.place(each.best))
+            for place, point in self.points.points.items():
+                ratio = self.points.ratio(each.aim, place, each.best)
+                may_win = ratio is not None and state_of(ratio, self.points.min_gain) != "shown"
+                if point.misses and point.is_open and may_win:
+                    yield sentence("may meet", place=self.place(place), misses=", ".join(point.misses))
+
+    def compared_pairs(self) -> list[tuple[Place, Place]]:
+        """Return the best point by each aim that decides, with the runner-up of another partition."""
+        return sorted(
+            {
+                (each.best, each.runner_up.place)
+                for each in self.deciding
+                if each.best is not None and each.runner_up is not None
+            }
+        )
+
+    def ran_apart(self, best: Place, than: Place) -> bool:
+        """Return whether two points have no runs of one session, if it is known when they ran."""
+        runs = {place.partition: self.points.studies[place.partition].runs for place in (best, than)}
+        if any("started_at" not in each for each in runs.values()):
+            return False
+        together = pd.concat(list(runs.values()), keys=list(runs), names=["partition"])
+        numbers = sessions(together)
+        own = [
+            set(numbers[place.partition].reindex(self.points.points[place].runs.index).dropna())
+            for place in (best, than)
+        ]
+        return all(own) and own[0].isdisjoint(own[1])
+
+    def apart_text(self, best: Place, than: Place) -> str:
+        return sentence("apart", place=self.place(best), than=self.place(than), hours=SESSION_GAP_HOURS)
 
     @property
     def plural(self) -> str:
@@ -394,12 +448,9 @@ class _Writer:
             yield sentence("no price", self.noun)
         elif without := [name for name, study in self.points.studies.items() if study.price is None]:
             yield sentence("some prices", partitions=listed(without))
-        pairs = {
-            (each.best, each.runner_up.place)
-            for each in self.deciding
-            if each.best is not None and each.runner_up is not None
-        }
-        for best, than in sorted(pairs):
+        for best, than in self.compared_pairs():
+            if self.ran_apart(best, than):
+                yield f"{self.apart_text(best, than)} {SENTENCES['again']}"
             yield from self.pair_cautions(best, than)
 
     def days(self) -> str:

@@ -24,7 +24,7 @@ from scalewise.analysis.comparison.gains import (
     ratio_of_all,
 )
 from scalewise.analysis.conclusion import judgeable
-from scalewise.analysis.decision.criteria import SUCCESSFUL_FROM, miss_text
+from scalewise.analysis.decision.criteria import SUCCESSFUL_FROM, may_meet, may_miss, miss_text
 from scalewise.analysis.decision.selection import SAME_TRAINING, candidates
 from scalewise.analysis.decision.walk import CRITERIA, missed
 from scalewise.analysis.experiment_results import ExperimentResults
@@ -46,6 +46,8 @@ WORK = 1e6
 """Samples that times, costs and energies are for if how long a whole run takes is unknown."""
 
 JOULES_PER_KWH = 3.6e6
+
+EFFICIENCY_ENDS = ("efficiency_to_best_low", "efficiency_to_best_high")
 
 FREE = 1e-12
 """Stands for a price of 0."""
@@ -111,6 +113,7 @@ class PartitionPoint:
         waits: Seconds that each run waited; NaN if unknown.
         row: Row of the point in the partition's scaling table.
         misses: Criteria of the user that it misses, a clause each.
+        is_open: Its runs do not show whether it meets the criteria.
     """
 
     place: Place
@@ -120,6 +123,7 @@ class PartitionPoint:
     waits: pd.Series
     row: pd.Series
     misses: Sequence[str] = ()
+    is_open: bool = False
 
     def amounts(self, aim: Aim) -> list[float]:
         """Return the amount of each run for the same work: seconds, cost or kWh; none if it is unknown."""
@@ -319,6 +323,7 @@ def _points_of(
             continue
         runs = study.runs[(study.runs["series"] == place.series) & (study.runs["devices"] == place.devices)]
         done = runs[runs["outcome"] == "completed"]
+        judged = _judged(row, rule, study.queue_minutes(place.devices) or 0.0)
         point = PartitionPoint(
             place=place,
             clock=clock,
@@ -326,7 +331,11 @@ def _points_of(
             paid=study.paid(float(row["billed_devices"])),
             waits=_waits(study, done, place.devices),
             row=row,
-            misses=list(_misses(row, rule, study.queue_minutes(place.devices) or 0.0, clock)),
+            misses=[
+                *filter(None, [judged["unreliable"]]),
+                *(miss_text(name, judged, rule, clock) for name in judged["missed"]),
+            ],
+            is_open=may_meet(judged, rule) if judged["missed"] else may_miss(judged, rule),
         )
         yield point, _reason(point, runs, study.experiment.noun)
 
@@ -338,20 +347,21 @@ def _waits(study: PartitionStudy, done: pd.DataFrame, devices: int) -> pd.Series
     return done["run"].map(lambda run: study.waits.get(str(run), usual)).astype(float)
 
 
-def _misses(row: pd.Series, rule: DecisionRule, queue_minutes: float, clock: Measure) -> Iterator[str]:
-    """Yield the criteria that a point misses, a clause each; too many runs without a result are one."""
+def _judged(row: pd.Series, rule: DecisionRule, queue_minutes: float) -> pd.Series:
+    """Return the row of a point with ``missed`` and ``unreliable``, and all else that ``criteria`` reads."""
     ended = row["n"] + row["n_unsuccessful"]
-    if row["n_unsuccessful"] > 0 and row["n"] / ended < SUCCESSFUL_FROM:
-        yield f"{row['unsuccessful']} of {ended:.0f} runs"
+    too_few = row["n_unsuccessful"] > 0 and row["n"] / ended < SUCCESSFUL_FROM
     own = 1.0 if row["devices"] == row["baseline_devices"] else math.nan
     efficiency = row.get("efficiency_to_best", math.nan)
     longest = row["wall_seconds_next"] if pd.notna(row["wall_seconds_next"]) else row["wall_seconds_high"]
-    judged = row.copy()
+    judged = row.reindex([*row.index, *(end for end in EFFICIENCY_ENDS if end not in row.index)])
     judged["queue_minutes"] = queue_minutes
     judged["efficiency_to_best"] = own if pd.isna(efficiency) else efficiency
     judged["done_minutes"] = longest / 60 + queue_minutes
+    judged["unreliable"] = f"{row['unsuccessful']} of {ended:.0f} runs" if too_few else ""
     found = missed(rule, {quantity: [judged[quantity]] for quantity in CRITERIA.values()})
-    yield from (miss_text(name, judged, rule, clock) for name, where in found.items() if where[0])
+    judged["missed"] = [name for name, where in found.items() if where[0]]
+    return judged
 
 
 def _reason(point: PartitionPoint, runs: pd.DataFrame, noun: str) -> str:

@@ -88,6 +88,14 @@ SENTENCES: Mapping[str, str] = {
     "ranges": "Ranges are 95 % intervals.",
     "rule": "A difference counts from {gain:exact} % on, and only if the whole interval shows it.",
     "single": "A single run does not show how much repeats scatter.",
+    "few": "Two runs do not show how much repeats scatter.",
+    "may miss": "{place} may miss your criteria.",
+    "may meet": "{place} may meet your criteria ({misses}).",
+    "apart": (
+        "{place} and {than} ran more than {hours:exact} hours apart: what changed in between counts as a "
+        "difference."
+    ),
+    "again": "Run both at the same time.",
     # whose waits
     "measured waits": "those of {runs} of this study{days}",
     "stated waits": "those that the site file states, for {runs}",

@@ -175,7 +175,8 @@ def _text(value: float, unit: str) -> str:
 def _interval(kind: str, low: float | None, high: float | None, n: float | None, unit: str) -> str:
     """The ends of an interval; a baseline, fewer than three runs and a single curve have none."""
     if low is None or high is None:
-        return {1: "one run", 2: "two runs"}.get(int(n or 0), "") if kind == MEASURED else ""
+        few = "one run" if n == 1 else "two runs" if n == 2 else ""
+        return few if kind == MEASURED else ""
     if kind == EPOCHS and n == 1:
         return ""
     is_baseline = kind == MEASURED and low == high == 1
