@@ -55,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
+    # Scalewise is not installed
+    sys.path.insert(0, str(ROOT / "workflow" / "scripts"))
     from .gpu_training import gpu_missing  # noqa: PLC0415  it needs them
 
     if options.accelerator == "cuda" and (why := gpu_missing()):

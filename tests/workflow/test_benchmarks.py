@@ -61,3 +61,11 @@ def test_what_is_small_is_never_written() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "--small measures nothing that may be written" in done.stderr
+
+
+def test_without_a_gpu_everything_for_one_says_so() -> None:
+    command = [sys.executable, "-m", "benchmarks.on_gpu"]
+    hidden = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": ""}
+    done = subprocess.run(command, cwd=ROOT, env=hidden, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 tests run" in done.stdout
