@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -61,13 +61,14 @@ class Study:
 
 def run_table(study: Study, generator: np.random.Generator, scatter: float, n: int) -> pd.DataFrame:
     """Return the runs of a study, as ``collect`` makes them."""
-    points, order = list(study.rates), []
+    points: list[Point] = list(study.rates)
+    order: list[tuple[Point, int]] = []
     for repeat in range(1, n + 1):
         order += [(points[index], repeat) for index in generator.permutation(len(points))]
     order += [(point, n + 1) for point in points if point[1] in study.slow]
     if study.order == "queue":
         order.sort(key=lambda job: job[0][1])
-    rows = []
+    rows: list[dict[str, Any]] = []
     for place, ((series, devices), repeat) in enumerate(order):
         speed = math.exp(scatter * generator.standard_normal())
         speed *= 1 + study.trend * place / max(len(order) - 1, 1)
@@ -89,9 +90,8 @@ def run_table(study: Study, generator: np.random.Generator, scatter: float, n: i
             lost = run_row(devices, slowest["repeat"], "node0", None, "timed-out")
             rows[rows.index(slowest)] = lost | {"series": series, study.option: series}
     # in the order of the configuration
-    return pd.DataFrame(
-        sorted(rows, key=lambda row: (points.index((row["series"], row["devices"])), row["repeat"]))
-    )
+    rows.sort(key=lambda row: (points.index((row["series"], row["devices"])), row["repeat"]))
+    return pd.DataFrame(rows)
 
 
 def answer(study: Study, runs: pd.DataFrame) -> Decision:

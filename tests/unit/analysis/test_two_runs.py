@@ -50,7 +50,7 @@ def test_no_text_of_a_study_of_two_runs_each_has_an_interval(report: Path) -> No
 @pytest.mark.parametrize("name", ["scaling", "options", "gains", "proposal/table"])
 def test_no_table_of_a_study_of_two_runs_each_has_bounds(report: Path, name: str) -> None:
     table = pd.read_csv(report.parent / "two" / f"{name}.csv")
-    columns = [column for column in table if BOUND.search(column)]
+    columns = [column for column in table if BOUND.search(str(column))]
     assert columns
     for column in columns:
         # a baseline over itself is exactly 1
