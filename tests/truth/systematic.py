@@ -61,7 +61,8 @@ class Study:
 
 def run_table(study: Study, generator: np.random.Generator, scatter: float, n: int) -> pd.DataFrame:
     """Return the runs of a study, as ``collect`` makes them."""
-    points, order = list(study.rates), []
+    points: list[Point] = list(study.rates)
+    order: list[tuple[Point, int]] = []
     for repeat in range(1, n + 1):
         order += [(points[index], repeat) for index in generator.permutation(len(points))]
     order += [(point, n + 1) for point in points if point[1] in study.slow]

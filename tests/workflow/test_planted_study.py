@@ -283,9 +283,9 @@ def test_trainings_that_miss_the_target_are_made_again(tmp_path: Path) -> None:
         answer, rows, {devices: each * seconds_of_epochs(law, devices, 10) for devices, each in tries.items()}
     )
     assert rows[8]["note"] == "no run reached the target"
-    # of three tries, two succeeded: the time of one that does is known to a factor of about two
+    # of three tries, two succeeded, and two have no interval
     assert rows[4]["state"] == "open"
-    assert float(rows[4]["training_seconds_high"]) > 2 * float(rows[4]["training_seconds"])
+    assert rows[4]["training_seconds_high"] == ""
     assert answer["status"] == "cannot tell"
 
 

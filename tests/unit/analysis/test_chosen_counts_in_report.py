@@ -216,7 +216,9 @@ def test_the_proposal_says_which_points_were_measured_and_how_often(ended: Ended
     assert table[["devices", "n"]].to_numpy().tolist() == [[1, 3], [8, 3], [12, 1]]
     for kind in ("md", "tex"):
         text = (proposal / f"proposal.{kind}").read_text(encoding="utf-8")
-        assert "Single runs have no interval. Of the possible counts, 2, 4, 16 were not measured" in text
+        assert (
+            "Fewer than 3 runs have no interval. Of the possible counts, 2, 4, 16 were not measured" in text
+        )
 
 
 def test_the_runs_of_each_point_have_their_reason() -> None:
