@@ -44,6 +44,8 @@ from tests.truth.studies import (
     judge,
     run_table,
 )
+from tests.truth.systematic import RIGHT, WRONG
+from tests.truth.systematic import verdicts as systematic_verdicts
 
 from scalewise.analysis.comparison.confounding import confounding_sentences, trend_sentences
 from scalewise.analysis.comparison.gains import gains
@@ -70,6 +72,11 @@ DRAWS = 20_000
 MOST_WRONG = 0.05
 """Silently wrong decisions that are tolerated if repeats scatter by at most 3 %, and false sentences."""
 UP_TO_SCATTER = 0.03
+SYSTEMATIC = ((0.01, 3), (0.03, 3), (0.03, 6))
+"""Scatter and repeats of studies in which something else than noise decides, 60 of each."""
+SYSTEMATIC_A_CELL = 60
+MOST_CLEAR_AND_WRONG = 0.02
+"""The same, of studies in which something else than noise decides."""
 CLUSTERS = 12
 """Clusters of several partitions for each criterion."""
 MOST_OF_GRID, MOST_OTHER_ANSWERS = 0.3, 0.02
@@ -170,9 +177,15 @@ def main() -> int:
             for scatter in SCATTERS[:2]
             for criterion in RULES
         }
+        systematic = {
+            (kind, *cell): pool.submit(systematic_verdicts, study, *cell, SYSTEMATIC_A_CELL)
+            for kind, study in {**WRONG, **RIGHT}.items()
+            for cell in SYSTEMATIC
+        }
         found = dict(zip(cells, pool.map(verdicts, cells), strict=True))
         of_partitions = {cell: each.result() for cell, each in across.items()}
         of_splits = {cell: each.result() for cell, each in splits.items()}
+        of_systematic = {cell: each.result() for cell, each in systematic.items()}
         of_clusters = {cell: each.result() for cell, each in clusters.items()}
     ns, of = [f"n = {n}" for n in REPEATS], ", ".join(map(str, REPEATS))
     _show(
@@ -182,6 +195,11 @@ def main() -> int:
     )
     _show("Decisions", ["study", "scatter", *ns, "until clear"], decisions(found))
     _show("Disturbed studies", ["what disturbs it", "study", "scatter", *ns], disturbed_decisions(found))
+    _show(
+        "Not noise alone",
+        ["study", *(f"{scatter:.0%}, n = {n}" for scatter, n in SYSTEMATIC)],
+        systematic_rows(of_systematic),
+    )
     _show(
         "Speedup of 8 devices", ["circumstances", f"covers, n = {of}", f"cautioned, n = {of}"], confounded()
     )
@@ -220,6 +238,10 @@ def main() -> int:
     ]
     checks += [
         (f"{cell}", counts["wrong"] / STUDIES_A_CELL, MOST_WRONG) for cell, counts in of_splits.items()
+    ]
+    checks += [
+        (f"{cell}, clear and wrong", counts["wrong, clear"] / SYSTEMATIC_A_CELL, MOST_CLEAR_AND_WRONG)
+        for cell, counts in of_systematic.items()
     ]
     # the standard error of 200 studies is 1.5 %
     checks += [(f"{number} equal options", rate, 2 * MOST_WRONG) for number, rate in options.items()]
@@ -306,6 +328,16 @@ def disturbed_decisions(found: Mapping[Cell, Counter[str]]) -> Iterator[list[str
             for scatter in SCATTERS[:2]:
                 cells = [_wrong(found[Cell(study, scatter, n, how)]) for n in REPEATS]
                 yield [how, study, f"{scatter:.0%}", *cells]
+
+
+def systematic_rows(found: Mapping[tuple[str, float, int], Counter[str]]) -> Iterator[list[str]]:
+    """Clear answers that are right / answers that are not clear / clear answers that are wrong."""
+    for kind in dict.fromkeys(cell[0] for cell in found):
+        cells = [found[kind, scatter, n] for scatter, n in SYSTEMATIC]
+        shares = [
+            (each["right, clear"], each["right"] + each["wrong"], each["wrong, clear"]) for each in cells
+        ]
+        yield [kind, *(" / ".join(map(str, each)) for each in shares)]
 
 
 def _answers(counts: Counter[str], head: str = "") -> str:

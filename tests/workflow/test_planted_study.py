@@ -273,6 +273,14 @@ def test_a_training_to_a_target_takes_the_epochs_that_its_device_count_needs(tmp
     assert answer["status"] == "clear"
 
 
+@pytest.mark.parametrize(("repeats", "status"), [(2, "cannot tell"), (3, "clear")])
+def test_a_split_is_clear_from_three_runs_on(tmp_path: Path, repeats: int, status: str) -> None:
+    law = Law(rate=1000.0, serial=0.3, scatter=0.002)
+    answer, rows = answered(tmp_path, law, keys={"repeats": repeats})
+    assert answer["status"] == status
+    assert (rows[1]["training_seconds_high"] == "") == (repeats == 2)
+
+
 def test_trainings_that_miss_the_target_are_made_again(tmp_path: Path) -> None:
     """At epoch 10, 1 and 2 GPUs have an accuracy of 0.997, two of three runs on 4, and none on 8."""
     law = Law(rate=1000.0, serial=0.02, scatter=0.002)

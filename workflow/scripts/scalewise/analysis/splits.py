@@ -24,12 +24,13 @@ from scalewise.analysis.comparison.gains import (
     ratio_of_all,
 )
 from scalewise.analysis.conclusion import Conclusion
+from scalewise.analysis.decision.choice import Verdict
 from scalewise.analysis.decision.criteria import SUCCESSFUL_FROM
 from scalewise.analysis.decision.sentences import fill
 from scalewise.analysis.decision.wording import repeats_text
 from scalewise.analysis.partitions.answer import state_of
 from scalewise.analysis.scaling import startup_seconds
-from scalewise.analysis.statistics.intervals import Interval, geometric_interval
+from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS, Interval, geometric_interval
 from scalewise.analysis.statistics.ratios import Ratio, holm, runs_to_tell
 from scalewise.plan.config.experiment import Experiment
 from scalewise.plan.formatting import HOUR, MINUTE, format_3sig, name_devices
@@ -192,7 +193,7 @@ class _Comparison:
         ratios = {
             devices: ratio for devices in splits if (ratio := self._ratio(splits, devices, best)) is not None
         }
-        states = {devices: state_of(ratio, self.worth) for devices, ratio in ratios.items()}
+        states = {devices: _state(ratio, self.worth) for devices, ratio in ratios.items()}
         found = set(states.values())
         status: Status = (
             "only one" if not states else "cannot tell" if "open" in found
@@ -293,7 +294,7 @@ class _Comparison:
     ) -> Iterator[str]:
         chosen = splits[best]
         head = fill(SENTENCES["head"], trainings=self.trainings, total=self.total)
-        states = {devices: state_of(ratio, self.worth) for devices, ratio in ratios.items()}
+        states = {devices: _state(ratio, self.worth) for devices, ratio in ratios.items()}
         rivals = [devices for devices in states if status != "cannot tell" or states[devices] == "open"]
         if status == "equal":
             rivals = [devices for devices in rivals if states[devices] == "not worth it"]
@@ -363,7 +364,7 @@ class _Comparison:
             }
             if devices in ratios:
                 values["ratio"] = ratios[devices].interval()
-                row["state"] = state_of(ratios[devices], self.worth)
+                row["state"] = _state(ratios[devices], self.worth)
             for name, interval in values.items():
                 row |= {key: _plain(value) for key, value in interval.as_columns(name).items()}
             yield row
@@ -380,6 +381,11 @@ def _unfit(row: pd.Series) -> str:
 def _before_training(runs: pd.DataFrame) -> pd.Series:
     """Seconds of each run before its training, whose time counts from the first step."""
     return startup_seconds(runs) - runs["first_step_seconds"].astype(float)
+
+
+def _state(ratio: Ratio, worth: float) -> Verdict:
+    """Return what is shown of a split; fewer than ``ENOUGH_REPEATS`` runs show nothing."""
+    return "open" if ratio.n < ENOUGH_REPEATS else state_of(ratio, worth)
 
 
 def _time_text(split: Split, other: Split) -> str:
