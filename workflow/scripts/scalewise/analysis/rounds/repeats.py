@@ -22,7 +22,6 @@ less often than it states (optional stopping). Of 2,000 simulated points with lo
 ===  ===============  ==================================================
 min  covers           covers, where it ended narrow although noise is 6 %
 ===  ===============  ==================================================
-2    88 to 92 %       62 %
 3    90 to 96 %       71 %
 5    94 to 95 %       77 %
 6    94 to 95 %       76 %
