@@ -113,7 +113,7 @@ class PartitionPoint:
         waits: Seconds that each run waited; NaN if unknown.
         row: Row of the point in the partition's scaling table.
         misses: Criteria of the user that it misses, a clause each.
-        is_open: Its runs do not show whether it meets the criteria.
+        is_open: Whether its runs leave open if it meets the criteria.
     """
 
     place: Place

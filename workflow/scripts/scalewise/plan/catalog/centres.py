@@ -47,7 +47,7 @@ def centre_of(proposal: Proposal, place: Place) -> tuple[Centre | None, list[Pro
         place: The place of its key ``centre``.
 
     Returns:
-        As ``read_centre``.
+        The facts, like ``read_centre``.
     """
     if "centre" not in proposal.model_fields_set and proposal.centre not in known_centres():
         return ANY_CENTRE, []

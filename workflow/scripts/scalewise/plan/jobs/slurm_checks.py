@@ -213,8 +213,8 @@ def _check_acceptance(name: str, shape: Shape, options: list[str], slurm: Slurm)
 
     Args:
         name: The job, as a reader should see it.
-        shape: Its nodes and devices.
-        options: Its arguments of sbatch.
+        shape: Nodes and devices of the job.
+        options: Arguments of sbatch.
         slurm: Facts of the cluster.
     """
     whole = "--exclusive" in options

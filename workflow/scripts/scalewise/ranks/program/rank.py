@@ -80,7 +80,7 @@ class ProgramRank:
     Args:
         began: Monotonic seconds at which this process began.
         readings: Values of the metric in the program's output, with their monotonic seconds.
-        refused: Why a line of the metric cannot be read; None without one.
+        refused: Reason that a line of the metric cannot be read; None without one.
     """
 
     rank_files: RankFiles
