@@ -289,19 +289,6 @@ def test_a_dry_run_before_anything_shows_the_first_runs_and_what_may_follow(adap
     assert "device-hours (7 runs) if all points need their most repeats." in adaptive.plan.text
 
 
-def test_a_wide_point_gets_more_runs_up_to_its_most_and_a_narrow_one_none(adaptive: Adaptive) -> None:
-    assert trained(adaptive.first) == {*FIRST, "wide/d1.r3"}
-    assert verdicts(adaptive.study, "narrow") == ["narrow enough"]
-    assert verdicts(adaptive.study, "wide") == ["too wide", "most repeats"]
-    assert listed(adaptive.study, "narrow") == ["d1.r1", "d1.r2"]
-    assert listed(adaptive.study, "wide") == ["d1.r1", "d1.r2", "d1.r3"]
-    # the terminal shows for each point what is requested and why
-    lines = [line for line in adaptive.first.text.splitlines() if "half-width" in line]
-    assert sum("narrow: d1: half-width" in line and line.endswith(": enough") for line in lines) == 1
-    assert sum(line.endswith("more than 0.0001 %: repeat 3 follows") for line in lines) == 1
-    assert sum(line.endswith("3 are the most, no more follow") for line in lines) == 1
-
-
 def test_snakemakes_own_report_of_rounds_can_be_made(adaptive: Adaptive) -> None:
     own = adaptive.study.run("--report", "own.html")
     assert own.code == 0, own.text
@@ -315,23 +302,6 @@ def test_a_deleted_extra_run_is_made_again(adaptive: Adaptive, tmp_path: Path) -
     # a table that is there needs no run: only what a study ends with requires it
     assert trained(study.run("--until", "compute_scaling")) == {"wide/d1.r3"}
     assert NOTHING in study.run("--until", "compute_scaling").text
-
-
-def test_another_interval_or_maximum_uses_the_runs_that_are_there(adaptive: Adaptive, tmp_path: Path) -> None:
-    study = adaptive.study.copied(tmp_path)
-    # planted rates of runs differ by a few tenths of a per cent
-    wider = {"old": "until_interval: 1.0e-6", "new": "until_interval: 1"}
-    assert trained(study.run(**wider)) == set()
-    assert verdicts(study, "wide")[0] == "narrow enough"
-    assert listed(study, "wide") == ["d1.r1", "d1.r2"]
-    # and back: what was trained before is used again
-    assert trained(study.run()) == set()
-    assert listed(study, "wide") == ["d1.r1", "d1.r2", "d1.r3"]
-
-    raised = {"old": "max: 3,", "new": "max: 5,"}
-    assert trained(study.run(**raised)) == {"wide/d1.r4", "wide/d1.r5"}
-    assert listed(study, "wide") == ["d1.r1", "d1.r2", "d1.r3", "d1.r4", "d1.r5"]
-    assert NOTHING in study.run(**raised).text
 
 
 def test_going_over_to_a_plain_number_trains_nothing(adaptive: Adaptive) -> None:
