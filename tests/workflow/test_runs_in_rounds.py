@@ -240,11 +240,11 @@ defaults:
   predict: false
 experiments:
   narrow:
-    repeats: {{min: 2, max: 4, until_interval: 1}}
+    repeats: {{min: 3, max: 5, until_interval: 1}}
   wide:
-    repeats: {{min: 2, max: 3, until_interval: 1.0e-6}}
+    repeats: {{min: 3, max: 4, until_interval: 1.0e-6}}
 """
-FIRST = {"narrow/d1.r1", "narrow/d1.r2", "wide/d1.r1", "wide/d1.r2"}
+FIRST = {f"{name}/d1.r{repeat}" for name in ("narrow", "wide") for repeat in (1, 2, 3)}
 
 
 def trained(outcome: Outcome) -> set[str]:
@@ -285,8 +285,21 @@ def adaptive(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -
 def test_a_dry_run_before_anything_shows_the_first_runs_and_what_may_follow(adaptive: Adaptive) -> None:
     assert adaptive.plan.code == 0, adaptive.plan.text
     assert adaptive.plan.trained == FIRST
-    assert "narrow/d1.r1-2 (up to 4)  1x1" in adaptive.plan.text
-    assert "device-hours (7 runs) if all points need their most repeats." in adaptive.plan.text
+    assert "narrow/d1.r1-3 (up to 5)  1x1" in adaptive.plan.text
+    assert "device-hours (9 runs) if all points need their most repeats." in adaptive.plan.text
+
+
+def test_a_wide_point_gets_more_runs_up_to_its_most_and_a_narrow_one_none(adaptive: Adaptive) -> None:
+    assert trained(adaptive.first) == {*FIRST, "wide/d1.r4"}
+    assert verdicts(adaptive.study, "narrow") == ["narrow enough"]
+    assert verdicts(adaptive.study, "wide") == ["too wide", "most repeats"]
+    assert listed(adaptive.study, "narrow") == ["d1.r1", "d1.r2", "d1.r3"]
+    assert listed(adaptive.study, "wide") == ["d1.r1", "d1.r2", "d1.r3", "d1.r4"]
+    # the terminal shows for each point what is requested and why
+    lines = [line for line in adaptive.first.text.splitlines() if "half-width" in line]
+    assert sum("narrow: d1: half-width" in line and line.endswith(": enough") for line in lines) == 1
+    assert sum(line.endswith("more than 0.0001 %: repeat 4 follows") for line in lines) == 1
+    assert sum(line.endswith("4 are the most, no more follow") for line in lines) == 1
 
 
 def test_snakemakes_own_report_of_rounds_can_be_made(adaptive: Adaptive) -> None:
@@ -297,15 +310,32 @@ def test_snakemakes_own_report_of_rounds_can_be_made(adaptive: Adaptive) -> None
 
 def test_a_deleted_extra_run_is_made_again(adaptive: Adaptive, tmp_path: Path) -> None:
     study = replace(adaptive.study.copied(tmp_path), tables=())
-    (study.results / "wide" / "runs" / "d1.r3" / "summary.json").unlink()
+    (study.results / "wide" / "runs" / "d1.r4" / "summary.json").unlink()
 
     # a table that is there needs no run: only what a study ends with requires it
-    assert trained(study.run("--until", "compute_scaling")) == {"wide/d1.r3"}
+    assert trained(study.run("--until", "compute_scaling")) == {"wide/d1.r4"}
     assert NOTHING in study.run("--until", "compute_scaling").text
+
+
+def test_another_interval_or_maximum_uses_the_runs_that_are_there(adaptive: Adaptive, tmp_path: Path) -> None:
+    study = adaptive.study.copied(tmp_path)
+    # planted rates of runs differ by a few tenths of a per cent
+    wider = {"old": "until_interval: 1.0e-6", "new": "until_interval: 1"}
+    assert trained(study.run(**wider)) == set()
+    assert verdicts(study, "wide")[0] == "narrow enough"
+    assert listed(study, "wide") == ["d1.r1", "d1.r2", "d1.r3"]
+    # and back: what was trained before is used again
+    assert trained(study.run()) == set()
+    assert listed(study, "wide") == ["d1.r1", "d1.r2", "d1.r3", "d1.r4"]
+
+    raised = {"old": "max: 4,", "new": "max: 6,"}
+    assert trained(study.run(**raised)) == {"wide/d1.r5", "wide/d1.r6"}
+    assert listed(study, "wide") == ["d1.r1", "d1.r2", "d1.r3", "d1.r4", "d1.r5", "d1.r6"]
+    assert NOTHING in study.run(**raised).text
 
 
 def test_going_over_to_a_plain_number_trains_nothing(adaptive: Adaptive) -> None:
     fixed = replace(adaptive.study, tables=())
-    outcome = fixed.run("-n", old="{min: 2, max: 4, until_interval: 1}", new="2")
+    outcome = fixed.run("-n", old="{min: 3, max: 5, until_interval: 1}", new="3")
     assert outcome.code == 0, outcome.text
     assert outcome.trained == set()
