@@ -25,7 +25,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import optimizer as optimizers
 from torch.utils.data import DataLoader, Dataset, dataloader
 
-from scalewise.analysis.statistics.intervals import mean_interval
+from scalewise.analysis.statistics import mean_interval
 from scalewise.measure.hooks import install
 from scalewise.measure.probe_spec import ProbeSpec
 from scalewise.measure.watched_program import WatchedProgram

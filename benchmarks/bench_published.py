@@ -24,7 +24,7 @@ import pandas as pd
 from scalewise.analysis.prediction.all_reduce_model import AllReduceFit, AllReduceModel
 from scalewise.analysis.prediction.measured_exchange import MeasuredStep, measured_exchange
 from scalewise.analysis.prediction.step_model import Baseline, Exchange, predict_point
-from scalewise.analysis.statistics.intervals import Interval, median_and_range
+from scalewise.analysis.statistics import Interval, median_and_range
 from scalewise.plan.config.shape import Shape
 from scalewise.records import Bucket, Pass
 

@@ -56,8 +56,7 @@ from scalewise.analysis.partitions.points import AIMS
 from scalewise.analysis.rounds.repeats import judge as judge_repeats
 from scalewise.analysis.rounds.repeats import judge_point
 from scalewise.analysis.scaling import known_columns, option_table, scaling_table
-from scalewise.analysis.statistics.intervals import geometric_interval
-from scalewise.analysis.statistics.ratios import ratio_of
+from scalewise.analysis.statistics import geometric_interval, ratio_of
 from scalewise.plan.config.experiment import DecisionRule, Repeats
 
 SCATTERS = (0.01, 0.03, 0.1)

@@ -22,7 +22,7 @@ from scalewise.analysis.prediction.all_reduce_model import (
 )
 from scalewise.analysis.prediction.measured_exchange import MeasuredExchange, MeasuredStep, measured_exchange
 from scalewise.analysis.prediction.step_model import Baseline, Exchange, PredictedStep, predict_step
-from scalewise.analysis.statistics.intervals import Interval
+from scalewise.analysis.statistics import Interval
 from scalewise.plan.config.shape import Shape
 from scalewise.records import AllReduce, AllReduceMeasurement, Bucket, Pass
 

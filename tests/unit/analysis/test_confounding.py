@@ -24,7 +24,7 @@ from scalewise.analysis.comparison.confounding import (
 )
 from scalewise.analysis.comparison.gains import contrast, gains, speeds
 from scalewise.analysis.scaling import known_columns
-from scalewise.analysis.statistics.ratios import ratio_of
+from scalewise.analysis.statistics import ratio_of
 from scalewise.plan.config.experiment import DecisionRule
 
 PLANTED = Planted({devices: 100.0 * devices**0.9 for devices in (1, 2, 4, 8)}, DecisionRule())

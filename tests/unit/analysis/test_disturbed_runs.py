@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from scalewise.analysis.comparison.own_intervals import own_interval_notes
 from tests.planted_records import OWN_INTERVAL, experiment, write_run
 from tests.unit.analysis.planted_tables import make_runs
 from tests.unit.analysis.reference import welch_bounds
@@ -15,7 +16,6 @@ from tests.unit.analysis.reference import welch_bounds
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.bottlenecks.disturbances import disturbance, set_apart
 from scalewise.analysis.bottlenecks.drift import drift, drift_flags
-from scalewise.analysis.comparison.own_intervals import own_interval_notes
 from scalewise.analysis.conclusion import Conclusion, conclude
 from scalewise.analysis.memory import device_memory_bytes, smaller_batch_gain
 from scalewise.analysis.rounds.judge_round import judge_round

@@ -9,16 +9,14 @@ import pytest
 from scipy import stats
 from tests.unit.analysis.reference import next_bound, welch_bounds, welch_p
 
-from scalewise.analysis.statistics.intervals import (
+from scalewise.analysis.statistics import (
+    ASSUMED_SCATTER,
     Interval,
+    Ratio,
     difference_of,
     geometric_interval,
-    mean_interval,
-)
-from scalewise.analysis.statistics.ratios import (
-    ASSUMED_SCATTER,
-    Ratio,
     holm,
+    mean_interval,
     next_value_bound,
     paired_ratio,
     ratio_interval,

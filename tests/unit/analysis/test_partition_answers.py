@@ -30,7 +30,7 @@ from scalewise.analysis.report.partition_page import draw_partitions, write_part
 from scalewise.analysis.rounds.choice_summary import ChoiceSummary
 from scalewise.analysis.rounds.contenders import AIMS, Contender, chance_to_win
 from scalewise.analysis.rounds.judge_round import StudySoFar, chance_among, choose
-from scalewise.analysis.statistics.ratios import Ratio
+from scalewise.analysis.statistics import Ratio
 from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.plan_file import COMPARISON
 from scalewise.plan.runs.rounds import OTHER_ANSWER

@@ -14,7 +14,7 @@ from tests.unit.analysis.planted_tables import read_json
 
 from scalewise.analysis.prediction.experiment_prediction import PredictionSpec, compute_prediction
 from scalewise.analysis.prediction.step_model import Baseline, Exchange, predict_run
-from scalewise.analysis.statistics.intervals import Interval
+from scalewise.analysis.statistics import Interval
 from scalewise.plan.config.experiment import ProgramExperiment
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.terminal.predictions import read_predictions, read_remarks

@@ -16,7 +16,7 @@ from scalewise.analysis.rounds.sentences import (
     repeat_sentences,
     round_lines,
 )
-from scalewise.analysis.statistics.intervals import geometric_interval
+from scalewise.analysis.statistics import geometric_interval
 from scalewise.plan.config.experiment import DecisionRule, Repeats
 from scalewise.plan.runs.rounds import Round
 

@@ -18,7 +18,7 @@ from tests.unit.watch.planted_status import (
 )
 
 from scalewise.analysis.comparison import comparable_runs
-from scalewise.analysis.statistics.ratios import ratio_of
+from scalewise.analysis.statistics import ratio_of
 from scalewise.watch.forecast import forecast
 from scalewise.watch.speedups import NEVER_MORE, baseline_of, ratio, speedups
 from scalewise.watch.status import RunStatus

@@ -12,9 +12,8 @@ from scalewise.analysis.bottlenecks.drift import drift_flags
 from scalewise.analysis.bottlenecks.resumption import resumption_notes
 from scalewise.analysis.bottlenecks.utilization import flags
 from scalewise.analysis.comparison.comparability import origin_cautions
-from scalewise.analysis.comparison.confounding import confounding_sentences, trend_sentences
+from scalewise.analysis.comparison.confounding import confounding_sentences
 from scalewise.analysis.comparison.gains import Gains, gains
-from scalewise.analysis.comparison.own_intervals import own_interval_notes
 from scalewise.analysis.decision.card import CPUS_OPEN, SEE_CAUTIONS
 from scalewise.analysis.decision.cpus import KEY, answer_cpus
 from scalewise.analysis.decision.criteria import as_billed
@@ -112,10 +111,8 @@ def conclude(experiment: AnalysisSpec, tables: Tables) -> Conclusion:
             *(f"A run is left out: {why}" for why in runs.loc[runs["outcome"] == UNREADABLE, "reason"]),
             *origin_cautions(tables.origins),
             *flags(scaling),
-            *trend_sentences(runs),
             *drift_flags(runs),
             *resumption_notes(runs),
-            *own_interval_notes(runs),
         ],
         of_programs=program_cautions(tables.programs),
         queue_minutes=experiment.queue_minutes,

@@ -12,8 +12,7 @@ import pandas as pd
 
 from scalewise.analysis.analysis_spec import THROUGHPUT
 from scalewise.analysis.comparison.comparable_runs import baseline_devices, comparable, reference_fingerprint
-from scalewise.analysis.statistics.intervals import CONFIDENCE, Interval, t_quantile, welch_error
-from scalewise.analysis.statistics.law_models import (
+from scalewise.analysis.law_models import (
     AMDAHL,
     GUSTAFSON,
     USL,
@@ -25,6 +24,7 @@ from scalewise.analysis.statistics.law_models import (
     not_carried,
     too_little,
 )
+from scalewise.analysis.statistics import CONFIDENCE, Interval, t_quantile, welch
 
 LAWS = {"strong": (AMDAHL, USL), "weak": (GUSTAFSON, USL)}
 CURVE_POINTS = 30
@@ -155,9 +155,7 @@ def _bounds(
     parts = ((above - below) / 2) ** 2
     half = np.empty_like(estimate)
     for index, column in enumerate(parts.T):
-        error, freedom = welch_error(
-            list(zip(column.tolist(), seen.repeats.astype(int).tolist(), strict=True))
-        )
+        error, freedom = welch(list(zip(column.tolist(), (seen.repeats - 1).tolist(), strict=True)))
         half[index] = t_quantile(freedom) * error
     return estimate - half, estimate + half
 

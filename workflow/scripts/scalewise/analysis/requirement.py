@@ -12,8 +12,7 @@ import pandas as pd
 from scalewise.analysis.analysis_spec import THROUGHPUT
 from scalewise.analysis.comparison.gains import gains
 from scalewise.analysis.experiment_results import ExperimentResults
-from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS
-from scalewise.analysis.statistics.ratios import ROUNDING, Ratio
+from scalewise.analysis.statistics import ENOUGH_REPEATS, ROUNDING, Ratio
 from scalewise.plan.config.centre import Requirement
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import format_exact, format_ratio, percent_in_digits, pluralize

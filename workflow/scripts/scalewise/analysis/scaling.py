@@ -22,19 +22,29 @@ from scalewise.analysis.comparison.comparable_runs import (
     reference_fingerprint,
     separate_conditions,
 )
-from scalewise.analysis.comparison.confounding import has_trend, sessions
+from scalewise.analysis.comparison.confounding import blocks_of, sessions
 from scalewise.analysis.comparison.gains import (
     Gains,
-    contrast,
     gains,
     has_reached,
+    sample_of,
+    side_by_side,
     speeds,
-    spent_in_vain,
+    tries_of,
     work_to_target,
 )
 from scalewise.analysis.memory import MEMORY_GAINS, memory_gain, peaks_of_one_kind
-from scalewise.analysis.statistics.intervals import Interval, geometric_interval, mean_interval
-from scalewise.analysis.statistics.ratios import holm, next_value_bound, ratio_interval
+from scalewise.analysis.statistics import (
+    Interval,
+    Scatter,
+    geometric_interval,
+    holm,
+    mean_interval,
+    next_value_bound,
+    ratio_interval,
+    ratio_of,
+    scatter_of,
+)
 from scalewise.plan.config.shape import count_devices
 
 AT_WORK = (
@@ -303,9 +313,8 @@ def _to_target(compared: Gains, point: tuple[str, int], base: int, done: pd.Data
     else:
         ratio = compared.of("time to target", point, (series, base))
         row |= ratio.interval().as_columns(name) if ratio else {}
-    times = done["time_to_accuracy_seconds"]
-    if times.notna().any():
-        row["expected_seconds_to_accuracy"] = geometric_mean(times.dropna()) * spent_in_vain(done)
+    if (tries := tries_of(done)) is not None:
+        row["expected_seconds_to_accuracy"] = tries.estimate
     return row
 
 
@@ -348,11 +357,13 @@ def option_table(
         swept: The swept keys with their values, the reference first.
         conditions: The conditions behind each fingerprint.
     """
-    rows = []
+    rows, scatter = [], None
     done = peaks_of_one_kind(runs[runs["outcome"] == "completed"])
     if swept:
-        done = done.assign(session=sessions(done))
+        done = done.assign(session=sessions(done), block=blocks_of(done))
         done = done[done[THROUGHPUT].notna()].astype({THROUGHPUT: float})
+        points = done.groupby([*(key for key in ("series", "fingerprint") if key in done), "devices"])
+        scatter = scatter_of(sample_of(point, speeds) for _, point in points)
     for key, values in swept.items():
         others = [other for other in swept if other != key]
         for group, point in done.groupby(["devices", *others], dropna=False):
@@ -360,7 +371,7 @@ def option_table(
             for value in values[1:]:
                 chosen = _alike(_having(point, key, value))
                 if len(reference) and len(chosen):
-                    gain = _gain(key, value, values[0], others, group, chosen, reference)
+                    gain = _gain(key, value, values[0], others, group, chosen, reference, scatter)
                     rows.append(gain | {"also_differs": _also_differs(key, chosen, reference, conditions)})
     for row, adjusted in zip(rows, holm([row["p"] for row in rows]), strict=True):
         row["p_adjusted"] = adjusted
@@ -392,9 +403,9 @@ def _gain(
     group: tuple[Any, ...],
     chosen: pd.DataFrame,
     reference: pd.DataFrame,
+    scatter: Scatter | None,
 ) -> dict[str, Any]:
-    blocked = has_trend(chosen) or has_trend(reference)
-    found = contrast(chosen, reference, speeds, blocked=blocked)
+    found = ratio_of(*(sample_of(runs, speeds) for runs in side_by_side(chosen, reference)), scatter)
     assert found is not None, "both sides have runs with a throughput"
     ratio, above = found.interval(), found.p_above()
     beside = ", ".join(

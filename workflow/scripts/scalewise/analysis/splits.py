@@ -18,10 +18,10 @@ from scalewise.analysis.analysis_spec import THROUGHPUT, AnalysisSpec
 from scalewise.analysis.comparison.gains import (
     SIGNIFICANCE,
     Measure,
-    contrast,
     has_reached,
-    interval_of_all,
-    ratio_of_all,
+    sample_of,
+    side_by_side,
+    tries_of,
 )
 from scalewise.analysis.conclusion import Conclusion
 from scalewise.analysis.decision.choice import Verdict
@@ -30,8 +30,17 @@ from scalewise.analysis.decision.sentences import fill
 from scalewise.analysis.decision.wording import repeats_text
 from scalewise.analysis.partitions.answer import state_of
 from scalewise.analysis.scaling import startup_seconds
-from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS, Interval, geometric_interval
-from scalewise.analysis.statistics.ratios import Ratio, holm, runs_to_tell
+from scalewise.analysis.statistics import (
+    ENOUGH_REPEATS,
+    Interval,
+    Ratio,
+    geometric_interval,
+    holm,
+    ratio_of,
+    runs_to_tell,
+    target_interval,
+    target_ratio,
+)
 from scalewise.plan.config.experiment import Experiment
 from scalewise.plan.formatting import HOUR, MINUTE, format_3sig, name_devices
 
@@ -238,9 +247,9 @@ class _Comparison:
     def _split(self, devices: int) -> Split:
         at_a_time = min(self.total // self._taken(devices), self.trainings)
         rounds = math.ceil(self.trainings / at_a_time)
-        training = geometric_interval(self.seconds[devices].tolist())
-        if self.clock == "time to target":
-            training = interval_of_all(training, self.runs[devices])
+        seconds = self.seconds[devices].tolist()
+        tries = tries_of(self.runs[devices], seconds) if self.clock == "time to target" else None
+        training = geometric_interval(seconds) if tries is None else target_interval(tries)
         billed = self.experiment.billed_devices.get(devices, devices)
         return Split(
             devices=devices,
@@ -256,19 +265,13 @@ class _Comparison:
         """Return the time of a split over that of another."""
         if devices == than:
             return None
-        # speeds are compared, so the faster one is the numerator
-        ratio = contrast(
-            self.runs[than],
-            self.runs[devices],
-            lambda runs: 1 / self._seconds(runs),
-            blocked=self.compared.trends[self.series],
-        )
-        if ratio is None:
-            return None
+        sides = side_by_side(self.runs[devices], self.runs[than])
         if self.clock == "time to target":
-            ratio = ratio_of_all(ratio, self.runs[devices], self.runs[than])
-        rounds = splits[devices].rounds / splits[than].rounds
-        return replace(ratio, log_mean=ratio.log_mean + math.log(rounds))
+            tries, others = (tries_of(runs, self._seconds(runs).tolist()) for runs in sides)
+            ratio = None if tries is None or others is None else target_ratio(tries, others)
+        else:
+            ratio = ratio_of(*(sample_of(runs, self._seconds) for runs in sides))
+        return None if ratio is None else ratio.scaled(splits[devices].rounds / splits[than].rounds)
 
     def _best(self, splits: dict[int, Split]) -> int:
         """Return the fastest split; of those shown to be as fast, the one of the fewest device-hours.

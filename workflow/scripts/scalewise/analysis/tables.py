@@ -17,7 +17,6 @@ from scalewise.analysis.bottlenecks.drift import drift
 from scalewise.analysis.bottlenecks.resumption import resumption_columns
 from scalewise.analysis.bottlenecks.time_parts import STEP_COLUMNS, split
 from scalewise.analysis.comparison.fingerprint import Fingerprint, complete, made_with
-from scalewise.analysis.comparison.own_intervals import own_interval_columns
 from scalewise.analysis.memory import device_memory_bytes, smaller_batch_gain
 from scalewise.analysis.mfu import mfu_columns
 from scalewise.plan.config.experiment import AnyExperiment
@@ -282,6 +281,18 @@ def _identity(run: RunDefinition) -> dict[str, Any]:
     } | run.options
 
 
+def _own_interval_columns(measured: Measurements) -> dict[str, float | int | bool | str | None]:
+    """Steps and the own interval of a run; None for what a run of fixed steps lacks."""
+    own = measured.own_interval
+    return {
+        "measured_steps": sum(window.steps for window in measured.windows if not window.warmup),
+        "warmed_up_steps": None if own is None else own.warmup_steps,
+        "own_half_width_fraction": None if own is None else own.half_width_fraction,
+        "steady": None if own is None else own.steady,
+        "ended_by": None if own is None else own.ended,
+    }
+
+
 def _finished(
     summary: RunRecord, epochs: pd.DataFrame, ranks: pd.DataFrame, target: float | Metric | None
 ) -> dict[str, Any]:
@@ -295,7 +306,7 @@ def _finished(
         row |= summary.measurements.startup.model_dump()
         row |= drift(summary.measurements.windows)
         row |= resumption_columns(summary.measurements.resumption)
-        row |= own_interval_columns(summary.measurements)
+        row |= _own_interval_columns(summary.measurements)
         if summary.measurements.program is not None:
             row[WITH_NO_GRAD] = summary.measurements.program.throughput_with_no_grad
         row |= split(summary.measurements.windows, ranks)

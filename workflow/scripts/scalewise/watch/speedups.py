@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from scalewise.analysis.statistics.intervals import Interval
+from scalewise.analysis.statistics import Interval
 from scalewise.watch.status import PointStatus
 from scalewise.watch.study import WatchedPoint
 
@@ -76,6 +76,6 @@ def ratio(above: tuple[float, ...], below: tuple[float, ...]) -> Interval:
         below: Positive rates in the same unit.
     """
     # takes 0.3 s to load, and the display may end before any speedup is known
-    from scalewise.analysis.statistics.ratios import ratio_interval  # noqa: PLC0415
+    from scalewise.analysis.statistics import ratio_interval  # noqa: PLC0415
 
     return ratio_interval(above, below)

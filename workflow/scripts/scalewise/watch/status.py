@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import ValidationError
 
 from scalewise.analysis.bottlenecks.disturbances import disturbance
-from scalewise.analysis.statistics.intervals import Interval, geometric_interval
+from scalewise.analysis.statistics import Interval, geometric_interval
 from scalewise.execution.messages import Progress, Waiting
 from scalewise.execution.rank_files import ATTEMPT, PROGRESS, WAITING
 from scalewise.records import HISTORY, SUMMARY, History, epoch_seconds, read_regular

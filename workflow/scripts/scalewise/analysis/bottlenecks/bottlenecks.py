@@ -42,7 +42,7 @@ from scalewise.analysis.bottlenecks.time_parts import (
     Advice,
     advice_against,
 )
-from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS, Interval
+from scalewise.analysis.statistics import ENOUGH_REPEATS, Interval
 from scalewise.plan.config.experiment import AnyExperiment
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import (

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS, geometric_interval
-from scalewise.analysis.statistics.ratios import ratio_interval
+from scalewise.analysis.statistics import ENOUGH_REPEATS, geometric_interval, ratio_interval
 from scalewise.plan.config.shape import count_devices
 from scalewise.records import Window
 

@@ -20,7 +20,7 @@ from scalewise.analysis.bottlenecks.time_parts import (
     LOADER,
     STRAGGLER,
 )
-from scalewise.analysis.statistics.intervals import CONFIDENCE, Interval, t_quantile, welch_error
+from scalewise.analysis.statistics import CONFIDENCE, Interval, t_quantile, welch
 
 NAMED_FROM = 0.1
 """Share of the step, or of a run's wall, from which on a loss is named."""
@@ -223,10 +223,10 @@ def difference_of_means(
     unknown = len(sample) == 1 or (len(reference) == 1 and any(reference))
     if unknown:
         return Interval(estimate, math.nan, math.nan, len(sample))
-    parts = [(variance(sample) / len(sample), len(sample))]
+    parts = [(variance(sample) / len(sample), len(sample) - 1)]
     if any(reference):
-        parts.append((factor**2 * variance(reference) / len(reference), len(reference)))
-    error, freedom = welch_error(parts)
+        parts.append((factor**2 * variance(reference) / len(reference), len(reference) - 1))
+    error, freedom = welch(parts)
     half = t_quantile(freedom, confidence) * error
     fewest = min(len(sample), len(reference)) if any(reference) else len(sample)
     return Interval(estimate, estimate - half, estimate + half, fewest)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pandas as pd
 from scipy.stats import binom
 
-from scalewise.analysis.statistics.ratios import ratio_of
+from scalewise.analysis.statistics import Sample, ratio_of
 
 CHANCE = 0.05
 """Most that chance may do of what is said of a rank or host, over all points that are judged together."""
@@ -112,7 +112,7 @@ def _slower_with(its: pd.DataFrame, others: pd.DataFrame) -> float:
     independent where chance rules: the two chances multiply.
     """
     rates, than = (
-        [1 / float(seconds) for seconds in table["step_seconds"].dropna()] for table in (others, its)
+        Sample.of(1 / float(seconds) for seconds in table["step_seconds"].dropna()) for table in (others, its)
     )
     ratio = ratio_of(rates, than)
     return 1.0 if ratio is None or ratio.assumed else ratio.p_above()

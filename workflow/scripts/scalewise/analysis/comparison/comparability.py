@@ -18,7 +18,7 @@ from scalewise.analysis.comparison.fingerprint import (
     imported_elsewhere,
     may_lack,
 )
-from scalewise.analysis.statistics.intervals import (
+from scalewise.analysis.statistics import (
     ENOUGH_REPEATS,
     Interval,
     difference_of,

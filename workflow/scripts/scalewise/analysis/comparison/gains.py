@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
-from scalewise.analysis.comparison.confounding import has_trend, take_turns
-from scalewise.analysis.statistics.intervals import (
+from scalewise.analysis.comparison.confounding import blocks_of
+from scalewise.analysis.statistics import (
     CONFIDENCE,
     ENOUGH_REPEATS,
     Interval,
+    Ratio,
+    Sample,
+    Scatter,
+    Tries,
     difference_of,
+    holm,
     mean_interval,
-    t_quantile,
+    ratio_of,
+    scatter_of,
+    target_ratio,
 )
-from scalewise.analysis.statistics.ratios import Ratio, holm, paired_ratio, ratio_of
 
 SIGNIFICANCE = (1 - CONFIDENCE) / 2
 """Largest one-sided p value at which something counts as shown: 95 % intervals have as much on each side."""
@@ -50,12 +56,11 @@ class Gains:
 
     Args:
         points: Completed, comparable runs of each point.
-        trends: Whether the speed of a series drifts with time, by its name.
     """
 
     points: Mapping[Point, pd.DataFrame]
-    trends: Mapping[str, bool]
     _known: dict[Pair, Ratio | None] = field(default_factory=dict, repr=False, compare=False)
+    _scatters: dict[Measure, Scatter | None] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def on_slurm(self) -> bool:
@@ -72,13 +77,20 @@ class Gains:
     def _ratio(self, pair: Pair) -> Ratio | None:
         if pair.point == pair.than or not {pair.point, pair.than} <= self.points.keys():
             return None
-        above, below = self.points[pair.point], self.points[pair.than]
+        above, below = side_by_side(self.points[pair.point], self.points[pair.than])
+        scatter = self._scatter(pair.measure)
         if pair.measure == "time to target":
-            reached = has_reached(above).any() and has_reached(below).any()
-            return target_contrast(above, below) if reached else None
+            tries, than = tries_of(above), tries_of(below)
+            return None if tries is None or than is None else target_ratio(than, tries, scatter)
         rates = speeds if pair.measure == "throughput" else _speeds_of_whole_runs
-        drifts = self.trends[pair.point[0]] or self.trends[pair.than[0]]
-        return contrast(above, below, rates, blocked=drifts)
+        return ratio_of(sample_of(above, rates), sample_of(below, rates), scatter)
+
+    def _scatter(self, measure: Measure) -> Scatter | None:
+        if measure not in self._scatters:
+            rates = {"throughput": speeds, "time to target": _speeds_to_target}
+            of_measure = rates.get(measure, _speeds_of_whole_runs)
+            self._scatters[measure] = scatter_of(sample_of(runs, of_measure) for runs in self.points.values())
+        return self._scatters[measure]
 
     def listed(self) -> Iterator[tuple[Pair, Ratio]]:
         """The ratios of gains.csv, of all pairs of points that a decision may have to tell apart.
@@ -107,12 +119,12 @@ def gains(runs: pd.DataFrame) -> Gains:
         runs: Output of ``separate_conditions``: each series holds comparable runs alone.
     """
     done = runs[runs["outcome"] == "completed"]
+    done = done.assign(block=blocks_of(done))
     points = {
         (str(point["series"].iloc[0]), int(point["devices"].iloc[0])): point
         for _, point in done.groupby(["series", "devices"], sort=False)
     }
-    trends = {str(series): has_trend(table) for series, table in done.groupby("series", sort=False)}
-    return Gains(points, trends)
+    return Gains(points)
 
 
 def shown_faster(
@@ -178,38 +190,20 @@ def _speeds_of_whole_runs(runs: pd.DataFrame) -> pd.Series:
     return 1 / runs["wall_seconds"].astype(float).dropna()
 
 
-def contrast(point: pd.DataFrame, than: pd.DataFrame, rates: Rates, *, blocked: bool = False) -> Ratio | None:
-    """The ratio of two points' rates, of runs that were made side by side.
+def sample_of(runs: pd.DataFrame, rates: Rates) -> Sample:
+    """Return the rates of a point's runs with their verified blocks, if there are any."""
+    found = rates(runs)
+    return Sample.of(found, runs.loc[found.index, "block"] if "block" in runs else ())
 
-    Where both points have runs of the same sessions, those alone are compared: a count that was added on
-    another day is held against the runs that the baseline has of that day. Where speed drifts with time,
-    each run is compared with the other point's run of its own block, if the repeats took turns.
 
-    Args:
-        point: Completed, comparable runs of one device count.
-        than: Those of another.
-        rates: Gives the speed of each run.
-        blocked: Compare within blocks.
+def side_by_side(point: pd.DataFrame, than: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the runs of two points that were made in the same sessions; all if they share none.
 
-    Returns:
-        The ratio; None where one side has no rate.
+    A count that was added on another day is compared with the runs that the baseline has of that day.
     """
-    above, below = _side_by_side(point, than)
-    if blocked:
-        keys = [column for column in ("session", "repeat") if column in above and column in below]
-        sides = [side.assign(_rate=rates(side))[[*keys, "_rate"]].dropna() for side in (above, below)]
-        joined = sides[0].merge(sides[1], on=keys)
-        in_turn = take_turns(pd.concat([above, below]))
-        ratio = paired_ratio(zip(joined["_rate_x"], joined["_rate_y"], strict=True))
-        if ratio is not None and in_turn:
-            return ratio
-    return ratio_of(rates(above).tolist(), rates(below).tolist())
-
-
-def _side_by_side(point: pd.DataFrame, than: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     if "session" not in point or "session" not in than:
         return point, than
-    # where a start is not known nobody can say what it was beside
+    # a run without a start may be of any session
     own, others = set(point["session"].dropna()), set(than["session"].dropna())
     shared = own & others
     if not shared or own == others:
@@ -217,62 +211,27 @@ def _side_by_side(point: pd.DataFrame, than: pd.DataFrame) -> tuple[pd.DataFrame
     return point[point["session"].isin(shared)], than[than["session"].isin(shared)]
 
 
-def target_contrast(point: pd.DataFrame, than: pd.DataFrame) -> Ratio | None:
-    """The ratio of two points' speed to a target, runs that never reached it counted as what they are.
+def tries_of(runs: pd.DataFrame, amounts: Sequence[float] | None = None) -> Tries | None:
+    """Return the runs of a point with a target, those that never reached it included.
 
-    The time to reach it is what all runs took, those included that ended without it, over the number of
-    those that reached it: what a user spends who starts again until one does (expected running time;
-    Hansen et al., Optimization Methods and Software 36, 2021).
+    Args:
+        runs: Completed runs of the point.
+        amounts: What each run that reached the target took until then; None for its seconds.
 
     Returns:
-        The ratio; None where no run of one side reached the target.
+        The runs; None if none reached the target, or in an unknown time.
     """
-    ratio = contrast(point, than, _speeds_to_target)
-    return None if ratio is None else ratio_of_all(ratio, than, point)
-
-
-def ratio_of_all(ratio: Ratio, point: pd.DataFrame, than: pd.DataFrame) -> Ratio:
-    """Return the ratio of two points' amounts until the target with the runs that never reached it.
-
-    Args:
-        ratio: Ratio of the runs that reached it.
-        point: Completed runs of the point above, of which one or more reached the target.
-        than: Completed runs of the point below.
-    """
-    factor = spent_in_vain(point) / spent_in_vain(than)
-    error = math.hypot(ratio.standard_error, error_of_success(point), error_of_success(than))
-    return replace(ratio, log_mean=ratio.log_mean + math.log(factor), standard_error=error)
-
-
-def interval_of_all(amount: Interval, runs: pd.DataFrame) -> Interval:
-    """Return the interval of an amount until the target with the runs that never reached it.
-
-    Args:
-        amount: Geometric mean over the runs that reached it, with its interval.
-        runs: Completed runs of the point, of which one or more reached the target.
-    """
-    found, error = amount.scaled(spent_in_vain(runs)), error_of_success(runs)
-    if not error:
-        return found
-    below, above = (
-        math.hypot(math.log(end / found.estimate), t_quantile(math.inf) * error)
-        for end in (found.low, found.high)
-    )
-    return replace(found, low=found.estimate * math.exp(-below), high=found.estimate * math.exp(above))
-
-
-def error_of_success(runs: pd.DataFrame) -> float:
-    """Return the standard error of the logarithm of ``spent_in_vain``, from the share of runs that succeed.
-
-    With a share p of n runs, the factor is 1 + r (1 - p) / p, where r is the time of a failure over that of
-    a success; the error of p is the root of p (1 - p) / n, and the rest is the delta method. Zero if all
-    succeeded: nothing is known of the failures then.
-    """
-    succeeded, n = int(has_reached(runs).sum()), len(runs)
-    if succeeded == n:
-        return 0.0
-    factor = spent_in_vain(runs)
-    return (factor - 1) / factor * math.sqrt(n / (succeeded * (n - succeeded)))
+    reached = has_reached(runs)
+    seconds = runs["time_to_accuracy_seconds"].where(reached, runs.get("train_seconds")).astype(float)
+    # a resumed run's time is unknown
+    known, lost = seconds[reached].dropna(), seconds[~reached]
+    values = known.tolist() if amounts is None else list(amounts)
+    if not values or known.empty:
+        return None
+    per_second = math.fsum(values) / len(values) / known.mean()
+    failed = () if lost.isna().all() else tuple((lost.fillna(lost.mean()) * per_second).tolist())
+    blocks = runs.loc[known.index, "block"] if "block" in runs and amounts is None else ()
+    return Tries(Sample.of(values, blocks), failed)
 
 
 def _speeds_to_target(runs: pd.DataFrame) -> pd.Series:
@@ -290,21 +249,6 @@ def work_to_target(runs: pd.DataFrame) -> pd.Series:
 def has_reached(runs: pd.DataFrame) -> pd.Series:
     """Whether each run reached the target, also where its time to it is not known."""
     return work_to_target(runs).notna()
-
-
-def spent_in_vain(runs: pd.DataFrame) -> float:
-    """Time of all runs over the time of those that reached the target: 1 where all did.
-
-    Args:
-        runs: Completed runs of a point, of which one or more reached the target.
-    """
-    reached = has_reached(runs)
-    # a resumed run's time is not known, reached or not
-    seconds = runs["time_to_accuracy_seconds"].where(reached, runs.get("train_seconds")).astype(float)
-    each, failed = seconds[reached].mean(), seconds[~reached].mean()
-    if math.isnan(each) or math.isnan(failed):
-        return 1.0
-    return float(1 + failed * (~reached).sum() / (each * reached.sum()))
 
 
 def _bounds(ratio: Ratio) -> tuple[Any, ...]:

@@ -27,8 +27,7 @@ from scalewise.analysis.decision.selection import SAME_TRAINING
 from scalewise.analysis.decision.sentences import SENTENCES, sentence
 from scalewise.analysis.decision.wording import open_text
 from scalewise.analysis.memory import peaks
-from scalewise.analysis.statistics.intervals import CONFIDENCE, ENOUGH_REPEATS
-from scalewise.analysis.statistics.ratios import Ratio, ratio_of
+from scalewise.analysis.statistics import CONFIDENCE, ENOUGH_REPEATS, Ratio, Sample, ratio_of
 from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.formatting import (
     Goal,
@@ -374,9 +373,10 @@ def _memory(compared: Gains, series: str, devices: int, twins: Mapping[str, Any]
         devices: The chosen number.
         twins: Values of the series that differ in this option only, by series.
     """
-    chosen = peaks(compared.points[series, devices])
+    chosen = Sample.of(peaks(compared.points[series, devices]))
     for name, value in twins.items():
-        ratio = ratio_of(peaks(compared.points.get((name, devices), pd.DataFrame())), chosen)
+        other = Sample.of(peaks(compared.points.get((name, devices), pd.DataFrame())))
+        ratio = ratio_of(other, chosen)
         if ratio is not None and (change := _shown_change(ratio)):
             more = "less" if change < 0 else "more"
             return f"{as_in_yaml(value)} needs {percent(abs(change), 0)} {more} memory"

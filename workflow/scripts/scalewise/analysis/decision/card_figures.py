@@ -12,7 +12,7 @@ from scalewise.analysis.comparison.comparability import accuracy_lost
 from scalewise.analysis.comparison.gains import Gains, Measure
 from scalewise.analysis.decision.choice import Choice
 from scalewise.analysis.decision.sentences import sentence
-from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS
+from scalewise.analysis.statistics import ENOUGH_REPEATS
 from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import (

@@ -17,8 +17,7 @@ from scalewise.analysis.decision.criteria import may_be_in_time, may_exceed, of_
 from scalewise.analysis.decision.sentences import sentence
 from scalewise.analysis.decision.wording import cure_text, open_text
 from scalewise.analysis.scaling import OF_WALLS
-from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS
-from scalewise.analysis.statistics.ratios import ASSUMED_SCATTER
+from scalewise.analysis.statistics import ASSUMED_SCATTER, ENOUGH_REPEATS
 from scalewise.plan.config.experiment import ACCEPTED_LOSS, DecisionRule
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import (

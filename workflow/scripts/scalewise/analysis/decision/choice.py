@@ -12,7 +12,7 @@ import pandas as pd
 
 from scalewise.analysis.comparison.gains import Gains, Measure, Point
 from scalewise.analysis.decision.walk import NONE, Indices, Mask, is_shown, walk
-from scalewise.analysis.statistics.ratios import ROUNDING, Ratio, runs_to_narrow, runs_to_tell
+from scalewise.analysis.statistics import ROUNDING, Ratio, runs_to_narrow, runs_to_tell
 from scalewise.plan.config.experiment import DecisionRule
 
 KNOWN_WITHIN = 1.25

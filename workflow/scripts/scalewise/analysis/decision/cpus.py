@@ -17,8 +17,7 @@ import pandas as pd
 from scalewise.analysis.comparison.gains import Gains, Point, accuracy_difference
 from scalewise.analysis.decision.choice import Verdict, verdict
 from scalewise.analysis.decision.wording import ratio_bounds, repeats_text
-from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS
-from scalewise.analysis.statistics.ratios import Ratio, runs_to_tell
+from scalewise.analysis.statistics import ENOUGH_REPEATS, Ratio, runs_to_tell
 from scalewise.plan.config.experiment import ACCEPTED_LOSS
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import format_ratio, listed, percent, percent_in_digits, pluralize

@@ -18,7 +18,7 @@ import pandas as pd
 from scalewise.analysis.comparison.gains import Gains, Measure, Point
 from scalewise.analysis.decision.sentences import SENTENCES, sentence
 from scalewise.analysis.decision.walk import CRITERIA, missed
-from scalewise.analysis.statistics.ratios import ROUNDING
+from scalewise.analysis.statistics import ROUNDING
 from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.formatting import Goal, format_distinct
 

@@ -20,7 +20,7 @@ from scalewise.analysis.decision.card import (
     Card,
 )
 from scalewise.analysis.decision.choice import MOST_ADVISED
-from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS
+from scalewise.analysis.statistics import ENOUGH_REPEATS
 from scalewise.plan.config.experiment import Repeats
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import (

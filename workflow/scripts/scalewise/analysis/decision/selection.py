@@ -17,7 +17,7 @@ from scalewise.analysis.comparison.gains import Gains, Measure, Point, accuracy_
 from scalewise.analysis.decision.choice import Choice, OpenQuestion, choose, verdict
 from scalewise.analysis.decision.criteria import evaluate, may_be_in_time, may_meet, measure_of, rated
 from scalewise.analysis.decision.walk import is_shown
-from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS
+from scalewise.analysis.statistics import ENOUGH_REPEATS
 from scalewise.plan.config.experiment import ACCEPTED_LOSS, DecisionRule
 from scalewise.plan.formatting import Goal
 from scalewise.plan.runs.runs import Options

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from scalewise.analysis.statistics.ratios import ROUNDING
+from scalewise.analysis.statistics import ROUNDING
 from scalewise.plan.config.experiment import DecisionRule
 
 Array = npt.NDArray[np.float64]

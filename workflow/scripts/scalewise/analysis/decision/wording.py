@@ -16,8 +16,7 @@ from scalewise.analysis.comparison.comparability import accuracy_lost
 from scalewise.analysis.comparison.gains import Measure
 from scalewise.analysis.decision.choice import MOST_ADVISED, OpenQuestion
 from scalewise.analysis.decision.sentences import SENTENCES, sentence
-from scalewise.analysis.statistics.intervals import CONFIDENCE, ENOUGH_REPEATS, Interval
-from scalewise.analysis.statistics.ratios import Ratio
+from scalewise.analysis.statistics import CONFIDENCE, ENOUGH_REPEATS, Interval, Ratio
 from scalewise.plan.config.experiment import ACCEPTED_LOSS, DecisionRule
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import (

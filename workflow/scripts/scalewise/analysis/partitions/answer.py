@@ -16,8 +16,7 @@ from typing import Literal
 from scalewise.analysis.comparison.gains import SIGNIFICANCE
 from scalewise.analysis.decision.choice import MOST_ADVISED, Verdict, verdict
 from scalewise.analysis.partitions.points import AIMS, Aim, PartitionPoints, Place
-from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS
-from scalewise.analysis.statistics.ratios import ROUNDING, Ratio, holm, runs_to_tell
+from scalewise.analysis.statistics import ENOUGH_REPEATS, ROUNDING, Ratio, holm, runs_to_tell
 
 Status = Literal["clear", "equal", "likely", "cannot tell", "unknown"]
 """``equal``: shown to differ by less than is worth having. ``likely``: ``clear`` or ``equal`` by fewer than

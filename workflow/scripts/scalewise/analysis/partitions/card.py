@@ -27,8 +27,7 @@ from scalewise.analysis.partitions.answer import (
 )
 from scalewise.analysis.partitions.points import Aim, PartitionPoints, Place
 from scalewise.analysis.partitions.wording import CLOCKS, GOALS, LABELS, SENTENCES, UNITS, sentence
-from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS, Interval
-from scalewise.analysis.statistics.ratios import Ratio
+from scalewise.analysis.statistics import ENOUGH_REPEATS, Interval, Ratio
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import (
     HOUR,

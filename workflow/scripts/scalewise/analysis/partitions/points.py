@@ -20,8 +20,7 @@ from scalewise.analysis.comparison.gains import (
     Measure,
     gains,
     has_reached,
-    interval_of_all,
-    ratio_of_all,
+    tries_of,
 )
 from scalewise.analysis.conclusion import judgeable
 from scalewise.analysis.decision.criteria import SUCCESSFUL_FROM, may_meet, may_miss, miss_text
@@ -30,8 +29,15 @@ from scalewise.analysis.decision.walk import CRITERIA, missed
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.partitions.wording import sentence
 from scalewise.analysis.scaling import known_columns
-from scalewise.analysis.statistics.intervals import Interval, geometric_interval
-from scalewise.analysis.statistics.ratios import Ratio, ratio_of
+from scalewise.analysis.statistics import (
+    Interval,
+    Ratio,
+    Sample,
+    geometric_interval,
+    ratio_of,
+    target_interval,
+    target_ratio,
+)
 from scalewise.plan.config.experiment import AnyExperiment, DecisionRule, Experiment
 from scalewise.plan.runs.runs import Options, points_by_series, series_name
 
@@ -168,8 +174,8 @@ class PartitionPoint:
         values = self.amounts(aim)
         if not values:
             return None
-        found = geometric_interval(values)
-        return interval_of_all(found, self.runs) if self.clock == "time to target" else found
+        tries = tries_of(self.runs, values) if self.clock == "time to target" else None
+        return geometric_interval(values) if tries is None else target_interval(tries)
 
 
 @dataclass(frozen=True)
@@ -241,11 +247,11 @@ class PartitionPoints:
             if ratio is not None and aim == "time":
                 return ratio
             if ratio is not None and point.hourly is not None and than.hourly is not None:
-                return replace(ratio, log_mean=ratio.log_mean + math.log(point.hourly / than.hourly))
-        ratio = ratio_of(point.amounts(aim), than.amounts(aim))
-        if ratio is None or self.clock != "time to target":
-            return ratio
-        return ratio_of_all(ratio, point.runs, than.runs)
+                return ratio.scaled(point.hourly / than.hourly)
+        if self.clock != "time to target":
+            return ratio_of(Sample.of(point.amounts(aim)), Sample.of(than.amounts(aim)))
+        tries, others = (tries_of(each.runs, each.amounts(aim)) for each in (point, than))
+        return None if tries is None or others is None else target_ratio(tries, others)
 
 
 def options_of(spec: AnyExperiment) -> dict[str, Options]:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
-from scalewise.analysis.statistics.intervals import Interval, t_quantile
+from scalewise.analysis.statistics import Interval, t_quantile
 from scalewise.plan.config.shape import Shape, count_devices
 from scalewise.records import AllReduce, AllReduceMeasurement
 

@@ -30,7 +30,7 @@ from scalewise.analysis.prediction.step_model import (
     predict_point,
 )
 from scalewise.analysis.prediction.wording import hiding_notes, inference_notes, link_notes, program_notes
-from scalewise.analysis.statistics.intervals import Interval, median_and_range
+from scalewise.analysis.statistics import Interval, median_and_range
 from scalewise.plan.config.experiment import AnyExperiment, read_experiment
 from scalewise.plan.config.program import AnySettings, ProgramSettings
 from scalewise.plan.config.shape import Shape

@@ -22,7 +22,7 @@ from scalewise.analysis.prediction.all_reduce_model import (
     Values,
 )
 from scalewise.analysis.prediction.step_model import HIDDEN_SHARE, Baseline, Exchange, predict_step
-from scalewise.analysis.statistics.intervals import Interval
+from scalewise.analysis.statistics import Interval
 from scalewise.plan.config.shape import Shape
 
 LARGEST_SCALE = 2.0**20

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from scalewise.analysis.prediction.all_reduce_model import CENTRAL, HIGH, LOW, Values
-from scalewise.analysis.statistics.intervals import Interval, median_and_range
+from scalewise.analysis.statistics import Interval, median_and_range
 from scalewise.plan.runs.batches import step_sizes
 from scalewise.records import Bucket, Measurements, Pass
 

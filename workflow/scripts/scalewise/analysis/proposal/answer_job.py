@@ -10,7 +10,7 @@ import pandas as pd
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.proposal_files import FOLDER, JOB_SCRIPT
-from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS
+from scalewise.analysis.statistics import ENOUGH_REPEATS
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import duration_text, percent
 from scalewise.plan.jobs.job_script import MISSING_JOB_SCRIPT, TimeLimit, job_script

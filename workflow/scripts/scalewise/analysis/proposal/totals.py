@@ -10,7 +10,7 @@ import pandas as pd
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.proposal.proposal_spec import ProposalSpec
 from scalewise.analysis.proposal.table import hours_name
-from scalewise.analysis.statistics.intervals import Interval
+from scalewise.analysis.statistics import Interval
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import format_3sig, percent_in_digits, significant
 

@@ -33,8 +33,7 @@ from scalewise.analysis.decision.selection import Candidates, candidates, speed
 from scalewise.analysis.decision.sentences import SENTENCES
 from scalewise.analysis.decision.walk import CRITERIA
 from scalewise.analysis.rounds.choice_summary import ChoiceSummary
-from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS
-from scalewise.analysis.statistics.ratios import ROUNDING
+from scalewise.analysis.statistics import ENOUGH_REPEATS, ROUNDING
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import goal_text, name_devices, points_text
 from scalewise.plan.runs.run_definition import NO_OPTIONS

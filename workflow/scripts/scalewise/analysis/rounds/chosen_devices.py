@@ -20,7 +20,7 @@ from scalewise.analysis.decision.walk import NONE, Answers, Array, Indices
 from scalewise.analysis.rounds.likely_answers import answers
 from scalewise.analysis.rounds.possible_speeds import DRAWS, SEED, PossibleSpeeds, SeriesSoFar
 from scalewise.analysis.rounds.repeats import further
-from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS, geometric_interval
+from scalewise.analysis.statistics import ENOUGH_REPEATS, geometric_interval
 from scalewise.plan.config.experiment import DecisionRule, Repeats
 from scalewise.plan.runs.rounds import (
     FIRST_OF_BASELINE,

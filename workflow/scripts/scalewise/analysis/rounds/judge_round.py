@@ -21,7 +21,7 @@ from scalewise.analysis.rounds.contenders import AIMS, Contender, chance_to_win
 from scalewise.analysis.rounds.overhead_model import PredictedEfficiency
 from scalewise.analysis.rounds.possible_speeds import SEED, Candidate, PossibleSpeeds, SeriesSoFar
 from scalewise.analysis.rounds.repeats import in_place_of_disturbed, judge
-from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS, geometric_interval
+from scalewise.analysis.statistics import ENOUGH_REPEATS, geometric_interval
 from scalewise.analysis.tables import collect
 from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.config.shape import Shape

@@ -14,7 +14,7 @@ from scalewise.analysis.decision.decision import Decision
 from scalewise.analysis.decision.walk import Array
 from scalewise.analysis.rounds.likely_answers import RunTimes
 from scalewise.analysis.rounds.overhead_model import MeasuredSpeed, OverheadModel, PredictedEfficiency
-from scalewise.analysis.statistics.intervals import CONFIDENCE
+from scalewise.analysis.statistics import CONFIDENCE
 from scalewise.plan.config.experiment import Repeats
 
 DRAWS = 4000

@@ -42,7 +42,7 @@ import pandas as pd
 from scalewise.analysis.analysis_spec import THROUGHPUT
 from scalewise.analysis.comparison.confounding import baselines_of_other_sessions
 from scalewise.analysis.decision.decision import Decision
-from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS, Interval, geometric_interval
+from scalewise.analysis.statistics import ENOUGH_REPEATS, Interval, geometric_interval
 from scalewise.plan.config.experiment import Repeats
 from scalewise.plan.runs.rounds import JudgedPoint, Round, Verdict
 from scalewise.plan.runs.run_definition import parse_run_name

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from scipy.optimize import nnls
 from scipy.special import fdtrc
 
-from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS
+from scalewise.analysis.statistics import ENOUGH_REPEATS
 from scalewise.plan.config.shape import count_devices
 
 Array = npt.NDArray[np.float64]

@@ -1,0 +1,636 @@
+"""Means of repeats, their ratios, and how well both are known. Pure functions of numbers.
+
+Rates, times and costs scatter by factors: means are geometric, and Student's t is of logarithms. Each choice
+below won in simulations (docs/statistics.md): pairs within verified blocks, a scatter that borrows one degree
+of freedom from the other points, and runs that stand apart, which may not decide a comparison alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from statistics import median
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+CONFIDENCE = 0.95
+
+ENOUGH_REPEATS = 3
+"""Runs below which a sample has no interval, and shows nothing."""
+
+ASSUMED_SCATTER = 0.05
+"""Standard deviation of logarithms that single runs are taken to have. Published repeats scatter by 0.3 to
+0.6 % on GPUs of one cluster (DLPerf), CPU processes on a busy machine by up to 10 %."""
+
+BORROWED = 1
+"""Degrees of freedom that a point takes from the scatter of all points. Two narrow an interval of three runs
+by 16 instead of 13 %, but hold 90 % of the truths if one point scatters five times as much as the others."""
+
+APART = 8.0
+"""Distance from the median, in scatters by the median deviation, from which a run stands apart."""
+RARE = 0.2
+"""Largest share of runs that may stand apart, so that five runs have one: more are a habit of the machine."""
+
+ROUNDING = 1e-9
+"""Logarithms that differ by less are equal: sums round differently."""
+
+POWER = 0.8
+"""Share of the studies in which the planned repeats show a difference that is as large as it looks."""
+MOST_PLANNED = 100
+"""Repeats of a point beyond which none are planned."""
+
+DRAWS = 2_000
+SEED = 20260131
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with its bounds.
+
+    Args:
+        estimate: The value that is stated.
+        low: Lower bound; NaN if unknown, as that of fewer than ``ENOUGH_REPEATS`` runs.
+        high: Upper bound, likewise.
+        n: Runs it rests on; of a ratio, those of the smaller sample.
+    """
+
+    estimate: float
+    low: float
+    high: float
+    n: int
+
+    @property
+    def half_width_fraction(self) -> float:
+        """Half the width over the estimate: 0.03 is read as "give or take 3 %".
+
+        Infinite without an interval, and around an estimate of 0.
+        """
+        if math.isnan(self.low) or self.estimate == 0:
+            return math.inf
+        return (self.high - self.low) / 2 / abs(self.estimate)
+
+    def as_columns(self, name: str) -> dict[str, float]:
+        """The columns of a table that hold the interval: ``{name}``, ``{name}_low`` and ``{name}_high``."""
+        return {name: self.estimate, f"{name}_low": self.low, f"{name}_high": self.high}
+
+    def as_dict(self) -> dict[str, float | None]:
+        """Estimate and bounds for JSON, which has no infinity: None stands for it."""
+        values = {"estimate": self.estimate, "low": self.low, "high": self.high}
+        return {name: value if math.isfinite(value) else None for name, value in values.items()}
+
+    def scaled(self, factor: float) -> Interval:
+        """The interval of a multiple; the factor is positive."""
+        return Interval(self.estimate * factor, self.low * factor, self.high * factor, self.n)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Values of a point's runs.
+
+    Args:
+        values: Positive rates, times or costs, one for each run.
+        blocks: Verified block of each run, 0 for none; empty if there are no blocks.
+    """
+
+    values: tuple[float, ...]
+    blocks: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        assert not self.blocks or len(self.blocks) == len(self.values)
+
+    @classmethod
+    def of(cls, values: Iterable[float], blocks: Iterable[int] = ()) -> Sample:
+        """Return the sample of values of any kind of sequence."""
+        return cls(tuple(map(float, values)), tuple(map(int, blocks)))
+
+    @property
+    def logs(self) -> list[float]:
+        """Logarithm of each value."""
+        return [math.log(value) for value in self.values]
+
+    def by_block(self) -> dict[int, float]:
+        """Mean logarithm of the runs in each block."""
+        found = defaultdict(list)
+        for block, log in zip(self.blocks, self.logs, strict=False):
+            if block:
+                found[block].append(log)
+        return {block: _mean(logs) for block, logs in found.items()}
+
+    def only(self, kept: Sequence[bool]) -> Sample:
+        """Return the runs that are kept."""
+        values = tuple(value for value, keep in zip(self.values, kept, strict=True) if keep)
+        blocks = tuple(block for block, keep in zip(self.blocks, kept, strict=False) if keep)
+        return Sample(values, blocks)
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """How much runs of one point differ, over all points of an experiment. Runs that stand apart are out.
+
+    Args:
+        variance: Variance of the logarithm of a run about its point's mean: the median of the points.
+        in_blocks: Variance after what the runs of a block share is taken off as well; None without blocks,
+            and for two points, whose pairs have it.
+    """
+
+    variance: float
+    in_blocks: float | None = None
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """The ratio of two samples.
+
+    Args:
+        estimate: Ratio of the geometric means; of the paired runs alone if there are pairs.
+        log_center: Center of the t distribution: ``log(estimate)``, unless runs stand apart.
+        standard_error: Its standard error; 0 if nothing scatters.
+        freedom: Degrees of freedom of the standard error; infinite if the scatter is assumed.
+        n: Pairs, or runs of the smaller sample.
+        assumed: The scatter is not measured, because both samples are single runs.
+        draws: Draws of the ratio in ascending order, which then give bounds and p values; empty for t.
+    """
+
+    estimate: float
+    log_center: float
+    standard_error: float
+    freedom: float
+    n: int
+    assumed: bool = False
+    draws: tuple[float, ...] = ()
+
+    @property
+    def at_least(self) -> float:
+        """Lower end of the 95 % interval, which always holds the estimate."""
+        return min(self._ends()[0], self.estimate)
+
+    @property
+    def at_most(self) -> float:
+        """Upper end of the 95 % interval, which always holds the estimate."""
+        return max(self._ends()[1], self.estimate)
+
+    def _ends(self) -> tuple[float, float]:
+        if self.draws:
+            tail = round((1 - CONFIDENCE) / 2 * len(self.draws))
+            return self.draws[tail], self.draws[-1 - tail]
+        reach = t_quantile(self.freedom) * self.standard_error
+        return math.exp(self.log_center - reach), math.exp(self.log_center + reach)
+
+    @property
+    def scatter(self) -> float:
+        """Standard error of the logarithm if each side had one run: it falls with the root of the runs."""
+        return self.standard_error * math.sqrt(self.n)
+
+    def scaled(self, factor: float) -> Ratio:
+        """The ratio times a positive factor, as that of costs is from that of times."""
+        center, draws = self.log_center + math.log(factor), tuple(factor * draw for draw in self.draws)
+        return replace(self, estimate=self.estimate * factor, log_center=center, draws=draws)
+
+    def interval(self) -> Interval:
+        """The ratio with its 95 % interval, which needs ``ENOUGH_REPEATS`` runs on each side."""
+        known = self.n >= ENOUGH_REPEATS
+        low, high = (self.at_least, self.at_most) if known else (math.nan, math.nan)
+        return Interval(self.estimate, low, high, self.n)
+
+    def p_above(self, threshold: float = 1.0) -> float:
+        """One-sided p value that the ratio lies above a threshold.
+
+        How probable so large a lead would be, were the ratio the threshold itself: 0.5 if it is. It is below
+        0.025 if and only if ``at_least`` is above the threshold.
+        """
+        lead = math.log(self.estimate / threshold)
+        if abs(lead) <= ROUNDING:
+            return 0.5
+        p = self._tail(threshold)
+        return min(p, 0.5) if lead > 0 else max(p, 0.5)
+
+    def _tail(self, threshold: float) -> float:
+        if self.draws:
+            return (sum(draw <= threshold for draw in self.draws) + 1) / (len(self.draws) + 1)
+        lead = self.log_center - math.log(threshold)
+        if self.standard_error == 0:
+            return 0.5 if abs(lead) <= ROUNDING else float(lead < 0)
+        from scipy.special import stdtr  # noqa: PLC0415  # see t_quantile
+
+        return float(stdtr(self.freedom, -lead / self.standard_error))
+
+
+def ratio_of(one: Sample, other: Sample, scatter: Scatter | None = None) -> Ratio | None:
+    """Return the ratio of two samples' geometric means.
+
+    Runs of the same verified blocks are compared in pairs if there are three or more of them, and they are
+    at least half of the smaller sample: what the hour does to both sides is not in the ratio. Otherwise the
+    samples are independent, and may differ in number and scatter (Welch, Biometrika 34, 1947). Few runs that
+    stand far apart are not in the scatter, but in the estimate, and the interval reaches from one to the
+    other: they may leave a comparison open, and cannot decide it.
+
+    A single run is taken to scatter as all points do, or as the other sample, or by ``ASSUMED_SCATTER``.
+
+    Args:
+        one: Runs above the fraction bar.
+        other: Those below it.
+        scatter: Scatter of all points of the experiment; None if the two samples are all there is.
+
+    Returns:
+        The ratio; None if a sample is empty.
+    """
+    if not one.values or not other.values:
+        return None
+    pairs = _shared(one, other)
+    found = _paired(pairs, scatter) if pairs else _unpaired(one, other, scatter)
+    kept = _kept(one, other)
+    if kept is None:
+        return found
+    few = [sample.only(keep) for sample, keep in zip((one, other), kept, strict=True)]
+    if pairs and not (pairs := _shared(*few)):
+        return found
+    typical = _paired(pairs, scatter) if pairs else _unpaired(*few, scatter)
+    return Ratio(found.estimate, typical.log_center, typical.standard_error, typical.freedom, typical.n)
+
+
+def _shared(one: Sample, other: Sample) -> list[float]:
+    """Differences of logarithms in shared blocks; none if too few runs are in them."""
+    above, below = one.by_block(), other.by_block()
+    shared = sorted(above.keys() & below.keys())
+    enough = max(ENOUGH_REPEATS, min(len(one.values), len(other.values)) / 2)
+    return [above[block] - below[block] for block in shared] if len(shared) >= enough else []
+
+
+def _paired(leads: Sequence[float], scatter: Scatter | None) -> Ratio:
+    n, own, freedom = len(leads), _variance(leads), float(len(leads) - 1)
+    if scatter is not None and scatter.in_blocks is not None:
+        # where hours make no difference the scatter of single runs says the same, and one bad run less
+        all_pairs = 2 * min(scatter.in_blocks, scatter.variance)
+        own, freedom = _borrowing(own, freedom, all_pairs)
+    center = _mean(leads)
+    return Ratio(math.exp(center), center, math.sqrt(own / n), freedom, n)
+
+
+def _unpaired(one: Sample, other: Sample, scatter: Scatter | None) -> Ratio:
+    above, below = one.logs, other.logs
+    lead, n = _mean(above) - _mean(below), min(len(above), len(below))
+    sides = [side for side in (above, below) if len(side) > 1]
+    if not sides and scatter is None:
+        return Ratio(math.exp(lead), lead, ASSUMED_SCATTER * math.sqrt(2), math.inf, n, assumed=True)
+    parts = []
+    for side, rest in ((above, below), (below, above)):
+        if len(side) > 1:
+            variance, freedom = _variance(side), float(len(side) - 1)
+            if scatter is not None:
+                variance, freedom = _borrowing(variance, freedom, scatter.variance)
+        else:
+            variance = scatter.variance if scatter is not None else _variance(rest)
+            freedom = float(max(len(rest) - 1, BORROWED))
+        parts.append((variance / len(side), freedom))
+    error, freedom = welch(parts)
+    return Ratio(math.exp(lead), lead, error, freedom, n)
+
+
+def _borrowing(own: float, freedom: float, of_all: float) -> tuple[float, float]:
+    """Variance and freedom of a point with what it borrows, never less than its own.
+
+    A point that scatters more than the others is as uncertain as it looks.
+    """
+    freedom_of_both = freedom + BORROWED
+    return max(own, (freedom * own + BORROWED * of_all) / freedom_of_both), freedom_of_both
+
+
+def _kept(one: Sample, other: Sample) -> list[list[bool]] | None:
+    """Return which runs of two samples do not stand apart; None if none does, or too many do."""
+    distances = [_distances(sample.logs) for sample in (one, other)]
+    scales = [_median_deviation(each) for each in distances]
+    least, most = (APART * of(scales) for of in (min, max))
+    if any(sum(each > least for each in side) > RARE * len(side) for side in distances):
+        return None
+    kept = [[each <= most for each in side] for side in distances]
+    return None if all(map(all, kept)) else kept
+
+
+def _distances(logs: Sequence[float]) -> list[float]:
+    center = median(logs)
+    return [abs(log - center) for log in logs]
+
+
+def _median_deviation(distances: Sequence[float]) -> float:
+    """Standard deviation by the median distance; the median of an odd number has none of its own."""
+    rest = sorted(distances)[len(distances) % 2 :]
+    return 1.4826 * median(rest) if rest else 0.0
+
+
+def scatter_of(points: Iterable[Sample]) -> Scatter | None:
+    """Return the scatter of all points of an experiment; None if no point has two runs."""
+    known = [_without_apart(point) for point in points if len(point.values) > 1]
+    enough = [point for point in known if len(point.values) >= ENOUGH_REPEATS] or known
+    if not enough:
+        return None
+    # the median of so few degrees of freedom is less than the mean
+    sizes = [_variance(point.logs) / _median_of_variances(len(point.values) - 1) for point in enough]
+    return Scatter(median(sizes), _variance_in_blocks([point.by_block() for point in known]))
+
+
+def _without_apart(point: Sample) -> Sample:
+    distances = _distances(point.logs)
+    limit = APART * _median_deviation(distances)
+    kept = [each <= limit for each in distances]
+    return point.only(kept) if kept.count(False) <= RARE * len(kept) else point
+
+
+def _variance_in_blocks(points: Sequence[Mapping[int, float]]) -> float | None:
+    """Variance of what is left of logarithms without point and block means."""
+    rows = [dict(point) for point in points if len(point) > 1]
+    blocks = {block for row in rows for block in row}
+    freedom = sum(map(len, rows)) - len(rows) - len(blocks) + 1
+    if len(rows) < 3 or freedom < 2:
+        return None
+    # one sweep is exact if no cell is empty
+    for _ in range(1 if all(len(row) == len(blocks) for row in rows) else 10):
+        for row in rows:
+            mean = _mean(list(row.values()))
+            row.update({block: log - mean for block, log in row.items()})
+        for block in blocks:
+            column = [row for row in rows if block in row]
+            mean = _mean([row[block] for row in column])
+            for row in column:
+                row[block] -= mean
+    return math.fsum(left**2 for row in rows for left in row.values()) / freedom
+
+
+def is_robust(one: Sample, other: Sample, threshold: float) -> bool:
+    """Return whether a ratio stays on its side of a threshold with medians, and without any one run.
+
+    Args:
+        one: Runs above the fraction bar, at least two.
+        other: Those below it, at least two.
+        threshold: Ratio that divides the conclusions.
+    """
+    above, below = one.logs, other.logs
+    leads = [median(above) - median(below)]
+    leads += [_mean(above[:k] + above[k + 1 :]) - _mean(below) for k in range(len(above))]
+    leads += [_mean(above) - _mean(below[:k] + below[k + 1 :]) for k in range(len(below))]
+    side = _mean(above) - _mean(below) > math.log(threshold)
+    return all((lead > math.log(threshold)) == side for lead in leads)
+
+
+@dataclass(frozen=True)
+class Tries:
+    """Runs of a point that has a target.
+
+    Args:
+        reached: Times until the target, of the runs that reached it.
+        failed: Times of the runs that ended without it.
+    """
+
+    reached: Sample
+    failed: tuple[float, ...] = ()
+
+    @property
+    def factor(self) -> float:
+        """Time of all runs over that of those that reached the target: 1 if all did.
+
+        It is what somebody spends who starts again until a run reaches it, over the time of that run
+        (expected running time; Hansen et al., Optimization Methods and Software 36, 2021).
+        """
+        return 1 + sum(self.failed) / sum(self.reached.values)
+
+    @property
+    def estimate(self) -> float:
+        """Expected time until a run reaches the target."""
+        return math.exp(_mean(self.reached.logs)) * self.factor
+
+    def draw(self, scatter: Scatter | None, generator: np.random.Generator) -> npt.NDArray[np.float64]:
+        """Draw the logarithm of the expected time, for runs of which one or more of two points failed.
+
+        The share of successes is of a beta distribution by Jeffreys' prior, which doubts even a point
+        without a failure; the logarithm of the times is Student's.
+        """
+        import numpy as np  # noqa: PLC0415  # see t_quantile
+
+        center, error, freedom = _center(self.reached, scatter)
+        times = center + error * generator.standard_t(freedom, DRAWS)
+        share = generator.beta(len(self.reached.values) + 0.5, len(self.failed) + 0.5, DRAWS)
+        lost = _mean(self.failed or self.reached.values) / _mean(self.reached.values)
+        drawn: npt.NDArray[np.float64] = times + np.log1p(lost * (1 - share) / share)
+        return drawn
+
+
+def target_ratio(one: Tries, other: Tries, scatter: Scatter | None = None) -> Ratio | None:
+    """Return the ratio of two points' expected times to a target, runs that never reached it included.
+
+    Args:
+        one: Runs above the fraction bar.
+        other: Those below it.
+        scatter: Scatter of the times to the target of all points; None if the two are all there is.
+
+    Returns:
+        The ratio; None if no run of one side reached the target.
+    """
+    found = ratio_of(one.reached, other.reached, scatter)
+    if found is None or not (one.failed or other.failed):
+        return found
+    import numpy as np  # noqa: PLC0415  # see t_quantile
+
+    generator = np.random.default_rng(SEED)
+    drawn = np.sort(one.draw(scatter, generator) - other.draw(scatter, generator))
+    estimate, error = one.estimate / other.estimate, float(drawn.std())
+    n = min(len(side.reached.values) + len(side.failed) for side in (one, other))
+    draws = tuple(np.exp(drawn.clip(-700, 700)).tolist())
+    return Ratio(estimate, math.log(estimate), error, math.inf, n, draws=draws)
+
+
+def target_interval(tries: Tries, scatter: Scatter | None = None) -> Interval:
+    """Return the expected time to a target with its interval; one or more runs reached it."""
+    n = len(tries.reached.values) + len(tries.failed)
+    if not tries.failed or n < ENOUGH_REPEATS:
+        known = geometric_interval(tries.reached.values, scatter)
+        return Interval(tries.estimate, known.low, known.high, n)
+    import numpy as np  # noqa: PLC0415  # see t_quantile
+
+    drawn = np.exp(np.sort(tries.draw(scatter, np.random.default_rng(SEED))).clip(-700, 700))
+    tail = round((1 - CONFIDENCE) / 2 * DRAWS)
+    low, high = float(drawn[tail]), float(drawn[-1 - tail])
+    return Interval(tries.estimate, min(low, tries.estimate), max(high, tries.estimate), n)
+
+
+def ratio_interval(one: Sequence[float], other: Sequence[float]) -> Interval:
+    """Return the ratio of two independent samples, of one or more values each, with its bounds."""
+    found = ratio_of(Sample.of(one), Sample.of(other))
+    assert found is not None, "a sample without a run has no ratio"
+    return found.interval()
+
+
+def geometric_interval(values: Sequence[float], scatter: Scatter | None = None) -> Interval:
+    """Return the geometric mean of rates or times, by t on logarithms.
+
+    Args:
+        values: One for each run, at least one; positive.
+        scatter: Scatter of all points of the experiment; None if these values are all there is.
+    """
+    n = len(values)
+    if n == 1:
+        return Interval(values[0], math.nan, math.nan, 1)  # to the last digit
+    center, error, freedom = _center(Sample(tuple(values)), scatter)
+    if n < ENOUGH_REPEATS:
+        return Interval(math.exp(center), math.nan, math.nan, n)
+    reach = t_quantile(freedom) * error
+    return Interval(math.exp(center), math.exp(center - reach), math.exp(center + reach), n)
+
+
+def _center(sample: Sample, scatter: Scatter | None) -> tuple[float, float, float]:
+    """Mean logarithm, its standard error and its degrees of freedom."""
+    logs = sample.logs
+    variance, freedom = _variance(logs), float(len(logs) - 1)
+    if scatter is not None:
+        variance, freedom = _borrowing(variance, freedom, scatter.variance)
+    elif len(logs) == 1:
+        variance, freedom = ASSUMED_SCATTER**2, math.inf
+    return _mean(logs), math.sqrt(variance / len(logs)), freedom
+
+
+def mean_interval(values: Sequence[float]) -> Interval:
+    """Return the arithmetic mean of values that may be zero or negative, by t.
+
+    Args:
+        values: One for each run, at least one.
+    """
+    mean, n = _mean(values), len(values)
+    if n < ENOUGH_REPEATS:
+        return Interval(mean, math.nan, math.nan, n)
+    half = t_quantile(n - 1) * math.sqrt(_variance(values) / n)
+    return Interval(mean, mean - half, mean + half, n)
+
+
+def median_and_range(values: Sequence[float]) -> Interval:
+    """Return the median of values with their least and largest in place of an interval."""
+    return Interval(median(values), min(values), max(values), len(values))
+
+
+def difference_of(one: Interval, other: Interval) -> Interval:
+    """Return the difference of two means that ``mean_interval`` gave, by Welch's t.
+
+    Each has ``ENOUGH_REPEATS`` values or more. One end of an interval may have been cut off at a limit.
+    """
+    halves = [max(each.high - each.estimate, each.estimate - each.low) for each in (one, other)]
+    parts = [(half / t_quantile(each.n - 1), each.n) for half, each in zip(halves, (one, other), strict=True)]
+    error, freedom = welch([(half**2, n - 1) for half, n in parts])
+    estimate, half = one.estimate - other.estimate, t_quantile(freedom) * error
+    return Interval(estimate, estimate - half, estimate + half, min(one.n, other.n))
+
+
+def next_value_bound(values: Sequence[float], confidence: float = CONFIDENCE) -> float:
+    """Return the value that one more run stays below with this confidence, by the t of its logarithm.
+
+    Unlike the largest value so far it does not grow with the runs (Hahn & Meeker, Statistical Intervals,
+    1991, section 4.7). Fewer than ``ENOUGH_REPEATS`` runs are taken to scatter by
+    ``ASSUMED_SCATTER`` or more.
+
+    Args:
+        values: Positive, one for each run, at least one.
+        confidence: One-sided.
+    """
+    logs = [math.log(value) for value in values]
+    scatter, freedom = math.sqrt(_variance(logs)), float(len(logs) - 1)
+    if len(logs) < ENOUGH_REPEATS:
+        scatter, freedom = max(scatter, ASSUMED_SCATTER), math.inf
+    reach = t_quantile(freedom, 2 * confidence - 1) * scatter * math.sqrt(1 + 1 / len(logs))
+    return math.exp(_mean(logs) + reach)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p values of tests that are made together, adjusted (Holm, Scand. J. Statist. 6, 1979).
+
+    The chance that any of those at or below 0.05 is false is at most 0.05, however many there are. One that
+    is unknown stays so and does not count.
+    """
+    known = sorted((p, index) for index, p in enumerate(p_values) if not math.isnan(p))
+    adjusted, least = list(p_values), 0.0
+    for rank, (p, index) in enumerate(known):
+        least = max(least, min(1.0, (len(known) - rank) * p))
+        adjusted[index] = least
+    return adjusted
+
+
+def runs_to_tell(ratio: Ratio, threshold: float, power: float = POWER) -> int | None:
+    """Return the runs on each side that show on which side of a threshold a ratio lies.
+
+    Args:
+        ratio: The ratio so far; the true one is taken to be equal, and later runs to scatter as these.
+        threshold: Ratio to be told from.
+        power: Share of the studies in which so many runs show it.
+
+    Returns:
+        The number, more than there are now; None if it would be above ``MOST_PLANNED``.
+    """
+    distance = abs(math.log(ratio.estimate / threshold))
+    return _planned(ratio, distance, t_quantile(math.inf, 2 * power - 1))
+
+
+def runs_to_narrow(ratio: Ratio, factor: float) -> int | None:
+    """Return the runs on each side with which the ends of the interval differ by a factor at most.
+
+    Args:
+        ratio: The ratio so far; later runs are taken to scatter as these.
+        factor: The upper end over the lower one.
+
+    Returns:
+        The number, more than there are now; None if it would be above ``MOST_PLANNED``.
+    """
+    return _planned(ratio, math.log(factor) / 2, 0.0)
+
+
+def _planned(ratio: Ratio, distance: float, further: float) -> int | None:
+    """Return the fewest further runs whose interval reaches less than a distance, in standard errors."""
+    per_run = 2.0 if ratio.assumed or math.isinf(ratio.freedom) else ratio.freedom / max(ratio.n - 1, 1)
+    for n in range(max(ratio.n, 1) + 1, MOST_PLANNED + 1):
+        reach = t_quantile(max(round(per_run * (n - 1)), 1)) + further
+        if reach * ratio.scatter <= distance * math.sqrt(n):
+            return n
+    return None
+
+
+def welch(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Return the standard error of a difference of means, and its degrees of freedom (Welch, 1947).
+
+    Args:
+        parts: The variance of each mean, and its degrees of freedom.
+
+    Returns:
+        Both; if nothing scatters the freedom is that of all parts together.
+    """
+    squared = math.fsum(variance for variance, _ in parts)
+    weights = math.fsum(variance**2 / freedom for variance, freedom in parts)
+    return math.sqrt(squared), squared**2 / weights if weights else sum(freedom for _, freedom in parts)
+
+
+@cache
+def t_quantile(freedom: float, confidence: float = CONFIDENCE) -> float:
+    """Return half the width of Student's central interval, in standard errors."""
+    # takes 0.3 s to load, and the display may end before there are two runs
+    from scipy.special import stdtrit  # noqa: PLC0415
+
+    return float(stdtrit(freedom, (1 + confidence) / 2))
+
+
+@cache
+def _median_of_variances(freedom: int) -> float:
+    """Median of a variance of so many degrees of freedom, over the true one."""
+    from scipy.special import chdtri  # noqa: PLC0415  # see t_quantile
+
+    return float(chdtri(freedom, 0.5)) / freedom
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _variance(values: Sequence[float]) -> float:
+    """Unbiased variance; 0 of a single value."""
+    if len(values) < 2:
+        return 0.0
+    mean = _mean(values)
+    return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)

@@ -1,1 +1,0 @@
-"""Statistics of repeats: intervals, tests and fitted laws that assume no distribution."""
