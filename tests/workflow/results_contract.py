@@ -36,7 +36,6 @@ FILES = {
     r"[\w@-]+/(runs|epochs|scaling|gains|splits|options|prediction|jobstats|queue_waits|partitions)\.csv": (
         "{experiment}/"
     ),
-    r"[\w@-]+/proposal/(table\.csv|requirement\.json)": "{experiment}/proposal/",
     r"[\w@-]+/(decision|laws|prediction|partitions)\.json": "{experiment}/",
     r"decision\.json": "",
 }

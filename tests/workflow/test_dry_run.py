@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 from tests.paths import ROOT
-from tests.workflow.workplace import SITE, TINY, Workplace
+from tests.workflow.workplace import TINY, Workplace
 
 
 def test_shipped_study_shows_its_plan_and_starts_nothing(workplace: Workplace) -> None:
@@ -62,26 +62,6 @@ def test_a_file_that_is_no_configuration_is_refused_as_the_readme_says(
     (workplace.folder / "config").mkdir()
     (workplace.folder / "config" / "experiments.yaml").write_text(text)
     assert f"config/experiments.yaml{ours}" in workplace.snakemake("-n").text
-
-
-def test_a_copy_of_only_the_workflow_makes_a_report_and_refuses_only_a_centre_that_is_named(
-    workplace: Workplace,
-) -> None:
-    copy = shutil.copytree(ROOT / "workflow", workplace.folder / "copy" / "workflow")
-    (workplace.folder / "site.yaml").write_text(f"{SITE}python: {workplace.python}\n")
-    command = ["snakemake", "-s", str(copy / "Snakefile"), "--configfile", "study.yaml"]
-    command += ["--config", "site=site.yaml", "--cores", "2"]
-    config = TINY.partition("  strong:")[0] + "  weak:\n" + TINY.partition("  weak:\n")[2]
-    (workplace.folder / "study.yaml").write_text(config)
-    outcome = workplace.run(command)
-    assert outcome.code == 0, outcome.text
-    checklist = workplace.folder / "results" / "weak" / "proposal" / "checklist.md"
-    assert "How do time and throughput change" in checklist.read_text(encoding="utf-8")
-
-    (workplace.folder / "study.yaml").write_text(f"{config}    proposal: {{centre: generic}}\n")
-    refused = workplace.run([*command, "-n"])
-    assert refused.code == 1
-    assert "experiments.weak.proposal.centre is 'generic', which is no known centre" in refused.text
 
 
 def test_unwritable_results_are_refused_before_training(workplace: Workplace) -> None:

@@ -1,11 +1,10 @@
 # Contract: tables become figures, figures and decisions become reports.
 # in:  results/{experiment}/*.csv and *.json of the analysis; prediction.csv and projection.csv, if made
-# out: results/{experiment}/figures/*.svg, *.pdf and traces.json, results/{experiment}/proposal/,
+# out: results/{experiment}/figures/*.svg, *.pdf and traces.json, results/{experiment}/proposal/job.sh,
 #      results/{experiment}/report.html, results/report.html, results/decision.json
 # Titles and descriptions are in the plan's file and not in params: a change of them makes nothing again.
 
 from scalewise.analysis.report.figures import FIGURES
-from scalewise.analysis.proposal_files import FILES
 
 # what ExperimentResults reads
 EXPERIMENT_RESULTS = [
@@ -41,7 +40,7 @@ rule plot_figures:
         },
         pdf=expand("results/{{experiment}}/figures/{name}.pdf", name=FIGURES),
         traces="results/{experiment}/figures/traces.json",
-        proposal=expand("results/{{experiment}}/proposal/{name}", name=FILES),
+        job_script="results/{experiment}/proposal/job.sh",
     log:
         "logs/plot_figures/{experiment}.log",
     localrule: True
@@ -49,7 +48,6 @@ rule plot_figures:
         "../envs/scalewise.yaml"
     params:
         definition=lambda wc: EXPERIMENTS[wc.experiment]["definition"],
-        proposal=lambda wc: EXPERIMENTS[wc.experiment]["proposal"],
         job_script=lambda wc: EXPERIMENTS[wc.experiment]["job_script"],
     shell:
         'python "$SCALEWISE_SCRIPTS/cli.py" figures '
@@ -61,7 +59,6 @@ rule write_report:
         EXPERIMENT_RESULTS,
         expand("results/{{experiment}}/figures/{name}.svg", name=FIGURES),
         "results/{experiment}/figures/traces.json",
-        "results/{experiment}/proposal/requirement.json",
     output:
         "results/{experiment}/report.html",
     log:

@@ -234,11 +234,10 @@ def judge(options: argparse.Namespace) -> None:
 
 
 def figures(options: argparse.Namespace) -> None:
-    """Draw the figures of an experiment from its tables, and write its computing-time proposal."""
+    """Draw the figures of an experiment from its tables, and write its job script."""
     with imports_uncollected():
         from scalewise.analysis.experiment_results import ExperimentResults
         from scalewise.analysis.proposal.answer_job import write_job_script
-        from scalewise.analysis.proposal.folder import write_proposal_of
         from scalewise.analysis.report.drawing import draw
 
     plan = _plan(options)
@@ -246,7 +245,6 @@ def figures(options: argparse.Namespace) -> None:
     results = ExperimentResults.of_study(facts, options.folder)
     draw(results)
     write_job_script(results, plan)
-    write_proposal_of(results, facts)
 
 
 def compare_partitions(options: argparse.Namespace) -> None:

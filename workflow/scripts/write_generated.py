@@ -8,7 +8,7 @@ from pathlib import Path
 
 from scalewise.analysis.report.figures import FIGURES, PARTITION_FIGURES, Figure
 from scalewise.plan.config.reference import configuration_reference
-from scalewise.plan.config.schema import centre_schema, site_schema, study_schema
+from scalewise.plan.config.schema import site_schema, study_schema
 from scalewise.records import write_text
 
 ROOT = Path(__file__).parents[2]
@@ -20,7 +20,6 @@ def generated() -> dict[Path, str]:
     return {
         ROOT / "workflow" / "schemas" / "experiments.schema.json": _json(study_schema()),
         ROOT / "workflow" / "schemas" / "site.schema.json": _json(site_schema()),
-        ROOT / "workflow" / "schemas" / "centre.schema.json": _json(centre_schema()),
         **{
             ROOT / "workflow" / "report" / f"{name}.rst": _caption(figure) for name, figure in FIGURES.items()
         },

@@ -1,4 +1,4 @@
-"""Tables, figures, report and proposal of a study that has not measured every device count."""
+"""Tables, figures and report of a study that has not measured every device count."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from tests.planted_study import CHOOSING, PlantedStudy, overhead
 from tests.unit.analysis import planted_tables as planted
-from tests.unit.analysis.planted_proposal import experiment, spec_of
 from tests.unit.analysis.report_page import Page, cells
 from tests.unit.planted_rounds import FIRST, LAST, SECOND, THIRD, Asked, leave, planted_round, unmeasured
 
@@ -23,7 +22,6 @@ from scalewise.analysis.analysis_spec import THROUGHPUT, AnalysisSpec
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.experiment_tables import compute
 from scalewise.analysis.finished_report import report_finished
-from scalewise.analysis.proposal.folder import write_proposal
 from scalewise.analysis.report import drawing, scaling_figures
 from scalewise.analysis.report.drawing import draw
 from scalewise.analysis.report.efficiency_figures import efficiency
@@ -206,19 +204,6 @@ def test_a_table_lists_what_was_not_measured_with_its_chance(ended: Ended) -> No
         "all runs|4|not measured|3.20|2.88 to 3.52|0.80|0.72 to 0.88|less than 0.1 %|0.0400",
         "all runs|16|not measured|12.80|11.52 to 14.08|0.80|0.72 to 0.88|3 %|0.160",
     ]
-
-
-def test_the_proposal_says_which_points_were_measured_and_how_often(ended: Ended) -> None:
-    spec = experiment(devices={"up_to": 16}, global_batch_size=2048)
-    write_proposal(ended.results, spec, spec_of())
-    proposal = ended.results.folder / "proposal"
-    table = pd.read_csv(proposal / "table.csv")
-    assert table[["devices", "n"]].to_numpy().tolist() == [[1, 3], [8, 3], [12, 1]]
-    for kind in ("md", "tex"):
-        text = (proposal / f"proposal.{kind}").read_text(encoding="utf-8")
-        assert (
-            "Fewer than 3 runs have no interval. Of the possible counts, 2, 4, 16 were not measured" in text
-        )
 
 
 def test_the_runs_of_each_point_have_their_reason() -> None:

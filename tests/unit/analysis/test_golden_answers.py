@@ -13,10 +13,13 @@ from typing import Any
 
 import pytest
 from tests.golden import compare
+from tests.paths import ROOT
 from tests.planted_study import Law, PlantedStudy, Speed, experiments
+from tests.unit.analysis.planted_tables import ONLY, decision_on, make_runs
 
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.report.figure_sentences import figure_sentences
+from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.formatting import name_devices
 from scalewise.plan.jobs.make_plan import make_plan
 from scalewise.plan.runs.run_definition import RunDefinition
@@ -127,3 +130,16 @@ def test_answers_to_planted_studies_are_said_in_these_words(
 ) -> None:
     blocks = ["\n".join([f"# {name}", "", *said(tmp_path, name), ""]) for name in STUDIES]
     compare(GOLDEN, "\n".join(blocks), __file__, capsys)
+
+
+def test_the_answer_in_the_guide_to_the_report_is_what_such_runs_give() -> None:
+    rates = {1: 100.0, 2: 190.0, 4: 340.0, 8: 480.0}
+    runs = make_runs({(ONLY, n): [0.99 * r, r, 1.01 * r] for n, r in rates.items()})
+    runs["nodes"] = [1.0 if devices < 8 else 2.0 for devices in runs["devices"]]
+    runs["wall_seconds"] = 300 + 2_880_000 / runs["throughput_samples_per_second"]
+    runs["device_hours"] = runs["wall_seconds"] * runs["devices"] / 3600
+    decision = decision_on(runs, DecisionRule(min_efficiency=0.7), name="my-training", noun="GPU").named(
+        "GPU"
+    )
+    answer = "\n".join(card_lines(decision.as_dict()))
+    assert answer in (ROOT / "docs" / "report.md").read_text(encoding="utf-8")

@@ -66,14 +66,10 @@ def section(tmp_path: Path) -> MakeSection:
     return make
 
 
-def test_what_was_held_equal_and_required_is_shown_apart_from_the_origin(section: MakeSection) -> None:
+def test_what_was_held_equal_is_shown_apart_from_the_origin(section: MakeSection) -> None:
     origins = {HELD_EQUAL: ["precision fp32", "torch version 2.15.0"], NOT_KNOWN: [], "commit": ["abc123"]}
     made = section(fields={"origins": origins})
-    (made.folder / "proposal").mkdir()
-    sentences = ["Required is 0.75.", "1 to 2 nodes: 1.85x (1.81 to 1.89), above the required 1.5."]
-    (made.folder / "proposal" / "requirement.json").write_text(json.dumps({"sentences": sentences}))
     page = render([made], partial=False)
-    assert f"<dt>Required</dt><dd>{' '.join(sentences)}</dd>" in page
     assert f"<dt>{HELD_EQUAL}</dt><dd>precision fp32; torch version 2.15.0</dd>" in page
     assert f"<dt>{NOT_KNOWN}</dt>" not in page
     equal, origin = below(page, "What was held equal").split("Provenance</h3>")
@@ -86,7 +82,7 @@ def test_the_answer_comes_right_after_the_heading(section: MakeSection) -> None:
     page = Page(html)
     assert ("h1", "Digits, strong scaling") in page.text
     assert page.after_heading()[0] == ("p", "Use 2 devices.")
-    for absent in ("<dt>Required</dt>", "What was held equal</h3>", "What options gain", "Partial report"):
+    for absent in ("What was held equal</h3>", "What options gain", "Partial report"):
         assert absent not in html
     page = Page(render([section()], partial=True))
     assert page.after_heading()[0] == ("strong", "Partial report.")

@@ -77,10 +77,6 @@ FILES = {
     "package/__init__.py": "",
     "package/train.py": "",
     "config/model.yaml": "",
-    "centre.yaml": "name: Ours\ndemands:\n"
-    "  - {heading: Table, demand: Times., columns: [nodes]}\n"
-    "  - {heading: Plot, demand: A plot., columns: [speedups]}\n",
-    "silent-centre.yaml": "name: Ours\ndemands:\n  - {heading: Table, demand: Times.}\n",
 }
 """What lies in the folder that Snakemake runs in: a script, a module, and much that is neither."""
 

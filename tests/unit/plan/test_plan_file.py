@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import stat
 from dataclasses import asdict
 from pathlib import Path
@@ -52,20 +51,6 @@ def test_what_is_written_on_an_experiment_reaches_its_jobs(load: Load) -> None:
     assert (facts["title"], facts["description"], facts["tensorboard"]) == ("First", "Of digits.", True)
     usual = make_plan(load(STUDY % "Second"))["experiments"]["a"]
     assert (usual["title"], usual["description"], usual["tensorboard"]) == ("Second", "", False)
-
-
-def test_a_proposal_has_the_experiments_requirement_and_else_its_centres(load: Load) -> None:
-    keys = "proposal: {centre: csc-roihu, months: 3}, trainings: 8, samples_per_training: 600"
-    own = ", requirement: {efficiency: 0.7, per: doubling_of_devices}"
-
-    def proposal(keys: str) -> dict[str, Any]:
-        text = STUDY.replace("repeats: 1", f"repeats: 1, {keys}") % "First"
-        return dict(json.loads(make_plan(load(text))["experiments"]["a"]["proposal"]))
-
-    found, of_centre, usual = proposal(keys + own), proposal(keys), proposal("epochs: 3")
-    assert (found["trainings"], found["samples_per_training"], found["proposal"]["months"]) == (8, 600, 3)
-    assert (found["requirement"]["efficiency"], of_centre["requirement"]["efficiency"]) == (0.7, 0.75)
-    assert (usual["trainings"], usual["samples_per_training"], usual["requirement"]) == (None, None, None)
 
 
 @pytest.mark.parametrize("left", [b"", b"\xff\xfe"], ids=["empty", "no text"])

@@ -12,7 +12,6 @@ from tests.golden import compare
 from tests.unit.plan.conftest import Load
 from tests.unit.plan.refusals import CPUS, MACHINES, of_program
 
-from scalewise.plan.config.centre import Proposal, Requirement
 from scalewise.plan.config.experiment import (
     Budget,
     DecisionRule,
@@ -236,8 +235,6 @@ CHANGED: dict[str, Any] = {
     "title": "Another",
     "description": "Another",
     "tensorboard": True,
-    "proposal": Proposal(centre="ncar", months=3),
-    "requirement": Requirement(efficiency=0.75),
     "runtime_minutes": 99,
     "memory_gb": 3.5,
     "timeout_seconds": 77,

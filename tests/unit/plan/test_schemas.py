@@ -25,7 +25,6 @@ from scalewise.plan.study import load_study
 GENERATED = (
     "workflow/schemas/experiments.schema.json",
     "workflow/schemas/site.schema.json",
-    "workflow/schemas/centre.schema.json",
     *(f"workflow/report/{figure}.rst" for figure in (*FIGURES, *PARTITION_FIGURES)),
     "config/README.md",
 )

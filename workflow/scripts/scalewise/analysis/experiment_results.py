@@ -1,4 +1,4 @@
-"""The results of an experiment: written once, and read once for the figures, the page and the proposal."""
+"""The results of an experiment: written once, and read once for the figures and the page."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.experiment_results import ExperimentResults, write_decisions
 from scalewise.analysis.experiment_tables import compute
 from scalewise.analysis.proposal.answer_job import write_job_script
-from scalewise.analysis.proposal.folder import write_proposal_of
 from scalewise.analysis.report.drawing import draw
 from scalewise.analysis.report.page import read_comparisons, write_report
 from scalewise.analysis.report.partition_page import report_partitions
@@ -33,7 +32,7 @@ def report_finished(plan: Plan, results: Path) -> list[str]:
     Args:
         plan: The study.
         results: Folder of all experiments; receives ``report.html``, ``decision.json``, and ``partial`` with
-            the tables, the figures and the proposals.
+            the tables, the figures and the job scripts.
 
     Returns:
         Each experiment's card, what is measured next where counts are chosen, and the path of the report.
@@ -69,7 +68,7 @@ def report_finished(plan: Plan, results: Path) -> list[str]:
 
 
 def _analyze(plan: Plan, results: Path, partial: Path) -> list[ExperimentResults]:
-    """Write tables, figures and proposals of all experiments, as the rules of the study do."""
+    """Write tables, figures and job scripts of all experiments, as the rules of the study do."""
     experiments = []
     for name, facts in plan["experiments"].items():
         spec, in_slurm = AnalysisSpec.from_json(facts["definition"]), runs_in_slurm(plan, facts)
@@ -77,7 +76,6 @@ def _analyze(plan: Plan, results: Path, partial: Path) -> list[ExperimentResults
         experiments.append(ExperimentResults.of_study(facts, partial / name))
         draw(experiments[-1])
         write_job_script(experiments[-1], plan)
-        write_proposal_of(experiments[-1], facts)
     for name, comparison in plan["comparisons"].items():
         report_partitions(comparison, plan["experiments"], partial / name)
     return experiments

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scalewise.plan.config.centre import Centre
 from scalewise.plan.config.experiment import AnyExperiment
 from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.reruns import Product, deciding_values
@@ -35,7 +34,6 @@ class PlannedExperiment:
         runs: Every job, up to the most repeats.
         projected: Shapes of ``experiment.project`` that no run has; they are predicted, not measured.
         terms: Queue wait, billed and held devices, from ``Site.queue_and_billing``.
-        centre: The computing centre that its proposal is for.
         site: The site or partition that it runs on.
         left_out: Sentences on device counts that other partitions can have and this one cannot.
     """
@@ -44,7 +42,6 @@ class PlannedExperiment:
     experiment: AnyExperiment
     shapes: Mapping[int | str, Shape]
     runs: Sequence[RunDefinition]
-    centre: Centre
     site: Site
     projected: Sequence[Shape] = ()
     terms: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
@@ -70,20 +67,6 @@ class PlannedExperiment:
         """Whether a prediction is requested, and there is anything to predict."""
         return self.experiment.predict and (
             bool(self.projected) or any(run.shape.world_size > 1 for run in self.runs)
-        )
-
-    @property
-    def proposal_definition(self) -> str:
-        """All that defines its proposal except for the tables, as canonical JSON."""
-        requirement = self.experiment.requirement or self.centre.requirement
-        return canonical_json(
-            {
-                "centre": self.centre.model_dump(mode="json"),
-                "proposal": self.experiment.proposal.model_dump(mode="json"),
-                "requirement": None if requirement is None else requirement.model_dump(mode="json"),
-                "trainings": self.experiment.trainings,
-                "samples_per_training": self.experiment.samples_per_training,
-            }
         )
 
     @property

@@ -12,7 +12,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from scalewise.plan.catalog.centres import centre_of
 from scalewise.plan.checks.chosen_devices import check_budget, check_choice
 from scalewise.plan.checks.experiment import check_devices, check_experiment, check_model_names, check_names
 from scalewise.plan.checks.options import option_warnings
@@ -24,8 +23,6 @@ from scalewise.plan.checks.program import (
     check_program_is_named,
     program_warnings,
 )
-from scalewise.plan.checks.proposal import check_requirement, requirement_warnings
-from scalewise.plan.config.centre import Centre
 from scalewise.plan.config.errors import (
     Place,
     Problem,
@@ -232,7 +229,6 @@ def _plan(
         if key not in keys
     ]
     planned: dict[str, PlannedExperiment] = {}
-    centres: dict[str, Centre] = {}
     for name, entry in raw["experiments"].items():
         place: Place = ("experiments", name)
         if not isinstance(entry, dict):
@@ -258,28 +254,22 @@ def _plan(
             problems += check_devices(place, _sound_counts(merged.get("devices")), sites.default)[1]
             continue
         problems += () if conda_environments else check_packages(place, spec)
-        named = spec.proposal.centre if "centre" in spec.proposal.model_fields_set else ""
-        if (centre := centres.get(named)) is None:
-            centre, misstated = centre_of(spec.proposal, (*place, "proposal", "centre"))
-            problems += misstated
-            if centre is not None:
-                centres[named] = centre
         on, unknown = choose_sites(place, spec, sites)
         problems += unknown
-        made, found = _on_partitions(name, spec, entry, on, centre)
+        made, found = _on_partitions(name, spec, entry, on)
         problems += found
         planned |= {each.name: each for each in made}
     return planned, problems
 
 
 def _on_partitions(
-    name: str, spec: AnyExperiment, entry: Mapping[str, Any], on: Sequence[Site], centre: Centre | None
+    name: str, spec: AnyExperiment, entry: Mapping[str, Any], on: Sequence[Site]
 ) -> tuple[list[PlannedExperiment], list[Problem]]:
     """Plan an experiment on each site that it runs on; return the mistakes as well."""
     planned: list[PlannedExperiment] = []
     by_site = []
     for site, (fitting, left_out) in zip(on, fit_devices(("experiments", name), spec, on), strict=True):
-        one, found = _on_site(name, fitting, entry, site, centre, left_out)
+        one, found = _on_site(name, fitting, entry, site, left_out)
         by_site.append(found)
         planned += [one] if one is not None else []
     problems = _of_partitions(by_site, on)
@@ -313,7 +303,6 @@ def _on_site(
     spec: AnyExperiment,
     entry: Mapping[str, Any],
     site: Site,
-    centre: Centre | None,
     left_out: Sequence[str],
 ) -> tuple[PlannedExperiment | None, list[Problem]]:
     """Plan an experiment on a site, or return the mistakes."""
@@ -323,9 +312,7 @@ def _on_site(
     spec = resolve_choice(spec, site)
     shapes, found = check_experiment(name, spec, entry, site)
     problems += found
-    if not problems:
-        problems += check_requirement(place, spec.requirement, shapes.values())
-    if found or unresolved or centre is None:
+    if found or unresolved:
         return None, problems
     if spec.partitions is not None:
         title = f"{spec.title or name} on {site.partition}"
@@ -333,7 +320,7 @@ def _on_site(
     runs = expand(name, spec, shapes, site.accelerator, site.launcher)
     projected = projected_shapes(spec, shapes.values(), site)
     terms = site.queue_and_billing(shapes.values())
-    return PlannedExperiment(name, spec, shapes, runs, centre, site, projected, terms, left_out), problems
+    return PlannedExperiment(name, spec, shapes, runs, site, projected, terms, left_out), problems
 
 
 def _check_budget(planned: Sequence[PlannedExperiment]) -> Iterator[Problem]:
@@ -368,8 +355,6 @@ def _warnings(experiments: Mapping[str, PlannedExperiment], checkout: Path | Non
     for planned in experiments.values():
         name = planned.key
         yield from planned.left_out
-        if planned.experiment.requirement is None:
-            yield from requirement_warnings(name, planned.centre, planned.shapes.values())
         if isinstance(planned.experiment, ProgramExperiment):
             yield from program_warnings(name, planned.experiment, checkout)
         else:

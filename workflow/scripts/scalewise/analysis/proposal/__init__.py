@@ -1,1 +1,1 @@
-"""A computing-time proposal from a study: its text, table, figures and the checklist of its centre."""
+"""The job script that an experiment's answer amounts to."""

@@ -9,7 +9,6 @@ import pandas as pd
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.experiment_results import ExperimentResults
-from scalewise.analysis.proposal_files import FOLDER, JOB_SCRIPT
 from scalewise.analysis.statistics import ENOUGH_REPEATS
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import duration_text, percent
@@ -20,12 +19,14 @@ from scalewise.plan.runs.allocation import START_UP_MINUTES
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import write_text
 
+FOLDER, JOB_SCRIPT = "proposal", "job.sh"
+
 MARGIN = 0.2
 """Part of the measured time that a job requests in addition: not every day is like that of the study."""
 
 
 def write_job_script(results: ExperimentResults, plan: Plan) -> None:
-    """Write the job script into the folder of the proposal, before the texts that refer to it."""
+    """Write the job script into its folder."""
     folder = results.folder / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / JOB_SCRIPT, answer_job(results, plan) or MISSING_JOB_SCRIPT)

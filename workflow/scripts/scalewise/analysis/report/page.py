@@ -28,7 +28,6 @@ from scalewise.analysis.analysis_spec import (
 from scalewise.analysis.bottlenecks.time_parts import EXCESS, STEP_PARTS, UNKNOWN
 from scalewise.analysis.experiment_results import ExperimentResults, read_json
 from scalewise.analysis.mfu import MFU_FORMULA
-from scalewise.analysis.proposal_files import FOLDER, VERDICTS
 from scalewise.analysis.queue_waits import unknown_waits
 from scalewise.analysis.report import data_tables
 from scalewise.analysis.report.figure_sentences import figure_sentences
@@ -219,7 +218,6 @@ def _context(section: ExperimentResults, number: int) -> dict[str, Any]:
         "decision": decision,
         "overview": [_overview(decision["card"]["figures"], label) for label in OVERVIEW],
         "measured_on": _measured_on(section),
-        "required": _required(section),
         "most_cautions": MAX_CAUTIONS,
         "choice": [] if section.choice is None else section.choice.sentences(),
         "figures": figures,
@@ -261,15 +259,6 @@ def _context(section: ExperimentResults, number: int) -> dict[str, Any]:
             }
         ),
     }
-
-
-def _required(section: ExperimentResults) -> list[str]:
-    """The verdict on each doubling that a computing centre requires; none where nothing is required."""
-    path = section.folder / FOLDER / VERDICTS
-    if not path.exists():
-        return []
-    sentences: list[str] = json.loads(path.read_text(encoding="utf-8"))["sentences"]
-    return sentences
 
 
 def _mfu_notes(scaling: pd.DataFrame) -> list[str]:

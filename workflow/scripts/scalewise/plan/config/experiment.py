@@ -16,7 +16,6 @@ from pydantic import (
 )
 from pydantic.json_schema import SkipJsonSchema
 
-from scalewise.plan.config.centre import Proposal, Requirement
 from scalewise.plan.config.errors import reject
 from scalewise.plan.config.program import ARGUMENT, ProgramSettings, ProgramSweep
 from scalewise.plan.config.settings import (
@@ -255,23 +254,13 @@ class ExperimentKeys(StrictModel):
     trainings: Count | None = Field(
         None,
         description="Trainings that are planned, such as a sweep or several seeds. The answer compares the "
-        "ways to split the devices between them, and the proposal states their total.",
+        "ways to split the devices between them.",
     )
     samples_per_training: Count | None = Field(
         None,
         description="Samples that one planned training processes, in all its epochs, if the study's runs are "
         "shorter: its time and cost then follow from the throughput. Default: a run of the study is a "
         "training.",
-    )
-    requirement: Requirement | None = Field(
-        None,
-        description="The scaling that a computing centre requires, for a verdict on each doubling in the "
-        "proposal. Default: that of the centre, if its file has one. Changing it reruns nothing.",
-    )
-    proposal: Proposal = Field(
-        default_factory=Proposal,
-        description="The computing-time proposal that results/{experiment}/proposal is written for. Changing "
-        "it reruns nothing.",
     )
     runtime_minutes: Count = Field(
         10, description="Scalewise ends a run after this many minutes. Changing it reruns nothing."

@@ -1,4 +1,4 @@
-"""Tables of the keys of the configuration, of site files and of centres' files, from the models."""
+"""Tables of the keys of the configuration and of site files, from the models."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from scalewise.plan.config.program import SWEEPABLE_PROGRAM_KEYS
-from scalewise.plan.config.schema import centre_schema, site_schema, study_schema
+from scalewise.plan.config.schema import site_schema, study_schema
 from scalewise.plan.config.settings import SWEEPABLE
 
 ORIGIN = "made by `make generated` from workflow/scripts/scalewise/plan/config"
@@ -17,8 +17,6 @@ PROGRAM_MARKERS = (
 )
 SITE_MARKERS = (f"<!-- site keys: {ORIGIN}/site.py and slurm.py -->", "<!-- end of site keys -->")
 
-CENTRE_MARKERS = (f"<!-- centre keys: {ORIGIN}/centre.py -->", "<!-- end of centre keys -->")
-
 
 def configuration_reference(text: str) -> str:
     """Replace the tables between the markers of a text."""
@@ -26,9 +24,8 @@ def configuration_reference(text: str) -> str:
     text = _between(text, STUDY_MARKERS, _study_table(experiment, "Experiment", SWEEPABLE))
     table = _study_table(experiment, "ProgramExperiment", SWEEPABLE_PROGRAM_KEYS, other="Experiment")
     text = _between(text, PROGRAM_MARKERS, table)
-    for markers, schema in ((SITE_MARKERS, site_schema()), (CENTRE_MARKERS, centre_schema())):
-        text = _between(text, markers, _file_table(schema["properties"], schema["$defs"]))
-    return text
+    schema = site_schema()
+    return _between(text, SITE_MARKERS, _file_table(schema["properties"], schema["$defs"]))
 
 
 def _between(text: str, markers: tuple[str, str], table: str) -> str:

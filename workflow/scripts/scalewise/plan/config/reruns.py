@@ -29,9 +29,6 @@ DECIDES: Mapping[str, frozenset[Product]] = {
     "predict": frozenset({"prediction"}),
     "project": frozenset({"prediction"}),
     "budget": frozenset({"rounds"}),
-    # the proposal is written again, from the same tables
-    "requirement": _NONE,
-    "proposal": _NONE,
     # text and limits, which change no number
     "title": _NONE,
     "description": _NONE,

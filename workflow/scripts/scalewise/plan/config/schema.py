@@ -1,4 +1,4 @@
-"""JSON Schemas of the study's, the site's and a computing centre's file, for editors."""
+"""JSON Schemas of the study's and the site's file, for editors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from scalewise.plan.config.centre import Centre
 from scalewise.plan.config.experiment import (
     EXPERIMENT_NAME,
     MAX_EXPERIMENT_NAME,
@@ -62,11 +61,6 @@ def study_schema() -> dict[str, Any]:
 def site_schema() -> dict[str, Any]:
     """Make the JSON Schema of a site file."""
     return _schema_of(SiteFile)
-
-
-def centre_schema() -> dict[str, Any]:
-    """Make the JSON Schema of the file of a computing centre."""
-    return _schema_of(Centre)
 
 
 def _either(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
