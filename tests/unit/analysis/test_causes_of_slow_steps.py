@@ -16,14 +16,6 @@ from tests.unit.analysis.planted_tables import ONLY, PARTS, make_runs
 from scalewise.analysis.bottlenecks.bottlenecks import find_bottlenecks
 from scalewise.analysis.bottlenecks.losses import difference_of_means
 from scalewise.analysis.bottlenecks.time_parts import LOADER, STRAGGLER
-from scalewise.analysis.bottlenecks.utilization import (
-    CAUSES,
-    LAUNCH,
-    cause_at,
-    cause_text,
-    flags,
-    likely_cause,
-)
 from scalewise.analysis.scaling import scaling_table
 
 
@@ -296,75 +288,6 @@ def test_a_slow_node_that_takes_part_in_some_runs_is_named_with_what_it_costs_th
     (said,) = sentences(runs)
     assert "node node1 slows the 2 of 4 runs that it takes part in: 34 %" in said
     assert causes(runs) == [(8, STRAGGLER)]
-
-
-# --- idle devices --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("busy", "wait", "communication", "cause"),
-    [
-        (0.4, 0.31, 0.29, "loader"),
-        (0.4, 0.29, 0.31, "communication"),
-        (0.1, 0.3, 0.2, "launch"),  # 0.4 of the time is explained by neither
-        (0.2, 0.7, None, "loader"),
-        (0.2, 0.05, None, "communication unknown"),
-        (0.2, 0.05, math.nan, "communication unknown"),
-    ],
-)
-def test_the_cause_is_what_explains_most_of_the_idle_time(
-    busy: float, wait: float, communication: float | None, cause: str
-) -> None:
-    assert likely_cause(busy, wait, communication) == cause
-
-
-def test_advice_is_for_the_loader_that_is_used() -> None:
-    assert "use the resident loader" in cause_text("loader", "workers")
-    assert "use the resident loader" not in cause_text("loader", "resident")
-    assert "no_sync" in cause_text("communication", "program")
-
-
-def flagged(runs: pd.DataFrame) -> list[str]:
-    return list(flags(scaling_table(runs, "strong")))
-
-
-def test_points_that_were_under_half_busy_are_named_with_cause_and_fix() -> None:
-    runs = make_runs({(ONLY, devices): [100.0, 101.0, 102.0] for devices in (1, 2, 4)})
-    assert flagged(runs.assign(mean_utilization=0.5)) == []
-    assert flagged(runs.assign(mean_utilization=None)) == [], "unknown"
-    runs.loc[runs["devices"] == 2, ["mean_utilization", "communication_fraction"]] = 0.41
-    runs.loc[runs["devices"] == 4, ["mean_utilization", "communication_fraction"]] = [
-        [0.31, 0.5],
-        [0.33, 0.5],
-        [0.9, 0.1],  # one busy repeat is not the median
-    ]
-    (flag,) = flagged(runs)
-    assert "59 % on 2 devices, 67 % on 4 devices" in flag
-    assert flag.endswith(cause_text("communication", "resident"))
-    one, two = flagged(runs[runs["devices"] < 4].assign(mean_utilization=0.2, communication_fraction=None))
-    assert one.endswith(CAUSES[LAUNCH]), "one device waits for no other"
-    assert two.endswith(CAUSES["communication unknown"])
-
-
-def test_idle_devices_are_not_guessed_about_if_the_parts_of_their_steps_are_known() -> None:
-    runs = study({1: (1.0, 0, 0, 0), 2: (0.5, 0.4, 0, 0)}, mean_utilization=0.2)
-    one, two = (point for _, point in scaling_table(runs, "strong").iterrows())
-    assert cause_at(one) == CAUSES[LAUNCH]
-    assert cause_at(two) == ""
-    assert cause_at(two.drop(PARTS)) != ""
-
-
-def test_each_cause_is_named_once_with_its_series() -> None:
-    points = {(f"cpus-per-device-{cpus}", devices): [100.0] for cpus in (1, 2, 4) for devices in (1, 2, 4)}
-    runs = make_runs(points, loader="workers", mean_utilization=0.25, loader_wait_fraction=0.6)
-    runs.loc[runs["series"] == "cpus-per-device-4", "loader_wait_fraction"] = 0.01
-    first, second = flagged(runs)
-    assert "75 % on 1 device with cpus-per-device-1, 75 % on" in first
-    assert first.endswith(cause_text("loader", "workers"))
-    assert second.endswith(CAUSES[LAUNCH])
-    assert "75 % on 4 devices with cpus-per-device-4" in second
-    (all_points,) = flagged(runs.assign(loader_wait_fraction=0.6))
-    assert "and at 3 more points" in all_points
 
 
 # --- how often planted causes are found, and others invented --------------------------------------------

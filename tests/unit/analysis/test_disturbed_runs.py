@@ -8,14 +8,12 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from scalewise.analysis.comparison.own_intervals import own_interval_notes
 from tests.planted_records import OWN_INTERVAL, experiment, write_run
 from tests.unit.analysis.planted_tables import make_runs
-from tests.unit.analysis.reference import welch_bounds
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.bottlenecks.disturbances import disturbance, set_apart
-from scalewise.analysis.bottlenecks.drift import drift, drift_flags
+from scalewise.analysis.comparison.own_intervals import own_interval_notes
 from scalewise.analysis.conclusion import Conclusion, conclude
 from scalewise.analysis.memory import device_memory_bytes, smaller_batch_gain
 from scalewise.analysis.rounds.judge_round import judge_round
@@ -217,9 +215,7 @@ def test_memory_is_that_of_the_smallest_gpu_and_no_batch_is_smaller_than_the_sma
 
 # --- steady within a run --------------------------------------------------------------------------------
 
-STEADY = [100, 102, 98, 101, 99, 100, 103, 97, 100]
 SPEEDING_UP = [70, 72, 71, 80, 85, 90, 99, 100, 101]
-WITHIN_5_PERCENT = [100, 100, 100, 102, 102, 102, 104, 104, 104]
 
 
 def windows(rates: Sequence[float], warmup: int = 0) -> list[Window]:
@@ -228,49 +224,6 @@ def windows(rates: Sequence[float], warmup: int = 0) -> list[Window]:
         Window(first_step=i, steps=1, samples=100, seconds=100 / rate, warmup=i < warmup)
         for i, rate in enumerate(rates)
     ]
-
-
-def flagged(*runs: Sequence[float]) -> list[str]:
-    """Return the sentences on runs of one point on 2 devices."""
-    usual = {"series": "all runs", "devices": 2, "outcome": "completed"}
-    table = pd.DataFrame([usual | drift(windows(rates)) for rates in runs])
-    return drift_flags(table if runs else pd.DataFrame(columns=["drift_low", *usual]))
-
-
-def test_the_drift_is_the_last_thirds_rate_over_the_firsts_by_samples_over_seconds() -> None:
-    found = drift(windows([50, 100, 100, 100, 100, 100, 100, 100, 200]))
-    assert found["drift"] == pytest.approx(300 / (1 + 1 + 0.5) / (300 / (2 + 1 + 1)))
-    bounds = welch_bounds([100, 100, 200], [50, 100, 100])
-    assert (found["drift_low"], found["drift_high"]) == pytest.approx(bounds)
-    # half the interval of the windows over their mean
-    assert drift(windows([90, 100, 110]))["window_spread"] == pytest.approx(0.251943, rel=1e-4)
-    assert drift(windows([1, *STEADY], warmup=1)) == drift(windows(STEADY))
-    few = [drift(windows(SPEEDING_UP[:count])).keys() for count in (0, 2, 3, 8)]
-    assert few == [set(), set(), {"window_spread"}, {"window_spread"}]
-
-
-@pytest.mark.parametrize(
-    ("runs", "facts"),
-    [
-        (
-            [SPEEDING_UP, SPEEDING_UP, STEADY],
-            ["2 of 3 runs on 2 devices", "1.41x the rate of the first", "Raise warmup_steps"],
-        ),
-        ([SPEEDING_UP[::-1]], ["1 of 1 runs on 2 devices got slower", "heat"]),
-        ([STEADY, STEADY], []),
-        ([SPEEDING_UP, STEADY], []),
-        ([SPEEDING_UP[::-1], STEADY], []),
-        ([WITHIN_5_PERCENT], []),
-        ([], []),
-    ],
-    ids=["faster", "slower", "steady", "a faster exception", "a slower exception", "hardly", "no run"],
-)
-def test_runs_that_got_faster_or_slower_are_flagged_with_the_fix(
-    runs: list[list[float]], facts: list[str]
-) -> None:
-    flags = flagged(*runs)
-    assert len(flags) == bool(facts)
-    assert all(fact in flags[0] for fact in facts)
 
 
 def rows(rates: Sequence[float], devices: int = 8, **changed: Any) -> pd.DataFrame:
@@ -323,5 +276,3 @@ def test_the_table_of_runs_has_what_the_records_hold_of_steadiness(tmp_path: Pat
     assert [first[name] for name in names] == [0.008, 35, True, "interval", 9]
     assert pd.isna(second["own_half_width_fraction"])
     assert pd.isna(second["ended_by"])
-    steadiness = drift(windows(SPEEDING_UP))
-    assert {key: first[key] for key in steadiness} == steadiness

@@ -8,9 +8,7 @@ from dataclasses import dataclass, field, replace
 import pandas as pd
 
 from scalewise.analysis.analysis_spec import STATED_WAITS, UNREADABLE, AnalysisSpec
-from scalewise.analysis.bottlenecks.drift import drift_flags
 from scalewise.analysis.bottlenecks.resumption import resumption_notes
-from scalewise.analysis.bottlenecks.utilization import flags
 from scalewise.analysis.comparison.comparability import origin_cautions
 from scalewise.analysis.comparison.confounding import confounding_sentences
 from scalewise.analysis.comparison.gains import Gains, gains
@@ -110,8 +108,6 @@ def conclude(experiment: AnalysisSpec, tables: Tables) -> Conclusion:
         differences=[
             *(f"A run is left out: {why}" for why in runs.loc[runs["outcome"] == UNREADABLE, "reason"]),
             *origin_cautions(tables.origins),
-            *flags(scaling),
-            *drift_flags(runs),
             *resumption_notes(runs),
         ],
         of_programs=program_cautions(tables.programs),

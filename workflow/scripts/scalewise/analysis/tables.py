@@ -13,7 +13,6 @@ import pandas as pd
 
 from scalewise.analysis.analysis_spec import UNREADABLE, WITH_NO_GRAD
 from scalewise.analysis.bottlenecks.disturbances import disturbance, set_apart
-from scalewise.analysis.bottlenecks.drift import drift
 from scalewise.analysis.bottlenecks.resumption import resumption_columns
 from scalewise.analysis.bottlenecks.time_parts import STEP_COLUMNS, split
 from scalewise.analysis.comparison.fingerprint import Fingerprint, complete, made_with
@@ -47,8 +46,8 @@ from scalewise.records import (
 RUN_COLUMNS = [
     "experiment", "run", "series", "devices", "nodes", "devices_per_node", "repeat",
     "cpus_per_device", "batch_size_per_device", "global_batch_size", "outcome", "reason",
-    "fingerprint", "throughput_samples_per_second", WITH_NO_GRAD, "window_spread", "drift", "drift_low",
-    "drift_high", *STEP_COLUMNS, "train_seconds", "time_to_accuracy_seconds",
+    "fingerprint", "throughput_samples_per_second", WITH_NO_GRAD,
+    *STEP_COLUMNS, "train_seconds", "time_to_accuracy_seconds",
     "epochs_to_accuracy", "samples_to_target", "final_accuracy", "best_accuracy", "peak_memory_bytes",
     "evaluation_peak_memory_bytes", "peak_memory_kind", "device_memory_bytes", "smaller_batch_gain",
     "loader", "loader_wait_fraction", "communication_fraction",
@@ -304,7 +303,6 @@ def _finished(
         row["smaller_batch_gain"] = smaller_batch_gain(summary.measurements.passes)
         row["peak_memory_kind"] = _memory_kind(summary.measurements)
         row |= summary.measurements.startup.model_dump()
-        row |= drift(summary.measurements.windows)
         row |= resumption_columns(summary.measurements.resumption)
         row |= _own_interval_columns(summary.measurements)
         if summary.measurements.program is not None:

@@ -389,7 +389,7 @@ def _cause_above_ideal(base: pd.Series | None, devices: int, *, may_be_noise: bo
         return f"{where} is short of memory for its batch: {', and '.join(found)}. {smaller}"
     return (
         f"{where} was slow for a reason that its records do not show. Measure it again while the machine is "
-        "quiet (compare drift and loader_seconds in runs.csv). If it stays slow, it is short of memory, "
+        "quiet (compare loader_seconds in runs.csv). If it stays slow, it is short of memory, "
         f"cache or CPUs for its loader. {smaller}"
     )
 

@@ -13,7 +13,6 @@ import pandas as pd
 from scalewise.analysis.analysis_spec import THROUGHPUT
 from scalewise.analysis.bottlenecks.resumption import resumed_text
 from scalewise.analysis.bottlenecks.time_parts import START_PARTS, STEP_PARTS, Part, known_start_parts
-from scalewise.analysis.bottlenecks.utilization import cause_at
 from scalewise.analysis.queue_waits import wait_rows
 from scalewise.plan.formatting import as_in_yaml, chance_text, format_3sig, percent, significant
 
@@ -446,7 +445,7 @@ def devices(points: pd.DataFrame, *, kind: Callable[[pd.Series], str]) -> Table:
         Column("energy per run (kJ)", "energy_joules", "{:,.2f}", 1e-3),
         Column("samples per joule", "samples_per_joule", "{:,.1f}"),
     ]
-    return _table("devices", "Devices at work", columns, points, kind, cause_at)
+    return _table("devices", "Devices at work", columns, points, kind)
 
 
 def jobstats(jobs: pd.DataFrame, planned: pd.DataFrame) -> Table:
