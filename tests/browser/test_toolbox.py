@@ -12,10 +12,10 @@ from tests.browser.reports import UNKIND_SERIES
 
 OFF, ON = UNKIND_SERIES["bucket-view-off"], UNKIND_SERIES["bucket-view-on"]
 
-OF_SERIES = """series => [...document.querySelectorAll("main [data-series]:not(.what-if *)")]
+OF_SERIES = """series => [...document.querySelectorAll("main [data-series]")]
   .filter(each => each.dataset.series === series)
   .map(each => each.checkVisibility() && each.getClientRects().length > 0)"""
-"""Which of the elements that are of a series are seen; what if is judged from all series, and shows them."""
+"""Which of the elements that are of a series are seen."""
 
 
 OF_NO_SERIES = "main :not([data-series], [data-series] *, :has([data-series]))"

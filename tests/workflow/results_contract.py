@@ -55,11 +55,8 @@ NAMED_BY_OTHERS = {
     "settings",
     "step_flops",
 }
-NAMED_BY_OTHERS |= {"loader_fractions", "undecided", "unknown", "versions", "what_if"}
-"""Objects whose keys are numbers, or names of partitions, settings, packages, files, laws or reasons.
-
-The keys of ``what_if`` are between the analysis and the page.
-"""
+NAMED_BY_OTHERS |= {"loader_fractions", "undecided", "unknown", "versions"}
+"""Objects whose keys are numbers, or names of partitions, settings, packages, files, laws or reasons."""
 
 Types = dict[str, str]
 """Types by the name of a column or key: words joined by " or "; "sometimes" where it may be absent."""

@@ -1,7 +1,7 @@
 # Contract: the records of an experiment's runs become tables and a decision, and decide which runs are needed next.
 # in:  results/{experiment}/runs/{run}/summary.json; if the experiment chooses its device counts, its prediction
 # out: results/{experiment}/ runs.csv, epochs.csv, scaling.csv, gains.csv, splits.csv, options.csv, jobstats.csv,
-#      queue_waits.csv, laws.json, decision.json, what_if.json, provenance.json, fingerprints.json;
+#      queue_waits.csv, laws.json, decision.json, provenance.json, fingerprints.json;
 #      repeats/round{round}.json of an experiment whose next runs follow from earlier ones
 
 
@@ -91,7 +91,6 @@ rule compute_scaling:
         jobstats="results/{experiment}/jobstats.csv",
         queue_waits="results/{experiment}/queue_waits.csv",
         decision="results/{experiment}/decision.json",
-        what_if="results/{experiment}/what_if.json",
         provenance="results/{experiment}/provenance.json",
         fingerprints="results/{experiment}/fingerprints.json",
         laws="results/{experiment}/laws.json",

@@ -1,4 +1,4 @@
-"""A table of studies, rules and right answers: what the package decides, and the page's script after it.
+"""A table of studies, rules and right answers: what the package decides.
 
 The answers follow from the planted speeds by arithmetic, and were not copied from what a program said.
 """

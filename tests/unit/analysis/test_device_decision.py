@@ -68,11 +68,6 @@ def test_of_sixteen_options_only_the_one_that_doubles_the_speed_is_called_faster
     assert [text.partition(",")[0] for text in called] == ["bucket_cap_mb 7.0 instead of 0.0"]
 
 
-def test_without_a_point_to_choose_the_part_of_the_page_states_that() -> None:
-    failed = PlantedResults({(ONLY, 1): ["failed"], (ONLY, 2): ["failed"]})
-    assert failed.facts() == {"left_out": "There is nothing to choose among: no device count has a speedup."}
-
-
 # --- figures ------------------------------------------------------------------------------------------
 
 

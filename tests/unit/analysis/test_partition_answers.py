@@ -429,13 +429,11 @@ def test_waits_are_on_the_page_only_if_jobs_wait_for_whole_runs(
 ) -> None:
     truth = changed("long queues", spec={"steps": steps} if steps else None, wait_minutes=wait_minutes)
     html = write_page(answer_on(truth, np.random.default_rng(3), 0.005, 3), tmp_path)
-    shown = html.partition('id="page.what-if-data"')[0]
 
     waits = wait_minutes is not None and steps is None
-    assert ('name="wait.a100"' in html) is waits
     assert ("<dt>Waits</dt>" in html) is waits
-    assert ("wait and run" in shown.lower()) is waits
-    assert ("earliest end" in shown) is waits
+    assert ("wait and run" in html.lower()) is waits
+    assert ("earliest end" in html) is waits
 
 
 def test_points_of_a_partition_without_a_price_are_not_judged_by_cost(tmp_path: Path) -> None:

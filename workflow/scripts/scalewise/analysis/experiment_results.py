@@ -23,7 +23,7 @@ from scalewise.records import RecordError, write_text
 
 TABLES = ("runs", "epochs", "scaling", "options", "jobstats", "queue_waits")
 """Fields that are CSV files of the same names."""
-JSON_FILES = {"laws": "laws", "origins": "provenance", "decision": "decision", "what_if": "what_if"}
+JSON_FILES = {"laws": "laws", "origins": "provenance", "decision": "decision"}
 """Field -> name of its JSON file."""
 
 _EXPECTED = ["series", "devices", "chance", "device_hours", "speedup", "parallel_efficiency", THROUGHPUT]
@@ -44,7 +44,6 @@ class ExperimentResults:
         queue_waits: Output of ``queue_waits_table``.
         laws: Fitted laws, and the refused ones with a reason.
         origins: Values of each part of the runs' provenance, by its name.
-        what_if: Output of ``what_if.facts``; empty to leave that part out of the page.
         choice: Summary of a study that chose its device counts; None of one that measures all.
         prediction: Predicted points; None if nothing was predicted.
         prediction_notes: Limits of the prediction, and why a series has none; a sentence each.
@@ -63,7 +62,6 @@ class ExperimentResults:
     queue_waits: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=QUEUE_WAIT_COLUMNS))
     laws: Sequence[Mapping[str, Any]] = ()
     origins: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    what_if: Mapping[str, Any] = field(default_factory=dict)
     choice: ChoiceSummary | None = None
     prediction: pd.DataFrame | None = None
     prediction_notes: Sequence[str] = ()

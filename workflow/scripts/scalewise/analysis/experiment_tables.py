@@ -15,7 +15,6 @@ from scalewise.analysis.jobstats import jobstats_table
 from scalewise.analysis.laws import study_laws
 from scalewise.analysis.origins import distinct_origins
 from scalewise.analysis.queue_waits import queue_waits_table, recorded_jobs, with_measured_waits
-from scalewise.analysis.report import what_if
 from scalewise.analysis.rounds.choice_summary import ChoiceSummary, with_choice
 from scalewise.analysis.rounds.sentences import repeat_sentences
 from scalewise.analysis.splits import answer_splits, splits_table
@@ -86,7 +85,6 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path, *, in_slu
         queue_waits=queue_waits_table(found.runs, jobs, accounting),
         laws=[law.as_dict() for law in study_laws(found.runs, spec.scaling)],
         origins=distinct_origins(tables, spec),
-        what_if=what_if.facts(found.scaling, found.compared, named, found.terms, choice),
         choice=choice,
     )
     results.write()

@@ -1,8 +1,4 @@
-"""The point that a rule chooses among all series, without a word about it.
-
-The report repeats these rules in the reader's browser (``report/what_if.js``); a table of cases holds both
-to the same answers.
-"""
+"""The point that a rule chooses among all series, without a word about it."""
 
 from __future__ import annotations
 

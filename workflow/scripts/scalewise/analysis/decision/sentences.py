@@ -1,4 +1,4 @@
-"""The sentences of an answer, as templates that the page fills, too, if its reader changes the criteria.
+"""The sentences of an answer, as templates.
 
 ``{gain:ratio}`` is a value with its form, a key of ``FORMS``; ``{devices:count}`` names the devices.
 """
@@ -64,7 +64,7 @@ FORMS: Mapping[str, Callable[[float], str]] = {
     "three": format_3sig,
     "exact": format_exact,
 }
-"""Forms of a number in a sentence; what_if.js has the same."""
+"""Forms of a number in a sentence."""
 
 _PLACE = re.compile(r"\{(\w+):?(\w*)\}")
 

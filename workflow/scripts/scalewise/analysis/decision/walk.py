@@ -6,7 +6,7 @@ point after it look like a gain; compared with the fastest of a dense grid, no p
 ahead.
 
 The functions work on arrays of shape (draws, counts): the measured points are one draw, possible speeds are
-many. ``what_if.js`` repeats the rule in the page; a table of cases holds both to the same answers.
+many.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.partitions.answer import AimAnswer, PartitionAnswer, answer
 from scalewise.analysis.partitions.card import partition_card, place_text
-from scalewise.analysis.partitions.points import Aim, PartitionPoints, PartitionStudy, collect_points
+from scalewise.analysis.partitions.points import Aim, PartitionStudy, collect_points
 from scalewise.analysis.queue_waits import waits_by_run, with_measured_waits
 from scalewise.plan.plan_file import COMPARISON, Comparison, ExperimentFacts
 from scalewise.records import write_text
@@ -128,54 +128,8 @@ def comparison_facts(name: str, found: PartitionAnswer) -> dict[str, Any]:
         "cost_unit": points.unit,
         "min_gain": points.min_gain,
         "card": asdict(partition_card(found)),
-        "what_if": what_if_facts(found),
         "best": {aim: _aim_facts(found, each) for aim, each in found.aims.items()},
     }
-
-
-def what_if_facts(found: PartitionAnswer) -> dict[str, Any]:
-    """Return the numbers with which the page finds the lowest cost and the earliest end again.
-
-    Returns:
-        ``points``: those that may be chosen, with times in seconds; ``end`` is the wait in the queue and the
-        time. ``at_least`` and ``end_at_least``: lower ends of the ratios of their times and ends, a row for
-        each point and a column for each that it is divided by. ``waits``: whether jobs wait in a queue, and
-        ends are compared.
-    """
-    points, places = found.points, found.points.candidates
-    facts = []
-    for place in places:
-        point = points.points[place]
-        interval, end = point.interval("time"), point.interval("soonest")
-        assert interval is not None, "a point that can be compared has a time"
-        ends = {"estimate": None, "low": None, "high": None} if end is None else end.as_dict()
-        facts.append(
-            {
-                "place": place_text(points, place),
-                "partition": place.partition,
-                "billed": float(point.row["billed_devices"]),
-                "seconds": interval.estimate,
-                "low": interval.as_dict()["low"],
-                "high": interval.as_dict()["high"],
-                "end": ends["estimate"],
-                "end_low": ends["low"],
-                "end_high": ends["high"],
-            }
-        )
-    return {
-        "points": facts,
-        "at_least": _lower_ends(points, "time"),
-        "end_at_least": _lower_ends(points, "soonest"),
-        "waits": points.clock != "throughput" and points.has_queue,
-    }
-
-
-def _lower_ends(points: PartitionPoints, aim: Aim) -> list[list[float | None]]:
-    places = points.candidates
-    return [
-        [None if (ratio := points.ratio(aim, place, than)) is None else ratio.at_least for than in places]
-        for place in places
-    ]
 
 
 def _aim_facts(found: PartitionAnswer, each: AimAnswer) -> dict[str, Any]:

@@ -121,15 +121,6 @@ SENTENCES: Mapping[str, str] = {
 }
 
 
-WHAT_IF: Mapping[str, str] = {
-    "cost": "The lowest cost: {place}, {amount} {unit}.",
-    "end": "The earliest end: {place}, {amount} {unit} of wait and run.",
-    "open": "Not shown to be worse: {places}.",
-    "problem": "Write numbers from 0 on.",
-}
-"""The sentences that the page fills if its reader changes prices and waits."""
-
-
 def sentence(name: str, noun: str = "device", **values: Any) -> str:
     """Return a sentence with its values.
 

@@ -249,12 +249,10 @@ def _context(section: ExperimentResults, number: int) -> dict[str, Any]:
             for name, values in section.origins.items()
             if name not in COMPARED and name not in PROGRAM_FACTS
         },
-        "what_if": section.what_if,
         "data": as_script_data(
             {
                 "figures": {name: traces[name] for name in shown},
                 "runs": runs_of_points(section.runs),
-                "what_if": section.what_if,
                 "series": _series(section),
             }
         ),
@@ -405,14 +403,13 @@ def _monitor_notes(runs: pd.DataFrame) -> list[str]:
     return [f"{note} ({count} of {len(runs)} runs)." for note, count in counts.items() if note]
 
 
-STYLES = ("report.css", "what_if.css")
+STYLES = ("report.css",)
 SCRIPTS = (
     "report_data.js",
     "saving.js",
     "page.js",
     "figures.js",
     "figure_files.js",
-    "what_if.js",
     "paper.js",
 )
 _COMMENTS = re.compile(r"^\s*(?://[^\n]*|/\*.*?\*/\s*)$", re.MULTILINE | re.DOTALL)

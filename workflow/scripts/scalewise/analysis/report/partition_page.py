@@ -14,16 +14,14 @@ from matplotlib.text import Text
 from scalewise import __version__
 from scalewise.analysis.experiment_results import read_json, read_table
 from scalewise.analysis.partitions.compare import TABLE, compare_partitions
-from scalewise.analysis.partitions.wording import UNITS, WHAT_IF
+from scalewise.analysis.partitions.wording import UNITS
 from scalewise.analysis.report.data_tables import partition_points
 from scalewise.analysis.report.figures import PARTITION_FIGURES
 from scalewise.analysis.report.inline_figures import inline_figure
 from scalewise.analysis.report.marks import TRACES
 from scalewise.analysis.report.page import (
-    as_script_data,
     content_security_policy,
     make_environment,
-    scripts,
     style,
 )
 from scalewise.analysis.report.partition_figures import time_unit_of
@@ -33,8 +31,6 @@ from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import name_devices
 from scalewise.plan.plan_file import COMPARISON, Comparison, ExperimentFacts
 from scalewise.records import write_text
-
-WHAT_IF_SCRIPTS = ("partition_what_if.js",)
 
 
 def report_partitions(
@@ -105,12 +101,6 @@ def write_partition_report(
         )
     noun = str(answer["device"])
     time_unit = time_unit_of(table["seconds"])
-    what_if = answer["what_if"] | {
-        "time_unit": time_unit,
-        "min_gain": answer["min_gain"],
-        "cost_unit": UNITS["billing" if answer["cost_unit"] == "billing" else "price"],
-        "sentences": WHAT_IF,
-    }
     html = make_environment().get_template("partitions.html.j2").render(
         title=title,
         description=description,
@@ -131,12 +121,7 @@ def write_partition_report(
         ],
         several=table["series"].nunique() > 1,
         plural=count_devices(2, noun).removeprefix("2 "),
-        what_if=what_if,
-        data=as_script_data(what_if),
-        time_unit=time_unit[1],
-        noun=noun,
-        scripts=scripts(WHAT_IF_SCRIPTS),
-        policy=content_security_policy(WHAT_IF_SCRIPTS),
+        policy=content_security_policy(()),
         style=style(),
         version=__version__,
     )  # fmt: skip
