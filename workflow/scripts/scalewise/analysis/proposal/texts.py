@@ -305,15 +305,6 @@ def _totals(study: Study) -> Text:
     return Text([Paragraph(found.text()), Grid(found.rows()), *gap], missing, summary=found.text())
 
 
-def _prediction(study: Study) -> Text:
-    beyond = study.results.decision.get("beyond") or []
-    if not beyond:
-        return Text(
-            missing="Nothing beyond the measured points was predicted. Add `project: {devices: [...]}`."
-        )
-    return _said("Predicted, not measured:", *beyond)
-
-
 def _reproduction(study: Study) -> Text:
     settings, commit = ", ".join(study.results.origins.get("settings", ())), study.origin("commit")
     if not settings:
@@ -336,7 +327,6 @@ SECTIONS: dict[SectionName, Callable[[Study], Text]] = {
     "limits": _limits,
     "failures": _failures,
     "totals": _totals,
-    "prediction": _prediction,
     "reproduction": _reproduction,
 }
 """Writers of the texts that a centre's file names."""
@@ -352,7 +342,6 @@ CONTENTS: dict[SectionName, str] = {
     "limits": "what slows the training down",
     "failures": "outcomes of the runs",
     "totals": "computing time to request",
-    "prediction": "predictions beyond the measured points",
     "reproduction": "settings and commit",
 }
 """Contents of each text, for the checklist."""

@@ -22,7 +22,7 @@ FigureName = Literal["time", "throughput", "speedup", "efficiency"]
 
 SectionName = Literal[
     "software", "machine", "case", "method", "startup", "answer", "requirement", "limits", "failures",
-    "totals", "prediction", "reproduction",
+    "totals", "reproduction",
 ]  # fmt: skip
 """Texts that Scalewise writes from the study."""
 
