@@ -53,7 +53,6 @@ EXPERIMENT = {
     "warmup_steps": 2,
     "devices": [2],
     "repeats": 1,
-    "predict": False,
     "launcher": "srun",
     "runtime_minutes": 5,
 }

@@ -165,7 +165,6 @@ def experiment(script: PublicScript, python: str) -> dict[str, object]:
         "steps": script.steps,
         "warmup_steps": script.warmup_steps,
         "repeats": 1,
-        "predict": False,
         "runtime_minutes": 15,
     }
     if script.data:

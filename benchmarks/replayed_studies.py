@@ -241,7 +241,6 @@ def chosen_study(replay: Replay) -> Answer:
     experiment = AnalysisSpec(NAME, replay.spec(chosen=True))
     shapes = replay.series.shapes
     terms = ChoiceTerms({str(devices): shape for devices, shape in shapes.items()}, {})
-    # the folder would hold a prediction: there is none
     nowhere = Path("no-results")
 
     def judged(number: int, found: Conclusion, asked: Mapping[str, int]) -> Round:

@@ -1,4 +1,4 @@
-"""Speed and predictions against targets: ``python benchmarks/run.py [name ...]``.
+"""Speed and chosen device counts against targets: ``python benchmarks/run.py [name ...]``.
 
 Prints a Markdown table for each benchmark, and with ``--write`` puts it into the page of docs that has a
 place for it. The exit status is 1 when a target is missed.
@@ -25,7 +25,7 @@ from benchmarks.page import write_table
 
 from scalewise.plan.jobs.launch import thread_environment
 
-BENCHMARKS = ("loop", "loader", "training", "gpu", "plan", "published", "design", "own-cost")
+BENCHMARKS = ("loop", "loader", "training", "gpu", "plan", "design", "own-cost")
 
 NAMED_ONLY = ("study", "own-scripts", "allocation")
 """Not among all, a quarter of an hour or more each: study on a machine that does nothing else, allocation

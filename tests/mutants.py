@@ -30,7 +30,6 @@ from scalewise.plan.config.experiment import (
     DecisionRule,
     Devices,
     ExperimentKeys,
-    Projection,
     Repeats,
     Target,
 )
@@ -42,7 +41,7 @@ from scalewise.plan.config.slurm import Slurm
 SCRIPTS = Path("workflow/scripts/scalewise")
 
 MODELS: tuple[type[StrictModel], ...] = (
-    *(Settings, Steps, ProgramSettings, Metric, ExperimentKeys, Target, DecisionRule, Repeats, Projection),
+    *(Settings, Steps, ProgramSettings, Metric, ExperimentKeys, Target, DecisionRule, Repeats),
     *(Devices, Budget, SiteFile, Container, Proxies, Slurm),
 )
 

@@ -18,8 +18,6 @@ from scalewise.records import (
     HISTORY,
     RANKS,
     SUMMARY,
-    AllReduce,
-    AllReduceMeasurement,
     EpochRecord,
     History,
     Measurements,
@@ -152,27 +150,6 @@ def leave_failure(folder: Path, run: RunDefinition, outcome: str, reason: str, *
     usual = {"started_at": BEGAN, "limit_seconds": 600.0}
     usual |= {"ended_at": BEGAN, "outcome": outcome, "reason": reason}
     return leave_history(folder, run, Start.model_validate(usual | start))
-
-
-def all_reduce(shape: str, seconds: Mapping[int, Sequence[float]], **changes: Any) -> AllReduceMeasurement:
-    """Return the measured all-reduce of ranks on the CPUs of a shape.
-
-    Args:
-        shape: Nodes x devices per node.
-        seconds: Of each reduction, by the bytes of the message, smallest first.
-    """
-    place = Shape.parse(shape)
-    usual = {
-        "shape": shape,
-        "backend": "gloo",
-        "launcher": "srun",
-        "hosts": [f"node{number + 1}" for number in range(place.nodes)],
-        "devices": [CPU_PROCESS] * place.world_size,
-        "versions": {},
-        "measured_at": BEGAN,
-        "reductions": [AllReduce(bytes=size, seconds=list(each)) for size, each in seconds.items()],
-    }
-    return AllReduceMeasurement.model_validate(usual | changes)
 
 
 def experiment(**changed: Any) -> Experiment:

@@ -40,7 +40,6 @@ USUAL: dict[str, Any] = {
     "warmup_steps": 12,
     "devices": [1, 2, 4, 8],
     "repeats": 3,
-    "predict": False,
     "runtime_minutes": 3,
 }
 """Keys of a planted experiment that a test does not give."""
@@ -55,7 +54,6 @@ experiments:
     devices: {up_to: 16}
     steps: 300
     runtime_minutes: 10
-    predict: false
     decision: {min_efficiency: 0.7}
 """
 """A study that chooses its device counts."""

@@ -368,7 +368,7 @@ if __name__ == "__main__":
     import scalewise.analysis.report.page
     import scalewise.analysis.rounds.judge_round
     import scalewise.builtin.rank
-    import scalewise.ranks.all_reduce
+    import scalewise.ranks.preflight_rank
     import scalewise.ranks.results.write
     from scalewise.interpreter import quick_exit
 

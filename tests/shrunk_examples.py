@@ -101,7 +101,7 @@ def shrunk(example: str, devices: Mapping[str, list[int | str]]) -> Experiments:
             experiment["image_size"] = SMALLER_IMAGES[name]
         if name in NARROWER:
             experiment["model"] = "wrn-10-1"
-        small[name] = experiment | {"devices": devices[name], "predict": False}
+        small[name] = experiment | {"devices": devices[name]}
     return small
 
 
@@ -113,7 +113,7 @@ def shrunk_own(example: str) -> Experiments:
     content = yaml.safe_load(text)
     small: Experiments = {}
     for name, own in content["experiments"].items():
-        full = content["defaults"] | own | {"repeats": 1, "predict": False, "runtime_minutes": 20}
+        full = content["defaults"] | own | {"repeats": 1, "runtime_minutes": 20}
         if "steps" in full:
             full |= {"steps": 12, "warmup_steps": 3}
         if "metric" in full:

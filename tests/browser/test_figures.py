@@ -52,7 +52,7 @@ def painted(page: Page) -> None:
 def measured_marks(figure: Locator) -> list[dict[str, Any]]:
     """The marks of measured points with their series, devices and place on the screen."""
     found: list[dict[str, Any]] = figure.locator("svg use.mark").evaluate_all(
-        """all => all.filter(each => !/expected|predicted|one run, /.test(each.getAttribute("aria-label")))
+        """all => all.filter(each => !/expected|one run, /.test(each.getAttribute("aria-label")))
           .map(each => ({...each.dataset, said: each.getAttribute("aria-label"),
                          at: ["x", "y"].map(name => Number(each.getAttribute(name)))}))"""
     )

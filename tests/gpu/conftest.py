@@ -33,7 +33,7 @@ LITTLE_MEMORY_OF_ITS_OWN: Mapping[str, str] = {
 """Environment of processes whose memory is to be that of their tensors."""
 
 
-ONCE: dict[str, Any] = {"devices": [1], "repeats": 1, "predict": False, "runtime_minutes": 10}
+ONCE: dict[str, Any] = {"devices": [1], "repeats": 1, "runtime_minutes": 10}
 
 
 def memory_experiments(accelerator: str) -> dict[str, dict[str, Any]]:
@@ -55,8 +55,7 @@ def experiments(accelerator: str) -> dict[str, dict[str, Any]]:
     rehearsed = accelerator == "cpu"
     shipped = yaml.safe_load((ROOT / "config" / "experiments.yaml").read_text(encoding="utf-8"))
     chosen = {
-        name: shipped["defaults"] | experiment | ONCE | {"predict": True}
-        for name, experiment in shipped["experiments"].items()
+        name: shipped["defaults"] | experiment | ONCE for name, experiment in shipped["experiments"].items()
     }
     digits = shipped["defaults"] | shipped["experiments"]["digits-strong"] | {"warmup_steps": 6} | ONCE
     precisions = ["bf16"] if rehearsed else ["tf32", "bf16", "fp16"]

@@ -55,7 +55,6 @@ TRAINING: dict[str, Any] = {
     # of a start, too: many at once take their time
     "timeout_seconds": 600,
     # a job more for each shape, where a test looks at its own
-    "predict": False,
 }
 ENDLESS = {"epochs": 1_000_000, "model": "planted_unhurried"}
 

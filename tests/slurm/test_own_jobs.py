@@ -10,10 +10,10 @@ from tests.slurm.records import Job
 from tests.slurm.study import ClusterStudy
 
 STUDY: dict[str, dict[str, Any]] = {
-    "a": {"devices": [1, 2, 4], "repeats": 2, "predict": True},
+    "a": {"devices": [1, 2, 4], "repeats": 2},
     "b": {"devices": [1, "2x2"], "repeats": 2},
 }
-"""Runs on parts of nodes of two experiments, on whole nodes, and measurements of all-reduce."""
+"""Runs on parts of nodes of two experiments, and on whole nodes."""
 
 NO_GPUS = {"exclusive": False, "gpu_request": "none"}
 
@@ -58,7 +58,6 @@ def test_no_two_jobs_of_a_study_share_a_node(study: ClusterStudy, slurm: dict[st
         study.lab.accounting(job)
     jobs = [job for job in study.lab.jobs() if job.job_id in mine]
     assert sum("rule_train" in job.comment for job in jobs) == 10
-    assert sum("rule_measure_all_reduce" in job.comment for job in jobs) >= 2
     assert {job.state for job in jobs} == {"COMPLETED"}
     assert jobs_at_the_same_time(jobs) == []
 

@@ -70,7 +70,7 @@ def test_the_imports_of_a_file_are_found(tmp_path: Path) -> None:
 # a plan is made and shown by what earlier runs left, and there is one way to write and to read a record
 RECORDS_IN_PLAN = (
     *("RecordError", "SUMMARY", "HISTORY", "History", "Start", "replaced_whole", "read_record"),
-    *("read_regular", "read_history", "read_summary", "AllReduceMeasurement", "seconds_between"),
+    *("read_regular", "read_history", "read_summary", "seconds_between"),
 )
 IN_PLAN = (
     *("scalewise.plan", "scalewise.snakemake_adapter"),

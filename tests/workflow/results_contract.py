@@ -33,10 +33,10 @@ LISTING = HERE / "results_contract.yaml"
 FILES = {
     r"[\w@-]+/runs/[^/]+/(summary|history)\.json": "{experiment}/runs/{run}/",
     r"[\w@-]+/runs/[^/]+/(epochs|ranks|utilization)\.csv": "{experiment}/runs/{run}/",
-    r"[\w@-]+/(runs|epochs|scaling|gains|splits|options|prediction|jobstats|queue_waits|partitions)\.csv": (
+    r"[\w@-]+/(runs|epochs|scaling|gains|splits|options|jobstats|queue_waits|partitions)\.csv": (
         "{experiment}/"
     ),
-    r"[\w@-]+/(decision|laws|prediction|partitions)\.json": "{experiment}/",
+    r"[\w@-]+/(decision|laws|partitions)\.json": "{experiment}/",
     r"decision\.json": "",
 }
 """Paths below results/ that the contract covers, and the folder by which it lists them."""

@@ -28,7 +28,6 @@ experiments:
     epochs: 2
     warmup_steps: 2
     repeats: 1
-    predict: false
 """
 RECORDER = """\
 printf '%s\\0' "$@" > {folder}/called.$$

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -172,7 +173,9 @@ def test_every_other_command_is_known(document: Path) -> None:
 def benchmarks() -> set[str]:
     """Names of the benchmarks, as their command lists them."""
     command = [sys.executable, str(ROOT / "benchmarks" / "run.py"), "--help"]
-    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    # a narrow terminal breaks names at their hyphens
+    wide = os.environ | {"COLUMNS": "1000"}
+    listed = subprocess.run(command, capture_output=True, text=True, check=True, env=wide).stdout
     names = re.search(r"benchmark +of (.*?); all but", " ".join(listed.split()))
     assert names is not None, listed
     return set(names[1].split(", "))

@@ -404,7 +404,6 @@ def study_in_a_folder() -> str:
         "steps": "20",
         "warmup_steps": "2",
         "repeats": "1",
-        "predict": "false",
     }
     lines = [f"    {key}: {value}\n" for key, value in keys.items()]
     return f"experiments:\n  own:\n{''.join(lines)}"

@@ -78,20 +78,15 @@ def test_snakemakes_own_report_is_packed(shipped: Workplace) -> None:
 
 
 @pytest.mark.usefixtures("first")
-@pytest.mark.parametrize(
-    ("command", "expected"),
-    [
-        ("snakemake preflight --profile profiles/local", "All is ok: the study can start."),
-        ("snakemake predict --profile profiles/local", "Predicted: results/*/prediction.csv"),
-    ],
-    ids=["preflight", "predict"],
-)
-def test_a_command_on_the_shipped_study_runs_to_its_end_on_one_machine(
-    shipped: Workplace, command: str, expected: str
-) -> None:
-    outcome = shipped.run(command.split())
+def test_the_preflight_of_the_shipped_study_finds_all_ok_on_one_machine(shipped: Workplace) -> None:
+    outcome = shipped.run(["snakemake", "preflight", "--profile", "profiles/local"])
     assert outcome.code == 0, outcome.text
-    assert expected in outcome.text
+    assert "All is ok: the study can start." in outcome.text
+    timed = re.search(
+        r"all-reduce of 26.2 MB over 2 devices in a node: ([\d.,]+) ms, ([\d.]+) GB/s", outcome.text
+    )
+    assert timed is not None, outcome.text
+    assert float(timed[2]) == pytest.approx(26.2 / float(timed[1].replace(",", "")), rel=0.02)
 
 
 def test_princetons_example_of_one_epoch_runs_to_its_report_with_a_machines_facts_in_olivias_site_file(
@@ -133,7 +128,7 @@ def test_scalewises_snakefile_runs_a_program_from_its_project_and_leaves_the_res
     (text, *_) = blocks(ROOT / "docs" / "own-training.md", "yaml")
     study = yaml.safe_load(text.replace(PROGRAM, "train.py"))
     (experiment,) = study["experiments"].values()
-    experiment |= {"devices": [1], "steps": 12, "warmup_steps": 3, "repeats": 1, "predict": False}
+    experiment |= {"devices": [1], "steps": 12, "warmup_steps": 3, "repeats": 1}
     (project.folder / "study.yaml").write_text(yaml.safe_dump(study), encoding="utf-8")
     before = sorted(scalewise.iterdir())
     command = ["snakemake", "--snakefile", "SW/workflow/Snakefile", "--profile", "SW/profiles/local"]

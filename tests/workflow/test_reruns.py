@@ -97,7 +97,6 @@ experiments:
     steps: 20
     warmup_steps: 2
     repeats: 1
-    predict: false
 """
 
 

@@ -40,7 +40,6 @@ experiments:
     steps: 15
     warmup_steps: 5
     repeats: 2
-    predict: false
     decision: {{min_efficiency: 0.85}}
 """
 ANSWER = 2
@@ -237,7 +236,6 @@ defaults:
   steps: 15
   warmup_steps: 5
   devices: [1]
-  predict: false
 experiments:
   narrow:
     repeats: {{min: 3, max: 5, until_interval: 1}}

@@ -49,7 +49,6 @@ experiments:
     cpus_per_device: 4
     runtime_minutes: 30
     devices: {counts}
-    predict: false
 """
 CHANGING = {
     re.escape(str(SCRIPTS)): "/SCRIPTS",

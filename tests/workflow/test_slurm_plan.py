@@ -268,7 +268,7 @@ default_partition: plain
 
 def test_a_run_requests_nothing_that_only_other_runs_have(login_node: LoginNode) -> None:
     login_node.write("site.yaml", UNLIKE)
-    keys = "global_batch_size: 256, repeats: 1, partitions: all, predict: false, runtime_minutes: 2"
+    keys = "global_batch_size: 256, repeats: 1, partitions: all, runtime_minutes: 2"
     defaults = TINY.split("experiments:", maxsplit=1)[0].replace("[1]", '[1, 2, "2x2"]')
     login_node.write("study.yaml", f"{defaults}experiments: {{a: {{{keys}}}}}\n")
     place_digits_of_study(login_node.folder)

@@ -36,7 +36,6 @@ experiments:
     repeats: 2
     global_batch_size: 256
     learning_rate: 0.05
-    predict: false
 """
 
 

@@ -65,7 +65,6 @@ experiments:
     partitions: all
     repeats: 2
     runtime_minutes: 2
-    predict: false
 """
 """A study on two partitions of one machine."""
 

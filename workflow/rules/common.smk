@@ -23,12 +23,7 @@ sys.path.insert(0, str(SCRIPTS))
 if workflow.is_main_process:
     gc.set_threshold(200_000, 50, 1000)
 
-from scalewise.plan.plan_file import (
-    MEASUREMENT_RETRIES,
-    read_plan,
-    requested,
-    sisters_of,
-)
+from scalewise.plan.plan_file import read_plan, requested, sisters_of
 
 # The rules' commands find the scripts and this Python by the environment: in `params` a moved checkout would make
 # everything again. An environment of Snakemake's own stands in front of this Python.

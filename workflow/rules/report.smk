@@ -1,5 +1,5 @@
 # Contract: tables become figures, figures and decisions become reports.
-# in:  results/{experiment}/*.csv and *.json of the analysis; prediction.csv and projection.csv, if made
+# in:  results/{experiment}/*.csv and *.json of the analysis
 # out: results/{experiment}/figures/*.svg, *.pdf and traces.json, results/{experiment}/proposal/job.sh,
 #      results/{experiment}/report.html, results/report.html, results/decision.json
 # Titles and descriptions are in the plan's file and not in params: a change of them makes nothing again.
@@ -20,14 +20,6 @@ EXPERIMENT_RESULTS = [
 rule plot_figures:
     input:
         EXPERIMENT_RESULTS,
-        prediction=branch(
-            lambda wc: EXPERIMENTS[wc.experiment]["predicted"],
-            then="results/{experiment}/prediction.csv",
-        ),
-        projection=branch(
-            lambda wc: EXPERIMENTS[wc.experiment]["projected"],
-            then="results/{experiment}/projection.csv",
-        ),
     output:
         **{
             name: report(

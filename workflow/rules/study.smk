@@ -23,5 +23,5 @@ if SHIPPED:
 
 with exit_on_mistakes():
     STUDY = open_study(SNAKEMAKE, config, SCRIPTS.resolve().parents[1])
-PLAN = make_plan(STUDY, config.get("site"))
+PLAN = make_plan(STUDY)
 SESSION = Session(STUDY, PLAN, SNAKEMAKE)

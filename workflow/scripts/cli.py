@@ -128,17 +128,6 @@ def begin_training(options: argparse.Namespace) -> int:
     return begin_training(options.run, options.folder, options.launcher, options.network_interface)
 
 
-def all_reduce(options: argparse.Namespace) -> int:
-    """Measure all-reduce over one shape where a training would run."""
-    from scalewise.execution.all_reduce_job import run_all_reduce_job
-    from scalewise.plan.jobs.launch import SiteLaunch
-
-    plan = _plan(options)
-    job = plan["all_reduces"][f"{options.site}/{options.shape}"]
-    launch = SiteLaunch.model_validate(plan["sites"][job["partition"]]["launch"])
-    return run_all_reduce_job(job, launch, options.log, options.output, options.attempt)
-
-
 def check_site(options: argparse.Namespace) -> int:
     """Check the site's facts with the cluster before any job is sent."""
     from scalewise.plan.jobs import slurm_checks
@@ -199,36 +188,17 @@ def scaling(options: argparse.Namespace) -> None:
     compute(spec, options.folder / "runs", options.folder, in_slurm=runs_in_slurm(plan, facts))
 
 
-def prediction(options: argparse.Namespace) -> None:
-    """Predict the steps of an experiment from its runs on one device and the site's all-reduce."""
-    with imports_uncollected():
-        from scalewise.analysis.prediction.experiment_prediction import PredictionSpec, compute_prediction
-        from scalewise.records import read_all_reduce
-
-    compute_prediction(
-        PredictionSpec.from_json(_facts(options)["prediction"]),
-        [read_all_reduce(path) for path in options.all_reduces],
-        options.folder / "runs",
-        options.folder,
-        from_steps=options.from_steps,
-    )
-
-
 def judge(options: argparse.Namespace) -> None:
     """Decide which runs an experiment needs next."""
     with imports_uncollected():
         from scalewise.analysis.rounds.judge_round import judge_round
         from scalewise.analysis.rounds.sentences import round_lines
-        from scalewise.records import read_all_reduce
 
     plan = _plan(options)
-    all_reduces = [read_all_reduce(path) for path in options.all_reduces]
     sisters = {name: plan["experiments"][name]["rounds"] for name in sisters_of(plan, options.folder.name)}
     facts = _facts_in(plan, options)
     in_slurm = runs_in_slurm(plan, facts)
-    judged = judge_round(
-        facts["rounds"], options.round, options.folder, all_reduces, sisters, in_slurm=in_slurm
-    )
+    judged = judge_round(facts["rounds"], options.round, options.folder, sisters, in_slurm=in_slurm)
     # in one piece, so that lines of two experiments do not mix in the terminal
     sys.stdout.write("".join(f"{line}\n" for line in round_lines(judged)))
 
@@ -349,6 +319,7 @@ def make_parser() -> argparse.ArgumentParser:
     of_run = add(train, "log")
     of_run.add_argument("experiment", help="name of the experiment")
     of_run.add_argument("run", help="name of the run in it")
+    of_run.add_argument("--attempt", default=1, type=int, help="number of Snakemake's try at it, from 1")
     of_run.add_argument("summary", type=Path, help="summary.json to write; the other records lie next to it")
 
     again = add(begin_training)
@@ -357,11 +328,6 @@ def make_parser() -> argparse.ArgumentParser:
     again.add_argument("run", type=Path, help="folder of a run that has completed")
     again.add_argument("folder", type=Path, help="receives the records, with the ranks' files in attempt")
 
-    measured = add(all_reduce, "log", "output")
-    for added in (of_run, measured):
-        added.add_argument("--attempt", default=1, type=int, help="number of Snakemake's try at it, from 1")
-    measured.add_argument("--site", required=True, help="folder of the site's measurements")
-    measured.add_argument("--shape", required=True, help="nodes x devices per node")
     add(check_site, "output")
     add(hello, "log", "output")
     add(conclude_preflight).add_argument("found", nargs="+", type=Path, help="files of check-site and hello")
@@ -372,13 +338,7 @@ def make_parser() -> argparse.ArgumentParser:
         return added
 
     add_for_experiment(scaling)
-    predicted, judged = add_for_experiment(prediction), add_for_experiment(judge)
-    for added in (predicted, judged):
-        added.add_argument("--all-reduces", default=[], nargs="*", type=Path, help="all-reduce of each shape")
-    predicted.add_argument(
-        "--from-steps", action="store_true", help="predict more nodes from steps measured on fewer"
-    )
-    judged.add_argument("--round", required=True, type=int, help="number of the round, from 1")
+    add_for_experiment(judge).add_argument("--round", required=True, type=int, help="its number, from 1")
     add_for_experiment(figures)
     add_for_experiment(compare_partitions)
     add_for_experiment(event_files).add_argument("--runs", required=True, type=Path, help="table of the runs")

@@ -36,13 +36,6 @@ def preflight(rank_files: RankFiles) -> None:
     run_preflight_rank(rank_files)
 
 
-def all_reduce(rank_files: RankFiles) -> None:
-    """Time all-reduces with the other ranks."""
-    from scalewise.ranks.all_reduce import run_all_reduce_rank
-
-    run_all_reduce_rank(rank_files)
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Entry of every rank."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -51,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     rank_files = RankFiles.join(options.attempt)
-    works = {"train": train, "hello": preflight, "all-reduce": all_reduce}
+    works = {"train": train, "hello": preflight}
     run_and_report_errors(rank_files, lambda: works[rank_files.rank_setup().work](rank_files))
     return 0
 

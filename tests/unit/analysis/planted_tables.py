@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -157,16 +156,11 @@ def results(
     return ExperimentResults(name, folder, nothing | dict(decision or {}), scaling, runs, **fields)
 
 
-# --- a study of a training on 1 to 16 devices, with laws and predictions to 1,024 ----------------------
+# --- a study of a training on 1 to 16 devices, with laws ------------------------------------------------
 
 COUNTS = (1, 2, 4, 8, 16)
-PROJECTED = (64, 256, 1024)
 BATCH = 1024
 COMPUTE_SECONDS = 0.25
-ALL_REDUCE_SECONDS = 0.004
-SIDES = (("low", -1), ("high", 1))
-HIDDEN_SHARE = 0.15
-"""Of the computing, in which an all-reduce can hide."""
 
 
 def with_steps(runs: pd.DataFrame) -> pd.DataFrame:
@@ -203,49 +197,3 @@ def rate(serial: float, devices: int) -> float:
 def laws(series: Sequence[str], counts: Sequence[int] = COUNTS) -> list[dict[str, Any]]:
     """Return the laws of these points: Amdahl's, and the universal scalability law, which needs 6 counts."""
     return [law.as_dict() for law in study_laws(make_runs(points(series, counts)), "strong")]
-
-
-def prediction(
-    series: Sequence[str], planned: Sequence[int] = COUNTS, projected: Sequence[int] = PROJECTED
-) -> pd.DataFrame:
-    """Rows of prediction.csv; nodes have 4 devices."""
-    return pd.DataFrame(
-        [_predicted(name, count, count in planned) for name in series for count in (*planned, *projected)]
-    )
-
-
-def _predicted(series: str, devices: int, planned: bool) -> dict[str, Any]:
-    compute = COMPUTE_SECONDS / devices
-    all_reduce = 0.0 if devices == 1 else ALL_REDUCE_SECONDS * math.log2(devices)
-    exposed = max(0.0, all_reduce - HIDDEN_SHARE * compute)
-    step = compute + exposed
-    band = 1 + 0.02 * math.log2(devices)
-    speedup = COMPUTE_SECONDS / step
-    values = {
-        "throughput_samples_per_second": BATCH / step,
-        "speedup": speedup,
-        "parallel_efficiency": speedup / devices,
-    }
-    bounds = {
-        f"{name}_{side}": value * band**power for name, value in values.items() for side, power in SIDES
-    }
-    return {
-        "experiment": "study",
-        "series": series,
-        "devices": devices,
-        "nodes": math.ceil(devices / 4),
-        "shape": f"{math.ceil(devices / 4)}x{min(devices, 4)}",
-        "measured_point": planned,
-        "n": 3,
-        "step_seconds": step,
-        "step_seconds_low": step / band,
-        "step_seconds_high": step * band,
-        "compute_seconds": compute,
-        "all_reduce_seconds": all_reduce,
-        "exposed_seconds": exposed,
-        "device_hours_per_epoch": devices * step * 100 / 3600,
-        "hidden": exposed == 0,
-        "extrapolated": devices > 8,
-        **values,
-        **bounds,
-    }

@@ -269,7 +269,7 @@ def test_rounds_of_several_partitions_count_the_measured_waits(
     wins = {}
     for name, text in definitions.items():
         sisters = {other: definitions[other] for other in definitions if other != name}
-        judged = judge_round(text, 1, tmp_path / name, (), sisters, in_slurm=in_slurm)
+        judged = judge_round(text, 1, tmp_path / name, sisters, in_slurm=in_slurm)
         wins[name] = judged.wins, judged.requests_more
 
     if in_slurm:

@@ -162,14 +162,6 @@ def test_counts_that_were_not_measured_are_hollow_marks_that_the_legend_names(
     assert axes.get_xlim()[1] > 16
 
 
-def test_the_predicted_bound_has_no_band_where_others_are_drawn(ended: Ended) -> None:
-    predicted = planted.prediction(["all runs"], planned=(1, 2, 4, 8, 12, 16), projected=())
-    figure = scaling_figures.speedup(ended.scaling, (), predicted, ended.expected)
-    (axes,) = figure.axes
-    assert "predicted bound" in labels(figure)
-    assert not any("Poly" in type(each).__name__ for each in axes.collections)
-
-
 def test_marks_that_would_touch_are_left_out_and_the_last_is_not(ended: Ended) -> None:
     many = [unmeasured(devices, 0.0, 0.5) for devices in range(16, 1025, 4)]
     expected = replace(ended.results, choice=replace(ended.choice, unmeasured=many)).unmeasured

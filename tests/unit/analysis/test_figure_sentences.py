@@ -90,25 +90,6 @@ def test_other_series_are_named_by_the_range_of_their_throughput() -> None:
         assert said(*own, others[0], others[1] | apart, series="a")["speedup"] == alone
 
 
-def test_a_prediction_is_compared_with_the_step_or_stated_without_one() -> None:
-    rows = [(1, 0.1), (2, 0.054), (1024, 0.02)]
-    predicted = pd.DataFrame(rows, columns=["devices", "step_seconds"]).assign(
-        series=ONLY, parallel_efficiency=0.5, parallel_efficiency_low=0.4, parallel_efficiency_high=0.6
-    )
-    clauses = ("0.90x the measured one (54.0 ms and 60.0 ms)", "0.50 (0.40 to 0.60)")
-
-    def clauses_in(two: dict[str, Any], table: pd.DataFrame) -> list[bool]:
-        words = said(BASE, two, prediction=table)["prediction"]
-        return [clause in words for clause in clauses]
-
-    assert clauses_in(TWO, predicted) == [True, True]
-    assert clauses_in(TWO, predicted[:2]) == [True, False]
-    unknown = predicted.assign(step_seconds=predicted["step_seconds"].where(predicted["devices"] != 2))
-    for two in (TWO | {"step_seconds": None}, TWO | {"n": 0}):
-        assert clauses_in(two, predicted) == [False, True]
-    assert clauses_in(TWO, unknown) == [False, True]
-
-
 def test_losses_are_compared_after_the_last_epoch_that_all_runs_have() -> None:
     losses = [("a", 1, 1, 0.5), ("a", 1, 2, 0.2), ("b", 2, 1, 0.6), ("b", 2, 2, 0.3), ("b", 2, 3, 0.1)]
     epochs = pd.DataFrame(losses, columns=["run", "devices", "epoch", "test_loss"]).assign(series=ONLY)

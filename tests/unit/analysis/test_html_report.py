@@ -129,7 +129,7 @@ def test_the_file_needs_nothing_else_and_its_figures_are_described(section: Make
     assert "@import" not in html
     assert "url(" not in html
     # figures with nothing to show are left out
-    assert figures(page) == [name for name in FIGURES if name not in {"prediction", "efficiencies", "splits"}]
+    assert figures(page) == [name for name in FIGURES if name not in {"efficiencies", "splits"}]
     drawn = [attrs for tag, attrs in page.elements if tag == "svg"]
     assert len(drawn) == len(figures(page))
     for name, attrs in zip(figures(page), drawn, strict=True):
@@ -241,11 +241,7 @@ def whole(section: MakeSection) -> ExperimentResults:
     runs = planted.with_steps(make_runs(planted.points([ONLY])))
     study = section(
         points=planted.points([ONLY]),
-        fields={
-            "laws": planted.laws([ONLY]) + PEAKS,
-            "prediction": planted.prediction([ONLY]),
-            "prediction_notes": ["From 16 devices on, communication no longer hides."],
-        },
+        fields={"laws": planted.laws([ONLY]) + PEAKS},
         **{name: list(runs[name]) for name in [*STEP, "wall_seconds", "fingerprint"]},
     )
     splits = {"best": 1, "sentences": ["8 trainings on 16 devices: two at a time on 8 devices each."]}
@@ -266,9 +262,7 @@ STEP = [
 ]  # fmt: skip
 
 
-def test_the_answer_is_followed_by_what_slows_it_down_what_it_costs_and_what_lies_beyond(
-    whole: ExperimentResults,
-) -> None:
+def test_the_answer_is_followed_by_what_slows_it_down_and_what_it_costs(whole: ExperimentResults) -> None:
     parts = [
         {"key": "compute", "name": "computing", "share": 0.62, "seconds": 0.0062},
         {"key": "excess", "name": "slower computing", "share": 0.08, "seconds": 0.0008},
@@ -280,15 +274,14 @@ def test_the_answer_is_followed_by_what_slows_it_down_what_it_costs_and_what_lie
         "paste": "global_batch_size: 512",
     }  # fmt: skip
     further = {"limits": ["On 4 GPUs, less is lost."], "startup": ["Start-up takes 90 %."]}
-    more = {"slowdown": slowdown, "beyond": ["64 devices: 24x."]}
-    html = render([replace(whole, decision=dict(whole.decision) | further | more)], partial=False)
+    decision = dict(whole.decision) | further | {"slowdown": slowdown}
+    html = render([replace(whole, decision=decision)], partial=False)
     text = Page(html.split("All measurements</h2>")[0] + "</body>").all_text()
     order = (
         *(whole.decision["card"]["verdict"], whole.decision["card"]["rule"], "What slows it down"),
         *("One step on 16 GPUs: 10.0 ms", "slower computing\n8 %\n0.800 ms", "communication\n30 %\n3.00 ms"),
         *("On 16 GPUs, 38 % of each step is lost.", "Double the batch size.", "global_batch_size: 512"),
         *("ideal scaling from 1 GPU", "On 4 GPUs, less is lost.", "Start-up takes 90 %.", "What it costs"),
-        *("Beyond what was measured", "64 devices: 24x."),
     )
     places = [text.index(each) for each in order]
     assert places == sorted(places)
@@ -301,9 +294,7 @@ def test_the_answer_is_followed_by_what_slows_it_down_what_it_costs_and_what_lie
     ]
 
 
-def test_step_parts_laws_and_predictions_are_in_tables_next_to_the_measurements(
-    whole: ExperimentResults,
-) -> None:
+def test_step_parts_and_laws_are_in_tables_next_to_the_measurements(whole: ExperimentResults) -> None:
     # runs that are not comparable are not part of n, and not of the fit
     study = replace(whole, scaling=whole.scaling.assign(n_not_comparable=1))
     for name, points in (("speedup", 241), ("step", 505)):
@@ -329,17 +320,6 @@ def test_step_parts_laws_and_predictions_are_in_tables_next_to_the_measurements(
         "devices of the highest throughput 12 (10 to ∞)",
         "devices of the highest throughput 40 (10 to ∞), not measured",
     ]
-
-    rows = cells(html, "Prediction beside measurement")[1:]
-    assert len(rows) == len(planted.COUNTS) + len(planted.PROJECTED)
-    unmeasured = [row.split("|")[2:4] for row in rows if "|not measured|" in row]
-    assert unmeasured == [["64", "16x4"], ["256", "64x4"], ["1,024", "256x4"]]
-    eight = whole.scaling[whole.scaling["devices"] == 8]["step_seconds"].item()
-    predicted = planted.prediction([ONLY]).set_index("devices").loc[8, "step_seconds"]
-    assert f"|{predicted / eight:.2f}|" in rows[3]
-    reason = "no prediction for all runs: no run on 1 device has completed."
-    html = render([replace(whole, prediction=None, prediction_notes=[reason])], partial=False)
-    assert reason in html.split("Prediction beside measurement")[1]
 
 
 def test_learning_curves_are_the_first_figures_of_a_study_that_sweeps_cpus(section: MakeSection) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.planted_records import all_reduce, leave_history
+from tests.planted_records import leave_history
 from tests.planted_study import CHOOSING, SITE, PlantedStudy, overhead
 from tests.small_runs import definition
 from tests.unit.analysis.planted_tables import decision_on, make_runs
@@ -19,7 +19,6 @@ from scalewise.analysis.decision.decision import Decision
 from scalewise.analysis.decision.walk import NONE
 from scalewise.analysis.rounds.chosen_devices import NextRuns, next_runs
 from scalewise.analysis.rounds.likely_answers import RunTimes, answers
-from scalewise.analysis.rounds.overhead_model import PredictedEfficiency
 from scalewise.analysis.rounds.possible_speeds import Candidate, SeriesSoFar
 from scalewise.analysis.tables import collect
 from scalewise.plan.config.experiment import DecisionRule, Repeats
@@ -123,7 +122,6 @@ class SimulatedStudy:
     scatter: float = 0.005
     wild: Mapping[int, float] = field(default_factory=dict)
     without_speed: Sequence[int] = ()
-    predicted: Mapping[int, PredictedEfficiency] = field(default_factory=dict)
     affordable: Callable[[int], bool] = lambda _devices: True
     asked: dict[int, int] = field(default_factory=dict)
     rounds: list[NextRuns] = field(default_factory=list)
@@ -162,7 +160,6 @@ class SimulatedStudy:
             other_seconds={devices: [START_UP_SECONDS] * len(found) for devices, found in speeds.items()},
             decision=decision,
             ended_by_steps=False,
-            predicted=self.predicted,
         )
         return next_runs(series, self.rule, "strong", self.repeats, self.affordable)
 
@@ -252,7 +249,7 @@ def test_counts_that_gave_no_speed_are_passed_over() -> None:
 def test_a_study_without_a_baseline_or_any_count_requests_nothing() -> None:
     failing = SimulatedStudy(curve(np.random.default_rng(1)), RULES["half"], without_speed=(1,)).next()
     assert (failing.wanted, failing.choice.devices) == ({}, None)
-    series = SeriesSoFar("all runs", [], {}, {}, {}, {}, _no_decision(), False, {})
+    series = SeriesSoFar("all runs", [], {}, {}, {}, {}, _no_decision(), False)
     found = next_runs(series, RULES["half"], "weak", REPEATS)
     assert (found.wanted, found.choice.other_answer) == ({}, 1)
     first = SimulatedStudy(curve(np.random.default_rng(1)), RULES["half"])
@@ -268,28 +265,6 @@ def test_counts_that_cannot_be_paid_are_not_requested() -> None:
     assert max(devices for devices, n in study.asked.items() if n) <= 16
     assert study.rounds[-1].choice.other_answer > 0.5
     assert {point.devices for point in study.rounds[-1].choice.unmeasured} >= {24, 32, 48, 64}
-
-
-def test_count_whose_computing_was_interpolated_is_measured_before_it_is_given_up() -> None:
-    """12 devices are less efficient than required by the prediction, whose kernels are other ones."""
-    truth = {devices: 100 * devices * (1.0 if devices <= 8 else 0.9) for devices in (1, 2, 4, 8, 12)}
-
-    def chance(interpolated: bool) -> float:
-        expected = {
-            devices: PredictedEfficiency(0.99, 0.98, 1.0)
-            if devices <= 8
-            # two batch sizes on, and what an all-reduce tells of both is the same
-            else PredictedEfficiency(0.8, 0.78, 0.82, interpolated)
-            for devices in truth
-        }
-        study = SimulatedStudy(truth, DecisionRule(min_efficiency=0.88), predicted=expected)
-        study.asked |= {1: 6, 2: 1, 4: 1, 8: 6}
-        (last,) = study.next().choice.unmeasured
-        assert last.devices == 12
-        return last.chance
-
-    sure, doubtful = chance(False), chance(True)
-    assert doubtful > 1.5 * sure
 
 
 # --- the budget -----------------------------------------------------------------------------------------
@@ -384,7 +359,7 @@ def test_jobs_that_were_put_back_into_the_queue_are_paid_from_the_budget(
     assert spent(judged) + most(judged) <= budget
 
 
-def test_spending_is_of_all_jobs_of_all_runs_and_measurements_as_they_are_billed(tmp_path: Path) -> None:
+def test_spending_is_of_all_jobs_of_all_runs_as_they_are_billed(tmp_path: Path) -> None:
     played = PlantedStudy(tmp_path / "played", ONE_MINUTE_RUNS, overhead(0.04))
     played.make_runs()
     runs = tmp_path / "runs"
@@ -397,15 +372,14 @@ def test_spending_is_of_all_jobs_of_all_runs_and_measurements_as_they_are_billed
     (runs / "d1.r1").mkdir()
     summary = (played.folder / "runs" / "d1.r1" / SUMMARY).read_text(encoding="utf-8")
     (runs / "d1.r1" / SUMMARY).write_text(summary, encoding="utf-8")
-    measured = all_reduce("1x4", {}, job_seconds=36.0)
 
-    found = Spending.of(runs, {2: 4.0}, [measured])
+    found = Spending.of(runs, {2: 4.0})
 
     seconds = found.seconds["d1.r1"]
     assert 30 < seconds < 60
     assert dict(found.seconds) == {"d1.r1": seconds, "d2.r1": 150.0, "d8.r1": 10.0}
     # 2 devices are billed as the 4 of their node
-    assert found.device_hours == pytest.approx((seconds + 4 * 150 + 8 * 10 + 4 * 36) / 3600)
+    assert found.device_hours == pytest.approx((seconds + 4 * 150 + 8 * 10) / 3600)
 
 
 # --- a study that goes from a list of device counts to a choice among them ------------------------------

@@ -87,12 +87,12 @@ def test_figures_are_files_of_text_and_shapes_and_equal_data_make_equal_ones(
 ) -> None:
     first, second = (draw(runs, make_epochs(runs), tmp_path / name, "GPU") for name in ("one", "two"))
     assert first.keys() == FILES
-    assert len(FILES) == 21
+    assert len(FILES) == 19
     assert [name for name in FILES if first[name] != second[name]] == []
     for name in FILES - {"traces.json"}:
         content = first[name]
         assert content.startswith(b"%PDF" if name.endswith("pdf") else b"<svg"), name
-        assert len(content) > (2500 if name.split(".")[0] not in {"prediction", "splits"} else 500), name
+        assert len(content) > (2500 if name.split(".")[0] != "splits" else 500), name
         if name.endswith("svg"):
             assert b"<text" in content, name
             assert not re.search(b"<image|@import", content), name
@@ -321,7 +321,7 @@ def test_without_a_completed_run_every_figure_states_that(
     monkeypatch.setattr(Figure, "savefig", save)
     runs = make_runs({(ONLY, 1): ["failed"], (ONLY, 2): ["not run yet"]})
     assert draw(runs, make_epochs(runs), tmp_path).keys() == FILES
-    others = {"prediction": ": nothing was predicted", "splits": ": no trainings were planned"}
+    others = {"splits": ": no trainings were planned"}
     assert saved == [{name + others.get(name, NO_RUN)} for name in FIGURES]
 
 
@@ -374,50 +374,13 @@ def test_a_fitted_law_is_drawn_with_its_band_in_place_of_joining_lines(scaled: p
     assert (named(refused), bands(refused.axes[0])) == ([], 0)
 
 
-def test_the_predicted_bound_is_drawn_with_the_speedup_and_never_beyond_what_was_planned(
-    scaled: pd.DataFrame,
-) -> None:
-    figure = scaling_figures.speedup(scaled, (), planted.prediction([ONLY]))
-    assert named(figure) == ["predicted bound"]
-    assert max(max(x_of(line)) for line in figure.axes[0].lines) == 16
-    assert "not measured" not in texts(figure)
-
-
 def test_series_with_laws_have_a_panel_each() -> None:
     scaled = scaling_table(planted.with_steps(make_runs(planted.points(TWO))), "strong")
-    figure = scaling_figures.speedup(scaled, planted.laws(TWO), planted.prediction(TWO))
+    figure = scaling_figures.speedup(scaled, planted.laws(TWO))
     assert titles(figure) == TWO
-    assert [bands(axes) for axes in figure.axes] == [2, 2]
+    assert [bands(axes) for axes in figure.axes] == [1, 1]
     assert [axes.get_ylabel() for axes in figure.axes] == ["speedup over 1 device", ""]
-    bound_only = scaling_figures.speedup(scaled, (), planted.prediction(TWO))
-    joined = [line for axes in bound_only.axes for line in axes.lines if line.get_marker() in {"o", "s"}]
-    assert [line.get_linestyle() for line in joined] == ["-", "-"], "dashes are the predicted bound's"
     assert len(scaling_figures.speedup(scaled).axes) == 1
-
-
-def test_the_prediction_is_drawn_with_its_band_next_to_what_was_measured(scaled: pd.DataFrame) -> None:
-    figure = scaling_figures.prediction(scaled, planted.prediction([ONLY]))
-    assert [axes.get_ylabel() for axes in figure.axes] == ["step (ms)", "parallel efficiency"]
-    assert named(figure) == ["measured", "predicted", "compute alone"]
-    for axes in figure.axes:
-        assert bands(axes) == 1
-        assert x_of(marks(axes)) == [1, 2, 4, 8, 16]
-    assert y_of(marks(figure.axes[0]))[0] == pytest.approx(250, rel=0.01), "milliseconds"
-
-
-@pytest.mark.parametrize(("points", "last", "first"), [(5, 16, 64), (1, 1, 2), (0, 1, 2)])
-def test_what_was_not_measured_lies_in_a_labelled_pale_area(
-    scaled: pd.DataFrame, points: int, last: int, first: int
-) -> None:
-    figure = scaling_figures.prediction(scaled[:points], planted.prediction([ONLY]))
-    assert texts(figure) == ["not measured", "not measured"]
-    for axes in figure.axes:
-        (area,) = axes.patches
-        assert isinstance(area, Rectangle)
-        assert last < area.get_x() < first
-        assert area.get_x() + area.get_width() > 1024
-    measured_alone = scaling_figures.prediction(scaled, planted.prediction([ONLY], projected=()))
-    assert texts(measured_alone) == []
 
 
 def test_a_step_is_shown_in_parts_that_sum_to_device_time_per_sample(

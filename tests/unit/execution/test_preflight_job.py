@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 from tests.small_runs import preflight
 
-from scalewise.execution.preflight_job import PreflightReport, RankPreflight, check_report, file_sizes
+from scalewise.execution.preflight_job import (
+    PreflightReport,
+    RankPreflight,
+    TimedAllReduce,
+    check_report,
+    file_sizes,
+)
+from scalewise.plan.config.shape import Shape
 from scalewise.plan.jobs.preflight import Preflight
 
 DATASET = "resources/datasets/digits/dataset.safetensors"
@@ -32,6 +39,10 @@ def reported(rank: int, **found: Any) -> RankPreflight:
         "python": "/env/bin/python 3.11.7",
         "torch": "2.15.0",
         "total": 10.0,
+        "all_reduces": [
+            TimedAllReduce(shape=Shape(1, 2), bytes=26_000_000, seconds=0.0002),
+            TimedAllReduce(shape=Shape(2, 2), bytes=26_000_000, seconds=3.0),
+        ],
         "datasets": {DATASET: 1234567},
     }
     return RankPreflight(**as_planned | found)
@@ -56,6 +67,9 @@ def test_ranks_that_found_all_as_planned_are_ok_in_every_line() -> None:
             "ok      rank 3 on n2: local rank 1, an H200 of CUDA_VISIBLE_DEVICES=0,1, CPUs 4-7, 4 threads",
             "ok      2 ranks on each of n1, n2",
             "ok      all-reduce over 4 ranks",
+            # a ring of n devices sends 2 (n - 1) / n of the bytes over each link
+            "ok      all-reduce of 26.0 MB over 2 devices in a node: 0.200 ms, 130 GB/s",
+            "ok      all-reduce of 26.0 MB over 4 devices on 2 nodes: 3,000 ms, 0.0130 GB/s",
             "ok      every rank runs /env/bin/python 3.11.7 with torch 2.15.0",
             f"ok      {DATASET}: 1,234,567 bytes on every node",
         ],

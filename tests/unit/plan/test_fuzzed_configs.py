@@ -129,7 +129,6 @@ def show(study: Study) -> None:
     plan_table(study).encode()
     for planned in study.experiments.values():
         json.loads(planned.analysis_definition)
-        json.loads(planned.prediction_definition)
         json.loads(planned.rounds_definition)
     json.dumps(make_plan(study))
 
@@ -328,7 +327,7 @@ def defined(study: Study) -> dict[str, object]:
     runs = {f"{run.experiment}/{run.run}": run.as_json() for run in study.runs.values()}
     allocations = {f"{key[0]}/{key[1]}": asked for key, asked in study.allocations.items()}
     experiments = {
-        name: (planned.analysis_definition, planned.prediction_definition, planned.rounds_definition)
+        name: (planned.analysis_definition, planned.rounds_definition)
         for name, planned in study.experiments.items()
     }
     return {"runs": runs, "allocations": allocations, "experiments": experiments}

@@ -18,7 +18,6 @@ from scalewise.plan.config.experiment import (
     Devices,
     Experiment,
     ProgramExperiment,
-    Projection,
     Repeats,
     Sweep,
     Target,
@@ -62,7 +61,7 @@ OF_VALUES = ('arguments: ["{argument.lr}", "{folder}"]', "sweep: {argument.lr: [
 FEW = edited("  repeats: 2\n", "  repeats: 1\n").split("  weak:")[0]
 COUNTS = """\
 experiments:
-  chosen: {dataset: synthetic-3x32x32, model: linear, predict: false, SCALING, devices: {up_to: MOST}}
+  chosen: {dataset: synthetic-3x32x32, model: linear, SCALING, devices: {up_to: MOST}}
 """
 WEAK, STRONG = "scaling: weak, batch_size_per_device: 32", "global_batch_size: 256"
 NODES = MACHINES["cluster"].replace("max_nodes: 2", "max_nodes: 16")
@@ -241,8 +240,6 @@ CHANGED: dict[str, Any] = {
     "checkpoint_minutes": 3.0,
     "keep_checkpoints": True,
     "budget": Budget(device_hours=3),
-    "predict": False,
-    "project": Projection(devices=[64]),
     "decision": DecisionRule(min_efficiency=0.7),
     "trainings": 8,
     "samples_per_training": 600_000,
@@ -261,7 +258,6 @@ def products(planned: PlannedExperiment) -> dict[str, Any]:
     return {
         "runs": {run.run: run.as_json() for run in runs},
         "tables": planned.analysis_definition,
-        "prediction": planned.prediction_definition,
         "rounds": planned.rounds_definition,
     }
 
@@ -269,7 +265,7 @@ def products(planned: PlannedExperiment) -> dict[str, Any]:
 def test_the_table_of_what_a_key_decides_holds_every_key_and_no_other() -> None:
     assert set(DECIDES) == set(FIELDS)
     said = {key for key, field in FIELDS.items() if "reruns nothing" in (field.description or "")}
-    assert {"title", "runtime_minutes", "project"} <= said
+    assert {"title", "runtime_minutes"} <= said
     assert [key for key in said if DECIDES[key] & {"runs", "tables"}] == []
 
 

@@ -1,4 +1,4 @@
-"""The plan in the terminal: each point with its cost, what was measured, predicted, and what comes next."""
+"""The plan in the terminal: each point with its cost, what was measured, and what comes next."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ from scalewise.plan.config.experiment import Repeats
 from scalewise.plan.runs.rounds import Round
 from scalewise.plan.runs.run_definition import RunDefinition, parse_point_name
 from scalewise.plan.terminal.choice_lines import most_of_a_round
-from scalewise.plan.terminal.final_message import EarlierFiles
-from scalewise.plan.terminal.plan_table import plan_table, predicted_plan
-from scalewise.plan.terminal.predictions import read_remarks
+from scalewise.plan.terminal.plan_table import plan_table
 from scalewise.records import SUMMARY, Start, later
 
 STUDY = """\
@@ -51,7 +49,7 @@ experiments:
 """
 GPUS = CPUS.replace("cpu\n", "cuda\n").replace("node: 8", "node: 64") + "memory_gb_per_node: 240\n"
 REPEATED = """\
-defaults: {dataset: digits, model: digits_cnn, global_batch_size: 240, devices: [1, 2], predict: false}
+defaults: {dataset: digits, model: digits_cnn, global_batch_size: 240, devices: [1, 2]}
 experiments:
   digits: {repeats: {min: 3, max: 10, until_interval: 0.03}}
 """
@@ -176,18 +174,6 @@ def with_results(load: Load, folder: Path) -> Iterator[tuple[str, str]]:
         yield f"repeats after round {number}", plan_table(study, results)
     yield "a larger maximum of repeats", plan_table(load(REPEATED.replace("10", "20")), results)
 
-    study, results = load(PROJECTED), folder / "projected"
-    predict(results)
-    yield "predictions", plan_table(study, results)
-    in_whole_nodes = load(PROJECTED, f"{GPUS}slurm: {{account: a, exclusive: true}}\n")
-    yield "predictions in whole nodes", plan_table(in_whole_nodes, results)
-    yield (
-        "predictions that are not wanted",
-        plan_table(load(PROJECTED.replace("project: {devices: [64]}", "predict: false")), results),
-    )
-    predict(results, HEADER + ROWS.replace("38.4,30.2,41.7", "20.4,18.2,22.7"), "projection")
-    yield "a projection", plan_table(study, results)
-
 
 def with_choices(folder: Path) -> Iterator[tuple[str, str]]:
     study = chosen_study(folder / "plain")
@@ -208,15 +194,6 @@ def with_choices(folder: Path) -> Iterator[tuple[str, str]]:
         "scaling: strong\n    global_batch_size: 256",
     )
     yield "a batch that leaves some out", shown_of(chosen_study(folder / "strong", weak, strong))
-
-    study = chosen_study(folder / "predicted", "predict: false", "predict: true")
-    study.folder.mkdir(parents=True)
-    columns = "series,shape,speedup,speedup_low,speedup_high,parallel_efficiency,device_hours_per_epoch"
-    rows = ["all runs,1x1,1,1,1,1,", "all runs,1x4,3.4,3.1,3.6,0.85,", "all runs,4x4,12,9,13,0.75,"]
-    (study.folder / "prediction.csv").write_text("\n".join([columns, *rows]))
-    yield "predictions", shown_of(study)
-    leave(study.folder, FIRST)
-    yield "predictions until a round knows better", shown_of(study)
 
     sweep = "steps: 300\n    sweep: {gradient_as_bucket_view: [false, true]}"
     study = chosen_study(folder / "series", "steps: 300", sweep)
@@ -249,74 +226,6 @@ def test_a_damaged_summary_is_no_measurement(text: str | None, load: Load, tmp_p
     assert "<= 2.000" in table
     (warning,) = [line for line in table.splitlines() if str(path) in line]
     assert ("Not a regular file" if text is None else "Delete") in warning
-
-
-PROJECTED = """\
-experiments:
-  strong:
-    dataset: digits
-    model: linear
-    global_batch_size: 192
-    repeats: 2
-    devices: [1, 2, 4]
-    project: {devices: [64]}
-    epochs: 10
-"""
-HEADER = (
-    "experiment,series,devices,nodes,shape,measured_point,speedup,speedup_low,speedup_high,"
-    "parallel_efficiency,device_hours_per_epoch\n"
-)
-ROWS = (
-    "strong,all runs,1,1,1x1,True,1.0,0.98,1.02,1.0,0.006\n"
-    "strong,all runs,4,1,1x4,True,3.412,3.09,3.61,0.853,0.0061\n"
-    "strong,all runs,64,16,16x4,False,38.4,30.2,41.7,0.6,0.012\n"
-    "strong,all runs,128,32,32x4,False,50,30,60,0.39,0.02\n"
-)
-
-
-def predict(results: Path, rows: str = HEADER + ROWS, name: str = "prediction") -> None:
-    (results / "strong").mkdir(parents=True, exist_ok=True)
-    (results / "strong" / f"{name}.csv").write_text(rows)
-    facts = {"notes": [f"all runs: of the {name}."], "refused": {}}
-    (results / "strong" / f"{name}.json").write_text(json.dumps(facts))
-
-
-def test_a_projection_stands_for_the_prediction_that_it_was_made_from_and_for_no_later_one(
-    load: Load, tmp_path: Path
-) -> None:
-    predict(tmp_path)
-    predict(tmp_path, HEADER + ROWS.replace("38.4,30.2,41.7", "20.4,18.2,22.7"), "projection")
-    study, folder = load(PROJECTED), tmp_path / "strong"
-
-    assert read_remarks(folder) == ["all runs: of the projection."]
-    newer = (folder / "projection.csv").stat().st_mtime + 1
-    os.utime(folder / "prediction.csv", (newer, newer))
-    assert "strong on 64 devices (16x4): 38 (30 to 42) times the speed" in plan_table(study, tmp_path)
-    assert read_remarks(folder) == ["all runs: of the prediction."]
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", HEADER, HEADER + "strong,all runs,4\n", HEADER + ROWS.replace("3.412", "nan"), "no,columns\n1,2\n"],
-    ids=["empty", "no rows", "cut", "not a number", "other columns"],
-)
-def test_a_damaged_prediction_is_none(load: Load, tmp_path: Path, text: str) -> None:
-    study = load(PROJECTED)
-    before = plan_table(study, tmp_path)
-    predict(tmp_path, text)
-
-    assert plan_table(study, tmp_path) == before
-
-
-def test_the_plan_is_shown_again_once_it_has_predictions_that_are_wanted(load: Load, tmp_path: Path) -> None:
-    study, earlier = load(PROJECTED), EarlierFiles()
-    assert predicted_plan(study, tmp_path, earlier) == ""
-    predict(tmp_path)
-
-    shown = plan_table(study, tmp_path)
-    assert predicted_plan(study, tmp_path, earlier) == f"{shown}\nstrong: all runs: of the prediction."
-    earlier.look(tmp_path)
-    assert predicted_plan(study, tmp_path, earlier) == ""
 
 
 def chosen_study(folder: Path, old: str = "", new: str = "") -> PlantedStudy:

@@ -1,8 +1,7 @@
-"""The jobs of a plan: what each requests of Slurm, where it is sent, and which all-reduces are measured."""
+"""The jobs of a plan: what each requests of Slurm, and where it is sent."""
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,8 +13,6 @@ from tests.golden import compare
 from tests.unit.plan.conftest import Load, sbatch_line
 from tests.unit.plan.refusals import CPUS, MACHINES, site_of
 
-from scalewise.plan.config.site import Site, SiteFile, resolve_site
-from scalewise.plan.jobs.all_reduce_jobs import AllReducePlan, site_id
 from scalewise.plan.jobs.make_plan import make_plan
 from scalewise.plan.plan_file import Job, requested
 from scalewise.plan.planned_study import Study
@@ -50,7 +47,7 @@ default_partition: a100
 ONLY_BOTH = STUDY.split("  plain", maxsplit=1)[0]
 STRONG = "  strong: {dataset: digits, model: linear, global_batch_size: 192, repeats: 1, devices: %s}\n"
 OF_ONE_MACHINE = """\
-defaults: {dataset: digits, model: linear, global_batch_size: 240, repeats: 1, predict: false, devices: [1]}
+defaults: {dataset: digits, model: linear, global_batch_size: 240, repeats: 1, devices: [1]}
 experiments:
   usual: {memory_gb: 4, timeout_seconds: 77}
   other: {checkpoint_minutes: 0.02, keep_checkpoints: true}
@@ -85,17 +82,8 @@ PLANS = {
     ),
     "one machine": (OF_ONE_MACHINE, CPUS),
     "a cluster": (
-        study_of("[1, 4, 8]", ", cpus_per_device: 8, runtime_minutes: 30, project: {devices: [64]}"),
+        study_of("[1, 4, 8]", ", cpus_per_device: 8, runtime_minutes: 30"),
         cluster_of("not_found: [internet]"),
-    ),
-    "all-reduce of a shape that no run has": (
-        study_of("[1]", ", cpus_per_device: 40, launcher: spawn, project: {devices: [8]}"),
-        cluster_of(),
-    ),
-    "all-reduce of a shape that two experiments have": (
-        study_of("[1, 2]", ", launcher: spawn, rendezvous: file")
-        + (STRONG % "[1, 2, 4]").replace("strong", "more"),
-        CPUS,
     ),
 }
 
@@ -118,20 +106,15 @@ def job_text(name: str, job: Job, **facts: object) -> str:
 
 def texts_of(study: Study) -> Iterator[str]:
     """Yield what jobs read of experiments, comparisons and sites, and each job but for further repeats."""
-    plan = make_plan(study, "profiles/sites/here.yaml")
+    plan = make_plan(study)
     for name, facts in plan["experiments"].items():
-        definition = json.loads(facts["prediction"])
-        files = ", ".join(Path(file).stem for file in facts["all_reduces"])
-        yield f"{name} ({facts['title']}), partition {facts['partition']!r}, projected: {facts['projected']}"
-        yield f"    predicts {definition['shapes']}, projects {definition['project']}, all-reduces: {files}"
+        yield f"{name} ({facts['title']}), partition {facts['partition']!r}"
     for name, comparison in plan["comparisons"].items():
         yield f"{name} compares {comparison['experiments']}: {comparison['definition']}"
     for name, runs in plan["runs"].items():
         for run, job in runs.items():
             if run.endswith(".r1"):
                 yield job_text(f"{name}/{run}", job)
-    for name, measurement in plan["all_reduces"].items():
-        yield job_text(f"all-reduce {name}", measurement, **measurement["ranks"])
     for partition, site in plan["sites"].items():
         yield job_text(f"hello of {partition!r}", site["hello"])
         yield f"    launched with {words_of(site['launch'])}"
@@ -284,7 +267,6 @@ def test_a_run_is_sent_as_if_its_partition_were_the_only_one(name: str, load: Lo
 
     for jobs in (
         {(name, run): job for name, runs in plan["runs"].items() for run, job in runs.items()},
-        {("", shape): job for shape, job in plan["all_reduces"].items()},
         {("", partition): site["hello"] for partition, site in plan["sites"].items()},
     ):
         rule: Any = requested(jobs, lambda key: key)
@@ -343,150 +325,6 @@ def test_a_run_is_ended_before_its_job_is_and_a_longer_one_takes_several_jobs(
         assert signal_seconds == 0 or job_minutes * 60 - signal_seconds - 60 >= limit_seconds
 
 
-@pytest.mark.parametrize(
-    ("walltime", "minutes", "limit_seconds"),
-    [("00:01:00", 1, 30), ("00:02:00", 2, 60), ("00:04:00", 4, 180), ("08:00:00", 7, 300)],
-)
-def test_a_measurement_of_all_reduce_fits_into_the_longest_job_of_the_site(
-    load: Load, walltime: str, minutes: int, limit_seconds: int
-) -> None:
-    slurm = f'{{account: a, longest_walltime: "{walltime}", signal_seconds: 0}}'
-    study = load(study_of("[1, 4]", ", runtime_minutes: 1"), cluster_of(slurm=slurm))
-
-    (job,) = AllReducePlan.of(study).jobs.values()
-
-    assert (job.allocation.minutes, job.allocation.limits.limit_seconds) == (minutes, limit_seconds)
-
-
-# ---- which all-reduces are measured, and what a study can be projected from
-
-TO_64 = ", project: {devices: [64]}"
-
-
-@pytest.mark.parametrize(
-    ("devices", "more", "max_nodes", "shapes", "projected"),
-    [
-        pytest.param("[1, 2, 4]", "", 16, "1x2 1x4", False, id="one node"),
-        pytest.param("[1, 4, 8]", "", 16, "1x4 2x4", False, id="two nodes"),
-        pytest.param("[1, 16]", "", 16, "4x4", False, id="four nodes by themselves"),
-        pytest.param("[1, 32]", "", 16, "1x4 2x4 4x4", False, id="eight nodes from one, two and four"),
-        pytest.param('[1, "3x2"]', "", 16, "3x2", False, id="three nodes by themselves"),
-        pytest.param('[1, "6x2"]', "", 16, "1x2 2x2 4x2", False, id="parts of nodes from parts of nodes"),
-        pytest.param(
-            "[1]", ", project: {devices: [2, 64]}", 16, "1x2 1x4 2x4 4x4", False, id="projected only"
-        ),
-        pytest.param("[1]", TO_64, 1, "1x4", False, id="runs of a node"),
-        pytest.param("[1]", TO_64, 2, "1x4 2x4", False, id="runs of two nodes"),
-        pytest.param("[1]", TO_64, 3, "1x4 2x4 3x4", False, id="runs of three nodes"),
-        pytest.param("[1]", TO_64, 4, "1x4 2x4 4x4", False, id="runs of four nodes"),
-        pytest.param("[1, 4]", TO_64, 16, "1x4 2x4 4x4", False, id="steps on one node only"),
-        pytest.param('[1, "2x2"]', TO_64, 16, "1x4 2x2 2x4 4x4", False, id="steps on parts of nodes"),
-        pytest.param("[1, 8]", TO_64, 16, "1x4 2x4 4x4", True, id="steps on two nodes and fewer"),
-        pytest.param("[1]", "", 16, "", False, id="nothing to exchange"),
-        pytest.param("[2, 4]", "", 16, "", False, id="no 1-device run to start from"),
-        pytest.param("[1, 8, 16]", ", predict: false", 16, "", False, id="no prediction"),
-        pytest.param("[1, 4]", ", parallelism: fsdp", 16, "", False, id="exchanges that are not modelled"),
-    ],
-)
-def test_shapes_of_up_to_four_nodes_are_measured_and_own_steps_are_projected(
-    devices: str, more: str, max_nodes: int, shapes: str, projected: bool, load: Load
-) -> None:
-    plan = make_plan(load(study_of(devices, more), cluster_of(max_nodes=max_nodes)))
-
-    facts = plan["experiments"]["strong"]
-    assert [Path(file).stem for file in sorted(facts["all_reduces"])] == shapes.split()
-    assert [f"resources/collectives/{name}.json" for name in sorted(plan["all_reduces"])] == sorted(
-        facts["all_reduces"]
-    )
-    assert facts["projected"] is projected
-
-
-def test_a_machine_without_a_scheduler_measures_no_other_node(load: Load) -> None:
-    assert [name[-3:] for name in AllReducePlan.of(load(study_of("[1, 2]", TO_64))).jobs] == ["1x2", "1x4"]
-
-
-def test_a_projection_of_the_defaults_is_left_out_without_a_prediction(load: Load) -> None:
-    by_default = study_of("[1, 2]", ", predict: false") + "defaults: {project: {devices: [8]}}\n"
-    assert AllReducePlan.of(load(by_default)).jobs == {}
-
-
-def test_a_prediction_starts_from_the_first_repeats_on_one_device(load: Load) -> None:
-    text = study_of("[1, 2, 4]").replace("repeats: 1", "repeats: {min: 2, max: 5, until_interval: 0.1}")
-
-    assert load(text).experiments["strong"].prediction_runs == ["d1.r1", "d1.r2"]
-
-
-TORCH: dict[str, Any] = {"image": "/torch.sif"}
-"""A container."""
-
-
-def cluster(**facts: Any) -> Site:
-    slurm: dict[str, Any] = {"account": "a", "partition": "gpu"}
-    site: dict[str, Any] = {"accelerator": "cuda", "devices_per_node": 4, "cpus_per_node": 64}
-    return resolve_site(SiteFile.model_validate(site | {"slurm": slurm | facts.pop("slurm", {})} | facts))
-
-
-@pytest.mark.parametrize(
-    "facts",
-    [
-        pytest.param({"devices_per_node": 8}, id="devices"),
-        pytest.param({"network_interface": "ib0"}, id="network"),
-        pytest.param({"python": "/other/python"}, id="interpreter"),
-        pytest.param({"prelude": ["export NCCL_IB_DISABLE=1"]}, id="prelude"),
-        pytest.param({"container": TORCH}, id="container"),
-        pytest.param({"container": TORCH | {"arguments": ["--overlay=/nccl.ext3:ro"]}}, id="overlay"),
-        pytest.param({"container": TORCH | {"prelude": ["source /ext3/env.sh"]}}, id="prelude inside"),
-        pytest.param({"slurm": {"partition": "other"}}, id="partition"),
-        pytest.param({"slurm": {"constraint": "a100"}}, id="constraint"),
-        pytest.param({"slurm": {"gpu_type": "a100"}}, id="GPU type"),
-        pytest.param({"slurm": {"extra": ["--switches=1"]}}, id="placement"),
-    ],
-)
-def test_a_fact_that_the_network_depends_on_makes_another_measurement(facts: dict[str, Any]) -> None:
-    before = {"container": TORCH} if facts.get("container", TORCH) != TORCH else {}
-
-    assert site_id(cluster(**facts)) != site_id(cluster(**before))
-
-
-def test_measurements_are_of_a_cluster_on_any_login_node_and_of_one_machine_only(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    machine = resolve_site(SiteFile(accelerator="cpu", devices_per_node=2, cpus_per_node=2))
-    same = cluster(memory_gb_per_node=100, slurm={"account": "b", "mail_user": "me@example.org"})
-    of_machine, of_cluster = set(), {site_id(same)}
-    for host, processor in (("one", "a"), ("other", "a"), ("one", "b")):
-        monkeypatch.setattr("platform.node", lambda host=host: host)
-        monkeypatch.setattr(
-            "scalewise.plan.jobs.all_reduce_jobs.cpu_model", lambda processor=processor: processor
-        )
-        of_machine.add(site_id(machine))
-        of_cluster.add(site_id(cluster()))
-
-    assert (len(of_machine), len(of_cluster)) == (3, 1)
-    assert all(host not in name for name in of_machine for host in ("one-", "other"))
-    on_gpus = {
-        site_id(resolve_site(SiteFile(accelerator="cuda", cpus_per_node=2, visible_devices=chosen)))
-        for chosen in ([0, 1], [2, 1])
-    }
-    assert len(on_gpus) == 2
-
-
-@pytest.mark.parametrize(
-    ("file", "word"),
-    [
-        ("profiles/sites/princeton-della.yaml", "princeton-della"),
-        ("profiles/slurm/site.yaml", "slurm"),
-        ("site.yaml", "site"),
-        ("/home/my user/ödd site$.yaml", "dd-site"),
-        (None, "machine"),
-    ],
-)
-def test_measurements_lie_in_a_folder_that_names_the_site(file: str | None, word: str) -> None:
-    name, digest = site_id(cluster(), file).rsplit("-", 1)
-
-    assert (name, len(digest)) == (word, 8)
-
-
 # ---- an experiment on partitions
 
 
@@ -499,7 +337,7 @@ def test_an_experiment_without_partitions_is_the_one_of_a_site_without_any(load:
         for text, site in zip((STUDY.replace(", partitions: all", ""), STUDY), sites, strict=True)
     )
 
-    plans = [make_plan(each, "profiles/site.yaml") for each in (before, after)]
+    plans = [make_plan(each) for each in (before, after)]
     assert plans[0]["runs"]["plain"] == plans[1]["runs"]["plain"]
     of_site, of_partition = (plan["experiments"]["plain"] for plan in plans)
     assert of_site | {"partition": "a100"} == of_partition

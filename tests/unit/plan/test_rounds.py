@@ -39,7 +39,7 @@ def planned(load: Load) -> Callable[..., PlannedExperiment]:
     """Plans an experiment with these keys, on a cluster of nodes with four GPUs."""
 
     def plan(site: str = CLUSTER, **keys: str) -> PlannedExperiment:
-        usual = {"dataset": "synthetic-3x32x32", "model": "linear", "predict": "false"}
+        usual = {"dataset": "synthetic-3x32x32", "model": "linear"}
         if "global_batch_size" not in keys:
             usual |= {"scaling": "weak", "batch_size_per_device": "32"}
         lines = "".join(f"    {key}: {value}\n" for key, value in (usual | keys).items())
@@ -120,12 +120,10 @@ def test_a_mapping_that_leaves_no_choice_is_a_plain_number(planned: Planned) -> 
 
 
 def test_at_first_two_runs_on_the_fewest_devices_are_requested_in_every_series(planned: Planned) -> None:
-    chosen = planned(devices="{up_to: 8}", sweep="{cpus_per_device: [1, 2]}", predict="true")
+    chosen = planned(devices="{up_to: 8}", sweep="{cpus_per_device: [1, 2]}")
 
     first = [f"d1.cpus-per-device-{cpus}.r{repeat}" for cpus in (1, 2) for repeat in (1, 2)]
     assert chosen.requested_run_names([]) == first
-    # a prediction waits for these alone
-    assert chosen.prediction_runs == first
 
 
 def test_rounds_ask_for_further_counts_and_later_ones_take_nothing_back(planned: Planned) -> None:

@@ -4,7 +4,6 @@
 
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,32 +13,20 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from scalewise.builtin.parallel_model import ParallelModel
-from scalewise.execution.all_reduce_job import was_interrupted
-from scalewise.execution.rank_files import RankFiles
-from scalewise.execution.supervisor import ExitStatus, RankGroup
 from scalewise.measure.communication import CommunicationSamples
 from scalewise.plan.config.settings import Settings
-from scalewise.plan.jobs.launch import Launch
-from scalewise.ranks.all_reduce import check_sum, expected_seconds, measure_all_reduce
-from scalewise.ranks.distributed.device_timers import HostTimer
-from scalewise.records import AllReduce
+from scalewise.ranks.all_reduce import all_reduce_seconds
 
 CPU = torch.device("cpu")
 
 
 class SteppingTimer:
-    """A timer on which every all-reduce takes the same time, and so does every wait for the device.
+    """A timer on which every all-reduce takes the same time, and the device is waited for as long again."""
 
-    Args:
-        seconds: Time of an all-reduce.
-        around: Time of the wait.
-    """
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._now = seconds, 0.0
 
-    def __init__(self, seconds: float, around: float = 0.0) -> None:
-        self._seconds, self._around, self._now = seconds, around, 0.0
-
-    def reduced(self) -> None:
-        """Let the time of an all-reduce pass."""
+    def step(self) -> None:
         self._now += self._seconds
 
     def record(self) -> float:
@@ -49,110 +36,21 @@ class SteppingTimer:
         return end - start
 
     def synchronize(self) -> None:
-        self._now += self._around
-
-    def now(self) -> float:
-        return self._now
-
-    def wait(self, mark: float) -> None:
-        """Do nothing: nothing is ever pending."""
+        self.step()
 
 
-@pytest.fixture
-def summing(monkeypatch: pytest.MonkeyPatch) -> Callable[[SteppingTimer], SteppingTimer]:
-    """Has all-reduces move a timer."""
-
-    def step(timer: SteppingTimer) -> SteppingTimer:
-        all_reduce = dist.all_reduce
-
-        def reduce(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> None:
-            timer.reduced()
-            all_reduce(tensor, *args, **kwargs)
-
-        monkeypatch.setattr(dist, "all_reduce", reduce)
-        return timer
-
-    return step
-
-
-@pytest.mark.parametrize(
-    ("seconds", "sizes", "repeats"),
-    [
-        pytest.param(0.001, 3, 20, id="fast link: all sizes, often"),
-        pytest.param(0.5, 2, 8, id="slower: fewer, and not what would take over two seconds"),
-        pytest.param(9.0, 1, 5, id="hardly any: what is smallest is measured still"),
-    ],
-)
-def test_a_slow_link_is_not_given_what_it_cannot_carry_in_time(
-    seconds: float, sizes: int, repeats: int, summing: Callable[[SteppingTimer], SteppingTimer]
-) -> None:
-    timer = summing(SteppingTimer(seconds))
-    measured = measure_all_reduce(CPU, timer, (4096, 16384, 98304), seconds_per_size=4.0)
-
-    assert len(measured) == sizes
-    assert {len(size.seconds) for size in measured} == {repeats}
-    assert measured[0].seconds == pytest.approx([seconds] * repeats)
-
-
-@pytest.mark.parametrize("seconds", [20e-6, 5e-3], ids=["short", "long"])
+@pytest.mark.parametrize("seconds", [20e-6, 9.0])
 def test_no_wait_for_the_ranks_or_the_device_is_in_an_all_reduce(
-    seconds: float, summing: Callable[[SteppingTimer], SteppingTimer]
+    seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for size in measure_all_reduce(CPU, summing(SteppingTimer(seconds, around=50e-6)), (4096, 65536)):
-        assert size.seconds == pytest.approx([seconds] * 20)
-    (measured,) = measure_all_reduce(CPU, HostTimer(), (65536,))
-    assert measured.bytes == 65536
-    assert all(each > 0 for each in measured.seconds)
+    timer, all_reduce = SteppingTimer(seconds), dist.all_reduce
 
+    def stepping(*arguments: Any, **options: Any) -> None:
+        timer.step()
+        all_reduce(*arguments, **options)
 
-def test_a_larger_message_is_expected_to_take_at_most_its_share_of_bytes_longer() -> None:
-    assert expected_seconds(AllReduce(bytes=1000, seconds=[0.3, 0.2, 0.9]), 4000) == pytest.approx(0.8)
-
-
-def test_a_sum_that_is_wrong_in_one_value_ends_the_measurement() -> None:
-    message = torch.full((1024,), 10.0)
-    check_sum(message, 10.0, rank=3)
-    message[700] = 9.0
-
-    with pytest.raises(RuntimeError, match=r"of 4096 bytes gave rank 3 9 in place of 10 \(1 of 1024 values"):
-        check_sum(message, 10.0, rank=3)
-
-
-@pytest.fixture
-def rank_group(tmp_path: Path) -> RankGroup:
-    rank_files = RankFiles(tmp_path / "attempt")
-    rank_files.folder.mkdir()
-    for rank in range(2):
-        rank_files.started(rank, "node1")
-    return RankGroup("all-reduce", rank_files, Launch("spawn", ("true",), {}), 2, tmp_path / "log", 60.0)
-
-
-def leave(rank_group: RankGroup, rank: int, ending: str) -> None:
-    if ending == "raised":
-        rank_group.rank_files.failed(rank, "node1", RuntimeError("no such network"), out_of_memory=False)
-    elif ending != "silent":
-        getattr(rank_group.rank_files, ending)(rank)
-
-
-@pytest.mark.parametrize(
-    ("why", "endings", "interrupted"),
-    [
-        pytest.param("interrupted", ("silent", "silent"), True, id="seen by the supervisor"),
-        pytest.param("failed", ("terminated", "terminated"), True, id="seen by the ranks first"),
-        pytest.param("failed", ("terminated", "finished"), True, id="seen by one of them"),
-        pytest.param("failed", ("raised", "terminated"), False, id="a rank failed, its peer was ended"),
-        pytest.param("failed", ("silent", "terminated"), False, id="a rank was killed"),
-        pytest.param("failed", ("finished", "finished"), False, id="all done, and no record"),
-        pytest.param("timed-out", ("terminated", "terminated"), False, id="took too long"),
-    ],
-)
-def test_an_interrupted_measurement_is_not_recorded_as_failed(
-    rank_group: RankGroup, why: Any, endings: tuple[str, str], interrupted: bool
-) -> None:
-    for rank, ending in enumerate(endings):
-        leave(rank_group, rank, ending)
-
-    assert was_interrupted(rank_group, ExitStatus(1, why)) is interrupted
+    monkeypatch.setattr(dist, "all_reduce", stepping)
+    assert all_reduce_seconds(CPU, timer) == pytest.approx(seconds)
 
 
 WARM_UP = 4

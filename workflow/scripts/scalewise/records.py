@@ -20,7 +20,6 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from scalewise.plan.config.shape import ShapeText
 from scalewise.plan.runs.run_definition import RunDefinition
 
 Outcome = Literal["completed", "diverged", "out-of-memory"]
@@ -114,46 +113,6 @@ class Bucket(_Record):
 
     bytes: int
     ready_fraction: float
-
-
-class AllReduce(_Record):
-    """One message size.
-
-    Args:
-        bytes: Size of the message on each rank.
-        seconds: Time of each all-reduce on its slowest rank.
-    """
-
-    bytes: int
-    seconds: list[float]
-
-
-class AllReduceMeasurement(_Record):
-    """The measured all-reduce of one shape.
-
-    Args:
-        shape: Nodes x devices per node.
-        backend: ``gloo`` or ``nccl``.
-        hosts: One for each node.
-        devices: Device name of each rank.
-        versions: Versions of Python and of the libraries that matter, by name.
-        measured_at: UTC, ISO 8601.
-        reductions: One for each message size, smallest first; empty after an error.
-        error: Reason that there is no measurement.
-        job_seconds: Length of the job that measured; None until it has ended.
-    """
-
-    record_version: Literal[1] = 1
-    shape: ShapeText
-    backend: str
-    launcher: str
-    hosts: list[str]
-    devices: list[str]
-    versions: dict[str, str]
-    measured_at: str
-    reductions: list[AllReduce]
-    error: str = ""
-    job_seconds: float | None = None
 
 
 class Startup(_Record):
@@ -811,15 +770,6 @@ def read_failure(run_folder: Path) -> Start | None:
     """
     history = read_history(run_folder)
     return history.failure if history is not None else None
-
-
-def read_all_reduce(path: Path) -> AllReduceMeasurement:
-    """The all-reduce over one shape.
-
-    Raises:
-        RecordError: It is missing or damaged.
-    """
-    return read_record(path, AllReduceMeasurement)
 
 
 def read_record(path: Path, kind: type[R]) -> R:

@@ -13,12 +13,10 @@ import pandas as pd
 
 from scalewise.analysis.analysis_spec import PROGRAM, THROUGHPUT, AnalysisSpec
 from scalewise.analysis.jobstats import JOBSTATS_COLUMNS
-from scalewise.analysis.prediction.wording import beyond_sentences
 from scalewise.analysis.queue_waits import QUEUE_WAIT_COLUMNS
 from scalewise.analysis.rounds.choice_summary import ChoiceSummary
-from scalewise.plan.formatting import Goal, name_devices
+from scalewise.plan.formatting import Goal
 from scalewise.plan.runs.rounds import UnmeasuredPoint
-from scalewise.plan.terminal.predictions import latest_prediction
 from scalewise.records import RecordError, write_text
 
 TABLES = ("runs", "epochs", "scaling", "options", "jobstats", "queue_waits")
@@ -45,8 +43,6 @@ class ExperimentResults:
         laws: Fitted laws, and the refused ones with a reason.
         origins: Values of each part of the runs' provenance, by its name.
         choice: Summary of a study that chose its device counts; None of one that measures all.
-        prediction: Predicted points; None if nothing was predicted.
-        prediction_notes: Limits of the prediction, and why a series has none; a sentence each.
         min_efficiency: Least efficiency that is required, a fraction; None without that criterion.
         target: Goal that counts as trained; None if there is none.
     """
@@ -63,8 +59,6 @@ class ExperimentResults:
     laws: Sequence[Mapping[str, Any]] = ()
     origins: Mapping[str, Sequence[str]] = field(default_factory=dict)
     choice: ChoiceSummary | None = None
-    prediction: pd.DataFrame | None = None
-    prediction_notes: Sequence[str] = ()
     min_efficiency: float | None = None
     target: Goal | None = None
     title: str = ""
@@ -78,37 +72,24 @@ class ExperimentResults:
         *,
         title: str = "",
         description: str = "",
-        predicted: bool = True,
     ) -> ExperimentResults:
-        """Read what ``write`` has written, and the latest prediction.
+        """Read what ``write`` has written.
 
         Args:
             experiment: The experiment, the way the plan defined it.
             folder: Results of the experiment.
             title: Name for readers.
             description: Text below the title.
-            predicted: Show its prediction if there is one; an earlier configuration may have left it.
         """
         tables: dict[str, Any] = {name: read_table(folder / f"{name}.csv") for name in TABLES}
         facts = {name: read_json(folder / f"{file}.json") for name, file in JSON_FILES.items()}
-        decision = facts["decision"]
-        chosen = decision["choice"]
-        prediction, notes = None, []
-        path, remarks_path = latest_prediction(folder)
-        if predicted and path.exists():
-            prediction = read_table(path)
-            remarks = read_json(remarks_path)
-            notes = [*remarks["notes"], *remarks["refused"].values()]
-            beyond = beyond_sentences(prediction, decision["series"])
-            decision["beyond"] += [name_devices(sentence, decision["device"]) for sentence in beyond]
+        chosen = facts["decision"]["choice"]
         return cls(
             name=experiment.name,
             folder=folder,
             **tables,
             **facts,
             choice=None if chosen is None else ChoiceSummary.from_dict(chosen),
-            prediction=prediction,
-            prediction_notes=notes,
             min_efficiency=experiment.spec.decision.min_efficiency,
             target=experiment.target,
             title=title,
@@ -123,8 +104,8 @@ class ExperimentResults:
             facts: The experiment's part of the plan.
             folder: Results of the experiment.
         """
-        shown = {name: facts[name] for name in ("title", "description", "predicted")}
-        return cls.read(AnalysisSpec.from_json(facts["definition"]), folder, **shown)
+        spec = AnalysisSpec.from_json(facts["definition"])
+        return cls.read(spec, folder, title=facts["title"], description=facts["description"])
 
     def write(self) -> None:
         """Write the tables, the decision and what else ``read`` reads."""

@@ -21,7 +21,6 @@ from scalewise.analysis.splits import answer_splits, splits_table
 from scalewise.analysis.tables import collect
 from scalewise.plan.runs.rounds import known_rounds, requested_repeats
 from scalewise.plan.runs.spending import Spending
-from scalewise.plan.terminal.predictions import PREDICTION, REMARKS, latest_prediction
 from scalewise.records import write_text
 
 
@@ -92,8 +91,3 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path, *, in_slu
     write_text(folder / "splits.csv", splits_table(splits).to_csv(index=False, lineterminator="\n"))
     fingerprints = json.dumps(dict(sorted(tables.conditions.items())), indent=2) + "\n"
     write_text(folder / "fingerprints.json", fingerprints)
-    if folder != home:
-        # a report on what has finished stands in a folder of its own; what was predicted goes with it
-        for name, latest in zip((PREDICTION, REMARKS), latest_prediction(home), strict=True):
-            if latest.exists():
-                write_text(folder / name, latest.read_text(encoding="utf-8"))

@@ -179,7 +179,7 @@ class Rank(_Note):
     error: RankError | None = None
 
 
-Work = Literal["train", "hello", "all-reduce"]
+Work = Literal["train", "hello"]
 """The work of ranks after their rendezvous."""
 
 

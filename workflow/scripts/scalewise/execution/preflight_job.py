@@ -20,7 +20,8 @@ from scalewise.execution.rank_files import ATTEMPT, RankFiles
 from scalewise.execution.rank_processes import command_for, rank_setup_for
 from scalewise.execution.run_log import say
 from scalewise.execution.supervisor import RankGroup, supervise
-from scalewise.plan.config.shape import Shape
+from scalewise.plan.config.shape import Shape, ShapeText, count_devices
+from scalewise.plan.formatting import format_3sig
 from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.jobs.preflight import Finding, Findings, Preflight, bad, ok, unknown
 from scalewise.plan.plan_file import SitePlan
@@ -36,12 +37,39 @@ DATASETS = "datasets.txt"
 """The file of that folder that names the files to look for, one a line."""
 
 
+class TimedAllReduce(BaseModel):
+    """The time of an all-reduce.
+
+    Args:
+        shape: Nodes and devices of each over which was reduced.
+        bytes: Size of the message on each rank.
+        seconds: Time on the slowest rank.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    shape: ShapeText
+    bytes: int
+    seconds: float
+
+    def __str__(self) -> str:
+        devices = count_devices(self.shape.world_size)
+        where = "in a node" if self.shape.nodes == 1 else f"on {self.shape.nodes} nodes"
+        # the slowest link of a ring carries each byte so often: nccl-tests call this the bus bandwidth
+        rate = 2 * (1 - 1 / self.shape.world_size) * self.bytes / self.seconds
+        return (
+            f"all-reduce of {self.bytes / 1e6:.1f} MB over {devices} {where}: "
+            f"{format_3sig(1e3 * self.seconds)} ms, {format_3sig(rate / 1e9)} GB/s"
+        )
+
+
 class RankPreflight(BaseModel):
     """Findings of one rank.
 
     Args:
         cpus: CPUs that the rank may run on.
         total: Sum of rank + 1 over all ranks, by all-reduce on the rank's device.
+        all_reduces: All-reduces that were timed, the same on every rank.
         datasets: Bytes of each prepared file on the rank's node; None if it is missing there.
         interface: The network interface over which the ranks met.
         interfaces: All those of the rank's node with an IPv4 address, but loopback.
@@ -59,6 +87,7 @@ class RankPreflight(BaseModel):
     python: str
     torch: str
     total: float
+    all_reduces: list[TimedAllReduce] = Field(default_factory=list)
     datasets: dict[str, int | None]
     interface: str = ""
     interfaces: list[str] = Field(default_factory=list)
@@ -168,6 +197,8 @@ def check_report(
         yield bad(f"the all-reduce gave ranks {wrong} another sum than {expected:g}", fix=fix)
     else:
         yield ok(f"all-reduce over {shape.world_size} ranks")
+    for timed in ranks[0].all_reduces if ranks else ():
+        yield ok(str(timed))
     if shape.nodes > 1 and ranks and ranks[0].interface:
         first = ranks[0]
         yield ok(f"network_interface {first.interface}; {first.host} has {', '.join(first.interfaces)}")

@@ -16,7 +16,7 @@ stop               supervisor, or a node's launcher      ranks
 stopped.json       rank 0                                supervisor, next start
 =================  ====================================  =====================================
 
-The hello job, the measurement of all-reduce and programs add files, which their modules name.
+The hello job and programs add files, which their modules name.
 """
 
 from __future__ import annotations

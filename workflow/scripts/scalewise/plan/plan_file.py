@@ -63,22 +63,6 @@ class TrainJob(Job):
     priority: int
 
 
-MEASUREMENT_RETRIES = 2
-"""Further tries at an all-reduce measurement that fails."""
-
-
-class AllReduceJob(Job):
-    """The job that measures all-reduce over one shape.
-
-    Args:
-        ranks: The start of its ranks: ``RankLaunch`` as JSON.
-        partition: Key of ``Plan.sites``.
-    """
-
-    ranks: dict[str, Any]
-    partition: str
-
-
 class SitePlan(TypedDict):
     """The site, or one of its partitions, as jobs read it.
 
@@ -98,27 +82,19 @@ class ExperimentFacts(TypedDict):
 
     Args:
         partition: Key of ``Plan.sites``.
-        predicted: Whether predictions are made and shown.
-        projected: Whether its steps on a few nodes are projected to more.
         tensorboard: Whether its runs become event files.
         definition: Definition of its tables and its decision, as canonical JSON.
         job_script: Digest of the site's facts in its job script.
         rounds: Definition of its requested runs.
-        prediction: Definition of its prediction, without the measurements.
-        all_reduces: Files of the measurements for its prediction.
     """
 
     title: str
     description: str
     partition: str
-    predicted: bool
-    projected: bool
     tensorboard: bool
     definition: str
     job_script: str
     rounds: str
-    prediction: str
-    all_reduces: list[str]
 
 
 COMPARISON = "partitions.json"
@@ -144,7 +120,6 @@ class Plan(TypedDict):
 
     Args:
         sites: Each partition that runs are made on; the site by an empty name without partitions.
-        all_reduces: The measurements of the study's predictions, by site and shape: ``slurm-1a2b3c4d/2x4``.
         preparations: Commands that users' programs need before any job: ``Preparation.as_json``, by name.
         experiments: Experiments by name, in the order of the file.
         comparisons: Experiments that compare partitions, by their key in the file.
@@ -152,7 +127,6 @@ class Plan(TypedDict):
     """
 
     sites: dict[str, SitePlan]
-    all_reduces: dict[str, AllReduceJob]
     preparations: dict[str, str]
     experiments: dict[str, ExperimentFacts]
     comparisons: dict[str, Comparison]

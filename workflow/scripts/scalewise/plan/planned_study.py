@@ -14,7 +14,7 @@ from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.site import Site, Sites
 from scalewise.plan.runs.allocation import Allocation
-from scalewise.plan.runs.rounds import Round, first_repeats, known_rounds, requested_runs
+from scalewise.plan.runs.rounds import Round, known_rounds, requested_runs
 from scalewise.plan.runs.run_definition import RunDefinition, canonical_json
 from scalewise.plan.runs.runs import Preparation, preparation
 from scalewise.records import SUMMARY
@@ -32,7 +32,6 @@ class PlannedExperiment:
         experiment: The experiment's keys, defaults merged in.
         shapes: The shape of each entry of ``experiment.device_counts``.
         runs: Every job, up to the most repeats.
-        projected: Shapes of ``experiment.project`` that no run has; they are predicted, not measured.
         terms: Queue wait, billed and held devices, from ``Site.queue_and_billing``.
         site: The site or partition that it runs on.
         left_out: Sentences on device counts that other partitions can have and this one cannot.
@@ -43,7 +42,6 @@ class PlannedExperiment:
     shapes: Mapping[int | str, Shape]
     runs: Sequence[RunDefinition]
     site: Site
-    projected: Sequence[Shape] = ()
     terms: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     left_out: Sequence[str] = ()
 
@@ -61,27 +59,6 @@ class PlannedExperiment:
     def analysis_definition(self) -> str:
         """All that defines its tables and decision, as canonical JSON; the site's terms decide, too."""
         return canonical_json(self._defining("tables") | self._site_terms)
-
-    @property
-    def is_predicted(self) -> bool:
-        """Whether a prediction is requested, and there is anything to predict."""
-        return self.experiment.predict and (
-            bool(self.projected) or any(run.shape.world_size > 1 for run in self.runs)
-        )
-
-    @property
-    def prediction_definition(self) -> str:
-        """All that defines its prediction but the measurements, as canonical JSON."""
-        project = [str(shape) for shape in self.projected]
-        return canonical_json(
-            self._defining("prediction") | {"shapes": self._shapes_by_count, "project": project}
-        )
-
-    @property
-    def prediction_runs(self) -> list[str]:
-        """The runs that a prediction starts from: the first repeats on one device."""
-        first = first_repeats(self.experiment)
-        return [run.run for run in self.runs if run.shape.world_size == 1 and run.repeat <= first[run.point]]
 
     @property
     def rounds_definition(self) -> str:

@@ -37,9 +37,8 @@ from scalewise.plan.config.paths import site_file_problem
 from scalewise.plan.config.site import Site, Sites
 from scalewise.plan.config.yaml_source import Source, no_value, part_of_study, read_source, to_plain
 from scalewise.plan.planned_study import PARTITION_MARK, PlannedExperiment, Study
-from scalewise.plan.runs.all_reduce_shapes import most_device_hours
 from scalewise.plan.runs.allocation import allocate
-from scalewise.plan.runs.device_counts import projected_shapes, resolve_choice
+from scalewise.plan.runs.device_counts import resolve_choice
 from scalewise.plan.runs.rounds import requested_runs
 from scalewise.plan.runs.runs import expand
 from scalewise.plan.sites import read_sites
@@ -318,23 +317,20 @@ def _on_site(
         title = f"{spec.title or name} on {site.partition}"
         name, spec = f"{name}{PARTITION_MARK}{site.partition}", spec.model_copy(update={"title": title})
     runs = expand(name, spec, shapes, site.accelerator, site.launcher)
-    projected = projected_shapes(spec, shapes.values(), site)
     terms = site.queue_and_billing(shapes.values())
-    return PlannedExperiment(name, spec, shapes, runs, site, projected, terms, left_out), problems
+    return PlannedExperiment(name, spec, shapes, runs, site, terms, left_out), problems
 
 
 def _check_budget(planned: Sequence[PlannedExperiment]) -> Iterator[Problem]:
-    """Refuse a budget that does not cover the first runs of a study and its prediction, on all partitions."""
+    """Refuse a budget that does not cover the first runs of a study, on all partitions."""
     if not planned or planned[0].experiment.budget is None:
         return
-    first, hours = [], 0.0
-    for each in planned:
-        runs = requested_runs(each.runs, each.experiment, [])
-        first += [(run.shape, each.site.held_devices(run.shape)) for run in runs]
-        if each.is_predicted:
-            hours += most_device_hours(each.runs, each.projected, each.site)
-    place = ("experiments", planned[0].key)
-    yield from check_budget(place, planned[0].experiment, first, hours, len(planned))
+    first = [
+        (run.shape, each.site.held_devices(run.shape))
+        for each in planned
+        for run in requested_runs(each.runs, each.experiment, [])
+    ]
+    yield from check_budget(("experiments", planned[0].key), planned[0].experiment, first, len(planned))
 
 
 def _sound_counts(devices: object) -> list[int | str]:

@@ -17,8 +17,8 @@ from scalewise.plan.jobs.open_study import prepare_submission
 from scalewise.plan.plan_file import PLAN, Plan, TrainJob
 from scalewise.plan.planned_study import Study
 from scalewise.plan.terminal.final_message import EarlierFiles, decisions, end_with_errors
-from scalewise.plan.terminal.plan_table import plan_table, predicted_plan
-from scalewise.records import HISTORY, RECORD, SUMMARY, RecordError, Start, read_all_reduce
+from scalewise.plan.terminal.plan_table import plan_table
+from scalewise.records import HISTORY, RECORD, SUMMARY, Start
 from scalewise.snakemake_adapter import PlannedJob, Snakemake, snakemake_logger, terminal_handlers
 from scalewise.watch.hidden_jobs import PluginQueue, PreflightCheck
 from scalewise.watch.jobs import SlurmQueue
@@ -96,28 +96,17 @@ class Session:
 
     def end(self) -> None:
         """Show the answers that this session has made, after all jobs have succeeded."""
-        self._forget_failed_measurements()
         if self._watcher is not None:
             self._watcher.end()
-        answers = decisions(self._results, self._earlier)
-        print(answers or predicted_plan(self._study, self._results, self._earlier), file=sys.stderr)
+        print(decisions(self._results, self._earlier), file=sys.stderr)
         self._silence_snakemake(self._watcher is not None)  # the paths of its logs
 
     def fail(self) -> None:
         """Show the known answers and why runs failed, after a job has failed."""
-        self._forget_failed_measurements()
         if self._watcher is not None:
             self._watcher.end()
         if message := end_with_errors(self._study, self._results, self._earlier, self._refused or {}):
             print(message, file=sys.stderr)
-
-    def _forget_failed_measurements(self) -> None:
-        """Delete the records of all-reduces that failed, so that the next study measures again."""
-        for name in self._plan["all_reduces"]:
-            path = Path(f"resources/collectives/{name}.json")
-            with suppress(RecordError, OSError):
-                if read_all_reduce(path).error:
-                    path.unlink()
 
     def _is_refused(self, job: PlannedJob, attempt: int, train: str) -> bool:
         """Return whether a try at a run is not made; the run's failure has been shown."""

@@ -60,7 +60,6 @@ class Decision:
         slowdown: Parts of a step at the answer, and its losses; None if unknown.
         limits: The same of the other points, and what is uncertain of it, a sentence each.
         startup: Points whose start takes long, a sentence each; no throughput or efficiency holds it.
-        beyond: Predictions of points that were not measured, a sentence each.
         numbers: ``NUMBERS`` of the chosen point, None for what is not known; empty without such a point.
         measure: Quantity that decided: ``throughput`` or ``time to target``.
         cpus: The answer on CPUs per device; None if they are not swept.
@@ -81,7 +80,6 @@ class Decision:
     slowdown: Slowdown | None = None
     limits: list[str] = field(default_factory=list)
     startup: list[str] = field(default_factory=list)
-    beyond: list[str] = field(default_factory=list)
     numbers: dict[str, float | int | None] = field(default_factory=dict)
     measure: Measure = "throughput"
     device: str = "device"
@@ -115,7 +113,6 @@ class Decision:
             other_trainings=named(self.other_trainings),
             limits=named(self.limits),
             startup=named(self.startup),
-            beyond=named(self.beyond),
         )
 
     def as_dict(self) -> dict[str, Any]:

@@ -372,57 +372,6 @@ def _parameter(name: str, value: Mapping[str, float | None], largest: float) -> 
     return f"{text}, {NOT_MEASURED}" if beyond else text
 
 
-def predictions(prediction: pd.DataFrame | None, scaling: pd.DataFrame) -> Table:
-    """Make the table of predictions and measurements.
-
-    Args:
-        prediction: Contents of prediction.csv; None if nothing was predicted.
-        scaling: Contents of scaling.csv.
-    """
-    place = ["series", "devices"]
-    step = ["step_seconds", "step_seconds_low", "step_seconds_high"]
-    measured = scaling.reindex(columns=[*place, "n", *step])
-    measured = measured.rename(columns={column: f"measured_{column}" for column in ("n", *step)})
-    predicted = pd.DataFrame(columns=place) if prediction is None else prediction
-    rows = predicted.merge(measured, how="left", on=place)
-
-    def is_measured(row: Source) -> bool:
-        return bool(pd.notna(row["measured_step_seconds"]))
-
-    def all_reduce(row: Source) -> Cell:
-        seconds = number(row["all_reduce_seconds"], format_3sig, 1e3)
-        return Cell(seconds, "extrapolated" if row["extrapolated"] else "")
-
-    measured_step = Column("measured step (ms)", "measured_step_seconds", FOUR_DIGITS, 1e3, interval=True)
-    columns = [
-        SERIES,
-        Column("devices", lambda row: Cell(f"{row['devices']:,}", row["shape"])),
-        Column("baseline n", "n", "{:.0f}"),
-        Column("predicted step (ms)", "step_seconds", FOUR_DIGITS, 1e3, interval=True),
-        Column("compute (ms)", "compute_seconds", format_3sig, 1e3),
-        Column("all-reduce (ms)", all_reduce),
-        Column("exposed (ms)", "exposed_seconds", format_3sig, 1e3),
-        Column(
-            "measured step (ms)", lambda row: measured_step.cell(row) if is_measured(row) else NOT_MEASURED
-        ),
-        Column("n", lambda row: f"{row['measured_n']:.0f}" if is_measured(row) else UNKNOWN),
-        Column(
-            "predicted over measured",
-            lambda row: number(row["step_seconds"] / row["measured_step_seconds"], "{:.2f}"),
-        ),
-        Column("predicted speedup", "speedup", format_3sig, interval=True),
-        Column("predicted efficiency", "parallel_efficiency", "{:.2f}", interval=True),
-        Column("device-hours per epoch", "device_hours_per_epoch", format_3sig),
-    ]
-    return _table(
-        "predictions",
-        "Prediction beside measurement",
-        columns,
-        rows,
-        lambda row: "" if is_measured(row) else "unmeasured",
-    )
-
-
 def devices(points: pd.DataFrame, *, kind: Callable[[pd.Series], str]) -> Table:
     """Make the table of the use that the devices made of their time.
 

@@ -138,36 +138,6 @@ def step(results: ExperimentResults) -> str:
     return sentence
 
 
-def prediction(results: ExperimentResults) -> str:
-    """The predicted step over the measured one, and the prediction for the most devices without runs."""
-    predicted, measured = results.prediction, _measured(results)
-    if predicted is None or predicted.empty:
-        return ""
-    series = measured["series"].iloc[0]
-    rows = predicted[predicted["series"] == series].sort_values("devices")
-    rows = rows[rows["devices"] > rows["devices"].min()]
-    counts = measured.set_index("devices")
-    parts = []
-    for _, row in rows[rows["devices"].isin(counts.index)].iloc[::-1].iterrows():
-        seconds, real = known(row, "step_seconds"), known(counts.loc[row["devices"]], "step_seconds")
-        if math.isnan(seconds) or math.isnan(real):
-            continue
-        parts.append(
-            f"On {devices_text(row)} the predicted step is {format_ratio(seconds / real)}x the measured one "
-            f"({milliseconds(seconds)} and {milliseconds(real)})"
-        )
-        break
-    beyond = rows[~rows["devices"].isin(counts.index) & rows["parallel_efficiency"].notna()]
-    if len(beyond):
-        row = beyond.iloc[-1]
-        band = f"{row['parallel_efficiency_low']:.2f} to {row['parallel_efficiency_high']:.2f}"
-        on = f"on {int(row['devices']):,}" if parts else f"On {devices_text(row)}"
-        parts.append(
-            f"{on}, not measured, an efficiency of {row['parallel_efficiency']:.2f} ({band}) is predicted"
-        )
-    return f"{'; '.join(parts)}." if parts else ""
-
-
 def efficiencies(results: ExperimentResults) -> str:
     """Both efficiencies on the most devices that reached the target, and how much sooner that was.
 

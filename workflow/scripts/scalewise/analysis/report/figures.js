@@ -9,7 +9,7 @@
   const tooltip = document.getElementById("page.tooltip");
   tooltip.style.position = "fixed";
 
-  const KINDS = { expected: "not measured, expected ", predicted: "predicted ", run: "one run, " };
+  const KINDS = { expected: "not measured, expected ", run: "one run, " };
   const INTERVALS = { expected: "95 % of the possibilities: ", epochs: "repeats from ", measured: "95 % interval " };
   const linesOf = (runs, trace, index) => {
     const devices = trace.devices ?? trace.x[index];

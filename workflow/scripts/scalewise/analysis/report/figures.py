@@ -93,10 +93,6 @@ def _no_baseline(results: ExperimentResults) -> str:
     return _no_run(results) or nothing
 
 
-def _no_prediction(results: ExperimentResults) -> str:
-    return "nothing was predicted" if results.prediction is None or results.prediction.empty else ""
-
-
 def _no_split(results: ExperimentResults) -> str:
     return "" if (results.decision.get("splits") or {}).get("best") else "no trainings were planned"
 
@@ -126,15 +122,13 @@ FIGURES: dict[str, Figure] = {
         title="Speedup",
         caption="Speedup: throughput divided by that of the series' fewest devices. Bars are 95 % intervals "
         "over repeats. A dotted line is ideal scaling. A curve is a law fitted to all runs of its series, "
-        "with its 95 % band; a law that the data do not support is not drawn. A dashed line is predicted "
-        "from one device's step and a measured all-reduce. It is an upper bound, not fitted to runs on more "
-        "devices: a mark above it is noise or needs an explanation.",
+        "with its 95 % band; a law that the data do not support is not drawn.",
         unknown="is a speedup",
         compares=True,
         where_counts_are_chosen=_NOT_MEASURED,
         missing=_no_baseline,
         drawing=lambda results: _lazy("scaling_figures.speedup")(
-            results.relative, results.laws, results.prediction, results.expected
+            results.relative, results.laws, results.expected
         ),
         sentence=_lazy("figure_sentences.speedup"),
     ),
@@ -174,20 +168,6 @@ FIGURES: dict[str, Figure] = {
         missing=_no_run,
         drawing=lambda results: _lazy("step_figures.step")(results.measured, results.runs),
         sentence=_lazy("figure_sentences.step"),
-    ),
-    "prediction": Figure(
-        title="Prediction beside measurement",
-        caption="Prediction beside measurement: time of a step and parallel efficiency against devices. "
-        "Dashed with its band: predicted from one device's step and all-reduces measured by themselves; of "
-        "device counts that the study does not measure, also from its own steps on several nodes. Dotted: "
-        "compute alone. Marks: measured, steps as medians, efficiency with its interval. In the pale area "
-        "nothing was measured.",
-        unknown="are a predicted and a measured step",
-        compares=True,
-        missing=_no_prediction,
-        drawing=lambda results: _lazy("scaling_figures.prediction")(results.measured, results.prediction),
-        sentence=_lazy("figure_sentences.prediction"),
-        is_left_out=lambda results: bool(_no_prediction(results)),
     ),
     "efficiencies": Figure(
         title="Efficiency of hardware and of learning",

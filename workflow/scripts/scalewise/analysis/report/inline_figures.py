@@ -42,7 +42,6 @@ _KINDS = {
     "part": "parts of bars",
     "epochs": "curves of medians",
     "law": "fitted laws",
-    "predicted": "predictions",
 }
 
 

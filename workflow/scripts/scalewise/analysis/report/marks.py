@@ -20,14 +20,13 @@ from scalewise.analysis.analysis_spec import THROUGHPUT
 from scalewise.plan.formatting import format_3sig
 from scalewise.plan.runs.runs import shown_names
 
-MEASURED, EXPECTED, RUN, PART, EPOCHS, LAW, PREDICTED = (
+MEASURED, EXPECTED, RUN, PART, EPOCHS, LAW = (
     "measured",
     "expected",
     "run",
     "part",
     "epochs",
     "law",
-    "predicted",
 )
 """Kinds of traces."""
 QUANTITIES = {

@@ -205,10 +205,9 @@ def _context(section: ExperimentResults, number: int) -> dict[str, Any]:
     shown = [name for name in shown if name not in empty]
     decision = section.decision
     limiting = [*LIMITING, *(["efficiencies"] if section.to_target else [])]
-    beyond = ["prediction"] if decision["beyond"] else []
     sweeps_cpus = section.runs["cpus_per_device"].nunique() > 1
     learning = LEARNING if sweeps_cpus and "accuracy" in shown else ()
-    first = [*learning, *PAIR, *limiting, *beyond]
+    first = [*learning, *PAIR, *limiting]
     figures = _figures(section, number, {name: traces[name] for name in shown})
     more = [name for name in shown if name not in (*first, SPLITS)]
     return {
@@ -230,7 +229,6 @@ def _context(section: ExperimentResults, number: int) -> dict[str, Any]:
         "learning": [name for name in learning if name in figures],
         "pair": [name for name in PAIR if name in figures],
         "limiting": [name for name in limiting if name in figures],
-        "beyond": [name for name in beyond if name in figures],
         "more_figures": more,
         "more_titles": ", ".join(figures[name]["title"].lower() for name in more),
         "series_names": [each["name"] for each in _series(section)],
@@ -239,7 +237,6 @@ def _context(section: ExperimentResults, number: int) -> dict[str, Any]:
         "series_named": _series_named(section),
         "memory_kind": ", ".join(section.runs["peak_memory_kind"].dropna().unique()),
         "monitor_notes": [*_monitor_notes(section.runs), *_mfu_notes(section.scaling)],
-        "prediction_notes": section.prediction_notes,
         "repeats": section.decision["repeats"],
         "outcomes": ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()),
         "compared": {name: section.origins[name] for name in COMPARED if section.origins.get(name)},
@@ -305,7 +302,6 @@ def _tables(section: ExperimentResults) -> dict[str, data_tables.Table | None]:
         data_tables.unmeasured(section.unmeasured, to_target=section.to_target),
         data_tables.steps(scaling, runs),
         data_tables.laws(section.laws, scaling),
-        data_tables.predictions(section.prediction, scaling),
         data_tables.devices(shown, kind=kind),
         data_tables.queue_waits(section.queue_waits),
         data_tables.jobstats(section.jobstats, runs),

@@ -18,7 +18,6 @@ from scalewise.analysis.conclusion import Conclusion, conclude, decide_on_series
 from scalewise.analysis.queue_waits import queue_waits_table, recorded_jobs, with_measured_waits
 from scalewise.analysis.rounds.chosen_devices import Wanted, next_runs
 from scalewise.analysis.rounds.contenders import AIMS, Contender, chance_to_win
-from scalewise.analysis.rounds.overhead_model import PredictedEfficiency
 from scalewise.analysis.rounds.possible_speeds import SEED, Candidate, PossibleSpeeds, SeriesSoFar
 from scalewise.analysis.rounds.repeats import in_place_of_disturbed, judge
 from scalewise.analysis.statistics import ENOUGH_REPEATS, geometric_interval
@@ -44,15 +43,13 @@ from scalewise.plan.runs.runs import (
     settings_of,
 )
 from scalewise.plan.runs.spending import Spending, device_hours
-from scalewise.plan.terminal.predictions import read_predictions
-from scalewise.records import SUMMARY, AllReduceMeasurement, RecordError, read_summary, write_json
+from scalewise.records import SUMMARY, RecordError, read_summary, write_json
 
 
 def judge_round(
     definition: str,
     number: int,
     folder: Path,
-    all_reduces: Sequence[AllReduceMeasurement] = (),
     sisters: Mapping[str, str] = MappingProxyType({}),
     *,
     in_slurm: bool = False,
@@ -63,7 +60,6 @@ def judge_round(
         definition: ``PlannedExperiment.rounds_definition``.
         number: Number of the round, from 1.
         folder: Results of the experiment.
-        all_reduces: Those whose cost a budget counts, of the sisters too.
         sisters: The definitions of the same experiment on other partitions, by their names.
         in_slurm: Whether the runs are jobs of Slurm, which has recorded their waits.
 
@@ -84,7 +80,7 @@ def judge_round(
             StudySoFar.before(number, text, folder.with_name(sister), in_slurm=in_slurm)
             for sister, text in sisters.items()
         ]
-        study = StudySoFar.before(number, definition, folder, all_reduces, in_slurm=in_slurm)
+        study = StudySoFar.before(number, definition, folder, in_slurm=in_slurm)
         judged = choose(study, number, others)
     else:
         rule = spec.repeats
@@ -137,7 +133,7 @@ class StudySoFar:
         asked: Repeats that are there or were requested, by the name of each point.
         found: The conclusion from the runs so far.
         spending: Cost of these runs.
-        folder: Results of the experiment, which may hold a prediction.
+        folder: Results of the experiment.
     """
 
     experiment: AnalysisSpec
@@ -153,7 +149,6 @@ class StudySoFar:
         number: int,
         definition: str,
         folder: Path,
-        all_reduces: Sequence[AllReduceMeasurement] = (),
         *,
         in_slurm: bool,
     ) -> StudySoFar:
@@ -163,7 +158,6 @@ class StudySoFar:
             number: Number of that round, from 1.
             definition: ``PlannedExperiment.rounds_definition``.
             folder: Results of the experiment.
-            all_reduces: Those whose cost a budget counts.
             in_slurm: Whether the waits of its jobs count that Slurm has recorded.
 
         Raises:
@@ -177,7 +171,7 @@ class StudySoFar:
         if in_slurm:
             waits = queue_waits_table(tables.runs, *recorded_jobs(tables.runs, runs))
             experiment = with_measured_waits(experiment, waits, [each.world_size for each in points(spec)])
-        spending = Spending.of(runs, experiment.held_devices, all_reduces)
+        spending = Spending.of(runs, experiment.held_devices)
         return cls(experiment, terms, asked, conclude(experiment, tables), spending, folder)
 
     def series(self) -> Iterator[tuple[SeriesSoFar, dict[int, str]]]:
@@ -331,13 +325,6 @@ def series_so_far(study: StudySoFar, options: Options, names: Mapping[int, str])
     for devices, point in at.items():
         seconds = point.loc[rates[devices].index, "run"].map(study.spending.seconds)
         others[devices] = [float(rest) for rest in (seconds - trained[devices]).dropna() if rest >= 0]
-    predicted = {
-        devices: PredictedEfficiency(
-            point.efficiency, point.speedup_low / devices, point.speedup_high / devices, point.interpolated
-        )
-        for (series, shape), point in read_predictions(study.folder).items()
-        if series == name and (devices := shape.world_size) > 1 and devices in names
-    }
     return SeriesSoFar(
         series=name,
         candidates=candidates,
@@ -347,7 +334,6 @@ def series_so_far(study: StudySoFar, options: Options, names: Mapping[int, str])
         other_seconds=others,
         decision=decision,
         ended_by_steps=spec.steps is not None,
-        predicted=predicted if spec.predict else {},
     )
 
 

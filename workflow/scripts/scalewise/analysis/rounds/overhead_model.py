@@ -12,13 +12,10 @@ would not have, over the baseline's step. Of its logarithm it is assumed, before
   within 15 % of an all-reduce extrapolated from two in about half of all cases, as such a scatter makes them.
   Two nodes depart by twice as much: of a ring of two, each link carries both directions. Counts next to each
   other share some of it;
-- where computing was interpolated between batch sizes, it may be another by ``COMPUTE_INTERPOLATED``: kernels
-  switch between them. So the count itself is measured where the answer hangs on it.
 
-What was predicted from the all-reduce takes the place of the first two, where it is there. What was measured
-then pulls the model through itself (Rasmussen & Williams, Gaussian Processes for Machine Learning, 2006,
-section 2.2). The numbers above are not fitted to any study; ``python benchmarks/run.py design`` holds the
-answers that follow against published measurements.
+What was measured then pulls the model through itself (Rasmussen & Williams, Gaussian Processes for Machine
+Learning, 2006, section 2.2). The numbers above are not fitted to any study; ``python benchmarks/run.py
+design`` holds the answers that follow against published measurements.
 """
 
 from __future__ import annotations
@@ -42,9 +39,6 @@ OWN_PART, OWN_PART_OF_TWO_NODES = 0.2, 0.4
 NEIGHBOURS = 1.25
 """Factor between two device counts over which their own parts come to differ (correlation 1/e): among the
 whole nodes of a large site the parts of neighbours are no independent draws."""
-COMPUTE_INTERPOLATED = 0.13
-"""Standard deviation of the logarithm of a computing time that was interpolated between two batch sizes: on
-an H100 it was off by 0.6 % in the median and by 21 % at the 90th percentile."""
 OWN_PART_FACTORS = (0.5, 1.0, 2.0)
 """Factors on these, equally probable until counts are measured: how rough a cluster's curves are is not
 known, and the measured counts tell."""
@@ -58,8 +52,6 @@ JUMP = (1.0, 1.5)
 """The same of its jump from a full node to two."""
 SLOPE_OVER_NODES = {"weak": (0.15, 0.2), "strong": (math.log(2) + 0.15, 0.3)}
 """The same of its rise with each doubling of the nodes, by what grows with the devices."""
-LEAST_DOUBT_OF_PREDICTION = 0.5
-"""Standard deviation of the level that a prediction gives: what an all-reduce alone tells of a step."""
 
 
 @dataclass(frozen=True)
@@ -76,23 +68,6 @@ class MeasuredSpeed:
 
 
 @dataclass(frozen=True)
-class PredictedEfficiency:
-    """Efficiency of a device count as an all-reduce and the baseline's passes make it expect.
-
-    Args:
-        efficiency: Efficiency.
-        low: Lower end of its band.
-        high: Upper end of its band.
-        interpolated: Computing was interpolated between batch sizes that were timed.
-    """
-
-    efficiency: float
-    low: float
-    high: float
-    interpolated: bool = False
-
-
-@dataclass(frozen=True)
 class OverheadModel:
     """The overhead of each candidate before anything is measured.
 
@@ -101,14 +76,12 @@ class OverheadModel:
         mean: Mean of ``log(overhead + FLOOR)``; shape (counts,).
         of_law: Covariance of its part that counts share; shape (counts, counts).
         own: Standard deviation of the part that each has of its own; shape (counts,).
-        computing: Standard deviation that comes from computing that was interpolated; shape (counts,).
     """
 
     devices: Array
     mean: Array
     of_law: Array
     own: Array
-    computing: Array
 
     @classmethod
     def before_measuring(
@@ -116,15 +89,13 @@ class OverheadModel:
         devices: Sequence[int],
         nodes: Sequence[int],
         scaling: str,
-        predicted: Mapping[int, PredictedEfficiency] | None = None,
     ) -> OverheadModel:
-        """The model that knows the site and what was predicted.
+        """The model that knows the site.
 
         Args:
             devices: Candidates, fewest first: the baseline.
             nodes: Nodes of each.
             scaling: ``strong`` or ``weak``.
-            predicted: Efficiencies that were predicted, by devices.
         """
         counts, on_nodes = np.array(devices, dtype=np.float64), np.array(nodes, dtype=np.float64)
         several = on_nodes > 1
@@ -139,22 +110,9 @@ class OverheadModel:
         if scaling == "strong":
             means[1] = slope[0]
         mean = terms @ means
-        computing = np.zeros_like(counts)
-        for index, count in enumerate(devices):
-            if predicted and count in predicted:
-                expected = predicted[count]
-                mean[index] = _log_overhead(expected.efficiency)
-                width = _log_overhead(expected.low) - _log_overhead(expected.high)
-                doubt = max(width / (2 * 1.96), LEAST_DOUBT_OF_PREDICTION)
-                # a few nodes tell of more: the doubt is in the level that all share
-                which = 2 if several[index] else 0
-                deviations[which] = min(deviations[which], doubt)
-                if expected.interpolated:
-                    overhead = math.exp(mean[index]) - FLOOR
-                    computing[index] = COMPUTE_INTERPOLATED * (1 + overhead) / (overhead + FLOOR)
         wander = WANDER_PER_DOUBLING**2 * np.minimum.outer(doublings, doublings)
         own = np.where(on_nodes == 2, OWN_PART_OF_TWO_NODES, OWN_PART)
-        return cls(counts, mean, (terms * deviations**2) @ terms.T + wander, own, computing)
+        return cls(counts, mean, (terms * deviations**2) @ terms.T + wander, own)
 
     def among(self, indices: Sequence[int]) -> OverheadModel:
         """The model of some of the candidates, the baseline among them."""
@@ -164,7 +122,6 @@ class OverheadModel:
             self.mean[kept],
             self.of_law[np.ix_(kept, kept)],
             self.own[kept],
-            self.computing[kept],
         )
 
     def log_speeds(
@@ -243,13 +200,8 @@ class OverheadModel:
         logs = np.log(self.devices)
         alike = np.exp(-np.abs(logs[:, None] - logs) / math.log(NEIGHBOURS))
         covariance = self.of_law + factor**2 * np.outer(self.own, self.own) * alike
-        covariance += np.diag(self.computing**2)
         among = covariance[np.ix_(known, known)] + np.diag(doubts**2)
         gain = np.linalg.solve(among, covariance[known]).T
         miss = seen - self.mean[known]
         likelihood = -0.5 * (miss @ np.linalg.solve(among, miss) + np.linalg.slogdet(among)[1])
         return self.mean + gain @ miss, covariance - gain @ covariance[known], float(likelihood)
-
-
-def _log_overhead(efficiency: float) -> float:
-    return math.log(max(1 / max(efficiency, 1e-6) - 1, LEAST_OVERHEAD) + FLOOR)

@@ -13,7 +13,7 @@ from scipy.special import stdtrit
 from scalewise.analysis.decision.decision import Decision
 from scalewise.analysis.decision.walk import Array
 from scalewise.analysis.rounds.likely_answers import RunTimes
-from scalewise.analysis.rounds.overhead_model import MeasuredSpeed, OverheadModel, PredictedEfficiency
+from scalewise.analysis.rounds.overhead_model import MeasuredSpeed, OverheadModel
 from scalewise.analysis.statistics import CONFIDENCE
 from scalewise.plan.config.experiment import Repeats
 
@@ -56,7 +56,6 @@ class SeriesSoFar:
         other_seconds: Devices -> seconds of each run beside its training: start-up and evaluation.
         decision: Decision on the measured points alone.
         ended_by_steps: A run trains a number of steps, and not a number of samples.
-        predicted: Efficiencies that were predicted, by devices.
     """
 
     series: str
@@ -67,7 +66,6 @@ class SeriesSoFar:
     other_seconds: Mapping[int, Sequence[float]]
     decision: Decision
     ended_by_steps: bool
-    predicted: Mapping[int, PredictedEfficiency]
 
     @property
     def possible(self) -> list[Candidate]:
@@ -119,9 +117,7 @@ class PossibleSpeeds:
             return None
         series = replace(series, candidates=candidates)
         counts = [each.devices for each in candidates]
-        model = OverheadModel.before_measuring(
-            counts, [each.nodes for each in candidates], scaling, series.predicted
-        )
+        model = OverheadModel.before_measuring(counts, [each.nodes for each in candidates], scaling)
         known = {index: speeds for index, each in enumerate(counts) if (speeds := series.speeds.get(each))}
         measured = {
             index: MeasuredSpeed(fmean(map(math.log, speeds)), len(speeds)) for index, speeds in known.items()

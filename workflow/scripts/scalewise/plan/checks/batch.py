@@ -1,4 +1,4 @@
-"""Check the batch size on every device count, measured or predicted."""
+"""Check the batch size on every device count."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from scalewise.plan.catalog.datasets import DatasetFacts
 from scalewise.plan.catalog.models import ModelFacts
 from scalewise.plan.checks.options import Where, check_schedule, check_warmup
 from scalewise.plan.config.errors import Problem
-from scalewise.plan.config.experiment import AnyExperiment
 from scalewise.plan.config.program import AnySettings
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import count_devices
@@ -96,39 +95,6 @@ def check_batch_divides(
         yield Problem(where(key), f"({stated}) {indivisible[0]}", nearest)
 
 
-def check_projected_batch(
-    where: Where,
-    experiment: AnyExperiment,
-    settings: AnySettings,
-    devices_per_node: int,
-    train_samples: float = MOST_SAMPLES,
-) -> Iterator[Problem]:
-    """Refuse to predict device counts on which the series could not be trained.
-
-    Args:
-        where: Gives the place of a key of the series.
-        experiment: The experiment, with the device counts in ``project``.
-        settings: One series' training.
-        devices_per_node: Devices of one node of the site.
-        train_samples: Images in the training split; of a program's data that is unknown.
-    """
-    key = BATCH_KEY[settings.scaling]
-    batch: int | None = getattr(settings, key)
-    # check_batch refuses a batch larger than the dataset
-    if experiment.project is None or batch is None or batch > train_samples:
-        return
-    for index, devices in enumerate(experiment.project.devices):
-        here = (*where("project"), "devices", index)
-        if why := _not_divisible(settings, devices):
-            near = _nearest_counts(settings, batch, devices, devices_per_node)
-            fix = f"Use {near}, or change {key}." if near else f"Change {key}."
-            yield Problem(here, f"is {devices}, but {key} ({batch}) {why}", fix)
-        elif isinstance(settings, Settings) and (why := _excess(settings, devices, train_samples)):
-            most = int(train_samples // (batch * settings.accumulation_steps))
-            fix = f"Use at most {most}, or a smaller batch." if most else "Use a smaller batch."
-            yield Problem(here, f"is {devices}, and {key} ({batch}) {why}", fix)
-
-
 def _not_divisible(settings: AnySettings, world_size: int) -> str:
     """Return why the batch of strong scaling is not divisible; empty if it is."""
     micro_batches, batch = settings.accumulation_steps, settings.global_batch_size
@@ -150,17 +116,3 @@ def _excess(settings: Settings, world_size: int, train_samples: float) -> str:
         f"makes a global batch of {total} on {count_devices(world_size)}{accumulated}, but "
         f"{settings.dataset} has {train_samples} training samples"
     )
-
-
-def _nearest_counts(settings: AnySettings, batch: int, devices: int, devices_per_node: int) -> str:
-    """Name the device counts below and above by which the batch is divisible and which fill their nodes."""
-    most, rest = divmod(batch, settings.accumulation_steps)
-    low = [part for part in range(1, math.isqrt(most) + 1) if most % part == 0 and not rest]
-    counts = [
-        count
-        for count in (*low, *(most // part for part in low))
-        if count <= devices_per_node or count % devices_per_node == 0
-    ]
-    below = max((count for count in counts if count < devices), default=None)
-    above = min((count for count in counts if count > devices), default=None)
-    return " or ".join(str(count) for count in (below, above) if count is not None)

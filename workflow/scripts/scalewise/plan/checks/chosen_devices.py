@@ -72,7 +72,6 @@ def check_budget(
     place: Place,
     experiment: AnyExperiment,
     first: Sequence[tuple[Shape, int]],
-    prediction_hours: float,
     partitions: int = 1,
 ) -> Iterator[Problem]:
     """Refuse a budget that does not cover the first runs at their full runtime.
@@ -81,14 +80,13 @@ def check_budget(
         place: The experiment's place.
         experiment: An experiment that chooses its device counts.
         first: The shape of each run of the first round, and the devices that it is billed for.
-        prediction_hours: Device-hours that the measurements for its prediction may take.
         partitions: Number of partitions that share the budget; the runs are those of all of them.
     """
     budget = experiment.budget
     if budget is None:
         return
     hours_per_minute = sum(billed for _, billed in first) / 60
-    needed_hours = hours_per_minute * experiment.runtime_minutes + prediction_hours
+    needed_hours = hours_per_minute * experiment.runtime_minutes
     if budget.device_hours >= needed_hours:
         return
     fewest = sorted({shape.world_size for shape, _ in first})
@@ -96,14 +94,9 @@ def check_budget(
     text = (
         f"is {budget.device_hours:g}{of_all}, but the first {len(first)} runs, on "
         f"{counts_listed(fewest, 'device')}, "
-        f"may take {hours_per_minute * experiment.runtime_minutes:.3g} device-hours by runtime_minutes "
-        f"({experiment.runtime_minutes})"
+        f"may take {needed_hours:.3g} device-hours by runtime_minutes ({experiment.runtime_minutes})"
     )
-    fixes = [f"Use {needed_hours:.3g} or more"]
-    minutes = math.floor((budget.device_hours - prediction_hours) / hours_per_minute)
-    if minutes > 0:
-        fixes.append(f"a runtime_minutes of {minutes} or less")
-    if prediction_hours:
-        text += f", and the all-reduces that its prediction needs {prediction_hours:.3g}"
-        fixes.append("predict: false")
-    yield Problem((*place, "budget", "device_hours"), text, f"{', or '.join(fixes)}.")
+    fix = f"Use {needed_hours:.3g} or more"
+    if (minutes := math.floor(budget.device_hours / hours_per_minute)) > 0:
+        fix += f", or a runtime_minutes of {minutes} or less"
+    yield Problem((*place, "budget", "device_hours"), text, f"{fix}.")

@@ -10,10 +10,9 @@ from typing import Any
 from scalewise.plan.catalog.datasets import DATASETS, DatasetFacts, dataset_facts
 from scalewise.plan.catalog.models import ModelFacts, known_models, model_facts
 from scalewise.plan.checks.allocation import check_allocations, check_launch
-from scalewise.plan.checks.batch import BATCH_KEY, check_batch, check_projected_batch
+from scalewise.plan.checks.batch import BATCH_KEY, check_batch
 from scalewise.plan.checks.options import Where, check_images, check_options
 from scalewise.plan.checks.program import check_program_series
-from scalewise.plan.checks.projection import check_projection
 from scalewise.plan.config.errors import Place, Problem, RefusedValueError, did_you_mean
 from scalewise.plan.config.experiment import (
     EXPERIMENT_NAME,
@@ -111,7 +110,6 @@ def check_experiment(
     problems += _check_accept(place, experiment)
     problems += _check_series(place, experiment, entry, shapes, site)
     problems += check_allocations(place, experiment, shapes, site)
-    problems += check_projection(place, experiment, entry, site)
     # options multiply runs, and one mistake then shows in many of them
     return shapes, list(dict.fromkeys(problems))
 
@@ -312,15 +310,13 @@ def _check_series(
             assert isinstance(settings, Settings)
             yield from check_options(where, experiment, settings, site, stated_keys)
             world_sizes = [shape.world_size for shape in series_shapes]
-            yield from _check_workload(where, experiment, settings, world_sizes, site.devices_per_node)
+            yield from _check_workload(where, settings, world_sizes)
 
 
 def _check_workload(
     where: Where,
-    experiment: Experiment,
     settings: Settings,
     world_sizes: list[int],
-    devices_per_node: int,
 ) -> Iterator[Problem]:
     """Refuse an unknown dataset or model, and options that do not fit the dataset's images."""
     facts = _dataset(where("dataset"), settings.dataset, settings.image_size)
@@ -334,7 +330,6 @@ def _check_workload(
         yield from _check_fit(where, settings, facts, model)
         yield from check_images(where, settings, facts)
     yield from check_batch(where, settings, facts, model, world_sizes)
-    yield from check_projected_batch(where, experiment, settings, devices_per_node, facts.train_samples)
 
 
 def check_model_names(place: Place, values: Mapping[str, Any]) -> Iterator[Problem]:

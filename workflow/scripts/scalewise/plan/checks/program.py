@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewise.plan.catalog.program_files import module_of
-from scalewise.plan.checks.batch import check_batch_divides, check_projected_batch
+from scalewise.plan.checks.batch import check_batch_divides
 from scalewise.plan.checks.options import Where, as_yaml, check_most_steps, check_seed
 from scalewise.plan.checks.program_file import find_writes, refused_program
 from scalewise.plan.checks.program_words import check_words, known_names, meant_names, word_cautions
@@ -108,7 +108,6 @@ def check_program_series(
     yield from _check_environment(where, settings)
     yield from _check_effect_of_sweep(where, experiment, settings)
     yield from _check_batch(where, settings, [shape.world_size for shape in shapes])
-    yield from check_projected_batch(where, experiment, settings, site.devices_per_node)
     yield from _check_start(where, settings, site)
     yield from _check_files(where, settings)
     if settings.metric is not None and settings.steps is not None:

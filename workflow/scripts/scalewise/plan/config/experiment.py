@@ -134,14 +134,6 @@ class Repeats(ShortForm):
 RepeatsKey = Annotated[Repeats, short_form(RepeatCount, Repeats, Repeats.exactly)]
 
 
-class Projection(StrictModel):
-    """Device counts to predict beyond those that are measured."""
-
-    devices: Annotated[list[Count], Field(min_length=1)] = Field(
-        description="Device counts, such as [16, 64, 256]; nodes are filled."
-    )
-
-
 def _device_count(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         raise reject(f"is {value!r}, not a number of devices", 'Write 4, or "2x2" for 2 nodes of 2 devices.')
@@ -238,14 +230,6 @@ class ExperimentKeys(StrictModel):
         default_factory=list,
         description="Combinations to exclude: a run that matches all keys of an entry (swept keys or "
         "devices) is not made.",
-    )
-    predict: bool = Field(
-        True,
-        description="Measure the all-reduce over the study's shapes, in separate short jobs, and predict "
-        "every point from one device's computing. Changing it reruns nothing.",
-    )
-    project: Projection | None = Field(
-        None, description="Predict larger device counts too. Changing it reruns nothing."
     )
     decision: DecisionRule = Field(
         default_factory=DecisionRule,

@@ -9,7 +9,7 @@ from scalewise.plan.config.experiment import AnyExperiment
 from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.settings import Settings
 
-Product = Literal["runs", "tables", "prediction", "rounds"]
+Product = Literal["runs", "tables", "rounds"]
 """Runs are trainings; tables are scaling.csv, the decision and its figures; rounds request further runs."""
 
 _ALL: frozenset[Product] = frozenset(get_args(Product))
@@ -22,12 +22,9 @@ DECIDES: Mapping[str, frozenset[Product]] = {
     # these decide whether a run is made, not its result
     "repeats": _ALL - {"runs"},
     "exclude": _ALL - {"runs"},
-    "target": frozenset({"tables", "prediction"}),
-    **dict.fromkeys(("decision", "trainings", "samples_per_training"), frozenset({"tables"})),
+    **dict.fromkeys(("target", "decision", "trainings", "samples_per_training"), frozenset({"tables"})),
     # each partition is an experiment with its own folder
     "partitions": _NONE,
-    "predict": frozenset({"prediction"}),
-    "project": frozenset({"prediction"}),
     "budget": frozenset({"rounds"}),
     # text and limits, which change no number
     "title": _NONE,

@@ -100,13 +100,12 @@ def _parse(text: str) -> Shape:
     return Shape.parse(text)
 
 
-def fill(devices: int, devices_per_node: int, *, may_force: bool = True) -> Shape:
+def fill(devices: int, devices_per_node: int) -> Shape:
     """Return the shape of a device count that fills its nodes.
 
     Args:
         devices: Number of devices over all nodes.
         devices_per_node: Devices of each of the site's nodes.
-        may_force: The fix of a count that leaves a node partly empty may be a forced shape.
 
     Raises:
         RefusedValueError: The count does not fill its nodes.
@@ -119,7 +118,7 @@ def fill(devices: int, devices_per_node: int, *, may_force: bool = True) -> Shap
     if rest:
         below, above = nodes * devices_per_node, (nodes + 1) * devices_per_node
         spread, odd = divmod(devices, nodes + 1)
-        force = f', or force the shape "{nodes + 1}x{spread}"' if may_force and spread > 1 and not odd else ""
+        force = f', or force the shape "{nodes + 1}x{spread}"' if spread > 1 and not odd else ""
         raise RefusedValueError(
             f"is {devices}, which leaves a node partly empty at {devices_per_node} devices per node",
             f"Use {below} or {above}{force}.",

@@ -11,7 +11,6 @@ from pathlib import Path
 from scalewise.plan.catalog.datasets import CHECKSUMS_VARIABLE, MIRROR_VARIABLE
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.site import Site
-from scalewise.plan.jobs.all_reduce_jobs import AllReducePlan, has_steps_to_project_from
 from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.jobs.preflight import Preflight, hello_allocation
 from scalewise.plan.plan_file import PLAN_FOLDER, Comparison, Job, Plan, TrainJob
@@ -22,15 +21,9 @@ from scalewise.plan.runs.runs import input_files, priority
 from scalewise.records import replaced_whole
 
 
-def make_plan(study: Study, site_file: object = None) -> Plan:
-    """Make the plan of a checked study.
-
-    Args:
-        study: The configuration, checked.
-        site_file: Path of the site's file; None for this machine as it is.
-    """
+def make_plan(study: Study) -> Plan:
+    """Make the plan of a checked study."""
     launches = {partition: SiteLaunch.of(site) for partition, site in study.partitions.items()}
-    all_reduces = AllReducePlan.of(study, site_file)
     runs: dict[str, dict[str, TrainJob]] = {name: {} for name in study.experiments}
     for (experiment, name), run in study.runs.items():
         site = study.experiments[experiment].site
@@ -44,28 +37,16 @@ def make_plan(study: Study, site_file: object = None) -> Plan:
             }
             for partition, site in study.partitions.items()
         },
-        "all_reduces": {
-            name: {
-                **make_job(each.allocation, each.site),
-                "ranks": each.ranks.model_dump(),
-                "partition": each.site.partition,
-            }
-            for name, each in all_reduces.jobs.items()
-        },
         "preparations": {name: each.as_json for name, each in study.preparations.items()},
         "experiments": {
             name: {
                 "title": planned.experiment.title or name,
                 "description": planned.experiment.description,
                 "partition": planned.site.partition,
-                "predicted": planned.is_predicted,
-                "projected": has_steps_to_project_from(planned),
                 "tensorboard": planned.experiment.tensorboard,
                 "definition": planned.analysis_definition,
                 "job_script": site_digest(launches[planned.site.partition], runs[name]),
                 "rounds": planned.rounds_definition,
-                "prediction": planned.prediction_definition,
-                "all_reduces": all_reduces.files(name) if planned.is_predicted else [],
             }
             for name, planned in study.experiments.items()
         },

@@ -1,11 +1,10 @@
-"""Device counts that follow from a study and its site: those of ``up_to``, and those that are predicted."""
+"""Device counts of ``up_to``, which follow from an experiment and its site."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from scalewise.plan.config.experiment import AnyExperiment, Devices
-from scalewise.plan.config.shape import Shape, fill
 from scalewise.plan.config.site import Site
 from scalewise.plan.runs.runs import combinations, settings_of
 
@@ -48,20 +47,3 @@ def counts_that_divide_batches(counts: Sequence[int], experiment: AnyExperiment)
         for count in counts
         if all((each.global_batch_size or 0) % (count * each.accumulation_steps) == 0 for each in series)
     ]
-
-
-def projected_shapes(experiment: AnyExperiment, planned: Iterable[Shape], site: Site) -> list[Shape]:
-    """Return the shapes of ``project.devices`` that no run has, fewest devices first.
-
-    A projection may take more nodes than a run.
-
-    Args:
-        experiment: The experiment, checked.
-        planned: Shapes of its runs.
-        site: Facts of the machine or cluster.
-    """
-    if experiment.project is None:
-        return []
-    taken = {shape.world_size for shape in planned}
-    counts = sorted({devices for devices in experiment.project.devices if devices not in taken})
-    return [fill(devices, site.devices_per_node) for devices in counts]

@@ -157,7 +157,7 @@ def series_label(options: Options) -> str:
 
 
 def series_name(options: Options) -> str:
-    """Return the name of a series in tables and predictions."""
+    """Return the name of a series in tables."""
     return series_label(options) or NO_OPTIONS
 
 

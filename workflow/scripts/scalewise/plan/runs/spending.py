@@ -13,7 +13,6 @@ from scalewise.plan.runs.run_definition import parse_run_name
 from scalewise.plan.runs.runs import points, series_name
 from scalewise.records import (
     SUMMARY,
-    AllReduceMeasurement,
     RecordError,
     read_history,
     read_summary,
@@ -49,18 +48,14 @@ class Spending:
         cls,
         runs_folder: Path,
         billed: Mapping[int, float],
-        all_reduces: Sequence[AllReduceMeasurement] = (),
     ) -> Spending:
         """Read the cost of the runs in a folder.
 
         Args:
             runs_folder: Holds a folder for each run.
             billed: Devices that are paid, by device count, where they are more than a run uses.
-            all_reduces: Measurements for the study's prediction.
         """
         seconds, hours = {}, 0.0
-        for measured in all_reduces:
-            hours += device_hours(measured.job_seconds or 0.0, measured.shape.world_size, billed)
         for folder in sorted(runs_folder.iterdir()) if runs_folder.exists() else ():
             cost = _seconds_and_devices(folder)
             if cost is None:

@@ -34,8 +34,6 @@ from scalewise.plan.runs.runs import points_by_series, series_name
 from scalewise.plan.runs.spending import Spending
 from scalewise.plan.terminal.planned_points import PlannedPoint
 
-MAX_PREDICTED = 6
-"""Most predicted speedups in one line."""
 MAX_SERIES = 8
 """Most series with a line in the plan."""
 
@@ -176,8 +174,6 @@ def choice_lines(
         texts = _findings(rounds[-1], name) if rounds else []
         if not settled:
             texts.append(_further(series, spending, planned.experiment.repeats, left))
-        if not rounds and planned.is_predicted:
-            texts += _predicted(series)
         lines += [f"{prefix}{text}" for text in texts]
     if len(names) > MAX_SERIES:
         lines.append(f"... and {len(names) - MAX_SERIES} more series")
@@ -192,19 +188,6 @@ def _findings(judged: Round, series: str) -> list[str]:
         return []
     first, *others = filter(None, [answer_text(judged, choice), next_text(judged, choice)])
     return [f"round {judged.number}: {first}", *others]
-
-
-def _predicted(points: Sequence[PlannedPoint]) -> Iterator[str]:
-    """Yield the speedups that are predicted for points without a requested run."""
-    speedups = [
-        f"{point.expected.band} on {point.run.shape.world_size}"
-        for point in points
-        if not point.requested and point.expected is not None
-    ]
-    if len(speedups) > MAX_PREDICTED:
-        speedups = [*speedups[: MAX_PREDICTED - 1], "...", speedups[-1]]
-    if speedups:
-        yield f"predicted speedups: {', '.join(speedups)} devices"
 
 
 def _candidates(planned: PlannedExperiment) -> str:

@@ -13,7 +13,6 @@ from scalewise.plan.plan_file import COMPARISON
 from scalewise.plan.planned_study import PARTITION_MARK, Study
 from scalewise.plan.terminal.card_lines import answer_lines, card_lines, partition_lines
 from scalewise.plan.terminal.failure_lines import reason_lines
-from scalewise.plan.terminal.predictions import PREDICTION
 from scalewise.records import HISTORY, SUMMARY, RecordError, Start, read_history, read_regular
 
 REPORT = "report.html"
@@ -35,8 +34,8 @@ class EarlierFiles:
         self._states: dict[Path, tuple[int, ...]] = {}
 
     def look(self, results: Path) -> None:
-        """Record the state of the files for answers, failures and predictions."""
-        patterns = (REPORT, f"*/{PREDICTION}", f"*/{DECISION}", HISTORIES)
+        """Record the state of the files for answers and failures."""
+        patterns = (REPORT, f"*/{DECISION}", HISTORIES)
         paths = [path for pattern in patterns for path in results.glob(pattern)]
         self._states = {path: state for path in paths if (state := _state(path)) is not None}
 

@@ -13,23 +13,17 @@ from scalewise.plan.config.program import AnySettings
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.config.site import Site
-from scalewise.plan.formatting import listed, shortened, significant
+from scalewise.plan.formatting import listed, shortened
 from scalewise.plan.planned_study import Study
 from scalewise.plan.terminal.choice_lines import choice_lines
 from scalewise.plan.terminal.failure_lines import reason_lines
-from scalewise.plan.terminal.final_message import DECISION, REPORT, EarlierFiles
-from scalewise.plan.terminal.planned_points import PlannedPoint, expected_hours, planned_points
-from scalewise.plan.terminal.predictions import PREDICTION, read_predictions, read_remarks
+from scalewise.plan.terminal.final_message import DECISION, REPORT
+from scalewise.plan.terminal.planned_points import PlannedPoint, planned_points
 from scalewise.plan.terminal.short_jobs import short_job_lines
 from scalewise.records import Start, read_regular
 
 MAX_ROWS = 40
-MAX_PROJECTED = 20
 MAX_WARNINGS = 5
-_LEGEND = (
-    "Expected speedups, and device-hours marked ~, are predicted from 1-device runs and the measured "
-    "all-reduce. They are of training only: start-up and evaluation are not included."
-)
 
 
 def plan_table(
@@ -40,7 +34,7 @@ def plan_table(
     """Return the plan for a terminal.
 
     Device-hours are those of finished repeats if there are any, else the most that the time limit
-    allows, marked ``<=``, or predicted ones, marked ``~``.
+    allows, marked ``<=``.
 
     Args:
         study: Checked.
@@ -61,8 +55,6 @@ def plan_table(
             for planned in study.experiments.values()
             for line in choice_lines(planned, points, results, study.sisters(planned))
         ),
-        *([_LEGEND] if any(point.expected is not None for point in points) else []),
-        *_projected(study, points, results),
         *_jobs(study),
         *short_job_lines(study, requested),
         *_trained_again(points),
@@ -71,21 +63,6 @@ def plan_table(
         *(f"Warning: {warning}" for warning in study.warnings),
     ]
     return "\n".join(lines)
-
-
-def predicted_plan(study: Study, results: Path, earlier: EarlierFiles) -> str:
-    """Return the plan and remarks on its predictions; empty if this session has made no prediction.
-
-    Args:
-        study: Checked.
-        results: Folder of all experiments.
-        earlier: Files from before the session.
-    """
-    made = [name for name in study.experiments if earlier.has_new(results / name / PREDICTION)]
-    if not made:
-        return ""
-    remarks = (f"{name}: {remark}" for name in made for remark in read_remarks(results / name))
-    return "\n".join([plan_table(study, results), *remarks])
 
 
 def _table(points: Sequence[PlannedPoint]) -> list[str]:
@@ -98,7 +75,6 @@ def _table(points: Sequence[PlannedPoint]) -> list[str]:
         "nodes x devices": [str(point.run.shape) for point in rows],
         "batch/device": [_batch(point) for point in rows],
         "epochs": [_length(point.run.settings) for point in rows],
-        "expected speedup": ["" if point.expected is None else point.expected.band for point in rows],
         "device-hours": [_cost(point) for point in rows],
         "sbatch": ["" if point.allocation is None else point.allocation.sbatch_args() for point in rows],
     }
@@ -129,9 +105,7 @@ def _length(settings: AnySettings) -> str:
 
 
 def _cost(point: PlannedPoint) -> str:
-    """Return the device-hours of the requested repeats: measured, predicted or limited."""
-    if point.measured_hours is None and point.expected_hours is not None:
-        return f"~{significant(point.requested * point.expected_hours, 2)}"
+    """Return the device-hours of the requested repeats: measured, or at most."""
     return f"{'<= ' if point.measured_hours is None else ''}{point.requested * point.hours:.3f}"
 
 
@@ -238,27 +212,6 @@ def _replaced(study: Study, results: Path) -> Iterator[str]:
             "It is replaced; the reports in the folders of these experiments stay. `--directory` keeps two "
             "studies apart."
         )
-
-
-def _projected(study: Study, points: Sequence[PlannedPoint], results: Path) -> Iterator[str]:
-    """Yield the prediction of each device count that has no run."""
-    runs = {(point.run.experiment, point.run.series): point.run for point in points}
-    lines = []
-    for name, experiment in study.experiments.items():
-        # without predictions, the files are of an earlier configuration
-        predictions = read_predictions(results / name) if experiment.is_predicted else {}
-        for (series, shape), expected in predictions.items():
-            run = runs.get((name, series))
-            if run is None or shape not in experiment.projected:
-                continue
-            hours = expected_hours(run.settings, expected)
-            cost = "" if hours is None else f", ~{significant(hours, 2)} device-hours a run"
-            label = f"{name} ({series})" if run.options else name
-            lines.append(
-                f"{label} on {shape.world_size} devices ({shape}): {expected.band} times the speed, "
-                f"efficiency {expected.efficiency:.2f}{cost}: predicted, not measured."
-            )
-    yield from shortened(lines, MAX_PROJECTED, "more in results/*/prediction.csv")
 
 
 def _place_of_jobs(study: Study, partition: str, site: Site) -> str:

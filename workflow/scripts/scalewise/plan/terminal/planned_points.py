@@ -7,13 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalewise.plan.config.program import AnySettings
-from scalewise.plan.config.settings import Settings
 from scalewise.plan.planned_study import Study
 from scalewise.plan.runs.allocation import Allocation
 from scalewise.plan.runs.rounds import is_settled, known_rounds, requested_repeats
 from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.plan.terminal.predictions import PredictedPoint, read_predictions
 from scalewise.records import SUMMARY, RecordError, read_summary, seconds_between
 
 MAX_CHANGES = 5
@@ -51,7 +48,6 @@ class PlannedPoint:
         finished: The requested repeats that have a record.
         billed_devices: Devices that one run is billed for; more than it uses if a site bills whole nodes.
         allocation: The request to Slurm for one run; None on one machine.
-        expected: The prediction; None without one.
     """
 
     run: RunDefinition
@@ -61,7 +57,6 @@ class PlannedPoint:
     finished: Sequence[FinishedRun]
     billed_devices: int
     allocation: Allocation | None
-    expected: PredictedPoint | None
 
     @property
     def done(self) -> int:
@@ -84,12 +79,6 @@ class PlannedPoint:
         """Device-hours of one run: as measured, or at most, by the time limit."""
         return self.limit_hours if self.measured_hours is None else self.measured_hours
 
-    @property
-    def expected_hours(self) -> float | None:
-        """Device-hours of one run as predicted, as billed; None if unknown."""
-        hours = expected_hours(self.run.settings, self.expected)
-        return None if hours is None else hours * self.billed_devices / self.run.shape.world_size
-
 
 def planned_points(study: Study, results: Path) -> Iterator[PlannedPoint]:
     """Yield the points of a study in the order of the configuration.
@@ -103,7 +92,6 @@ def planned_points(study: Study, results: Path) -> Iterator[PlannedPoint]:
         spec, most, folder = planned.experiment, planned.experiment.max_repeats, results / planned.name
         rounds = known_rounds(spec, folder)
         requested, settled = requested_repeats(spec, rounds), is_settled(spec, rounds)
-        expected = read_predictions(folder) if planned.is_predicted else {}
         for start in range(0, len(planned.runs), most):
             run = planned.runs[start]
             repeats = requested[run.point]
@@ -119,15 +107,7 @@ def planned_points(study: Study, results: Path) -> Iterator[PlannedPoint]:
                 finished=[each for each in records if each is not None],
                 billed_devices=billed,
                 allocation=None if site.slurm is None else study.allocations[planned.name, run.run],
-                expected=expected.get((run.series, run.shape)),
             )
-
-
-def expected_hours(settings: AnySettings, expected: PredictedPoint | None) -> float | None:
-    """Return the predicted device-hours of a run that trains whole epochs; None if unknown."""
-    if expected is None or expected.device_hours_per_epoch is None or settings.steps is not None:
-        return None
-    return expected.device_hours_per_epoch * settings.epochs if isinstance(settings, Settings) else None
 
 
 def _finished(folder: Path, run: RunDefinition) -> FinishedRun | None:
