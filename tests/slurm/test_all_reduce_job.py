@@ -13,7 +13,7 @@ import pytest
 from tests.slurm.lab import Lab
 from tests.slurm.study import LIMIT_SECONDS, ClusterStudy
 
-from scalewise.analysis.bottlenecks.bottlenecks import find_bottlenecks
+from scalewise.analysis.causes import find_causes
 from scalewise.plan.plan_file import MEASUREMENT_RETRIES
 from scalewise.records import AllReduce, AllReduceMeasurement
 
@@ -142,6 +142,6 @@ def cause(study: ClusterStudy, experiment: str) -> tuple[str | None, str]:
     (_, point), *others = scaling.iterrows()
     assert others == []
     assert (point["nodes"], point["devices"]) == (2, 2)
-    causes = [limit.cause for _, limit in find_bottlenecks(scaling, runs) if limit]
+    causes = [cause.part for cause in find_causes(runs, scaling)]
     decision = json.loads((folder / "decision.json").read_text(encoding="utf-8"))
     return causes[0] if causes else None, decision["slowdown"]["sentence"]

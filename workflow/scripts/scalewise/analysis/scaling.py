@@ -11,8 +11,6 @@ from typing import Any
 import pandas as pd
 
 from scalewise.analysis.analysis_spec import STARTUP, THROUGHPUT, WITH_NO_GRAD
-from scalewise.analysis.bottlenecks.disturbances import disturbed_columns
-from scalewise.analysis.bottlenecks.time_parts import STEP_SECONDS
 from scalewise.analysis.comparison.comparability import differences, named
 from scalewise.analysis.comparison.comparable_runs import (
     Conditions,
@@ -32,9 +30,11 @@ from scalewise.analysis.comparison.gains import (
     spent_in_vain,
     work_to_target,
 )
+from scalewise.analysis.disturbed import disturbed_columns
 from scalewise.analysis.memory import MEMORY_GAINS, memory_gain, peaks_of_one_kind
 from scalewise.analysis.statistics.intervals import Interval, geometric_interval, mean_interval
 from scalewise.analysis.statistics.ratios import holm, next_value_bound, ratio_interval
+from scalewise.analysis.steps import STEP_SECONDS
 from scalewise.plan.config.shape import count_devices
 
 AT_WORK = (
