@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from scalewise.analysis.bottlenecks.bottlenecks import Bottleneck, find_bottlenecks
-from scalewise.analysis.bottlenecks.time_parts import COMMUNICATION, COMPUTE, JITTER, LOADER, STRAGGLER, split
+from scalewise.analysis.causes import Cause, find_causes
 from scalewise.analysis.scaling import scaling_table
+from scalewise.analysis.steps import COMMUNICATION, COMPUTE, JITTER, LOADER, STRAGGLER, split
 from scalewise.plan.runs.run_definition import NO_OPTIONS
 from scalewise.ranks.results.figures import waiting_seconds
 from scalewise.records import Window
@@ -58,34 +58,34 @@ class Truth:
 
 _OF_IDEAL = SHARE / (1 - SHARE)
 
-FOUND: dict[str, tuple[Truth, Callable[[Bottleneck], bool]]] = {
-    "communication": (Truth(communication=_OF_IDEAL), lambda found: found.cause == COMMUNICATION),
-    "loader": (Truth(loader=_OF_IDEAL), lambda found: found.cause == LOADER),
-    "compute": (Truth(compute=_OF_IDEAL), lambda found: found.cause == COMPUTE),
-    "jitter of 15 % a step": (Truth(jitter=0.15), lambda found: found.cause == JITTER),
+FOUND: dict[str, tuple[Truth, Callable[[Cause], bool]]] = {
+    "communication": (Truth(communication=_OF_IDEAL), lambda found: found.part == COMMUNICATION),
+    "loader": (Truth(loader=_OF_IDEAL), lambda found: found.part == LOADER),
+    "compute": (Truth(compute=_OF_IDEAL), lambda found: found.part == COMPUTE),
+    "jitter of 15 % a step": (Truth(jitter=0.15), lambda found: found.part == JITTER),
     "one slow rank": (
         Truth(slow=_OF_IDEAL),
-        lambda found: found.place is not None and found.place.rank == SLOW_RANK,
+        lambda found: found.rank == SLOW_RANK,
     ),
     "a slow node": (
         Truth(slow=_OF_IDEAL, slow_ranks="node"),
-        lambda found: found.place is not None and found.place.host == SLOW_NODE and found.place.rank is None,
+        lambda found: found.host == SLOW_NODE and found.rank is None,
     ),
     "a slow node in half of the runs": (
         Truth(slow=_OF_IDEAL, slow_ranks="guest"),
-        lambda found: found.place is not None and found.place.host == SLOW_NODE and found.place.rank is None,
+        lambda found: found.host == SLOW_NODE and found.rank is None,
     ),
 }
 """Planted causes, and what makes a bottleneck on the most devices the right one."""
 
-FALSE: dict[str, tuple[Truth, Callable[[Bottleneck], bool]]] = {
+FALSE: dict[str, tuple[Truth, Callable[[Cause], bool]]] = {
     "nothing lost": (Truth(), lambda _: True),
     "6 % communication": (Truth(communication=0.06), lambda _: True),
-    "jitter of 10 % a step": (Truth(jitter=0.1), lambda found: found.cause != JITTER),
-    "jitter of 25 % a step": (Truth(jitter=0.25), lambda found: found.cause != JITTER),
+    "jitter of 10 % a step": (Truth(jitter=0.1), lambda found: found.part != JITTER),
+    "jitter of 25 % a step": (Truth(jitter=0.25), lambda found: found.part != JITTER),
     "another slow rank in each run": (
         Truth(slow=2 * _OF_IDEAL, slow_ranks="random"),
-        lambda found: found.cause != STRAGGLER or found.place is not None,
+        lambda found: found.part != STRAGGLER or found.host is not None,
     ),
 }
 """Planted truths, and what makes a bottleneck anywhere a false one."""
@@ -115,12 +115,8 @@ def cause_rates(
         hits = 0
         for _ in range(studies):
             runs = planted_runs(truth, scatter, n, generator)
-            named = find_bottlenecks(scaling_table(runs, "strong"), runs)
-            hits += any(
-                counts(limit)
-                for _, limit in named
-                if limit and (name in FALSE or limit.point["devices"] == COUNTS[-1])
-            )
+            named = [each for each in find_causes(runs, scaling_table(runs, "strong")) if each.part]
+            hits += any(counts(cause) for cause in named if name in FALSE or cause.devices == COUNTS[-1])
         rows.append({"truth": name, "scatter": scatter, "n": n, "studies": studies, "rate": hits / studies})
     return pd.DataFrame(rows)
 

@@ -77,7 +77,7 @@ IN_PLAN = (
     *(f"scalewise.records.{name}" for name in RECORDS_IN_PLAN),
 )
 # a watcher runs during the measurements, on the same machine; ratios bring scipy, with the first speedup
-IN_WATCH = ("scalewise.analysis.statistics", "scalewise.analysis.bottlenecks.disturbances")
+IN_WATCH = ("scalewise.analysis.statistics", "scalewise.analysis.disturbed")
 OF_A_RUN = ("scalewise.plan.runs.run_definition", "scalewise.plan.config.shape")
 
 

@@ -12,9 +12,9 @@ from tests.planted_records import OWN_INTERVAL, experiment, write_run
 from tests.unit.analysis.planted_tables import make_runs
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
-from scalewise.analysis.bottlenecks.disturbances import disturbance, set_apart
 from scalewise.analysis.comparison.own_intervals import own_interval_notes
 from scalewise.analysis.conclusion import Conclusion, conclude
+from scalewise.analysis.disturbed import disturbance, set_apart
 from scalewise.analysis.memory import device_memory_bytes, smaller_batch_gain
 from scalewise.analysis.rounds.judge_round import judge_round
 from scalewise.analysis.rounds.repeats import in_place_of_disturbed

@@ -221,17 +221,16 @@ def test_of_many_comparisons_those_on_the_answer_stand_in_the_open_and_all_one_c
     assert cells(page, "What options gain")[1].startswith("|hook hook0|default|1|")
 
 
-def test_what_the_devices_did_with_their_time_is_shown_with_the_cause_where_they_waited(
+def test_what_the_devices_did_with_their_time_is_shown(
     section: MakeSection,
 ) -> None:
     note = "rank 0: not monitored: NVML: Driver Not Loaded"
     html = render(
         [section(mean_utilization=[0.9] * 3 + [0.3] * 3, monitor_note=[note] + [""] * 5)], partial=False
     )
-    _, one, two, why = cells(html, "Devices at work")
+    _, one, two = cells(html, "Devices at work")
     assert one == "|all runs|1|3|90 %|resident|1.0 %|10.0 %|700|–|5.00|20.0|"
     assert two == "|all runs|2|3|30 %|resident|1.0 %|10.0 %|700|–|5.00|20.0|"
-    assert "the pieces of work are too short" in why
     assert f"{note} (1 of 6 runs)." in Page(html).all_text()
 
 
@@ -286,12 +285,6 @@ def test_the_answer_is_followed_by_what_slows_it_down_and_what_it_costs(whole: E
     places = [text.index(each) for each in order]
     assert places == sorted(places)
     assert re.search(r"[\d,]+ samples/s on 1 device \([\d,]+ to [\d,]+\)", text)
-    bar = html.split('<div class="bar"')[1].split("</div>")[0]
-    assert re.findall(r'class="(\w+)" style="flex-grow: ([\d.]+); background-color: (#\w+)"', bar) == [
-        ("compute", "0.6200", "#0173b2"),
-        ("excess", "0.0800", "#56b4e9"),
-        ("communication", "0.3000", "#de8f05"),
-    ]
 
 
 def test_step_parts_and_laws_are_in_tables_next_to_the_measurements(whole: ExperimentResults) -> None:

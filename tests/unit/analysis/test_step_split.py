@@ -12,8 +12,8 @@ import pytest
 from tests.planted_records import experiment, rank_record, write_run
 from tests.unit.analysis.planted_tables import PARTS
 
-from scalewise.analysis.bottlenecks.time_parts import STEP_COLUMNS, split
 from scalewise.analysis.scaling import scaling_table
+from scalewise.analysis.steps import STEP_COLUMNS, split
 from scalewise.analysis.tables import collect
 from scalewise.records import Window
 

@@ -18,7 +18,6 @@ from matplotlib.patches import Rectangle
 from tests.unit.analysis import planted_tables as planted
 from tests.unit.analysis.planted_tables import ONLY, make_epochs, make_runs, results, spread
 
-from scalewise.analysis.bottlenecks.time_parts import STEP_PARTS, UNKNOWN
 from scalewise.analysis.report import (
     drawing,
     efficiency_figures,
@@ -31,6 +30,7 @@ from scalewise.analysis.report.figures import FIGURES
 from scalewise.analysis.report.marks import Drawing
 from scalewise.analysis.report.svg_file import draw_svg
 from scalewise.analysis.scaling import scaling_table
+from scalewise.analysis.steps import STEP_PARTS, UNKNOWN
 from scalewise.plan.runs.runs import shown_names
 
 pytestmark = pytest.mark.slow
@@ -397,7 +397,7 @@ def test_a_step_is_shown_in_parts_that_sum_to_device_time_per_sample(
     assert loader[-1] == pytest.approx(2 * straggler[-1])
     assert unknown.sum() == jitter.sum() == 0
     assert heights(start).sum(axis=0) == pytest.approx([4.0] * 5)
-    named_parts = ["computing", "communication", "waiting for data", "one slow rank", "uneven ranks", ""]
+    named_parts = [*(part.name for part in STEP_PARTS), ""]
     starts = ["launch", "imports", "process group", "data", "model", "first step"]
     assert named(figure) == [*named_parts, *starts]
     assert "over the bars: ms per step" in texts(figure)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 import pandas as pd
 
 from scalewise.analysis.analysis_spec import STATED_WAITS, UNREADABLE, AnalysisSpec
-from scalewise.analysis.bottlenecks.resumption import resumption_notes
 from scalewise.analysis.comparison.comparability import origin_cautions
 from scalewise.analysis.comparison.confounding import confounding_sentences
 from scalewise.analysis.comparison.gains import Gains, gains
@@ -17,6 +16,7 @@ from scalewise.analysis.decision.cpus import KEY, answer_cpus
 from scalewise.analysis.decision.criteria import as_billed
 from scalewise.analysis.decision.decision import Decision, decide
 from scalewise.analysis.decision.selection import candidates, with_best_baseline
+from scalewise.analysis.disturbed import resumption_notes
 from scalewise.analysis.origins import program_cautions
 from scalewise.analysis.scaling import known_columns, option_table, scaling_table
 from scalewise.analysis.tables import Tables

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
-from scalewise.analysis.bottlenecks.bottlenecks import find_slowdown, startup_sentences
+from scalewise.analysis.causes import cause_of_answer, find_causes, startup_sentences
 from scalewise.analysis.conclusion import conclude
 from scalewise.analysis.decision.next_action import next_action
 from scalewise.analysis.experiment_results import ExperimentResults
@@ -52,13 +52,14 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path, *, in_slu
     action, paste = next_action(experiment, decision.card, decided, decision.undecided, found.scaling)
     if choice is not None and choice.action():
         action, paste = choice.action(), ""
-    slowdown, limits = find_slowdown(decided, found.runs, spec, decision.devices, experiment.noun)
+    causes = find_causes(found.runs, decided, spec.scaling, experiment.noun)
+    slowdown = cause_of_answer(causes, decision.devices)
     limit = "" if slowdown is None else slowdown.sentence
     decision = replace(
         decision,
         card=replace(decision.card, limit=limit, action=action, paste=paste),
         slowdown=slowdown,
-        limits=limits,
+        limits=[cause.sentence for cause in causes if cause is not slowdown],
         startup=startup_sentences(decided, experiment.noun),
     )
     splits = answer_splits(experiment, found)

@@ -11,8 +11,6 @@ from typing import Any
 import pandas as pd
 
 from scalewise.analysis.analysis_spec import STARTUP, THROUGHPUT, WITH_NO_GRAD
-from scalewise.analysis.bottlenecks.disturbances import disturbed_columns
-from scalewise.analysis.bottlenecks.time_parts import STEP_SECONDS
 from scalewise.analysis.comparison.comparability import differences, named
 from scalewise.analysis.comparison.comparable_runs import (
     Conditions,
@@ -33,6 +31,7 @@ from scalewise.analysis.comparison.gains import (
     tries_of,
     work_to_target,
 )
+from scalewise.analysis.disturbed import disturbed_columns
 from scalewise.analysis.memory import MEMORY_GAINS, memory_gain, peaks_of_one_kind
 from scalewise.analysis.statistics import (
     Interval,
@@ -45,6 +44,7 @@ from scalewise.analysis.statistics import (
     ratio_of,
     scatter_of,
 )
+from scalewise.analysis.steps import STEP_SECONDS
 from scalewise.plan.config.shape import count_devices
 
 AT_WORK = (

@@ -12,12 +12,11 @@ import numpy as np
 import pandas as pd
 
 from scalewise.analysis.analysis_spec import UNREADABLE, WITH_NO_GRAD
-from scalewise.analysis.bottlenecks.disturbances import disturbance, set_apart
-from scalewise.analysis.bottlenecks.resumption import resumption_columns
-from scalewise.analysis.bottlenecks.time_parts import STEP_COLUMNS, split
 from scalewise.analysis.comparison.fingerprint import Fingerprint, complete, made_with
+from scalewise.analysis.disturbed import disturbance, resumption_columns, set_apart
 from scalewise.analysis.memory import device_memory_bytes, smaller_batch_gain
 from scalewise.analysis.mfu import mfu_columns
+from scalewise.analysis.steps import STEP_COLUMNS, split
 from scalewise.plan.config.experiment import AnyExperiment
 from scalewise.plan.config.program import AnySettings, Metric, ProgramSettings
 from scalewise.plan.config.shape import Shape

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
 
-from scalewise.analysis.bottlenecks.disturbances import disturbance
+from scalewise.analysis.disturbed import disturbance
 from scalewise.analysis.statistics import Interval, geometric_interval
 from scalewise.execution.messages import Progress, Waiting
 from scalewise.execution.rank_files import ATTEMPT, PROGRESS, WAITING

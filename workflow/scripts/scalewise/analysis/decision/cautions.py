@@ -9,13 +9,13 @@ import numpy as np
 import pandas as pd
 
 from scalewise.analysis.analysis_spec import MEASURED_WAITS, THROUGHPUT, WITH_NO_GRAD
-from scalewise.analysis.bottlenecks.disturbances import named_runs
 from scalewise.analysis.comparison.comparability import accuracy_lost
 from scalewise.analysis.comparison.gains import Measure
 from scalewise.analysis.decision.choice import OpenQuestion
 from scalewise.analysis.decision.criteria import may_be_in_time, may_exceed, of_target
 from scalewise.analysis.decision.sentences import sentence
 from scalewise.analysis.decision.wording import cure_text, open_text
+from scalewise.analysis.disturbed import named_runs
 from scalewise.analysis.scaling import OF_WALLS
 from scalewise.analysis.statistics import ASSUMED_SCATTER, ENOUGH_REPEATS
 from scalewise.plan.config.experiment import ACCEPTED_LOSS, DecisionRule

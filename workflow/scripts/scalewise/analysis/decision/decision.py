@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from scalewise.analysis.analysis_spec import STATED_WAITS
-from scalewise.analysis.bottlenecks.bottlenecks import Slowdown
+from scalewise.analysis.causes import Cause
 from scalewise.analysis.comparison.gains import Gains, Measure, Point, accuracy_difference
 from scalewise.analysis.decision import cautions, wording
 from scalewise.analysis.decision.card import Card, card_of_choice, card_without_point, larger_apart
@@ -57,8 +57,8 @@ class Decision:
         options: Gains of the options, a sentence each.
         cautions: Weaknesses of the answer, a sentence each, the most harmful first.
         other_trainings: The best of each group of series that train something else, a sentence each.
-        slowdown: Parts of a step at the answer, and its losses; None if unknown.
-        limits: The same of the other points, and what is uncertain of it, a sentence each.
+        slowdown: The cause at the answer, or at the next larger point that has one; None without any.
+        limits: The same of the other points, a sentence each.
         startup: Points whose start takes long, a sentence each; no throughput or efficiency holds it.
         numbers: ``NUMBERS`` of the chosen point, None for what is not known; empty without such a point.
         measure: Quantity that decided: ``throughput`` or ``time to target``.
@@ -77,7 +77,7 @@ class Decision:
     options: list[str]
     cautions: list[str]
     other_trainings: list[str] = field(default_factory=list)
-    slowdown: Slowdown | None = None
+    slowdown: Cause | None = None
     limits: list[str] = field(default_factory=list)
     startup: list[str] = field(default_factory=list)
     numbers: dict[str, float | int | None] = field(default_factory=dict)
@@ -117,7 +117,10 @@ class Decision:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON, whose keys are text."""
-        return asdict(self) | {"undecided": {str(key): value for key, value in self.undecided.items()}}
+        return asdict(self) | {
+            "slowdown": None if self.slowdown is None else self.slowdown.as_dict(),
+            "undecided": {str(key): value for key, value in self.undecided.items()},
+        }
 
 
 def decide(

@@ -11,10 +11,9 @@ from typing import Any
 import pandas as pd
 
 from scalewise.analysis.analysis_spec import THROUGHPUT
-from scalewise.analysis.bottlenecks.resumption import resumed_text
-from scalewise.analysis.bottlenecks.time_parts import START_PARTS, STEP_PARTS, Part, known_start_parts
 from scalewise.analysis.queue_waits import wait_rows
-from scalewise.plan.formatting import as_in_yaml, chance_text, format_3sig, percent, significant
+from scalewise.analysis.steps import START_PARTS, STEP_PARTS, Part, known_start_parts
+from scalewise.plan.formatting import as_in_yaml, chance_text, format_3sig, percent, pluralize, significant
 
 UNKNOWN = "–"
 NOT_MEASURED = "not measured"
@@ -542,7 +541,7 @@ def _remark(row: Source) -> str:
     resumes = row.get("resumes")
     if pd.isna(resumes) or not resumes:
         return reason
-    resumed = f"Resumed {resumed_text(int(resumes), int(row['lost_steps']))}."
+    resumed = f"Resumed {pluralize(str(int(resumes)), 'time')}."
     return f"{reason} {resumed}" if reason else resumed
 
 

@@ -14,10 +14,10 @@ from typing import Any
 import pandas as pd
 
 from scalewise.analysis.analysis_spec import THROUGHPUT
-from scalewise.analysis.bottlenecks.time_parts import COLUMNS, COMMUNICATION, COMPUTE, STEP_PARTS
 from scalewise.analysis.comparison.comparability import accuracy_lost
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.report.figures import FIGURES
+from scalewise.analysis.steps import COLUMNS, COMMUNICATION, COMPUTE, STEP_PARTS
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import (
     format_3sig,

@@ -25,7 +25,6 @@ from scalewise.analysis.analysis_spec import (
     PROGRAM_FACTS,
     THROUGHPUT,
 )
-from scalewise.analysis.bottlenecks.time_parts import EXCESS, STEP_PARTS, UNKNOWN
 from scalewise.analysis.experiment_results import ExperimentResults, read_json
 from scalewise.analysis.mfu import MFU_FORMULA
 from scalewise.analysis.queue_waits import unknown_waits
@@ -224,7 +223,6 @@ def _context(section: ExperimentResults, number: int) -> dict[str, Any]:
         "most_options": MAX_OPTION_SENTENCES,
         "not_drawn": _not_drawn(section, empty),
         "without_result": _without_result(section.scaling),
-        "parts": {part.key: part for part in (*STEP_PARTS, EXCESS, UNKNOWN)},
         "splits": [SPLITS] if SPLITS in figures else [],
         "learning": [name for name in learning if name in figures],
         "pair": [name for name in PAIR if name in figures],

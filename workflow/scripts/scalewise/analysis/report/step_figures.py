@@ -13,16 +13,16 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.patches import Patch
 
-from scalewise.analysis.bottlenecks.time_parts import (
+from scalewise.analysis.report.marks import PART, Drawing, tell, trace
+from scalewise.analysis.report.series_lines import series_names, with_columns
+from scalewise.analysis.report.style import GREY, grid, label_left, legend_below
+from scalewise.analysis.steps import (
     COMPUTE_WITH_LOADER,
     STEP_PARTS,
     UNKNOWN,
     Part,
     known_start_parts,
 )
-from scalewise.analysis.report.marks import PART, Drawing, tell, trace
-from scalewise.analysis.report.series_lines import series_names, with_columns
-from scalewise.analysis.report.style import GREY, grid, label_left, legend_below
 from scalewise.plan.runs.run_definition import NO_OPTIONS
 
 STEP_MM, START_MM = 52.0, 38.0

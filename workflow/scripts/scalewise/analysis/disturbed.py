@@ -12,10 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from scalewise.plan.formatting import percent
+from scalewise.plan.formatting import percent, pluralize
 
 if TYPE_CHECKING:
     import pandas as pd  # watching a study does without it
+
+    from scalewise.records import Resumption
 
 DISTURBED = "disturbed"
 """Outcome of a completed run that is set apart."""
@@ -92,6 +94,39 @@ def named_runs(points: pd.DataFrame) -> str:
     names = [name for names in points["disturbed"] for name in names.split("; ")]
     more = len(names) - MAX_NAMED
     return ", ".join(names[:MAX_NAMED]) + (f" and {more} more, in runs.csv" if more > 0 else "")
+
+
+def resumption_columns(resumption: Resumption) -> dict[str, int | str]:
+    """Return ``starts``, ``resumes``, ``lost_steps`` and ``checkpoint_problems`` of a run."""
+    return {
+        "starts": resumption.starts,
+        "resumes": len(resumption.resumed_at_steps),
+        "lost_steps": resumption.lost_steps,
+        "checkpoint_problems": "; ".join(dict.fromkeys(resumption.problems)),
+    }
+
+
+def resumption_notes(runs: pd.DataFrame) -> list[str]:
+    """Return a sentence on runs that resumed, and one on checkpoints that failed; none without such runs.
+
+    Args:
+        runs: Output of ``collect``, or published figures that know nothing of it.
+    """
+    known = runs.reindex(columns=["run", "outcome", "resumes", "checkpoint_problems"])
+    resumed = known[(known["outcome"] == "completed") & (known["resumes"] > 0)]
+    failed = known[_known(known["checkpoint_problems"]) != ""]
+    notes = []
+    if len(resumed):
+        notes.append(
+            f"{pluralize(str(len(resumed)), 'run')} resumed from a checkpoint (resumes in runs.csv). Their "
+            "wall times, device-hours and times to a target are unknown."
+        )
+    if len(failed):
+        notes.append(
+            f"{pluralize(str(len(failed)), 'run')} could not write or use a checkpoint (checkpoint_problems "
+            f"in runs.csv): {failed['checkpoint_problems'].iloc[0]}."
+        )
+    return notes
 
 
 def _known(texts: pd.Series) -> pd.Series:

@@ -1,1 +1,0 @@
-"""The parts of a step's time, and the causes that keep a training from scaling."""
