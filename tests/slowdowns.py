@@ -24,7 +24,7 @@ def slowdown_of(
     """
     batch = {"global_batch_size": 256} if mode == "strong" else {"batch_size_per_device": 64}
     keys = {"dataset": "digits", "model": "linear", "scaling": mode, "devices": [1, 2]} | batch | settings
-    found, others = find_slowdown(scaling_table(runs, mode), runs, Experiment.model_validate(keys), chosen)
+    found, others = find_slowdown(scaling_table(runs), runs, Experiment.model_validate(keys), chosen)
     assert found is not None
     return found, others
 

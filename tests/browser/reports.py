@@ -99,7 +99,7 @@ def two_partitions(folder: Path) -> Path:
 
 
 def rename_series(folder: Path, names: Mapping[str, str]) -> None:
-    """Rename the series of an experiment in its tables, laws and decision.
+    """Rename the series of an experiment in its tables and decision.
 
     Args:
         folder: Results of the experiment.

@@ -29,7 +29,7 @@ def causes_of(runs: Runs, name: str, changed: dict[str, Any]) -> tuple[list[str]
     settings = SETTINGS | {"devices": [2], "epochs": 2} | changed
     run = runs.complete(name, 2, settings=settings)
     table = collect(name, Experiment.model_validate(settings), run.folder.parent).runs
-    scaling = scaling_table(table, "strong")
+    scaling = scaling_table(table)
     causes = [limit.cause for _, limit in find_bottlenecks(scaling, table) if limit]
     return causes, sentences(table), table.iloc[0]
 

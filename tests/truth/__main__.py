@@ -35,7 +35,6 @@ from tests.truth.partitions import verdicts as verdicts_on_partitions
 from tests.truth.splits import CASES as SPLIT_CASES
 from tests.truth.splits import verdicts as verdicts_on_splits
 from tests.truth.studies import (
-    DOUBLED,
     SERIES,
     STUDIES,
     Circumstances,
@@ -51,7 +50,6 @@ from scalewise.analysis.comparison.confounding import confounding_sentences, tre
 from scalewise.analysis.comparison.gains import gains
 from scalewise.analysis.decision.choice import verdict
 from scalewise.analysis.decision.decision import decide
-from scalewise.analysis.laws import fit_laws
 from scalewise.analysis.partitions.points import AIMS
 from scalewise.analysis.rounds.repeats import judge as judge_repeats
 from scalewise.analysis.rounds.repeats import judge_point
@@ -205,7 +203,6 @@ def main() -> int:
     )
     _show("Ratios", ["noise", f"covers, n = {of}", f"equal called faster, n = {of}"], ratios())
     _show("Repeats until 3 %", ["fewest", *(f"scatter {s:.0%}" for s in (0.01, 0.03, 0.06))], narrowed())
-    _show("Amdahl's serial fraction", ["counts scatter", f"covers, n = {of}"], laws())
     options = {number: false_options(number) for number in (1, 4, 16)}
     _show("Equal options", ["comparisons", "false"], [[str(k), f"{v:.1%}"] for k, v in options.items()])
     swapped, excess = swapped_series(6)
@@ -461,30 +458,6 @@ def _narrowed(rule: Repeats, scatter: float, points: int) -> float:
     return drawn_shares(points, covered)[0]
 
 
-def laws(studies: int = 2 * STUDIES_A_CELL) -> Iterator[list[str]]:
-    """Coverage of Amdahl's serial fraction, where all device counts scatter alike and where one does not."""
-    for what, factor in (("alike", 1.0), ("three times as much on the most devices", 3.0)):
-        shares = []
-        for n in REPEATS:
-            generator = np.random.default_rng(SEED)
-            covered = fitted = 0
-            for _ in range(studies):
-                rates = {
-                    devices: (
-                        (100 / (0.05 + 0.95 / devices))
-                        * np.exp(0.02 * (factor if devices == 16 else 1) * generator.standard_normal(n))
-                    ).tolist()
-                    for devices in DOUBLED
-                }
-                law = fit_laws(SERIES, rates, "strong")[0]
-                if not law.refused:
-                    fraction = law.parameters["serial_fraction"]
-                    fitted += 1
-                    covered += fraction.low <= 0.05 <= fraction.high
-            shares.append(covered / fitted)
-        yield [what, _joined(shares)]
-
-
 def false_options(comparisons: int, studies: int = 2 * STUDIES_A_CELL) -> float:
     """The share of studies in which one of several equal values of an option is called faster or slower."""
     names = [f"v{value}" for value in range(comparisons + 1)]
@@ -515,7 +488,7 @@ def swapped_series(series: int, studies: int = 2 * STUDIES_A_CELL) -> tuple[floa
         known = known_columns(runs)
         compared = gains(known)
         decision = decide(
-            "study", scaling_table(known, "strong", None, compared), option_table(known, {}), planted.rule,
+            "study", scaling_table(known, None, compared), option_table(known, {}), planted.rule,
             compared=compared, options_of={name: (("loader", name),) for name in known["series"]},
         )  # fmt: skip
         swapped += decision.series != f"{SERIES} 0"

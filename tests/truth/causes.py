@@ -115,7 +115,7 @@ def cause_rates(
         hits = 0
         for _ in range(studies):
             runs = planted_runs(truth, scatter, n, generator)
-            named = find_bottlenecks(scaling_table(runs, "strong"), runs)
+            named = find_bottlenecks(scaling_table(runs), runs)
             hits += any(
                 counts(limit)
                 for _, limit in named

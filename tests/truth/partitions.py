@@ -167,7 +167,7 @@ def concluded(experiment: AnalysisSpec, runs: pd.DataFrame) -> Conclusion:
     """Return the decision on drawn runs, of which nothing has to be cautioned."""
     known, rule = known_columns(runs), experiment.spec.decision
     compared = gains(known)
-    scaling = as_billed(scaling_table(known, "strong", None, compared), {})
+    scaling = as_billed(scaling_table(known, None, compared), {})
     options, goal = option_table(known, {}), experiment.target
     scaling = with_best_baseline(scaling, candidates(scaling, rule, compared, target=goal))
     decision = decide(experiment.name, scaling, options, rule, compared=compared, target=goal, noun="GPU")

@@ -140,7 +140,7 @@ def answer(planted: Planted, runs: pd.DataFrame) -> Decision:
     compared = gains(known)
     return decide(
         "study",
-        scaling_table(known, "strong", None, compared),
+        scaling_table(known, None, compared),
         option_table(known, {}),
         planted.rule,
         compared=compared,

@@ -101,7 +101,7 @@ def answer(study: Study, runs: pd.DataFrame) -> Decision:
     options: dict[str, Options] = {series: ((study.option, series),) for series, _ in study.rates}
     return decide(
         "study",
-        scaling_table(known, "strong", None, compared),
+        scaling_table(known, None, compared),
         option_table(known, {}),
         study.rule,
         compared=compared,

@@ -37,7 +37,7 @@ FILES = {
         "{experiment}/"
     ),
     r"[\w@-]+/proposal/(table\.csv|requirement\.json)": "{experiment}/proposal/",
-    r"[\w@-]+/(decision|laws|partitions)\.json": "{experiment}/",
+    r"[\w@-]+/(decision|partitions)\.json": "{experiment}/",
     r"decision\.json": "",
 }
 """Paths below results/ that the contract covers, and the folder by which it lists them."""

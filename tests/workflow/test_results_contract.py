@@ -48,7 +48,6 @@ def test_a_study_writes_every_column_and_key_that_is_promised(study: FinishedStu
         "{experiment}/decision.json",
         "{experiment}/epochs.csv",
         "{experiment}/gains.csv",
-        "{experiment}/laws.json",
         "{experiment}/options.csv",
         "{experiment}/proposal/table.csv",
         "{experiment}/runs.csv",

@@ -13,7 +13,7 @@ EXPERIMENT_RESULTS = [
     for name in (
         *("runs.csv", "epochs.csv", "scaling.csv", "options.csv"),
         *("jobstats.csv", "queue_waits.csv"),
-        *("laws.json", "provenance.json", "decision.json", "what_if.json"),
+        *("provenance.json", "decision.json", "what_if.json"),
     )
 ]
 

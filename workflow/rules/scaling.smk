@@ -1,7 +1,7 @@
 # Contract: the records of an experiment's runs become tables and a decision, and decide which runs are needed next.
 # in:  results/{experiment}/runs/{run}/summary.json
 # out: results/{experiment}/ runs.csv, epochs.csv, scaling.csv, gains.csv, splits.csv, options.csv, jobstats.csv,
-#      queue_waits.csv, laws.json, decision.json, what_if.json, provenance.json, fingerprints.json;
+#      queue_waits.csv, decision.json, what_if.json, provenance.json, fingerprints.json;
 #      repeats/round{round}.json of an experiment whose next runs follow from earlier ones
 
 
@@ -79,7 +79,6 @@ rule compute_scaling:
         what_if="results/{experiment}/what_if.json",
         provenance="results/{experiment}/provenance.json",
         fingerprints="results/{experiment}/fingerprints.json",
-        laws="results/{experiment}/laws.json",
     log:
         "logs/compute_scaling/{experiment}.log",
     localrule: True

@@ -79,7 +79,7 @@ class PlantedResults:
 
     @cached_property
     def scaling(self) -> pd.DataFrame:
-        return as_billed(scaling_table(self.runs, "strong", {}, self.compared), self.billed)
+        return as_billed(scaling_table(self.runs, {}, self.compared), self.billed)
 
     def decision(self, rule: DecisionRule, queue_minutes: float | None = None) -> Decision:
         """The package's decision.

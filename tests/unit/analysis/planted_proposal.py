@@ -53,7 +53,7 @@ def planted_results(folder: Path, runs: pd.DataFrame | None = None, **fields: An
     """Return the results of the study with its answer."""
     runs = known_columns(planted_runs() if runs is None else runs)
     decision = decision_on(runs, DecisionRule(min_efficiency=0.7), name="resnet", noun="GPU").named("GPU")
-    scaling = scaling_table(runs, "strong").assign(experiment="resnet")
+    scaling = scaling_table(runs).assign(experiment="resnet")
     return results(
         scaling,
         runs,

@@ -17,7 +17,6 @@ from scalewise.analysis.decision.criteria import as_billed
 from scalewise.analysis.decision.decision import Decision, decide
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.experiment_tables import compute
-from scalewise.analysis.laws import study_laws
 from scalewise.analysis.scaling import known_columns, option_table, scaling_table
 from scalewise.plan.config.experiment import AnyExperiment, DecisionRule
 from scalewise.plan.runs.run_definition import NO_OPTIONS
@@ -114,7 +113,7 @@ def decision_on(
     """The decision on a table of runs; ``others`` are further arguments of ``decide``."""
     known = known_columns(runs, conditions)
     compared = gains(known)
-    table = as_billed(scaling_table(known, scaling, conditions, compared), billed or {})
+    table = as_billed(scaling_table(known, conditions, compared), billed or {})
     options = option_table(known, swept or {}, conditions)
     return decide(
         name,
@@ -192,8 +191,3 @@ def points(series: Sequence[str], counts: Sequence[int] = COUNTS) -> dict[tuple[
 
 def rate(serial: float, devices: int) -> float:
     return BATCH / COMPUTE_SECONDS * devices / (1 + serial * (devices - 1))
-
-
-def laws(series: Sequence[str], counts: Sequence[int] = COUNTS) -> list[dict[str, Any]]:
-    """Return the laws of these points: Amdahl's, and the universal scalability law, which needs 6 counts."""
-    return [law.as_dict() for law in study_laws(make_runs(points(series, counts)), "strong")]

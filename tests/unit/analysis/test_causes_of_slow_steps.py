@@ -53,7 +53,7 @@ def study_of(
 
 
 def causes(runs: pd.DataFrame) -> list[tuple[int, str]]:
-    found = find_bottlenecks(scaling_table(runs, "strong"), runs)
+    found = find_bottlenecks(scaling_table(runs), runs)
     return [(int(limit.point["devices"]), limit.cause) for _, limit in found if limit]
 
 
@@ -121,7 +121,7 @@ def test_a_bar_has_the_parts_of_a_step_as_means_over_the_runs_so_that_they_sum()
         "one slow rank": 0.125,
     }
     assert sum(part["seconds"] for part in found.parts) == pytest.approx(found.step_seconds)
-    point = scaling_table(runs, "strong").iloc[-1]
+    point = scaling_table(runs).iloc[-1]
     assert point["communication_seconds"] == pytest.approx(0.1)
     assert sum(point[part] for part in PARTS) == pytest.approx(point["step_seconds"])
 
@@ -191,7 +191,7 @@ def test_more_points_have_wider_intervals_so_that_a_study_invents_no_more() -> N
     many = study_of(factors | dict.fromkeys((3, 5, 6, 7), EVEN) | {16: [1.25, 1.3, 1.35]})
     ends = []
     for runs in (few, many):
-        limits = [limit for _, limit in find_bottlenecks(scaling_table(runs, "strong"), runs) if limit]
+        limits = [limit for _, limit in find_bottlenecks(scaling_table(runs), runs) if limit]
         ends.append(limits[0].share.low)
     assert ends[1] < ends[0]
 
@@ -325,7 +325,7 @@ def test_advice_is_for_the_loader_that_is_used() -> None:
 
 
 def flagged(runs: pd.DataFrame) -> list[str]:
-    return list(flags(scaling_table(runs, "strong")))
+    return list(flags(scaling_table(runs)))
 
 
 def test_points_that_were_under_half_busy_are_named_with_cause_and_fix() -> None:
@@ -348,7 +348,7 @@ def test_points_that_were_under_half_busy_are_named_with_cause_and_fix() -> None
 
 def test_idle_devices_are_not_guessed_about_if_the_parts_of_their_steps_are_known() -> None:
     runs = study({1: (1.0, 0, 0, 0), 2: (0.5, 0.4, 0, 0)}, mean_utilization=0.2)
-    one, two = (point for _, point in scaling_table(runs, "strong").iterrows())
+    one, two = (point for _, point in scaling_table(runs).iterrows())
     assert cause_at(one) == CAUSES[LAUNCH]
     assert cause_at(two) == ""
     assert cause_at(two.drop(PARTS)) != ""

@@ -88,7 +88,7 @@ def test_no_speedup_joins_runs_that_differ_and_what_differs_is_named_with_both_v
     difference = f"{field} is {other}, not {usual}"
     conditions = [tables.conditions[found] for found in tables.runs["fingerprint"]]
     assert [str(one) for one in differences(*conditions)] == [difference]
-    table = scaling_table(tables.runs, "strong", tables.conditions)
+    table = scaling_table(tables.runs, tables.conditions)
     # the other run has another row, next to the planned point that has no run left
     assert table["speedup"].isna().tolist() == [False, True, True]
     assert table["conditions"].tolist() == ["", "", f"{field} {other}"]
@@ -176,7 +176,7 @@ def test_a_record_that_lacks_conditions_is_joined_with_those_that_agree_only(tmp
     differing = {"d1.r1": {"origin": NEW}, "d1.r2": {}, "d2.r1": {"origin": NEW}, "d2.r2": {"origin": capped}}
     tables = collected(tmp_path / "differing", differing)
     assert tables.runs["fingerprint"].nunique() == 3
-    note = scaling_table(tables.runs, "strong", tables.conditions)["note"].iloc[0]
+    note = scaling_table(tables.runs, tables.conditions)["note"].iloc[0]
     assert "1 of 2 runs on 1 device is not comparable with the baseline: GPU power limit is" in note
     assert "not recorded" in note
 
@@ -200,7 +200,7 @@ def test_two_kinds_of_other_runs_are_never_mixed_though_they_differ_alike_at_fir
     }
     runs = make_runs({(ONLY, 1): [100.0] * 3, (ONLY, 2): [190.0, 150.0, 50.0]})
     runs["fingerprint"] = ["a", "a", "a", "a", "b", "c"]
-    table = scaling_table(runs, "strong", known)
+    table = scaling_table(runs, known)
     assert table.loc[table["conditions"] != "", RATE].tolist() == [150.0, 50.0]
 
 
@@ -263,11 +263,11 @@ def as_runs(
 
 def test_olivias_unlike_baseline_gives_no_speedup_and_its_alike_runs_do() -> None:
     runs, conditions = as_runs([(1, 2598.0, SINGLE), (4, 36927.0, SEVERAL), (8, 62450.0, SEVERAL)])
-    table = scaling_table(runs, "strong", conditions)
+    table = scaling_table(runs, conditions)
     planned, others = (table[(table["conditions"] == "") == own] for own in (True, False))
     for devices in (4, 8):
         (row,) = (row for _, row in planned.iterrows() if row["devices"] == devices)
-        assert row[["speedup", "parallel_efficiency", "karp_flatt_fraction", RATE]].isna().all()
+        assert row[["speedup", "parallel_efficiency", RATE]].isna().all()
         assert row["n_not_comparable"] == 1
         assert "precision is fp16, not fp32; batch_size_per_device is 256, not 32" in row["note"]
     assert others["baseline_devices"].tolist() == [4, 4]
@@ -283,9 +283,9 @@ def test_olivias_unlike_baseline_gives_no_speedup_and_its_alike_runs_do() -> Non
 def test_nvidias_mixed_precision_is_an_options_gain_and_never_part_of_a_speedup() -> None:
     tf32, amp = {"precision": "tf32"}, {"precision": "amp"}
     runs, conditions = as_runs([(1, 938.0, tf32), (8, 7248.0, tf32)])
-    assert at(scaling_table(runs, "strong", conditions), 8)["speedup"] == pytest.approx(7.73, abs=5e-3)
+    assert at(scaling_table(runs, conditions), 8)["speedup"] == pytest.approx(7.73, abs=5e-3)
     mixed, both = as_runs([(1, 938.0, tf32), (8, 16621.0, amp)])
-    table = scaling_table(mixed, "strong", both)
+    table = scaling_table(mixed, both)
     assert table.loc[table["devices"] == 8, "speedup"].isna().all()
     assert "17.7" not in table.to_csv()
     of_one = [
@@ -299,7 +299,7 @@ def test_palmettos_walls_give_speedups_that_are_said_to_include_start_up() -> No
     walls = {1: 151.0, 2: 111.0, 4: 96.0}
     runs, _ = as_runs([(devices, 1.0, {}) for devices in walls])
     runs = runs.assign(wall_seconds=list(walls.values()), device_hours=None, **{RATE: float("nan")})
-    table = scaling_table(runs, "strong")
+    table = scaling_table(runs)
     for column in ("speedup", "wall_speedup"):
         assert table[column].round(2).tolist() == [1.0, 1.36, 1.57]
     assert (table["note"] == "of walls, which include start-up").all()

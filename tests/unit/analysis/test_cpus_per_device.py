@@ -77,7 +77,7 @@ def answered(
         runs["final_accuracy"] = [accuracies[c][r - 1] for c, r in zip(cpus, runs["repeat"], strict=True)]
     known = known_columns(runs)
     options: dict[str, Any] = {f"c{each}": (("cpus_per_device", each),) for each in rates}
-    found = answer_cpus(scaling_table(known, "weak"), gains(known), options, 0.05, answer=answer)
+    found = answer_cpus(scaling_table(known), gains(known), options, 0.05, answer=answer)
     json.dumps(vars(found))
     return found
 

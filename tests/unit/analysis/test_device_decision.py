@@ -217,7 +217,7 @@ def answer(runs: pd.DataFrame, repeats: Any = 3, most_devices: int = 64, **other
     devices = sorted(runs["devices"].unique().tolist())
     training = {"dataset": "digits", "model": "linear", "global_batch_size": 64, "epochs": 1}
     spec = Experiment.model_validate(training | {"devices": devices, "repeats": repeats})
-    scaling = scaling_table(known_columns(runs), "strong")
+    scaling = scaling_table(known_columns(runs))
     experiment = AnalysisSpec("study", spec, accelerator="cuda", most_devices=most_devices)
     action, paste = next_action(experiment, decision.card, scaling, decision.undecided, scaling)
     decision = replace(decision, card=replace(decision.card, action=action, paste=paste)).named("GPU")

@@ -42,7 +42,7 @@ def runs() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def scaling(runs: pd.DataFrame) -> pd.DataFrame:
-    return scaling_table(runs, "strong")
+    return scaling_table(runs)
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def drawn(
     style.set_style()
     folder = tmp_path_factory.mktemp("figures")
     drawings = {
-        "speedup": scaling_figures.speedup(scaling, planted.laws(NAMES)),
+        "speedup": scaling_figures.speedup(scaling),
         "throughput": drawing.throughput(scaling, runs),
         "step": step_figures.step(scaling, runs),
     }

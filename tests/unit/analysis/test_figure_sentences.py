@@ -111,7 +111,7 @@ def test_losses_are_of_completed_runs_under_the_conditions_of_the_series() -> No
     epochs = pd.concat([epochs, early])
     # runs of another condition are planned as the same series
     epochs.loc[epochs["series"] == "b", "series"] = "a"
-    loss = sentences(scaling_table(runs, "strong"), runs, series="a", epochs=epochs)["loss"]
+    loss = sentences(scaling_table(runs), runs, series="a", epochs=epochs)["loss"]
     assert "0.570 on 1 device of a (n = 3) and 0.570 on 2 (n = 3)" in loss
 
 

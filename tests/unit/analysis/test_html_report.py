@@ -53,7 +53,7 @@ def section(tmp_path: Path) -> MakeSection:
         decision = decision_on(runs, DecisionRule(min_efficiency=0.7), name=name, swept=swept)
         tables = {
             "runs": runs,
-            "scaling": scaling_table(runs, "strong"),
+            "scaling": scaling_table(runs),
             "options": option_table(runs, swept or {}),
         }
         for file, table in tables.items():
@@ -245,7 +245,6 @@ def whole(section: MakeSection) -> ExperimentResults:
     runs = planted.with_steps(make_runs(planted.points([ONLY])))
     study = section(
         points=planted.points([ONLY]),
-        fields={"laws": planted.laws([ONLY]) + PEAKS},
         **{name: list(runs[name]) for name in [*STEP, "wall_seconds", "fingerprint"]},
     )
     splits = {"best": 1, "sentences": ["8 trainings on 16 devices: two at a time on 8 devices each."]}
@@ -253,13 +252,6 @@ def whole(section: MakeSection) -> ExperimentResults:
     return replace(study, decision={**study.decision, "repeats": repeats, "splits": splits})
 
 
-PEAKS = [
-    {"series": ONLY, "law": "usl", "confidence": 0.95, "refused": "",
-     "parameters": {"peak_devices": {"estimate": peak, "low": 10.0, "high": None}},
-     "curve": [{"devices": 16, "speedup": 9.0, "low": 8.0, "high": 10.0}]}
-    for peak in (12.0, 40.0)
-]  # fmt: skip
-"""Laws by which the throughput is highest on a measured device count, and beyond."""
 STEP = [
     "step_seconds", "compute_seconds", "communication_seconds", "loader_seconds", "straggler_seconds",
     "jitter_seconds", "crosscheck_communication_seconds",
@@ -298,9 +290,11 @@ def test_the_answer_is_followed_by_what_slows_it_down_and_what_it_costs(whole: E
     ]
 
 
-def test_step_parts_and_laws_are_in_tables_next_to_the_measurements(whole: ExperimentResults) -> None:
+def test_step_parts_are_in_a_table_and_the_serial_fraction_is_a_line(whole: ExperimentResults) -> None:
     # runs that are not comparable are not part of n, and not of the fit
-    study = replace(whole, scaling=whole.scaling.assign(n_not_comparable=1))
+    fraction = {"law": "Amdahl", "estimate": 0.0201, "low": 0.017, "high": 0.0232}
+    decision = {**whole.decision, "serial_fraction": fraction}
+    study = replace(whole, scaling=whole.scaling.assign(n_not_comparable=1), decision=decision)
     for name, points in (("speedup", 241), ("step", 505)):
         svg = f'<svg viewBox="0 0 {points} 200"></svg>'
         (whole.folder / "figures" / f"{name}.svg").write_text(svg, encoding="utf-8")
@@ -316,14 +310,7 @@ def test_step_parts_and_laws_are_in_tables_next_to_the_measurements(whole: Exper
         for name in STEP[1:5]
     ]
     assert last[5:13] == [cell for pair in shown for cell in pair]
-
-    fitted, refused, *peaks = cells(html, "Laws of scaling")[1:]
-    assert re.search(r"\|15 runs on 5 device counts\|.*serial fraction 0.02 \(0.017\d* to 0.022\d*\)", fitted)
-    assert "|Not fitted: the universal scalability law needs runs on 6 or more device counts" in refused
-    assert [row.split("|")[4] for row in peaks] == [
-        "devices of the highest throughput 12 (10 to ∞)",
-        "devices of the highest throughput 40 (10 to ∞), not measured",
-    ]
+    assert "Amdahl's serial fraction: 0.020 (0.017 to 0.023)" in Page(html).all_text()
 
 
 def test_learning_curves_are_the_first_figures_of_a_study_that_sweeps_cpus(section: MakeSection) -> None:

@@ -40,7 +40,7 @@ def test_both_peaks_stand_in_every_table_by_their_names() -> None:
         parameters=25e6,
     )
     assert shown(data_tables.runs(runs, with_accuracy=False), "in evaluation (MB)") == ["90"] * 6
-    scaling = scaling_table(runs, "weak")
+    scaling = scaling_table(runs)
     assert list(scaling["peak_memory_bytes"]) == [300 * MB, 202 * MB]
     assert list(scaling["evaluation_peak_memory_bytes"]) == [90 * MB] * 2
     devices = data_tables.devices(scaling, kind=lambda _: "")
@@ -89,7 +89,7 @@ def test_no_mean_joins_peaks_that_count_different_memory() -> None:
         "peak_memory_kind": [ONE_FOR_BOTH] * 2 + [BY_PHASE] * 3,
         "evaluation_peak_memory_bytes": [None, None, 900.0 * MB, 900.0 * MB, 900.0 * MB],
     }
-    (point,) = scaling_table(runs.assign(**peaks), "weak").to_dict("records")
+    (point,) = scaling_table(runs.assign(**peaks)).to_dict("records")
     assert point["n"] == 5
     assert point["peak_memory_bytes"] == 1042 * MB
     assert point["peak_memory_bytes_high"] == pytest.approx((1042 + 4.302653 / math.sqrt(3)) * MB)
@@ -148,7 +148,7 @@ def test_scaling_csv_has_the_utilization_or_the_reason(tmp_path: Path) -> None:
     """A planted step of 0.25 s on CPU processes, which have no peak."""
     write_run(tmp_path, "d1.r1", step_flops={"fp32": 8e9}, lowest_utilization=0.5)
     runs = collect("study", experiment(devices=[1], repeats=1), tmp_path).runs
-    row = scaling_table(runs, "strong").iloc[0]
+    row = scaling_table(runs).iloc[0]
 
     assert (row["flops_per_step"], row["lowest_utilization"]) == (8e9, 0.5)
     assert pd.isna(row["model_flops_utilization"])

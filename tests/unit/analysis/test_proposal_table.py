@@ -43,9 +43,7 @@ def planted_series() -> pd.DataFrame:
 def write_table(runs: pd.DataFrame, folder: Path, **changed: Any) -> Path:
     """Write the proposal of runs; ``changed`` are parts of their decision."""
     decision = replace(decision_on(runs, name="digits_strong"), **changed)
-    made = results(
-        scaling_table(runs, "strong"), folder=folder, name="digits_strong", decision=decision.as_dict()
-    )
+    made = results(scaling_table(runs), folder=folder, name="digits_strong", decision=decision.as_dict())
     return write(folder, made=made, figures=False)
 
 

@@ -243,7 +243,7 @@ def test_a_resumed_run_has_no_wall_time_and_memory_to_compare_but_keeps_its_thro
     for row in (restarted, undisturbed):
         assert [row[column] for column in of_whole[:2]] == [90, 90 * 2 / 3600]
         assert row["peak_memory_bytes"] > 0
-    point = scaling_table(tables.runs, "strong", tables.conditions).set_index("devices").loc[2]
+    point = scaling_table(tables.runs, tables.conditions).set_index("devices").loc[2]
     assert point["peak_memory_bytes"] == undisturbed["peak_memory_bytes"]
 
 
@@ -253,7 +253,7 @@ def test_walls_of_a_point_are_those_of_its_undisturbed_runs(tmp_path: Path) -> N
     summary = tmp_path / "runs" / "d2.r1" / SUMMARY
     summary.write_text(summary.read_text().replace("00:01:30", "01:00:00"), encoding="utf-8")
     tables = collect("study", experiment(), tmp_path / "runs")
-    point = at(scaling_table(tables.runs, "strong", tables.conditions), 2)
+    point = at(scaling_table(tables.runs, tables.conditions), 2)
     # two runs are taken to scatter by 5 %
     assert point["wall_seconds"] == 90
     assert point["wall_seconds_next"] == pytest.approx(
@@ -274,7 +274,7 @@ def test_a_resumed_run_reached_the_target_in_so_many_epochs_and_in_no_time_to_co
     assert pd.isna(resumed["time_to_accuracy_seconds"])
     assert resumed["epochs_to_accuracy"] == 2
     assert (undisturbed["time_to_accuracy_seconds"], undisturbed["epochs_to_accuracy"]) == (3, 2)
-    table = scaling_table(tables.runs, "strong", tables.conditions).set_index("devices")
+    table = scaling_table(tables.runs, tables.conditions).set_index("devices")
     assert table["n_reached"].tolist() == [3, 3]
     seconds = [table.loc[2, f"time_to_accuracy_seconds{end}"] for end in ("", "_low", "_high")]
     assert seconds == pytest.approx([3, math.nan, math.nan], nan_ok=True)

@@ -16,17 +16,9 @@ import yaml
 from tests.unit.analysis.planted_tables import ONLY, at, make_runs
 from tests.unit.analysis.reference import next_bound, t_bounds, welch_bounds, welch_p
 
-from scalewise.analysis.scaling import SCALING_COLUMNS, karp_flatt, option_table, scaling_table
+from scalewise.analysis.scaling import SCALING_COLUMNS, option_table, scaling_table
 
 NAN = float("nan")
-
-
-@pytest.mark.parametrize(
-    ("speedup", "ratio", "fraction"),
-    [(2.0, 2.0, 0.0), (1.5, 2.0, 1 / 3), (4.71, 8.0, (1 / 4.71 - 1 / 8) / (7 / 8))],
-)
-def test_the_serial_fraction_is_karp_and_flatts(speedup: float, ratio: float, fraction: float) -> None:
-    assert karp_flatt(speedup, ratio) == pytest.approx(fraction)
 
 
 BOUNDS = ("", "_low", "_high")
@@ -39,7 +31,7 @@ def interval(row: pd.Series, column: str) -> list[float]:
 def test_speedup_and_efficiency_by_hand() -> None:
     on_one, on_four = [98.0, 100.0, 105.0], [310.0, 320.0, 330.0]
     runs = make_runs({(ONLY, 1): on_one, (ONLY, 2): [170.0, 180.0, 190.0], (ONLY, 4): on_four})
-    table = scaling_table(runs, "strong")
+    table = scaling_table(runs)
     assert list(table.columns) == SCALING_COLUMNS
     assert table["devices"].tolist() == [1, 2, 4]
     usual = {"n": 3, "n_failed": 0, "note": "", "baseline_devices": 1}
@@ -49,21 +41,14 @@ def test_speedup_and_efficiency_by_hand() -> None:
     mean = geometric_mean(on_one)
     assert interval(one, "throughput_samples_per_second") == pytest.approx([mean, *t_bounds(on_one)])
     assert one["speedup"] == one["parallel_efficiency"] == 1.0
-    assert pd.isna(one["karp_flatt_fraction"])
     low, high = welch_bounds(on_four, on_one)
     speedup = geometric_mean(on_four) / mean
     assert interval(four, "speedup") == pytest.approx([speedup, low, high])
     assert four["speedup_n"] == 3
     assert interval(four, "parallel_efficiency") == pytest.approx([speedup / 4, low / 4, high / 4])
-    fractions = [karp_flatt(each, 4) for each in (speedup, high, low)]
-    assert interval(four, "karp_flatt_fraction") == pytest.approx(fractions)
     assert two["parallel_efficiency"] == pytest.approx(geometric_mean([170, 180, 190]) / mean / 2)
     shuffled = runs.sample(frac=1, random_state=3)
-    pd.testing.assert_frame_equal(table, scaling_table(shuffled, "strong"))
-    # of weak scaling, the work is not fixed
-    weak = scaling_table(runs, "weak")
-    assert weak["karp_flatt_fraction"].isna().all()
-    assert weak["parallel_efficiency"].tolist() == table["parallel_efficiency"].tolist()
+    pd.testing.assert_frame_equal(table, scaling_table(shuffled))
 
 
 def test_other_columns_are_means_or_medians() -> None:
@@ -78,7 +63,7 @@ def test_other_columns_are_means_or_medians() -> None:
     walls = [60.0, 61.0, 62.0], [40.0, 42.0, 41.0]
     runs = runs.assign(wall_seconds=[*walls[0], *walls[1]], step_seconds=[0.3, 0.1, 0.2, 0.1, 0.15, 0.2])
     runs.loc[runs["devices"] == 2, list(on_two)] = pd.DataFrame(on_two, index=range(3, 6))
-    table = scaling_table(runs, "strong")
+    table = scaling_table(runs)
     row = at(table, 2)
     half = 4.302653 * 0.02 / math.sqrt(3)
     # 0.97 + half is 1.02, and no accuracy
@@ -106,7 +91,7 @@ def test_other_columns_are_means_or_medians() -> None:
 def test_each_series_has_a_baseline_of_its_own_the_fewest_devices_that_it_fits_on(fits: bool) -> None:
     plain = {1: [100.0] * 3 if fits else ["out-of-memory"] * 3, 2: [180.0] * 3, 8: [540.0] * 3}
     points = {("plain", devices): rates for devices, rates in plain.items()}
-    table = scaling_table(make_runs(points | {("fast", 1): [200.0] * 3, ("fast", 2): [300.0] * 3}), "strong")
+    table = scaling_table(make_runs(points | {("fast", 1): [200.0] * 3, ("fast", 2): [300.0] * 3}))
     assert list(dict.fromkeys(table["series"])) == ["plain", "fast"]
     assert at(table, 2, "fast")["speedup"] == pytest.approx(1.5)
     base = 1 if fits else 2
@@ -114,7 +99,6 @@ def test_each_series_has_a_baseline_of_its_own_the_fewest_devices_that_it_fits_o
     assert row["baseline_devices"] == base
     assert row["speedup"] == pytest.approx(5.4 if fits else 3.0)
     assert row["parallel_efficiency"] == pytest.approx(row["speedup"] * base / 8)
-    assert row["karp_flatt_fraction"] == pytest.approx(karp_flatt(row["speedup"], 8 / base))
     assert row["note"] == ("" if fits else "relative to 2 devices, not to 1")
     assert pd.isna(at(table, 1, "plain")["speedup"]) != fits
 
@@ -122,16 +106,16 @@ def test_each_series_has_a_baseline_of_its_own_the_fewest_devices_that_it_fits_o
 def test_without_a_baseline_there_is_no_speedup_and_a_note_says_why() -> None:
     failed = ["failed", "timed-out", "failed"]
     runs = make_runs({(ONLY, 1): failed, (ONLY, 2): [180.0] * 3, (ONLY, 4): [320.0] * 3})
-    table = scaling_table(runs, "strong")
+    table = scaling_table(runs)
     assert table[["speedup", "parallel_efficiency"]].isna().all(axis=None)
     assert at(table, 1)["note"] == "no completed run (failed, timed-out)"
     assert at(table, 1)["n_failed"] == 3
     assert at(table, 2)["note"] == "no baseline: no completed run on 1 device"
     assert at(table, 4)["throughput_samples_per_second"] == pytest.approx(320.0)
-    alone = at(scaling_table(make_runs({(ONLY, 2): [180.0, 190.0]}), "strong"), 2)
+    alone = at(scaling_table(make_runs({(ONLY, 2): [180.0, 190.0]})), 2)
     assert alone["note"] == "no baseline: the series has one device count"
     assert pd.isna(alone["speedup"])
-    warming = at(scaling_table(make_runs({(ONLY, 1): [100.0], (ONLY, 2): [NAN]}), "strong"), 2)
+    warming = at(scaling_table(make_runs({(ONLY, 1): [100.0], (ONLY, 2): [NAN]})), 2)
     assert warming["note"] == "no throughput: all steps were warm-up"
     assert pd.isna(warming["speedup"])
 
@@ -140,7 +124,7 @@ def test_runs_without_a_result_are_counted_by_their_outcome_and_never_averaged_i
     ended = ["diverged", "out-of-memory", "diverged", "interrupted", "not run yet"]
     runs = make_runs({(ONLY, 1): [100.0] * 3, (ONLY, 2): [150.0, *ended]})
     runs.loc[runs["outcome"] == "diverged", "throughput_samples_per_second"] = 9e9
-    row = at(scaling_table(runs, "strong"), 2)
+    row = at(scaling_table(runs), 2)
     assert (row["n"], row["n_failed"], row["n_unsuccessful"], row["speedup_n"]) == (1, 5, 3, 1)
     assert row["unsuccessful"] == "2 diverged, 1 out-of-memory"
     assert row["throughput_samples_per_second"] == 150.0
@@ -152,19 +136,19 @@ KNOWN = {"a": {"CPU model": "X", "driver version": "1"}, "b": {"CPU model": "Y",
 def test_the_baseline_is_what_most_of_its_runs_met() -> None:
     runs = make_runs({(ONLY, 1): [100.0, 100.0, 50.0], (ONLY, 2): [200.0, 90.0, 90.0, 90.0]})
     runs["fingerprint"] = ["b", "b", "a", "b", "a", "a", "a"]
-    table = scaling_table(runs, "strong", KNOWN)
+    table = scaling_table(runs, KNOWN)
     assert at(table, 1)["n_not_comparable"] == 1
     assert (at(table, 2)["speedup"], at(table, 2)["speedup_n"]) == pytest.approx((2.0, 1))
     others = f"{ONLY} (CPU model X)"
     assert (at(table, 2, others)["speedup"], at(table, 2, others)["baseline_devices"]) == (1.8, 1)
     # of two that are equally frequent, the one of the series
     runs = make_runs({(ONLY, 1): [50.0, 100.0], (ONLY, 2): [200.0] * 2}, fingerprint=["a", "b", "b", "b"])
-    assert at(scaling_table(runs, "strong", KNOWN), 2)["speedup"] == pytest.approx(2.0)
+    assert at(scaling_table(runs, KNOWN), 2)["speedup"] == pytest.approx(2.0)
 
 
 def test_conditions_that_no_record_keeps_are_named_by_their_fingerprints() -> None:
     runs = make_runs({(ONLY, 1): [100.0], (ONLY, 2): [150.0]}, fingerprint=["a", None])
-    assert at(scaling_table(runs, "strong"), 2)["note"].endswith("fingerprint is not recorded, not a")
+    assert at(scaling_table(runs), 2)["note"].endswith("fingerprint is not recorded, not a")
 
 
 def test_hardware_and_statistical_efficiency_stand_apart() -> None:
@@ -174,7 +158,7 @@ def test_hardware_and_statistical_efficiency_stand_apart() -> None:
         epochs_to_accuracy=[*epochs[0], *epochs[1]],
         time_to_accuracy_seconds=[*seconds[0], *seconds[1]],
     )
-    row = at(scaling_table(runs, "strong"), 2)
+    row = at(scaling_table(runs), 2)
     assert row["parallel_efficiency"] == pytest.approx(1.0)
     ratio = geometric_mean(epochs[0]) / geometric_mean(epochs[1])
     assert interval(row, "statistical_efficiency") == pytest.approx([ratio, *welch_bounds(*epochs)])
@@ -188,7 +172,7 @@ def test_the_time_to_a_target_is_relative_to_the_fewest_devices_that_reach_it() 
     runs = make_runs({(ONLY, n): [100.0 * n] * 3 for n in (1, 2, 4)})
     runs["time_to_accuracy_seconds"] = [NAN] * 3 + [30.0] * 3 + [20.0] * 3
     runs.loc[runs["devices"] == 1, "epochs_to_accuracy"] = NAN
-    table = scaling_table(runs, "strong")
+    table = scaling_table(runs)
     assert (table["time_to_accuracy_baseline_devices"] == 2).all()
     assert at(table, 4)["time_to_accuracy_speedup"] == pytest.approx(1.5)
     assert pd.isna(at(table, 1)["time_to_accuracy_speedup"])
@@ -275,7 +259,7 @@ def test_a_start_takes_no_longer_than_the_run_less_its_training() -> None:
     runs["imports_seconds"] = [0.5, 30.0]  # of a rank that the others did not wait for
     runs[["process_group_seconds", "data_seconds", "model_seconds"]] = 0.0
     runs["first_step_seconds"] = 1.0
-    table = scaling_table(runs, "strong")
+    table = scaling_table(runs)
     assert table["startup_seconds"].tolist() == [1.5, 4.0]
 
 

@@ -128,7 +128,7 @@ def test_the_tables_of_a_study_hold_the_parts_of_each_runs_steps(tmp_path: Path)
     assert_sums(row)
     assert row["straggler_seconds"] == pytest.approx(0.4)
     assert row["slowest_rank"] == 1
-    assert scaling_table(runs, "strong")["straggler_seconds"].tolist() == pytest.approx([0.4])
+    assert scaling_table(runs)["straggler_seconds"].tolist() == pytest.approx([0.4])
     (tmp_path / "d2.r1" / "ranks.csv").unlink()
     (row,) = collect("study", spec, tmp_path).runs.to_dict("records")
     assert row["outcome"] == "unreadable"

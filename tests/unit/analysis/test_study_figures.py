@@ -46,7 +46,7 @@ def runs() -> pd.DataFrame:
 
 
 def draw(runs: pd.DataFrame, epochs: pd.DataFrame, folder: Path, device: str = "device") -> dict[str, bytes]:
-    scaling = scaling_table(runs, "strong")
+    scaling = scaling_table(runs)
     decision = {"device": device}
     fields: dict[str, Any] = {"epochs": epochs, "min_efficiency": 0.7, "target": 0.97}
     drawing.draw(results(scaling, runs, folder=folder, decision=decision, **fields))
@@ -107,10 +107,10 @@ def test_figures_are_files_of_text_and_shapes_and_equal_data_make_equal_ones(
 
 
 def test_throughput_and_memory_show_means_and_single_runs_with_their_units(runs: pd.DataFrame) -> None:
-    (axes,) = drawing.memory(scaling_table(runs, "strong"), runs).axes
+    (axes,) = drawing.memory(scaling_table(runs), runs).axes
     assert axes.get_ylabel() == "peak memory per device (MB)\nprocess peak RSS"
     assert [700.0] * 3 in map(y_of, axes.lines)
-    (axes,) = drawing.throughput(scaling_table(runs, "strong"), runs).axes
+    (axes,) = drawing.throughput(scaling_table(runs), runs).axes
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("devices", "throughput (samples/s)")
     assert ticks(axes) == ["1", "2", "4"]
     (rings,) = (line for line in axes.lines if line.get_markerfacecolor() == "none")
@@ -125,7 +125,7 @@ def test_speedup_is_drawn_against_the_ideal_and_names_its_baseline(
     counts: tuple[int, ...], baseline: str
 ) -> None:
     runs = make_runs({(ONLY, count): spread(90 * count) for count in counts})
-    (axes,) = scaling_figures.speedup(scaling_table(runs, "strong")).axes
+    (axes,) = scaling_figures.speedup(scaling_table(runs)).axes
     assert axes.get_ylabel() == f"speedup over {baseline}"
     assert "ideal" in words(axes)
     assert y_of(axes.lines[0]) == [count / counts[0] for count in counts]
@@ -136,7 +136,7 @@ def test_series_with_different_baselines_each_have_their_ideal_line() -> None:
     runs = make_runs(
         {(ONLY, 1): spread(100), (ONLY, 4): spread(310), (other, 2): spread(400), (other, 4): spread(700)}
     )
-    figure = scaling_figures.speedup(scaling_table(runs, "strong"))
+    figure = scaling_figures.speedup(scaling_table(runs))
     (axes,) = figure.axes
     assert axes.get_ylabel() == "speedup over the series' baseline"
     ideal = [y_of(line) for line in axes.lines if line.get_linestyle() == ":"]
@@ -275,7 +275,7 @@ def test_every_column_of_panels_has_its_axis_named_where_the_last_row_is_shorter
 
 def test_series_differ_by_color_marker_and_name() -> None:
     runs = make_runs({(series, d): spread(100 * d) for series in TWO for d in (1, 2, 4)})
-    figure = drawing.throughput(scaling_table(runs, "strong"), runs)
+    figure = drawing.throughput(scaling_table(runs), runs)
     (axes,) = figure.axes
     assert named(figure) == TWO
     first, second = (
@@ -346,7 +346,7 @@ def scaled_runs() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def scaled(scaled_runs: pd.DataFrame) -> pd.DataFrame:
-    return scaling_table(scaled_runs, "strong")
+    return scaling_table(scaled_runs)
 
 
 def texts(figure: Figure) -> list[str]:
@@ -361,26 +361,6 @@ def heights(axes: Axes) -> np.ndarray:
     """Of the bars: parts by device counts."""
     bars = [patch.get_height() for patch in axes.patches if isinstance(patch, Rectangle)]
     return np.array(bars).reshape(-1, len(axes.get_xticks()))
-
-
-def test_a_fitted_law_is_drawn_with_its_band_in_place_of_joining_lines(scaled: pd.DataFrame) -> None:
-    plain = scaling_figures.speedup(scaled)
-    figure = scaling_figures.speedup(scaled, planted.laws([ONLY]))
-    assert (named(figure), named(plain)) == (["Amdahl's law, 95 % band"], [])
-    assert (bands(figure.axes[0]), bands(plain.axes[0])) == (1, 0)
-    assert marks(figure.axes[0]).get_linestyle() == "None"
-    assert marks(plain.axes[0]).get_linestyle() == "-"
-    refused = scaling_figures.speedup(scaled, [law for law in planted.laws([ONLY]) if law["refused"]])
-    assert (named(refused), bands(refused.axes[0])) == ([], 0)
-
-
-def test_series_with_laws_have_a_panel_each() -> None:
-    scaled = scaling_table(planted.with_steps(make_runs(planted.points(TWO))), "strong")
-    figure = scaling_figures.speedup(scaled, planted.laws(TWO))
-    assert titles(figure) == TWO
-    assert [bands(axes) for axes in figure.axes] == [1, 1]
-    assert [axes.get_ylabel() for axes in figure.axes] == ["speedup over 1 device", ""]
-    assert len(scaling_figures.speedup(scaled).axes) == 1
 
 
 def test_a_step_is_shown_in_parts_that_sum_to_device_time_per_sample(
@@ -468,17 +448,3 @@ def test_device_counts_that_would_touch_leave_out_some_and_never_the_last() -> N
     boxes = [label.get_window_extent() for label in labels]
     assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
     assert len(labels) >= 5
-
-
-def test_twelve_series_of_eight_device_counts_keep_names_and_values_apart() -> None:
-    names = [f"parallelism-zero{index}.bucket-view-on" for index in range(14)]
-    counts = [1, 2, 4, 8, 16, 32, 64, 128]
-    scaled_runs = planted.with_steps(make_runs(planted.points(names, counts)))
-    scaled = scaling_table(scaled_runs, "strong")
-    figure = scaling_figures.speedup(scaled, planted.laws(names, counts))
-    assert len(titles(figure)) == 12
-    assert titles(figure)[-1].endswith("(and 2 more in scaling.csv)")
-    figure.draw_without_rendering()
-    boxes = [[label.get_window_extent() for label in axes.get_xticklabels()] for axes in figure.axes]
-    boxes += [[axes.title.get_window_extent() for axes in figure.axes[:4]]]
-    assert all(left.x1 < right.x0 for row in boxes for left, right in pairwise(row))

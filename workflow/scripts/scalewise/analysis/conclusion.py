@@ -84,9 +84,7 @@ def conclude(experiment: AnalysisSpec, tables: Tables) -> Conclusion:
     spec = experiment.spec
     runs = known_columns(tables.runs, tables.conditions)
     compared = gains(runs)
-    scaling = as_billed(
-        scaling_table(runs, spec.scaling, tables.conditions, compared), experiment.billed_devices
-    )
+    scaling = as_billed(scaling_table(runs, tables.conditions, compared), experiment.billed_devices)
     options = option_table(runs, spec.swept, tables.conditions)
     rule, not_judged = judgeable(spec)
     options_of = {series_name(each): each for each in points_by_series(spec)}

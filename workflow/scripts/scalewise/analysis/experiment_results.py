@@ -21,7 +21,7 @@ from scalewise.records import RecordError, write_text
 
 TABLES = ("runs", "epochs", "scaling", "options", "jobstats", "queue_waits")
 """Fields that are CSV files of the same names."""
-JSON_FILES = {"laws": "laws", "origins": "provenance", "decision": "decision", "what_if": "what_if"}
+JSON_FILES = {"origins": "provenance", "decision": "decision", "what_if": "what_if"}
 """Field -> name of its JSON file."""
 
 _EXPECTED = ["series", "devices", "chance", "device_hours", "speedup", "parallel_efficiency", THROUGHPUT]
@@ -40,7 +40,6 @@ class ExperimentResults:
         options: Output of ``option_table``.
         jobstats: Output of ``jobstats_table``.
         queue_waits: Output of ``queue_waits_table``.
-        laws: Fitted laws, and the refused ones with a reason.
         origins: Values of each part of the runs' provenance, by its name.
         what_if: Output of ``what_if.facts``; empty to leave that part out of the page.
         choice: Summary of a study that chose its device counts; None of one that measures all.
@@ -57,7 +56,6 @@ class ExperimentResults:
     options: pd.DataFrame = field(default_factory=pd.DataFrame)
     jobstats: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=JOBSTATS_COLUMNS))
     queue_waits: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=QUEUE_WAIT_COLUMNS))
-    laws: Sequence[Mapping[str, Any]] = ()
     origins: Mapping[str, Sequence[str]] = field(default_factory=dict)
     what_if: Mapping[str, Any] = field(default_factory=dict)
     choice: ChoiceSummary | None = None

@@ -6,13 +6,13 @@ import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from scalewise.analysis.analysis_spec import AnalysisSpec
+from scalewise.analysis.analysis_spec import THROUGHPUT, AnalysisSpec
 from scalewise.analysis.bottlenecks.bottlenecks import find_slowdown, startup_sentences
 from scalewise.analysis.conclusion import conclude
 from scalewise.analysis.decision.next_action import next_action
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.jobstats import jobstats_table
-from scalewise.analysis.laws import study_laws
+from scalewise.analysis.laws import LAW_NAMES, serial_fraction
 from scalewise.analysis.origins import distinct_origins
 from scalewise.analysis.queue_waits import queue_waits_table, recorded_jobs, with_measured_waits
 from scalewise.analysis.report import what_if
@@ -67,6 +67,12 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path, *, in_slu
     answer = (found.scaling["series"] == decision.series) & (found.scaling["devices"] == decision.devices)
     scaling = found.scaling.copy()
     scaling.insert(2, "recommended", answer)
+    rates = {
+        devices: runs[THROUGHPUT].dropna().tolist()
+        for (series, devices), runs in found.compared.points.items()
+        if series == decision.series
+    }
+    law, fraction = LAW_NAMES[spec.scaling], serial_fraction(rates, spec.scaling)
     results = ExperimentResults(
         name=experiment.name,
         folder=folder,
@@ -74,6 +80,7 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path, *, in_slu
         | {
             "repeats": repeat_sentences(rounds),
             "choice": None if choice is None else choice.as_dict(),
+            "serial_fraction": None if fraction is None else {"law": law, **fraction.as_dict()},
             "splits": None if splits is None else asdict(splits.named(experiment.noun)),
         },
         scaling=scaling,
@@ -83,7 +90,6 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path, *, in_slu
         options=found.options,
         jobstats=jobstats_table(found.runs, accounting),
         queue_waits=queue_waits_table(found.runs, jobs, accounting),
-        laws=[law.as_dict() for law in study_laws(found.runs, spec.scaling)],
         origins=distinct_origins(tables, spec),
         what_if=what_if.facts(found.scaling, found.compared, named, found.terms, choice),
         choice=choice,

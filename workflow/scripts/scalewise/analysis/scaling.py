@@ -71,7 +71,6 @@ SCALING_COLUMNS = [
     "experiment", "conditions", "nodes", "baseline_devices", "speedup_n",
     "n_failed", "n_unsuccessful", "unsuccessful", "n_not_comparable", "n_disturbed", "n_set_apart",
     "disturbed",
-    "karp_flatt_fraction", "karp_flatt_fraction_low", "karp_flatt_fraction_high",
     "n_reached", "epochs_to_accuracy", "expected_seconds_to_accuracy", "time_to_accuracy_baseline_devices",
     "statistical_efficiency", "statistical_efficiency_low", "statistical_efficiency_high",
     "wall_n", "wall_seconds_next", "wall_speedup", "wall_speedup_low", "wall_speedup_high",
@@ -86,18 +85,8 @@ UNSUCCESSFUL = ("diverged", "out-of-memory", "failed", "timed-out")
 """Outcomes of runs that ended by themselves without a result, and so count against their point."""
 
 
-def karp_flatt(speedup: float, devices_ratio: float) -> float:
-    """The experimentally determined serial fraction (Karp & Flatt, CACM 33(5), 1990).
-
-    Args:
-        speedup: Over the baseline.
-        devices_ratio: Devices over the baseline's, above 1.
-    """
-    return (1 / speedup - 1 / devices_ratio) / (1 - 1 / devices_ratio)
-
-
 def scaling_table(
-    runs: pd.DataFrame, scaling: str, conditions: Conditions | None = None, compared: Gains | None = None
+    runs: pd.DataFrame, conditions: Conditions | None = None, compared: Gains | None = None
 ) -> pd.DataFrame:
     """One row for each series and device count.
 
@@ -112,16 +101,14 @@ def scaling_table(
     ``n_set_apart``, those that are used in ``n_disturbed``; ``disturbed`` names both. Where no run of a
     series knows its throughput, walls take its place, and ``note`` says so.
 
-    Karp-Flatt is for strong scaling: it asks what part of a fixed work is serial. Statistical efficiency is
-    epochs to the target at the baseline over those here, of a program samples, given only where every run of
-    both points reached the target. The speedup of the time to accuracy is relative to
+    Statistical efficiency is epochs to the target at the baseline over those here, of a program samples,
+    given only where every run of both points reached the target. The speedup of the time to accuracy is to
     ``time_to_accuracy_baseline_devices``, the fewest devices on which a run reached it, and counts what runs
     spent that did not.
 
     Args:
         runs: Output of ``scalewise.analysis.tables.collect``; published figures need ``series``,
             ``devices``, ``outcome`` and what they know of the rest.
-        scaling: ``strong`` or ``weak``.
         conditions: The conditions behind each fingerprint.
         compared: Output of ``gains`` on the same runs; made here where it is not given.
     """
@@ -130,9 +117,7 @@ def scaling_table(
     rows = [
         row
         for name, series in known.groupby("series", sort=False)
-        for row in _series_rows(
-            series, known[known["planned_series"] == name], scaling, conditions or {}, compared
-        )
+        for row in _series_rows(series, known[known["planned_series"] == name], conditions or {}, compared)
     ]
     return pd.DataFrame(rows, columns=SCALING_COLUMNS)
 
@@ -153,14 +138,13 @@ def known_columns(runs: pd.DataFrame, conditions: Conditions | None = None) -> p
 
 
 def _series_rows(
-    series: pd.DataFrame, planned: pd.DataFrame, scaling: str, conditions: Conditions, compared: Gains
+    series: pd.DataFrame, planned: pd.DataFrame, conditions: Conditions, compared: Gains
 ) -> Iterator[dict[str, Any]]:
     """The rows of a series.
 
     Args:
         series: All its runs, of one fingerprint as far as they completed.
         planned: All runs that were planned as this series; none for one of other conditions.
-        scaling: ``strong`` or ``weak``.
         conditions: The conditions behind each fingerprint.
         compared: The ratios of all pairs of points.
     """
@@ -188,7 +172,7 @@ def _series_rows(
         row["n_not_comparable"] = len(others) + apart
         notes = list(_notes(point, base, rates[devices], rates[base], len(counts), len(others)))
         if rates[devices] and rates[base] and len(counts) > 1:
-            row |= _relative(compared, (name, devices), base, scaling, len(rates[devices]))
+            row |= _relative(compared, (name, devices), base, len(rates[devices]))
             row |= _statistical_efficiency(at_point, done[done["devices"] == base])
             notes += [OF_WALLS] if of_walls else []
         if target_base is not None:
@@ -260,8 +244,8 @@ def startup_seconds(done: pd.DataFrame) -> pd.Series:
     return total.where(~(total > room), room)
 
 
-def _relative(compared: Gains, point: tuple[str, int], base: int, scaling: str, n: int) -> dict[str, Any]:
-    """Speedups and efficiency over the baseline, with the serial fraction of strong scaling."""
+def _relative(compared: Gains, point: tuple[str, int], base: int, n: int) -> dict[str, Any]:
+    """Speedups and efficiency over the baseline."""
     series, devices = point
     if devices == base:
         one = Interval(1.0, 1.0, 1.0, n)
@@ -276,10 +260,6 @@ def _relative(compared: Gains, point: tuple[str, int], base: int, scaling: str, 
     row["speedup_n"] = ratio.n
     if (of_walls := compared.of("total time", point, (series, base))) is not None:
         row |= of_walls.interval().as_columns("wall_speedup")
-    if scaling == "strong":
-        # more speedup is less of a serial fraction: the bounds change places
-        ends = {"": speedup.estimate, "_low": speedup.high, "_high": speedup.low}
-        row |= {f"karp_flatt_fraction{end}": karp_flatt(at, more) for end, at in ends.items()}
     return row
 
 

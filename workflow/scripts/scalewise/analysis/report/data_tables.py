@@ -21,19 +21,10 @@ UNKNOWN = "–"
 NOT_MEASURED = "not measured"
 FOUR_DIGITS = partial(significant, digits=4)
 
-LAW_NAMES = {
-    "amdahl": "Amdahl (strong scaling)",
-    "gustafson": "Gustafson (weak scaling)",
-    "usl": "universal scalability law",
-}
-PARAMETER_NAMES = {
-    "single_device_rate": "samples/s of one device",
-    "peak_devices": "devices of the highest throughput",
-}
 
 Form = str | Callable[[float], str]
 Source = pd.Series | Mapping[str, Any]
-"""A row of a results table, or an item of laws.json."""
+"""A row of a results table, or an item of a list."""
 
 
 @dataclass(frozen=True)
@@ -243,7 +234,6 @@ def scaling(
         Column("speedup", "speedup", "{:.2f}", interval=True),
         EFFICIENCY,
         EFFICIENCY_TO_BEST if differ else None,
-        Column("serial fraction", "karp_flatt_fraction", "{:.3f}", interval=True),
         Column("time to target (s)", "time_to_accuracy_seconds", FOUR_DIGITS, interval=True)
         if with_target
         else None,
@@ -331,46 +321,6 @@ def _startup(row: Source, starts: Iterable[str]) -> str:
     known = [row[column] for column in starts if pd.notna(row[column])]
     total = row.get("startup_seconds")
     return number(sum(known) if pd.isna(total) and known else total, "{:.1f}")
-
-
-def laws(fits: Sequence[Mapping[str, Any]], scaling: pd.DataFrame) -> Table:
-    """Make the table of the fitted laws of scaling, and why others were not fitted.
-
-    Args:
-        fits: Contents of laws.json.
-        scaling: Contents of scaling.csv, for the number of runs that a fit rests on.
-    """
-
-    def runs(law: Source) -> str:
-        points = scaling[scaling["series"] == law["series"]]
-        return f"{int(points['n'].sum())} runs on {int((points['n'] > 0).sum())} device counts"
-
-    columns = [
-        SERIES,
-        Column("law", lambda law: LAW_NAMES.get(law["law"], law["law"]), is_text=True),
-        Column("n", runs, is_text=True),
-        Column("parameters with 95 % intervals", _parameters, is_text=True),
-    ]
-    return _table("laws", "Laws of scaling", columns, fits)
-
-
-def _parameters(law: Source) -> str:
-    """Return the parameters of a fit, or the reason why there is none."""
-    if law["refused"]:
-        return f"Not fitted: {law['refused']}"
-    largest = max((point["devices"] for point in law["curve"]), default=math.inf)
-    return "; ".join(_parameter(name, value, largest) for name, value in law["parameters"].items())
-
-
-def _parameter(name: str, value: Mapping[str, float | None], largest: float) -> str:
-    """Return a parameter with its bounds; without a value it is infinite, as a peak that is never reached."""
-    estimate, low, high = (
-        "∞" if value[key] is None else f"{value[key]:,.4g}" for key in ("estimate", "low", "high")
-    )
-    text = f"{PARAMETER_NAMES.get(name, name.replace('_', ' '))} {estimate} ({low} to {high})"
-    peak = value["estimate"]
-    beyond = name == "peak_devices" and peak is not None and peak > largest
-    return f"{text}, {NOT_MEASURED}" if beyond else text
 
 
 def devices(points: pd.DataFrame, *, kind: Callable[[pd.Series], str]) -> Table:

@@ -121,15 +121,12 @@ FIGURES: dict[str, Figure] = {
     "speedup": Figure(
         title="Speedup",
         caption="Speedup: throughput divided by that of the series' fewest devices. Bars are 95 % intervals "
-        "over repeats. A dotted line is ideal scaling. A curve is a law fitted to all runs of its series, "
-        "with its 95 % band; a law that the data do not support is not drawn.",
+        "over repeats. A dotted line is ideal scaling.",
         unknown="is a speedup",
         compares=True,
         where_counts_are_chosen=_NOT_MEASURED,
         missing=_no_baseline,
-        drawing=lambda results: _lazy("scaling_figures.speedup")(
-            results.relative, results.laws, results.expected
-        ),
+        drawing=lambda results: _lazy("scaling_figures.speedup")(results.relative, results.expected),
         sentence=_lazy("figure_sentences.speedup"),
     ),
     "efficiency": Figure(

@@ -41,7 +41,6 @@ _KINDS = {
     "run": "single runs",
     "part": "parts of bars",
     "epochs": "curves of medians",
-    "law": "fitted laws",
 }
 
 

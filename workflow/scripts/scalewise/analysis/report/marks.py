@@ -20,13 +20,12 @@ from scalewise.analysis.analysis_spec import THROUGHPUT
 from scalewise.plan.formatting import format_3sig
 from scalewise.plan.runs.runs import shown_names
 
-MEASURED, EXPECTED, RUN, PART, EPOCHS, LAW = (
+MEASURED, EXPECTED, RUN, PART, EPOCHS = (
     "measured",
     "expected",
     "run",
     "part",
     "epochs",
-    "law",
 )
 """Kinds of traces."""
 QUANTITIES = {
@@ -134,7 +133,7 @@ def trace(
     """The points that an artist draws, as numbers and as text.
 
     Args:
-        kind: Says what the values are: measured, expected, of a law.
+        kind: Says what the values are: measured, expected.
         series: Name of the series.
         quantity: Column, or the name of a bar's part with its unit after a bar.
         x: Device counts, epochs or steps.

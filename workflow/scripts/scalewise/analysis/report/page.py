@@ -43,6 +43,7 @@ from scalewise.plan.formatting import (
     milliseconds,
     name_devices,
     percent,
+    significant,
 )
 from scalewise.plan.plan_file import COMPARISON, Comparison
 from scalewise.plan.runs.rounds import OTHER_ANSWER
@@ -239,6 +240,7 @@ def _context(section: ExperimentResults, number: int) -> dict[str, Any]:
         "series_named": _series_named(section),
         "memory_kind": ", ".join(section.runs["peak_memory_kind"].dropna().unique()),
         "monitor_notes": [*_monitor_notes(section.runs), *_mfu_notes(section.scaling)],
+        "serial_fraction": _serial_fraction(decision.get("serial_fraction")),
         "repeats": section.decision["repeats"],
         "outcomes": ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()),
         "compared": {name: section.origins[name] for name in COMPARED if section.origins.get(name)},
@@ -267,6 +269,14 @@ def _required(section: ExperimentResults) -> list[str]:
         return []
     sentences: list[str] = json.loads(path.read_text(encoding="utf-8"))["sentences"]
     return sentences
+
+
+def _serial_fraction(found: Mapping[str, Any] | None) -> str:
+    """Return the line on the serial fraction; empty if there is none."""
+    if found is None:
+        return ""
+    value, low, high = (significant(found[name], 2) for name in ("estimate", "low", "high"))
+    return f"{found['law']}'s serial fraction: {value} ({low} to {high})"
 
 
 def _mfu_notes(scaling: pd.DataFrame) -> list[str]:
@@ -314,7 +324,6 @@ def _tables(section: ExperimentResults) -> dict[str, data_tables.Table | None]:
         data_tables.scaling(shown, with_target=with_target, with_accuracy=with_accuracy, kind=kind),
         data_tables.unmeasured(section.unmeasured, to_target=section.to_target),
         data_tables.steps(scaling, runs),
-        data_tables.laws(section.laws, scaling),
         data_tables.devices(shown, kind=kind),
         data_tables.queue_waits(section.queue_waits),
         data_tables.jobstats(section.jobstats, runs),

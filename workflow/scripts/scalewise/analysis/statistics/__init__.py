@@ -1,1 +1,1 @@
-"""Statistics of repeats: intervals, tests and fitted laws that assume no distribution."""
+"""Statistics of repeats: intervals and tests."""
