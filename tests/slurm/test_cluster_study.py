@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 import html
 import json
 import math
@@ -28,9 +26,6 @@ from scalewise.records import EPOCHS, RECORD, RunRecord, read_record
 
 SHAPES = {"d1": (1, 1), "d2": (1, 2), "d4": (1, 4), "d2x4": (2, 4)}
 
-JOBSTATS = {"nodes": {"n1": {"gpu_utilization": {"0": 90, "1": 70}, "gpu_used_memory": {"0": 1, "1": 2048}}}}
-"""A summary as a site's jobstats writes it for each job, here while the job runs."""
-
 
 @pytest.fixture(scope="module")
 def digits(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterStudy]:
@@ -45,12 +40,7 @@ def digits(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clust
         "devices": [1, 2, 4, "2x4"],
         "target": {"accuracy": 0.9},
     }
-    comment = "JS1:" + base64.b64encode(gzip.compress(json.dumps(JOBSTATS).encode())).decode()
-    study.configure(
-        {"digits": experiment},
-        prelude=[f"scontrol update job $SLURM_JOB_ID AdminComment={comment}"],
-        slurm={"longest_walltime": "01:00:00"},
-    )
+    study.configure({"digits": experiment}, slurm={"longest_walltime": "01:00:00"})
     # on free nodes a run may begin before the first look at the queue
     others = lab.run(
         *("sbatch", "--parsable", "--exclusive", "--nodes=4", "--time=20", "--output=/dev/null"),
@@ -149,15 +139,6 @@ def test_records_name_the_job_and_its_nodes(digits: ClusterStudy) -> None:
     assert len(provenance.hosts) == 2
     assert provenance.launcher == "srun"
     assert provenance.other_jobs is not None
-
-
-def test_what_the_sites_jobstats_measured_is_read_from_accounting(digits: ClusterStudy) -> None:
-    table = pd.read_csv(digits.folder / "results" / "digits" / "jobstats.csv", dtype=str)
-    assert {f"{run}.r1" for run in SHAPES} == set(table["run"])
-    assert set(table["slurm_job_id"]) == digits.submitted()
-    figures = ["gpus", "gpu_utilization", "lowest_gpu_utilization", "gpu_memory_bytes"]
-    assert table[figures].astype(float).drop_duplicates().to_numpy().tolist() == [[2, 0.8, 0.7, 2048]]
-    assert "What jobstats measured" in (digits.folder / "results" / "digits" / "report.html").read_text()
 
 
 def test_each_job_has_the_wait_that_slurm_recorded(digits: ClusterStudy) -> None:

@@ -33,9 +33,7 @@ LISTING = HERE / "results_contract.yaml"
 FILES = {
     r"[\w@-]+/runs/[^/]+/(summary|history)\.json": "{experiment}/runs/{run}/",
     r"[\w@-]+/runs/[^/]+/(epochs|ranks|utilization)\.csv": "{experiment}/runs/{run}/",
-    r"[\w@-]+/(runs|epochs|scaling|gains|splits|options|jobstats|queue_waits|partitions)\.csv": (
-        "{experiment}/"
-    ),
+    r"[\w@-]+/(runs|epochs|scaling|gains|splits|options|queue_waits|partitions)\.csv": ("{experiment}/"),
     r"[\w@-]+/proposal/(table\.csv|requirement\.json)": "{experiment}/proposal/",
     r"[\w@-]+/(decision|partitions)\.json": "{experiment}/",
     r"decision\.json": "",

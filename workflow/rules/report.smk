@@ -12,8 +12,7 @@ EXPERIMENT_RESULTS = [
     f"results/{{experiment}}/{name}"
     for name in (
         *("runs.csv", "epochs.csv", "scaling.csv", "options.csv"),
-        *("jobstats.csv", "queue_waits.csv"),
-        *("provenance.json", "decision.json", "what_if.json"),
+        *("queue_waits.csv", "provenance.json", "decision.json", "what_if.json"),
     )
 ]
 

@@ -1,6 +1,6 @@
 # Contract: the records of an experiment's runs become tables and a decision, and decide which runs are needed next.
 # in:  results/{experiment}/runs/{run}/summary.json
-# out: results/{experiment}/ runs.csv, epochs.csv, scaling.csv, gains.csv, splits.csv, options.csv, jobstats.csv,
+# out: results/{experiment}/ runs.csv, epochs.csv, scaling.csv, gains.csv, splits.csv, options.csv,
 #      queue_waits.csv, decision.json, what_if.json, provenance.json, fingerprints.json;
 #      repeats/round{round}.json of an experiment whose next runs follow from earlier ones
 
@@ -73,7 +73,6 @@ rule compute_scaling:
         gains="results/{experiment}/gains.csv",
         splits="results/{experiment}/splits.csv",
         options="results/{experiment}/options.csv",
-        jobstats="results/{experiment}/jobstats.csv",
         queue_waits="results/{experiment}/queue_waits.csv",
         decision="results/{experiment}/decision.json",
         what_if="results/{experiment}/what_if.json",

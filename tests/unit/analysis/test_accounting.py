@@ -1,14 +1,9 @@
-"""What Slurm's accounting holds of the jobs: waits, jobstats' figures, or why they are unknown."""
+"""What Slurm's accounting holds of the jobs: waits, or why they are unknown."""
 
 from __future__ import annotations
 
-import base64
-import gzip
-import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -17,10 +12,9 @@ from tests.small_runs import definition
 from tests.stand_ins import stand_ins
 from tests.unit.analysis.planted_tables import read_json
 
-from scalewise.analysis.accounting import Accounting, JobRecord, parse_records, read_accounting
+from scalewise.analysis.accounting import Accounting, parse_records, read_accounting
 from scalewise.analysis.analysis_spec import MEASURED_WAITS, STATED_WAITS, AnalysisSpec
 from scalewise.analysis.experiment_tables import compute
-from scalewise.analysis.jobstats import MOST_BYTES, job_figures, jobstats_table, read_summary
 from scalewise.analysis.queue_waits import (
     NO_RECORD,
     NOT_STARTED,
@@ -29,7 +23,6 @@ from scalewise.analysis.queue_waits import (
     jobs_of_runs,
     queue_waits_table,
     unknown_waits,
-    wait_rows,
     waits_by_devices,
     waits_by_run,
     with_measured_waits,
@@ -40,16 +33,16 @@ from scalewise.plan.study import load_study
 from scalewise.records import Start
 
 RECORDED = """\
-1|main|4|wl[1-4]|1795788427|1795788427|1795788428|
-2|main|1|wl1|1795788428|1795788428|1795788436|
-3|main|1|wl1|1795788428|1795788434|1795788436|
-4|main|1|wl1|1795788428|1795788437|1795788437|
-5|main|1|None assigned|1795788428|Unknown|None|
-6|main|1|wl1|1795788428|1795788432|1795788436|
-7|main|1|None assigned|1795788428|1795788428|1795788428|
-8|main|1|wl1|1795788428|1795788428|1795788436|
-8|main|1|wl1|1795788440|1795788461|1795788461|
-9|main|1|None assigned|1795788428|1795788428|Unknown|
+1|main|4|wl[1-4]|1795788427|1795788427|1795788428
+2|main|1|wl1|1795788428|1795788428|1795788436
+3|main|1|wl1|1795788428|1795788434|1795788436
+4|main|1|wl1|1795788428|1795788437|1795788437
+5|main|1|None assigned|1795788428|Unknown|None
+6|main|1|wl1|1795788428|1795788432|1795788436
+7|main|1|None assigned|1795788428|1795788428|1795788428
+8|main|1|wl1|1795788428|1795788428|1795788436
+8|main|1|wl1|1795788440|1795788461|1795788461
+9|main|1|None assigned|1795788428|1795788428|Unknown
 """
 """Output of sacct of Slurm 22.05, of jobs that waited for nodes (2), had a begin time (3), a dependency (4),
 were held (5, cancelled; 6, released), were cancelled in the queue (7), requeued (8), and still wait (9)."""
@@ -75,15 +68,9 @@ def test_a_wait_is_from_the_time_at_which_a_job_could_start(job: str, waits: lis
 
 @pytest.mark.parametrize("times", [*(f"{no}|{no}" for no in ("Unknown", "None", "N/A", "0", "")), "200|150"])
 def test_without_both_times_in_their_order_a_wait_is_unknown(times: str) -> None:
-    (record,) = parse_records(f"1|gpu|1|n1|100|{times}|")
+    (record,) = parse_records(f"1|gpu|1|n1|100|{times}")
 
     assert record.wait_seconds is None
-
-
-def test_a_comment_with_separators_and_lines_is_read_as_it_is() -> None:
-    records = parse_records("1|gpu|1|n1|1|1|1|see|ticket\nnext line | of it\n2|gpu|1|n1|1|1|1|\n")
-
-    assert [(record.job, record.comment) for record in records] == [("1", "see|ticket"), ("2", "")]
 
 
 RUNS = pd.DataFrame(
@@ -148,7 +135,7 @@ def waits_of(jobs: Mapping[str, list[RunJob]] = JOBS, records: str = RECORDED) -
 def test_waits_by_devices_and_by_run(tmp_path: Path) -> None:
     path = tmp_path / "queue_waits.csv"
     # Slurm gave the id 8 to an earlier job, too
-    waits_of(records="8|gpu|1|n1|10|10|99999|\n" + RECORDED).to_csv(path, index=False)
+    waits_of(records="8|gpu|1|n1|10|10|99999\n" + RECORDED).to_csv(path, index=False)
     waits = pd.read_csv(path)
 
     assert waits_by_devices(waits) == {1: QueueWait(2, 5, 2, 8), 2: QueueWait(2, 4, 0, 8)}
@@ -188,9 +175,9 @@ def test_the_jobs_of_a_run_are_those_of_its_present_training(tmp_path: Path) -> 
 
 def test_the_reports_table_has_a_row_for_each_device_count_and_partition() -> None:
     records = """\
-2|short|1|n1|1795788000|1795788000|1795788120|
-3|gpu|1|n1|1795788000|1795788000|1795788600|
-8|gpu|1|n1|1795788000|1795788000|1795874400|"""
+2|short|1|n1|1795788000|1795788000|1795788120
+3|gpu|1|n1|1795788000|1795788000|1795788600
+8|gpu|1|n1|1795788000|1795788000|1795874400"""
     table = queue_waits(waits_of(records=records))
 
     assert [[cell.value for cell in row.cells] for row in table.rows] == [
@@ -217,7 +204,7 @@ def test_a_deadline_counts_the_measured_waits_unless_the_site_file_states_some(
         count, job = run[1], f"{run[1]}{run[-1]}"
         origin = {"slurm_job_id": job}
         write_run(tmp_path / "runs", run, rate=1000.0 * int(count) + int(run[-1]), origin=origin)
-        lines.append(f"{job}|gpu|1|n1|1000|1000|{1000 + waits[count]}|")
+        lines.append(f"{job}|gpu|1|n1|1000|1000|{1000 + waits[count]}")
     sacct(tmp_path, monkeypatch, "cat <<END\n" + "\n".join(lines) + "\nEND")
     spec = experiment(repeats=2, decision={"deadline_minutes": 20})
     compute(AnalysisSpec("study", spec, stated), tmp_path / "runs", tmp_path, in_slurm=True)
@@ -264,7 +251,7 @@ def test_rounds_of_several_partitions_count_the_measured_waits(
             run, job = f"d1.r{repeat}", f"{wait}{repeat}"
             place = tmp_path / f"e@{name}" / "runs"
             write_run(place, run, rate=1000.0 + repeat, origin={"slurm_job_id": job})
-            lines.append(f"{job}|gpu|1|n1|1000|1000|{1000 + wait}|")
+            lines.append(f"{job}|gpu|1|n1|1000|1000|{1000 + wait}")
     sacct(tmp_path, monkeypatch, "cat <<END\n" + "\n".join(lines) + "\nEND")
     definitions = {name: planned.rounds_definition for name, planned in study.experiments.items()}
 
@@ -288,96 +275,3 @@ def test_a_device_count_without_a_job_is_expected_to_wait_as_the_next_larger_one
     assert with_measured_waits(study, table).queue_minutes == {2: 1.5, 8: 10.0}
     expected = with_measured_waits(study, table, [1, 2, 4, 8, 16]).queue_minutes
     assert expected == {1: 1.5, 2: 1.5, 4: 10.0, 8: 10.0, 16: 10.0}
-
-
-# --- jobstats -------------------------------------------------------------------------------------------
-
-
-# the summary that docs/setup/summaries.md of jobstats shows, with a second node
-SUMMARY: dict[str, Any] = {
-    "gpus": 3,
-    "nodes": {
-        "della-k1g1": {
-            "cpus": 12,
-            "gpu_total_memory": {"1": 85899345920},
-            "gpu_used_memory": {"1": 83314868224},
-            "gpu_utilization": {"1": 98.6},
-            "total_time": 57620.8,
-        },
-        "della-k1g2": {"gpu_used_memory": {"0": 1024, "3": 2048}, "gpu_utilization": {"0": 50, "3": 31.4}},
-    },
-    "total_time": 50944,
-}
-
-
-def packed(value: Any) -> str:
-    return "JS1:" + base64.b64encode(gzip.compress(json.dumps(value).encode())).decode()
-
-
-def broken(**gpu: Any) -> str:
-    return packed({"nodes": {"n1": gpu}})
-
-
-@pytest.mark.parametrize(
-    ("comment", "reason"),
-    [
-        pytest.param("", "no AdminComment", id="none"),
-        pytest.param("checked by an admin", "does not begin with JS1:", id="another comment"),
-        pytest.param("JS2:abc", "does not begin with JS1:", id="another version"),
-        pytest.param(packed(SUMMARY).lower(), "lower case", id="written by an old sacctmgr"),
-        pytest.param("JS1:Short", "too short", id="a short job"),
-        pytest.param("JS1:None", "no data", id="no data"),
-        pytest.param("JS1:n o t!", "damaged", id="no base64"),
-        pytest.param("JS1:" + base64.b64encode(b"plain").decode(), "damaged", id="no gzip"),
-        pytest.param(packed(SUMMARY)[:-40], "damaged", id="cut off"),
-        pytest.param(
-            "JS1:" + base64.b64encode(gzip.compress(b" " * (4 * MOST_BYTES))).decode(), "longer", id="a bomb"
-        ),
-        pytest.param(
-            "JS1:" + base64.b64encode(gzip.compress(b"[" * 100_000)).decode(), "damaged", id="nested deeply"
-        ),
-        pytest.param(packed([1]), "no nodes", id="no object"),
-        pytest.param(packed({"nodes": {}}), "no GPU", id="no node"),
-        pytest.param(broken(cpus=3), "no GPU", id="no GPU"),
-        pytest.param(broken(gpu_utilization=98.0), "no gpu_utilization by GPU", id="not by GPU"),
-        pytest.param(broken(gpu_utilization={"0": "high"}), "high", id="no number"),
-        pytest.param(broken(gpu_utilization={"0": 250}), "250", id="an impossible number"),
-        pytest.param(broken(gpu_utilization={"0": math.nan}), "nan", id="not a number"),
-    ],
-)
-def test_without_a_sound_summary_the_reason_is_stated(comment: str, reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        job_figures(read_summary(comment))
-
-
-RUNS_WITH_JOBS = pd.DataFrame(
-    {
-        "run": ["d1.r1", "d2.r1", "d4.r1"],
-        "series": "all runs",
-        "devices": [1, 2, 4],
-        "outcome": ["completed", "completed", "failed"],
-        "slurm_job_id": ["11", "12", None],
-    }
-)
-
-
-def test_each_job_with_a_result_has_its_figures_or_a_reason() -> None:
-    records = [
-        JobRecord("11", "gpu", 1, 0, 0, 0, packed(SUMMARY)),
-        JobRecord("11", "gpu", 1, 9, 9, 9),  # requeued: the summary of the earlier start stays
-        JobRecord("12", "gpu", 1, 0, 0, 0),
-    ]
-    first, second = jobstats_table(RUNS_WITH_JOBS, Accounting(records)).to_dict("records")
-
-    assert (first["run"], first["gpus"], first["gpu_memory_bytes"]) == ("d1.r1", 3, 83314868224)
-    assert first["gpu_utilization"] == pytest.approx((0.986 + 0.5 + 0.314) / 3)
-    assert first["lowest_gpu_utilization"] == pytest.approx(0.314)
-    assert second["run"] == "d2.r1"
-    assert pd.isna(second["gpus"])
-    assert "no AdminComment" in second["note"]
-    assert set(jobstats_table(RUNS_WITH_JOBS, Accounting(reason="not stated"))["note"]) == {"not stated"}
-
-
-def test_there_are_no_rows_without_slurm() -> None:
-    assert jobstats_table(RUNS_WITH_JOBS, None).empty
-    assert wait_rows(queue_waits_table(RUNS, JOBS, None)) == []

@@ -57,11 +57,6 @@ def sentences(scaling: pd.DataFrame, runs: pd.DataFrame | None = None, **fields:
         ("speedup", {"speedup": (0.97, 0.9, 1.1)}, "no difference is shown"),
         ("efficiency", {"parallel_efficiency": (0.86, 0.45, 1.1)}, "no loss is shown"),
         ("efficiency", {"parallel_efficiency": (1.02, 0.8, 1.1)}, "no difference is shown"),
-        (
-            "efficiencies",
-            {"time_to_accuracy_speedup": (1.5, 0.9, 1.6), "statistical_efficiency": 0.9, "n_reached": 2},
-            "(0.90 to 1.60, n = 2), no gain is shown",
-        ),
     ],
 )
 def test_what_an_interval_leaves_open_is_said_to_be_open(

@@ -151,7 +151,6 @@ def test_time_to_a_metric_decides_as_time_to_an_accuracy_does(tmp_path: Path) ->
     assert time["value"] == pytest.approx(10.0, rel=0.01)
     point = table_of(tmp_path, "scaling").set_index("devices").loc[2]
     assert point["speedup"] == pytest.approx(2.0)
-    assert point["statistical_efficiency"] == pytest.approx(0.5)
     assert point["wall_seconds"] == 90
     facts = provenance_of(tmp_path)["metric"]
     assert facts[0] == "val_loss=([0-9.]+) at most 2.9: reached in 6 of 6 runs"

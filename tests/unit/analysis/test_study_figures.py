@@ -87,7 +87,7 @@ def test_figures_are_files_of_text_and_shapes_and_equal_data_make_equal_ones(
 ) -> None:
     first, second = (draw(runs, make_epochs(runs), tmp_path / name, "GPU") for name in ("one", "two"))
     assert first.keys() == FILES
-    assert len(FILES) == 19
+    assert len(FILES) == 17
     assert [name for name in FILES if first[name] != second[name]] == []
     for name in FILES - {"traces.json"}:
         content = first[name]
@@ -404,36 +404,6 @@ def test_a_part_that_was_not_measured_is_said_to_be_unknown(
     # an unknown jitter is in the communication
     shorter = scaled.assign(loader_seconds=0.9 * scaled["loader_seconds"], jitter_seconds=np.nan)
     assert "not measured" not in named(step_figures.step(shorter, scaled_runs))
-
-
-def test_two_efficiencies_and_their_product_are_shown_apart(scaled: pd.DataFrame) -> None:
-    reached = [3, 3, 1, 2, 0]
-    table = scaled.assign(
-        statistical_efficiency=[1.0, 1.0, 0.9, 0.8, 0.5],
-        time_to_accuracy_speedup=[1.0, 1.9, 3.2, 5.0, np.nan],
-        n_reached=reached,
-        time_to_accuracy_baseline_devices=1,
-    )
-    figure = efficiency_figures.efficiencies(table, 0.9)
-    assert [title.split(":")[0] for title in titles(figure)] == ["hardware", "statistical", "both"]
-    assert y_of(marks(figure.axes[2])) == pytest.approx([1.0, 0.95, 0.8, 0.625])
-    assert "not reached: 16 devices" in texts(figure)
-    assert not any("required" in said for said in texts(figure))
-    assert [trace["n"] for trace in figure.traces][1:] == [reached, reached[:4]]
-    # what is required is of the time to the target
-    figure = efficiency_figures.efficiencies(table, 0.9, 0.725)
-    required = [[said for said in words(axes) if "required" in said] for axes in figure.axes]
-    assert required == [[], [], ["required: 72.5 %"]]
-
-
-@pytest.mark.parametrize(("target", "why"), [(None, "no target is set"), (0.99, "99.0 % accuracy")])
-def test_where_no_target_is_set_or_reached_the_panels_say_so(
-    scaled: pd.DataFrame, target: float | None, why: str
-) -> None:
-    unknown = ["statistical_efficiency", "time_to_accuracy_speedup"]
-    for table in (scaled.drop(columns=unknown), scaled.assign(**dict.fromkeys(unknown, np.nan))):
-        figure = efficiency_figures.efficiencies(table, target)
-        assert sum(why in text for text in texts(figure)) == 2
 
 
 def test_device_counts_that_would_touch_leave_out_some_and_never_the_last() -> None:

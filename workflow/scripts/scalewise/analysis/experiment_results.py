@@ -12,14 +12,13 @@ from typing import Any
 import pandas as pd
 
 from scalewise.analysis.analysis_spec import PROGRAM, THROUGHPUT, AnalysisSpec
-from scalewise.analysis.jobstats import JOBSTATS_COLUMNS
 from scalewise.analysis.queue_waits import QUEUE_WAIT_COLUMNS
 from scalewise.analysis.rounds.choice_summary import ChoiceSummary
 from scalewise.plan.formatting import Goal
 from scalewise.plan.runs.rounds import UnmeasuredPoint
 from scalewise.records import RecordError, write_text
 
-TABLES = ("runs", "epochs", "scaling", "options", "jobstats", "queue_waits")
+TABLES = ("runs", "epochs", "scaling", "options", "queue_waits")
 """Fields that are CSV files of the same names."""
 JSON_FILES = {"origins": "provenance", "decision": "decision", "what_if": "what_if"}
 """Field -> name of its JSON file."""
@@ -38,7 +37,6 @@ class ExperimentResults:
         runs: A row for each planned run.
         epochs: A row for each epoch of a run; of a program, for each recorded loss.
         options: Output of ``option_table``.
-        jobstats: Output of ``jobstats_table``.
         queue_waits: Output of ``queue_waits_table``.
         origins: Values of each part of the runs' provenance, by its name.
         what_if: Output of ``what_if.facts``; empty to leave that part out of the page.
@@ -54,7 +52,6 @@ class ExperimentResults:
     runs: pd.DataFrame
     epochs: pd.DataFrame = field(default_factory=pd.DataFrame)
     options: pd.DataFrame = field(default_factory=pd.DataFrame)
-    jobstats: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=JOBSTATS_COLUMNS))
     queue_waits: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=QUEUE_WAIT_COLUMNS))
     origins: Mapping[str, Sequence[str]] = field(default_factory=dict)
     what_if: Mapping[str, Any] = field(default_factory=dict)

@@ -11,7 +11,6 @@ from scalewise.analysis.bottlenecks.bottlenecks import find_slowdown, startup_se
 from scalewise.analysis.conclusion import conclude
 from scalewise.analysis.decision.next_action import next_action
 from scalewise.analysis.experiment_results import ExperimentResults
-from scalewise.analysis.jobstats import jobstats_table
 from scalewise.analysis.laws import LAW_NAMES, serial_fraction
 from scalewise.analysis.origins import distinct_origins
 from scalewise.analysis.queue_waits import queue_waits_table, recorded_jobs, with_measured_waits
@@ -88,7 +87,6 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path, *, in_slu
         # runs under other conditions are series of their own, here as in the other tables
         epochs=tables.epochs.assign(series=tables.epochs["run"].map(found.runs.set_index("run")["series"])),
         options=found.options,
-        jobstats=jobstats_table(found.runs, accounting),
         queue_waits=queue_waits_table(found.runs, jobs, accounting),
         origins=distinct_origins(tables, spec),
         what_if=what_if.facts(found.scaling, found.compared, named, found.terms, choice),

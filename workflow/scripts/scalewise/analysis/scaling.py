@@ -30,11 +30,10 @@ from scalewise.analysis.comparison.gains import (
     has_reached,
     speeds,
     spent_in_vain,
-    work_to_target,
 )
 from scalewise.analysis.memory import MEMORY_GAINS, memory_gain, peaks_of_one_kind
 from scalewise.analysis.statistics.intervals import Interval, geometric_interval, mean_interval
-from scalewise.analysis.statistics.ratios import holm, next_value_bound, ratio_interval
+from scalewise.analysis.statistics.ratios import holm, next_value_bound
 from scalewise.plan.config.shape import count_devices
 
 AT_WORK = (
@@ -72,7 +71,6 @@ SCALING_COLUMNS = [
     "n_failed", "n_unsuccessful", "unsuccessful", "n_not_comparable", "n_disturbed", "n_set_apart",
     "disturbed",
     "n_reached", "epochs_to_accuracy", "expected_seconds_to_accuracy", "time_to_accuracy_baseline_devices",
-    "statistical_efficiency", "statistical_efficiency_low", "statistical_efficiency_high",
     "wall_n", "wall_seconds_next", "wall_speedup", "wall_speedup_low", "wall_speedup_high",
     "startup_seconds", *STEP_SECONDS,
     "loader", *AT_WORK, "mfu_note", "mfu_basis", WITH_NO_GRAD,
@@ -101,10 +99,8 @@ def scaling_table(
     ``n_set_apart``, those that are used in ``n_disturbed``; ``disturbed`` names both. Where no run of a
     series knows its throughput, walls take its place, and ``note`` says so.
 
-    Statistical efficiency is epochs to the target at the baseline over those here, of a program samples,
-    given only where every run of both points reached the target. The speedup of the time to accuracy is to
-    ``time_to_accuracy_baseline_devices``, the fewest devices on which a run reached it, and counts what runs
-    spent that did not.
+    The speedup of the time to accuracy is relative to ``time_to_accuracy_baseline_devices``, the fewest
+    devices on which a run reached it, and counts what runs spent that did not.
 
     Args:
         runs: Output of ``scalewise.analysis.tables.collect``; published figures need ``series``,
@@ -173,7 +169,6 @@ def _series_rows(
         notes = list(_notes(point, base, rates[devices], rates[base], len(counts), len(others)))
         if rates[devices] and rates[base] and len(counts) > 1:
             row |= _relative(compared, (name, devices), base, len(rates[devices]))
-            row |= _statistical_efficiency(at_point, done[done["devices"] == base])
             notes += [OF_WALLS] if of_walls else []
         if target_base is not None:
             row |= _to_target(compared, (name, devices), target_base, at_point)
@@ -261,16 +256,6 @@ def _relative(compared: Gains, point: tuple[str, int], base: int, n: int) -> dic
     if (of_walls := compared.of("total time", point, (series, base))) is not None:
         row |= of_walls.interval().as_columns("wall_speedup")
     return row
-
-
-def _statistical_efficiency(point: pd.DataFrame, base: pd.DataFrame) -> dict[str, float]:
-    """The baseline's epochs, or samples, to the target over the point's."""
-    name, here, there = "statistical_efficiency", work_to_target(point), work_to_target(base)
-    if here.isna().any() or there.isna().any():
-        return {}
-    if point["devices"].iloc[0] == base["devices"].iloc[0]:
-        return Interval(1.0, 1.0, 1.0, len(here)).as_columns(name)
-    return ratio_interval(there.tolist(), here.tolist()).as_columns(name)
 
 
 def _to_target(compared: Gains, point: tuple[str, int], base: int, done: pd.DataFrame) -> dict[str, float]:

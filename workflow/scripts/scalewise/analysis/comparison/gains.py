@@ -279,17 +279,12 @@ def _speeds_to_target(runs: pd.DataFrame) -> pd.Series:
     return 1 / runs["time_to_accuracy_seconds"].astype(float).dropna()
 
 
-def work_to_target(runs: pd.DataFrame) -> pd.Series:
-    """Epochs until each run reached the target; of a program, which has none, samples. NaN for none."""
-    epochs = runs["epochs_to_accuracy"].astype(float)
-    return (
-        epochs if "samples_to_target" not in runs else epochs.fillna(runs["samples_to_target"].astype(float))
-    )
-
-
 def has_reached(runs: pd.DataFrame) -> pd.Series:
     """Whether each run reached the target, also where its time to it is not known."""
-    return work_to_target(runs).notna()
+    # of a program, which has no epochs, samples
+    return (
+        runs["epochs_to_accuracy"].notna() | runs.get("samples_to_target", runs["epochs_to_accuracy"]).notna()
+    )
 
 
 def spent_in_vain(runs: pd.DataFrame) -> float:

@@ -27,7 +27,7 @@ _MAY_BE_MISSING = (
     "wall_seconds_next", "wall_n", "device_hours", "billed_devices", "final_accuracy",
     "final_accuracy_low", "final_accuracy_high", "n_reached", "n_failed", "n_unsuccessful", "unsuccessful",
     "n_not_comparable", "speedup_n",
-    "statistical_efficiency", "time_to_accuracy_seconds", "expected_seconds_to_accuracy",
+    "time_to_accuracy_seconds", "expected_seconds_to_accuracy",
     "time_to_accuracy_baseline_devices", "time_to_accuracy_speedup", "time_to_accuracy_speedup_low",
     "time_to_accuracy_speedup_high",
 )  # fmt: skip

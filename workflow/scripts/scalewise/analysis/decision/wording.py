@@ -169,10 +169,7 @@ def alternative(
 
 
 def to_target(points: pd.DataFrame, target: Goal | None) -> Iterator[str]:
-    """Time to accuracy, absolute, and as the product of the two efficiencies that it is made of.
-
-    More devices process more samples a second (hardware) and may need more samples for the same accuracy
-    (statistics); how much faster the accuracy is reached is the product.
+    """Yield the times to the target, and how much faster than on the fewest devices it is reached.
 
     Args:
         points: The judged points of a series.
@@ -192,8 +189,8 @@ def to_target(points: pd.DataFrame, target: Goal | None) -> Iterator[str]:
         & reached["time_to_accuracy_speedup"].notna()
     ]
     if len(gains):
-        products = "; ".join(_product(point) for _, point in gains.iterrows())
-        yield f"To {goal_text(target)}: {products}."
+        faster = "; ".join(_faster(point) for _, point in gains.iterrows())
+        yield f"To {goal_text(target)}: {faster}."
 
 
 def other_training(
@@ -344,15 +341,12 @@ def _reached(point: pd.Series) -> str:
     return f" (in {point['n_reached']:.0f} of {point['n']:.0f} runs)"
 
 
-def _product(point: pd.Series) -> str:
+def _faster(point: pd.Series) -> str:
     low, high = (float(point[f"time_to_accuracy_speedup_{bound}"]) for bound in ("low", "high"))
     n = min(point["n_reached"], point["speedup_n"])
     bounds = f"{_bounds(low, high, n, format_ratio)}; "
-    needed = ""
-    if not math.isnan(point["statistical_efficiency"]):
-        needed = f", {format_ratio(1 / point['statistical_efficiency'])}x as many samples"
     speedup = format_ratio(point["time_to_accuracy_speedup"])
     return (
         f"{speedup}x the speed on {count_devices(int(point['devices']))} "
-        f"({bounds}throughput {format_ratio(point['speedup'])}x{needed})"
+        f"({bounds}throughput {format_ratio(point['speedup'])}x)"
     )

@@ -182,7 +182,6 @@ def options(gains: pd.DataFrame) -> Table:
         Column("memory in training, per device (MB)", "peak_memory_bytes", "{:,.0f}", 1e-6),
         Column("with the value it replaces (MB)", "reference_peak_memory_bytes", "{:,.0f}", 1e-6),
         Column("saved (MB)", "peak_memory_saved_bytes", "{:,.0f}", 1e-6),
-        Column("saved, in copies of the parameters", "saved_parameter_copies", "{:.2f}"),
         Column("memory in evaluation (MB)", "evaluation_peak_memory_bytes", "{:,.0f}", 1e-6),
         Column("memory ratio", "peak_memory_ratio", "{:.3f}"),
     ]
@@ -346,30 +345,6 @@ def devices(points: pd.DataFrame, *, kind: Callable[[pd.Series], str]) -> Table:
         Column("samples per joule", "samples_per_joule", "{:,.1f}"),
     ]
     return _table("devices", "Devices at work", columns, points, kind, cause_at)
-
-
-def jobstats(jobs: pd.DataFrame, planned: pd.DataFrame) -> Table:
-    """Make the table of what jobstats measured of the jobs, next to what Scalewise did; empty without any.
-
-    Args:
-        jobs: Contents of jobstats.csv.
-        planned: Contents of runs.csv.
-    """
-    # published figures lack some
-    own = planned.reindex(columns=["run", "mean_utilization", "lowest_utilization", "peak_memory_bytes"])
-    if jobs["gpus"].isna().all():
-        jobs = jobs.iloc[:0]
-    columns = [
-        Column("run", "run", is_text=True),
-        Column("job", "slurm_job_id", is_text=True),
-        Column("GPUs busy", "mean_utilization", percent),
-        Column("by jobstats", "gpu_utilization", percent),
-        Column("least busy GPU", "lowest_utilization", percent),
-        Column("by jobstats", "lowest_gpu_utilization", percent),
-        Column("peak memory (GB)", "peak_memory_bytes", "{:,.2f}", 1e-9),
-        Column("by jobstats", "gpu_memory_bytes", "{:,.2f}", 1e-9),
-    ]
-    return _table("jobstats", "What jobstats measured", columns, jobs.merge(own, on="run"), remark=_note)
 
 
 def queue_waits(waits: pd.DataFrame) -> Table:

@@ -138,32 +138,6 @@ def step(results: ExperimentResults) -> str:
     return sentence
 
 
-def efficiencies(results: ExperimentResults) -> str:
-    """Both efficiencies on the most devices that reached the target, and how much sooner that was.
-
-    Each is of medians by itself, and the last is not their product to the digit.
-    """
-    points = [
-        point
-        for point in _beyond_baseline(results, "statistical_efficiency")
-        if pd.notna(known(point, SOONER)) and pd.notna(known(point, "parallel_efficiency"))
-    ]
-    if not points:
-        return ""
-    point = points[-1]
-    hardware, statistical = (
-        f"{point[column]:.2f} {bounds(point, column, '{:.2f}'.format)}"
-        for column in ("parallel_efficiency", "statistical_efficiency")
-    )
-    base = known(point, "time_to_accuracy_baseline_devices")
-    return (
-        f"On {devices_text(point)} hardware efficiency is {hardware} and statistical efficiency "
-        f"{statistical}; the target is reached {format_ratio(point[SOONER])}x as fast as on "
-        f"{point['baseline_devices'] if math.isnan(base) else base:.0f} {bounds(point, SOONER)}"
-        f"{doubt(point, SOONER, 'gain')}."
-    )
-
-
 def throughput(results: ExperimentResults) -> str:
     """Samples a second on the fewest devices, on those of the answer and on the most."""
     return _along_devices(results, THROUGHPUT, "Throughput is", format_3sig, unit=" samples/s")

@@ -111,12 +111,6 @@ def _no_loss(results: ExperimentResults) -> str:
     return "no loss was seen" if results.of_programs and len(results.completed) else _no_epoch(results)
 
 
-def _same_as_efficiency(results: ExperimentResults) -> bool:
-    scaling = results.scaling
-    beyond = scaling["devices"] > scaling["baseline_devices"]
-    return not (scaling["statistical_efficiency"].notna() & beyond).any()
-
-
 FIGURES: dict[str, Figure] = {
     "speedup": Figure(
         title="Speedup",
@@ -165,21 +159,6 @@ FIGURES: dict[str, Figure] = {
         missing=_no_run,
         drawing=lambda results: _lazy("step_figures.step")(results.measured, results.runs),
         sentence=_lazy("figure_sentences.step"),
-    ),
-    "efficiencies": Figure(
-        title="Efficiency of hardware and of learning",
-        caption="Hardware: throughput per device divided by the baseline's. Statistical: the baseline's "
-        "epochs to the target divided by those here (of a program samples); it falls if larger batches "
-        "learn less from a sample. Both: how many times faster the target is reached, divided by how many "
-        "times more devices. Bars are 95 % intervals over repeats.",
-        unknown="are both efficiencies",
-        compares=True,
-        missing=_no_baseline,
-        drawing=lambda results: _lazy("efficiency_figures.efficiencies")(
-            results.relative, results.target, results.min_efficiency if results.to_target else None
-        ),
-        sentence=_lazy("figure_sentences.efficiencies"),
-        is_left_out=_same_as_efficiency,
     ),
     "throughput": Figure(
         title="Throughput",

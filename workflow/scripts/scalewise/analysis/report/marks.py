@@ -31,8 +31,6 @@ MEASURED, EXPECTED, RUN, PART, EPOCHS = (
 QUANTITIES = {
     "speedup": ("speedup", "x"),
     "parallel_efficiency": ("parallel efficiency", "%"),
-    "statistical_efficiency": ("statistical efficiency", "%"),
-    "accuracy_efficiency": ("efficiency to the target", "%"),
     THROUGHPUT: ("throughput", "samples/s"),
     "step_seconds": ("step", "ms"),
     "peak_memory_bytes": ("peak memory per device", "MB"),

@@ -206,10 +206,9 @@ def _context(section: ExperimentResults, number: int) -> dict[str, Any]:
     empty = {name: traces[name]["message"] for name in shown if traces[name]["message"]}
     shown = [name for name in shown if name not in empty]
     decision = section.decision
-    limiting = [*LIMITING, *(["efficiencies"] if section.to_target else [])]
     sweeps_cpus = section.runs["cpus_per_device"].nunique() > 1
     learning = LEARNING if sweeps_cpus and "accuracy" in shown else ()
-    first = [*learning, *PAIR, *limiting]
+    first = [*learning, *PAIR, *LIMITING]
     figures = _figures(section, number, {name: traces[name] for name in shown})
     more = [name for name in shown if name not in (*first, SPLITS)]
     return {
@@ -231,7 +230,7 @@ def _context(section: ExperimentResults, number: int) -> dict[str, Any]:
         "splits": [SPLITS] if SPLITS in figures else [],
         "learning": [name for name in learning if name in figures],
         "pair": [name for name in PAIR if name in figures],
-        "limiting": [name for name in limiting if name in figures],
+        "limiting": [name for name in LIMITING if name in figures],
         "more_figures": more,
         "more_titles": ", ".join(figures[name]["title"].lower() for name in more),
         "series_names": [each["name"] for each in _series(section)],
@@ -326,7 +325,6 @@ def _tables(section: ExperimentResults) -> dict[str, data_tables.Table | None]:
         data_tables.steps(scaling, runs),
         data_tables.devices(shown, kind=kind),
         data_tables.queue_waits(section.queue_waits),
-        data_tables.jobstats(section.jobstats, runs),
         data_tables.runs(runs, with_accuracy=with_accuracy),
     ]
     return {table.name: table if table.rows else None for table in found}
