@@ -1,6 +1,6 @@
 # Contract: the records of runs become event files, for users of TensorBoard.
 # in:  results/{experiment}/runs.csv, which names the runs, and the records of these
-# out: results/{experiment}/tensorboard/{run}/events.out.tfevents.scalewise
+# out: results/{experiment}/tensorboard/{run}/events.out.tfevents.*
 
 
 rule write_event_files:
