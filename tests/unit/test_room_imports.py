@@ -93,7 +93,8 @@ OF_A_RUN = ("scalewise.plan.runs.run_definition", "scalewise.plan.config.shape")
         (
             "analysis",
             ("scalewise.execution", *TRAINING, "scalewise.watch", "torch", "torchvision"),
-            (),
+            # the writer of TensorBoard's files has a process of its own
+            ("torch.utils.tensorboard",),
         ),
         ("watch", (*TRAINING, "scalewise.analysis", "snakemake", *HEAVY), IN_WATCH),
     ],
