@@ -374,11 +374,6 @@ def _plan(options: argparse.Namespace) -> Plan:
     return read_plan({PLAN: options.plan})
 
 
-def _facts(options: argparse.Namespace) -> ExperimentFacts:
-    """Return the plan's part for the experiment whose results are in a folder."""
-    return _facts_in(_plan(options), options)
-
-
 def _facts_in(plan: Plan, options: argparse.Namespace) -> ExperimentFacts:
     """Return that part of a plan that was read."""
     return plan["experiments"][options.folder.name]

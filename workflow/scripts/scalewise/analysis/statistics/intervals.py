@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, median, variance
+from statistics import fmean, variance
 
 CONFIDENCE = 0.95
 
@@ -81,11 +81,6 @@ def mean_interval(values: Sequence[float]) -> Interval:
         return Interval(mean, math.nan, math.nan, n)
     half = t_quantile(n - 1) * math.sqrt(variance(values) / n)
     return Interval(mean, mean - half, mean + half, n)
-
-
-def median_and_range(values: Sequence[float]) -> Interval:
-    """Return the median of values with their least and largest in place of an interval."""
-    return Interval(median(values), min(values), max(values), len(values))
 
 
 def difference_of(one: Interval, other: Interval) -> Interval:
