@@ -363,10 +363,10 @@ if __name__ == "__main__":
     import torch._dynamo
 
     import scalewise.analysis.experiment_tables
+    import scalewise.analysis.judge_round
     import scalewise.analysis.proposal.answer_job
     import scalewise.analysis.report.drawing
     import scalewise.analysis.report.page
-    import scalewise.analysis.rounds.judge_round
     import scalewise.builtin.rank
     import scalewise.ranks.all_reduce
     import scalewise.ranks.results.write

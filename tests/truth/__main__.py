@@ -29,7 +29,6 @@ sys.path[:0] = [str(Path(__file__).parents[2] / "workflow" / "scripts")]
 
 # ruff: noqa: E402  the path comes first
 from tests.truth.causes import FALSE, FOUND, cause_rates
-from tests.truth.clusters import RULES, ClusterRates, cluster_rates
 from tests.truth.partitions import CASES
 from tests.truth.partitions import verdicts as verdicts_on_partitions
 from tests.truth.splits import CASES as SPLIT_CASES
@@ -52,11 +51,9 @@ from scalewise.analysis.comparison.gains import gains
 from scalewise.analysis.decision.choice import verdict
 from scalewise.analysis.decision.decision import decide
 from scalewise.analysis.laws import fit_laws
+from scalewise.analysis.next_runs import Findings, doubts
 from scalewise.analysis.partitions.points import AIMS
-from scalewise.analysis.rounds.repeats import judge as judge_repeats
-from scalewise.analysis.rounds.repeats import judge_point
 from scalewise.analysis.scaling import known_columns, option_table, scaling_table
-from scalewise.analysis.statistics.intervals import geometric_interval
 from scalewise.analysis.statistics.ratios import ratio_of
 from scalewise.plan.config.experiment import DecisionRule, Repeats
 
@@ -77,10 +74,6 @@ SYSTEMATIC = ((0.01, 3), (0.03, 3), (0.03, 6))
 SYSTEMATIC_A_CELL = 60
 MOST_CLEAR_AND_WRONG = 0.02
 """The same, of studies in which something else than noise decides."""
-CLUSTERS = 12
-"""Clusters of several partitions for each criterion."""
-MOST_OF_GRID, MOST_OTHER_ANSWERS = 0.3, 0.02
-CLUSTER_HEADINGS = ("scatter", "criterion", "clusters", "hours of all counts", "other answers", "stopped")
 SEED = 20260131
 ADAPTIVE = Repeats(min=3, max=10)
 
@@ -172,11 +165,6 @@ def main() -> int:
             {(case, n): pool.submit(rates, verdicts_on, case, n) for case, n in each}
             for verdicts_on, each in ((verdicts_on_partitions, compared), (verdicts_on_splits, split))
         )
-        clusters = {
-            (scatter, criterion): pool.submit(cluster_rates, criterion, scatter, CLUSTERS)
-            for scatter in SCATTERS[:2]
-            for criterion in RULES
-        }
         systematic = {
             (kind, *cell): pool.submit(systematic_verdicts, study, *cell, SYSTEMATIC_A_CELL)
             for kind, study in {**WRONG, **RIGHT}.items()
@@ -186,7 +174,6 @@ def main() -> int:
         of_partitions = {cell: each.result() for cell, each in across.items()}
         of_splits = {cell: each.result() for cell, each in splits.items()}
         of_systematic = {cell: each.result() for cell, each in systematic.items()}
-        of_clusters = {cell: each.result() for cell, each in clusters.items()}
     ns, of = [f"n = {n}" for n in REPEATS], ", ".join(map(str, REPEATS))
     _show(
         "Shown to be worth its devices",
@@ -204,7 +191,6 @@ def main() -> int:
         "Speedup of 8 devices", ["circumstances", f"covers, n = {of}", f"cautioned, n = {of}"], confounded()
     )
     _show("Ratios", ["noise", f"covers, n = {of}", f"equal called faster, n = {of}"], ratios())
-    _show("Repeats until 3 %", ["fewest", *(f"scatter {s:.0%}" for s in (0.01, 0.03, 0.06))], narrowed())
     _show("Amdahl's serial fraction", ["counts scatter", f"covers, n = {of}"], laws())
     options = {number: false_options(number) for number in (1, 4, 16)}
     _show("Equal options", ["comparisons", "false"], [[str(k), f"{v:.1%}"] for k, v in options.items()])
@@ -225,7 +211,6 @@ def main() -> int:
         ["truth", *ns[:2]],
         [[case, *(_answers(of_splits[case, n]) for n in REPEATS[:2])] for case in SPLIT_CASES],
     )
-    _show("Device counts chosen on several partitions", CLUSTER_HEADINGS, cluster_rows(of_clusters))
 
     # what is checked, its rate, and the highest that is tolerated
     checks = [
@@ -246,11 +231,6 @@ def main() -> int:
     # the standard error of 200 studies is 1.5 %
     checks += [(f"{number} equal options", rate, 2 * MOST_WRONG) for number, rate in options.items()]
     checks.append(("equal series", swapped, 2 * MOST_WRONG))
-    hours = [hours for each in of_clusters.values() for hours in each.shares]
-    checks.append(("hours of all counts", float(np.mean(hours)), MOST_OF_GRID))
-    others = sum(each.others for each in of_clusters.values())
-    given = sum(each.answers for each in of_clusters.values())
-    checks.append(("other answers on partitions", others / given, MOST_OTHER_ANSWERS))
     missed = [f"{name}: {rate:.1%} is over {limit:.0%}" for name, rate, limit in checks if rate > limit]
     for line in missed:
         print(f"missed: {line}", file=sys.stderr)
@@ -294,12 +274,12 @@ def adaptive_runs(
     asked = dict.fromkeys(planted.rates, ADAPTIVE.min)
     while True:
         runs = every[every["repeat"] <= every["devices"].map(asked)]
-        judged = judge_repeats("study", 1, runs, ADAPTIVE, answer(planted, runs))
-        if not judged.requests_more:
+        undecided = answer(planted, runs).undecided
+        wanted = {devices: asked[devices] + more for devices, more in undecided.items()}
+        following = doubts(asked, Findings(None, {}, wanted=wanted), ADAPTIVE)
+        if not following:
             return runs
-        devices = runs["run"].map(lambda name: name.rpartition(".")[0])
-        of_point = dict(zip(devices, runs["devices"], strict=True))
-        asked |= {int(of_point[point.point]): point.next_asked for point in judged.points}
+        asked |= following
 
 
 def share(counts: Counter[str], verdict: str) -> float:
@@ -346,19 +326,6 @@ def _answers(counts: Counter[str], head: str = "") -> str:
         str(round(100 * counts[head + verdict] / STUDIES_A_CELL))
         for verdict in ("right", "cannot tell", "wrong")
     )
-
-
-def cluster_rows(found: Mapping[tuple[float, str], ClusterRates]) -> Iterator[list[str]]:
-    """Cost and answers of studies that choose their device counts on all partitions of a cluster."""
-    for (scatter, criterion), rates in found.items():
-        yield [
-            f"{scatter:.0%}",
-            criterion,
-            str(len(rates.shares)),
-            f"{sum(rates.shares) / len(rates.shares):.1%}",
-            f"{rates.others} of {rates.answers}",
-            f"{rates.stopped:.0%}",
-        ]
 
 
 def _joined(rates: Sequence[float], digits: int = 0) -> str:
@@ -436,29 +403,6 @@ def confounded() -> Iterator[list[str]]:
         found = [drawn_shares(STUDIES_A_CELL, partial(judged, n=n, how=how)) for n in REPEATS]
         covered, cautioned = zip(*found, strict=True)
         yield [name, _joined(covered), _joined(cautioned)]
-
-
-def narrowed(points: int = 8 * STUDIES_A_CELL) -> Iterator[list[str]]:
-    """Coverage of rates that got repeats until their 95 % interval was at most 3 % on either side."""
-    for least in (2, 3, 6):
-        rule = Repeats(min=least, max=10, until_interval=0.03)
-        yield [str(least), *(f"{_narrowed(rule, scatter, points):.0%}" for scatter in (0.01, 0.03, 0.06))]
-
-
-def _narrowed(rule: Repeats, scatter: float, points: int) -> float:
-    """The share of intervals that hold the true rate."""
-
-    def covered(generator: np.random.Generator) -> tuple[bool]:
-        rates = np.exp(scatter * generator.standard_normal(rule.max))
-        requested, following = 0, rule.min
-        while following != requested:
-            requested = following
-            runs = pd.DataFrame({"outcome": "completed", "throughput_samples_per_second": rates[:requested]})
-            following = judge_point("d1", runs, rule).next_asked
-        interval = geometric_interval(rates[:requested].tolist())
-        return (interval.low <= 1 <= interval.high,)
-
-    return drawn_shares(points, covered)[0]
 
 
 def laws(studies: int = 2 * STUDIES_A_CELL) -> Iterator[list[str]]:

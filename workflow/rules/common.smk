@@ -27,7 +27,6 @@ from scalewise.plan.plan_file import (
     MEASUREMENT_RETRIES,
     read_plan,
     requested,
-    sisters_of,
 )
 
 # The rules' commands find the scripts and this Python by the environment: in `params` a moved checkout would make
@@ -67,24 +66,6 @@ def train_inputs(wildcards):
         except StudyError as error:
             raise WorkflowError(str(error)) from None
     return TRAININGS[wildcards.experiment, wildcards.run]["inputs"]
-
-
-def sisters_before(wildcards):
-    """Return the rounds before one, and the runs before it, of the same experiment on the other partitions."""
-    found = []
-    for name in sisters_of(PLAN, wildcards.experiment):
-        planned, before = STUDY.experiments[name], int(wildcards.round)
-        judged = list(judged_rounds(checkpoints.judge_round.get, name, before=before))
-        found += [
-            f"results/{name}/repeats/round{number}.json"
-            for number in required_rounds(planned.experiment, judged)
-            if number < before
-        ]
-        found += [
-            f"results/{name}/runs/{run}/summary.json"
-            for run in planned.requested_run_names(judged)
-        ]
-    return found
 
 
 wildcard_constraints:

@@ -1,5 +1,5 @@
 # Contract: the records of an experiment's runs become tables and a decision, and decide which runs are needed next.
-# in:  results/{experiment}/runs/{run}/summary.json; if the experiment chooses its device counts, its prediction
+# in:  results/{experiment}/runs/{run}/summary.json
 # out: results/{experiment}/ runs.csv, epochs.csv, scaling.csv, gains.csv, splits.csv, options.csv, jobstats.csv,
 #      queue_waits.csv, laws.json, decision.json, what_if.json, provenance.json, fingerprints.json;
 #      repeats/round{round}.json of an experiment whose next runs follow from earlier ones
@@ -21,25 +21,6 @@ checkpoint judge_round:
                 )
             ),
         ),
-        # a partition that cannot win any more is measured no further, and all share a budget
-        sisters=branch(
-            lambda wc: STUDY.experiments[wc.experiment].experiment.chooses_devices,
-            then=sisters_before,
-        ),
-        prediction=branch(
-            lambda wc: EXPERIMENTS[wc.experiment]["predicted"]
-            and STUDY.experiments[wc.experiment].experiment.chooses_devices,
-            then="results/{experiment}/prediction.csv",
-        ),
-        # their cost counts in a budget
-        all_reduces=branch(
-            lambda wc: STUDY.experiments[wc.experiment].experiment.budget is not None,
-            then=lambda wc: [
-                path
-                for name in (wc.experiment, *sisters_of(PLAN, wc.experiment))
-                for path in EXPERIMENTS[name]["all_reduces"]
-            ],
-        ),
     output:
         "results/{experiment}/repeats/round{round}.json",
     log:
@@ -49,13 +30,9 @@ checkpoint judge_round:
         "../envs/scalewise.yaml"
     params:
         definition=lambda wc: EXPERIMENTS[wc.experiment]["rounds"],
-        sisters=lambda wc: [
-            EXPERIMENTS[name]["rounds"] for name in sisters_of(PLAN, wc.experiment)
-        ],
     shell:
         'python "$SCALEWISE_SCRIPTS/cli.py" judge '
-        "--round {wildcards.round} "
-        "--all-reduces {input.all_reduces:q} -- "
+        "--round {wildcards.round} -- "
         "results/{wildcards.experiment:q} 2>&1 | tee {log:q}"
 
 

@@ -23,7 +23,6 @@ from scalewise.plan.plan_file import (
     latest_plan,
     read_plan,
     runs_in_slurm,
-    sisters_of,
 )
 
 # ruff: noqa: PLC0415  each command loads only what it needs: torch and what draws take seconds
@@ -217,20 +216,15 @@ def prediction(options: argparse.Namespace) -> None:
 def judge(options: argparse.Namespace) -> None:
     """Decide which runs an experiment needs next."""
     with imports_uncollected():
-        from scalewise.analysis.rounds.judge_round import judge_round
-        from scalewise.analysis.rounds.sentences import round_lines
-        from scalewise.records import read_all_reduce
+        from scalewise.analysis.judge_round import judge_round
+        from scalewise.plan.terminal.choice_lines import round_line
 
     plan = _plan(options)
-    all_reduces = [read_all_reduce(path) for path in options.all_reduces]
-    sisters = {name: plan["experiments"][name]["rounds"] for name in sisters_of(plan, options.folder.name)}
     facts = _facts_in(plan, options)
     in_slurm = runs_in_slurm(plan, facts)
-    judged = judge_round(
-        facts["rounds"], options.round, options.folder, all_reduces, sisters, in_slurm=in_slurm
-    )
+    judged = judge_round(facts["rounds"], options.round, options.folder, in_slurm=in_slurm)
     # in one piece, so that lines of two experiments do not mix in the terminal
-    sys.stdout.write("".join(f"{line}\n" for line in round_lines(judged)))
+    sys.stdout.write(f"{round_line(judged)}\n")
 
 
 def figures(options: argparse.Namespace) -> None:

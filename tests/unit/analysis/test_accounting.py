@@ -35,8 +35,6 @@ from scalewise.analysis.queue_waits import (
     with_measured_waits,
 )
 from scalewise.analysis.report.data_tables import queue_waits
-from scalewise.analysis.rounds.judge_round import judge_round
-from scalewise.plan.study import load_study
 from scalewise.records import Start
 
 RECORDED = """\
@@ -229,56 +227,6 @@ def test_a_deadline_counts_the_measured_waits_unless_the_site_file_states_some(
     assert any("no promise" in caution for caution in decision["cautions"]) == (source == MEASURED_WAITS)
     what_if = read_json(tmp_path / "what_if.json")
     assert what_if["queue_source"] == source
-
-
-CHOOSING = {
-    "model": "linear",
-    "dataset": "digits",
-    "global_batch_size": 256,
-    "epochs": 10,
-    "devices": {"up_to": 4},
-    "partitions": "all",
-    "decision": {"by": "soonest"},
-}
-TWO_QUEUES = """\
-accelerator: cuda
-devices_per_node: 4
-cpus_per_node: 64
-slurm: {account: a}
-partitions: {short: {partition: gpu}, long: {partition: big}}
-default_partition: short
-"""
-
-
-@pytest.mark.parametrize("in_slurm", [True, False])
-def test_rounds_of_several_partitions_count_the_measured_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_slurm: bool
-) -> None:
-    (tmp_path / "site.yaml").write_text(TWO_QUEUES)
-    study = load_study({"experiments": {"e": CHOOSING}}, (), tmp_path / "site.yaml")
-    # equal GPUs, whose runs take 90 seconds; jobs of one partition waited for ten minutes
-    waits = {"short": 1, "long": 600}
-    lines = []
-    for name, wait in waits.items():
-        for repeat in (1, 2):
-            run, job = f"d1.r{repeat}", f"{wait}{repeat}"
-            place = tmp_path / f"e@{name}" / "runs"
-            write_run(place, run, rate=1000.0 + repeat, origin={"slurm_job_id": job})
-            lines.append(f"{job}|gpu|1|n1|1000|1000|{1000 + wait}|")
-    sacct(tmp_path, monkeypatch, "cat <<END\n" + "\n".join(lines) + "\nEND")
-    definitions = {name: planned.rounds_definition for name, planned in study.experiments.items()}
-
-    wins = {}
-    for name, text in definitions.items():
-        sisters = {other: definitions[other] for other in definitions if other != name}
-        judged = judge_round(text, 1, tmp_path / name, (), sisters, in_slurm=in_slurm)
-        wins[name] = judged.wins, judged.requests_more
-
-    if in_slurm:
-        assert wins == {"e@short": (1.0, True), "e@long": (0.0, False)}
-    else:
-        # equal but for the waits: the leader by the draws stays
-        assert wins["e@long"] == (1.0, True)
 
 
 def test_a_device_count_without_a_job_is_expected_to_wait_as_the_next_larger_one() -> None:

@@ -1,10 +1,10 @@
-"""The answer across partitions: the best by each aim, what is open, its page, and the rounds of each."""
+"""The answer across partitions: the best by each aim, what is open, and its page."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from tests.truth import partitions as truths
-from tests.truth.clusters import PlantedPartition, Study, best, play
 from tests.truth.partitions import A100, CASES, Planted, Truth, answer_on, judge, studies_of
 from tests.unit.analysis.planted_tables import read_json
 from tests.unit.analysis.reference import welch_bounds
@@ -27,15 +26,10 @@ from scalewise.analysis.partitions.compare import COLUMNS, TABLE, write_comparis
 from scalewise.analysis.partitions.points import Aim, PartitionStudy, Place, collect_points
 from scalewise.analysis.queue_waits import waits_by_run, with_measured_waits
 from scalewise.analysis.report.partition_page import draw_partitions, write_partition_report
-from scalewise.analysis.rounds.choice_summary import ChoiceSummary
-from scalewise.analysis.rounds.contenders import AIMS, Contender, chance_to_win
-from scalewise.analysis.rounds.judge_round import StudySoFar, chance_among, choose
 from scalewise.analysis.statistics.ratios import Ratio
 from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.plan_file import COMPARISON
-from scalewise.plan.runs.rounds import OTHER_ANSWER
 from scalewise.plan.terminal.card_lines import WIDTH, partition_lines
-from scalewise.plan.terminal.choice_lines import round_story
 from scalewise.plan.terminal.final_message import decisions
 
 SCATTER = 0.03
@@ -468,118 +462,3 @@ def test_the_end_of_a_study_shows_the_answer_across_partitions_first(tmp_path: P
     text = decisions(tmp_path)
     assert text.startswith("digits: Use 1 GPU on h200: ")
     assert text.index("digits: ") < text.index("digits@a100: ")
-
-
-# --- which partitions are measured further --------------------------------------------------------------
-
-
-CHEAP = PlantedPartition(100, most=8, price=1.0)
-FAST = PlantedPartition(250, most=8, price=5.0)
-BETTER = PlantedPartition(250, most=8, price=2.0)
-FAR_BETTER = PlantedPartition(2000, most=8, price=2.0)
-
-
-def chosen_studies(by: Aim | None = None, **partitions: PlantedPartition) -> list[Study]:
-    generator = np.random.default_rng(3)
-    rule = DecisionRule(min_efficiency=0.5, by=by)
-    return [Study.drawn(name, each, rule, 0.01, generator) for name, each in partitions.items()]
-
-
-def stopped(made: Sequence[Study]) -> list[str]:
-    return [study.name for study in made if study.rounds[-1].is_outdone]
-
-
-@pytest.mark.slow
-def test_a_partition_that_is_slower_and_more_expensive_is_measured_no_further_than_its_baseline() -> None:
-    made = chosen_studies(old=CHEAP, new=FAR_BETTER)
-    play(made)
-
-    assert stopped(made) == ["old"]
-    old, new = made
-    assert {devices for devices, n in old.repeats().items() if n} == {1}
-    assert len(new.rounds) > 1
-    for aim in AIMS:
-        assert best(made, aim, measured=True) == best(made, aim, measured=False)
-
-    # terminal and report give the reason
-    so_far = old.so_far()
-    summary = ChoiceSummary.of(so_far.experiment, old.rounds, so_far.found.runs, "all runs", so_far.spending)
-    why = "another partition is better: the chance that this one gives the answer across partitions is"
-    assert summary is not None
-    assert summary.outdone is not None
-    assert summary.outdone <= OTHER_ANSWER
-    assert why in summary.sentences()[-1]
-    assert why in summary.open_sentences()[0]
-    assert summary.action() == ""
-    assert ChoiceSummary.from_dict(summary.as_dict()) == summary
-    assert any(why in line for line in round_story(old.rounds[-1]))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("by", "partitions", "without"),
-    [
-        ("time", {"cheap": CHEAP, "fast": FAST}, ["cheap"]),
-        ("cost", {"cheap": CHEAP, "fast": FAST}, ["fast"]),
-        (None, {"cheap": CHEAP, "fast": FAST}, []),
-        ("soonest", {"near": CHEAP, "far": replace(BETTER, queue_minutes=600)}, ["far"]),
-        # the energy of a run is unknown before it ends
-        ("energy", {"old": CHEAP, "new": BETTER}, []),
-    ],
-)
-def test_a_partition_is_measured_further_while_it_may_be_the_best(
-    by: Aim | None, partitions: dict[str, PlantedPartition], without: list[str]
-) -> None:
-    made = chosen_studies(by, **partitions)
-    play(made)
-
-    assert stopped(made) == without
-    if by == "energy":
-        assert [study.rounds[-1].wins for study in made] == [None, None]
-
-
-@pytest.mark.slow
-def test_equal_partitions_never_stop_each_other() -> None:
-    made = chosen_studies(a=CHEAP, b=replace(CHEAP, rate=100.5))
-    play(made)
-
-    assert len(stopped(made)) <= 1
-
-
-def test_the_chance_of_a_partition_is_that_of_the_draws_in_which_it_wins_by_the_gain() -> None:
-    of = [np.array([10.0, 10.0, 10.0, 10.0]), np.array([9.0, 9.8, 11.0, 12.0])]
-    contenders = [Contender(dict.fromkeys(AIMS, seconds)) for seconds in of]
-
-    # the first one's median is the least; the second one wins by 5 % in one draw of four
-    assert chance_to_win(0, contenders, AIMS, 0.05) == 1.0
-    assert chance_to_win(1, contenders, AIMS, 0.05) == 0.25
-    assert chance_to_win(1, contenders, AIMS, 0.0) == 0.5
-
-
-@pytest.mark.slow
-def test_partitions_share_what_is_left_of_one_budget() -> None:
-    a, b = chosen_studies("energy", a=CHEAP, b=CHEAP)
-    # half of the rest pays a run of 4 devices, and none of 8
-    rest = a.device_hours(a.repeats()) + b.device_hours(b.repeats()) + 15
-
-    def with_budget(study: Study) -> StudySoFar:
-        so_far = study.so_far()
-        return replace(so_far, terms=replace(so_far.terms, budget=rest, run_minutes=60))
-
-    shared, alone = choose(with_budget(a), 1, [with_budget(b)]), choose(with_budget(a), 1)
-    paid, paid_alone = (
-        sum((point.next_asked - point.asked) * int(point.point[1:]) for point in judged.points)
-        for judged in (shared, alone)
-    )
-    assert 0 < paid <= 7.5
-    assert shared.spent_by_sisters == pytest.approx(b.device_hours(b.repeats()))
-    assert paid_alone > paid
-
-
-@pytest.mark.slow
-def test_a_partition_without_a_measured_baseline_is_not_judged_by_others() -> None:
-    a, b = chosen_studies(old=CHEAP, new=BETTER)
-    a.asked = dict.fromkeys(a.asked, 0)
-
-    assert chance_among(a.so_far(), [b.so_far()]) is None
-    assert chance_among(b.so_far(), [a.so_far()]) == 1.0

@@ -55,16 +55,8 @@ STRONG = card(
 
 
 CPUS = {"per_device": 4, "sentences": ["Use 4 CPUs per GPU.", "Fewer are slower."]}
-CHOICE = {
-    "measured": [1, 8, 12],
-    "unmeasured": [{"devices": 2}, {"devices": 4}],
-    "no_result": [16],
-    "spent_device_hours": 3.1,
-    "full_grid_device_hours": 14.2,
-    "other_answer": 0.03,
-}
 ANSWERS: dict[str, list[dict[str, Any]]] = {
-    "one answer": [STRONG | {"cpus": CPUS, "choice": CHOICE}],
+    "one answer": [STRONG | {"cpus": CPUS}],
     "all cautions are shown": [STRONG | {"cautions": ["First.", "Second.", "Third."]}],
     "several answers": [STRONG | {"cautions": []}, card("weak", "No answer yet.")],
     "a long name": [card("strong", "Use 4 GPUs."), card(NAME, "Use 12 CPU processes with a-long-series.")],

@@ -18,7 +18,7 @@ from scalewise.plan.config.site import Container, SiteFile, resolve_site
 from scalewise.plan.config.slurm import Slurm
 from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.jobs.make_plan import make_plan, write_plan
-from scalewise.plan.plan_file import PLAN, Job, Plan, read_plan, requested, sisters_of
+from scalewise.plan.plan_file import PLAN, Job, Plan, read_plan, requested
 
 STUDY = """\
 experiments:
@@ -136,16 +136,3 @@ def test_a_rule_requests_a_value_if_all_its_jobs_agree_else_a_function_of_the_wi
         function = rule["resources"][name]
         assert callable(function)
         assert tuple(function(SimpleNamespace(shape=shape)) for shape in jobs) == expected
-
-
-def test_the_sisters_of_an_experiment_are_those_of_its_comparison(plan: Plan) -> None:
-    for name, partitions in {"a": ["old", "new"], "b": ["old"]}.items():
-        plan["comparisons"][name] = {
-            "title": "",
-            "description": "",
-            "experiments": {each: f"{name}@{each}" for each in partitions},
-            "definition": "{}",
-        }
-
-    assert sisters_of(plan, "a@old") == ["a@new"]
-    assert sisters_of(plan, "b@old") == sisters_of(plan, "a") == []

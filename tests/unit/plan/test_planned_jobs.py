@@ -411,7 +411,7 @@ def test_a_projection_of_the_defaults_is_left_out_without_a_prediction(load: Loa
 
 
 def test_a_prediction_starts_from_the_first_repeats_on_one_device(load: Load) -> None:
-    text = study_of("[1, 2, 4]").replace("repeats: 1", "repeats: {min: 2, max: 5, until_interval: 0.1}")
+    text = study_of("[1, 2, 4]").replace("repeats: 1", "repeats: {min: 2, max: 5}")
 
     assert load(text).experiments["strong"].prediction_runs == ["d1.r1", "d1.r2"]
 

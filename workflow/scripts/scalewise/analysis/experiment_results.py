@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,9 +15,7 @@ from scalewise.analysis.analysis_spec import PROGRAM, THROUGHPUT, AnalysisSpec
 from scalewise.analysis.jobstats import JOBSTATS_COLUMNS
 from scalewise.analysis.prediction.wording import beyond_sentences
 from scalewise.analysis.queue_waits import QUEUE_WAIT_COLUMNS
-from scalewise.analysis.rounds.choice_summary import ChoiceSummary
 from scalewise.plan.formatting import Goal, name_devices
-from scalewise.plan.runs.rounds import UnmeasuredPoint
 from scalewise.plan.terminal.predictions import latest_prediction
 from scalewise.records import RecordError, write_text
 
@@ -25,8 +23,6 @@ TABLES = ("runs", "epochs", "scaling", "options", "jobstats", "queue_waits")
 """Fields that are CSV files of the same names."""
 JSON_FILES = {"laws": "laws", "origins": "provenance", "decision": "decision", "what_if": "what_if"}
 """Field -> name of its JSON file."""
-
-_EXPECTED = ["series", "devices", "chance", "device_hours", "speedup", "parallel_efficiency", THROUGHPUT]
 
 
 @dataclass(frozen=True)
@@ -45,7 +41,7 @@ class ExperimentResults:
         laws: Fitted laws, and the refused ones with a reason.
         origins: Values of each part of the runs' provenance, by its name.
         what_if: Output of ``what_if.facts``; empty to leave that part out of the page.
-        choice: Summary of a study that chose its device counts; None of one that measures all.
+        single_runs: Whether points may have single runs: the study chose its device counts.
         prediction: Predicted points; None if nothing was predicted.
         prediction_notes: Limits of the prediction, and why a series has none; a sentence each.
         min_efficiency: Least efficiency that is required, a fraction; None without that criterion.
@@ -64,7 +60,7 @@ class ExperimentResults:
     laws: Sequence[Mapping[str, Any]] = ()
     origins: Mapping[str, Sequence[str]] = field(default_factory=dict)
     what_if: Mapping[str, Any] = field(default_factory=dict)
-    choice: ChoiceSummary | None = None
+    single_runs: bool = False
     prediction: pd.DataFrame | None = None
     prediction_notes: Sequence[str] = ()
     min_efficiency: float | None = None
@@ -94,7 +90,6 @@ class ExperimentResults:
         tables: dict[str, Any] = {name: read_table(folder / f"{name}.csv") for name in TABLES}
         facts = {name: read_json(folder / f"{file}.json") for name, file in JSON_FILES.items()}
         decision = facts["decision"]
-        chosen = decision["choice"]
         prediction, notes = None, []
         path, remarks_path = latest_prediction(folder)
         if predicted and path.exists():
@@ -108,7 +103,7 @@ class ExperimentResults:
             folder=folder,
             **tables,
             **facts,
-            choice=None if chosen is None else ChoiceSummary.from_dict(chosen),
+            single_runs=experiment.spec.chooses_devices,
             prediction=prediction,
             prediction_notes=notes,
             min_efficiency=experiment.spec.decision.min_efficiency,
@@ -175,7 +170,7 @@ class ExperimentResults:
         The bounds of a single run's speedup take its scatter from the baseline's runs. A study that chooses
         its device counts has many such points: with bars they would look as if they had been repeated.
         """
-        if self.choice is None:
+        if not self.single_runs:
             return self.scaling
         columns = [column for column in self.scaling if str(column).endswith(("_low", "_high"))]
         points = self.scaling.astype(dict.fromkeys(columns, float))
@@ -192,26 +187,6 @@ class ExperimentResults:
         """The points with a speedup."""
         return self.points[self.points["speedup"].notna()]
 
-    @cached_property
-    def unmeasured(self) -> pd.DataFrame:
-        """A row for each point that a study chose not to measure, with its expected values and their bands.
-
-        Columns are ``series``, ``devices``, ``chance``, ``device_hours``, and speedup, efficiency and
-        throughput with their bounds under the names of scaling.csv.
-        """
-        rows = [] if self.choice is None else list(_unmeasured(self.choice, self.scaling))
-        return pd.DataFrame(rows) if rows else pd.DataFrame(columns=_EXPECTED)
-
-    @property
-    def expected(self) -> pd.DataFrame | None:
-        """The unmeasured points that figures show; None of a study that measures every device count.
-
-        There are none if the time to a target decided, which is no rate.
-        """
-        if self.choice is None:
-            return None
-        return self.unmeasured.iloc[:0] if self.to_target else self.unmeasured
-
 
 def write_decisions(results: Path, experiments: Iterable[str], output: Path) -> None:
     """Write the decisions of several experiments as one JSON file.
@@ -223,32 +198,6 @@ def write_decisions(results: Path, experiments: Iterable[str], output: Path) -> 
     """
     found = [read_json(results / name / "decision.json") for name in experiments]
     write_text(output, json.dumps(found, indent=2) + "\n")
-
-
-def _unmeasured(choice: ChoiceSummary, scaling: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    unmeasured = {choice.series: choice.unmeasured} | {each.series: each.unmeasured for each in choice.others}
-    for series, points in unmeasured.items():
-        table = scaling[(scaling["series"] == series) & (scaling["n"] > 0)]
-        base = table[table["devices"] == table["baseline_devices"]]
-        if len(base):
-            measured, first = set(table["devices"]), base.iloc[0]
-            yield from (_row(series, each, first) for each in points if each.devices not in measured)
-
-
-def _row(series: str, point: UnmeasuredPoint, base: pd.Series) -> dict[str, Any]:
-    speedups = {"": point.speedup, "_low": point.speedup_low, "_high": point.speedup_high}
-    factors = {
-        "speedup": 1.0,
-        "parallel_efficiency": base["devices"] / point.devices,
-        THROUGHPUT: base[THROUGHPUT],
-    }
-    values = {
-        f"{name}{side}": speedup * factor
-        for side, speedup in speedups.items()
-        for name, factor in factors.items()
-    }
-    facts = {"devices": point.devices, "chance": point.chance, "device_hours": point.device_hours}
-    return {"series": series, **facts, **values}
 
 
 def read_json(path: Path) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.bottlenecks.bottlenecks import find_slowdown, startup_sentences
 from scalewise.analysis.conclusion import conclude
+from scalewise.analysis.decision.decision import Decision
 from scalewise.analysis.decision.next_action import next_action
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.jobstats import jobstats_table
@@ -16,12 +17,10 @@ from scalewise.analysis.laws import study_laws
 from scalewise.analysis.origins import distinct_origins
 from scalewise.analysis.queue_waits import queue_waits_table, recorded_jobs, with_measured_waits
 from scalewise.analysis.report import what_if
-from scalewise.analysis.rounds.choice_summary import ChoiceSummary, with_choice
-from scalewise.analysis.rounds.sentences import repeat_sentences
 from scalewise.analysis.splits import answer_splits, splits_table
 from scalewise.analysis.tables import collect
-from scalewise.plan.runs.rounds import known_rounds, requested_repeats
-from scalewise.plan.runs.spending import Spending
+from scalewise.plan.runs.rounds import Round, first_repeats, is_settled, known_rounds, requested_repeats
+from scalewise.plan.terminal.choice_lines import open_sentences, round_sentences
 from scalewise.plan.terminal.predictions import PREDICTION, REMARKS, latest_prediction
 from scalewise.records import write_text
 
@@ -46,14 +45,13 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path, *, in_slu
     decided = found.scaling
     if found.decision.series is not None:
         decided = decided[decided["series"] == found.decision.series]
-    choice = None
-    if spec.chooses_devices:
-        spending = Spending.of(runs_folder, experiment.held_devices)
-        choice = ChoiceSummary.of(experiment, rounds, found.runs, found.decision.series, spending)
-    decision = found.decision if choice is None else with_choice(found.decision, choice)
+    decision = found.decision
+    if spec.chooses_devices and rounds:
+        decision = _with_what_is_open(decision, rounds[-1])
     action, paste = next_action(experiment, decision.card, decided, decision.undecided, found.scaling)
-    if choice is not None and choice.action():
-        action, paste = choice.action(), ""
+    if spec.chooses_devices and rounds and open_sentences(rounds[-1]):
+        raised = "" if rounds[-1].requests_more else "Raise the budget. "
+        action, paste = f"{raised}Run the same command again: the study has not ended.", ""
     slowdown, limits = find_slowdown(decided, found.runs, spec, decision.devices, experiment.noun)
     limit = "" if slowdown is None else slowdown.sentence
     decision = replace(
@@ -73,8 +71,8 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path, *, in_slu
         folder=folder,
         decision=named.as_dict()
         | {
-            "repeats": repeat_sentences(rounds),
-            "choice": None if choice is None else choice.as_dict(),
+            "repeats": round_sentences(rounds, first_repeats(spec)),
+            "ended": is_settled(spec, rounds),
             "splits": None if splits is None else asdict(splits.named(experiment.noun)),
         },
         scaling=scaling,
@@ -86,8 +84,7 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path, *, in_slu
         queue_waits=queue_waits_table(found.runs, jobs, accounting),
         laws=[law.as_dict() for law in study_laws(found.runs, spec.scaling)],
         origins=distinct_origins(tables, spec),
-        what_if=what_if.facts(found.scaling, found.compared, named, found.terms, choice),
-        choice=choice,
+        what_if=what_if.facts(found.scaling, found.compared, named, found.terms),
     )
     results.write()
     write_text(folder / "gains.csv", found.compared.table().to_csv(index=False, lineterminator="\n"))
@@ -99,3 +96,15 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path, *, in_slu
         for name, latest in zip((PREDICTION, REMARKS), latest_prediction(home), strict=True):
             if latest.exists():
                 write_text(folder / name, latest.read_text(encoding="utf-8"))
+
+
+def _with_what_is_open(decision: Decision, judged: Round) -> Decision:
+    """Return the decision of a study that chooses its device counts, with the runs that are missing."""
+    if not (missing := open_sentences(judged)):
+        return decision
+    return replace(
+        decision,
+        cautions=[*missing, *decision.cautions],
+        clear=False,
+        card=decision.card.in_doubt("A device count that was not measured may be better."),
+    )

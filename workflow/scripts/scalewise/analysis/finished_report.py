@@ -64,7 +64,7 @@ def report_finished(plan: Plan, results: Path) -> list[str]:
         lines += partition_lines(across.answer)
     for each in experiments:
         lines += card_lines(each.decision)
-        lines += [] if each.choice is None else [f"  {sentence}" for sentence in each.choice.sentences()]
+        lines += [f"  {sentence}" for sentence in each.decision["repeats"] if each.single_runs]
     return [*lines, f"Report on {'the finished' if unfinished else 'all'} runs: {results / REPORT}"]
 
 
@@ -85,6 +85,6 @@ def _analyze(plan: Plan, results: Path, partial: Path) -> list[ExperimentResults
 
 def _has_ended(experiment: ExperimentResults, runs: Path) -> bool:
     """Return whether every requested run of an experiment has a result, and no more are requested."""
-    if experiment.choice is not None and experiment.choice.next_runs:
+    if not experiment.decision["ended"]:
         return False
     return all((runs / str(run) / SUMMARY).exists() for run in experiment.runs["run"])

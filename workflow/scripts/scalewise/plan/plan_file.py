@@ -161,12 +161,6 @@ class Plan(TypedDict):
     runs: dict[str, dict[str, TrainJob]]
 
 
-def sisters_of(plan: Plan, experiment: str) -> list[str]:
-    """Return the names of the same experiment on other partitions; none for one that compares none."""
-    groups = (each["experiments"].values() for each in plan["comparisons"].values())
-    return [name for names in groups if experiment in names for name in names if name != experiment]
-
-
 def latest_plan(folder: Path = PLAN_FOLDER) -> str:
     """Return the path of the plan of the last session; each session writes its plan when it starts.
 

@@ -40,7 +40,6 @@ from scalewise.plan.config.paths import site_file_problem
 from scalewise.plan.config.site import Site, Sites
 from scalewise.plan.config.yaml_source import Source, no_value, part_of_study, read_source, to_plain
 from scalewise.plan.planned_study import PARTITION_MARK, PlannedExperiment, Study
-from scalewise.plan.runs.all_reduce_shapes import most_device_hours
 from scalewise.plan.runs.allocation import allocate
 from scalewise.plan.runs.device_counts import projected_shapes, resolve_choice
 from scalewise.plan.runs.rounds import requested_runs
@@ -282,6 +281,7 @@ def _on_partitions(
         one, found = _on_site(name, fitting, entry, site, centre, left_out)
         by_site.append(found)
         planned += [one] if one is not None else []
+    planned = [replace(one, sharing=len(planned)) for one in planned]
     problems = _of_partitions(by_site, on)
     if not problems:
         problems += _check_budget(planned)
@@ -337,17 +337,18 @@ def _on_site(
 
 
 def _check_budget(planned: Sequence[PlannedExperiment]) -> Iterator[Problem]:
-    """Refuse a budget that does not cover the first runs of a study and its prediction, on all partitions."""
+    """Refuse a budget whose equal parts do not cover the first runs on each partition."""
     if not planned or planned[0].experiment.budget is None:
         return
-    first, hours = [], 0.0
-    for each in planned:
-        runs = requested_runs(each.runs, each.experiment, [])
-        first += [(run.shape, each.site.held_devices(run.shape)) for run in runs]
-        if each.is_predicted:
-            hours += most_device_hours(each.runs, each.projected, each.site)
-    place = ("experiments", planned[0].key)
-    yield from check_budget(place, planned[0].experiment, first, hours, len(planned))
+    first = [
+        [
+            (run.shape, each.site.held_devices(run.shape))
+            for run in requested_runs(each.runs, each.experiment, [])
+        ]
+        for each in planned
+    ]
+    most = max(first, key=lambda runs: sum(billed for _, billed in runs))
+    yield from check_budget(("experiments", planned[0].key), planned[0].experiment, most, len(planned))
 
 
 def _sound_counts(devices: object) -> list[int | str]:

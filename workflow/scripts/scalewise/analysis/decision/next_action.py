@@ -101,7 +101,7 @@ def _more_repeats(repeats: Repeats, every_series: pd.DataFrame, most: int) -> tu
         most: Repeats that are needed.
     """
     up_to = "" if repeats.are_fixed else "up to "
-    if most <= repeats.max and repeats.until_interval is None:
+    if most <= repeats.max:
         return f"Run the same command again: {up_to}{_further_runs(every_series, repeats.max)}.", ""
     return (
         f"Set the repeats to {most} (now {repeats.max}) and run the same command again: "

@@ -12,12 +12,9 @@ import pandas as pd
 
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.requirement import Clock
-from scalewise.analysis.rounds.choice_summary import ChoiceSummary
 from scalewise.plan.config.centre import COLUMNS as CENTRE_COLUMNS
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import (
-    chance_text,
-    counts_text,
     format_3sig,
     format_ratio,
     name_devices,
@@ -204,23 +201,7 @@ def method_text(results: ExperimentResults, clock: Clock) -> str:
         clock: Speedup and efficiency are by it.
     """
     points = shown_points(results, clock)
-    series = str(points["series"].iloc[0])
-    unmeasured = results.unmeasured
-    left_out = unmeasured.loc[unmeasured["series"] == series, "devices"].tolist()
-    further = ""
-    if results.choice is not None and left_out:
-        further = _not_measured(results.choice, series, left_out)
-    return name_devices(" ".join(_method(points, clock)) + further, results.noun)
-
-
-def _not_measured(choice: ChoiceSummary, series: str, left_out: Sequence[int]) -> str:
-    """Return the sentences on counts of a series that were not measured."""
-    chance = chance_text(choice.chance_of_another(series))
-    return (
-        " Fewer than 3 runs have no interval. "
-        f"Of the possible counts, {counts_text(left_out)} were not measured: that one gives another answer "
-        f"has a probability of {chance}, by a model of those measured."
-    )
+    return name_devices(" ".join(_method(points, clock)), results.noun)
 
 
 def _method(points: pd.DataFrame, clock: Clock) -> Iterator[str]:

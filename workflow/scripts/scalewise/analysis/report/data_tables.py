@@ -15,7 +15,7 @@ from scalewise.analysis.bottlenecks.resumption import resumed_text
 from scalewise.analysis.bottlenecks.time_parts import START_PARTS, STEP_PARTS, Part, known_start_parts
 from scalewise.analysis.bottlenecks.utilization import cause_at
 from scalewise.analysis.queue_waits import wait_rows
-from scalewise.plan.formatting import as_in_yaml, chance_text, format_3sig, percent, significant
+from scalewise.plan.formatting import as_in_yaml, format_3sig, percent, significant
 
 UNKNOWN = "–"
 NOT_MEASURED = "not measured"
@@ -260,27 +260,6 @@ def scaling(
         kind,
         lambda row: row["note"] if isinstance(row["note"], str) else "",
     )
-
-
-def unmeasured(expected: pd.DataFrame, *, to_target: bool) -> Table:
-    """Make the table of expected values of device counts that were not measured.
-
-    Args:
-        expected: ``ExperimentResults.unmeasured``.
-        to_target: Speed is that of reaching the target.
-    """
-    to = " to the target" if to_target else ""
-    columns = [
-        SERIES,
-        DEVICES,
-        Column("status", lambda _: NOT_MEASURED, is_text=True),
-        Column(f"expected speedup{to}", "speedup", "{:.2f}", interval=True),
-        Column(f"expected efficiency{to}", "parallel_efficiency", "{:.2f}", interval=True),
-        Column("chance that it is, or makes, another answer", "chance", chance_text),
-        DEVICE_HOURS,
-    ]
-    caption = "Device counts that were not measured, and what is expected of them"
-    return _table("unmeasured", caption, columns, expected, lambda _: "unmeasured")
 
 
 def steps(scaling: pd.DataFrame, runs: pd.DataFrame) -> Table:

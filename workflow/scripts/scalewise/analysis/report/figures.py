@@ -21,11 +21,6 @@ _CURVES = (
     "evaluation and start-up. Lines are medians over the repeats that have the epoch; bands and bars reach "
     "from the lowest to the highest. Lines are faded if some repeats have stopped."
 )
-_NOT_MEASURED = (
-    "A hollow mark is an estimate for a device count that was not measured; its bar holds 95 % of the "
-    "possibilities. Marks that would touch are left out; the table has all. A measured mark without a bar is "
-    "a single run."
-)
 
 
 @dataclass(frozen=True)
@@ -40,7 +35,6 @@ class Figure:
         drawing: Draws it.
         sentence: Returns what the experiment's own numbers show there; empty if they are not known.
         compares: True if it shows device counts next to each other, and not each run.
-        where_counts_are_chosen: Further sentences in a study that does not measure every device count.
         is_left_out: Returns whether the page does without it, because another figure shows as much.
     """
 
@@ -51,7 +45,6 @@ class Figure:
     drawing: Callable[[ExperimentResults], Drawing]
     sentence: Callable[[ExperimentResults], str]
     compares: bool = False
-    where_counts_are_chosen: str = ""
     is_left_out: Callable[[ExperimentResults], bool] = lambda _: False
 
 
@@ -131,10 +124,9 @@ FIGURES: dict[str, Figure] = {
         "devices: a mark above it is noise or needs an explanation.",
         unknown="is a speedup",
         compares=True,
-        where_counts_are_chosen=_NOT_MEASURED,
         missing=_no_baseline,
         drawing=lambda results: _lazy("scaling_figures.speedup")(
-            results.relative, results.laws, results.prediction, results.expected
+            results.relative, results.laws, results.prediction
         ),
         sentence=_lazy("figure_sentences.speedup"),
     ),
@@ -144,10 +136,9 @@ FIGURES: dict[str, Figure] = {
         "are 95 % intervals over repeats. A dashed line is the efficiency that you require.",
         unknown="is an efficiency",
         compares=True,
-        where_counts_are_chosen=_NOT_MEASURED,
         missing=_no_baseline,
         drawing=lambda results: _lazy("efficiency_figures.efficiency")(
-            results.relative, None if results.to_target else results.min_efficiency, results.expected
+            results.relative, None if results.to_target else results.min_efficiency
         ),
         sentence=_lazy("figure_sentences.efficiency"),
     ),
@@ -209,10 +200,8 @@ FIGURES: dict[str, Figure] = {
         caption="Training throughput against devices. Filled marks are means over repeats, bars their 95 % "
         "intervals, rings single runs. Warm-up, evaluation and start-up are left out.",
         unknown="its throughput",
-        where_counts_are_chosen=f"{_NOT_MEASURED} The runs of points that have several are crosses in "
-        "place of rings.",
         missing=_no_run,
-        drawing=lambda results: _lazy("drawing.throughput")(results.measured, results.runs, results.expected),
+        drawing=lambda results: _lazy("drawing.throughput")(results.measured, results.runs),
         sentence=_lazy("figure_sentences.throughput"),
     ),
     "accuracy": Figure(

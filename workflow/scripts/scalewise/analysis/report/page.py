@@ -42,10 +42,8 @@ from scalewise.plan.formatting import (
     format_3sig,
     milliseconds,
     name_devices,
-    percent,
 )
 from scalewise.plan.plan_file import COMPARISON, Comparison
-from scalewise.plan.runs.rounds import OTHER_ANSWER
 from scalewise.plan.runs.runs import shown_names
 from scalewise.records import write_text
 
@@ -135,8 +133,7 @@ def render(
         comparisons=comparisons,
         partial=partial,
         single=len(sections) == 1,
-        chooses=any(section.choice is not None for section in sections),
-        other_answer=percent(OTHER_ANSWER, 0),
+        chooses=any(section.single_runs for section in sections),
         series_names=list(dict.fromkeys(each["name"] for each in series)),
         shown_names=shown_names,
         option_values=_option_values(series),
@@ -221,7 +218,6 @@ def _context(section: ExperimentResults, number: int) -> dict[str, Any]:
         "measured_on": _measured_on(section),
         "required": _required(section),
         "most_cautions": MAX_CAUTIONS,
-        "choice": [] if section.choice is None else section.choice.sentences(),
         "figures": figures,
         "option_sentences": _option_sentences(section),
         "most_options": MAX_OPTION_SENTENCES,
@@ -315,7 +311,6 @@ def _tables(section: ExperimentResults) -> dict[str, data_tables.Table | None]:
         data_tables.options(gains),
         data_tables.cost(shown, section.series, with_target=with_target),
         data_tables.scaling(shown, with_target=with_target, with_accuracy=with_accuracy, kind=kind),
-        data_tables.unmeasured(section.unmeasured, to_target=section.to_target),
         data_tables.steps(scaling, runs),
         data_tables.laws(section.laws, scaling),
         data_tables.predictions(section.prediction, scaling),
@@ -360,12 +355,11 @@ def _figure(
 ) -> dict[str, Any]:
     text = FIGURES[name]
     drawn = inline_figure(section.folder / "figures" / f"{name}.svg", text.title, prefix, data)
-    captions = [text.caption, text.where_counts_are_chosen if section.choice is not None else ""]
     return {
         "title": text.title,
         "svg": drawn.svg,
         "sentence": name_devices(sentence, section.noun),
-        "caption": name_devices(" ".join(filter(None, captions)), section.noun),
+        "caption": name_devices(text.caption, section.noun),
         "wide": drawn.wide,
     }
 

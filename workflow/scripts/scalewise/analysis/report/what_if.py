@@ -32,7 +32,6 @@ from scalewise.analysis.decision.decision import Decision
 from scalewise.analysis.decision.selection import Candidates, candidates, speed
 from scalewise.analysis.decision.sentences import SENTENCES
 from scalewise.analysis.decision.walk import CRITERIA
-from scalewise.analysis.rounds.choice_summary import ChoiceSummary
 from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS
 from scalewise.analysis.statistics.ratios import ROUNDING
 from scalewise.plan.config.shape import count_devices
@@ -63,7 +62,6 @@ def facts(
     compared: Gains,
     decision: Decision,
     terms: Terms,
-    choice: ChoiceSummary | None = None,
 ) -> dict[str, Any]:
     """Return plain values for JSON: the points, their ratios, the study's own criteria and its answer.
 
@@ -72,7 +70,6 @@ def facts(
         compared: Output of ``gains``.
         decision: The study's own, its devices by what they are.
         terms: The criteria and what else decided.
-        choice: Summary of a study that chose its device counts; None of one that measures all.
 
     Returns:
         The facts; ``left_out`` only, with the reason, if no point can be chosen.
@@ -89,7 +86,7 @@ def facts(
         return {"left_out": _NOTHING_TO_CHOOSE}
     names, noun = list(dict.fromkeys(found.points["series"])), decision.device
     doubts = [
-        *_doubts(terms, found, choice, on_slurm=compared.on_slurm),
+        *_doubts(terms, found, on_slurm=compared.on_slurm),
         *(text for _, text in of_configured(scaling, found.points, terms.target)),
     ]
     shown = scaling["series"] == decision.series
@@ -108,7 +105,7 @@ def facts(
         "queue_source": terms.queue_source,
         "whole_runs": terms.whole_runs,
         "chooses_devices": terms.chooses_devices,
-        "notes": list(_of_chosen_counts(terms, choice)),
+        "notes": list(_of_chosen_counts(terms)),
         "doubts": [name_devices(sentence, noun) for sentence in doubts],
         "series_doubts": [
             [
@@ -186,24 +183,18 @@ def _pairs(found: Candidates, names: Sequence[str], compared: Gains) -> Iterator
             yield [names.index(point[0]), point[1], names.index(than[0]), than[1], ratio.n, *rounded]
 
 
-def _of_chosen_counts(terms: Terms, choice: ChoiceSummary | None) -> Iterator[str]:
+def _of_chosen_counts(terms: Terms) -> Iterator[str]:
     if terms.chooses_devices:
-        unmeasured = [] if choice is None else [str(each.devices) for each in choice.unmeasured]
-        left = f" Not measured: {', '.join(unmeasured)}." if unmeasured else ""
-        yield f"The study measured the device counts that its own criteria needed.{left}"
+        yield "The study measured the device counts that its own criteria needed."
 
 
-def _doubts(
-    terms: Terms, found: Candidates, choice: ChoiceSummary | None, *, on_slurm: bool
-) -> Iterator[str]:
+def _doubts(terms: Terms, found: Candidates, *, on_slurm: bool) -> Iterator[str]:
     """Yield doubts that no criterion removes."""
     disturbed = of_disturbed(found.points, on_slurm=on_slurm)
     yield from (sentence for harm, sentence in disturbed if harm == DISTURBED)
     yield from terms.confounded
     if terms.target is not None and found.measure == "throughput":
         yield f"No run reached {goal_text(terms.target)}, so throughput decides."
-    if choice is not None:
-        yield from choice.open_sentences()
 
 
 def _series_doubts(points: pd.DataFrame) -> Iterator[str]:

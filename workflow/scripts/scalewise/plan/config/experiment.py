@@ -88,19 +88,15 @@ class DecisionRule(StrictModel):
 
 
 class Repeats(ShortForm):
-    """Jobs of every point: a fixed number, or more until the decision is clear or every interval narrow."""
+    """Jobs of every point: a fixed number, or more until the decision is clear."""
 
     min: Annotated[int, Field(ge=2, le=MAX_REPEATS)] = Field(
         6,
-        description="Jobs of every point. Checking their 95 % interval after each round costs 1 point with "
-        "6 of them, and up to 5 points with 3.",
+        description="Jobs of every point; of a study that chooses its device counts, of those that its "
+        "answer rests on.",
     )
-    max: RepeatCount = Field(10, description="Most jobs of a point.")
-    until_interval: Fraction | None = Field(
-        None,
-        description="Make more of every point until half the width of its throughput's interval is at "
-        "most this share of the throughput, 0.03 for 3 %. Default: only of points between which the "
-        "decision is not clear, until it is.",
+    max: RepeatCount = Field(
+        10, description="Most jobs of a point: more than `min` only where the decision is not clear."
     )
 
     @model_validator(mode="after")
@@ -129,7 +125,7 @@ class Repeats(ShortForm):
     @property
     def short(self) -> int | None:
         """The number of jobs; None if it depends on their results."""
-        return self.max if self.are_fixed and self.until_interval is None else None
+        return self.max if self.are_fixed else None
 
 
 RepeatsKey = Annotated[Repeats, short_form(RepeatCount, Repeats, Repeats.exactly)]

@@ -6,8 +6,6 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from scalewise.plan.formatting import chance_text, format_3sig, percent_in_digits
-
 WIDTH = 80
 MAX_CAUTIONS = 3
 
@@ -52,7 +50,6 @@ def card_lines(answer: Answer) -> Iterator[str]:
     yield from _wrapped("Trainings", " ".join((answer.get("splits") or {}).get("sentences", [])[:2]))
     for line in answer["other_trainings"]:
         yield from _wrapped("Also", line)
-    yield from _wrapped("Spent", _spent(answer.get("choice")))
     yield from _wrapped("To do", card["action"])
     if card["paste"]:
         yield f"              {card['paste']}"
@@ -128,16 +125,3 @@ def _wrapped(label: str, text: str, indent: int = 2, hanging: int = 0) -> list[s
         break_on_hyphens=False,
     )
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
-
-
-def _spent(choice: Mapping[str, Any] | None) -> str:
-    """Return the cost of a study that chose its device counts; empty for another study."""
-    if choice is None or not choice["measured"] or not choice["full_grid_device_hours"]:
-        return ""
-    spent, whole = choice["spent_device_hours"], choice["full_grid_device_hours"]
-    counts = sum(len(choice[key]) for key in ("measured", "unmeasured", "no_result"))
-    share = percent_in_digits(spent / whole)
-    cost = f"{format_3sig(spent)} of about {format_3sig(whole)} device-hours, {share}"
-    measured = f"{len(choice['measured'])} of {counts} device counts were measured"
-    other = f", another has a chance of {chance_text(choice['other_answer'])}" if choice["unmeasured"] else ""
-    return f"{cost}: {measured}{other}."

@@ -56,11 +56,7 @@ def plan_table(
         *_refused(refused),
         *_most([point for point in points if point.run.experiment not in chosen]),
         *_parts_of_nodes(study, requested),
-        *(
-            line
-            for planned in study.experiments.values()
-            for line in choice_lines(planned, points, results, study.sisters(planned))
-        ),
+        *(line for planned in study.experiments.values() for line in choice_lines(planned, points, results)),
         *([_LEGEND] if any(point.expected is not None for point in points) else []),
         *_projected(study, points, results),
         *_jobs(study),
