@@ -97,7 +97,7 @@ def choice_lines(
         part = f", its part of {spec.budget.device_hours:g}" if spec.budget and planned.sharing > 1 else ""
         spent = (rounds[-1].spent_device_hours or 0.0) if rounds else 0.0
         lines.append(
-            f"limit: {format_3sig(planned.budget)} device-hours by its budget{part}, of which "
+            f"limit: {planned.budget:.4g} device-hours by its budget{part}, of which "
             f"{format_3sig(spent)} are spent"
         )
     elif not is_settled(spec, rounds):
