@@ -111,7 +111,7 @@ def rows(table: Path | None = None, figures: Path | None = None) -> list[Row]:
         summaries = {name: _summary(some) for name, some in _groups(cases).items()}
         found = {"summary": summaries, "cases": [asdict(each) for each in cases]}
         figures.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    return list(_rows(cases))
+    return list(_rows(cases, with_target=table is None))
 
 
 def study(task: Task) -> Compared:
@@ -198,9 +198,9 @@ def _groups(cases: Sequence[Compared]) -> dict[str, list[Compared]]:
     return found
 
 
-def _rows(cases: Sequence[Compared]) -> Iterator[Row]:
+def _rows(cases: Sequence[Compared], *, with_target: bool) -> Iterator[Row]:
     for name, some in _groups(cases).items():
-        is_target = name == f"scatter {TARGET_SCATTER:.0%}, efficiencies"
+        is_target = with_target and name == f"scatter {TARGET_SCATTER:.0%}, efficiencies"
         target = f"at most {MOST_HOURS:.0%} of the hours, {MOST_OTHER:.0%} other answers"
         yield _row(name, some, target if is_target else "")
 
