@@ -22,7 +22,6 @@ from tests.planted_records import (
 )
 
 import cli
-from scalewise.analysis.finished_report import report_finished
 from scalewise.analysis.rounds.judge_round import judge_round
 from scalewise.plan.jobs.make_plan import make_plan, write_plan
 from scalewise.plan.planned_study import PlannedExperiment, Study
@@ -30,6 +29,7 @@ from scalewise.plan.runs.rounds import Round, known_rounds
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.study import load_study
 from scalewise.records import EpochRecord, RankRecord, Window
+from scalewise.report.finished_report import report_finished
 
 SITE = {"accelerator": "cuda", "devices_per_node": 4, "cpus_per_node": 32, "max_nodes": 16}
 USUAL: dict[str, Any] = {

@@ -364,12 +364,11 @@ if __name__ == "__main__":
 
     import scalewise.analysis.experiment_tables
     import scalewise.analysis.proposal.answer_job
-    import scalewise.analysis.report.drawing
-    import scalewise.analysis.report.page
     import scalewise.analysis.rounds.judge_round
     import scalewise.builtin.rank
     import scalewise.ranks.all_reduce
     import scalewise.ranks.results.write
+    import scalewise.report.finished_report
     from scalewise.interpreter import quick_exit
 
     gc.freeze()

@@ -118,7 +118,7 @@ def test_princetons_example_of_one_epoch_runs_to_its_report_with_a_machines_fact
     results = workplace.folder / "results" / name
     for figure in ("loss", "accuracy"):
         drawn = (results / "figures" / f"{figure}.svg").read_text()
-        assert set(re.findall(r">(\d+) CPUs? per CPU process</text>", drawn)) == {"1", "2"}
+        assert set(re.findall(r">cpus-per-device-(\d+)</text>", drawn)) == {"1", "2"}
     assert set(pd.read_csv(results / "epochs.csv")["cpus_per_device"]) == {1, 2}
 
 

@@ -1,9 +1,6 @@
 # Contract: the tables of an experiment on each of its partitions become one answer: which partition to use.
 # in:  results/{comparison}@{partition}/*.csv and *.json of the analysis
-# out: results/{comparison}/partitions.csv, partitions.json, report.html,
-#      results/{comparison}/figures/*.svg, *.pdf and traces.json
-
-from scalewise.analysis.report.figures import PARTITION_FIGURES
+# out: results/{comparison}/partitions.csv, partitions.json, results/{comparison}/figures/*.svg and *.pdf
 
 
 rule compare_partitions:
@@ -20,18 +17,13 @@ rule compare_partitions:
             labels={"table": "partitions"},
         ),
         answer="results/{comparison}/partitions.json",
-        html="results/{comparison}/report.html",
-        figures=[
-            report(
-                f"results/{{comparison}}/figures/{name}.svg",
-                caption=f"../report/{name}.rst",
-                category="{comparison}",
-                labels={"figure": name},
-            )
-            for name in PARTITION_FIGURES
-        ],
-        pdf=expand("results/{{comparison}}/figures/{name}.pdf", name=PARTITION_FIGURES),
-        traces="results/{comparison}/figures/traces.json",
+        figures=report(
+            directory("results/{comparison}/figures"),
+            patterns=["{name}.svg"],
+            caption="../report/figure.rst",
+            category="{comparison}",
+            labels={"figure": "{name}"},
+        ),
     log:
         "logs/compare_partitions/{comparison}.log",
     # without any, no file is made by this rule

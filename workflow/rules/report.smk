@@ -1,10 +1,9 @@
-# Contract: tables become figures, figures and decisions become reports.
+# Contract: tables become figures, figures and answers become reports.
 # in:  results/{experiment}/*.csv and *.json of the analysis; prediction.csv and projection.csv, if made
-# out: results/{experiment}/figures/*.svg, *.pdf and traces.json, results/{experiment}/proposal/,
+# out: results/{experiment}/figures/*.svg and *.pdf, results/{experiment}/proposal/,
 #      results/{experiment}/report.html, results/report.html, results/decision.json
 # Titles and descriptions are in the plan's file and not in params: a change of them makes nothing again.
 
-from scalewise.analysis.report.figures import FIGURES
 from scalewise.analysis.proposal_files import FILES
 
 # what ExperimentResults reads
@@ -30,20 +29,20 @@ rule plot_figures:
             then="results/{experiment}/projection.csv",
         ),
     output:
-        **{
-            name: report(
-                f"results/{{experiment}}/figures/{name}.svg",
-                caption=f"../report/{name}.rst",
-                category="{experiment}",
-                labels={"figure": name},
-            )
-            for name in FIGURES
-        },
-        pdf=expand("results/{{experiment}}/figures/{name}.pdf", name=FIGURES),
-        traces="results/{experiment}/figures/traces.json",
+        # only figures that have something to show
+        figures=report(
+            directory("results/{experiment}/figures"),
+            patterns=["{name}.svg"],
+            caption="../report/figure.rst",
+            category="{experiment}",
+            labels={"figure": "{name}"},
+        ),
         proposal=expand("results/{{experiment}}/proposal/{name}", name=FILES),
     log:
         "logs/plot_figures/{experiment}.log",
+    # those of an experiment on several partitions have another rule
+    wildcard_constraints:
+        experiment="|".join(EXPERIMENTS),
     localrule: True
     conda:
         "../envs/scalewise.yaml"
@@ -59,16 +58,11 @@ rule plot_figures:
 rule write_report:
     input:
         EXPERIMENT_RESULTS,
-        expand("results/{{experiment}}/figures/{name}.svg", name=FIGURES),
-        "results/{experiment}/figures/traces.json",
-        "results/{experiment}/proposal/requirement.json",
+        "results/{experiment}/figures",
     output:
         "results/{experiment}/report.html",
     log:
         "logs/write_report/{experiment}.log",
-    # that of an experiment on several partitions has another rule
-    wildcard_constraints:
-        experiment="|".join(EXPERIMENTS),
     localrule: True
     conda:
         "../envs/scalewise.yaml"
@@ -81,7 +75,10 @@ rule write_report:
 rule write_overall_report:
     input:
         expand("results/{experiment}/report.html", experiment=list(EXPERIMENTS)),
-        expand("results/{comparison}/partitions.json", comparison=list(COMPARISONS)),
+        expand(
+            ["results/{comparison}/partitions.json", "results/{comparison}/figures"],
+            comparison=list(COMPARISONS),
+        ),
     output:
         html=report(
             "results/report.html",

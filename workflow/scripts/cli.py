@@ -239,23 +239,28 @@ def figures(options: argparse.Namespace) -> None:
         from scalewise.analysis.experiment_results import ExperimentResults
         from scalewise.analysis.proposal.answer_job import write_job_script
         from scalewise.analysis.proposal.folder import write_proposal_of
-        from scalewise.analysis.report.drawing import draw
+        from scalewise.report.figures import draw
+        from scalewise.report.from_decision import section_of
 
     plan = _plan(options)
     facts = _facts_in(plan, options)
     results = ExperimentResults.of_study(facts, options.folder)
-    draw(results)
+    draw(section_of(results))
     write_job_script(results, plan)
     write_proposal_of(results, facts)
 
 
 def compare_partitions(options: argparse.Namespace) -> None:
-    """Compare the partitions of an experiment: the table, the answer, the figures and the report."""
+    """Compare the partitions of an experiment: the table, the answer and the figures."""
     with imports_uncollected():
-        from scalewise.analysis.report.partition_page import report_partitions
+        from scalewise.analysis.partitions.compare import compare_partitions
+        from scalewise.report.figures import draw
+        from scalewise.report.from_decision import comparison_sections
 
     plan = _plan(options)
-    report_partitions(plan["comparisons"][options.folder.name], plan["experiments"], options.folder)
+    comparison = plan["comparisons"][options.folder.name]
+    compare_partitions(comparison, plan["experiments"], options.folder)
+    draw(*comparison_sections({options.folder.name: comparison}, options.folder.parent))
 
 
 def event_files(options: argparse.Namespace) -> None:
@@ -270,16 +275,17 @@ def write_report(options: argparse.Namespace) -> None:
     """Write the report on one experiment or on several, from their tables and figures."""
     with imports_uncollected():
         from scalewise.analysis.experiment_results import ExperimentResults, write_decisions
-        from scalewise.analysis.report import page
+        from scalewise.report.from_decision import comparison_sections, section_of
+        from scalewise.report.page import write_page
 
     plan = _plan(options)
     facts = plan["experiments"]
     names = options.experiments or list(facts)
-    experiments = [ExperimentResults.of_study(facts[name], options.results / name) for name in names]
-    # a report on one experiment is on one partition
-    comparisons = [] if options.experiments else page.read_comparisons(plan["comparisons"], options.results)
+    sections = [section_of(ExperimentResults.of_study(facts[name], options.results / name)) for name in names]
+    if not options.experiments:
+        sections = [*comparison_sections(plan["comparisons"], options.results), *sections]
     # first, as `report` looks at its time
-    page.write_report(experiments, options.output, comparisons=comparisons)
+    write_page(sections, options.output)
     if options.decisions:
         write_decisions(options.results, names, options.decisions)
 
@@ -295,7 +301,7 @@ def report(options: argparse.Namespace) -> int:
         )
         return 1
     with imports_uncollected():
-        from scalewise.analysis.finished_report import report_finished
+        from scalewise.report.finished_report import report_finished
 
     print(*report_finished(_plan(options), Path("results")), sep="\n")
     return 0

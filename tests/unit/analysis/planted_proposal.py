@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pandas as pd
 from tests.unit.analysis.planted_tables import ONLY, decision_on, make_runs, results, spread
 
 from scalewise.analysis.experiment_results import ExperimentResults
-from scalewise.analysis.proposal.figures import draw_linear
 from scalewise.analysis.proposal.folder import write_proposal
 from scalewise.analysis.proposal.proposal_spec import ProposalSpec
 from scalewise.analysis.scaling import known_columns, scaling_table
@@ -76,33 +74,16 @@ def spec_of(centre: str = "generic", requirement: dict[str, Any] | None = None, 
     return ProposalSpec(centre=read, proposal=proposal, requirement=required, **of_experiment)
 
 
-_drawn: dict[tuple[Any, ...], dict[str, bytes]] = {}
-
-
-def _draw_once(points: pd.DataFrame, folder: Path, *how: Any, **more: Any) -> None:
-    """Draw the figures of these points; write the files of the first time if they were drawn before."""
-    key = (points.to_json(), *how, *more.values())
-    if key not in _drawn:
-        draw_linear(points, folder, *how, **more)
-        _drawn[key] = {path.name: path.read_bytes() for path in folder.iterdir()}
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in _drawn[key].items():
-        (folder / name).write_bytes(content)
-
-
 def write(
     folder: Path,
     spec: ProposalSpec | None = None,
     made: ExperimentResults | None = None,
     *,
     job_script: bool = True,
-    figures: bool = True,
 ) -> Path:
-    """Write the proposal of the study, with its job script and with figures that are drawn once."""
+    """Write the proposal of the study, with its job script."""
     (folder / "proposal").mkdir(parents=True, exist_ok=True)
     if job_script:
         (folder / "proposal/job.sh").write_text("#!/bin/bash\n", encoding="utf-8")
-    draw = _draw_once if figures else lambda *_, **__: None
-    with patch("scalewise.analysis.proposal.folder.draw_linear", draw):
-        write_proposal(made or planted_results(folder), experiment(), spec or spec_of())
+    write_proposal(made or planted_results(folder), experiment(), spec or spec_of())
     return folder / "proposal"

@@ -34,7 +34,6 @@ from scalewise.analysis.queue_waits import (
     waits_by_run,
     with_measured_waits,
 )
-from scalewise.analysis.report.data_tables import queue_waits
 from scalewise.analysis.rounds.judge_round import judge_round
 from scalewise.plan.study import load_study
 from scalewise.records import Start
@@ -184,20 +183,6 @@ def test_the_jobs_of_a_run_are_those_of_its_present_training(tmp_path: Path) -> 
         "d1.r2": [],
         "d2.r1": [RunJob("21", 0)],
     }
-
-
-def test_the_reports_table_has_a_row_for_each_device_count_and_partition() -> None:
-    records = """\
-2|short|1|n1|1795788000|1795788000|1795788120|
-3|gpu|1|n1|1795788000|1795788000|1795788600|
-8|gpu|1|n1|1795788000|1795788000|1795874400|"""
-    table = queue_waits(waits_of(records=records))
-
-    assert [[cell.value for cell in row.cells] for row in table.rows] == [
-        ["1", "gpu", "1", "10.0", "10.0", "10.0", "2026-11-27", "2026-11-27"],
-        ["1", "short", "1", "2.00", "2.00", "2.00", "2026-11-27", "2026-11-27"],
-        ["2", "gpu", "1", "1,440", "1,440", "1,440", "2026-11-28", "2026-11-28"],
-    ]
 
 
 @pytest.mark.parametrize(

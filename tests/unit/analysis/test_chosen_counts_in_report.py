@@ -3,44 +3,31 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from tests.planted_study import CHOOSING, PlantedStudy, overhead
-from tests.unit.analysis import planted_tables as planted
 from tests.unit.analysis.planted_proposal import experiment, spec_of
-from tests.unit.analysis.report_page import Page, cells
 from tests.unit.planted_rounds import FIRST, LAST, SECOND, THIRD, Asked, leave, planted_round, unmeasured
 
 from scalewise.analysis.analysis_spec import THROUGHPUT, AnalysisSpec
-from scalewise.analysis.experiment_results import ExperimentResults
+from scalewise.analysis.experiment_results import ExperimentResults, read_json
 from scalewise.analysis.experiment_tables import compute
-from scalewise.analysis.finished_report import report_finished
 from scalewise.analysis.proposal.folder import write_proposal
-from scalewise.analysis.report import drawing, scaling_figures
-from scalewise.analysis.report.drawing import draw
-from scalewise.analysis.report.efficiency_figures import efficiency
-from scalewise.analysis.report.page import write_report
-from scalewise.analysis.report.series_lines import EXPECTED, MEASURED
 from scalewise.analysis.rounds.choice_summary import ChoiceSummary
 from scalewise.analysis.rounds.sentences import STOPPING_AT_DECISION, repeat_sentences
 from scalewise.plan.jobs.make_plan import make_plan
 from scalewise.plan.runs.rounds import SeriesChoice
+from scalewise.report.finished_report import report_finished
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A study whose rounds requested 1, 8 and 12 devices, with its tables, figures and report."""
+    """A study whose rounds requested 1, 8 and 12 devices, with its tables."""
 
     results: ExperimentResults
-    page: str
 
     @property
     def choice(self) -> ChoiceSummary:
@@ -77,10 +64,7 @@ def tabulated(study: PlantedStudy) -> ExperimentResults:
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     study = played(tmp_path_factory.mktemp("ended"), 4)
     results = tabulated(study)
-    draw(results)
-    report = study.results / "report.html"
-    write_report([results], report)
-    return Ended(results, report.read_text(encoding="utf-8"))
+    return Ended(results)
 
 
 @pytest.mark.slow
@@ -121,91 +105,11 @@ def test_each_series_of_a_sweep_has_its_own_unmeasured_counts(ended: Ended) -> N
     assert expected["speedup"].tolist()[-1] == 2.0
     assert "counts of a were measured (1, 8, 12) in 7 runs of all series: " in choice.sentences()[0]
     assert (choice.chance_of_another("a"), choice.chance_of_another("b")) == (ended.choice.other_answer, 0.01)
-    figure = scaling_figures.speedup(scaling, expected=expected)
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b", EXPECTED]
-
-
-def hollow(axes: Axes) -> dict[int, float]:
-    found: dict[int, float] = {}
-    for line in axes.lines:
-        if line.get_markerfacecolor() == "white":
-            marks = zip(np.asarray(line.get_xdata()), np.asarray(line.get_ydata()), strict=True)
-            found |= {round(float(devices)): float(value) for devices, value in marks}
-    return found
-
-
-def labels(figure: Figure) -> list[str]:
-    return [text.get_text() for text in figure.legends[0].get_texts()]
-
-
-FIGURES: dict[str, Callable[[Ended], Figure]] = {
-    "speedup": lambda study: scaling_figures.speedup(study.scaling, expected=study.expected),
-    "parallel_efficiency": lambda study: efficiency(study.scaling, 0.7, study.expected),
-    THROUGHPUT: lambda study: drawing.throughput(study.scaling, study.results.runs, study.expected),
-}
-
-
-@pytest.mark.parametrize("column", FIGURES)
-def test_counts_that_were_not_measured_are_hollow_marks_that_the_legend_names(
-    column: str, ended: Ended
-) -> None:
-    figure = FIGURES[column](ended)
-    (axes,) = figure.axes
-
-    assert hollow(axes) == pytest.approx(dict(zip((2, 4, 16), ended.expected[column], strict=True)))
-    lines = [bars.get_segments() for bars in axes.collections if hasattr(bars, "get_segments")]
-    bands = [segment[:, 1] for segments in lines for segment in segments if len(segment)]
-    for _, point in ended.expected.iterrows():
-        ends = [point[f"{column}_low"], point[f"{column}_high"]]
-        assert any(np.allclose(band, ends) for band in bands)
-    assert labels(figure)[:2] == [MEASURED, EXPECTED]
-    marked = [line.get_linestyle() for line in axes.lines if line.get_marker() == "o"]
-    assert set(marked) == {"None"}, "no line passes over a count that was not measured"
-    assert axes.get_xlim()[1] > 16
-
-
-def test_the_predicted_bound_has_no_band_where_others_are_drawn(ended: Ended) -> None:
-    predicted = planted.prediction(["all runs"], planned=(1, 2, 4, 8, 12, 16), projected=())
-    figure = scaling_figures.speedup(ended.scaling, (), predicted, ended.expected)
-    (axes,) = figure.axes
-    assert "predicted bound" in labels(figure)
-    assert not any("Poly" in type(each).__name__ for each in axes.collections)
-
-
-def test_marks_that_would_touch_are_left_out_and_the_last_is_not(ended: Ended) -> None:
-    many = [unmeasured(devices, 0.0, 0.5) for devices in range(16, 1025, 4)]
-    expected = replace(ended.results, choice=replace(ended.choice, unmeasured=many)).unmeasured
-    (axes,) = scaling_figures.speedup(ended.scaling, expected=expected).axes
-    shown = sorted(hollow(axes))
-    assert shown[-1] == 1024
-    assert 10 < len(shown) < 60
 
 
 def test_a_single_run_has_no_interval(ended: Ended) -> None:
-    row = next(row for row in cells(ended.page, "Scaling") if "|12|" in row)
-    assert re.fullmatch(r"\|all runs\|12\|1\|[\d,]+\|[\d.]+\|0\.64\|.*", row), row
     table = ended.results.points.set_index("devices")[["speedup_low", "speedup_high", f"{THROUGHPUT}_low"]]
     assert table.isna().all(axis="columns").to_dict() == {1: False, 8: False, 12: True}
-
-
-def test_the_answer_says_what_was_measured_and_what_it_saved(ended: Ended) -> None:
-    text = " ".join(Page(ended.page).all_text().split())
-    assert "3 of 6 device counts were measured (1, 8, 12) in 7 runs: " in text
-    assert "with 18 runs." in text
-    assert "Not measured: 2, 4, 16 devices. The chance" in text
-    assert ended.page.count("A hollow mark is an estimate for a GPU count") >= 3
-    assert "<dt>Chosen device counts</dt>" in ended.page
-    assert "Some points have only 1 completed run" not in text, "the study requested one"
-    assert not re.search(r"\bnan\b", text, re.IGNORECASE)
-
-
-def test_a_table_lists_what_was_not_measured_with_its_chance(ended: Ended) -> None:
-    rows = cells(ended.page, "Device counts that were not measured")[1:]
-    assert [row.strip("|") for row in rows] == [
-        "all runs|2|not measured|1.60|1.44 to 1.76|0.80|0.72 to 0.88|less than 0.1 %|0.0200",
-        "all runs|4|not measured|3.20|2.88 to 3.52|0.80|0.72 to 0.88|less than 0.1 %|0.0400",
-        "all runs|16|not measured|12.80|11.52 to 14.08|0.80|0.72 to 0.88|3 %|0.160",
-    ]
 
 
 def test_the_proposal_says_which_points_were_measured_and_how_often(ended: Ended) -> None:
@@ -280,10 +184,8 @@ def test_a_study_that_continues_has_the_best_answer_so_far_and_what_comes_next(t
 
     assert lines[0].startswith("gpt: Use 8 ")
     assert "next: 1 run on 12 devices" in lines[-2]
-    decision = planted.read_json(study.results / "partial/gpt/decision.json")
+    decision = read_json(study.results / "partial/gpt/decision.json")
     assert "has not ended: the chance that another GPU count is the answer is 14 %" in decision["cautions"][0]
-    page = (study.results / "report.html").read_text(encoding="utf-8")
-    assert "next: 1 run on 12 devices" in page
 
     study.make_runs()
     choice = tabulated(study).choice

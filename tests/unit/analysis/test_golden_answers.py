@@ -16,8 +16,6 @@ from tests.golden import compare
 from tests.planted_study import Law, PlantedStudy, Speed, experiments
 
 from scalewise.analysis.experiment_results import ExperimentResults
-from scalewise.analysis.report.figure_sentences import figure_sentences
-from scalewise.plan.formatting import name_devices
 from scalewise.plan.jobs.make_plan import make_plan
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.terminal.card_lines import MAX_CAUTIONS, WIDTH, card_lines
@@ -91,8 +89,6 @@ STUDIES: dict[str, tuple[dict[str, Any], Speed]] = {
     "several nodes": ({"devices": [4, 16, 32]}, law(serial=0.05)),
     "counts that are chosen": ({"devices": {"up_to": 16}}, law(serial=0.15)),
 }
-WITH_FIGURES = {"one run each", "an option that helps", "time to a target", "one count"}
-"""Studies of which the sentences below the figures are shown, too."""
 CARD_ONLY = {
     "does not scale", "efficiency required, one count fails", "deadline", "budget that luck may exceed",
     "criteria that exclude each other", "gain that may be none", "efficiency in doubt", "more than ideal",
@@ -113,9 +109,6 @@ def said(folder: Path, name: str) -> Iterator[str]:
         return
     further = {key: answer[key] for key in ("limits", "startup", "alternatives", "options")}
     further |= {"cautions": answer["cautions"][MAX_CAUTIONS:]}
-    if name in WITH_FIGURES:
-        sentences = figure_sentences(results).items()
-        further |= {figure: [name_devices(words, answer["device"])] for figure, words in sentences}
     for heading, texts in further.items():
         for words in texts:
             first = f"  {heading + ':':14}"

@@ -14,8 +14,6 @@ from tests.unit.analysis.planted_tables import make_runs
 
 from scalewise.analysis.memory import memory_gain
 from scalewise.analysis.mfu import gpu_peaks, mfu_columns, peak_of
-from scalewise.analysis.report import data_tables
-from scalewise.analysis.report.data_tables import Table
 from scalewise.analysis.scaling import option_table, scaling_table
 from scalewise.analysis.tables import collect
 from scalewise.records import Window, read_summary
@@ -23,11 +21,6 @@ from scalewise.records import Window, read_summary
 MB = 1_000_000
 BY_PHASE = "RSS beyond that before the model"
 ONE_FOR_BOTH = "process peak RSS, evaluation included"
-
-
-def shown(table: Table, label: str) -> list[str]:
-    index = [column.label for column in table.columns].index(label)
-    return [row.cells[index].value for row in table.rows]
 
 
 def test_both_peaks_stand_in_every_table_by_their_names() -> None:
@@ -39,21 +32,13 @@ def test_both_peaks_stand_in_every_table_by_their_names() -> None:
         peak_memory_kind=BY_PHASE,
         parameters=25e6,
     )
-    assert shown(data_tables.runs(runs, with_accuracy=False), "in evaluation (MB)") == ["90"] * 6
     scaling = scaling_table(runs, "weak")
     assert list(scaling["peak_memory_bytes"]) == [300 * MB, 202 * MB]
     assert list(scaling["evaluation_peak_memory_bytes"]) == [90 * MB] * 2
-    devices = data_tables.devices(scaling, kind=lambda _: "")
-    assert shown(devices, "memory in training (MB)") == ["300", "202"]
-    assert shown(devices, "in evaluation (MB)") == ["90", "90"]
     gains = option_table(runs, {"gradient_as_bucket_view": [False, True]})
     (gain,) = gains.to_dict("records")
     assert (gain["peak_memory_saved_bytes"], gain["saved_parameter_copies"]) == (98 * MB, 0.98)
     assert gain["evaluation_peak_memory_bytes"] == 90 * MB == gain["reference_evaluation_peak_memory_bytes"]
-    options = data_tables.options(gains.assign(series="view-True"))
-    assert shown(options, "saved (MB)") == ["98"]
-    assert shown(options, "saved, in copies of the parameters") == ["0.98"]
-    assert shown(options, "memory in evaluation (MB)") == ["90"]
 
 
 def test_models_of_different_sizes_have_no_copies_to_count() -> None:

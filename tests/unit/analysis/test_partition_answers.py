@@ -9,7 +9,6 @@ from dataclasses import asdict, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
-from xml.etree.ElementTree import fromstring
 
 import numpy as np
 import pandas as pd
@@ -26,17 +25,19 @@ from scalewise.analysis.partitions.card import PartitionCard, partition_card
 from scalewise.analysis.partitions.compare import COLUMNS, TABLE, write_comparison
 from scalewise.analysis.partitions.points import Aim, PartitionStudy, Place, collect_points
 from scalewise.analysis.queue_waits import waits_by_run, with_measured_waits
-from scalewise.analysis.report.partition_page import draw_partitions, write_partition_report
 from scalewise.analysis.rounds.choice_summary import ChoiceSummary
 from scalewise.analysis.rounds.contenders import AIMS, Contender, chance_to_win
 from scalewise.analysis.rounds.judge_round import StudySoFar, chance_among, choose
 from scalewise.analysis.statistics.ratios import Ratio
 from scalewise.plan.config.experiment import DecisionRule
-from scalewise.plan.plan_file import COMPARISON
+from scalewise.plan.plan_file import COMPARISON, Comparison
 from scalewise.plan.runs.rounds import OTHER_ANSWER
 from scalewise.plan.terminal.card_lines import WIDTH, partition_lines
 from scalewise.plan.terminal.choice_lines import round_story
 from scalewise.plan.terminal.final_message import decisions
+from scalewise.report import page as report_page
+from scalewise.report.figures import draw
+from scalewise.report.from_decision import comparison_sections
 
 SCATTER = 0.03
 
@@ -358,9 +359,10 @@ def test_two_points_are_equal_only_if_neither_may_be_better_by_the_gain(
 def write_page(found: PartitionAnswer, folder: Path, title: str = "Digits") -> str:
     """Write the comparison of a study with its figures and its report; return the report."""
     write_comparison("digits", found, folder)
-    draw_partitions(folder)
-    own = {name: study.results.decision for name, study in found.points.studies.items()}
-    write_partition_report(folder, own, title=title)
+    facts = Comparison(title=title, description="", experiments={}, definition="{}")
+    (section,) = comparison_sections({folder.name: facts}, folder.parent)
+    draw(section)
+    report_page.write_page([section], folder / "report.html")
     return (folder / "report.html").read_text(encoding="utf-8")
 
 
@@ -371,29 +373,24 @@ def planted(case: str) -> PartitionAnswer:
 
 def test_the_page_begins_with_the_answer_escapes_names_and_is_the_same_for_equal_data(tmp_path: Path) -> None:
     found, title = planted("fast and cheap"), "<script>alert(1)</script>"
-    html = write_page(found, tmp_path / "1", title)
+    html = write_page(found, tmp_path / "1/digits", title)
     page = Page(html)
     texts = [text for _, text in page.after_heading()]
 
     assert texts[0].startswith("Use 1 GPU on h200: 1.3")
-    assert texts[1] == "How sure: clear"
-    assert texts.index("the shortest time") < texts.index("All points")
-    links = [values["href"] for tag, values in page.elements if tag == "a" and "href" in values]
-    assert links[1:] == ["../study%40a100/report.html", "../study%40h200/report.html"]
+    assert texts[1] == "clear"
+    assert texts.index("the shortest time") < texts.index("What was compared")
     assert "<script>alert" not in html
     assert "&lt;script&gt;" in html
 
-    figures = tmp_path / "1/figures"
-    root = fromstring((figures / "time_cost.svg").read_text(encoding="utf-8"))
-    assert "dominated" in ["".join(each.itertext()) for each in root.iter() if each.tag.endswith("text")]
-    # three points that are dominated are grey, and the mark of the legend
-    assert [each.get("stroke") for each in root.iter()].count("#999999") >= 3
-    traces = read_json(figures / "traces.json")
-    assert traces["time_devices"]["series"] == ["a100", "h200"]
+    figures = tmp_path / "1/digits/figures"
+    drawn = (figures / "time_cost.svg").read_text(encoding="utf-8")
+    assert all(f">{name}<" in drawn for name in ("a100", "h200", "the answer"))
 
-    assert write_page(found, tmp_path / "2", title) == html, "equal data make equal files"
-    for name in ("time_cost.svg", "time_cost.pdf", "time_devices.svg"):
-        assert (tmp_path / "2/figures" / name).read_bytes() == (figures / name).read_bytes()
+    assert write_page(found, tmp_path / "2/digits", title) == html, "equal data make equal files"
+    assert (tmp_path / "2/digits/figures/time_cost.pdf").read_bytes() == (
+        figures / "time_cost.pdf"
+    ).read_bytes()
 
 
 def test_files_and_page_have_every_point_and_mark_the_best_and_the_failed(tmp_path: Path) -> None:
@@ -412,11 +409,11 @@ def test_files_and_page_have_every_point_and_mark_the_best_and_the_failed(tmp_pa
     assert best["amount"]["estimate"] == pytest.approx(table["seconds"].min())
     assert facts["card"]["verdict"] == partition_card(found).verdict
 
-    rows = [row.strip("|") for row in cells(html, "All points")]
-    assert [row.split("|")[:2] for row in rows if "no result" not in row][1:] == points
-    assert any("1 GPU on a100: no result (3 out-of-memory)" in row for row in rows)
-    assert html.count('<tr class="failed">') == 2
-    assert '<tr class="chosen">' in html
+    rows = [row.strip("|") for row in cells(html, "What was compared")][1:]
+    labels = ["1 GPU on a100", "2 GPUs on a100", "4 GPUs on a100", "1 GPU on h200", "2 GPUs on h200"]
+    assert [row.split("|")[0] for row in rows] == labels
+    assert "|no result (3 out-of-memory)" in rows[0]
+    assert rows[4].endswith("the best by an aim")
 
 
 @pytest.mark.parametrize(
@@ -431,7 +428,7 @@ def test_waits_are_on_the_page_only_if_jobs_wait_for_whole_runs(
     html = write_page(answer_on(truth, np.random.default_rng(3), 0.005, 3), tmp_path)
 
     waits = wait_minutes is not None and steps is None
-    assert ("<dt>Waits</dt>" in html) is waits
+    assert ("Waits in the queue are" in html) is waits
     assert ("wait and run" in html.lower()) is waits
     assert ("earliest end" in html) is waits
 
@@ -439,9 +436,9 @@ def test_waits_are_on_the_page_only_if_jobs_wait_for_whole_runs(
 def test_points_of_a_partition_without_a_price_are_not_judged_by_cost(tmp_path: Path) -> None:
     a100, h200 = planted_studies("cheap and slow, fast and expensive", 0.005)
     html = write_page(answer(collect_points([replace(a100, price=None), h200])), tmp_path)
-    judged = {row.split("|")[1]: row.split("|")[-2] for row in cells(html, "All points")[1:]}
+    costs = [row.split("|")[3] for row in cells(html, "What was compared")[1:]]
 
-    assert judged == {"a100": "–", "h200": "may be worth choosing"}
+    assert [cost == "–" for cost in costs] == [True] * (len(costs) - 2) + [False] * 2
 
 
 def test_an_experiment_without_any_result_has_a_page_that_states_that(tmp_path: Path) -> None:
@@ -450,7 +447,7 @@ def test_an_experiment_without_any_result_has_a_page_that_states_that(tmp_path: 
 
     assert "No partition can be recommended." in html
     assert "no result (3 out-of-memory)" in html
-    assert "no point has a known time" in html
+    assert not list((tmp_path / "figures").glob("*")), "there is nothing to draw"
 
 
 def test_the_end_of_a_study_shows_the_answer_across_partitions_first(tmp_path: Path) -> None:

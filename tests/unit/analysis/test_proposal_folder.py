@@ -97,7 +97,7 @@ def test_every_demand_has_a_source_and_is_answered_in_a_place_that_is_there(
 def test_a_text_says_what_the_study_gives_and_what_the_user_has_to_write(
     centre: str, file: str, words: str, times: int, tmp_path: Path
 ) -> None:
-    assert text_of(write(tmp_path, spec_of(centre), figures=False), file).count(words) == times
+    assert text_of(write(tmp_path, spec_of(centre)), file).count(words) == times
 
 
 @pytest.mark.parametrize("centre", ["generic", "csc-roihu", "nhr"])
@@ -117,7 +117,7 @@ def test_a_study_without_a_result_says_of_each_demand_what_would_supply_it(
 
 def test_too_few_node_counts_are_named_with_the_fix(tmp_path: Path) -> None:
     runs = planted_runs({devices: RATES[devices] for devices in (4, 8)})
-    folder = write(tmp_path, spec_of("csc-roihu"), planted_results(tmp_path, runs), figures=False)
+    folder = write(tmp_path, spec_of("csc-roihu"), planted_results(tmp_path, runs))
     assert (
         "- [ ] missing: 2 node counts were measured, 3 are demanded. Add more nodes to `devices`."
         in checklist(folder)
@@ -132,21 +132,12 @@ def test_the_job_script_is_part_of_the_text_and_of_the_checklist(tmp_path: Path)
     assert "- [ ] missing: No job script was written. Write one of the recommended row." in checklist(folder)
 
 
-def test_figures_have_nodes_and_the_ideal_as_svg_and_pdf(tmp_path: Path) -> None:
-    folder = write(tmp_path)
-    for name in ("time", "throughput", "speedup", "efficiency"):
-        svg = text_of(folder, f"figures/{name}.svg")
-        assert "nodes (of 4 GPUs)" in svg, name
-        assert ">ideal<" in svg, name
-        assert (folder / f"figures/{name}.pdf").read_bytes().startswith(b"%PDF")
-
-
 def test_what_the_answer_says_changes_what_the_proposal_says(tmp_path: Path) -> None:
     made = planted_results(tmp_path)
     rule = "The decision has no criterion: the largest speedup x efficiency."
     decision = {"device": "CPU process", "card": {**made.decision["card"], "rule": rule}}
     made = replace(made, decision={**made.decision, **decision})
-    folder = write(tmp_path, spec_of("csc-roihu"), made, figures=False)
+    folder = write(tmp_path, spec_of("csc-roihu"), made)
 
     not_met = "not met: The demand is on GPUs, and the runs used CPU processes."
     demands = re.split(r"^## ", text_of(folder, "checklist.md"), flags=re.MULTILINE)[1:]
@@ -184,7 +175,7 @@ def test_a_demand_on_projects_of_other_sizes_is_said_not_to_apply(
 ) -> None:
     runs = planted_runs({count: RATES.get(count, 100.0 * count) for count in devices})
     runs["nodes"] = (runs["devices"] / 4).clip(lower=1)
-    folder = write(tmp_path, spec_of("archer2"), planted_results(tmp_path, runs), figures=False)
+    folder = write(tmp_path, spec_of("archer2"), planted_results(tmp_path, runs))
 
     on_one = devices[-1] == 4
     others = "- [ ] does not apply: It is on projects on {} node{}, and the study has runs on up to {}."

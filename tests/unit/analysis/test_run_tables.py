@@ -19,7 +19,6 @@ from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.bottlenecks.resumption import resumed_text, resumption_notes
 from scalewise.analysis.experiment_results import read_json, read_table
 from scalewise.analysis.experiment_tables import compute
-from scalewise.analysis.report import data_tables
 from scalewise.analysis.scaling import scaling_table
 from scalewise.analysis.tables import RUN_COLUMNS, Tables, collect
 from scalewise.plan.config.experiment import Experiment
@@ -260,7 +259,6 @@ def test_walls_of_a_point_are_those_of_its_undisturbed_runs(tmp_path: Path) -> N
         90 * math.exp(1.6449 * 0.05 * math.sqrt(1.5)), rel=1e-4
     )
     assert (point["n"], point["wall_n"]) == (3, 2)
-    assert data_tables.WALL.cell(point).below.endswith("n = 2")
     assert point["speedup"] == pytest.approx(2)
 
 
@@ -296,15 +294,10 @@ def test_a_deadline_is_not_judged_by_runs_that_were_all_cut_off(tmp_path: Path) 
 
 
 def test_answer_and_tables_name_the_runs_that_were_resumed(tmp_path: Path) -> None:
-    tables = study(tmp_path, {"d2.r1": TWICE, "d1.r3": ONCE})
+    study(tmp_path, {"d2.r1": TWICE, "d1.r3": ONCE})
     (note,) = (line for line in concluded(tmp_path, experiment())["cautions"] if "checkpoint" in line)
     named = "d1.r3 (once, no step done again), d2.r1 (2 times, 14"
     assert f"2 of 6 runs resumed from a checkpoint: {named}" in note
-    rows = data_tables.runs(tables.runs, with_accuracy=True).rows
-    assert {row.cells[0].value: row.remark for row in rows if "Resumed" in row.remark} == {
-        "d1.r3": "Resumed once, no step done again.",
-        "d2.r1": "Resumed 2 times, 14 steps done again.",
-    }
 
 
 def test_many_resumed_runs_are_counted_and_the_first_named() -> None:

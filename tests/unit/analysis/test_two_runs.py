@@ -5,17 +5,10 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from xml.etree.ElementTree import fromstring
 
 import pandas as pd
 import pytest
 from tests.planted_study import Law, PlantedStudy, experiments
-from tests.unit.analysis.planted_tables import ONLY, make_runs
-
-from scalewise.analysis.report.efficiency_figures import efficiency
-from scalewise.analysis.report.scaling_figures import speedup
-from scalewise.analysis.report.svg_file import draw_svg
-from scalewise.analysis.scaling import scaling_table
 
 RANGE = re.compile(r"[(\[]-?[\d.,]+x?(?: %)? to -?[\d.,]+")
 """An interval in a text, such as ``(2,057 to 2,150)`` or ``[0.00 to 383.39]``."""
@@ -64,20 +57,3 @@ def test_the_card_of_a_study_of_two_runs_each_has_no_bounds_and_is_not_clear(rep
     assert [(each["low"], each["high"]) for each in decision["card"]["figures"]] == [(None, None)] * 4
     assert not decision["clear"]
     assert decision["card"]["basis"].endswith("Two runs have no interval.")
-
-
-def test_axes_follow_values_and_not_bars() -> None:
-    """Of three runs that scatter by a factor of 20, bars reach to 30 times the values."""
-    rates = {(ONLY, n): [n * 100 / 4, n * 100.0, n * 100 * 5.0] for n in (1, 2, 4)}
-    table = scaling_table(make_runs(rates), "strong")
-    assert table["speedup_high"].max() > 25 * table["speedup"].max()
-    (axes,) = efficiency(table, None).axes
-    assert axes.get_ylim()[1] < 2
-    drawn = speedup(table)
-    assert drawn.axes[0].get_ylim()[1] < 10
-    # no cap of a bar lies outside of its panel
-    svg, data = draw_svg(drawn, "speedup")
-    _, top, _, bottom = data["panels"][0]["box"]
-    heights = [float(each.get("y", "")) for each in fromstring(svg).iter() if each.tag.endswith("use")]
-    assert heights
-    assert all(top - 1 <= height <= bottom + 1 for height in heights)

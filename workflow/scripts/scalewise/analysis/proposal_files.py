@@ -8,10 +8,5 @@ JOB_SCRIPT = "job.sh"
 """The job script of the recommended row."""
 VERDICTS = "requirement.json"
 """The verdict on each doubling that is required."""
-FIGURES = ("time", "throughput", "speedup", "efficiency")
-"""Names of the figures, which are drawn for every centre."""
 
-FILES = (
-    *(TEXT, LATEX, TABLE, CHECKLIST, VERDICTS, JOB_SCRIPT),
-    *(f"figures/{name}.{kind}" for name in FIGURES for kind in ("svg", "pdf")),
-)
+FILES = (TEXT, LATEX, TABLE, CHECKLIST, VERDICTS, JOB_SCRIPT)

@@ -11,7 +11,7 @@ import pandas as pd
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.experiment_results import ExperimentResults
-from scalewise.analysis.proposal.figures import FIGURES, draw_linear, missing_figures, subjects
+from scalewise.analysis.proposal.figures import FIGURES, missing_figures
 from scalewise.analysis.proposal.markup import GAP, Block, Heading, Paragraph, Picture, to_latex, to_markdown
 from scalewise.analysis.proposal.proposal_spec import ProposalSpec
 from scalewise.analysis.proposal.table import (
@@ -207,16 +207,15 @@ class Draft:
         return _HINTS.get(column, _NO_RUN)
 
     def _figures(self, demand: Demand) -> Iterator[Answer]:
-        points, noun = self.study.points, self.study.results.noun
-        missing, contents = missing_figures(points), subjects(points, noun, self.study.clock)
+        missing = missing_figures(self.study.results.folder / "figures")
         for name in demand.figures:
+            file, contents = FIGURES[name]
             if name in missing:
-                why = self._why_empty(FIGURES[name].column)
-                reason = f"`figures/{name}.pdf` is empty: {missing[name]}. {why}"
-                yield Answer(reason, "missing")
+                yield Answer(f"There is no figure: {missing[name]}. {_NO_RUN}", "missing")
                 continue
-            self._place(name, demand, [Picture(name, contents[name])])
-            yield Answer(f"`figures/{name}.pdf` and `figures/{name}.svg`")
+            contents = name_devices(contents, self.study.results.noun)
+            self._place(name, demand, [Picture(file, contents)])
+            yield Answer(f"`../figures/{file}.pdf` and `../figures/{file}.svg`")
 
     def _job_script(self) -> Answer:
         if not self.with_job_script:
@@ -281,9 +280,6 @@ def write_proposal(results: ExperimentResults, experiment: AnyExperiment, spec: 
     write_text(folder / CHECKLIST, draft.checklist())
     found = verdicts(spec.requirement, results, is_fixed_work=study.is_fixed_work)
     write_text(folder / VERDICTS, json.dumps(found, indent=2) + "\n")
-    draw_linear(
-        study.points, folder / "figures", results.noun, study.clock, is_fixed_work=study.is_fixed_work
-    )
 
 
 def write_proposal_of(results: ExperimentResults, facts: Mapping[str, Any]) -> None:

@@ -44,7 +44,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure of the folder ``figures``, after a sentence that refers to it.
+    """A figure of the experiment's folder ``figures``, after a sentence that refers to it.
 
     Args:
         name: Name of its file.
@@ -121,9 +121,8 @@ def _markdown(block: Block, number: int) -> str:
         return "\n".join(_markdown_rows(block.rows[0], block.rows[1:]))
     if isinstance(block, Picture):
         shows = f"Figure {number} shows the {block.subject}."
-        return (
-            f"{shows}\n\n![{block.caption}](figures/{block.name}.svg)\n\n*Figure {number}: {block.caption}*"
-        )
+        picture = f"![{block.caption}](../figures/{block.name}.svg)"
+        return f"{shows}\n\n{picture}\n\n*Figure {number}: {block.caption}*"
     rows = []
     for index, row in enumerate(block.rows):
         strong = "**" if index == block.recommended else ""
@@ -160,7 +159,7 @@ def _latex(block: Block) -> str:
                 r"  \refstepcounter{figure}",
                 rf"  \label{{fig:{block.name}}}",
                 # no page ends between a figure and its caption
-                rf"  \includegraphics{{figures/{block.name}.pdf}}\\*[6pt]",
+                rf"  \includegraphics{{../figures/{block.name}.pdf}}\\*[6pt]",
                 rf"  Figure~\thefigure: {caption}",
                 r"\end{center}",
             ]

@@ -7,17 +7,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
-from scalewise.analysis.experiment_results import ExperimentResults, write_decisions
+from scalewise.analysis.experiment_results import ExperimentResults, read_json, write_decisions
 from scalewise.analysis.experiment_tables import compute
+from scalewise.analysis.partitions.compare import compare_partitions
 from scalewise.analysis.proposal.answer_job import write_job_script
 from scalewise.analysis.proposal.folder import write_proposal_of
-from scalewise.analysis.report.drawing import draw
-from scalewise.analysis.report.page import read_comparisons, write_report
-from scalewise.analysis.report.partition_page import report_partitions
-from scalewise.plan.plan_file import Plan, runs_in_slurm
+from scalewise.plan.plan_file import COMPARISON, Plan, runs_in_slurm
 from scalewise.plan.terminal.card_lines import card_lines, partition_lines
 from scalewise.plan.terminal.final_message import DECISION, REPORT, EarlierFiles
 from scalewise.records import SUMMARY
+from scalewise.report.figures import draw
+from scalewise.report.from_decision import comparison_sections, section_of
+from scalewise.report.page import write_page
 
 PARTIAL = "partial"
 """Folder of its tables and figures: those of the experiments' folders are files of Snakemake."""
@@ -47,9 +48,11 @@ def report_finished(plan: Plan, results: Path) -> list[str]:
         began = drafts.stat().st_mtime_ns
         partial = drafts / PARTIAL
         experiments = _analyze(plan, results, partial)
-        comparisons = read_comparisons(plan["comparisons"], partial, f"{PARTIAL}/")
+        comparisons = comparison_sections(plan["comparisons"], partial)
+        answers = [read_json(partial / name / COMPARISON) for name in plan["comparisons"]]
         unfinished = not all(_has_ended(each, results / each.name / "runs") for each in experiments)
-        write_report(experiments, drafts / REPORT, partial=unfinished, comparisons=comparisons)
+        sections = [*comparisons, *map(section_of, experiments)]
+        write_page(sections, drafts / REPORT, partial=unfinished)
         write_decisions(partial, plan["experiments"], drafts / DECISION)
         if earlier.has_new(results / REPORT):
             return [f"The study has made its own report in the meantime: {results / REPORT}"]
@@ -60,8 +63,8 @@ def report_finished(plan: Plan, results: Path) -> list[str]:
             os.utime(drafts / file, ns=(began, began))
             (drafts / file).replace(results / file)
     lines: list[str] = []
-    for across in comparisons:
-        lines += partition_lines(across.answer)
+    for answer in answers:
+        lines += partition_lines(answer)
     for each in experiments:
         lines += card_lines(each.decision)
         lines += [] if each.choice is None else [f"  {sentence}" for sentence in each.choice.sentences()]
@@ -75,11 +78,13 @@ def _analyze(plan: Plan, results: Path, partial: Path) -> list[ExperimentResults
         spec, in_slurm = AnalysisSpec.from_json(facts["definition"]), runs_in_slurm(plan, facts)
         compute(spec, results / name / "runs", partial / name, in_slurm=in_slurm)
         experiments.append(ExperimentResults.of_study(facts, partial / name))
-        draw(experiments[-1])
+        draw(section_of(experiments[-1]))
         write_job_script(experiments[-1], plan)
         write_proposal_of(experiments[-1], facts)
     for name, comparison in plan["comparisons"].items():
-        report_partitions(comparison, plan["experiments"], partial / name)
+        compare_partitions(comparison, plan["experiments"], partial / name)
+    for section in comparison_sections(plan["comparisons"], partial):
+        draw(section)
     return experiments
 
 
