@@ -50,7 +50,8 @@ def test_a_study_on_two_partitions_runs_from_the_command_to_the_report(workplace
     assert list(answer["partitions"]) == ["one", "other"]
     # the same machine at 50 times the price
     assert answer["best"]["cost"]["point"]["partition"] == "one"
-    for name in ("digits", "digits@one", "digits@other"):
+    assert (results / "digits" / "figures" / "time_cost.svg").exists()
+    for name in ("digits@one", "digits@other"):
         assert (results / name / "report.html").exists()
 
     again = workplace.snakemake("-n", config=ON_PARTITIONS, site=PARTITIONS)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
@@ -30,7 +30,7 @@ INK, LINE = "#1a1c1e", "#c9ccd1"
 COLUMN_INCHES, PAGE_INCHES, HEIGHT_INCHES = 85 / 25.4, 178 / 25.4, 62 / 25.4
 """Widths of a column and of a page of a journal, and the height of a panel."""
 MARKERS = "osD^vPX<>*"
-STYLE: Mapping[str, Any] = {
+STYLE: dict[Any, Any] = {
     **sns.axes_style("ticks"),
     "font.size": 7,
     "axes.labelsize": 7,
@@ -67,7 +67,8 @@ MOST_BAR = 1.5
 NEAR = 0.07
 """Distance below which two labels touch, as a share of an axis."""
 
-Lines = Callable[[Section, pd.DataFrame], Iterable[tuple[str, str, pd.DataFrame]]]
+Dash = Literal["--", ":"]
+Lines = Callable[[Section, pd.DataFrame], Iterable[tuple[str, Dash, pd.DataFrame]]]
 """Gives label, dash, and ``x``, ``y``, ``group`` of each line."""
 Draw = Callable[[Section], Drawing | None]
 
@@ -300,7 +301,7 @@ def _draw_points(
     column: str,
     label: str,
     factor: float,
-    lines: Sequence[tuple[str, str, pd.DataFrame]],
+    lines: Sequence[tuple[str, Dash, pd.DataFrame]],
     is_ratio: bool,
 ) -> Drawing:
     names = list(dict.fromkeys(points["series"].astype(str)))
@@ -358,7 +359,7 @@ def _draw_points(
     return finish(plot, entries)
 
 
-def _ideal_speedup(section: Section, points: pd.DataFrame) -> Iterable[tuple[str, str, pd.DataFrame]]:
+def _ideal_speedup(section: Section, points: pd.DataFrame) -> Iterable[tuple[str, Dash, pd.DataFrame]]:
     most = points["devices"].max()
     bases = sorted(set(points["baseline_devices"].dropna()) - {most})
     if bases:
@@ -375,7 +376,7 @@ def _ideal_speedup(section: Section, points: pd.DataFrame) -> Iterable[tuple[str
         yield "fitted law", "--", fitted
 
 
-def _efficiencies(section: Section, points: pd.DataFrame) -> Iterable[tuple[str, str, pd.DataFrame]]:
+def _efficiencies(section: Section, points: pd.DataFrame) -> Iterable[tuple[str, Dash, pd.DataFrame]]:
     ends = [points["devices"].min() * 0.5, points["devices"].max() * 2]
     yield "ideal", ":", pd.DataFrame({"x": ends, "y": [100.0, 100.0], "group": "ideal"})
     if section.required_efficiency is not None:
@@ -534,7 +535,7 @@ def _draw_learning(section: Section, column: str, label: str, factor: float, wit
     curves["devices"] = [f"{count:,}" for count in curves["devices"]]
     labels = [f"{count:,}" for count in counts]
     colors = palette(labels)
-    dashes = dict(
+    dashes: dict[str, Any] = dict(
         zip(
             labels, ["-", "--", "-.", (0, (1, 1)), (0, (4, 1, 1, 1)), (0, (6, 2))] * len(labels), strict=False
         )
@@ -549,7 +550,7 @@ def _draw_learning(section: Section, column: str, label: str, factor: float, wit
         so.Plot(curves, x="x", y="median", color="devices")
         .add(so.Band(alpha=0.15, edgewidth=0), ymin="min", ymax="max", legend=False)
         .add(
-            so.Line(linewidth=1, marker="o" if few else None, pointsize=2.5),
+            so.Line(linewidth=1, marker="o" if few else "none", pointsize=2.5),
             linestyle="devices",
             legend=False,
         )

@@ -98,7 +98,7 @@ def _splits(splits: Mapping[str, Any], noun: str) -> Iterator[Candidate]:
         )
 
 
-def _text(row: Mapping[str, Any], column: str, form: Any, unit: str = "") -> str:
+def _text(row: Mapping[str, Any] | pd.Series, column: str, form: Any, unit: str = "") -> str:
     value, low, high = (row.get(f"{column}{end}") for end in ("", "_low", "_high"))
     if value is None or pd.isna(value):
         return ""

@@ -115,15 +115,15 @@ def filled_tables(section: Section) -> Iterator[Filled]:
             if column.column in rows and rows[column.column].map(_is_known).any()
         ]
         names = {"device": section.noun, "devices": section.plural}
-        best = rows["recommended"] if "recommended" in rows else pd.Series(False, rows.index)
+        best = rows["recommended"].tolist() if "recommended" in rows else [False] * len(rows)
         yield Filled(
             name,
             table.title,
             table.is_open and len(rows) <= MOST_OPEN,
             [(column.heading.format(**names), column.form is None) for column in columns],
             [
-                ([_cell(row, column) for column in columns], bool(best[index]))
-                for index, row in rows.iterrows()
+                ([_cell(row, column) for column in columns], bool(is_best))
+                for (_, row), is_best in zip(rows.iterrows(), best, strict=True)
             ],
         )
 
@@ -139,7 +139,7 @@ def _cell(row: pd.Series, column: Column) -> Cell:
     if column.form is None:
         return Cell(as_in_yaml(value))
     factor, unit, form = column.form(float(value))
-    ends = [row.get(f"{column.column}{end}") for end in ("_low", "_high")]
+    ends: list[Any] = [row.get(f"{column.column}{end}") for end in ("_low", "_high")]
     # a baseline's speedup is 1 by definition
     is_interval = all(map(_is_known, ends)) and ends[0] != ends[1]
     below = " to ".join(form(float(end) * factor) for end in ends) if is_interval else ""
