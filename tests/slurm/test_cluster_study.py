@@ -157,7 +157,6 @@ def test_what_the_sites_jobstats_measured_is_read_from_accounting(digits: Cluste
     assert set(table["slurm_job_id"]) == digits.submitted()
     figures = ["gpus", "gpu_utilization", "lowest_gpu_utilization", "gpu_memory_bytes"]
     assert table[figures].astype(float).drop_duplicates().to_numpy().tolist() == [[2, 0.8, 0.7, 2048]]
-    assert "What jobstats measured" in (digits.folder / "results" / "digits" / "report.html").read_text()
 
 
 def test_each_job_has_the_wait_that_slurm_recorded(digits: ClusterStudy) -> None:
@@ -179,7 +178,6 @@ def test_each_job_has_the_wait_that_slurm_recorded(digits: ClusterStudy) -> None
         assert (
             seconds >= (datetime.fromisoformat(ended) - datetime.fromisoformat(eligible)).total_seconds() > 0
         )
-    assert "Waits in the queue" in (folder / "report.html").read_text()
 
 
 def test_only_trainings_go_to_the_cluster(digits: ClusterStudy) -> None:

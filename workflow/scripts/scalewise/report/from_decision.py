@@ -18,6 +18,13 @@ from scalewise.plan.runs.run_definition import NO_OPTIONS
 from scalewise.report.section import Section
 from scalewise.report.tables import hours, time
 
+_STATES = {
+    "best": "done first",
+    "shown": "slower",
+    "not worth it": "as fast",
+    "open": "may be as fast",
+    "": "",
+}
 _UNITS = {"price": "unit of your prices", "billing": "billing units", "device-hours": "device-hours"}
 
 
@@ -94,7 +101,7 @@ def _splits(splits: Mapping[str, Any], noun: str) -> Iterator[Candidate]:
             label=f"{splits['trainings']} trainings, {at_a_time} on {count_devices(row['devices'], noun)}",
             time=_text(row, "seconds", time),
             cost=_text(row, "device_hours", hours),
-            verdict=row["note"] or row["state"],
+            verdict=row["note"] or _STATES[row["state"]],
         )
 
 
