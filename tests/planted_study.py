@@ -200,6 +200,8 @@ class PlantedStudy:
         self.tabulate(change)
         for name in self.study.experiments:
             self._step("figures", self.results / name)
+            if self.study.experiments[name].experiment.proposal is not None:
+                self._step("proposal", self.results / name)
         for name in self.study.comparisons:
             self._step("compare-partitions", self.results / name)
         report = self.results / "report.html"

@@ -363,13 +363,13 @@ if __name__ == "__main__":
     import torch._dynamo
 
     import scalewise.analysis.experiment_tables
-    import scalewise.analysis.proposal.answer_job
     import scalewise.analysis.report.drawing
     import scalewise.analysis.report.page
     import scalewise.analysis.rounds.judge_round
     import scalewise.builtin.rank
     import scalewise.ranks.all_reduce
     import scalewise.ranks.results.write
+    import scalewise.report.proposal
     from scalewise.interpreter import quick_exit
 
     gc.freeze()

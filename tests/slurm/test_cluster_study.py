@@ -24,7 +24,7 @@ from tests.slurm.lab import Lab
 from tests.slurm.study import ENDLESS, LIMIT_SECONDS, TRAININGS, ClusterStudy
 from tests.waiting import wait_until
 
-from scalewise.records import EPOCHS, RECORD, RunRecord, read_record
+from scalewise.records import EPOCHS, MODEL, RECORD, RunRecord, read_record
 
 SHAPES = {"d1": (1, 1), "d2": (1, 2), "d4": (1, 4), "d2x4": (2, 4)}
 
@@ -44,6 +44,7 @@ def digits(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clust
         "epochs": 4,
         "devices": [1, 2, 4, "2x4"],
         "target": {"accuracy": 0.9},
+        "proposal": {"centre": "ncar"},
     }
     comment = "JS1:" + base64.b64encode(gzip.compress(json.dumps(JOBSTATS).encode())).decode()
     study.configure(
@@ -207,6 +208,7 @@ def test_the_job_script_of_the_answer_is_submitted_as_it_is_and_trains_without_t
 
     trained = digits.folder / "trained" / "digits"
     assert read_record(trained / RECORD, RunRecord).outcome == "completed"
+    assert (trained / MODEL).exists()
     (run,) = (name for name, (nodes, per_node) in SHAPES.items() if nodes * per_node == decision["devices"])
     again, before = (
         pd.read_csv(folder / EPOCHS)["train_loss"].to_numpy()

@@ -36,6 +36,7 @@ ANSWERED: dict[str, Any] = {
     "count_flops": True,
     "devices": [1, "2x2"],
     "decision": {"min_efficiency": 0.1},
+    "proposal": {"centre": "nhr"},
 }
 
 

@@ -36,6 +36,7 @@ FILES = {
     r"[\w@-]+/(runs|epochs|scaling|gains|splits|options|prediction|jobstats|queue_waits|partitions)\.csv": (
         "{experiment}/"
     ),
+    r"[\w@-]+/proposal/table\.csv": "{experiment}/proposal/",
     r"[\w@-]+/(decision|laws|prediction|partitions)\.json": "{experiment}/",
     r"decision\.json": "",
 }

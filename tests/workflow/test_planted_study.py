@@ -33,7 +33,12 @@ from scalewise.plan.runs.run_definition import RunDefinition
 pytestmark = pytest.mark.contract
 
 STUDY = experiments(
-    known={"title": "What is planted", "devices": [1, 2, 4], "partitions": ["a100", "h200"]},
+    known={
+        "title": "What is planted",
+        "devices": [1, 2, 4],
+        "partitions": ["a100", "h200"],
+        "proposal": {"centre": "ncar"},
+    },
     plain={"title": "On one partition", "decision": {"min_efficiency": 0.7}, "trainings": 8},
 )
 PARTITIONS: dict[str, object] = {
@@ -167,9 +172,12 @@ def test_planted_energy_and_waits_are_of_the_types_that_are_promised(planted: Pl
     assert broken_promises(found, promised()) == []
 
 
-def test_a_job_script_names_its_partition(planted: PlantedStudy) -> None:
+def test_a_proposal_names_its_partition(planted: PlantedStudy) -> None:
     for partition in ("a100", "h200"):
         folder = planted.results / f"known@{partition}" / "proposal"
+        text = (folder / "proposal.md").read_text(encoding="utf-8")
+        assert text.partition("\n")[0].endswith(f"What is planted on {partition}")
+        assert f" of the partition {partition}." in text
         assert f"known@{partition} on " in (folder / "job.sh").read_text(encoding="utf-8")
 
 

@@ -50,6 +50,7 @@ def test_a_study_writes_every_column_and_key_that_is_promised(study: FinishedStu
         "{experiment}/gains.csv",
         "{experiment}/laws.json",
         "{experiment}/options.csv",
+        "{experiment}/proposal/table.csv",
         "{experiment}/runs.csv",
         "{experiment}/runs/{run}/epochs.csv",
         "{experiment}/runs/{run}/history.json",

@@ -28,6 +28,9 @@ def test_every_promised_file_is_there(study: FinishedStudy) -> None:
         names = ["report.html", "scaling.csv", "runs.csv", "epochs.csv", "options.csv", "decision.json"]
         names += [f"figures/{name}.{kind}" for name in figures for kind in ("svg", "pdf")]
         assert [name for name in names if not (folder / name).is_file()] == []
+    proposals = {path.name for path in (study.results / "strong" / "proposal").iterdir()}
+    assert proposals == {"proposal.md", "table.csv", "job.sh"}
+    assert not (study.results / "weak" / "proposal").exists()
     for run in RUNS:
         kept = {path.name for path in (study.results / run).iterdir()}
         tables = {"epochs.csv", "ranks.csv", "utilization.csv"}

@@ -44,6 +44,7 @@ experiments:
     repeats: 2
     learning_rate: 0.05
     tensorboard: true
+    proposal: {centre: ncar}
     sweep:
       gradient_as_bucket_view: [false]
   weak:

@@ -1,7 +1,6 @@
 # Contract: tables become figures, figures and decisions become reports.
 # in:  results/{experiment}/*.csv and *.json of the analysis; prediction.csv and projection.csv, if made
-# out: results/{experiment}/figures/*.svg, *.pdf and traces.json, results/{experiment}/proposal/job.sh,
-#      results/{experiment}/report.html, results/report.html, results/decision.json
+# out: results/{experiment}/figures/*.svg, *.pdf and traces.json, results/{experiment}/report.html, results/report.html, results/decision.json
 # Titles and descriptions are in the plan's file and not in params: a change of them makes nothing again.
 
 from scalewise.analysis.report.figures import FIGURES
@@ -40,7 +39,6 @@ rule plot_figures:
         },
         pdf=expand("results/{{experiment}}/figures/{name}.pdf", name=FIGURES),
         traces="results/{experiment}/figures/traces.json",
-        job_script="results/{experiment}/proposal/job.sh",
     log:
         "logs/plot_figures/{experiment}.log",
     localrule: True
@@ -48,7 +46,6 @@ rule plot_figures:
         "../envs/scalewise.yaml"
     params:
         definition=lambda wc: EXPERIMENTS[wc.experiment]["definition"],
-        job_script=lambda wc: EXPERIMENTS[wc.experiment]["job_script"],
     shell:
         'python "$SCALEWISE_SCRIPTS/cli.py" figures '
         "results/{wildcards.experiment:q} 2>&1 | tee {log:q}"

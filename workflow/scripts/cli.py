@@ -234,17 +234,28 @@ def judge(options: argparse.Namespace) -> None:
 
 
 def figures(options: argparse.Namespace) -> None:
-    """Draw the figures of an experiment from its tables, and write its job script."""
+    """Draw the figures of an experiment from its tables."""
     with imports_uncollected():
         from scalewise.analysis.experiment_results import ExperimentResults
-        from scalewise.analysis.proposal.answer_job import write_job_script
         from scalewise.analysis.report.drawing import draw
+
+    draw(ExperimentResults.of_study(_facts(options), options.folder))
+
+
+def proposal(options: argparse.Namespace) -> int:
+    """Write the computing-time proposal of an experiment from its tables."""
+    with imports_uncollected():
+        from scalewise.analysis.experiment_results import ExperimentResults
+        from scalewise.report.proposal import write_proposal
 
     plan = _plan(options)
     facts = _facts_in(plan, options)
-    results = ExperimentResults.of_study(facts, options.folder)
-    draw(results)
-    write_job_script(results, plan)
+    if not facts["proposal"]:
+        fix = "Add `proposal: {centre: ...}` to the experiment."
+        print(f"scalewise: {options.folder.name} requests no proposal. {fix}", file=sys.stderr)
+        return 1
+    write_proposal(ExperimentResults.of_study(facts, options.folder), plan)
+    return 0
 
 
 def compare_partitions(options: argparse.Namespace) -> None:
@@ -379,8 +390,8 @@ def make_parser() -> argparse.ArgumentParser:
         "--from-steps", action="store_true", help="predict more nodes from steps measured on fewer"
     )
     judged.add_argument("--round", required=True, type=int, help="number of the round, from 1")
-    add_for_experiment(figures)
-    add_for_experiment(compare_partitions)
+    for command in (figures, proposal, compare_partitions):
+        add_for_experiment(command)
     add_for_experiment(event_files).add_argument("--runs", required=True, type=Path, help="table of the runs")
 
     add(report)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 from dataclasses import asdict
 from pathlib import Path
@@ -51,6 +52,22 @@ def test_what_is_written_on_an_experiment_reaches_its_jobs(load: Load) -> None:
     assert (facts["title"], facts["description"], facts["tensorboard"]) == ("First", "Of digits.", True)
     usual = make_plan(load(STUDY % "Second"))["experiments"]["a"]
     assert (usual["title"], usual["description"], usual["tensorboard"]) == ("Second", "", False)
+
+
+def test_only_an_experiment_that_names_a_centre_has_a_proposal(load: Load) -> None:
+    def proposal(keys: str) -> str:
+        text = STUDY.replace("repeats: 1", f"repeats: 1, {keys}") % "First"
+        return make_plan(load(text))["experiments"]["a"]["proposal"]
+
+    assert proposal("epochs: 3, trainings: 8") == ""
+    asked = json.loads(proposal("proposal: {centre: ncar, margin: 0.1}, trainings: 8"))
+    assert asked == {
+        "centre": "ncar",
+        "margin": 0.1,
+        "unit_factor": None,
+        "trainings": 8,
+        "samples_per_training": None,
+    }
 
 
 @pytest.mark.parametrize("left", [b"", b"\xff\xfe"], ids=["empty", "no text"])

@@ -9,7 +9,6 @@ from tempfile import TemporaryDirectory
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.experiment_results import ExperimentResults, write_decisions
 from scalewise.analysis.experiment_tables import compute
-from scalewise.analysis.proposal.answer_job import write_job_script
 from scalewise.analysis.report.drawing import draw
 from scalewise.analysis.report.page import read_comparisons, write_report
 from scalewise.analysis.report.partition_page import report_partitions
@@ -17,6 +16,7 @@ from scalewise.plan.plan_file import Plan, runs_in_slurm
 from scalewise.plan.terminal.card_lines import card_lines, partition_lines
 from scalewise.plan.terminal.final_message import DECISION, REPORT, EarlierFiles
 from scalewise.records import SUMMARY
+from scalewise.report.proposal import write_proposal
 
 PARTIAL = "partial"
 """Folder of its tables and figures: those of the experiments' folders are files of Snakemake."""
@@ -32,7 +32,7 @@ def report_finished(plan: Plan, results: Path) -> list[str]:
     Args:
         plan: The study.
         results: Folder of all experiments; receives ``report.html``, ``decision.json``, and ``partial`` with
-            the tables, the figures and the job scripts.
+            the tables, the figures and the proposals.
 
     Returns:
         Each experiment's card, what is measured next where counts are chosen, and the path of the report.
@@ -68,14 +68,15 @@ def report_finished(plan: Plan, results: Path) -> list[str]:
 
 
 def _analyze(plan: Plan, results: Path, partial: Path) -> list[ExperimentResults]:
-    """Write tables, figures and job scripts of all experiments, as the rules of the study do."""
+    """Write tables, figures and proposals of all experiments, as the rules of the study do."""
     experiments = []
     for name, facts in plan["experiments"].items():
         spec, in_slurm = AnalysisSpec.from_json(facts["definition"]), runs_in_slurm(plan, facts)
         compute(spec, results / name / "runs", partial / name, in_slurm=in_slurm)
         experiments.append(ExperimentResults.of_study(facts, partial / name))
         draw(experiments[-1])
-        write_job_script(experiments[-1], plan)
+        if facts["proposal"]:
+            write_proposal(experiments[-1], plan)
     for name, comparison in plan["comparisons"].items():
         report_partitions(comparison, plan["experiments"], partial / name)
     return experiments

@@ -102,6 +102,7 @@ class ExperimentFacts(TypedDict):
         projected: Whether its steps on a few nodes are projected to more.
         tensorboard: Whether its runs become event files.
         definition: Definition of its tables and its decision, as canonical JSON.
+        proposal: Definition of its proposal; empty if it requests none.
         job_script: Digest of the site's facts in its job script.
         rounds: Definition of its requested runs.
         prediction: Definition of its prediction, without the measurements.
@@ -115,6 +116,7 @@ class ExperimentFacts(TypedDict):
     projected: bool
     tensorboard: bool
     definition: str
+    proposal: str
     job_script: str
     rounds: str
     prediction: str

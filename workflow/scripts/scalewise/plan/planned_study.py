@@ -70,6 +70,15 @@ class PlannedExperiment:
         )
 
     @property
+    def proposal_definition(self) -> str:
+        """All that defines its proposal except for the tables, as canonical JSON; empty without one."""
+        asked = self.experiment.proposal
+        if asked is None:
+            return ""
+        keys = {"trainings", "samples_per_training"}
+        return canonical_json(asked.model_dump(mode="json") | self.experiment.model_dump(include=keys))
+
+    @property
     def prediction_definition(self) -> str:
         """All that defines its prediction but the measurements, as canonical JSON."""
         project = [str(shape) for shape in self.projected]

@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from scalewise.plan.catalog.centres import check_centre
 from scalewise.plan.checks.chosen_devices import check_budget, check_choice
 from scalewise.plan.checks.experiment import check_devices, check_experiment, check_model_names, check_names
 from scalewise.plan.checks.options import option_warnings
@@ -254,6 +255,8 @@ def _plan(
             problems += check_devices(place, _sound_counts(merged.get("devices")), sites.default)[1]
             continue
         problems += () if conda_environments else check_packages(place, spec)
+        if spec.proposal is not None:
+            problems += check_centre((*place, "proposal", "centre"), spec.proposal.centre)
         on, unknown = choose_sites(place, spec, sites)
         problems += unknown
         made, found = _on_partitions(name, spec, entry, on)

@@ -208,6 +208,23 @@ else:
     Sweep = sweep_model("Sweep", Settings, SWEEPABLE, SWEEPABLE_WITH_DEFAULT)
 
 
+class Proposal(StrictModel):
+    """The computing-time proposal that a study is for."""
+
+    centre: str = Field(
+        description="The computing centre: the name of a template in profiles/centres, such as csc-roihu, or "
+        "the path of your own, which ends in .md.j2."
+    )
+    margin: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = Field(
+        0.0, description="Share that is added to the total for runs without a result, 0.05 for 5 %."
+    )
+    unit_factor: Rate | None = Field(
+        None,
+        description="Units of the centre for one GPU-hour (of a centre that counts nodes, one node-hour), if "
+        "its template does not know it.",
+    )
+
+
 class ExperimentKeys(StrictModel):
     """Keys of every experiment: device counts, repeats, the decision, limits of a run."""
 
@@ -254,13 +271,18 @@ class ExperimentKeys(StrictModel):
     trainings: Count | None = Field(
         None,
         description="Trainings that are planned, such as a sweep or several seeds. The answer compares the "
-        "ways to split the devices between them.",
+        "ways to split the devices between them, and a proposal states their total.",
     )
     samples_per_training: Count | None = Field(
         None,
         description="Samples that one planned training processes, in all its epochs, if the study's runs are "
         "shorter: its time and cost then follow from the throughput. Default: a run of the study is a "
         "training.",
+    )
+    proposal: Proposal | None = Field(
+        None,
+        description="Write a computing-time proposal into results/{experiment}/proposal. Changing it reruns "
+        "nothing.",
     )
     runtime_minutes: Count = Field(
         10, description="Scalewise ends a run after this many minutes. Changing it reruns nothing."

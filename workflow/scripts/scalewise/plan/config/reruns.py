@@ -30,6 +30,7 @@ DECIDES: Mapping[str, frozenset[Product]] = {
     "project": frozenset({"prediction"}),
     "budget": frozenset({"rounds"}),
     # text and limits, which change no number
+    "proposal": _NONE,
     "title": _NONE,
     "description": _NONE,
     "tensorboard": _NONE,

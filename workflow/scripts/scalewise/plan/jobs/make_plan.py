@@ -62,6 +62,7 @@ def make_plan(study: Study, site_file: object = None) -> Plan:
                 "projected": has_steps_to_project_from(planned),
                 "tensorboard": planned.experiment.tensorboard,
                 "definition": planned.analysis_definition,
+                "proposal": planned.proposal_definition,
                 "job_script": site_digest(launches[planned.site.partition], runs[name]),
                 "rounds": planned.rounds_definition,
                 "prediction": planned.prediction_definition,
