@@ -27,7 +27,7 @@ from scalewise.plan.plan_file import Plan
 from scalewise.plan.planned_study import PARTITION_MARK
 from scalewise.records import RecordError, write_text
 from scalewise.report.job import answer_job
-from scalewise.report.totals import GPU_HOURS, Totals, interval_of, totals, training_hours
+from scalewise.report.totals import GPU_HOURS, interval_of, totals, training_hours
 
 FOLDER, TEXT, TABLE, JOB_SCRIPT = "proposal", "proposal.md", "table.csv", "job.sh"
 
@@ -65,7 +65,6 @@ def facts_of(results: ExperimentResults, spec: AnalysisSpec) -> dict[str, Any]:
         billed_devices=[spec.billed_devices.get(int(count), count) for count in scaling["devices"]],
         run_samples=[samples.get(key, math.nan) for key in keys],
     )
-    rank = {name: place for place, name in enumerate(dict.fromkeys([series, *scaling["series"]]))}
     compared = gains(runs[runs["series"] == series])
     return {
         "name": results.name,
@@ -77,9 +76,7 @@ def facts_of(results: ExperimentResults, spec: AnalysisSpec) -> dict[str, Any]:
         "is_equal_work": spec.spec.scaling == "strong" or isinstance(spec.spec, Experiment),
         "series": series,
         "devices": results.devices,
-        "points": points.sort_values(
-            ["series", "devices"], key=lambda column: column.map(rank) if column.name == "series" else column
-        ),
+        "points": points,
         "runs": runs[runs["series"] == series],
         "origins": results.origins,
         "rule": card.get("rule", ""),
@@ -285,9 +282,6 @@ def values_of(
     points = points[points["series"] == facts["series"]]
     rows = points.to_dict("records")
     point = next((row for row in rows if row["recommended"]), None)
-    requested: Totals | str = "the study recommends no row."
-    if point is not None:
-        requested = totals(point, header["unit"], asked)
     found = find_doublings(facts, clock, doubling["of"], doubling["speedup"]) if doubling else []
     shares = (points["startup_seconds"] / points["wall_seconds"]).dropna()
     jobs = [re.sub(r"\.0$", "", str(job)) for job in facts["runs"]["slurm_job_id"].dropna()]
@@ -309,7 +303,7 @@ def values_of(
         "larger": next(
             (row for row in rows if point and row["devices"] > point["devices"] and row["n"]), None
         ),
-        "totals": requested,
+        "totals": totals(point, header["unit"], asked) if point else "the study recommends no row.",
         "doublings": found,
         "verdict": verdict_of(found),
         "startup": points.loc[shares.idxmax()].to_dict() if len(shares) else None,
@@ -339,7 +333,12 @@ def header_of(template: Path) -> dict[str, Any]:
         and isinstance(each.target, nodes.Name)
         and isinstance(each.node, (nodes.Const, nodes.Dict))
     }
-    header = {"clock": "throughput", "unit": GPU_HOURS, "doubling": None} | found
+    header = {
+        "clock": "throughput",
+        "doubling": None,
+        **found,
+        "unit": {**GPU_HOURS, **found.get("unit", {})},
+    }
     if header["clock"] not in CLOCKS:
         raise RecordError(f"{template}: clock is {header['clock']!r}. Write one of {', '.join(CLOCKS)}.")
     return header
@@ -374,11 +373,9 @@ def write_proposal(results: ExperimentResults, plan: Plan) -> None:
     except TemplateError as error:
         raise RecordError(f"{template}: {error}. Correct the template of the centre.") from error
     write_text(folder / TEXT, re.sub(r"\n{3,}", "\n\n", text).strip() + "\n")
-    clock = header["clock"]
+    clock, path = header["clock"], Path("results") / results.name / FOLDER / JOB_SCRIPT
     bounded = (CLOCKS[clock][0], "speedup", "parallel_efficiency")
     columns = [*ABOUT, *(f"{name}{end}" for name in bounded for end in BOUNDS), "device_hours", *USE]
     csv = in_clock(facts, clock, asked)[columns].to_csv(index=False, lineterminator="\n")
     write_text(folder / TABLE, csv)
-    write_text(
-        folder / JOB_SCRIPT, answer_job(facts, plan, Path("results") / results.name / FOLDER / JOB_SCRIPT)
-    )
+    write_text(folder / JOB_SCRIPT, answer_job(facts, plan, path))
