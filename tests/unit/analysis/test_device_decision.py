@@ -19,7 +19,7 @@ from tests.truth.studies import answer as planted_answer
 from tests.unit.analysis.decision_cases import CASES, FOUR, UNKNOWN_WALLS, WHOLE_NODES, Case, of, rule
 from tests.unit.analysis.planted_decisions import SAMPLES, START_UP, PlantedResults
 from tests.unit.analysis.planted_tables import ONLY, decision_on, figure, make_runs, spread
-from tests.unit.analysis.reference import next_bound, welch_bounds
+from tests.unit.analysis.reference import next_bound, ratio_bounds
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.decision.card import SINGLE_RUN, Card
@@ -89,7 +89,7 @@ def on(points: Mapping[int, Any], min_efficiency: float = 0.7) -> Decision:
 def test_the_answer_has_speed_interval_efficiency_and_cost() -> None:
     four = [*spread(300), 300.0]
     decision = on({1: spread(100), 2: spread(190), 4: four, 8: spread(400)})
-    bounds = welch_bounds(four, spread(100))
+    bounds = ratio_bounds(four, spread(100), spread(190), spread(400))
     speed = figure(decision, "Speed")
     assert (speed.low, speed.high) == pytest.approx(bounds)
     assert figure(decision, "Efficiency").value == pytest.approx(0.75, rel=1e-4)
@@ -169,7 +169,7 @@ def test_a_gain_that_may_be_none_has_its_bounds_and_the_repeats_that_would_show_
     assert "more than 20 more repeats of each" in hopeless.cautions[0]
     assert hopeless.undecided[1] > 20, "what is planned by itself is not advised"
     one, two = [80.0, 100.0, 120.0], [130.0, 150.0, 170.0]
-    low, high = welch_bounds(two, one)
+    low, high = ratio_bounds(two, one)
     assert low < 1.05 < high
     decision = on({1: one, 2: two})
     (caution,) = decision.cautions
@@ -180,7 +180,7 @@ def test_a_gain_that_may_be_none_has_its_bounds_and_the_repeats_that_would_show_
 def test_a_gain_that_may_be_anything_is_not_clear_though_it_is_shown() -> None:
     """Runs on one device that other processes slowed by factors, next to three equal ones on two."""
     one, two = [1000.0, 716.0, 1372.0], [4100.0, 4200.0, 4300.0]
-    low, high = welch_bounds(two, one)
+    low, high = ratio_bounds(two, one)
     assert low > 1.05
     assert high > KNOWN_WITHIN * low
     decision = on({1: one, 2: two})

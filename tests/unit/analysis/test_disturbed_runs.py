@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from scalewise.analysis.comparison.own_intervals import own_interval_notes
 from tests.planted_records import OWN_INTERVAL, experiment, write_run
 from tests.unit.analysis.planted_tables import make_runs
 from tests.unit.analysis.reference import welch_bounds
@@ -23,7 +22,7 @@ from scalewise.analysis.rounds.repeats import in_place_of_disturbed
 from scalewise.analysis.rounds.sentences import round_lines
 from scalewise.analysis.tables import collect
 from scalewise.plan.config.experiment import Experiment, Repeats
-from scalewise.plan.runs.run_definition import NO_OPTIONS, canonical_json
+from scalewise.plan.runs.run_definition import canonical_json
 from scalewise.records import GpuLimits, Pass, Window
 
 Measured = tuple[float, Mapping[str, Any]]
@@ -271,48 +270,6 @@ def test_runs_that_got_faster_or_slower_are_flagged_with_the_fix(
     flags = flagged(*runs)
     assert len(flags) == bool(facts)
     assert all(fact in flags[0] for fact in facts)
-
-
-def rows(rates: Sequence[float], devices: int = 8, **changed: Any) -> pd.DataFrame:
-    """Return runs of one point with these rates, ended by an interval of 0.4 %."""
-    measured = {"measured_steps": 110, "own_half_width_fraction": 0.004, "steady": True}
-    return make_runs({(NO_OPTIONS, devices): rates}, **measured | {"ended_by": "interval"} | changed)
-
-
-CUT = pd.concat(
-    [
-        rows(
-            [1000, 1001, 999], measured_steps=[110, 134, 240], own_half_width_fraction=[0.004, 0.006, 0.0099]
-        ),
-        rows([1000], ended_by="steps", measured_steps=500, own_half_width_fraction=0.023),
-    ]
-)
-UNSTEADY = rows([1000], ended_by="steps", steady=False, run="d8.r4")
-
-
-@pytest.mark.parametrize(
-    ("runs", "count", "facts"),
-    [
-        (CUT, 1, ["3 of 4 runs", "110 to 240 measured", "0.4 to 0.99 %", "all their 500 steps", "2.3 %"]),
-        (rows([990, 1000, 1011]), 2, ["3 runs on 8 devices", "to 0.4 %", "differ by 2.1 %"]),
-        # by intervals of 0.4 %, 2 runs differ by 7.43 or more in one study of 100
-        (rows([996.2, 1003.8]), 2, ["2 runs on 8 devices"]),
-        (rows([996.4, 1003.6]), 1, []),
-        (rows([1000]), 1, []),
-        (rows([990, 1000, 1011], own_half_width_fraction=0.02), 1, []),
-        (pd.concat([rows([1000, 1001]), rows([500, 501], devices=4)]), 1, []),
-        (pd.concat([rows([1000, 1001, 999]), UNSTEADY]), 2, ["1 of 4 runs never became steady", "(d8.r4)"]),
-        (rows([1000, 1001], ended_by=None), 0, []),
-        (rows([1000, 1001]).drop(columns=["ended_by", "steady"]), 0, []),
-    ],
-    ids=["steps and intervals of runs that were cut", "scatter beyond the runs' intervals", "of two runs",
-         "scatter that they explain", "a single run", "scatter that wide ones explain", "two points",
-         "never steady", "a fixed number of steps", "an older table"],
-)  # fmt: skip
-def test_runs_that_their_interval_ended_have_a_note(runs: pd.DataFrame, count: int, facts: list[str]) -> None:
-    notes = own_interval_notes(runs)
-    assert len(notes) == count
-    assert all(fact in notes[-1] for fact in facts)
 
 
 def test_the_table_of_runs_has_what_the_records_hold_of_steadiness(tmp_path: Path) -> None:

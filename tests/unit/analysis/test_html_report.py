@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 from tests.unit.analysis import planted_tables as planted
 from tests.unit.analysis.planted_tables import ONLY, decision_on, make_runs
-from tests.unit.analysis.reference import welch_bounds
+from tests.unit.analysis.reference import ratio_bounds
 from tests.unit.analysis.report_page import Page, below, cells
 
 from scalewise.analysis.analysis_spec import HELD_EQUAL, NOT_KNOWN
@@ -184,7 +184,7 @@ def test_the_tables_show_values_bounds_and_units(section: MakeSection) -> None:
     assert headings >= {"memory in training (MB)", "in evaluation (MB)"}
     rows = [re.sub(r"<[^>]+>", "|", row) for row in re.findall(r"<tr\b.*?</tr>", html)]
     two = next(row for row in rows if row.startswith("||all runs||2||3||"))
-    low, high = welch_bounds([178.0, 180.0, 182.0], [98.0, 100.0, 102.0])
+    low, high = ratio_bounds([178.0, 180.0, 182.0], [98.0, 100.0, 102.0])
     assert "180||175 to 185" in two
     assert f"1.80||{low:.2f} to {high:.2f}" in two
     assert f"0.90||{low / 2:.2f} to {high / 2:.2f}" in two

@@ -239,8 +239,6 @@ def test_a_built_in_study_that_steps_end_has_an_answer_without_epochs(
     decision = concluded(tmp_path / "study", spec)
     assert decision["devices"] == 2
     assert decision["cautions"][0].startswith(f"max_device_hours cannot be judged: steps ({said})")
-    cut = [caution for caution in decision["cautions"] if "ended before their most steps" in caution]
-    assert len(cut) == (own is not None)
     assert table_of(tmp_path, "runs")["wall_seconds"].isna().all()
     assert decision["startup"] == []
 

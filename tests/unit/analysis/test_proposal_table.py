@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from tests.unit.analysis.planted_proposal import planted_results, planted_runs, spec_of, write
 from tests.unit.analysis.planted_tables import ONLY, decision_on, make_runs, read_json, results, spread
-from tests.unit.analysis.reference import welch_bounds
+from tests.unit.analysis.reference import ratio_bounds
 
 from scalewise.analysis.proposal.answer_job import time_limit
 from scalewise.analysis.proposal.markup import latex_text
@@ -68,7 +68,7 @@ def test_a_program_reads_every_point_unrounded_with_its_bounds(written: Path) ->
     row = chosen.iloc[0]
     assert (row["series"], row["nodes"], row["n"]) == ("view_off", 1, 3)
     assert row["speedup"] == pytest.approx(3.0)
-    assert row["speedup_low"] == pytest.approx(welch_bounds(spread(300), spread(100))[0])
+    assert row["speedup_low"] == pytest.approx(ratio_bounds(spread(300), spread(100))[0])
     assert row["wall_seconds"] == pytest.approx(2120, rel=1e-3)
     assert row["device_hours"] == pytest.approx(2120 * 4 / 3600, rel=1e-3)
     assert {"wall_seconds_high", "parallel_efficiency_low"} <= set(table.columns)
@@ -76,7 +76,7 @@ def test_a_program_reads_every_point_unrounded_with_its_bounds(written: Path) ->
 
 def test_a_page_shows_time_speedup_efficiency_and_device_hours_with_intervals(written: Path) -> None:
     text = (written / "proposal.md").read_text(encoding="utf-8")
-    low, high = welch_bounds(spread(300), spread(100))
+    low, high = ratio_bounds(spread(300), spread(100))
     assert (
         "| devices | nodes | n | total time (min) | samples/s, steps | speedup, steps | efficiency, steps | "
         "device-hours |"
@@ -194,7 +194,7 @@ def test_each_doubling_of_nodes_has_its_speedup_interval_and_verdict(tmp_path: P
     first = found[0].ratio
     assert first is not None
     assert first.estimate == pytest.approx(740 / 400)
-    assert (first.at_least, first.at_most) == pytest.approx(welch_bounds(spread(740), spread(400)), rel=1e-6)
+    assert (first.at_least, first.at_most) == pytest.approx(ratio_bounds(spread(740), spread(400)), rel=1e-6)
     sentences = requirement_sentences(REQUIRED, found, made)
     assert "so a speedup of 1.5. Compared is the throughput, with 95 % intervals." in sentences[0]
     assert sentences[-1] == "4 to 8 nodes: 1.42x (1.39 to 1.45), below the required 1.5."

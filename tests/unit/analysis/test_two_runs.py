@@ -67,10 +67,10 @@ def test_the_card_of_a_study_of_two_runs_each_has_no_bounds_and_is_not_clear(rep
 
 
 def test_axes_follow_values_and_not_bars() -> None:
-    """Of three runs that scatter by a factor of 20, bars reach to 30 times the values."""
+    """Of three runs that scatter by a factor of 20, bars reach to 25 times the values."""
     rates = {(ONLY, n): [n * 100 / 4, n * 100.0, n * 100 * 5.0] for n in (1, 2, 4)}
     table = scaling_table(make_runs(rates), "strong")
-    assert table["speedup_high"].max() > 25 * table["speedup"].max()
+    assert table["speedup_high"].max() > 20 * table["speedup"].max()
     (axes,) = efficiency(table, None).axes
     assert axes.get_ylim()[1] < 2
     drawn = speedup(table)

@@ -18,7 +18,7 @@ from tests.unit.watch.planted_status import (
 )
 
 from scalewise.analysis.comparison import comparable_runs
-from scalewise.analysis.statistics import ratio_of
+from scalewise.analysis.statistics import Sample, ratio_of
 from scalewise.watch.forecast import forecast
 from scalewise.watch.speedups import NEVER_MORE, baseline_of, ratio, speedups
 from scalewise.watch.status import RunStatus
@@ -123,7 +123,7 @@ SAMPLES = [
 
 @pytest.mark.parametrize(("above", "below"), SAMPLES)
 def test_a_ratio_has_the_bounds_that_the_tables_give_it(above: list[float], below: list[float]) -> None:
-    expected = ratio_of(above, below)
+    expected = ratio_of(Sample.of(above), Sample.of(below))
     assert expected is not None
     found = ratio(tuple(above), tuple(below))
 

@@ -17,9 +17,9 @@ SESSION_GAP_HOURS = 6.0
 """Pause after which runs belong to another session. Load, heat and network of a shared machine follow the
 day, of which this is a quarter; what waits for a queue or over lunch is one session still."""
 
-ORDERED = 0.8
+ORDERED = 0.7
 """Least correlation of the ranks of starts and device counts with which the two are not separable. Shuffled
-blocks of 2 repeats or more give about 0.5 at most."""
+blocks of 2 repeats or more give about 0.5 at most; below it the intervals hold a steady drift."""
 
 HOST_VARIANCE_RATIO = 9.0
 """Least ratio of what nodes do to a speedup and what its interval holds of it: a third of the width is left
@@ -36,12 +36,12 @@ def sessions(runs: pd.DataFrame) -> pd.Series:
     Args:
         runs: All runs that share a time line, with ``started`` and ``ended`` in seconds; the end may be NaN.
     """
-    started = runs["started"].astype(float).sort_values()
-    ended = runs["ended"].astype(float).fillna(runs["started"].astype(float))
+    known = runs[["started", "ended"]].astype(float).reset_index(drop=True).sort_values("started")
     # a run may start before another one and continue after it
-    busy_until = ended[started.index].cummax().shift()
-    found = ((started - busy_until) > SESSION_GAP_HOURS * 3600).cumsum() + 1
-    return found.where(started.notna(), 0).astype(int)[runs.index].rename("session")
+    busy_until = known["ended"].fillna(known["started"]).cummax().shift()
+    found = ((known["started"] - busy_until) > SESSION_GAP_HOURS * 3600).cumsum() + 1
+    numbers = found.where(known["started"].notna(), 0).astype(int).sort_index()
+    return numbers.set_axis(runs.index).rename("session")
 
 
 def verified_blocks(runs: pd.DataFrame) -> pd.Series:
@@ -53,9 +53,9 @@ def verified_blocks(runs: pd.DataFrame) -> pd.Series:
     Args:
         runs: Completed runs of an experiment on one partition: ``repeat``, ``started`` and ``ended``.
     """
-    in_session = sessions(runs)
-    keys = [in_session, runs["repeat"]]
-    spans = runs[in_session > 0].groupby([key[in_session > 0] for key in keys])["started"].agg(["min", "max"])
+    keys = ["session", "repeat"]
+    known = runs.assign(session=sessions(runs).to_numpy())[[*keys, "started"]]
+    spans = known[known["session"] > 0].groupby(keys)["started"].agg(["min", "max"])
     spans = spans.sort_values(["min", "max"])
     first, last = spans["min"].to_numpy(float), spans["max"].to_numpy(float)
     # a block interleaves if an earlier one still starts runs, or if it does so after a later one began
@@ -63,13 +63,13 @@ def verified_blocks(runs: pd.DataFrame) -> pd.Series:
     after = np.concatenate([first[1:], [np.inf]])
     alone = (first > before) & (last < after)
     numbers = {key: number for number, key in enumerate(spans.index[alone], start=1)}
-    found = [numbers.get(key, 0) for key in zip(*keys, strict=True)]
+    found = [numbers.get(key, 0) for key in zip(known["session"], known["repeat"], strict=True)]
     return pd.Series(found, index=runs.index, name="block")
 
 
 @dataclass(frozen=True)
 class Separation:
-    """How far device count, time and nodes are separable in the runs of one series.
+    """Facts that tell if device count, time and nodes are separable in the runs of one series.
 
     Args:
         order: Correlation of the ranks of start and device count: 1 if small counts ran first.
@@ -107,7 +107,8 @@ def separable(runs: pd.DataFrame, baseline: int) -> Separation:
             known, ``hosts``, separated by commas. All that is unknown is taken to be separable.
         baseline: Devices that the others are compared with.
     """
-    known = runs[runs["started"].notna()].assign(session=sessions(runs))
+    known = runs.assign(session=sessions(runs).to_numpy())
+    known = known[known["started"].notna()]
     points = dict(list(known.groupby("devices")))
     repeated = {devices: point for devices, point in points.items() if len(point) > 1}
     order, apart = 0.0, []

@@ -22,7 +22,7 @@ from scalewise.analysis.comparison.comparable_runs import (
     reference_fingerprint,
     separate_conditions,
 )
-from scalewise.analysis.comparison.confounding import blocks_of, sessions
+from scalewise.analysis.comparison.confounding import sessions, with_blocks
 from scalewise.analysis.comparison.gains import (
     Gains,
     gains,
@@ -360,7 +360,7 @@ def option_table(
     rows, scatter = [], None
     done = peaks_of_one_kind(runs[runs["outcome"] == "completed"])
     if swept:
-        done = done.assign(session=sessions(done), block=blocks_of(done))
+        done = with_blocks(done.assign(session=sessions(done)))
         done = done[done[THROUGHPUT].notna()].astype({THROUGHPUT: float})
         points = done.groupby([*(key for key in ("series", "fingerprint") if key in done), "devices"])
         scatter = scatter_of(sample_of(point, speeds) for _, point in points)

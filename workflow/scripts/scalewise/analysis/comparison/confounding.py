@@ -28,9 +28,10 @@ def sessions(runs: pd.DataFrame) -> pd.Series:
     return found.where(found > 0).astype("Int64")
 
 
-def blocks_of(runs: pd.DataFrame) -> pd.Series:
-    """Return the verified block of each completed run, counted from 1; 0 for none."""
-    return verified_blocks(timed(runs))
+def with_blocks(done: pd.DataFrame) -> pd.DataFrame:
+    """Return completed runs with ``block``, their verified block or 0, and ``started``, in seconds."""
+    known = timed(done)
+    return done.assign(block=verified_blocks(known), started=known["started"])
 
 
 def timed(runs: pd.DataFrame) -> pd.DataFrame:

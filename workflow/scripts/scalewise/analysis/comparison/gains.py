@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
-from scalewise.analysis.comparison.confounding import blocks_of
+from scalewise.analysis.comparison.confounding import with_blocks
 from scalewise.analysis.statistics import (
     CONFIDENCE,
     ENOUGH_REPEATS,
@@ -89,7 +89,13 @@ class Gains:
         if measure not in self._scatters:
             rates = {"throughput": speeds, "time to target": _speeds_to_target}
             of_measure = rates.get(measure, _speeds_of_whole_runs)
-            self._scatters[measure] = scatter_of(sample_of(runs, of_measure) for runs in self.points.values())
+            # those under other conditions may scatter as they like
+            known = [
+                runs
+                for runs in self.points.values()
+                if "conditions" not in runs or not runs["conditions"].any()
+            ]
+            self._scatters[measure] = scatter_of(sample_of(runs, of_measure) for runs in known)
         return self._scatters[measure]
 
     def listed(self) -> Iterator[tuple[Pair, Ratio]]:
@@ -119,7 +125,7 @@ def gains(runs: pd.DataFrame) -> Gains:
         runs: Output of ``separate_conditions``: each series holds comparable runs alone.
     """
     done = runs[runs["outcome"] == "completed"]
-    done = done.assign(block=blocks_of(done))
+    done = with_blocks(done)
     points = {
         (str(point["series"].iloc[0]), int(point["devices"].iloc[0])): point
         for _, point in done.groupby(["series", "devices"], sort=False)
@@ -191,9 +197,14 @@ def _speeds_of_whole_runs(runs: pd.DataFrame) -> pd.Series:
 
 
 def sample_of(runs: pd.DataFrame, rates: Rates) -> Sample:
-    """Return the rates of a point's runs with their verified blocks, if there are any."""
+    """Return the rates of a point's runs with their verified blocks and starts, as far as they are known."""
     found = rates(runs)
-    return Sample.of(found, runs.loc[found.index, "block"] if "block" in runs else ())
+    return Sample.of(found, *_in_time(runs.loc[found.index]))
+
+
+def _in_time(runs: pd.DataFrame) -> tuple[Iterable[int], Iterable[float]]:
+    known = {"block", "started"} <= set(runs) and runs["started"].notna().all()
+    return (runs["block"], runs["started"]) if known else ((), ())
 
 
 def side_by_side(point: pd.DataFrame, than: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -216,7 +227,7 @@ def tries_of(runs: pd.DataFrame, amounts: Sequence[float] | None = None) -> Trie
 
     Args:
         runs: Completed runs of the point.
-        amounts: What each run that reached the target took until then; None for its seconds.
+        amounts: Amount of each run that reached the target, until then; None for its seconds.
 
     Returns:
         The runs; None if none reached the target, or in an unknown time.
@@ -230,8 +241,8 @@ def tries_of(runs: pd.DataFrame, amounts: Sequence[float] | None = None) -> Trie
         return None
     per_second = math.fsum(values) / len(values) / known.mean()
     failed = () if lost.isna().all() else tuple((lost.fillna(lost.mean()) * per_second).tolist())
-    blocks = runs.loc[known.index, "block"] if "block" in runs and amounts is None else ()
-    return Tries(Sample.of(values, blocks), failed)
+    in_time = _in_time(runs.loc[known.index]) if amounts is None else ((), ())
+    return Tries(Sample.of(values, *in_time), failed, max(int(reached.sum()) - len(values), 0))
 
 
 def _speeds_to_target(runs: pd.DataFrame) -> pd.Series:
