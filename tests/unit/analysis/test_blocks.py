@@ -8,7 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scalewise.analysis.blocks import Separation, host_variance_ratio, separable, sessions, verified_blocks
+from scalewise.analysis.blocks import (
+    Separation,
+    host_variance_ratio,
+    separable,
+    sessions,
+    siblings,
+    verified_blocks,
+)
 
 Job = tuple[int, int]
 """Devices and repeat."""
@@ -88,7 +95,7 @@ def test_shuffled_blocks_are_separable(repeats: int) -> None:
 )
 @pytest.mark.parametrize("repeats", [3, 6])
 def test_counts_that_a_queue_started_apart_are_not_separable(
-    key: Callable[[Job], object], apart: tuple[int, ...], repeats: int
+    key: Callable[[Job], tuple[int, ...]], apart: tuple[int, ...], repeats: int
 ) -> None:
     found = separable(started(sorted(shuffled(repeats=repeats), key=key)), 1)
     assert (found.apart, found.in_time) == (apart, False)
@@ -115,6 +122,17 @@ def test_counts_with_nodes_of_their_own_are_not_separable_and_further_nodes_are(
     assert separable(own, 1).other_nodes == (2, 4, 8)
     further = started(shuffled(), lambda job: "a, b" if job[0] == 8 else "a")
     assert separable(further, 1).in_place
+
+
+def test_runs_that_were_on_a_node_at_the_same_time_are_siblings() -> None:
+    runs = pd.DataFrame(
+        {
+            "started": [0.0, 100.0, 500.0, 550.0, 900.0, np.nan],
+            "ended": [500.0, 300.0, 700.0, 800.0, 950.0, np.nan],
+            "hosts": ["a", "b", "a, c", "c", "a", "a"],
+        }
+    )
+    assert siblings(runs).tolist() == [False, False, True, True, False, False]
 
 
 def test_all_that_is_unknown_is_separable() -> None:

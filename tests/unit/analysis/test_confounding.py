@@ -193,7 +193,8 @@ def test_if_speed_drifts_runs_are_compared_within_their_blocks() -> None:
     for seed in range(studies):
         known = known_columns(on_one_machine(seed, scatter=0.003, trend=-0.12))
         within = gains(known).of("throughput", (ONLY, 4), (ONLY, 1))
-        apart = ratio_of(*(Sample.of(speeds(known[known["devices"] == n])) for n in (4, 1)))
+        four, one = (Sample.of(speeds(known[known["devices"] == n])) for n in (4, 1))
+        apart = ratio_of(four, one)
         assert within is not None
         assert apart is not None
         covered += within.at_least <= 4**0.9 <= within.at_most

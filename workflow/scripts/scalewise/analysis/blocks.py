@@ -21,6 +21,9 @@ ORDERED = 0.7
 """Least correlation of the ranks of starts and device counts with which the two are not separable. Shuffled
 blocks of 2 repeats or more give about 0.5 at most; below it the intervals hold a steady drift."""
 
+OVERLAP_SECONDS = 1.0
+"""Least time that two runs share a node: clocks of nodes differ."""
+
 HOST_VARIANCE_RATIO = 9.0
 """Least ratio of what nodes do to a speedup and what its interval holds of it: a third of the width is left
 where nodes alone differ. Nodes drawn at random give 1 on average. In simulated studies of four device counts
@@ -65,6 +68,24 @@ def verified_blocks(runs: pd.DataFrame) -> pd.Series:
     numbers = {key: number for number, key in enumerate(spans.index[alone], start=1)}
     found = [numbers.get(key, 0) for key in zip(known["session"], known["repeat"], strict=True)]
     return pd.Series(found, index=runs.index, name="block")
+
+
+def siblings(runs: pd.DataFrame) -> pd.Series:
+    """Return which runs shared a node with another run of the study at some time.
+
+    Args:
+        runs: Runs of a study: ``started``, ``ended`` and ``hosts``, separated by commas.
+    """
+    on_host = runs[["started", "ended"]].astype(float).reset_index(drop=True)
+    on_host = on_host.assign(run=on_host.index, host=runs["hosts"].str.split(", ").to_numpy()).explode("host")
+    on_host = on_host.dropna().sort_values("started")
+    busy_until = on_host.groupby("host")["ended"].cummax().groupby(on_host["host"]).shift()
+    next_start = on_host.groupby("host")["started"].shift(-1)
+    shared = (busy_until - on_host["started"] > OVERLAP_SECONDS) | (
+        on_host["ended"] - next_start > OVERLAP_SECONDS
+    )
+    found = np.isin(np.arange(len(runs)), on_host.loc[shared, "run"])
+    return pd.Series(found, index=runs.index, name="siblings")
 
 
 @dataclass(frozen=True)
@@ -119,11 +140,11 @@ def separable(runs: pd.DataFrame, baseline: int) -> Separation:
         for devices, point in repeated.items():
             others = joined.loc[joined["devices"] != devices, "started"]
             if point["started"].min() > others.max() or point["started"].max() < others.min():
-                apart.append(int(devices))
+                apart.append(int(str(devices)))
     days: list[int] = []
     if baseline in points:
         of_baseline = set(points[baseline]["session"])
-        days = [int(n) for n, point in points.items() if of_baseline.isdisjoint(point["session"])]
+        days = [int(str(n)) for n, point in points.items() if of_baseline.isdisjoint(point["session"])]
     return Separation(order, tuple(apart), tuple(days), tuple(_on_other_nodes(runs, baseline)))
 
 

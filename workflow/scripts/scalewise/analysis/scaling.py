@@ -405,7 +405,8 @@ def _gain(
     reference: pd.DataFrame,
     scatter: Scatter | None,
 ) -> dict[str, Any]:
-    found = ratio_of(*(sample_of(runs, speeds) for runs in side_by_side(chosen, reference)), scatter)
+    one, other = (sample_of(runs, speeds) for runs in side_by_side(chosen, reference))
+    found = ratio_of(one, other, scatter)
     assert found is not None, "both sides have runs with a throughput"
     ratio, above = found.interval(), found.p_above()
     beside = ", ".join(

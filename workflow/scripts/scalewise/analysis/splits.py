@@ -270,7 +270,8 @@ class _Comparison:
             tries, others = (tries_of(runs, self._seconds(runs).tolist()) for runs in sides)
             ratio = None if tries is None or others is None else target_ratio(tries, others)
         else:
-            ratio = ratio_of(*(sample_of(runs, self._seconds) for runs in sides))
+            one, other = (sample_of(runs, self._seconds) for runs in sides)
+            ratio = ratio_of(one, other)
         return None if ratio is None else ratio.scaled(splits[devices].rounds / splits[than].rounds)
 
     def _best(self, splits: dict[int, Split]) -> int:

@@ -127,7 +127,11 @@ class Sample:
 
     def only(self, kept: Sequence[bool]) -> Sample:
         """Return the runs that are kept."""
-        return Sample(*(tuple(compress(each, kept)) for each in (self.values, self.blocks, self.starts)))
+        return Sample(
+            tuple(compress(self.values, kept)),
+            tuple(compress(self.blocks, kept)),
+            tuple(compress(self.starts, kept)),
+        )
 
 
 @dataclass(frozen=True)
@@ -255,10 +259,10 @@ def ratio_of(one: Sample, other: Sample, scatter: Scatter | None = None) -> Rati
     kept = _kept(one, other)
     if kept is None:
         return found
-    few = [sample.only(keep) for sample, keep in zip((one, other), kept, strict=True)]
-    if pairs and not (pairs := _shared(*few)):
+    one, other = one.only(kept[0]), other.only(kept[1])
+    if pairs and not (pairs := _shared(one, other)):
         return found
-    typical = _paired(pairs, scatter) if pairs else _unpaired(*few, scatter)
+    typical = _paired(pairs, scatter) if pairs else _unpaired(one, other, scatter)
     return Ratio(found.estimate, typical.log_center, typical.standard_error, typical.freedom, typical.n)
 
 
@@ -318,15 +322,15 @@ def _borrowing(own: float, freedom: float, of_all: float) -> tuple[float, float]
     return max(own, (freedom * own + BORROWED * of_all) / freedom_of_both), freedom_of_both
 
 
-def _kept(one: Sample, other: Sample) -> list[list[bool]] | None:
+def _kept(one: Sample, other: Sample) -> tuple[list[bool], list[bool]] | None:
     """Return which runs of two samples do not stand apart; None if none does, or too many do."""
     distances = [_distances(sample.logs) for sample in (one, other)]
     scales = [_median_deviation(each) for each in distances]
     least, most = (APART * of(scales) for of in (min, max))
     if any(sum(each > least for each in side) > RARE * len(side) for side in distances):
         return None
-    kept = [[each <= most for each in side] for side in distances]
-    return None if all(map(all, kept)) else kept
+    kept = tuple([each <= most for each in side] for side in distances)
+    return None if all(map(all, kept)) else (kept[0], kept[1])
 
 
 def _distances(logs: Sequence[float]) -> list[float]:

@@ -12,9 +12,10 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from scalewise.analysis.blocks import SESSION_GAP_HOURS
 from scalewise.analysis.comparison.comparability import accuracy_lost, differences, named
 from scalewise.analysis.comparison.comparable_runs import NEVER_MORE
-from scalewise.analysis.comparison.confounding import SESSION_GAP_HOURS, sessions
+from scalewise.analysis.comparison.confounding import sessions
 from scalewise.analysis.decision.card import options_text
 from scalewise.analysis.decision.card_figures import range_text
 from scalewise.analysis.partitions.answer import (
