@@ -159,7 +159,7 @@ def _runs(study: Study, jobs: Sequence[Job], logs: Logs, generator: np.random.Ge
         rate = study.rates[point] * math.exp(log) * (1.0 if alone else 0.85)
         trained = SAMPLES / rate
         wall = START_UP_SECONDS + trained
-        row = {
+        row: dict[str, Any] = {
             "experiment": "study", "series": point.series, study.option: point.series, "repeat": repeat,
             "run": f"d{point.devices}.{point.series}.r{repeat}", "devices": point.devices, "nodes": 1.0,
             "partition": point.partition, "hosts": f"{point.partition}node0", "outcome": "completed",

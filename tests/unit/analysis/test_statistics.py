@@ -21,7 +21,6 @@ from scalewise.analysis.statistics import (
     difference_of,
     geometric_interval,
     holm,
-    is_robust,
     mean_interval,
     next_value_bound,
     ratio_interval,
@@ -233,13 +232,6 @@ def test_the_p_value_and_the_interval_agree_on_every_threshold() -> None:
         for end, side in ((found.at_least, 1), (found.at_most, -1)):
             assert (found.p_above(end * (1 - 1e-6)) < 0.025) == (side == 1)
             assert (found.p_above(end * (1 + 1e-6)) > 0.975) == (side == -1)
-
-
-def test_a_conclusion_that_one_run_makes_is_not_robust() -> None:
-    one, other = Sample.of([130.0, 101.0, 100.0]), Sample.of([100.0, 99.0, 98.0])
-    assert is_robust(Sample.of([130.0, 131.0, 129.0]), other, 1.05)
-    assert not is_robust(one, other, 1.05)
-    assert is_robust(one, other, 1.5)
 
 
 # --- the time to a target -------------------------------------------------------------------------------

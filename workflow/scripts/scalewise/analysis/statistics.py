@@ -400,22 +400,6 @@ def _variance_in_blocks(points: Sequence[Mapping[int, float]]) -> float | None:
     return math.fsum(left**2 for row in rows for left in row.values()) / freedom
 
 
-def is_robust(one: Sample, other: Sample, threshold: float) -> bool:
-    """Return whether a ratio stays on its side of a threshold with medians, and without any one run.
-
-    Args:
-        one: Runs above the fraction bar, at least two.
-        other: Those below it, at least two.
-        threshold: Ratio that divides the conclusions.
-    """
-    above, below = one.logs, other.logs
-    leads = [median(above) - median(below)]
-    leads += [_mean(above[:k] + above[k + 1 :]) - _mean(below) for k in range(len(above))]
-    leads += [_mean(above) - _mean(below[:k] + below[k + 1 :]) for k in range(len(below))]
-    side = _mean(above) - _mean(below) > math.log(threshold)
-    return all((lead > math.log(threshold)) == side for lead in leads)
-
-
 @dataclass(frozen=True)
 class Tries:
     """Runs of a point that has a target.
