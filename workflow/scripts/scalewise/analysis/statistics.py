@@ -33,10 +33,10 @@ BORROWED = 1
 """Degrees of freedom that a point takes from the scatter of all points. Two narrow an interval of three runs
 by 16 instead of 13 %, but hold 90 % of the truths if one point scatters five times as much as the others."""
 
-APART = 8.0
+APART = 6.0
 """Distance from the median, in scatters by the median deviation, from which a run stands apart."""
-RARE = 0.2
-"""Largest share of runs that may stand apart, so that five runs have one: more are a habit of the machine."""
+RARE, OF_RUNS = 0.3, 5
+"""Largest share of runs that may stand apart, and fewest runs: more of them are a habit of the machine."""
 
 ROUNDING = 1e-9
 """Logarithms that differ by less are equal: sums round differently."""
@@ -327,7 +327,7 @@ def _kept(one: Sample, other: Sample) -> tuple[list[bool], list[bool]] | None:
     distances = [_distances(sample.logs) for sample in (one, other)]
     scales = [_median_deviation(each) for each in distances]
     least, most = (APART * of(scales) for of in (min, max))
-    if any(sum(each > least for each in side) > RARE * len(side) for side in distances):
+    if not all(_is_rare(sum(each > least for each in side), len(side)) for side in distances):
         return None
     kept = tuple([each <= most for each in side] for side in distances)
     return None if all(map(all, kept)) else (kept[0], kept[1])
@@ -377,7 +377,11 @@ def _without_apart(point: Sample) -> Sample:
     distances = _distances(point.logs)
     limit = APART * _median_deviation(distances)
     kept = [each <= limit for each in distances]
-    return point.only(kept) if kept.count(False) <= RARE * len(kept) else point
+    return point.only(kept) if _is_rare(kept.count(False), len(kept)) else point
+
+
+def _is_rare(apart: int, n: int) -> bool:
+    return apart <= (RARE * n if n >= OF_RUNS else 0)
 
 
 def _variance_in_blocks(points: Sequence[Mapping[int, float]]) -> float | None:
