@@ -88,7 +88,8 @@ def test_the_part_that_grew_most_beyond_the_baselines_step_is_named_with_its_sha
 def test_a_wait_that_the_baseline_has_too_is_no_loss_of_scaling() -> None:
     waits = {devices: {LOADER: 0.5 / devices} for devices in (1, 4)}
     base, point = causes(study({1: EVEN, 4: EVEN}, waits))
-    assert (base.part, point.part, point.share.estimate) == (LOADER, LOADER, pytest.approx(1 / 3, rel=1e-2))
+    assert (base.part, point.part) == (LOADER, LOADER)
+    assert point.share.estimate == pytest.approx(1 / 3, rel=1e-2)
     assert "efficiency does not show it" in point.sentence
     assert "efficiency" not in base.sentence
 
@@ -170,11 +171,12 @@ def slowed(**columns: Any) -> pd.DataFrame:
     repeats = len(columns["slowest_rank"])
     lost = [(0.5 + 0.01 * repeat) / 8 for repeat in range(repeats)]
     runs = study({1: EVEN, 8: [1.0] * repeats}, {8: {STRAGGLER: lost}})
-    here = runs["devices"] == 8
-    for column, values in ({"slowest_host": "node0", "nodes": 1, "hosts": "node0"} | columns).items():
-        runs[column] = runs.get(column, pd.Series(None, index=runs.index, dtype=object)).astype(object)
-        runs.loc[here, column] = values
-    return runs
+    usual = {"slowest_host": "node0", "nodes": 1, "hosts": "node0"}
+    rows = [dict.fromkeys(usual | columns)] * 3 + [
+        {name: each[row] if isinstance(each, list) else each for name, each in (usual | columns).items()}
+        for row in range(repeats)
+    ]
+    return runs.drop(columns=[*usual], errors="ignore").join(pd.DataFrame(rows, index=runs.index))
 
 
 @pytest.mark.parametrize(
