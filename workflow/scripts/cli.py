@@ -286,18 +286,26 @@ def write_report(options: argparse.Namespace) -> None:
 
 def report(options: argparse.Namespace) -> int:
     """Report on the runs that have finished, at any time; a study that runs is not disturbed."""
-    options.plan = options.plan or latest_plan()
-    if not options.plan:
-        print(
-            f"No study has been started in {Path.cwd()}: there is no {PLAN_FOLDER}/plan-*.json. "
-            "Run this where snakemake runs.",
-            file=sys.stderr,
-        )
+    if not _is_started(options):
         return 1
     with imports_uncollected():
         from scalewise.analysis.finished_report import report_finished
 
     print(*report_finished(_plan(options), Path("results")), sep="\n")
+    return 0
+
+
+def redo(options: argparse.Namespace) -> int:
+    """Remove the records of disturbed runs, so that the next snakemake makes these runs again."""
+    from scalewise.watch.redo import RedoError, redo_disturbed
+
+    if not _is_started(options):
+        return 1
+    try:
+        lines = redo_disturbed(_plan(options), Path("results"), options.experiments, dry_run=options.dry_run)
+    except RedoError as error:
+        return _fail(error)
+    print(*lines, sep="\n")
     return 0
 
 
@@ -373,7 +381,8 @@ def make_parser() -> argparse.ArgumentParser:
         added.add_argument("folder", type=Path, help="results of the experiment, named like it")
         return added
 
-    add_for_experiment(scaling)
+    for command in (scaling, figures, compare_partitions):
+        add_for_experiment(command)
     predicted, judged = add_for_experiment(prediction), add_for_experiment(judge)
     for added in (predicted, judged):
         added.add_argument("--all-reduces", default=[], nargs="*", type=Path, help="all-reduce of each shape")
@@ -381,17 +390,22 @@ def make_parser() -> argparse.ArgumentParser:
         "--from-steps", action="store_true", help="predict more nodes from steps measured on fewer"
     )
     judged.add_argument("--round", required=True, type=int, help="number of the round, from 1")
-    add_for_experiment(figures)
-    add_for_experiment(compare_partitions)
     add_for_experiment(event_files).add_argument("--runs", required=True, type=Path, help="table of the runs")
 
     add(report)
+    _add_options_of_redo(add(redo))
     written = add(write_report, "output")
     written.add_argument("--decisions", type=Path, help="JSON file to write, with all decisions")
     for added in (written, add(decisions)):
         added.add_argument("results", type=Path, help="folder of all experiments")
     written.add_argument("experiments", nargs="*", help="names, in order; all by default")
     return parser
+
+
+def _add_options_of_redo(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--disturbed", action="store_true", required=True, help="runs that were disturbed")
+    parser.add_argument("--dry-run", action="store_true", help="name them, and remove nothing")
+    parser.add_argument("experiments", nargs="*", help="names; all by default")
 
 
 FILES = {"log": "file that receives what the ranks print", "output": "file to write"}
@@ -408,6 +422,18 @@ def main(arguments: list[str] | None = None) -> int:
         return options.command(options) or 0
     except RecordError as error:
         return _fail(error)
+
+
+def _is_started(options: argparse.Namespace) -> bool:
+    """Take the plan of the last session if none is given; print what to do if there is none."""
+    options.plan = options.plan or latest_plan()
+    if not options.plan:
+        print(
+            f"No study has been started in {Path.cwd()}: there is no {PLAN_FOLDER}/plan-*.json. "
+            "Run this where snakemake runs.",
+            file=sys.stderr,
+        )
+    return bool(options.plan)
 
 
 def _plan(options: argparse.Namespace) -> Plan:

@@ -327,7 +327,10 @@ def of_disturbed(planned: pd.DataFrame, *, on_slurm: bool) -> Iterator[Caution]:
         return
     used, apart = planned[planned["n_disturbed"] > 0], planned[planned["n_set_apart"] > 0]
     whole_nodes = " (`slurm.exclusive: true` in the site file requests whole nodes)" if on_slurm else ""
-    again = f"delete their folders and run the same command on a quiet machine{whole_nodes}."
+    again = (
+        "run `python workflow/scripts/cli.py redo --disturbed`, then the same snakemake command on a quiet "
+        f"machine{whole_nodes}."
+    )
     if len(used):
         runs = count_devices(int(used["n_disturbed"].sum()), "disturbed run")
         yield DISTURBED, f"The answer rests on {runs}: {named_runs(used)}. For a clear answer {again}"
