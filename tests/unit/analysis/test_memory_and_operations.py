@@ -12,7 +12,6 @@ from tests.planted_records import experiment, measurements, provenance, run_reco
 from tests.small_runs import definition
 from tests.unit.analysis.planted_tables import make_runs
 
-from scalewise.analysis.memory import memory_gain
 from scalewise.analysis.mfu import gpu_peaks, mfu_columns, peak_of
 from scalewise.analysis.report import data_tables
 from scalewise.analysis.report.data_tables import Table
@@ -48,22 +47,23 @@ def test_both_peaks_stand_in_every_table_by_their_names() -> None:
     assert shown(devices, "in evaluation (MB)") == ["90", "90"]
     gains = option_table(runs, {"gradient_as_bucket_view": [False, True]})
     (gain,) = gains.to_dict("records")
-    assert (gain["peak_memory_saved_bytes"], gain["saved_parameter_copies"]) == (98 * MB, 0.98)
+    assert gain["peak_memory_saved_bytes"] == 98 * MB
     assert gain["evaluation_peak_memory_bytes"] == 90 * MB == gain["reference_evaluation_peak_memory_bytes"]
     options = data_tables.options(gains.assign(series="view-True"))
     assert shown(options, "saved (MB)") == ["98"]
-    assert shown(options, "saved, in copies of the parameters") == ["0.98"]
     assert shown(options, "memory in evaluation (MB)") == ["90"]
 
 
-def test_models_of_different_sizes_have_no_copies_to_count() -> None:
-    small, large = (
-        pd.DataFrame({"peak_memory_bytes": [peak], "parameters": [size]})
-        for peak, size in ((1e9, 1), (3e9, 2))
+def test_an_option_and_its_point_have_the_same_peak_the_mean_of_the_runs() -> None:
+    peaks = [300.0 * MB, 310.0 * MB, 350.0 * MB]
+    runs = make_runs(
+        {("view-False", 1): [100.0] * 3, ("view-True", 1): [100.0] * 3},
+        gradient_as_bucket_view=[False] * 3 + [True] * 3,
+        peak_memory_bytes=[*peaks, *(peak - 100 * MB for peak in peaks)],
     )
-    gain = memory_gain(small, large)
-    assert gain["peak_memory_saved_bytes"] == 2e9
-    assert pd.isna(gain["saved_parameter_copies"])
+    (gain,) = option_table(runs, {"gradient_as_bucket_view": [False, True]}).to_dict("records")
+    points = scaling_table(runs, "strong")["peak_memory_bytes"].tolist()
+    assert [gain[f"{side}peak_memory_bytes"] for side in ("reference_", "")] == points == [320 * MB, 220 * MB]
 
 
 @pytest.mark.parametrize("kind", ["process peak RSS", "CUDA allocator peak"])

@@ -189,7 +189,6 @@ def options(gains: pd.DataFrame) -> Table:
         Column("memory in training, per device (MB)", "peak_memory_bytes", "{:,.0f}", 1e-6),
         Column("with the value it replaces (MB)", "reference_peak_memory_bytes", "{:,.0f}", 1e-6),
         Column("saved (MB)", "peak_memory_saved_bytes", "{:,.0f}", 1e-6),
-        Column("saved, in copies of the parameters", "saved_parameter_copies", "{:.2f}"),
         Column("memory in evaluation (MB)", "evaluation_peak_memory_bytes", "{:,.0f}", 1e-6),
         Column("memory ratio", "peak_memory_ratio", "{:.3f}"),
     ]
