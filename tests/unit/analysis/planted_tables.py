@@ -116,7 +116,7 @@ def decision_on(
     known = known_columns(runs, conditions)
     compared = gains(known)
     table = as_billed(scaling_table(known, scaling, conditions, compared), billed or {})
-    options = option_table(known, swept or {}, conditions)
+    options = option_table(known, swept or {})
     return decide(
         name,
         table,

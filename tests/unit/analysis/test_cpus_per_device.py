@@ -114,10 +114,9 @@ def test_an_answer_is_given_only_if_the_runs_show_it(
         ({1: 100}, None, None, None, [], ""),
         ({1: 100, 4: 300}, ("c4", 1), 1, 4, [], "another rule"),
         ({1: 100, 4: 300}, ("c1", 2), 2, 4, ["The answer on devices names c1 by another rule"], ""),
-        ({1: 100, 4: 300}, ("runs under other conditions", 2), 2, 4, [], "another rule"),
     ],
     ids=["a gain not worth having", "the most measured", "no difference", "nothing to compare",
-         "on the devices of the answer", "an answer with others", "an answer under other conditions"],
+         "on the devices of the answer", "an answer with others"],
 )  # fmt: skip
 def test_the_fewest_cpus_that_feed_the_devices_are_the_answer(
     rates: dict[int, float], answer: tuple[str, int] | None, devices: int | None,

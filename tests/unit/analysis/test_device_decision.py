@@ -16,7 +16,7 @@ import pytest
 from scipy import stats
 from tests.truth.studies import STUDIES, Circumstances, judge, run_table
 from tests.truth.studies import answer as planted_answer
-from tests.unit.analysis.decision_cases import CASES, FOUR, UNKNOWN_WALLS, WHOLE_NODES, Case, of, rule
+from tests.unit.analysis.decision_cases import CASES, FOUR, UNKNOWN_WALLS, WHOLE_NODES, Case, rule
 from tests.unit.analysis.planted_decisions import SAMPLES, START_UP, PlantedResults
 from tests.unit.analysis.planted_tables import ONLY, decision_on, figure, make_runs, spread
 from tests.unit.analysis.reference import next_bound, welch_bounds
@@ -24,7 +24,7 @@ from tests.unit.analysis.reference import next_bound, welch_bounds
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.decision.card import SINGLE_RUN, Card
 from scalewise.analysis.decision.choice import KNOWN_WITHIN
-from scalewise.analysis.decision.decision import Decision, decide
+from scalewise.analysis.decision.decision import Decision
 from scalewise.analysis.decision.next_action import _further_runs, next_action
 from scalewise.analysis.decision.wording import option_sentences
 from scalewise.analysis.scaling import known_columns, option_table, scaling_table
@@ -152,15 +152,6 @@ def test_series_on_one_device_count_have_their_rates() -> None:
     assert "150 samples/s (n = 1) on 1 device of on" in decision.alternatives[0]
 
 
-def test_other_differences_than_the_option_are_shown_with_its_gain() -> None:
-    study = of({1: 100, 2: 190})
-    both = pd.concat([study.runs.assign(precision=each) for each in ("fp32", "bf16")], ignore_index=True)
-    differing = "CPU model is New, not Old"
-    options = option_table(both, {"precision": ["fp32", "bf16"]}).assign(also_differs=differing)
-    decision = decide("study", study.scaling, options, rule(), compared=study.compared)
-    assert differing in decision.options[0]
-
-
 # --- doubts -------------------------------------------------------------------------------------------
 
 
@@ -239,7 +230,7 @@ def test_a_likely_answer_names_the_repeats_to_paste(repeats: Any, paste: str) ->
 
 
 def test_a_point_that_needs_no_more_runs_needs_no_known_cost() -> None:
-    points = pd.DataFrame({"conditions": "", "n": [3, 6], "device_hours": [0.1, math.nan]})
+    points = pd.DataFrame({"n": [3, 6], "device_hours": [0.1, math.nan]})
     assert _further_runs(points, 6) == "3 more runs, about 0.300 device-hours"
     assert _further_runs(points, 7) == "5 more runs"
 

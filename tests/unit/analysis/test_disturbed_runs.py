@@ -14,6 +14,7 @@ from tests.unit.analysis.planted_tables import make_runs
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.comparison.own_intervals import own_interval_notes
 from scalewise.analysis.conclusion import Conclusion, conclude
+from scalewise.analysis.conditions import OTHER_CONDITIONS
 from scalewise.analysis.disturbed import disturbance, set_apart
 from scalewise.analysis.memory import device_memory_bytes, smaller_batch_gain
 from scalewise.analysis.rounds.judge_round import judge_round
@@ -115,14 +116,14 @@ def test_each_measured_disturbance_is_named(record: dict[str, Any], text: str) -
         ({"disturbance": ["", "", "load"]}, [2]),
         # shared files that many devices make slow are the cost of scaling
         ({"loader_wait_fraction": [0.02, 0.02, 0.45]}, []),
-        ({"disturbance": ["", "load", "load"], "fingerprint": ["other", "f", "f"]}, []),
+        ({"disturbance": ["", "load", "load"], "outcome": [OTHER_CONDITIONS, "completed", "completed"]}, []),
     ],
     ids=["a busy machine", "slow files", "the quiet run is not comparable"],
 )
 def test_a_run_is_set_apart_if_it_was_disturbed_and_comparable_others_of_its_point_were_not(
     columns: dict[str, Any], apart: list[int]
 ) -> None:
-    runs = make_runs({("a", 1): [100.0] * 3}, **{"disturbance": "", "fingerprint": "f"} | columns)
+    runs = make_runs({("a", 1): [100.0] * 3}, **{"disturbance": ""} | columns)
     assert runs.index[set_apart(runs)["outcome"] == "disturbed"].tolist() == apart
 
 

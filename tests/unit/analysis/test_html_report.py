@@ -17,7 +17,6 @@ from tests.unit.analysis.planted_tables import ONLY, decision_on, make_runs
 from tests.unit.analysis.reference import welch_bounds
 from tests.unit.analysis.report_page import Page, below, cells
 
-from scalewise.analysis.analysis_spec import HELD_EQUAL, NOT_KNOWN
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.report.figures import FIGURES
 from scalewise.analysis.report.page import as_script_data, render
@@ -66,19 +65,12 @@ def section(tmp_path: Path) -> MakeSection:
     return make
 
 
-def test_what_was_held_equal_and_required_is_shown_apart_from_the_origin(section: MakeSection) -> None:
-    origins = {HELD_EQUAL: ["precision fp32", "torch version 2.15.0"], NOT_KNOWN: [], "commit": ["abc123"]}
-    made = section(fields={"origins": origins})
+def test_what_is_required_is_shown(section: MakeSection) -> None:
+    made = section()
     (made.folder / "proposal").mkdir()
     sentences = ["Required is 0.75.", "1 to 2 nodes: 1.85x (1.81 to 1.89), above the required 1.5."]
     (made.folder / "proposal" / "requirement.json").write_text(json.dumps({"sentences": sentences}))
-    page = render([made], partial=False)
-    assert f"<dt>Required</dt><dd>{' '.join(sentences)}</dd>" in page
-    assert f"<dt>{HELD_EQUAL}</dt><dd>precision fp32; torch version 2.15.0</dd>" in page
-    assert f"<dt>{NOT_KNOWN}</dt>" not in page
-    equal, origin = below(page, "What was held equal").split("Provenance</h3>")
-    assert "abc123" not in equal
-    assert "precision fp32" not in origin
+    assert f"<dt>Required</dt><dd>{' '.join(sentences)}</dd>" in render([made], partial=False)
 
 
 def test_the_answer_comes_right_after_the_heading(section: MakeSection) -> None:

@@ -25,7 +25,8 @@ from tests.planted_records import (
 from tests.unit.analysis.planted_tables import concluded, read_json
 from tests.unit.analysis.report_page import Page, cells
 
-from scalewise.analysis.analysis_spec import DIFFERED, AnalysisSpec
+from scalewise.analysis.analysis_spec import AnalysisSpec
+from scalewise.analysis.conditions import OTHER_CONDITIONS
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.report import epoch_figures, step_figures
 from scalewise.analysis.report.drawing import draw
@@ -90,7 +91,6 @@ def test_planted_speedups_of_a_program_are_found_and_unknown_figures_are_named(t
     assert "loader wait (no DataLoader of PyTorch feeds the training)" in text
     assert "train.py --batch-size {batch_size_per_device} --out {folder}" in text
     assert "by Scalewise, after the steps to measure" in text
-    assert "evaluation: 1 (9 runs)" in text
     assert "final accuracy" not in "".join(cells(html, "Scaling"))
     header = unescape(html).rsplit("Where a step's time goes, and start-up", 1)[1].split("</thead>")[0]
     assert ">preparation (s)</th>" in header
@@ -205,7 +205,6 @@ def test_a_key_that_a_record_lacks_has_its_default(
     path.write_text(json.dumps(record), encoding="utf-8")
     runs = collect("study", spec, tmp_path).runs
     assert runs["outcome"].to_list() == ["completed", "completed"]
-    assert runs["fingerprint"].nunique() == 1
     assert set(collect("study", changed, tmp_path).runs["outcome"]) == {"out of date"}
 
 
@@ -245,17 +244,18 @@ def test_a_built_in_study_that_steps_end_has_an_answer_without_epochs(
 # --- what may be compared -----------------------------------------------------------------------------
 
 
-def conditions_of(folder: Path, spec: ProgramExperiment) -> tuple[int, list[str]]:
-    """The number of fingerprints, and the notes of the scaling table."""
+def left_out(folder: Path, spec: ProgramExperiment) -> dict[str, str]:
+    """Return the runs that are left out, each with what differs."""
     concluded(folder / "study", spec)
-    notes = table_of(folder, "scaling")["note"].astype(object).fillna("")
-    return table_of(folder, "runs")["fingerprint"].nunique(), notes.to_list()
+    runs = table_of(folder, "runs")
+    apart = runs[runs["outcome"] == OTHER_CONDITIONS]
+    return dict(zip(apart["run"], apart["reason"], strict=True))
 
 
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
-        ({"program": {"imported_files": {"model.py": "c" * 64}}}, "baseline: model.py differs"),
+        ({"program": {"imported_files": {"model.py": "c" * 64}}}, "model.py differs"),
         (
             {"program": {"imported_files": {"/home/a/elsewhere/model.py": "a" * 64}}},
             "model.py was imported by some runs only; elsewhere/model.py was imported by some runs only",
@@ -275,9 +275,9 @@ def test_what_keeps_a_programs_runs_apart(tmp_path: Path, changed: dict[str, Any
     spec = program_experiment(repeats=1)
     write_program_run(tmp_path / "study/runs", "d1.r1", spec, 0.1)
     write_program_run(tmp_path / "study/runs", "d2.r1", spec, 0.1, **changed)
-    conditions, notes = conditions_of(tmp_path, spec)
-    assert (conditions > 1) == bool(named)
-    assert any(named in note for note in notes)
+    apart = left_out(tmp_path, spec)
+    assert list(apart) == (["d2.r1"] if named else [])
+    assert named in "".join(apart.values())
 
 
 @pytest.mark.parametrize(
@@ -285,17 +285,14 @@ def test_what_keeps_a_programs_runs_apart(tmp_path: Path, changed: dict[str, Any
     [(["python-dateutil", "typing_extensions", "Jinja2"], False), (["pillow"], True), (["unknown"], True)],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_another_version_keeps_runs_apart_if_it_may_change_their_speed_and_is_named_if_not(
+def test_another_version_keeps_runs_apart_if_it_may_change_their_speed(
     tmp_path: Path, packages: list[str], apart: bool
 ) -> None:
     spec = program_experiment(repeats=1)
     for devices, version in ((1, "2.8"), (2, "2.9")):
         versions = {"torch": "2.15.0", "python": "3.11.7"} | dict.fromkeys(packages, version)
         write_program_run(tmp_path / "study/runs", f"d{devices}.r1", spec, 0.1, origin={"versions": versions})
-    assert (conditions_of(tmp_path, spec)[0] > 1) == apart
-    differed = provenance_of(tmp_path)[DIFFERED]
-    for package in packages:
-        assert (f"version of {package} (2.8, 2.9)" in differed) != apart
+    assert bool(left_out(tmp_path, spec)) == apart
 
 
 # --- what belongs next to the answer ------------------------------------------------------------------
@@ -351,7 +348,7 @@ def test_a_run_that_is_left_out_on_one_device_count_is_named_in_the_answer(tmp_p
     decision = concluded(tmp_path / "study", spec)
     assert decision["card"]["reason"] == "Measured: 160 samples/s (n = 1 of 2) on 1 device."
     (caution,) = decision["cautions"]
-    assert caution.startswith("1 of 2 runs on 1 device is not comparable with the baseline: a/m")
+    assert caution.startswith("1 of 2 runs on 1 device is left out: a/m")
 
 
 def test_a_swept_argument_is_a_series_and_a_condition_of_its_own(tmp_path: Path) -> None:
@@ -361,19 +358,18 @@ def test_a_swept_argument_is_a_series_and_a_condition_of_its_own(tmp_path: Path)
         for devices in (1, 2):
             run, options = f"d{devices}.lr-{rate}.r1", {"argument.lr": rate}
             write_program_run(tmp_path / "study/runs", run, spec, 0.1 / speed, options=options)
-    assert conditions_of(tmp_path, spec)[0] == 2
+    assert left_out(tmp_path, spec) == {}
     table = table_of(tmp_path, "options")
     assert table["option"].unique().tolist() == ["argument.lr"]
     assert table["throughput_ratio"].to_list() == pytest.approx([1.5, 1.5])
-    assert table["also_differs"].isna().all()
 
 
-@pytest.mark.parametrize(("on_four", "kinds"), [(DDP, 1), (["fully_shard"], 3)])
+@pytest.mark.parametrize(("on_four", "apart"), [(DDP, []), (["fully_shard"], ["d4.r1"])])
 def test_one_device_needs_no_wrapper_and_several_need_the_same(
-    tmp_path: Path, on_four: list[str], kinds: int
+    tmp_path: Path, on_four: list[str], apart: list[str]
 ) -> None:
     spec = program_experiment(devices=[1, 2, 4], repeats=1)
     for devices, wrappers in ((1, []), (2, DDP), (4, on_four)):
         run, program = f"d{devices}.r1", {"parallelism": wrappers}
         write_program_run(tmp_path / "study/runs", run, spec, 0.1, program=program)
-    assert conditions_of(tmp_path, spec)[0] == kinds
+    assert list(left_out(tmp_path, spec)) == apart

@@ -295,8 +295,8 @@ def test_baseline_of_another_gpu_moves_no_prediction_and_has_a_note(tmp_path: Pa
         found.append(study(tmp_path / name, spec={"repeats": 5}, project=["8x1"]))
     (expected, _), (table, remarks) = found
     pd.testing.assert_frame_equal(table, expected)
-    (note,) = [note for note in remarks["notes"] if "not comparable" in note]
-    assert "2 of 5 runs on 1 device are not comparable with the baseline: device model" in note
+    notes = [note for note in remarks["notes"] if "left out" in note]
+    assert "d1.r4 is left out: device model" in notes[0]
 
 
 def several_nodes(folder: Path, nodes: int, seconds: Sequence[float], **origin: Any) -> None:
@@ -343,7 +343,7 @@ def test_steps_on_another_gpu_are_no_base_for_more_nodes(tmp_path: Path) -> None
     several_nodes(tmp_path, 2, [0.9, 0.9], devices=["another GPU"] * 2)
     table, remarks = study(tmp_path, **PLANNED, from_steps=True)
     assert table["from_steps_on"].isna().all()
-    assert any("2 of 2 runs on 2 devices are not comparable" in note for note in remarks["notes"])
+    assert any("is left out: device model" in note for note in remarks["notes"])
 
 
 def test_a_prediction_beyond_the_study_has_its_band_and_is_not_measured() -> None:

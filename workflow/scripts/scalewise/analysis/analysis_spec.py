@@ -10,17 +10,12 @@ from scalewise.plan.config.experiment import AnyExperiment, Experiment, read_exp
 from scalewise.plan.config.shape import device_noun
 from scalewise.plan.formatting import Goal
 
-HELD_EQUAL, EQUAL_IN_SERIES = "held equal", "held equal within each series"
-DIFFERED, NOT_KNOWN = "allowed to differ", "unknown, assumed equal"
-"""Parts of ``provenance.json`` that say what a comparison rests on."""
-
 PROGRAM = "program"
 """The ``loader`` of a program of the user's own, which brings its data by itself."""
 
 PROGRAM_FACTS = (
     "command line", "ended", "samples of a step", "optimizers",
-    "exchange of gradients", "formats", "compiled", "gradients", "steps refused by a gradient scaler",
-    "metric", "not known", "notes",
+    "exchange of gradients", "formats", "compiled", "metric", "not known", "notes",
 )  # fmt: skip
 """Parts of ``provenance.json`` that say what a program of the user's own is, and what was seen of it."""
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 import pandas as pd
 
 from scalewise.analysis.analysis_spec import STATED_WAITS, UNREADABLE, AnalysisSpec
-from scalewise.analysis.comparison.comparability import origin_cautions
 from scalewise.analysis.comparison.confounding import confounding_sentences, trend_sentences
 from scalewise.analysis.comparison.gains import Gains, gains
 from scalewise.analysis.comparison.own_intervals import own_interval_notes
+from scalewise.analysis.conditions import origin_cautions
 from scalewise.analysis.decision.card import CPUS_OPEN, SEE_CAUTIONS
 from scalewise.analysis.decision.cpus import KEY, answer_cpus
 from scalewise.analysis.decision.criteria import as_billed
@@ -56,7 +56,7 @@ class Conclusion:
     """The decision, and every table that it was made from.
 
     Args:
-        runs: One row for each planned run, those under other conditions in series of their own.
+        runs: One row for each planned run, those under other conditions left out.
         compared: The ratios of all pairs of points.
         scaling: One row for each series and device count, with what is billed.
         options: One row for each value of a swept option and device count.
@@ -85,7 +85,7 @@ def conclude(experiment: AnalysisSpec, tables: Tables) -> Conclusion:
     scaling = as_billed(
         scaling_table(runs, spec.scaling, tables.conditions, compared), experiment.billed_devices
     )
-    options = option_table(runs, spec.swept, tables.conditions)
+    options = option_table(runs, spec.swept)
     rule, not_judged = judgeable(spec)
     options_of = {series_name(each): each for each in points_by_series(spec)}
     groups = candidates(

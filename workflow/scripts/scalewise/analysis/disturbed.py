@@ -62,8 +62,7 @@ def set_apart(runs: pd.DataFrame) -> pd.DataFrame:
     done = runs["outcome"] == "completed"
     found = _known(runs["disturbance"]).where(done, "")
     quiet = done & (found == "")
-    alike = [runs["series"], runs["devices"], _known(runs["fingerprint"])]
-    apart = done & ~quiet & quiet.groupby(alike).transform("any")
+    apart = done & ~quiet & quiet.groupby([runs["series"], runs["devices"]]).transform("any")
     return runs.assign(
         disturbance=found,
         outcome=runs["outcome"].mask(apart, DISTURBED),

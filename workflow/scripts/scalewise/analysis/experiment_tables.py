@@ -80,8 +80,7 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path, *, in_slu
         },
         scaling=scaling,
         runs=found.runs,
-        # runs under other conditions are series of their own, here as in the other tables
-        epochs=tables.epochs.assign(series=tables.epochs["run"].map(found.runs.set_index("run")["series"])),
+        epochs=tables.epochs,
         options=found.options,
         jobstats=jobstats_table(found.runs, accounting),
         queue_waits=queue_waits_table(found.runs, jobs, accounting),

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from scalewise.analysis.analysis_spec import THROUGHPUT
-from scalewise.analysis.comparison.comparable_runs import baseline_devices, comparable, reference_fingerprint
+from scalewise.analysis.conditions import baseline_devices
 from scalewise.analysis.statistics.intervals import CONFIDENCE, Interval, t_quantile, welch_error
 from scalewise.analysis.statistics.law_models import (
     AMDAHL,
@@ -84,7 +84,6 @@ def study_laws(runs: pd.DataFrame, scaling: str) -> list[Law]:
     for name, series in runs.groupby("series", sort=False):
         base = baseline_devices(series)
         done = series[series["outcome"] == "completed"]
-        done = comparable(done, reference_fingerprint(done, base))
         done = done[done[THROUGHPUT].notna()]
         rates = {
             int(devices): done.loc[done["devices"] == devices, THROUGHPUT].tolist()

@@ -11,15 +11,6 @@ from typing import Any
 import pandas as pd
 
 from scalewise.analysis.analysis_spec import STARTUP, THROUGHPUT, WITH_NO_GRAD
-from scalewise.analysis.comparison.comparability import differences, named
-from scalewise.analysis.comparison.comparable_runs import (
-    Conditions,
-    baseline_devices,
-    comparable,
-    left_out,
-    reference_fingerprint,
-    separate_conditions,
-)
 from scalewise.analysis.comparison.confounding import has_trend, sessions
 from scalewise.analysis.comparison.gains import (
     Gains,
@@ -29,6 +20,13 @@ from scalewise.analysis.comparison.gains import (
     speeds,
     spent_in_vain,
     work_to_target,
+)
+from scalewise.analysis.conditions import (
+    DEVICE_MODEL,
+    OTHER_CONDITIONS,
+    Conditions,
+    baseline_devices,
+    leave_out,
 )
 from scalewise.analysis.disturbed import disturbed_columns
 from scalewise.analysis.memory import MEMORY_GAINS, memory_gain, peaks_of_one_kind
@@ -68,7 +66,7 @@ SCALING_COLUMNS = [
     "final_accuracy", "final_accuracy_low", "final_accuracy_high",
     "peak_memory_bytes", "peak_memory_bytes_low", "peak_memory_bytes_high",
     "note",
-    "experiment", "conditions", "nodes", "baseline_devices", "speedup_n",
+    "experiment", "nodes", "baseline_devices", "speedup_n",
     "n_failed", "n_unsuccessful", "unsuccessful", "n_not_comparable", "n_disturbed", "n_set_apart",
     "disturbed",
     "karp_flatt_fraction", "karp_flatt_fraction_low", "karp_flatt_fraction_high",
@@ -97,7 +95,10 @@ def karp_flatt(speedup: float, devices_ratio: float) -> float:
 
 
 def scaling_table(
-    runs: pd.DataFrame, scaling: str, conditions: Conditions | None = None, compared: Gains | None = None
+    runs: pd.DataFrame,
+    scaling: str,
+    conditions: Mapping[str, Conditions] | None = None,
+    compared: Gains | None = None,
 ) -> pd.DataFrame:
     """One row for each series and device count.
 
@@ -106,10 +107,9 @@ def scaling_table(
     over all its seconds, which is the harmonic mean of its windows' rates; a point's is the geometric mean
     over runs, never a mean of ratios (Hoefler & Belli, SC'15, rules 3 and 4).
 
-    Every column of a row is of comparable runs alone: those with the fingerprint that most of the baseline's
-    runs have. Others count in ``n_not_comparable``, ``note`` names what differs, and they are a series of
-    their own, whose ``conditions`` are not empty. Disturbed runs that were set apart count there and in
-    ``n_set_apart``, those that are used in ``n_disturbed``; ``disturbed`` names both. Where no run of a
+    Every column of a row is of comparable runs alone. Runs under other conditions count in
+    ``n_not_comparable``, and ``note`` says what differs. Disturbed runs that were set apart count there and
+    in ``n_set_apart``, those that are used in ``n_disturbed``; ``disturbed`` names both. Where no run of a
     series knows its throughput, walls take its place, and ``note`` says so.
 
     Karp-Flatt is for strong scaling: it asks what part of a fixed work is serial. Statistical efficiency is
@@ -129,16 +129,14 @@ def scaling_table(
     compared = compared if compared is not None else gains(known)
     rows = [
         row
-        for name, series in known.groupby("series", sort=False)
-        for row in _series_rows(
-            series, known[known["planned_series"] == name], scaling, conditions or {}, compared
-        )
+        for _, series in known.groupby("series", sort=False)
+        for row in _series_rows(series, scaling, compared)
     ]
     return pd.DataFrame(rows, columns=SCALING_COLUMNS)
 
 
-def known_columns(runs: pd.DataFrame, conditions: Conditions | None = None) -> pd.DataFrame:
-    """The runs with all columns that are read, those under other conditions in series of their own.
+def known_columns(runs: pd.DataFrame, conditions: Mapping[str, Conditions] | None = None) -> pd.DataFrame:
+    """The runs with all columns that are read, those under other conditions left out.
 
     Args:
         runs: Output of ``scalewise.analysis.tables.collect``, or published figures that lack some columns.
@@ -149,38 +147,32 @@ def known_columns(runs: pd.DataFrame, conditions: Conditions | None = None) -> p
     numbers = ["device_hours", *GEOMETRIC, *ARITHMETIC]
     known[numbers] = known[numbers].astype(float)  # a column of None alone is of no number type
     known["device_hours"] = known["device_hours"].fillna(known["wall_seconds"] * known["devices"] / 3600)
-    return separate_conditions(known.assign(session=sessions(known)), conditions)
+    return leave_out(known.assign(session=sessions(known)), conditions)
 
 
-def _series_rows(
-    series: pd.DataFrame, planned: pd.DataFrame, scaling: str, conditions: Conditions, compared: Gains
-) -> Iterator[dict[str, Any]]:
+def _series_rows(series: pd.DataFrame, scaling: str, compared: Gains) -> Iterator[dict[str, Any]]:
     """The rows of a series.
 
     Args:
-        series: All its runs, of one fingerprint as far as they completed.
-        planned: All runs that were planned as this series; none for one of other conditions.
+        series: All its runs.
         scaling: ``strong`` or ``weak``.
-        conditions: The conditions behind each fingerprint.
         compared: The ratios of all pairs of points.
     """
     name = str(series["series"].iloc[0])
     done = series[series["outcome"] == "completed"]
-    counts = sorted({*series["devices"].astype(int), *planned["devices"].astype(int)})
+    counts = sorted({*series["devices"].astype(int)})
     base = baseline_devices(series)
     reached = done.loc[has_reached(done), "devices"]
     target_base = int(reached.min()) if len(reached) else None
     rates = {devices: speeds(done[done["devices"] == devices]).tolist() for devices in counts}
     of_walls = done[THROUGHPUT].isna().all() and done["wall_seconds"].notna().any()
-    finished = planned[planned["outcome"] == "completed"]
-    reference = reference_fingerprint(done, base)
     for devices in counts:
         point, at_point = (table[table["devices"] == devices] for table in (series, done))
-        others = finished[(finished["devices"] == devices) & (finished["series"] != name)]
-        row = _point_columns(point if len(point) else others.iloc[:0], at_point) | {
+        others = point[point["outcome"] == OTHER_CONDITIONS]
+        point = point[point["outcome"] != OTHER_CONDITIONS]
+        row = _point_columns(point, at_point) | {
             "experiment": series["experiment"].iloc[0],
             "series": name,
-            "conditions": series["conditions"].iloc[0],
             "devices": devices,
             "baseline_devices": base,
         }
@@ -194,9 +186,13 @@ def _series_rows(
         if target_base is not None:
             row |= _to_target(compared, (name, devices), target_base, at_point)
         if len(others):
-            at_base = finished[(finished["devices"] == base) & (finished["series"] == name)]
-            both = pd.concat([at_point, others])
-            notes.append(left_out(both, at_base, reference, conditions))
+            verb = "is" if len(others) == 1 else "are"
+            models = any(DEVICE_MODEL in reason for reason in others["reason"])
+            fix = "; `partitions` in the site file compare kinds of GPU" if models else ""
+            notes.append(
+                f"{len(others)} of {len(at_point) + len(others)} runs on {count_devices(devices)} {verb} "
+                f"left out: {'; '.join(dict.fromkeys(others['reason']))}{fix}"
+            )
         if apart:
             notes.append(f"{apart} of {len(at_point) + apart} runs were disturbed and are set apart")
         yield row | {"note": "; ".join(filter(None, notes))}
@@ -333,20 +329,16 @@ def _notes(
         yield f"relative to {base} devices, not to 1"
 
 
-def option_table(
-    runs: pd.DataFrame, swept: Mapping[str, Sequence[Any]], conditions: Conditions | None = None
-) -> pd.DataFrame:
+def option_table(runs: pd.DataFrame, swept: Mapping[str, Sequence[Any]]) -> pd.DataFrame:
     """The gain of each value of a swept option over its first value, all else and devices equal.
 
     This is an option's gain, never a speedup. ``p`` is that of no difference, two-sided; ``p_adjusted`` is it
     for all rows together, by Holm: of a study's sentences on options, one or more is false in at most 5 % of
-    the studies. What most runs of the two differ in beside the option, such
-    as the CPU model, stands in ``also_differs``: the gain is then that of both.
+    the studies.
 
     Args:
         runs: Output of ``scalewise.analysis.tables.collect``.
         swept: The swept keys with their values, the reference first.
-        conditions: The conditions behind each fingerprint.
     """
     rows = []
     done = peaks_of_one_kind(runs[runs["outcome"] == "completed"])
@@ -356,12 +348,11 @@ def option_table(
     for key, values in swept.items():
         others = [other for other in swept if other != key]
         for group, point in done.groupby(["devices", *others], dropna=False):
-            reference = _alike(_having(point, key, values[0]))
+            reference = _having(point, key, values[0])
             for value in values[1:]:
-                chosen = _alike(_having(point, key, value))
+                chosen = _having(point, key, value)
                 if len(reference) and len(chosen):
-                    gain = _gain(key, value, values[0], others, group, chosen, reference)
-                    rows.append(gain | {"also_differs": _also_differs(key, chosen, reference, conditions)})
+                    rows.append(_gain(key, value, values[0], others, group, chosen, reference))
     for row, adjusted in zip(rows, holm([row["p"] for row in rows]), strict=True):
         row["p_adjusted"] = adjusted
     return pd.DataFrame(
@@ -369,7 +360,7 @@ def option_table(
         columns=[
             "option", "value", "reference", "beside", "devices", "n", "throughput_ratio",
             "throughput_ratio_low", "throughput_ratio_high", "p", "p_adjusted",
-            *MEMORY_GAINS, "also_differs",
+            *MEMORY_GAINS,
         ],
     )  # fmt: skip
 
@@ -377,11 +368,6 @@ def option_table(
 def _having(runs: pd.DataFrame, key: str, value: Any) -> pd.DataFrame:
     """The runs with a value of an option; null is one, the option's default."""
     return runs[runs[key].isna() if value is None else runs[key] == value]
-
-
-def _alike(runs: pd.DataFrame) -> pd.DataFrame:
-    """Those of one device count that share the fingerprint of most of them."""
-    return comparable(runs, reference_fingerprint(runs, int(runs["devices"].iloc[0]))) if len(runs) else runs
 
 
 def _gain(
@@ -411,13 +397,3 @@ def _gain(
         **memory_gain(chosen, reference),
         **ratio.as_columns("throughput_ratio"),
     }
-
-
-def _also_differs(
-    key: str, chosen: pd.DataFrame, reference: pd.DataFrame, conditions: Conditions | None
-) -> str:
-    sides = [
-        (conditions or {}).get(reference_fingerprint(runs, int(runs["devices"].iloc[0])), {})
-        for runs in (reference, chosen)
-    ]
-    return named([difference for difference in differences(*sides) if difference.field != key])

@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from scalewise.analysis.analysis_spec import UNREADABLE, WITH_NO_GRAD
-from scalewise.analysis.comparison.fingerprint import Fingerprint, complete, made_with
 from scalewise.analysis.comparison.own_intervals import own_interval_columns
+from scalewise.analysis.conditions import conditions_of, fingerprint, leave_out, made_with
 from scalewise.analysis.disturbed import disturbance, resumption_columns, set_apart
 from scalewise.analysis.memory import device_memory_bytes, smaller_batch_gain
 from scalewise.analysis.mfu import mfu_columns
@@ -82,7 +82,6 @@ class Tables:
         origins: Provenance of each run that has it.
         conditions: The conditions behind each fingerprint.
         programs: Findings on each run of a program, by devices.
-        excluded: Number of steps that each run's throughput excludes, by reason.
     """
 
     runs: pd.DataFrame
@@ -90,7 +89,6 @@ class Tables:
     origins: Sequence[Provenance]
     conditions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     programs: Sequence[tuple[int, ProgramMeasurements]] = ()
-    excluded: Sequence[Mapping[str, int]] = ()
 
 
 def collect(
@@ -119,10 +117,8 @@ def collect(
     run_rows: list[dict[str, Any]] = []
     epoch_tables: list[pd.DataFrame] = []
     origins: list[Provenance] = []
-    fingerprints: list[Fingerprint] = []
-    fingerprinted: list[dict[str, Any]] = []
+    conditions: dict[str, Mapping[str, str]] = {}
     programs: list[tuple[int, ProgramMeasurements]] = []
-    excluded: list[Mapping[str, int]] = []
     for planned, settings in _planned_rows(name, spec, asked):
         folder = runs_folder / str(planned["run"])
         try:
@@ -143,12 +139,9 @@ def collect(
         row = _finished(summary, epochs, ranks, target) | {"series": planned["series"]}
         run_rows.append(row)
         program = summary.measurements.program if summary.measurements else None
-        if summary.measurements:
-            excluded.append(summary.measurements.excluded_steps)
-        fingerprints.append(
-            Fingerprint.of(summary.definition, summary.provenance, row.get("parameters"), program)
-        )
-        fingerprinted.append(row)
+        met = conditions_of(summary.definition, summary.provenance, row.get("parameters"), program)
+        row["fingerprint"] = fingerprint(met)
+        conditions[row["fingerprint"]] = met
         if program is not None:
             programs.append((row["devices"], program))
             # a column of None alone would hold objects, not numbers
@@ -157,16 +150,12 @@ def collect(
         epoch_tables.append(epochs.assign(**shared))
         if summary.provenance:
             origins.append(summary.provenance)
-    conditions: dict[str, Mapping[str, str]] = {}
-    for row, fingerprint in zip(fingerprinted, complete(fingerprints), strict=True):
-        row["fingerprint"] = fingerprint.id
-        conditions[fingerprint.id] = fingerprint.conditions
     runs = pd.DataFrame(run_rows)
     runs = runs.reindex(columns=[*RUN_COLUMNS, *(c for c in runs.columns if c not in RUN_COLUMNS)])
-    runs = set_apart(runs)
+    runs = set_apart(leave_out(runs, conditions))
     filled = [table for table in epoch_tables if len(table)]
-    epochs = pd.concat(filled, ignore_index=True) if filled else pd.DataFrame(columns=["run"])
-    return Tables(runs, epochs, origins, conditions, programs, excluded)
+    epochs = pd.concat(filled, ignore_index=True) if filled else pd.DataFrame(columns=["run", "series"])
+    return Tables(runs, epochs, origins, conditions, programs)
 
 
 def _target(spec: AnyExperiment) -> float | Metric | None:

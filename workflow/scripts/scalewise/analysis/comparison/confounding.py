@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from scalewise.analysis.comparison.comparable_runs import baseline_devices, comparable, reference_fingerprint
+from scalewise.analysis.conditions import baseline_devices
 from scalewise.plan.formatting import percent, pluralize, point_text
 
 SESSION_GAP_HOURS = 6.0
@@ -350,8 +350,7 @@ def _compared(runs: pd.DataFrame) -> Iterator[tuple[str, dict[int, pd.DataFrame]
     for series, planned in runs.groupby("series", sort=False):
         base = baseline_devices(planned)
         done = planned[planned["outcome"] == "completed"]
-        joined = comparable(done, reference_fingerprint(done, base))
-        points = {int(point["devices"].iloc[0]): point for _, point in joined.groupby("devices")}
+        points = {int(point["devices"].iloc[0]): point for _, point in done.groupby("devices")}
         if base in points and len(points) > 1:
             yield str(series), points, base
 

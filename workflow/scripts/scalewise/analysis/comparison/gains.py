@@ -104,7 +104,7 @@ def gains(runs: pd.DataFrame) -> Gains:
     """The gains of a study.
 
     Args:
-        runs: Output of ``separate_conditions``: each series holds comparable runs alone.
+        runs: Output of ``leave_out``: completed runs are comparable.
     """
     done = runs[runs["outcome"] == "completed"]
     points = {

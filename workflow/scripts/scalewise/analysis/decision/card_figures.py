@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from scalewise.analysis.comparison.comparability import accuracy_lost
+from scalewise.analysis.accuracy import accuracy_lost
 from scalewise.analysis.comparison.gains import Gains, Measure
 from scalewise.analysis.decision.choice import Choice
 from scalewise.analysis.decision.sentences import sentence

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from scalewise.analysis.accuracy import accuracy_lost
 from scalewise.analysis.analysis_spec import MEASURED_WAITS, THROUGHPUT, WITH_NO_GRAD
-from scalewise.analysis.comparison.comparability import accuracy_lost
 from scalewise.analysis.comparison.gains import Measure
 from scalewise.analysis.decision.choice import OpenQuestion
 from scalewise.analysis.decision.criteria import may_be_in_time, may_exceed, of_target
@@ -150,11 +150,10 @@ def of_configured(scaling: pd.DataFrame, points: pd.DataFrame, target: Goal | No
         points: The judged points.
         target: The goal that counts as trained, if there is one.
     """
-    planned = scaling[scaling["conditions"].astype(object).fillna("") == ""]
-    if target is None or planned.empty or points["n_reached"].fillna(0).sum() == 0:
+    if target is None or scaling.empty or points["n_reached"].fillna(0).sum() == 0:
         return
-    first = planned["series"].iloc[0]
-    runs = planned[planned["series"] == first]
+    first = scaling["series"].iloc[0]
+    runs = scaling[scaling["series"] == first]
     if runs["n"].sum() and not runs["n_reached"].sum():
         number = pluralize(f"{runs['n'].sum():.0f}", "run")
         yield (

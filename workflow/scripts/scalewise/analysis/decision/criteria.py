@@ -23,7 +23,7 @@ from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.formatting import Goal, format_distinct
 
 _MAY_BE_MISSING = (
-    "conditions", "throughput_samples_per_second", "wall_seconds", "wall_seconds_low", "wall_seconds_high",
+    "throughput_samples_per_second", "wall_seconds", "wall_seconds_low", "wall_seconds_high",
     "wall_seconds_next", "wall_n", "device_hours", "billed_devices", "final_accuracy",
     "final_accuracy_low", "final_accuracy_high", "n_reached", "n_failed", "n_unsuccessful", "unsuccessful",
     "n_not_comparable", "speedup_n",
@@ -66,7 +66,6 @@ def rated(scaling: pd.DataFrame, measure: Measure) -> pd.DataFrame:
         measure: Quantity that the gain is of.
     """
     points = scaling.reindex(columns=list(dict.fromkeys([*scaling.columns, *_MAY_BE_MISSING])))
-    points = points[points["conditions"].astype(object).fillna("") == ""]
     points = points[points["speedup"].notna() & points["parallel_efficiency"].notna()].copy()
     points = points.sort_values("devices", kind="stable")
     source, base = (

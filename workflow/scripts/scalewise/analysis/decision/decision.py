@@ -289,9 +289,8 @@ def _without_speedup(
     noun: str,
 ) -> Decision:
     """Return the rates of one device count as the answer, or the reason why there are none."""
-    planned = scaling[scaling["conditions"].astype(object).fillna("") == ""]
-    done = planned[planned["n"] > 0]
-    if done.empty or planned.groupby("series")["devices"].nunique().max() > 1:
+    done = scaling[scaling["n"] > 0]
+    if done.empty or scaling.groupby("series")["devices"].nunique().max() > 1:
         notes = "; ".join(dict.fromkeys(note for note in scaling["note"] if note))
         others: list[str] = []
         reason = f"{notes[:1].upper()}{notes[1:]}." if notes else "No run has completed."
@@ -299,7 +298,7 @@ def _without_speedup(
     else:
         most = int(done["devices"].max())
         measured, *others = [wording.measured(point) for _, point in done.iterrows()]
-        first = planned[planned["series"] == done["series"].iloc[0]]
+        first = scaling[scaling["series"] == done["series"].iloc[0]]
         on_slurm = compared.on_slurm
         harms = [*cautions.of_disturbed(first, on_slurm=on_slurm), *cautions.of_runs(first), *harms]
         card = card_without_point(f"No answer yet: only {count_devices(most, noun)} measured.", measured)

@@ -57,7 +57,6 @@ def next_action(
         every_series: The scaling table of all series.
     """
     spec, noun = experiment.spec, experiment.noun
-    scaling = scaling[scaling["conditions"].astype(object).fillna("") == ""]
     if scaling["n"].sum() == 0:
         fixed = " once the reasons of the failures are fixed" if scaling["n_unsuccessful"].sum() else ""
         return f"Run the same command again{fixed}.", ""
@@ -117,10 +116,9 @@ def _further_runs(scaling: pd.DataFrame, repeats: int) -> str:
         scaling: The scaling table of all series.
         repeats: Planned repeats of each point.
     """
-    planned = scaling[scaling["conditions"].astype(object).fillna("") == ""]
-    more = (repeats - _done(planned)).clip(lower=0)
+    more = (repeats - _done(scaling)).clip(lower=0)
     runs = pluralize(f"{more.sum():.0f}", "more run")
-    hours = float((more * planned["device_hours"])[more > 0].sum(skipna=False))
+    hours = float((more * scaling["device_hours"])[more > 0].sum(skipna=False))
     return runs if math.isnan(hours) else f"{runs}, about {format_3sig(hours)} device-hours"
 
 

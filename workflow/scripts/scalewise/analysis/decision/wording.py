@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 
 import pandas as pd
 
+from scalewise.analysis.accuracy import accuracy_lost
 from scalewise.analysis.analysis_spec import THROUGHPUT
-from scalewise.analysis.comparison.comparability import accuracy_lost
 from scalewise.analysis.comparison.gains import Measure
 from scalewise.analysis.decision.choice import MOST_ADVISED, OpenQuestion
 from scalewise.analysis.decision.sentences import SENTENCES, sentence
@@ -250,15 +250,13 @@ def _option_gain(row: pd.Series, tests: int) -> str:
     else:
         verdict = "faster" if low > 1 else "slower"
     beside = f" with {row['beside']}" if row["beside"] else ""
-    also = row.get("also_differs")
-    otherwise = f" The runs differ otherwise too: {also}." if isinstance(also, str) and also else ""
     bounds = _bounds(low, high, row["n"], "{:.2f}".format)
     memory = row["peak_memory_ratio"]
     peak = "" if math.isnan(memory) else f" {memory:.3f}x the peak memory."
     return (
         f"{row['option']} {as_in_yaml(row['value'])} instead of {as_in_yaml(row['reference'])}{beside}, on "
         f"{count_devices(int(row['devices']))}: {ratio}x the throughput ({bounds}): {verdict}."
-        f"{peak}{otherwise}"
+        f"{peak}"
     )
 
 

@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from scalewise.analysis.comparison.comparability import accuracy_lost, differences, named
-from scalewise.analysis.comparison.comparable_runs import NEVER_MORE
+from scalewise.analysis.accuracy import accuracy_lost
 from scalewise.analysis.comparison.confounding import SESSION_GAP_HOURS, sessions
+from scalewise.analysis.conditions import NEVER_MORE, differences, named
 from scalewise.analysis.decision.card import options_text
 from scalewise.analysis.decision.card_figures import range_text
 from scalewise.analysis.partitions.answer import (

@@ -317,7 +317,7 @@ def _points_of(
     # with `accept`, points of other series compete, too
     accepted = first.points if first.first in equal else first.points.iloc[:0]
     kept = {(str(row["series"]), int(row["devices"])) for _, row in accepted.iterrows()}
-    for _, row in table[table["conditions"].astype(object).fillna("") == ""].iterrows():
+    for _, row in table.iterrows():
         place = Place(study.partition, str(row["series"]), int(row["devices"]))
         if place.series not in equal and place[1:] not in kept:
             continue

@@ -18,8 +18,7 @@ from typing import Any
 
 import pandas as pd
 
-from scalewise.analysis.comparison.comparable_runs import comparable, left_out, reference_fingerprint
-from scalewise.analysis.comparison.fingerprint import Fingerprint, complete, made_with
+from scalewise.analysis.conditions import conditions_of, fingerprint, leave_out, made_with
 from scalewise.analysis.prediction.all_reduce_model import AllReduceModel, NotMeasuredError
 from scalewise.analysis.prediction.measured_exchange import MeasuredStep, measured_exchange
 from scalewise.analysis.prediction.step_model import (
@@ -99,7 +98,7 @@ class _CompletedRun:
     name: str
     shape: Shape
     measured: Measurements
-    fingerprint: Fingerprint
+    conditions: Mapping[str, str]
 
 
 Assumptions = list[Baseline]
@@ -330,30 +329,26 @@ def _completed(folder: Path, shape: Shape, settings: AnySettings) -> _CompletedR
     if summary.measurements is None or summary.outcome != "completed":
         return f"{folder.name} did not complete ({summary.reason})"
     measured = summary.measurements
-    fingerprint = Fingerprint.of(
-        summary.definition, summary.provenance, measured.parameters, measured.program
-    )
-    return _CompletedRun(folder.name, shape, summary.measurements, fingerprint)
+    conditions = conditions_of(summary.definition, summary.provenance, measured.parameters, measured.program)
+    return _CompletedRun(folder.name, shape, summary.measurements, conditions)
 
 
 def _comparable(done: Sequence[_CompletedRun]) -> tuple[list[_CompletedRun], list[str]]:
-    """The runs comparable with most of those on one device, and a phrase on the others of each point."""
-    fingerprints = complete([run.fingerprint for run in done])
-    known = {fingerprint.id: fingerprint.conditions for fingerprint in fingerprints}
+    """The runs that are comparable with most others, and a phrase on each of the others."""
+    known = {fingerprint(run.conditions): run.conditions for run in done}
     table = pd.DataFrame(
         {
+            "run": [run.name for run in done],
+            "series": "",
+            "outcome": "completed",
             "devices": [run.shape.world_size for run in done],
-            "fingerprint": [fingerprint.id for fingerprint in fingerprints],
-            "throughput_samples_per_second": [run.measured.throughput_samples_per_second for run in done],
-            "wall_seconds": float("nan"),
+            "fingerprint": [fingerprint(run.conditions) for run in done],
         }
     )
-    reference = reference_fingerprint(table, 1)
-    base = comparable(table[table["devices"] == 1], reference)
-    notes = [
-        phrase for _, point in table.groupby("devices") if (phrase := left_out(point, base, reference, known))
-    ]
-    return [done[index] for index in comparable(table, reference).index], notes
+    judged = leave_out(table, known)
+    apart = judged[judged["outcome"] != "completed"]
+    notes = [f"{row['run']} is left out: {row['reason']}" for _, row in apart.iterrows()]
+    return [done[index] for index in judged.index if index not in apart.index], notes
 
 
 def _check_options(settings: AnySettings) -> None:

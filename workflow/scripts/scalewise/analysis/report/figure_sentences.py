@@ -13,8 +13,8 @@ from typing import Any
 
 import pandas as pd
 
+from scalewise.analysis.accuracy import accuracy_lost
 from scalewise.analysis.analysis_spec import THROUGHPUT
-from scalewise.analysis.comparison.comparability import accuracy_lost
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.report.figures import FIGURES
 from scalewise.analysis.steps import COLUMNS, COMMUNICATION, COMPUTE, STEP_PARTS
@@ -283,8 +283,6 @@ def _other_series(results: ExperimentResults, point: pd.Series) -> str:
         & (table["n"] > 0)
         & table[THROUGHPUT].notna()
     ]
-    if "conditions" in others:
-        others = others[others["conditions"].astype(object).fillna("") == ""]
     if others.empty:
         return ""
     ratios = others[THROUGHPUT] / mine

@@ -18,10 +18,6 @@ from markupsafe import Markup
 
 from scalewise import __version__
 from scalewise.analysis.analysis_spec import (
-    DIFFERED,
-    EQUAL_IN_SERIES,
-    HELD_EQUAL,
-    NOT_KNOWN,
     PROGRAM_FACTS,
     THROUGHPUT,
 )
@@ -62,8 +58,6 @@ MAX_CAUTIONS = 3
 """Cautions next to the answer; the others are one click away."""
 OVERVIEW = ("Speed", "Efficiency", "Cost")
 """Figures of each answer in the table of several, by the beginning of their labels."""
-COMPARED = (HELD_EQUAL, EQUAL_IN_SERIES, DIFFERED, NOT_KNOWN)
-"""Parts of the provenance that say what a comparison rests on, apart from the others."""
 
 
 @dataclass(frozen=True)
@@ -242,13 +236,8 @@ def _context(section: ExperimentResults, number: int) -> dict[str, Any]:
         "prediction_notes": section.prediction_notes,
         "repeats": section.decision["repeats"],
         "outcomes": ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()),
-        "compared": {name: section.origins[name] for name in COMPARED if section.origins.get(name)},
         "program": {name: section.origins[name] for name in PROGRAM_FACTS if section.origins.get(name)},
-        "origins": {
-            name: values
-            for name, values in section.origins.items()
-            if name not in COMPARED and name not in PROGRAM_FACTS
-        },
+        "origins": {name: values for name, values in section.origins.items() if name not in PROGRAM_FACTS},
         "what_if": section.what_if,
         "data": as_script_data(
             {

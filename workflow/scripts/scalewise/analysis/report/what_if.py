@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from scalewise.analysis.comparison.comparability import accuracy_lost
+from scalewise.analysis.accuracy import accuracy_lost
 from scalewise.analysis.comparison.gains import Gains
 from scalewise.analysis.conclusion import Terms
 from scalewise.analysis.decision.card import larger_apart, options_text

@@ -11,10 +11,9 @@ from types import MappingProxyType
 import pandas as pd
 
 from scalewise.analysis.analysis_spec import THROUGHPUT, AnalysisSpec
-from scalewise.analysis.comparison.comparable_runs import NEVER_MORE
-from scalewise.analysis.comparison.fingerprint import made_with
 from scalewise.analysis.comparison.gains import Measure, speeds
 from scalewise.analysis.conclusion import Conclusion, conclude, decide_on_series, relative_to_own
+from scalewise.analysis.conditions import NEVER_MORE, made_with
 from scalewise.analysis.queue_waits import queue_waits_table, recorded_jobs, with_measured_waits
 from scalewise.analysis.rounds.chosen_devices import Wanted, next_runs
 from scalewise.analysis.rounds.contenders import AIMS, Contender, chance_to_win

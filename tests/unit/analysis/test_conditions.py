@@ -12,10 +12,18 @@ import pytest
 from tests.planted_records import experiment, write_run
 from tests.unit.analysis.planted_tables import ONLY, at, concluded, decision_on, make_runs, read_json, spread
 
-from scalewise.analysis.analysis_spec import DIFFERED, EQUAL_IN_SERIES, HELD_EQUAL, NOT_KNOWN
 from scalewise.analysis.analysis_spec import THROUGHPUT as RATE
-from scalewise.analysis.comparison.comparability import differences, named, origin_cautions
-from scalewise.analysis.comparison.fingerprint import EXCHANGE, PARAMETERS, Fingerprint, complete
+from scalewise.analysis.conditions import (
+    EXCHANGE,
+    OTHER_CONDITIONS,
+    PARAMETERS,
+    conditions_of,
+    differences,
+    fingerprint,
+    leave_out,
+    named,
+    origin_cautions,
+)
 from scalewise.analysis.scaling import option_table, scaling_table
 from scalewise.analysis.tables import Tables, collect
 from scalewise.plan.config.experiment import DecisionRule
@@ -72,7 +80,7 @@ def on_nodes(**changed: Any) -> dict[str, Any]:
          "sha256 aaaaaaaaaaaa"),
         (on_nodes(cpu_model="B CPU"), "CPU model", "A CPU, B CPU", "A CPU"),
         (on_nodes(versions={"torch": "2.16.0"}), "torch version", "2.15.0, 2.16.0", "2.15.0"),
-        (on_nodes(versions={"torch": "2.15.0", "driver": "5.1"}), "driver version", "5.1, not recorded",
+        (on_nodes(versions={"torch": "2.15.0", "driver": "5.1"}), "driver version", "5, not recorded",
          "not recorded"),
         ({"gpu_limits": [gpu(), gpu(500.0)]}, "GPU power limit", "500 W, 700 W", "700 W"),
         ({"gpu_limits": [gpu(clock=1410)] * 2}, "GPU maximum clock", "1410 MHz", "1980 MHz"),
@@ -86,13 +94,11 @@ def test_no_speedup_joins_runs_that_differ_and_what_differs_is_named_with_both_v
     run = changed if "parameters" in changed else {"origin": NEW | changed}
     tables = collected(tmp_path, {"d1.r1": {"origin": NEW}, "d2.r1": {"origin": NEW} | run})
     difference = f"{field} is {other}, not {usual}"
-    conditions = [tables.conditions[found] for found in tables.runs["fingerprint"]]
-    assert [str(one) for one in differences(*conditions)] == [difference]
-    table = scaling_table(tables.runs, "strong", tables.conditions)
-    # the other run has another row, next to the planned point that has no run left
-    assert table["speedup"].isna().tolist() == [False, True, True]
-    assert table["conditions"].tolist() == ["", "", f"{field} {other}"]
-    assert table["n"].tolist() == [1, 0, 1]
+    (apart,) = (run for _, run in tables.runs.iterrows() if run["outcome"] == OTHER_CONDITIONS)
+    assert (apart["run"], apart["reason"]) == ("d2.r1", difference)
+    table = scaling_table(tables.runs, "strong")
+    assert table["speedup"].isna().tolist() == [False, True]
+    assert (table["n"].tolist(), table["n_not_comparable"].tolist()) == ([1, 0], [0, 1])
     assert difference in table["note"].iloc[1]
 
 
@@ -103,9 +109,26 @@ def test_runs_on_other_nodes_with_another_kernel_commit_and_snakemake_are_joined
         "versions": {"torch": "2.15.0", "snakemake": "9.9"},
     }
     tables = collected(tmp_path, {"d1.r1": {"origin": NEW}, "d2.r1": {"origin": moved}})
-    (fingerprint,) = set(tables.runs["fingerprint"])
-    assert len(fingerprint) == 12
+    assert tables.runs["outcome"].tolist() == ["completed"] * 2
+    assert len(set(tables.runs["fingerprint"])) == 1
     assert any("the operating system (Linux 6; Linux 7)" in each for each in origin_cautions(tables.origins))
+
+
+@pytest.mark.parametrize(
+    ("driver", "apart"), [("580.95.05", False), ("590.10.01", True)], ids=["a patch", "another branch"]
+)
+def test_a_patch_of_the_driver_is_a_caution_and_costs_no_run(
+    tmp_path: Path, driver: str, apart: bool
+) -> None:
+    origins = [
+        NEW | {"environments": [environment("node-a", versions={"torch": "2.15.0", "driver": version})]}
+        for version in ("580.65.06", driver)
+    ]
+    tables = collected(tmp_path, {f"d{n}.r1": {"origin": met} for n, met in enumerate(origins, start=1)})
+    assert (OTHER_CONDITIONS in set(tables.runs["outcome"])) == apart
+    assert any(
+        f"the patch of driver (580.65.06; {driver})" in each for each in origin_cautions(tables.origins)
+    )
 
 
 @pytest.mark.parametrize(
@@ -125,10 +148,10 @@ def test_settings_that_differ_between_device_counts_are_named_with_both_values(
 ) -> None:
     written = write_run(tmp_path, "d1.r1", settings=one), write_run(tmp_path, "d2.r3", settings=two)
     first, other = (
-        Fingerprint.of(record.definition, record.provenance) for record in map(read_summary, written)
+        conditions_of(record.definition, record.provenance) for record in map(read_summary, written)
     )
-    assert differences(first.conditions, other.conditions) == expected
-    assert (first.id == other.id) == (expected == [])
+    assert differences(first, other) == expected
+    assert (fingerprint(first) == fingerprint(other)) == (expected == [])
 
 
 def imported(**files: str) -> dict[str, str]:
@@ -143,9 +166,6 @@ def test_imported_files_are_named_last_by_name_and_folder_and_without_hashes() -
         "precision is bf16, not fp32; project/model.py differs; project/data.py was imported by some runs "
         "only; and 1 other file"
     )
-    assert [difference.second_side for difference in found] == [
-        "precision bf16", "another project/model.py", "without project/data.py", "with project/loader.py",
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -166,45 +186,54 @@ def test_a_sentence_names_three_differences_and_counts_the_others(
 # --- records that lack conditions ------------------------------------------------------------------------
 
 
-def test_a_record_that_lacks_conditions_is_joined_with_those_that_agree_only(tmp_path: Path) -> None:
-    alike = {"d1.r1": {}, "d1.r2": {"origin": NEW}, "d2.r1": {"origin": NEW}, "d2.r2": {}}
-    tables = collected(tmp_path / "alike", alike)
-    assert tables.runs["fingerprint"].nunique() == 1
-    (conditions,) = tables.conditions.values()
-    assert conditions["GPU power limit"] == "700 W"
-    capped = NEW | {"gpu_limits": [gpu(500.0)] * 2}
-    differing = {"d1.r1": {"origin": NEW}, "d1.r2": {}, "d2.r1": {"origin": NEW}, "d2.r2": {"origin": capped}}
-    tables = collected(tmp_path / "differing", differing)
-    assert tables.runs["fingerprint"].nunique() == 3
-    note = scaling_table(tables.runs, "strong", tables.conditions)["note"].iloc[0]
-    assert "1 of 2 runs on 1 device is not comparable with the baseline: GPU power limit is" in note
-    assert "not recorded" in note
+def judged(runs: pd.DataFrame, known: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Return the reason of each run that is left out, empty for the others."""
+    found = leave_out(runs, known)
+    return [str(run["reason"]) if run["outcome"] == OTHER_CONDITIONS else "" for _, run in found.iterrows()]
 
 
 @pytest.mark.parametrize("condition", ["GPU power limit", PARAMETERS, EXCHANGE])
 def test_a_record_may_lack_a_condition_and_no_setting(condition: str) -> None:
-    new = Fingerprint({"precision": "fp32", condition: "known"})
-    old = [Fingerprint({"precision": "fp32"}), Fingerprint({"precision": "bf16"})]
-    assert list(complete([*old, new])[:2]) == [new, old[1]]
-    compiled = Fingerprint({"precision": "fp32", "compile": "true"})
-    assert complete([old[0], compiled]) == [old[0], compiled]
+    runs = make_runs(
+        {(ONLY, 1): [100.0], (ONLY, 2): [200.0], (ONLY, 4): [300.0]}, fingerprint=["a", "b", "c"]
+    )
+    met = {"a": {"precision": "fp32"}, "b": {"precision": "fp32", condition: "x"}}
+    assert judged(runs, met | {"c": {"precision": "fp32", condition: "x"}}) == ["", "", ""]
+    # what the first run lacks cannot be both
+    assert judged(runs, met | {"c": {"precision": "fp32", condition: "y"}}) == [
+        "",
+        "",
+        f"{condition} is y, not x",
+    ]
+    assert (
+        judged(runs, met | {"c": {"precision": "fp32", "compile": "true"}})[2]
+        == "compile is true, not not recorded"
+    )
 
 
 # --- runs under other conditions move no figure of the study ------------------------------------------------
 
 
-def test_two_kinds_of_other_runs_are_never_mixed_though_they_differ_alike_at_first() -> None:
-    known = {
-        name: dict(zip(("CPU model", "GPU", "driver version"), values, strict=True))
-        for name, values in {"a": "XG1", "b": "YH2", "c": "YH3"}.items()
-    }
-    runs = make_runs({(ONLY, 1): [100.0] * 3, (ONLY, 2): [190.0, 150.0, 50.0]})
-    runs["fingerprint"] = ["a", "a", "a", "a", "b", "c"]
-    table = scaling_table(runs, "strong", known)
-    assert table.loc[table["conditions"] != "", RATE].tolist() == [150.0, 50.0]
+def test_the_conditions_of_most_device_counts_are_the_reference_for_all_series() -> None:
+    known = {name: {"device model": model} for name, model in (("a", "A100"), ("b", "H100"))}
+    runs = make_runs({(ONLY, 1): [100.0] * 3, (ONLY, 2): [190.0, 150.0], (ONLY, 4): [300.0]})
+    runs["fingerprint"] = ["a", "a", "a", "a", "b", "b"]
+    # equally many counts, more runs
+    assert judged(runs, known) == ["", "", "", "", *["device model is H100, not A100"] * 2]
+    other = make_runs({("other", n): [100.0 * n] for n in (1, 2, 4)}, fingerprint="b")
+    both = pd.concat([runs, other], ignore_index=True)
+    assert [bool(each) for each in judged(both, known)] == [True] * 4 + [False] * 5
+    # and what a series sets is its own
+    swept = both.assign(fingerprint=["a"] * 6 + ["c"] * 3)
+    assert judged(swept, known | {"c": {"device model": "A100", "precision": "bf16"}}) == [""] * 9
 
 
-def test_another_kind_of_gpu_has_its_own_rows_and_curves_from_the_records_on(tmp_path: Path) -> None:
+def test_conditions_that_no_record_keeps_are_named_by_their_fingerprints() -> None:
+    runs = make_runs({(ONLY, 1): [100.0], (ONLY, 2): [150.0]}, fingerprint=["a", None])
+    assert judged(runs, {}) == ["", "fingerprint is not recorded, not a"]
+
+
+def test_another_kind_of_gpu_moves_no_figure_from_the_records_on(tmp_path: Path) -> None:
     """Half of the runs on 4 devices are on GPUs of half the speed."""
     fast, slow = "A fast GPU", "A slow GPU"
 
@@ -223,18 +252,16 @@ def test_another_kind_of_gpu_has_its_own_rows_and_curves_from_the_records_on(tmp
     write(4, spread(1800.0), slow, first=4, ended_at="2026-01-01T00:03:00+00:00")
     mixed, scaling = tables(6)
 
-    planned = scaling[scaling["conditions"].isna()].reset_index(drop=True)
-    figures = ["n", RATE, "speedup_low", "wall_seconds", "device_hours"]
-    pd.testing.assert_frame_equal(planned[figures], expected[figures])
-    assert planned["n_not_comparable"].tolist() == [0, 3]
+    figures = ["series", "n", RATE, "speedup_low", "wall_seconds", "device_hours"]
+    pd.testing.assert_frame_equal(scaling[figures], expected[figures])
+    assert scaling["n_not_comparable"].tolist() == [0, 3]
     basis = f"{without['card']['basis']} 3 runs are not comparable: see the cautions."
     assert mixed["card"] == without["card"] | {"basis": basis}
     assert [mixed[key] for key in ("numbers", "clear")] == [without[key] for key in ("numbers", "clear")]
-    (other,) = (row for _, row in scaling[scaling["conditions"].notna()].iterrows())
-    assert (other["devices"], other["n"], other["series"]) == (4, 3, f"all runs (device model {slow})")
-    assert other[RATE] == pytest.approx(1800, rel=1e-3)
-    curves = pd.read_csv(tmp_path / "epochs.csv")
-    assert set(curves.loc[curves["series"] == other["series"], "run"]) == {"d4.r4", "d4.r5", "d4.r6"}
+    runs = pd.read_csv(tmp_path / "runs.csv").set_index("run")
+    apart = runs[runs["outcome"] == OTHER_CONDITIONS]
+    assert set(apart.index) == {"d4.r4", "d4.r5", "d4.r6"}
+    assert set(apart["reason"]) == {f"device model is {slow}, not {fast}"}
     (caution,) = (each for each in mixed["cautions"] if f"device model is {slow}, not {fast}" in each)
     assert caution.endswith("`partitions` in the site file compare kinds of GPU.")
 
@@ -255,27 +282,25 @@ def as_runs(
     Args:
         published: Devices, samples/s and conditions of each run.
     """
-    met = [Fingerprint(conditions) for _, _, conditions in published]
+    met = [fingerprint(conditions) for _, _, conditions in published]
     runs = make_runs({(ONLY, devices): [rate] for devices, rate, _ in published})
-    usual = {"fingerprint": [each.id for each in met], "wall_seconds": None, "final_accuracy": None}
-    return runs.assign(**usual | columns), {each.id: each.conditions for each in met}
+    usual = {"fingerprint": met, "wall_seconds": None, "final_accuracy": None}
+    known = {each: conditions for each, (_, _, conditions) in zip(met, published, strict=True)}
+    return runs.assign(**usual | columns), known
 
 
 def test_olivias_unlike_baseline_gives_no_speedup_and_its_alike_runs_do() -> None:
     runs, conditions = as_runs([(1, 2598.0, SINGLE), (4, 36927.0, SEVERAL), (8, 62450.0, SEVERAL)])
     table = scaling_table(runs, "strong", conditions)
-    planned, others = (table[(table["conditions"] == "") == own] for own in (True, False))
-    for devices in (4, 8):
-        (row,) = (row for _, row in planned.iterrows() if row["devices"] == devices)
-        assert row[["speedup", "parallel_efficiency", "karp_flatt_fraction", RATE]].isna().all()
-        assert row["n_not_comparable"] == 1
-        assert "precision is fp16, not fp32; batch_size_per_device is 256, not 32" in row["note"]
-    assert others["baseline_devices"].tolist() == [4, 4]
-    assert others["speedup"].round(2).tolist() == [1.0, 1.69]
-    assert others["parallel_efficiency"].iloc[1] == pytest.approx(0.846, abs=5e-4)
+    single = at(table, 1)
+    assert (single["n"], single["n_not_comparable"]) == (0, 1)
+    assert single[["speedup", "parallel_efficiency", "karp_flatt_fraction", RATE]].isna().all()
+    assert "precision is fp32, not fp16; batch_size_per_device is 32, not 256" in single["note"]
+    assert (table["baseline_devices"] == 4).all()
+    assert table["speedup"].round(2).tolist()[1:] == [1.0, 1.69]
+    assert at(table, 8)["parallel_efficiency"] == pytest.approx(0.846, abs=5e-4)
     decision = decision_on(runs, DecisionRule(min_efficiency=0.3), conditions=conditions)
-    assert decision.devices in {None, 1}
-    assert "precision is fp16, not fp32" in json.dumps(decision.as_dict())
+    assert "precision is fp32, not fp16" in json.dumps(decision.as_dict())
     for claimed in ("14.2", "15.2", "3.55", "3.74"):
         assert claimed not in table.to_csv() + json.dumps(decision.as_dict())
 
@@ -291,8 +316,8 @@ def test_nvidias_mixed_precision_is_an_options_gain_and_never_part_of_a_speedup(
     of_one = [
         as_runs([(1, rate, met)], precision=met["precision"])[0] for rate, met in ((938, tf32), (2470, amp))
     ]
-    (row,) = option_table(pd.concat(of_one), {"precision": ["tf32", "amp"]}, both).to_dict("records")
-    assert (round(row["throughput_ratio"], 2), row["also_differs"]) == (2.63, "")
+    (row,) = option_table(pd.concat(of_one), {"precision": ["tf32", "amp"]}).to_dict("records")
+    assert round(row["throughput_ratio"], 2) == 2.63
 
 
 def test_palmettos_walls_give_speedups_that_are_said_to_include_start_up() -> None:
@@ -315,61 +340,26 @@ def test_palmettos_walls_give_speedups_that_are_said_to_include_start_up() -> No
 # --- what the provenance lists --------------------------------------------------------------------------
 
 
-def origin(host: str, **changed: Any) -> dict[str, Any]:
-    recorded = {"hosts": [host], "inputs": HASH, "environments": [environment(host)], "gpu_limits": [None]}
-    return recorded | changed
-
-
-def listed(
-    tmp_path: Path, origins: Mapping[str, dict[str, Any]], **swept: list[Any]
-) -> tuple[dict[str, list[str]], dict[str, Any]]:
-    """Return ``provenance.json`` and ``decision.json`` of a study on 1 and 2 devices."""
-    for run, met in origins.items():
-        options = {name: run.split(".")[1].endswith("on") for name in swept}
-        write_run(tmp_path / "runs", run, origin=met, options=options, rate=1000.0 * int(run[1]))
-    decision = concluded(tmp_path, experiment(repeats=1, sweep=swept))
-    return read_json(tmp_path / "provenance.json"), decision
-
-
-def test_all_that_is_equal_is_listed_and_all_that_is_not(tmp_path: Path) -> None:
-    moved = origin(
-        "node-b",
-        commit="def456",
-        environments=[environment("node-b", operating_system="Linux 7")],
-        started_at="2026-01-02T00:00:00+00:00",
-        ended_at="2026-01-02T00:01:00+00:00",
-    )
-    found, decision = listed(tmp_path, {"d1.r1": origin("node-a"), "d2.r1": moved})
-    assert {
-        "precision fp32", "global_batch_size 256", "parameters of the model 650",
-        "contents of the dataset sha256 aaaaaaaaaaaa", "CPU model A CPU", "torch version 2.15.0",
-    } <= set(found[HELD_EQUAL])  # fmt: skip
-    assert found[DIFFERED] == [
-        "devices", "repeat and seed", "batch size per device", "hosts (node-a, node-b)",
-        "operating system (Linux 6, Linux 7)", "commit (abc123, def456)",
-        "day (UTC) (2026-01-01, 2026-01-02)",
-    ]  # fmt: skip
-    assert found[EQUAL_IN_SERIES] == found[NOT_KNOWN] == []
+def test_the_provenance_lists_every_value_and_what_differs_is_a_caution(tmp_path: Path) -> None:
+    usual = {"inputs": HASH, "gpu_limits": [None]}
+    met = usual | {"hosts": ["node-a"], "environments": [environment("node-a")]}
+    moved = usual | {
+        "hosts": ["node-b"],
+        "commit": "def456",
+        "environments": [environment("node-b", operating_system="Linux 7")],
+        "started_at": "2026-01-02T00:00:00+00:00",
+        "ended_at": "2026-01-02T00:01:00+00:00",
+    }
+    for run, origin in (("d1.r1", met), ("d2.r1", moved)):
+        write_run(tmp_path / "runs", run, origin=origin, rate=1000.0 * int(run[1]))
+    decision = concluded(tmp_path, experiment(repeats=1))
+    found = read_json(tmp_path / "provenance.json")
+    assert (found["hosts"], found["commit"]) == (["node-a", "node-b"], ["abc123", "def456"])
+    assert found["operating system"] == ["Linux 6", "Linux 7"]
+    assert found["measured (UTC)"] == ["2026-01-01 00:00:00 to 2026-01-02 00:01:00"]
+    assert "global_batch_size 256" in found["settings"][0]
+    assert "precision" not in found["settings"][0], "a default"
     assert not decision["clear"]
-    assert decision["cautions"][0].startswith("Device count and nodes cannot be told apart")
     cautions = " ".join(decision["cautions"])
-    for caution in (
-        "Device count and time cannot be told apart",
-        "the commit of the workflow (abc123; def456)",
-        "the operating system (Linux 6; Linux 7)",
-    ):
-        assert caution in cautions, caution
-
-
-def test_a_swept_option_is_equal_within_its_series_only(tmp_path: Path) -> None:
-    names = [f"d{devices}.bucket-view-{side}.r1" for devices in (1, 2) for side in ("off", "on")]
-    found, _ = listed(tmp_path, dict.fromkeys(names, origin("node-a")), gradient_as_bucket_view=[False, True])
-    assert found[EQUAL_IN_SERIES] == ["gradient_as_bucket_view (false, true)"]
-    assert {"hosts node-a", "commit abc123", "day (UTC) 2026-01-01"} <= set(found[HELD_EQUAL])
-    assert found[DIFFERED] == ["devices", "repeat and seed", "batch size per device"]
-
-
-def test_limits_that_gpus_do_not_report_are_listed(tmp_path: Path) -> None:
-    silent = {"devices": ["A GPU"], "hosts": ["node-a", "node-b"]}
-    found, _ = listed(tmp_path, {"d1.r1": silent, "d2.r1": silent | {"devices": ["A GPU"] * 2}})
-    assert found[NOT_KNOWN] == ["power limits and clocks of GPUs, in 2 of 2 runs"]
+    assert "Device count and nodes cannot be told apart" in cautions
+    assert "the commit of the workflow (abc123; def456)" in cautions
