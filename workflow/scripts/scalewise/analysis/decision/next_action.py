@@ -30,7 +30,7 @@ from scalewise.plan.formatting import (
 
 _ACTIONS = {
     REASONS[cautions.DISTURBED]: (
-        "Delete the folders of the disturbed runs and run the same command on a quiet machine."
+        "Run `python workflow/scripts/cli.py redo --disturbed`, then the same command on a quiet machine."
     ),
     APART: "Run all {noun} counts under the same conditions: see the cautions.",
     CPUS_OPEN: "Use the fewest CPUs per {noun} that are not shown to be slower, or add repeats.",
