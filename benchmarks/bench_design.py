@@ -1,27 +1,27 @@
-"""Studies that choose their device counts, held against full grids by the measurements of others.
+"""Compare studies that choose their device counts with full grids, on the measurements of others.
 
-Every series of a table is studied by every criterion, in two ways: all counts with repeats until the
-decision is clear (the full grid), and with counts that are chosen round by round. Cases are
+Every series of a table is studied by every criterion, in two ways: all counts with repeats until the decision
+is clear (the full grid), and counts that are chosen round by round. The criteria are
 
-- an efficiency of 0.5, 0.7 and 0.8 at least, and the knee; runs are ended by ``steps``, so one on n devices
-  costs n steps' time;
+- an efficiency of 0.5, 0.7 and 0.8 at least; runs are ended by ``steps``, as many as take two minutes on the
+  fewest devices;
 - a deadline that the middle one of the counts keeps with 5 % to spare; runs are whole, of as many samples as
-  the steps of the others are on that count.
-
-Threshold cases ask for exactly the efficiency that the middle count truly has: whether it is the answer is
-then noise alone, and the decision ought to say that it is not clear.
+  these steps have on that count.
 
     python benchmarks/run.py design
+    python benchmarks/run.py design --table speeds.csv --json figures.json
 """
 
 from __future__ import annotations
 
+import json
 import os
-import statistics
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from multiprocessing import get_context
+from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 
@@ -29,29 +29,37 @@ from scalewise.plan.config.experiment import DecisionRule, Repeats
 
 from .measure import Row
 from .published_tables import T4_STEPS, V100_REPEATS
-from .replayed_studies import (
-    Answer,
-    Replay,
-    ReplayedSeries,
-    chosen_study,
-    full_grid,
-    published_scatter,
-    read_series,
-)
+from .replayed_studies import Replay, ReplayedSeries, chosen_study, full_grid, published_scatter, read_series
 
 EFFICIENCIES = (0.5, 0.7, 0.8)
-DEADLINE, KNEE, THRESHOLD = "deadline", "knee", "efficiency on the threshold"
-CRITERIA = (*(f"efficiency {least}" for least in EFFICIENCIES), DEADLINE, KNEE)
+DEADLINE = "deadline"
+CRITERIA = (*(f"efficiency {least}" for least in EFFICIENCIES), DEADLINE)
 SPARE = 1.05
 """Deadline over the published length of a run on the middle count: a bound of the next run that six repeats
-carry lies 1 to 2 % above it, one that three carry 2 to 3 %."""
-STEPS = 300
-HEADLINE, FEWER = Repeats(min=6, max=10), Repeats(min=3, max=10)
-"""The repeats that are judged by the targets, those of ``repeats: {}``, and half as many."""
-MOST_HOURS, MOST_OTHER = 0.25, 0.02
+carry lies 1 to 2 % above it."""
+BASE_SECONDS = 120.0
+"""Length of a run on the fewest devices."""
+REPEATS = Repeats(min=6, max=10)
+"""The repeats of ``repeats: {}``."""
+AS_PUBLISHED = None
+SCATTERS = (0.01, AS_PUBLISHED, 0.03)
+"""Standard deviations of the logarithm of a run's speed; that of published repeats is 0.3 to 0.6 %."""
+TARGET_SCATTER = 0.01
+MOST_HOURS, MOST_OTHER = 0.10, 0.03
+LOSS = 1.05
+"""Ratio from which on another answer is a worse one."""
 MOST_SERIES: int | None = None
-SMALL = {"CRITERIA": CRITERIA[:1], "MOST_SERIES": 2}
-SEED, OTHER_SEED = 20261123, 20261124
+SMALL = {"CRITERIA": CRITERIA[:1], "MOST_SERIES": 2, "SCATTERS": SCATTERS[:1]}
+SEED = 20261128
+
+
+@dataclass(frozen=True)
+class Task:
+    """A case to study."""
+
+    series: ReplayedSeries
+    criterion: str
+    scatter: float | None
 
 
 @dataclass(frozen=True)
@@ -59,207 +67,156 @@ class Compared:
     """A case, studied in both ways.
 
     Args:
-        criterion: Name of the rule.
-        full: The answer of the full grid.
+        scatter: Of a run's speed; None as published.
+        full: The answer of the full grid; None if no count meets the criteria.
         chosen: The answer from the counts that were chosen.
-        fewest_hours: Device-hours of the full grid's answer and the baseline with the fewest repeats: less
-            carries no answer.
-        again: The answer of a full grid with other noise, where noise is drawn and it was asked for.
+        is_worse: Whether that is slower by 5 % or more; with a deadline, whether it costs so much more.
+        hours: Device-hours of the chosen counts.
+        full_hours: Those of the full grid.
+        counts: Number of device counts.
+        measured: Number of them that were measured.
+        clear: Whether the answer says that it is clear.
     """
 
+    table: str
+    series: str
     criterion: str
-    full: Answer
-    chosen: Answer
-    fewest_hours: float
-    again: Answer | None
+    scatter: float | None
+    full: int | None
+    chosen: int | None
+    is_worse: bool
+    hours: float
+    full_hours: float
+    counts: int
+    measured: int
+    rounds: int
+    clear: bool
 
-    @property
-    def is_other(self) -> bool:
-        """Whether the chosen counts give another answer than the full grid."""
-        return self.chosen.devices != self.full.devices
 
-
-@dataclass(frozen=True)
-class Figures:
-    """What many cases come to.
+def rows(table: Path | None = None, figures: Path | None = None) -> list[Row]:
+    """Compare chosen device counts with full grids.
 
     Args:
-        cases: Number of them.
-        device_hours_share: Device-hours of all over those of all full grids.
-        fewest_share: The same share of the answer and the baseline with the fewest repeats only.
-        other_answers: Cases with another answer than the full grid's.
-        other_answers_share: Their share.
-        rounds: Mean number.
-        most_rounds: Of any case.
-        measured: Mean number of counts that have runs.
-        counts: Mean number of counts.
-        not_clear: Share of the decisions that say that they are not clear.
+        table: Published speeds; by default the tables in ``benchmarks/published``.
+        figures: JSON file to write.
     """
-
-    cases: int
-    device_hours_share: float
-    fewest_share: float
-    other_answers: int
-    other_answers_share: float
-    rounds: float
-    most_rounds: int
-    measured: float
-    counts: float
-    not_clear: float
-
-    @classmethod
-    def of(cls, cases: Sequence[Compared]) -> Figures:
-        """The figures of at least one case."""
-        hours = [(each.chosen.device_hours, each.full.device_hours) for each in cases]
-        other = sum(each.is_other for each in cases)
-        return cls(
-            cases=len(cases),
-            device_hours_share=sum(ours for ours, _ in hours) / sum(full for _, full in hours),
-            fewest_share=sum(each.fewest_hours for each in cases) / sum(full for _, full in hours),
-            other_answers=other,
-            other_answers_share=other / len(cases),
-            rounds=statistics.fmean(each.chosen.rounds for each in cases),
-            most_rounds=max(each.chosen.rounds for each in cases),
-            measured=statistics.fmean(each.chosen.measured for each in cases),
-            counts=statistics.fmean(len(each.full.repeats) for each in cases),
-            not_clear=statistics.fmean(not each.chosen.clear for each in cases),
-        )
-
-
-@dataclass(frozen=True)
-class Task:
-    """A case to study.
-
-    Args:
-        series: The training.
-        criterion: Name of the rule.
-        repeats: Fewest and most of a point; fewer where the table has fewer.
-        again: Study the full grid with other noise too.
-    """
-
-    series: ReplayedSeries
-    criterion: str
-    repeats: Repeats
-    again: bool = False
-
-
-def rows() -> list[Row]:
-    """Hold chosen device counts against full grids."""
-    all_series = [series for path in (T4_STEPS, V100_REPEATS) for series in read_series(path)][:MOST_SERIES]
-    of = [(series, criterion) for series in all_series for criterion in CRITERIA]
+    paths = (T4_STEPS, V100_REPEATS) if table is None else (table,)
+    series = [each for path in paths for each in read_series(path)][:MOST_SERIES]
     tasks = [
-        *(Task(series, criterion, HEADLINE, again=True) for series, criterion in of),
-        *(Task(series, criterion, FEWER) for series, criterion in of),
-        *(Task(series, THRESHOLD, HEADLINE) for series in all_series if _can_be_planted(series)),
+        Task(each, criterion, scatter) for scatter in SCATTERS for criterion in CRITERIA for each in series
     ]
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
-        found = list(pool.map(study, tasks, chunksize=4))
-    headline, fewer, planted = found[: len(of)], found[len(of) : 2 * len(of)], found[2 * len(of) :]
-    return [*_headline_rows(headline), *_fewer_rows(fewer), *_planted_rows(planted)]
+        cases = list(pool.map(study, tasks, chunksize=4))
+    if figures is not None:
+        summaries = {name: _summary(some) for name, some in _groups(cases).items()}
+        found = {"summary": summaries, "cases": [asdict(each) for each in cases]}
+        figures.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    return list(_rows(cases, with_target=table is None))
 
 
 def study(task: Task) -> Compared:
-    """A case, in both ways."""
-    series, replay = task.series, replay_of(task, SEED)
-    full = full_grid(replay)
-    base, least = series.counts[0], replay.repeats.min
-    again = full_grid(replay_of(task, OTHER_SEED)) if task.again and series.is_noise_drawn else None
+    """Study a case in both ways."""
+    series, replay = task.series, replay_of(task)
+    full, chosen = full_grid(replay), chosen_study(replay)
+    worse = full.devices != chosen.devices
+    if full.devices is not None and chosen.devices is not None:
+        speeds = [series.true_speed(answer.devices or 1) for answer in (full, chosen)]
+        loss = speeds[0] / speeds[1]
+        if task.criterion == DEADLINE:
+            loss *= chosen.devices / full.devices
+        worse = loss >= LOSS
     return Compared(
+        table=series.table,
+        series=series.name,
         criterion=task.criterion,
-        full=full,
-        chosen=chosen_study(replay),
-        fewest_hours=replay.device_hours({base: least, full.devices or base: least}),
-        again=again,
+        scatter=task.scatter,
+        full=full.devices,
+        chosen=chosen.devices,
+        is_worse=worse,
+        hours=chosen.device_hours,
+        full_hours=full.device_hours,
+        counts=len(series.counts),
+        measured=sum(n > 0 for n in chosen.repeats.values()),
+        rounds=chosen.rounds,
+        clear=chosen.clear,
     )
 
 
-def replay_of(task: Task, seed: int) -> Replay:
-    """The study of a case, the noise of all its possible runs drawn."""
+def replay_of(task: Task) -> Replay:
+    """Return the study of a case, the noise of all its possible runs drawn."""
     series, criterion = task.series, task.criterion
-    fewest = min(len(each) for each in series.speeds.values())
-    most = task.repeats.max if series.is_noise_drawn else min(task.repeats.max, fewest)
     middle = series.counts[len(series.counts) // 2]
-    samples = STEPS * series.batch_size_per_device * middle
+    base = series.counts[0]
+    steps = max(round(BASE_SECONDS * series.true_speed(base) / series.step_samples(base)), 1)
+    samples = steps * series.step_samples(middle)
     minutes = SPARE * samples / series.true_speed(middle) / 60
-    rule = {
-        DEADLINE: DecisionRule(deadline_minutes=minutes),
-        KNEE: DecisionRule(),
-        THRESHOLD: DecisionRule(min_efficiency=min(series.efficiency(middle), 1.0)),
-    }.get(criterion) or DecisionRule(min_efficiency=float(criterion.split()[-1]))
-    return Replay(
-        series=series,
-        criterion=criterion,
-        rule=rule,
-        repeats=Repeats(min=min(task.repeats.min, most), max=most),
-        speeds=_speeds(series, f"{criterion} {series.table} {series.name}", most, seed),
-        steps=None if criterion == DEADLINE else STEPS,
-        samples=samples,
-    )
-
-
-def _speeds(series: ReplayedSeries, key: str, most: int, seed: int) -> dict[int, list[float]]:
-    """The speed of every run that a study may make."""
+    rule = DecisionRule(deadline_minutes=minutes)
+    if criterion != DEADLINE:
+        rule = DecisionRule(min_efficiency=float(criterion.split()[-1]))
     speeds = {}
     for devices, shape in series.shapes.items():
-        known = list(series.speeds[devices])
-        if len(known) == 1:
-            scatter = published_scatter()[devices == 1, shape.nodes == 1]
-            # a generator for each point: one more count in a table leaves the noise of the others alone
-            generator = np.random.default_rng([seed, *f"{key} {devices}".encode()])
-            known = (known[0] * np.exp(scatter * generator.standard_normal(most))).tolist()
-        speeds[devices] = known[:most]
-    return speeds
+        published = list(series.speeds[devices])
+        scatter = task.scatter or published_scatter()[devices == 1, shape.nodes == 1]
+        # a generator for each point: one more count in a table leaves the noise of the others alone
+        generator = np.random.default_rng(
+            [SEED, *f"{criterion} {series.table} {series.name} {devices}".encode()]
+        )
+        drawn = series.true_speed(devices) * np.exp(scatter * generator.standard_normal(REPEATS.max))
+        is_published = task.scatter is AS_PUBLISHED and len(published) >= REPEATS.max
+        speeds[devices] = published[: REPEATS.max] if is_published else drawn.tolist()
+    return Replay(series, rule, REPEATS, speeds, None if criterion == DEADLINE else steps, samples)
 
 
-def _can_be_planted(series: ReplayedSeries) -> bool:
-    """Whether the middle count's efficiency is one that a user may ask for."""
-    return 0.05 < series.efficiency(series.counts[len(series.counts) // 2]) <= 1
+def _summary(cases: Sequence[Compared]) -> dict[str, float | int | None]:
+    other = sum(each.chosen != each.full for each in cases)
+    worse = sum(each.is_worse for each in cases)
+    return {
+        "scatter": cases[0].scatter,
+        "cases": len(cases),
+        "hours_share": sum(each.hours for each in cases) / sum(each.full_hours for each in cases),
+        "mean_hours_share": fmean(each.hours / each.full_hours for each in cases),
+        "other_answers": other,
+        "other_answers_share": other / len(cases),
+        "worse_answers": worse,
+        "worse_answers_share": worse / len(cases),
+        "mean_rounds": fmean(each.rounds for each in cases),
+        "mean_measured": fmean(each.measured for each in cases),
+        "mean_counts": fmean(each.counts for each in cases),
+        "clear_share": fmean(each.clear for each in cases),
+    }
 
 
-def _headline_rows(cases: Sequence[Compared]) -> Iterator[Row]:
-    figures = Figures.of(cases)
-    spent = figures.device_hours_share <= MOST_HOURS
-    right = figures.other_answers_share <= MOST_OTHER
-    yield _row(
-        "device-hours, all criteria",
-        figures,
-        target=f"at most {MOST_HOURS:.0%} of the hours, {MOST_OTHER:.0%} other answers",
-        met=spent and right,
-    )
-    for criterion in CRITERIA:
-        yield _row(criterion, Figures.of([each for each in cases if each.criterion == criterion]))
-    again = [(each, each.again) for each in cases if each.again is not None]
-    changed = sum(each.full.devices != other.devices for each, other in again)
-    yield Row(
-        what="design: the full grid itself, with other noise",
-        ours=f"{_of(changed, len(again))} other answers",
-        n=len(again),
-    )
+def _groups(cases: Sequence[Compared]) -> dict[str, list[Compared]]:
+    """Return the cases of each line of the table: all of an efficiency, then by criterion."""
+    found = {}
+    for scatter in SCATTERS:
+        text = "as published" if scatter is AS_PUBLISHED else f"{scatter:.0%}"
+        same = [each for each in cases if each.scatter == scatter]
+        found[f"scatter {text}, efficiencies"] = [each for each in same if each.criterion != DEADLINE]
+        for criterion in CRITERIA:
+            found[f"scatter {text}, {criterion}"] = [each for each in same if each.criterion == criterion]
+    return found
 
 
-def _fewer_rows(cases: Sequence[Compared]) -> Iterator[Row]:
-    yield _row(f"repeats {FEWER.min} to {FEWER.max}", Figures.of(cases))
+def _rows(cases: Sequence[Compared], *, with_target: bool) -> Iterator[Row]:
+    for name, some in _groups(cases).items():
+        is_target = with_target and name == f"scatter {TARGET_SCATTER:.0%}, efficiencies"
+        target = f"at most {MOST_HOURS:.0%} of the hours, {MOST_OTHER:.0%} other answers"
+        yield _row(name, some, target if is_target else "")
 
 
-def _planted_rows(cases: Sequence[Compared]) -> Iterator[Row]:
-    figures = Figures.of(cases)
-    full = statistics.fmean(not each.full.clear for each in cases)
-    yield _row(f"{THRESHOLD}: {figures.not_clear:.0%} say not clear (full grid {full:.0%})", figures)
-
-
-def _row(name: str, figures: Figures, target: str = "", *, met: bool = True) -> Row:
+def _row(name: str, cases: Sequence[Compared], target: str = "") -> Row:
+    found = {key: value or 0 for key, value in _summary(cases).items()}
+    n = len(cases)
     return Row(
         what=f"design: {name}",
-        ours=f"{figures.device_hours_share:.1%} of the hours (the answer and the baseline with the fewest "
-        f"repeats {figures.fewest_share:.1%})",
-        reference=f"{_of(figures.other_answers, figures.cases)} other answers",
-        ratio=f"{figures.rounds:.1f} rounds ({figures.most_rounds} at most), {figures.measured:.1f} of "
-        f"{figures.counts:.1f} counts measured",
-        n=figures.cases,
+        ours=f"{found['hours_share']:.1%} of the grid's hours (mean of the cases "
+        f"{found['mean_hours_share']:.1%})",
+        reference=f"{found['other_answers']} of {n} answers are others ({found['other_answers_share']:.1%}), "
+        f"{found['worse_answers']} worse by 5 % or more",
+        ratio=f"{found['mean_rounds']:.1f} rounds, {found['mean_measured']:.1f} of "
+        f"{found['mean_counts']:.1f} counts measured",
+        n=n,
         target=target,
-        met=met,
+        met=not target or (found["hours_share"] <= MOST_HOURS and found["other_answers_share"] <= MOST_OTHER),
     )
-
-
-def _of(found: int, n: int) -> str:
-    return f"{found} of {n} ({found / n:.1%})"

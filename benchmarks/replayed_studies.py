@@ -1,15 +1,14 @@
 """Published measurements as a cluster: a study's runs get the speeds that others measured.
 
-A table of repeats (``repeat, samples_per_second``) gives each run its own published speed. A table of steps
-(``batch_size_per_device, step_seconds``) gives one value a point; runs scatter about it as published repeats
-do. Both ways of a study see the same speed where both make the same run, and go through the functions of
-the pipeline: ``conclude`` and then ``repeats.judge`` or ``judge_round.choose``, round by round until nothing
-more is asked for. The tables do not tell when or on which nodes a run was made, so neither do the runs.
+A run scatters about its point's published speed by a share, or as the published repeats do. Both kinds of
+study see the same speed where both make the same run. Both go through the functions of the pipeline,
+``conclude`` and ``request_runs``, round by round until nothing more is requested. The tables do not state
+when or on which nodes a run was made, so neither do the runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,23 +17,28 @@ import numpy as np
 import pandas as pd
 
 from scalewise.analysis.analysis_spec import THROUGHPUT, AnalysisSpec
-from scalewise.analysis.conclusion import Conclusion, conclude
-from scalewise.analysis.decision.decision import Decision
-from scalewise.analysis.rounds.judge_round import ChoiceTerms, StudySoFar, choose
-from scalewise.analysis.rounds.repeats import judge
-from scalewise.analysis.tables import RUN_COLUMNS, Tables
+from scalewise.analysis.judge_round import Limits, request_runs
+from scalewise.analysis.runs import RUN_COLUMNS, Tables
+from scalewise.analysis.study import Part, conclude
 from scalewise.plan.config.experiment import AnyExperiment, DecisionRule, Repeats, read_experiment
 from scalewise.plan.config.shape import Shape
-from scalewise.plan.runs.rounds import Round, first_repeats
+from scalewise.plan.runs.rounds import first_repeats
 from scalewise.plan.runs.run_definition import NO_OPTIONS
-from scalewise.plan.runs.runs import Point, points
-from scalewise.plan.runs.spending import Spending
 
-from .published_tables import EXPOSED, REPEATS, STEPS, V100_REPEATS
+from .published_tables import EXPOSED, V100_REPEATS
 
 FEWEST_COUNTS = 3
 """Device counts of a series below which there is nothing to choose among."""
 NAME = "replayed"
+TABLE_FORM = (
+    "CSV with the columns devices, nodes (1 if it is missing), and a speed: samples_per_second (or another "
+    "column that ends so), one row for each repeat, or step_seconds with batch_size_per_device (weak "
+    "scaling) or global_batch_size (strong). All other columns set series apart, except for repeat, "
+    f"accumulation_steps and {EXPOSED}. Device counts that do not fill nodes are left out"
+)
+"""The form of a table, for a reader."""
+
+_NO_SERIES = {"devices", "nodes", "repeat", "step_seconds", "accumulation_steps", EXPOSED}
 
 Place = tuple[bool, bool]
 """Whether a shape is one device, and whether it is one node: runs scatter differently."""
@@ -48,14 +52,16 @@ class ReplayedSeries:
         table: Name of the file.
         name: Values of the columns that set series apart.
         shapes: The shape of each count, fewest devices first.
-        batch_size_per_device: Samples of a device in a step; 1 where the table tells none.
-        speeds: Samples/s of each run by count; a single one is the value that runs scatter about.
+        batch: Samples of a step, of a device with weak scaling, of all with strong; 1 if unknown.
+        is_strong: Whether the samples of a step are the same on all counts.
+        speeds: Samples/s of each published run, by count.
     """
 
     table: str
     name: str
     shapes: Mapping[int, Shape]
-    batch_size_per_device: int
+    batch: int
+    is_strong: bool
     speeds: Mapping[int, Sequence[float]]
 
     @property
@@ -63,55 +69,56 @@ class ReplayedSeries:
         """Device counts, fewest first."""
         return list(self.shapes)
 
-    @property
-    def is_noise_drawn(self) -> bool:
-        """Whether the table tells no repeats."""
-        return any(len(each) == 1 for each in self.speeds.values())
-
     def true_speed(self, devices: int) -> float:
-        """The published speed, of several runs their median."""
+        """Return the published speed, of several runs their median."""
         return float(np.median(self.speeds[devices]))
 
     def efficiency(self, devices: int) -> float:
-        """The published efficiency."""
+        """Return the published efficiency."""
         base = self.counts[0]
         return self.true_speed(devices) / self.true_speed(base) * base / devices
 
+    def step_samples(self, devices: int) -> int:
+        """Return the samples of a step on all devices."""
+        return self.batch if self.is_strong else self.batch * devices
+
 
 def read_series(path: Path) -> list[ReplayedSeries]:
-    """The series of a table that have enough device counts."""
+    """Read the series of a table of ``TABLE_FORM`` that have enough device counts."""
     table = pd.read_csv(path)
-    with_steps = set(table.columns) >= STEPS
-    own = [name for name in table.columns if name not in (STEPS | {EXPOSED} if with_steps else REPEATS)]
-    own += ["batch_size_per_device"] if with_steps else []
-    found = (
-        _series(path.name, tuple(map(str, key)), rows, with_steps)
-        for key, rows in table.groupby(own, sort=False, dropna=False)
-    )
-    return [series for series in found if series is not None]
+    rates = [str(name) for name in table.columns if str(name).endswith("_per_second")]
+    if not rates:
+        batch = table.get("global_batch_size", table["batch_size_per_device"] * table["devices"])
+        table["samples_per_second"] = batch / table["step_seconds"]
+        rates = ["samples_per_second"]
+    table["nodes"] = table.get("nodes", 1)
+    left_out = _NO_SERIES | {rates[0]}
+    if "global_batch_size" in table:
+        left_out |= {"batch_size_per_device"}
+    keys = [str(name) for name in table.columns if name not in left_out]
+    groups = table.groupby(keys, sort=False, dropna=False) if keys else [((), table)]
+    found = (_series(path.name, ", ".join(map(str, key)), rows, rates[0]) for key, rows in groups)
+    return [series for series in found if len(series.shapes) >= FEWEST_COUNTS]
 
 
-def _series(table: str, key: tuple[str, ...], rows: pd.DataFrame, with_steps: bool) -> ReplayedSeries | None:
+def _series(table: str, name: str, rows: pd.DataFrame, rate: str) -> ReplayedSeries:
     per_node = int((rows["devices"] // rows["nodes"]).max())
-    batch = int(rows["batch_size_per_device"].iloc[0]) if with_steps else 1
+    is_strong = "global_batch_size" in rows
+    batch = rows.get("global_batch_size" if is_strong else "batch_size_per_device", pd.Series([1]))
     shapes, speeds = {}, {}
     for _, same in rows.groupby(["devices", "nodes"]):
-        devices, nodes = (int(same[name].iloc[0]) for name in ("devices", "nodes"))
+        devices, nodes = (int(same[each].iloc[0]) for each in ("devices", "nodes"))
         shape = Shape(nodes, max(devices // nodes, 1))
         whole = shape.world_size == devices and shape.devices_per_node == per_node
-        part = nodes == 1 and per_node % devices == 0
-        rates = same["samples_per_second"] if not with_steps else devices * batch / same["step_seconds"]
-        if (whole or part) and (with_steps or len(rates) > 1):
+        if whole or (nodes == 1 and per_node % devices == 0) or rows["nodes"].max() == 1:
             shapes[devices] = shape
-            speeds[devices] = [float(np.median(rates))] if with_steps else rates.tolist()
-    if len(shapes) < FEWEST_COUNTS:
-        return None
-    return ReplayedSeries(table, ", ".join(key), shapes, batch, speeds)
+            speeds[devices] = same[rate].astype(float).tolist()
+    return ReplayedSeries(table, name, shapes, int(batch.iloc[0]), is_strong, speeds)
 
 
 @cache
 def published_scatter() -> Mapping[Place, float]:
-    """Standard deviation of a run's speed over its mean, the median of published points of each kind."""
+    """Return the standard deviation of a run's speed over its mean: the median of the points of a kind."""
     table = pd.read_csv(V100_REPEATS)
     points = table.groupby(["source", "case", "devices", "nodes"])["samples_per_second"]
     scatter = (points.std() / points.mean()).reset_index()
@@ -128,7 +135,6 @@ class Replay:
 
     Args:
         series: The training.
-        criterion: Name of the rule.
         rule: The criteria.
         repeats: Fewest and most of a point.
         speeds: Samples/s of each run by count, as many as the most repeats.
@@ -137,7 +143,6 @@ class Replay:
     """
 
     series: ReplayedSeries
-    criterion: str
     rule: DecisionRule
     repeats: Repeats
     speeds: Mapping[int, Sequence[float]]
@@ -145,15 +150,15 @@ class Replay:
     samples: float
 
     def spec(self, *, chosen: bool) -> AnyExperiment:
-        """The experiment with its counts as a list, or to choose among."""
-        counts = self.series.counts
+        """Return the experiment with its counts as a list, or to choose among."""
+        strong = self.series.is_strong
         return read_experiment(
             {
                 "model": "cnn",
                 "dataset": "digits",
-                "scaling": "weak",
-                "batch_size_per_device": self.series.batch_size_per_device,
-                "devices": {"among": counts} if chosen else counts,
+                "scaling": "strong" if strong else "weak",
+                "global_batch_size" if strong else "batch_size_per_device": self.series.batch,
+                "devices": {"among": self.series.counts} if chosen else self.series.counts,
                 "repeats": self.repeats.model_dump(),
                 "decision": self.rule.model_dump(),
                 "steps": self.steps,
@@ -162,14 +167,14 @@ class Replay:
         )
 
     def seconds(self, devices: int, repeat: int) -> float:
-        """Length of a run."""
+        """Return the length of a run."""
         samples = self.samples
         if self.steps is not None:
-            samples = self.steps * self.series.batch_size_per_device * devices
+            samples = self.steps * self.series.step_samples(devices)
         return samples / self.speeds[devices][repeat - 1]
 
     def device_hours(self, repeats: Mapping[int, int]) -> float:
-        """Cost of so many repeats of each count."""
+        """Return the cost of so many repeats of each count."""
         return sum(
             devices * self.seconds(devices, repeat) / 3600
             for devices, n in repeats.items()
@@ -177,7 +182,7 @@ class Replay:
         )
 
     def tables(self, repeats: Mapping[int, int]) -> Tables:
-        """The runs, as ``collect`` would read them."""
+        """Return the runs, as ``collect`` would read them."""
         rows = [
             {
                 "experiment": NAME,
@@ -203,13 +208,13 @@ class Replay:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a study came to.
+    """The answer of a study.
 
     Args:
-        devices: The answer; None where no count meets the criteria.
+        devices: The answer; None if no count meets the criteria.
         clear: Nothing is left open.
         repeats: Runs of each count.
-        rounds: Times that runs were asked for.
+        rounds: Times that runs were requested.
         device_hours: Of all runs.
     """
 
@@ -219,63 +224,26 @@ class Answer:
     rounds: int
     device_hours: float
 
-    @property
-    def measured(self) -> int:
-        """Number of counts that have runs."""
-        return sum(n > 0 for n in self.repeats.values())
-
 
 def full_grid(replay: Replay) -> Answer:
-    """Every count, with repeats until the decision is clear."""
-    spec = replay.spec(chosen=False)
-    experiment = AnalysisSpec(NAME, spec)
-
-    def judged(number: int, found: Conclusion, _asked: Mapping[str, int]) -> Round:
-        return judge(NAME, number, found.runs, replay.repeats, found.decision)
-
-    return _walk(replay, experiment, judged)
+    """Return the answer of a list of all counts, with repeats until the decision is clear."""
+    return _played(replay, replay.spec(chosen=False))
 
 
 def chosen_study(replay: Replay) -> Answer:
-    """The counts that the answer needs, chosen round by round."""
-    experiment = AnalysisSpec(NAME, replay.spec(chosen=True))
-    shapes = replay.series.shapes
-    terms = ChoiceTerms({str(devices): shape for devices, shape in shapes.items()}, {})
-    nowhere = Path("no-results")
-
-    def judged(number: int, found: Conclusion, asked: Mapping[str, int]) -> Round:
-        repeats = {devices: asked[point.name] for devices, point in _points(experiment.spec)}
-        seconds = {
-            f"d{devices}.r{repeat}": replay.seconds(devices, repeat)
-            for devices, n in repeats.items()
-            for repeat in range(1, n + 1)
-        }
-        spending = Spending(seconds, replay.device_hours(repeats))
-        return choose(StudySoFar(experiment, terms, asked, found, spending, nowhere), number)
-
-    return _walk(replay, experiment, judged)
+    """Return the answer of the counts that are chosen round by round."""
+    return _played(replay, replay.spec(chosen=True))
 
 
-def _walk(
-    replay: Replay,
-    experiment: AnalysisSpec,
-    judged: Callable[[int, Conclusion, Mapping[str, int]], Round],
-) -> Answer:
-    asked = first_repeats(experiment.spec)
-    number = 1
+def _played(replay: Replay, spec: AnyExperiment) -> Answer:
+    experiment = AnalysisSpec(NAME, spec)
+    named = {f"d{devices}": devices for devices in replay.series.counts}
+    requested, number = first_repeats(spec), 1
     while True:
-        repeats = {devices: asked[point.name] for devices, point in _points(experiment.spec)}
-        found = conclude(experiment, replay.tables(repeats))
-        following = judged(number, found, asked)
-        if not following.requests_more:
-            return _answer(replay, found.decision, repeats, number)
-        asked = {point.point: point.next_asked for point in following.points}
-        number += 1
-
-
-def _points(spec: AnyExperiment) -> Iterator[tuple[int, Point]]:
-    return ((point.world_size, point) for point in points(spec))
-
-
-def _answer(replay: Replay, decision: Decision, repeats: Mapping[int, int], rounds: int) -> Answer:
-    return Answer(decision.devices, decision.clear, repeats, rounds, replay.device_hours(repeats))
+        repeats = {devices: requested[name] for name, devices in named.items()}
+        found = conclude(NAME, [Part("", experiment)], [replay.tables(repeats)])
+        judged = request_runs(experiment, number, requested, found, Limits())
+        if not judged.requests_more:
+            hours = replay.device_hours(repeats)
+            return Answer(found.answer.devices, found.answer.is_clear, repeats, number, hours)
+        requested, number = judged.requested, number + 1

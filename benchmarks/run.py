@@ -22,6 +22,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "workflow" / "scripts")]
 # ruff: noqa: E402  the path comes first
 from benchmarks.measure import Row, machine_line, markdown
 from benchmarks.page import write_table
+from benchmarks.replayed_studies import TABLE_FORM
 
 from scalewise.plan.jobs.launch import thread_environment
 
@@ -52,6 +53,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--accelerator", choices=["cuda", "cpu"], default="cuda", help="gpu: cpu rehearses it, made small"
     )
+    parser.add_argument(
+        "--table", type=Path, help=f"design: published speeds, in place of benchmarks/published. {TABLE_FORM}"
+    )
+    parser.add_argument("--json", type=Path, help="design: file to write its figures and cases to")
     parser.add_argument(
         "--limit-seconds",
         type=float,
@@ -101,7 +106,7 @@ def tables(options: argparse.Namespace) -> Iterator[tuple[str, tuple[object, ...
             for part in options.only or GPU_PARTS:
                 yield f"gpu --only {part}", (part, options.accelerator, deadline)
         else:
-            yield name, ()
+            yield name, (options.table, options.json) if name == "design" else ()
 
 
 def run(name: str, small: bool, *arguments: object) -> tuple[list[Row], str]:

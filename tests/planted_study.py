@@ -22,14 +22,14 @@ from tests.planted_records import (
 )
 
 import cli
-from scalewise.analysis.finished_report import report_finished
-from scalewise.analysis.rounds.judge_round import judge_round
+from scalewise.analysis.judge_round import judge_round
 from scalewise.plan.jobs.make_plan import make_plan, write_plan
 from scalewise.plan.planned_study import PlannedExperiment, Study
 from scalewise.plan.runs.rounds import Round, known_rounds
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.study import load_study
 from scalewise.records import EpochRecord, RankRecord, Window
+from scalewise.report.finished import report_finished
 
 SITE = {"accelerator": "cuda", "devices_per_node": 4, "cpus_per_node": 32, "max_nodes": 16}
 USUAL: dict[str, Any] = {
@@ -178,28 +178,34 @@ class PlantedStudy:
             self.make_runs()
         return self.rounds()
 
+    @property
+    def questions(self) -> list[str]:
+        """Names of the experiments in the file; one on several partitions is one question."""
+        return list(dict.fromkeys(planned.key for planned in self.study.experiments.values()))
+
     def tabulate(self, change: Callable[[Path], None] = lambda _: None) -> None:
-        """Make all runs; write tables and decisions.
+        """Make all runs; write tables and answers.
 
         Args:
             change: Gets the results of each experiment, which it may edit.
         """
         self.play()
-        for name in self.study.experiments:
-            self._step("scaling", self.results / name)
+        for name in self.questions:
+            self._step("analyze", self.results / name)
             change(self.results / name)
 
     def finish(self, change: Callable[[Path], None] = lambda _: None) -> Path:
-        """Make all runs, tables, answers, figures and reports; return the report on all experiments.
+        """Make all runs, tables, answers and figures; return the report on all experiments.
 
         Args:
             change: Gets the results of each experiment between its tables and its figures.
         """
         self.tabulate(change)
-        for name in self.study.experiments:
-            self._step("figures", self.results / name)
-        for name in self.study.comparisons:
-            self._step("compare-partitions", self.results / name)
+        for name in self.questions:
+            self._step("plot", self.results / name)
+        for planned in self.study.experiments.values():
+            if planned.experiment.proposal is not None:
+                self._step("proposal", self.results / planned.key)
         report = self.results / "report.html"
         self._step(
             "write-report", "--output", report, "--decisions", self.results / "decision.json", self.results
@@ -227,6 +233,7 @@ class PlantedStudy:
         train_seconds = sum(window.seconds for window in windows)
         self._started += timedelta(minutes=5)
         ended = self._started + timedelta(seconds=START_UP_SECONDS + train_seconds)
+        started, self._started = self._started, max(self._started, ended)  # no two runs share a node
         accuracy = epochs[-1].test_accuracy if epochs else None
         measured = measurements(
             epochs_completed=len(epochs),
@@ -242,7 +249,7 @@ class PlantedStudy:
             energy_joules=300.0 * train_seconds * run.shape.world_size,
             throttled=False,
         )
-        origin = provenance(run, started_at=self._started.isoformat(), ended_at=ended.isoformat())
+        origin = provenance(run, started_at=started.isoformat(), ended_at=ended.isoformat())
         leave_result(folder, run_record(run, measurements=measured, provenance=origin), epochs, ranks)
 
 

@@ -362,14 +362,14 @@ if __name__ == "__main__":
     import snakemake_executor_plugin_slurm_jobstep  # type: ignore[import-untyped]
     import torch._dynamo
 
-    import scalewise.analysis.experiment_tables
-    import scalewise.analysis.proposal.answer_job
-    import scalewise.analysis.report.drawing
-    import scalewise.analysis.report.page
-    import scalewise.analysis.rounds.judge_round
+    import scalewise.analysis.judge_round
+    import scalewise.analysis.study
     import scalewise.builtin.rank
     import scalewise.ranks.preflight_rank
     import scalewise.ranks.results.write
+    import scalewise.report.finished
+    import scalewise.report.page
+    import scalewise.report.proposal
     from scalewise.interpreter import quick_exit
 
     gc.freeze()

@@ -156,17 +156,3 @@ def train_arguments(definition: str, folder: Path, attempt: int = 1) -> list[str
 def train_command(definition: str, folder: Path, attempt: int = 1) -> list[str]:
     """Return the command that trains a run whose records go into a folder."""
     return [sys.executable, str(CLI), *train_arguments(definition, folder, attempt)]
-
-
-def plan_one_experiment(path: Path, folder: Path, **definitions: str) -> list[str]:
-    """Write the plan of one experiment; return the options that name it.
-
-    Args:
-        path: File to write.
-        folder: Results of the experiment.
-        definitions: Parts of ``ExperimentFacts``.
-    """
-    sites = {"": {"launch": {"slurm": False}}}
-    plan = {"experiments": {folder.name: {"partition": "", **definitions}}, "comparisons": {}, "sites": sites}
-    path.write_text(json.dumps(plan), encoding="utf-8")
-    return ["--plan", str(path)]

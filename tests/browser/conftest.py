@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 from tests.browser import reports
 from tests.browser.chromium import missing, open_watched, started
+from tests.paths import ROOT
 from tests.planted_study import PlantedStudy
 
 OpenPage = Callable[..., Page]
@@ -29,9 +30,11 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report on 504 runs in six series."""
-    return PlantedStudy(tmp_path_factory.mktemp("large"), reports.FIVE_HUNDRED_RUNS).finish()
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report on the shipped study, with planted speeds."""
+    text = (ROOT / "config" / "experiments.yaml").read_text(encoding="utf-8")
+    site: dict[str, object] = {"accelerator": "cpu", "cpus_per_node": 32, "devices_per_node": 4}
+    return PlantedStudy(tmp_path_factory.mktemp("shipped"), text, site=site).finish()
 
 
 @pytest.fixture(scope="session")

@@ -29,12 +29,9 @@ def main() -> None:
     with started() as browser:
         page = browser.new_page(viewport={"width": WIDTH, "height": 900}, device_scale_factor=SCALE)
         page.goto(options.report.absolute().as_uri())
-        page.locator(".figure-tools").first.wait_for()
-        # it is fixed to the window, wherever that is
-        page.locator(r"#page\.toolbox").evaluate("each => each.remove()")
         ends = [
             figure.evaluate("each => each.getBoundingClientRect().bottom")
-            for figure in page.locator("[data-figure=speedup], [data-figure=efficiency]").all()
+            for figure in page.locator("figure[id$='.speedup'], figure[id$='.efficiency']").all()
         ]
         clip = FloatRect(x=0, y=0, width=WIDTH, height=max(ends) + MARGIN)
         taken = page.screenshot(full_page=True, clip=clip)

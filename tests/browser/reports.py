@@ -48,17 +48,6 @@ SEVERAL = experiments(
     listed={**WEAK, "title": "Three counts, of which one failed", "devices": [1, 2, 4]},
 )
 
-FIVE_HUNDRED_RUNS = experiments(
-    large={
-        **WEAK,
-        "title": "Six series of 84 runs",
-        "devices": [1, 2, 4, 8, 16, 24, 32],
-        "repeats": 12,
-        "sweep": {"gradient_as_bucket_view": [False, True], "precision": ["fp32", "bf16", "fp16"]},
-        "decision": {"min_efficiency": 0.6},
-    }
-)
-
 TWO_PARTITIONS = experiments(known={"title": "What is planted", "devices": [1, 2], "partitions": "all"})
 SITE_OF_PARTITIONS: dict[str, object] = {
     "accelerator": "cuda",

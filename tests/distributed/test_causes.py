@@ -11,10 +11,11 @@ from tests.distributed.runs import SETTINGS, Runs
 from tests.machine import needs_two_cores
 from tests.marked_outcomes import Record
 
+from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.causes import find_causes
 from scalewise.analysis.disturbed import OTHERS_CPU
-from scalewise.analysis.scaling import scaling_table
-from scalewise.analysis.tables import collect
+from scalewise.analysis.runs import collect
+from scalewise.analysis.study import Part, conclude
 from scalewise.plan.config.experiment import Experiment
 
 pytestmark = needs_two_cores
@@ -27,11 +28,12 @@ def causes_of(runs: Runs, name: str, changed: dict[str, Any]) -> tuple[list[str]
     """The causes of a study with one run, on two devices, what is said of them, and the run's row."""
     settings = SETTINGS | {"devices": [2], "epochs": 2} | changed
     run = runs.complete(name, 2, settings=settings)
-    table = collect(name, Experiment.model_validate(settings), run.folder.parent).runs
-    scaling = scaling_table(table, "strong")
-    causes = find_causes(table, scaling)
+    spec = Experiment.model_validate(settings)
+    tables = collect(name, spec, run.folder.parent)
+    found = conclude(name, [Part("", AnalysisSpec(name, spec))], [tables])
+    causes = find_causes(tables.runs, found.scaling)
     said = [f"{cause.sentence} {cause.advice}" for cause in causes]
-    return [cause.part for cause in causes], said, table.iloc[0]
+    return [cause.part for cause in causes], said, tables.runs.iloc[0]
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from scalewise.plan.jobs.make_plan import make_plan, write_plan
 from scalewise.plan.jobs.preflight import Findings
 from scalewise.plan.plan_file import PLAN
 from scalewise.plan.study import load_study
-from scalewise.records import EPOCHS, RECORD, RunRecord, read_record
+from scalewise.records import EPOCHS, MODEL, RECORD, RunRecord, read_record
 
 pytestmark = needs_two_cores
 
@@ -134,13 +134,15 @@ def test_the_job_script_of_an_answer_trains_without_the_study(
     monkeypatch.chdir(tmp_path)
     place_digits_of_study(tmp_path)
     settings = {"dataset": "digits", "model": "linear", "global_batch_size": 240, "learning_rate": 0.05}
-    ended = train(tmp_path, settings | {"epochs": 2, "warmup_steps": 2})
+    # the study ended its runs after a few steps
+    ended = train(tmp_path, settings | {"epochs": 2, "warmup_steps": 2, "steps": 5})
 
     assert ended.returncode == 0, ended.stdout + ended.stderr
     trained = tmp_path / "trained" / "e"
     assert len((trained / EPOCHS).read_text().splitlines()) == 1 + 2
     record = read_record(trained / RECORD, RunRecord)
     assert record.outcome == "completed"
+    assert (trained / MODEL).exists()
     assert record.measurements is not None
     # 2 x 64 x 10 operations a sample, forward and for the weights
     assert record.measurements.step_flops == {"fp32": 240 * 2 * (2 * 64 * 10)}

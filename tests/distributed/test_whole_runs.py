@@ -112,9 +112,7 @@ def test_windows_hold_every_step_once_and_give_the_throughput(run: Finished) -> 
     assert measured.parameters == 64 * 10 + 10
 
 
-def test_passes_after_the_training_are_recorded_for_a_prediction_and_for_a_check(
-    run: Finished, devices: int
-) -> None:
+def test_passes_after_the_training_are_recorded(run: Finished, devices: int) -> None:
     measured, ranks = run.measured, run.ranks
     sizes = [each.batch_size for each in measured.passes]
     assert sizes[0] == 250 // devices
@@ -124,11 +122,9 @@ def test_passes_after_the_training_are_recorded_for_a_prediction_and_for_a_check
         shares = {250 // (kind * 2**halved) for kind in (1, 3) for halved in range(8)}
         assert len(sizes) > 1
         assert sizes == sorted(shares.intersection(sizes), reverse=True)
-        assert [bucket.bytes for bucket in measured.buckets] == [4 * measured.parameters]
         assert ranks["exchanged_pass_seconds"].isna().all()
     else:
         assert len(sizes) == 1
-        assert measured.buckets == []
         assert (ranks["exchanged_pass_seconds"] > 0).all()
 
 

@@ -50,9 +50,9 @@ def test_every_example_runs_to_its_report_on_a_cluster_under_its_own_launcher(
     assert code == 0, output
     report = html.unescape((study.folder / "results" / "report.html").read_text(encoding="utf-8"))
     for name, experiment in experiments.items():
-        decision = json.loads((study.folder / "results" / name / "decision.json").read_text(encoding="utf-8"))
+        answer = json.loads((study.folder / "results" / name / "answer.json").read_text(encoding="utf-8"))
         assert experiment["title"] in report
-        assert decision["card"]["verdict"] in report
+        assert answer["verdict"] in report
 
     # a job's steps come with its end
     wait_until(

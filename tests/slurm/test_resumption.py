@@ -420,5 +420,5 @@ def test_a_study_as_a_module_is_shown_requeued_after_preemption_and_reported(
     study, output = interrupted["fragile"]
     assert "1 of 1 runs done" in output
     (decision,) = json.loads((study.folder / "results" / "decision.json").read_text(encoding="utf-8"))
-    assert f"e: {decision['card']['verdict']}" in output
+    assert f"e: {decision['verdict']}" in output
     assert (study.folder / "mine.txt").exists()

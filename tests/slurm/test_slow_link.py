@@ -11,7 +11,7 @@ import pytest
 from tests.slurm.lab import Lab
 from tests.slurm.study import ClusterStudy
 
-from scalewise.analysis.bottlenecks.bottlenecks import find_bottlenecks
+from scalewise.analysis.causes import find_causes
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_a_slow_link_is_named_and_a_fast_one_is_not(lab: Lab, study: ClusterStud
         slurm={"exclusive": True},
     )
     try:
-        code, output = study.snakemake("--until", "compute_scaling")
+        code, output = study.snakemake("--until", "analyze")
     finally:
         lab.unlimit_network()
     assert code == 0, output
@@ -70,6 +70,7 @@ def cause(study: ClusterStudy, experiment: str) -> tuple[str | None, str]:
     (_, point), *others = scaling.iterrows()
     assert others == []
     assert (point["nodes"], point["devices"]) == (2, 2)
-    causes = [limit.cause for _, limit in find_bottlenecks(scaling, runs) if limit]
-    decision = json.loads((folder / "decision.json").read_text(encoding="utf-8"))
-    return causes[0] if causes else None, decision["slowdown"]["sentence"]
+    (found, *_) = [*find_causes(runs, scaling, noun="CPU process"), None]
+    answer = json.loads((folder / "answer.json").read_text(encoding="utf-8"))
+    assert found is None or answer["limit"].startswith(found.sentence)
+    return None if found is None else found.part, answer["limit"]

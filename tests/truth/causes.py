@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 
 from scalewise.analysis.causes import Cause, find_causes
-from scalewise.analysis.scaling import scaling_table
 from scalewise.analysis.steps import COMMUNICATION, COMPUTE, JITTER, LOADER, STRAGGLER, split
 from scalewise.plan.runs.run_definition import NO_OPTIONS
 from scalewise.ranks.results.figures import waiting_seconds
@@ -115,10 +114,16 @@ def cause_rates(
         hits = 0
         for _ in range(studies):
             runs = planted_runs(truth, scatter, n, generator)
-            named = [each for each in find_causes(runs, scaling_table(runs, "strong")) if each.part]
+            named = [each for each in find_causes(runs, rows_of(runs)) if each.part]
             hits += any(counts(cause) for cause in named if name in FALSE or cause.devices == COUNTS[-1])
         rows.append({"truth": name, "scatter": scatter, "n": n, "studies": studies, "rate": hits / studies})
     return pd.DataFrame(rows)
+
+
+def rows_of(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return what causes read of scaling.csv: the points of each series with its baseline."""
+    points = runs[["series", "devices"]].drop_duplicates()
+    return points.assign(baseline_devices=points.groupby("series")["devices"].transform("min"))
 
 
 def planted_runs(

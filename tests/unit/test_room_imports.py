@@ -92,9 +92,11 @@ OF_A_RUN = ("scalewise.plan.runs.run_definition", "scalewise.plan.config.shape")
         ("builtin", ("scalewise.analysis", "scalewise.watch"), ()),
         (
             "analysis",
-            ("scalewise.execution", *TRAINING, "scalewise.watch", "torch", "torchvision"),
-            (),
+            ("scalewise.execution", "scalewise.report", *TRAINING, "scalewise.watch", "torch", "torchvision"),
+            # writes TensorBoard's files, and is loaded by one command only
+            ("torch.utils.tensorboard",),
         ),
+        ("report", ("scalewise.execution", *TRAINING, "scalewise.watch", "torch", "torchvision"), ()),
         ("watch", (*TRAINING, "scalewise.analysis", "snakemake", *HEAVY), IN_WATCH),
     ],
 )
@@ -106,7 +108,7 @@ def test_a_room_imports_no_other_than_it_may(
     assert crossings(paths, forbidden, allowed) == []
 
 
-@pytest.mark.parametrize("room", ["plan", "execution", "ranks", "builtin", "analysis", "watch"])
+@pytest.mark.parametrize("room", ["plan", "execution", "ranks", "builtin", "analysis", "report", "watch"])
 def test_no_folder_of_a_room_imports_one_above_it(room: str) -> None:
     """A folder, or a module next to the folders, imports only what is below it."""
     below: dict[str, set[str]] = {}
@@ -175,9 +177,8 @@ def test_tests_import_no_benchmark_and_benchmarks_no_test(folder: str, other: st
             ("requests", "filelock", "PIL", "sklearn"),
             id="a rank, which neither downloads nor decodes",
         ),
-        pytest.param(("scalewise.analysis.finished_report",), ("torch",), id="the analysis"),
-        pytest.param(("scalewise.analysis.experiment_tables",), ("seaborn",), id="the tables"),
-        pytest.param(("scalewise.analysis.report.page",), ("seaborn", "scipy"), id="the page"),
+        pytest.param(("scalewise.report.finished",), ("torch",), id="the analysis and the report"),
+        pytest.param(("scalewise.analysis.study",), ("seaborn",), id="the tables"),
     ],
 )
 @pytest.mark.slow

@@ -1,11 +1,11 @@
-"""The contract of results/: files, columns and keys that users rely on, and one kept folder of results.
+"""The contract of results/: files, columns and keys that users rely on, and the kept records of a study.
 
     python -m tests.workflow.results_contract
 
 renews both after a deliberate change: it runs kept_study/study.yaml (two minutes on two cores), keeps its
-records and tables, and writes the columns and keys of these with their types into results_contract.yaml. What
-is always empty there, such as the energy of a CPU, keeps the type that is listed. Read the changes of that
-file before you commit.
+records, and writes the columns and keys of its files with their types into results_contract.yaml. What is
+always empty there, such as the energy of a CPU, keeps the type that is listed. Read the changes of that file
+before you commit.
 """
 
 from __future__ import annotations
@@ -24,39 +24,40 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.paths import ROOT
+from tests.paths import CLI, ROOT
 
 HERE = Path(__file__).parent
 KEPT = HERE / "kept_study"
 LISTING = HERE / "results_contract.yaml"
 
-FILES = {
+RECORDS = {
     r"[\w@-]+/runs/[^/]+/(summary|history)\.json": "{experiment}/runs/{run}/",
     r"[\w@-]+/runs/[^/]+/(epochs|ranks|utilization)\.csv": "{experiment}/runs/{run}/",
-    r"[\w@-]+/(runs|epochs|scaling|gains|splits|options|jobstats|queue_waits|partitions)\.csv": (
-        "{experiment}/"
-    ),
-    r"[\w@-]+/(decision|laws|partitions)\.json": "{experiment}/",
-    r"decision\.json": "",
 }
-"""Paths below results/ that the contract covers, and the folder by which it lists them."""
+FILES = RECORDS | {
+    r"[\w-]+/(runs|epochs|scaling|options)\.csv": "{experiment}/",
+    r"[\w-]+/(answer|provenance)\.json": "{experiment}/",
+    r"[\w-]+/proposal/table\.csv": "{experiment}/proposal/",
+}
+"""Paths below results/ that the contract covers, and the folder by which it lists them.
+
+decision.json is the list of all answer.json.
+"""
 
 ROUNDS = r"[\w@-]+/repeats/round\d+\.json"
 """Kept to be read back: which runs an experiment asked for. Only Scalewise relies on their keys."""
 
 NAMED_BY_OTHERS = {
+    "excluded_steps",
     "imported_files",
     "inputs",
-    "excluded_steps",
     "options",
     "parameters",
-    "partitions",
-    "refused",
     "settings",
     "step_flops",
+    "versions",
 }
-NAMED_BY_OTHERS |= {"loader_fractions", "undecided", "unknown", "versions"}
-"""Objects whose keys are numbers, or names of partitions, settings, packages, files, laws or reasons."""
+"""Objects whose keys are numbers, or names of settings, packages, files or reasons."""
 
 Types = dict[str, str]
 """Types by the name of a column or key: words joined by " or "; "sometimes" where it may be absent."""
@@ -125,7 +126,7 @@ def with_types_of(found: Mapping[str, Types], before: Mapping[str, Types]) -> di
 
 
 def place_kept_study(folder: Path) -> None:
-    """Copy configuration, program and results of the kept study into a folder."""
+    """Copy configuration, program and records of the kept study into a folder."""
     shutil.copytree(KEPT, folder, dirs_exist_ok=True)
 
 
@@ -202,14 +203,15 @@ def _renew() -> None:
         _run_study(folder)
         shutil.rmtree(KEPT / "results", ignore_errors=True)
         results = folder / "results"
+        # of the experiment that fails, only a report on finished runs has tables
+        found = with_types_of(listing(results) | listing(results / "partial"), promised())
         for path in sorted(results.rglob("*")):
             relative = path.relative_to(results)
-            if _kind(relative) is not None or re.fullmatch(ROUNDS, str(relative)):
+            if any(re.fullmatch(pattern, str(relative)) for pattern in (*RECORDS, ROUNDS)):
                 (kept := KEPT / "results" / relative).parent.mkdir(parents=True, exist_ok=True)
                 kept.write_text(
                     _without_this_machine(path.read_text(encoding="utf-8"), folder), encoding="utf-8"
                 )
-    found = with_types_of(listing(KEPT / "results"), promised())
     LISTING.write_text(yaml.safe_dump(found, sort_keys=False, width=110), encoding="utf-8")
 
 
@@ -224,6 +226,7 @@ def _run_study(folder: Path) -> None:
         ended = subprocess.run(command, cwd=folder, check=False).returncode
         if ended != code:
             sys.exit(f"snakemake ended with {ended} instead of {code}.")
+    subprocess.run([sys.executable, str(CLI), "report"], cwd=folder, check=True)
 
 
 def _without_this_machine(text: str, folder: Path) -> str:
@@ -234,6 +237,7 @@ def _without_this_machine(text: str, folder: Path) -> str:
         (str(Path.home()), "/home/user"),
     ):
         text = text.replace(own, neutral)
+    text = re.sub(r'"commit": "[0-9a-f]{40}', f'"commit": "{"deadbeef" * 5}', text)
     return re.sub(rf"\b{re.escape(socket.gethostname())}\b", "node1", text)
 
 

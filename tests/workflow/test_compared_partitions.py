@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 
+import pandas as pd
+import pytest
 from tests.paths import SNAKEFILE
 from tests.workflow.workplace import ON_PARTITIONS, PARTITIONS, Workplace
 
@@ -15,7 +17,7 @@ def test_the_plan_of_a_study_on_partitions_shows_the_runs_of_each(workplace: Wor
     assert plan.code == 0, plan.text
     assert re.findall(r"^(\S+)/d1\.r1-2 ", plan.text, re.MULTILINE) == ["digits@one", "digits@other"]
     assert "4 runs" in plan.text
-    assert {"train", "compute_scaling", "compare_partitions"} <= plan.rules
+    assert {"train", "analyze", "plot", "write_report"} <= plan.rules
     assert not (workplace.folder / "results").exists()
 
 
@@ -43,22 +45,27 @@ def test_a_study_on_two_partitions_runs_from_the_command_to_the_report(workplace
     done = workplace.snakemake(config=ON_PARTITIONS, site=PARTITIONS)
     assert done.code == 0, done.text
     results = workplace.folder / "results"
-    answer = json.loads((results / "digits" / "partitions.json").read_text(encoding="utf-8"))
+    (answer,) = json.loads((results / "decision.json").read_text(encoding="utf-8"))
 
-    assert {"compare_partitions", "write_report"} <= done.rules
-    assert answer["card"]["verdict"] in " ".join(done.text.split())
-    assert list(answer["partitions"]) == ["one", "other"]
+    assert answer["verdict"] in " ".join(done.text.split())
+    assert len(answer["candidates"]) == 2
     # the same machine at 50 times the price
-    assert answer["best"]["cost"]["point"]["partition"] == "one"
-    for name in ("digits", "digits@one", "digits@other"):
-        assert (results / name / "report.html").exists()
+    points = pd.read_csv(results / "digits" / "scaling.csv").set_index("partition")
+    assert list(points["n"]) == [2, 2]
+    costs = points["cost"] / points["seconds"]
+    assert costs["other"] / costs["one"] == pytest.approx(50)
+    for name in ("digits@one", "digits@other"):
+        assert {path.name for path in (results / name).iterdir()} == {"runs"}
+        partition = name.partition("@")[2]
+        logged = {path.name for path in (results / "digits" / "tensorboard" / partition).iterdir()}
+        assert logged == {"d1.r1", "d1.r2"}
 
     again = workplace.snakemake("-n", config=ON_PARTITIONS, site=PARTITIONS)
     assert again.rules == set()
     repriced = workplace.snakemake(
         "-n", config=ON_PARTITIONS, site=PARTITIONS.replace("hour: 50", "hour: 60")
     )
-    assert repriced.rules == {"all", "compare_partitions", "write_overall_report"}
+    assert repriced.rules == {"all", "analyze", "plot", "write_event_files", "write_report"}
 
     run = "results/digits@other/runs/d1.r1/summary.json"
     forced = workplace.snakemake("-n", "--forcerun", run, config=ON_PARTITIONS, site=PARTITIONS)

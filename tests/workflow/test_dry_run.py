@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 from tests.paths import ROOT
-from tests.workflow.workplace import TINY, Workplace
+from tests.workflow.workplace import SITE, TINY, Workplace
 
 
 def test_shipped_study_shows_its_plan_and_starts_nothing(workplace: Workplace) -> None:
@@ -39,7 +39,7 @@ def test_all_mistakes_are_reported_at_once_without_a_traceback(workplace: Workpl
     assert "nodes x devices" not in outcome.text
     assert "study.yaml:4: defaults.epoch " in outcome.text
     assert "defaults.model is 'linaer'" in outcome.text
-    assert "study.yaml:20: experiments.weak.repeats is 1.5" in outcome.text
+    assert "study.yaml:21: experiments.weak.repeats is 1.5" in outcome.text
     assert "Traceback" not in outcome.text
     assert "WorkflowError" not in outcome.text, "lines of the workflow are none of the user's mistakes"
 
@@ -62,6 +62,28 @@ def test_a_file_that_is_no_configuration_is_refused_as_the_readme_says(
     (workplace.folder / "config").mkdir()
     (workplace.folder / "config" / "experiments.yaml").write_text(text)
     assert f"config/experiments.yaml{ours}" in workplace.snakemake("-n").text
+
+
+def test_only_an_experiment_that_names_a_centre_has_a_proposal(workplace: Workplace) -> None:
+    """In a copy of only the workflow, which knows no centre."""
+    copy = shutil.copytree(ROOT / "workflow", workplace.folder / "copy" / "workflow")
+    (workplace.folder / "site.yaml").write_text(SITE)
+    (workplace.folder / "ours.md.j2").write_text("{{ title }}\n")
+    command = ["snakemake", "-n", "-s", str(copy / "Snakefile"), "--configfile", "study.yaml"]
+    command += ["--config", "site=site.yaml"]
+
+    def planned(weak: str) -> str:
+        (workplace.folder / "study.yaml").write_text(
+            TINY.replace("    proposal: {centre: ncar}\n", "") + weak
+        )
+        return workplace.run(command).text
+
+    assert "proposal" not in planned("")
+    text = planned("    proposal: {centre: ours.md.j2}\n")
+    assert "results/weak/proposal/proposal.md" in text
+    assert "results/strong/proposal" not in text
+    refused = planned("    proposal: {centre: ncar}\n")
+    assert "experiments.weak.proposal.centre is 'ncar', which is no known centre" in refused
 
 
 def test_unwritable_results_are_refused_before_training(workplace: Workplace) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.paths import ROOT, SNAKEFILE
+from tests.paths import CLI, ROOT, SNAKEFILE
 from tests.stand_ins import stand_ins
 from tests.workflow.recording_slurm import recording_slurm, submissions
 from tests.workflow.workplace import ACCOUNT, PARTITION, SITE, FinishedStudy, LoginNode, Outcome, Workplace
@@ -76,7 +76,7 @@ class HostileStudy:
 
     Args:
         folder: it ran in.
-        outcome: of snakemake.
+        outcome: of snakemake and of the report.
     """
 
     folder: Path
@@ -143,23 +143,29 @@ def hostile(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) ->
     """Two runs that train and one that fails, under a private umask and with secrets around them."""
     folder = tmp_path_factory.mktemp("hostile")
     write_hostile_study(folder, preloaded_python)
-    done = subprocess.run(
-        [
-            *(str(preloaded_python.with_name("snakemake")), "-s", str(SNAKEFILE), "--cores", "2"),
-            *("--configfile", "study.yaml", "--printshellcmds", "--keep-going", "--scheduler", "greedy"),
-        ],
-        cwd=folder,
-        env=os.environ | ENVIRONMENT,
-        umask=0o077,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    found = HostileStudy(folder, Outcome(done.returncode, done.stdout))
+    study = [str(preloaded_python.with_name("snakemake")), "-s", str(SNAKEFILE), "--cores", "2"]
+    study += ["--configfile", "study.yaml", "--printshellcmds", "--keep-going", "--scheduler", "greedy"]
+    # as one run fails, Snakemake makes no report
+    report = [str(preloaded_python), str(CLI), "report"]
+    ended = [
+        subprocess.run(
+            command,
+            cwd=folder,
+            env=os.environ | ENVIRONMENT,
+            umask=0o077,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        for command in (study, report)
+    ]
+    printed = "".join(done.stdout for done in ended)
+    found = HostileStudy(folder, Outcome(ended[-1].returncode, printed))
+    assert found.outcome.code == 0, printed
     for trained in ("sound", "program"):
-        assert len(list(folder.glob(f"results/{trained}/runs/*/summary.json"))) == 1, done.stdout
+        assert len(list(folder.glob(f"results/{trained}/runs/*/summary.json"))) == 1, printed
     assert "crashes at every start" in next(folder.glob("results/broken/runs/*/history.json")).read_text()
     return found
 
@@ -175,12 +181,12 @@ def test_the_trap_would_spring_in_a_shell(command: str, tmp_path: Path) -> None:
 def test_no_string_of_a_study_and_its_site_is_executed_while_it_runs(hostile: HostileStudy) -> None:
     assert canaries(hostile.folder) == []
     for trained in ("sound", "program"):
-        assert (hostile.folder / f"results/{trained}/report.html").exists(), hostile.outcome.text
+        assert (hostile.folder / f"results/{trained}/answer.json").exists(), hostile.outcome.text
 
 
 @refuses("security: shell in the study")
 def test_a_title_is_shown_in_the_report_and_not_obeyed_by_the_browser(hostile: HostileStudy) -> None:
-    page = (hostile.folder / "results/sound/report.html").read_text()
+    page = (hostile.folder / "results/report.html").read_text()
 
     assert "<script>alert(1)" not in page
     assert "<script>alert(1)</script>" in html.unescape(page)

@@ -55,7 +55,7 @@ def test_another_workflow_runs_a_study_to_its_report(workplace: Workplace) -> No
     (decision,) = json.loads((results / "decision.json").read_text(encoding="utf-8"))
     assert decision["experiment"] == "weak"
     page = html.unescape((results / "report.html").read_text(encoding="utf-8"))
-    assert decision["card"]["verdict"] in page
+    assert decision["verdict"] in page
     assert len(list(results.glob("*/runs/*/summary.json"))) == 1
 
 

@@ -66,7 +66,7 @@ def test_make_run_runs_the_shipped_study_to_its_report_and_prints_its_decisions(
     for outcome in (first, again):
         lines = outcome.text.splitlines()
         for each in decisions:
-            assert f"{each['experiment']}: {each['card']['verdict']}" in outcome.text
+            assert f"{each['experiment']}: {each['verdict']}" in outcome.text
         assert "Report: results/report.html" in lines
 
 
@@ -105,7 +105,7 @@ def test_princetons_example_of_one_epoch_runs_to_its_report_with_a_machines_fact
     assert outcome.code == 0, outcome.text
     (decision,) = json.loads((workplace.folder / "results" / "decision.json").read_text(encoding="utf-8"))
     assert decision["experiment"] == name
-    assert f"{name}: {decision['card']['verdict']}" in outcome.text
+    assert f"{name}: {decision['verdict']}" in outcome.text
     # only the site file that the command names knows where the images are
     assert len(list(workplace.folder.glob("results/*/runs/*/summary.json"))) == 2
     assert "Report: results/report.html" in outcome.text
@@ -113,7 +113,7 @@ def test_princetons_example_of_one_epoch_runs_to_its_report_with_a_machines_fact
     results = workplace.folder / "results" / name
     for figure in ("loss", "accuracy"):
         drawn = (results / "figures" / f"{figure}.svg").read_text()
-        assert set(re.findall(r">(\d+) CPUs? per CPU process</text>", drawn)) == {"1", "2"}
+        assert set(re.findall(r">cpus-per-device-(\d+)</text>", drawn)) == {"1", "2"}
     assert set(pd.read_csv(results / "epochs.csv")["cpus_per_device"]) == {1, 2}
 
 

@@ -42,8 +42,8 @@ def test_its_commands_for_one_machine_run_in_their_order(tmp_path: Path) -> None
     assert done.returncode == 0, done.stdout + done.stderr
     # the shipped study's, then that of study.yaml
     for experiment in ("digits-strong", "my-training"):
-        decision = json.loads((folder / "results" / experiment / "decision.json").read_text(encoding="utf-8"))
-        assert f"{experiment}: {decision['card']['verdict']}" in done.stderr
+        answer = json.loads((folder / "results" / experiment / "answer.json").read_text(encoding="utf-8"))
+        assert f"{experiment}: {answer['verdict']}" in done.stderr
     (answer,) = json.loads((folder / "results" / "decision.json").read_text(encoding="utf-8"))
     assert answer["experiment"] == "my-training"
     assert done.stdout.splitlines()[-1] == "Report on all runs: results/report.html"

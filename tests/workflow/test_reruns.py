@@ -47,7 +47,7 @@ def test_a_changed_learning_rate_trains_the_runs_it_defines(study: FinishedStudy
 def test_a_changed_target_makes_new_tables_but_no_training(study: FinishedStudy) -> None:
     outcome = study.after(("accuracy: 0.5", "accuracy: 0.6"))
     assert outcome.trained == set()
-    assert "compute_scaling" in outcome.rules
+    assert "analyze" in outcome.rules
 
 
 def test_a_changed_fact_of_the_site_writes_the_job_script_again_and_trains_nothing(
@@ -55,7 +55,18 @@ def test_a_changed_fact_of_the_site_writes_the_job_script_again_and_trains_nothi
 ) -> None:
     outcome = study.workplace.snakemake("-n", config=TINY, site=SITE + "prelude: ['true']\n")
     assert outcome.code == 0, outcome.text
-    assert outcome.rules == {"plot_figures", "write_report", "write_overall_report", "all"}
+    assert outcome.rules == {"proposal", "all"}
+
+
+def test_another_centre_and_a_proposal_that_is_requested_later_make_nothing_else(
+    study: FinishedStudy,
+) -> None:
+    outcome = study.after(
+        ("centre: ncar", "centre: nhr, margin: 0.1"),
+        ("repeats: 1\n", "repeats: 1\n    proposal: {centre: ncar}\n"),
+    )
+    assert outcome.rules == {"proposal", "all"}
+    assert outcome.text.count("rule proposal:") == 2
 
 
 def test_event_files_that_are_requested_later_make_nothing_else(study: FinishedStudy) -> None:

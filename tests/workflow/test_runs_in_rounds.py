@@ -1,4 +1,4 @@
-"""Runs that are requested in rounds: chosen device counts, and repeats until an interval is narrow.
+"""Runs that are requested in rounds: chosen device counts, and repeats until the decision is clear.
 
 Real Snakemake runs a program whose speeds are planted.
 """
@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from tests.machine import needs_two_cores
 from tests.waiting import wait_until
-from tests.workflow.workplace import SITE as WORKPLACE_SITE
 from tests.workflow.workplace import Outcome, Running, Workplace, running
 
 from scalewise.plan.runs.rounds import Round, read_round, round_file
+from scalewise.plan.runs.run_definition import NO_OPTIONS
 from scalewise.records import SUMMARY, read_summary
 
 PROGRAM = Path(__file__).parents[1] / "planted_speeds.py"
@@ -154,11 +154,8 @@ def test_the_planted_answer_is_found_with_fewer_runs_than_all_though_each_round_
 ) -> None:
     decision = chosen.study.decision
     assert decision["devices"] == ANSWER, decision
-    choice = decision["choice"]
-    assert choice["full_grid_runs"] == 8
-    assert choice["runs"] == len(chosen.ended) < 8
-    assert 0 < choice["spent_device_hours"] < choice["full_grid_device_hours"]
-    assert not choice["is_open"]
+    assert len(chosen.ended) < 8
+    assert decision["ended"]
     assert {f"d{ANSWER}.r1", f"d{ANSWER}.r2", "d1.r1", "d1.r2"} <= set(chosen.ended)
     # that no run was measured again is asserted after each interruption
     assert chosen.interruptions >= 2
@@ -181,15 +178,18 @@ def test_a_budget_ends_the_study_and_the_answer_says_what_is_open(
     chosen: Interrupted, tmp_path: Path
 ) -> None:
     study = chosen.study.copied(tmp_path)
-    spent = study.decision["choice"]["spent_device_hours"]
+    spent = study.rounds("planted")[-1].spent_device_hours
+    assert spent is not None
     # with all of its minute no run fits into the rest, or the two of the baseline are all that may be paid
     budget = max(spent + 0.5 / 60, 2.01 / 60)
     limited = f"repeats: 6\n    runtime_minutes: 1\n    budget: {{device_hours: {budget:.4f}}}"
     outcome = study.run(old="repeats: 2", new=limited)
     assert outcome.code == 0, outcome.text
-    choice = study.decision["choice"]
-    assert choice["is_open"], study.decision
-    assert choice["spent_device_hours"] <= budget
+    last = study.rounds("planted")[-1]
+    assert last.over_budget
+    assert last.spent_device_hours is not None
+    assert last.spent_device_hours <= budget
+    assert not study.decision["clear"]
     assert any("budget" in caution for caution in study.decision["cautions"])
 
 
@@ -204,7 +204,7 @@ default_partition: new
 
 
 @needs_two_cores
-def test_a_partition_that_cannot_win_is_measured_no_further_and_all_share_a_budget(
+def test_each_partition_finds_its_answer_with_its_part_of_the_budget(
     workplace: Workplace,
 ) -> None:
     text = STUDY + "    partitions: all\n    budget: {device_hours: 20}\n    runtime_minutes: 2\n"
@@ -215,34 +215,42 @@ def test_a_partition_that_cannot_win_is_measured_no_further_and_all_share_a_budg
     new, old = (study.rounds(f"planted@{name}") for name in ("new", "old"))
     answer = json.loads((study.results / "planted@new" / "decision.json").read_text())
     assert answer["devices"] == ANSWER
-    assert new[-1].wins == 1.0
-    assert old[-1].is_outdone
-    assert len(old) < len(new)
-    runs = [len(list(study.results.glob(f"planted@{name}/runs/*"))) for name in ("old", "new")]
-    assert runs[0] < runs[1]
-    assert all(0 < each[-1].spent_by_sisters < 20 for each in (new, old))
+    assert [each[-1].answers for each in (new, old)] == [{NO_OPTIONS: ANSWER}] * 2
+    assert all(
+        0 < (each[-1].spent_device_hours or 0) < 10 == each[-1].budget_device_hours for each in (new, old)
+    )
 
     again = study.run("-n")
     assert NOTHING in again.text
-    assert "20 device-hours by its budget for all partitions" in again.text
+    assert again.text.count("10 device-hours by its budget, its part of 20") == 2
 
 
 REPEATS = f"""\
 defaults:
   program: {PROGRAM}
-  arguments: ["{{folder}}", "{{batch_size_per_device}}", "1=1"]
+  arguments: ["{{folder}}", "{{batch_size_per_device}}", "1=1", "2=0.8"]
   scaling: weak
   batch_size_per_device: 4
   steps: 15
   warmup_steps: 5
-  devices: [1]
+  devices: [1, 2]
 experiments:
-  narrow:
-    repeats: {{min: 3, max: 5, until_interval: 1}}
-  wide:
-    repeats: {{min: 3, max: 4, until_interval: 1.0e-6}}
+  clear:
+    repeats: {{min: 3, max: 5}}
+    decision: {{min_efficiency: 0.5}}
+  open:
+    repeats: {{min: 3, max: 4}}
+    decision: {{min_efficiency: 0.7995}}
 """
-FIRST = {f"{name}/d1.r{repeat}" for name in ("narrow", "wide") for repeat in (1, 2, 3)}
+COUNTS = (1, 2)
+
+
+def named(experiment: str, *repeats: int) -> set[str]:
+    """Return the names of these repeats on each device count."""
+    return {f"{experiment}/d{devices}.r{repeat}" for devices in COUNTS for repeat in repeats}
+
+
+FIRST = named("clear", 1, 2, 3) | named("open", 1, 2, 3)
 
 
 def trained(outcome: Outcome) -> set[str]:
@@ -251,21 +259,15 @@ def trained(outcome: Outcome) -> set[str]:
     return Outcome(0, outcome.text.replace("localrule", "rule")).trained
 
 
-def verdicts(study: RoundsStudy, experiment: str) -> list[str]:
-    """Return what was found of an experiment's only point in each round."""
-    rounds = sorted(study.results.glob(f"{experiment}/repeats/round*.json"))
-    return [point["verdict"] for path in rounds for point in json.loads(path.read_text())["points"]]
-
-
-def listed(study: RoundsStudy, experiment: str) -> list[str]:
+def tabled(study: RoundsStudy, experiment: str) -> set[str]:
     """Return the runs of an experiment's table."""
     lines = (study.results / experiment / "runs.csv").read_text().splitlines()
-    return [line.split(",")[1] for line in lines[1:]]
+    return {f"{experiment}/{line.split(',')[1]}" for line in lines[1:]}
 
 
 @dataclass(frozen=True)
 class Adaptive:
-    """A study whose points get repeats until their intervals are narrow."""
+    """A study whose points get repeats until the decision is clear."""
 
     study: RoundsStudy
     plan: Outcome
@@ -275,29 +277,28 @@ class Adaptive:
 @pytest.fixture(scope="module")
 def adaptive(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -> Adaptive:
     workplace = Workplace(tmp_path_factory.mktemp("adaptive"), preloaded_python)
-    tables = ("results/narrow/scaling.csv", "results/wide/scaling.csv")
-    study = RoundsStudy(workplace, REPEATS, WORKPLACE_SITE, tables)
-    return Adaptive(study, workplace.snakemake("-n", config=REPEATS), study.run())
+    tables = ("results/clear/scaling.csv", "results/open/scaling.csv")
+    study = RoundsStudy(workplace, REPEATS, SITE, tables)
+    return Adaptive(study, workplace.snakemake("-n", config=REPEATS, site=SITE), study.run())
 
 
 def test_a_dry_run_before_anything_shows_the_first_runs_and_what_may_follow(adaptive: Adaptive) -> None:
     assert adaptive.plan.code == 0, adaptive.plan.text
     assert adaptive.plan.trained == FIRST
-    assert "narrow/d1.r1-3 (up to 5)  1x1" in adaptive.plan.text
-    assert "device-hours (9 runs) if all points need their most repeats." in adaptive.plan.text
+    assert "clear/d1.r1-3 (up to 5)  1x1" in adaptive.plan.text
+    assert "device-hours (18 runs) if all points need their most repeats." in adaptive.plan.text
 
 
-def test_a_wide_point_gets_more_runs_up_to_its_most_and_a_narrow_one_none(adaptive: Adaptive) -> None:
-    assert trained(adaptive.first) == {*FIRST, "wide/d1.r4"}
-    assert verdicts(adaptive.study, "narrow") == ["narrow enough"]
-    assert verdicts(adaptive.study, "wide") == ["too wide", "most repeats"]
-    assert listed(adaptive.study, "narrow") == ["d1.r1", "d1.r2", "d1.r3"]
-    assert listed(adaptive.study, "wide") == ["d1.r1", "d1.r2", "d1.r3", "d1.r4"]
-    # the terminal shows for each point what is requested and why
-    lines = [line for line in adaptive.first.text.splitlines() if "half-width" in line]
-    assert sum("narrow: d1: half-width" in line and line.endswith(": enough") for line in lines) == 1
-    assert sum(line.endswith("more than 0.0001 %: repeat 4 follows") for line in lines) == 1
-    assert sum(line.endswith("4 are the most, no more follow") for line in lines) == 1
+@needs_two_cores
+def test_what_leaves_the_decision_open_gets_more_runs_up_to_the_most(adaptive: Adaptive) -> None:
+    assert trained(adaptive.first) == FIRST | named("open", 4)
+    assert [each.further for each in adaptive.study.rounds("clear")] == [{}]
+    assert [each.further for each in adaptive.study.rounds("open")] == [{"d1": 1, "d2": 1}, {}]
+    assert tabled(adaptive.study, "clear") == named("clear", 1, 2, 3)
+    assert tabled(adaptive.study, "open") == named("open", 1, 2, 3, 4)
+    # the terminal shows what is requested
+    assert adaptive.first.text.count("next: 1 run of d1 and 1 run of d2") == 1
+    assert adaptive.first.text.count("nothing more is measured") == 2
 
 
 def test_snakemakes_own_report_of_rounds_can_be_made(adaptive: Adaptive) -> None:
@@ -306,34 +307,35 @@ def test_snakemakes_own_report_of_rounds_can_be_made(adaptive: Adaptive) -> None
     assert (adaptive.study.workplace.folder / "own.html").exists()
 
 
+@needs_two_cores
 def test_a_deleted_extra_run_is_made_again(adaptive: Adaptive, tmp_path: Path) -> None:
     study = replace(adaptive.study.copied(tmp_path), tables=())
-    (study.results / "wide" / "runs" / "d1.r4" / "summary.json").unlink()
+    (study.results / "open" / "runs" / "d1.r4" / "summary.json").unlink()
 
     # a table that is there needs no run: only what a study ends with requires it
-    assert trained(study.run("--until", "compute_scaling")) == {"wide/d1.r4"}
+    assert trained(study.run("--until", "compute_scaling")) == {"open/d1.r4"}
     assert NOTHING in study.run("--until", "compute_scaling").text
 
 
-def test_another_interval_or_maximum_uses_the_runs_that_are_there(adaptive: Adaptive, tmp_path: Path) -> None:
+@needs_two_cores
+def test_another_criterion_or_maximum_uses_the_runs_that_are_there(
+    adaptive: Adaptive, tmp_path: Path
+) -> None:
     study = adaptive.study.copied(tmp_path)
-    # planted rates of runs differ by a few tenths of a per cent
-    wider = {"old": "until_interval: 1.0e-6", "new": "until_interval: 1"}
-    assert trained(study.run(**wider)) == set()
-    assert verdicts(study, "wide")[0] == "narrow enough"
-    assert listed(study, "wide") == ["d1.r1", "d1.r2", "d1.r3"]
+    lower = {"old": "min_efficiency: 0.7995", "new": "min_efficiency: 0.5"}
+    assert trained(study.run(**lower)) == set()
+    assert tabled(study, "open") == named("open", 1, 2, 3)
     # and back: what was trained before is used again
     assert trained(study.run()) == set()
-    assert listed(study, "wide") == ["d1.r1", "d1.r2", "d1.r3", "d1.r4"]
+    assert tabled(study, "open") == named("open", 1, 2, 3, 4)
 
-    raised = {"old": "max: 4,", "new": "max: 6,"}
-    assert trained(study.run(**raised)) == {"wide/d1.r5", "wide/d1.r6"}
-    assert listed(study, "wide") == ["d1.r1", "d1.r2", "d1.r3", "d1.r4", "d1.r5", "d1.r6"]
+    raised = {"old": "max: 4}", "new": "max: 6}"}
+    assert trained(study.run(**raised)) == named("open", 5, 6)
     assert NOTHING in study.run(**raised).text
 
 
 def test_going_over_to_a_plain_number_trains_nothing(adaptive: Adaptive) -> None:
     fixed = replace(adaptive.study, tables=())
-    outcome = fixed.run("-n", old="{min: 3, max: 5, until_interval: 1}", new="3")
+    outcome = fixed.run("-n", old="{min: 3, max: 5}", new="3")
     assert outcome.code == 0, outcome.text
     assert outcome.trained == set()

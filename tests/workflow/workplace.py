@@ -44,6 +44,7 @@ experiments:
     repeats: 2
     learning_rate: 0.05
     tensorboard: true
+    proposal: {centre: ncar}
     sweep:
       gradient_as_bucket_view: [false]
   weak:
@@ -65,6 +66,7 @@ experiments:
     partitions: all
     repeats: 2
     runtime_minutes: 2
+    tensorboard: true
 """
 """A study on two partitions of one machine."""
 

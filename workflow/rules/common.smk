@@ -1,4 +1,4 @@
-# Contract: PLAN is the study as all rules read it, EXPERIMENTS, COMPARISONS and TRAININGS are parts of it. The main
+# Contract: PLAN is the study as all rules read it, EXPERIMENTS and TRAININGS are parts of it. The main
 # process makes it and has STUDY, SESSION and SNAKEMAKE in addition (study.smk); a job reads it.
 
 import gc
@@ -23,7 +23,12 @@ sys.path.insert(0, str(SCRIPTS))
 if workflow.is_main_process:
     gc.set_threshold(200_000, 50, 1000)
 
-from scalewise.plan.plan_file import read_plan, requested, sisters_of
+from scalewise.plan.plan_file import (
+    question_definition,
+    questions_of,
+    read_plan,
+    requested,
+)
 
 # The rules' commands find the scripts and this Python by the environment: in `params` a moved checkout would make
 # everything again. An environment of Snakemake's own stands in front of this Python.
@@ -43,7 +48,8 @@ else:
 
 
 EXPERIMENTS = PLAN["experiments"]
-COMPARISONS = PLAN["comparisons"]
+# experiments by the question that they answer: one, or the same on each partition
+QUESTIONS = {name: list(parts.values()) for name, parts in questions_of(PLAN).items()}
 TRAININGS = {
     (experiment, run): job
     for experiment, runs in PLAN["runs"].items()
@@ -64,22 +70,23 @@ def train_inputs(wildcards):
     return TRAININGS[wildcards.experiment, wildcards.run]["inputs"]
 
 
-def sisters_before(wildcards):
-    """Return the rounds before one, and the runs before it, of the same experiment on the other partitions."""
-    found = []
-    for name in sisters_of(PLAN, wildcards.experiment):
-        planned, before = STUDY.experiments[name], int(wildcards.round)
-        judged = list(judged_rounds(checkpoints.judge_round.get, name, before=before))
-        found += [
-            f"results/{name}/repeats/round{number}.json"
-            for number in required_rounds(planned.experiment, judged)
-            if number < before
-        ]
-        found += [
-            f"results/{name}/runs/{run}/summary.json"
-            for run in planned.requested_run_names(judged)
-        ]
-    return found
+def analyzed_files(wildcards):
+    """Return the rounds and the runs of an experiment, on all of its partitions."""
+    files = []
+    for name in QUESTIONS[wildcards.experiment]:
+        planned = STUDY.experiments[name]
+        judged = list(judged_rounds(checkpoints.judge_round.get, name))
+        files += expand(
+            "results/{experiment}/repeats/round{round}.json",
+            experiment=name,
+            round=required_rounds(planned.experiment, judged),
+        )
+        files += expand(
+            "results/{experiment}/runs/{run}/summary.json",
+            experiment=name,
+            run=planned.requested_run_names(judged),
+        )
+    return files
 
 
 wildcard_constraints:

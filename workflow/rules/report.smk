@@ -1,81 +1,41 @@
-# Contract: tables become figures, figures and decisions become reports.
-# in:  results/{experiment}/*.csv and *.json of the analysis
-# out: results/{experiment}/figures/*.svg, *.pdf and traces.json, results/{experiment}/proposal/job.sh,
-#      results/{experiment}/report.html, results/report.html, results/decision.json
+# Contract: tables become figures, answers and figures become the report.
+# in:  results/{experiment}/*.csv and answer.json of the analysis
+# out: results/{experiment}/figures/*.svg and *.pdf, results/report.html, results/decision.json
 # Titles and descriptions are in the plan's file and not in params: a change of them makes nothing again.
 
-from scalewise.analysis.report.figures import FIGURES
 
-# what ExperimentResults reads
-EXPERIMENT_RESULTS = [
-    f"results/{{experiment}}/{name}"
-    for name in (
-        *("runs.csv", "epochs.csv", "scaling.csv", "options.csv"),
-        *("jobstats.csv", "queue_waits.csv"),
-        *("laws.json", "provenance.json", "decision.json"),
-    )
-]
-
-
-rule plot_figures:
+rule plot:
     input:
-        EXPERIMENT_RESULTS,
+        TABLES,
     output:
-        **{
-            name: report(
-                f"results/{{experiment}}/figures/{name}.svg",
-                caption=f"../report/{name}.rst",
-                category="{experiment}",
-                labels={"figure": name},
-            )
-            for name in FIGURES
-        },
-        pdf=expand("results/{{experiment}}/figures/{name}.pdf", name=FIGURES),
-        traces="results/{experiment}/figures/traces.json",
-        job_script="results/{experiment}/proposal/job.sh",
+        report(
+            directory("results/{experiment}/figures"),
+            patterns=["{figure}.svg"],
+            caption="../report/figure.rst",
+            category="{experiment}",
+            labels={"figure": "{figure}"},
+        ),
     log:
-        "logs/plot_figures/{experiment}.log",
+        "logs/plot/{experiment}.log",
+    wildcard_constraints:
+        experiment="|".join(QUESTIONS),
     localrule: True
     conda:
         "../envs/scalewise.yaml"
-    params:
-        definition=lambda wc: EXPERIMENTS[wc.experiment]["definition"],
-        job_script=lambda wc: EXPERIMENTS[wc.experiment]["job_script"],
     shell:
-        'python "$SCALEWISE_SCRIPTS/cli.py" figures '
+        'python "$SCALEWISE_SCRIPTS/cli.py" plot '
         "results/{wildcards.experiment:q} 2>&1 | tee {log:q}"
 
 
 rule write_report:
     input:
-        EXPERIMENT_RESULTS,
-        expand("results/{{experiment}}/figures/{name}.svg", name=FIGURES),
-        "results/{experiment}/figures/traces.json",
-    output:
-        "results/{experiment}/report.html",
-    log:
-        "logs/write_report/{experiment}.log",
-    # that of an experiment on several partitions has another rule
-    wildcard_constraints:
-        experiment="|".join(EXPERIMENTS),
-    localrule: True
-    conda:
-        "../envs/scalewise.yaml"
-    shell:
-        'python "$SCALEWISE_SCRIPTS/cli.py" write-report '
-        "--output {output:q} "
-        "results {wildcards.experiment:q} 2>&1 | tee {log:q}"
-
-
-rule write_overall_report:
-    input:
-        expand("results/{experiment}/report.html", experiment=list(EXPERIMENTS)),
-        expand("results/{comparison}/partitions.json", comparison=list(COMPARISONS)),
+        expand(TABLES, experiment=list(QUESTIONS)),
+        expand("results/{experiment}/figures", experiment=list(QUESTIONS)),
     output:
         html=report(
             "results/report.html",
             caption="../report/report.rst",
-            category="Decisions",
+            category="Answers",
             labels={"report": "all experiments"},
         ),
         decision="results/decision.json",
@@ -85,11 +45,11 @@ rule write_overall_report:
     conda:
         "../envs/scalewise.yaml"
     params:
-        experiments=list(EXPERIMENTS),
+        experiments=list(QUESTIONS),
     shell:
         'python "$SCALEWISE_SCRIPTS/cli.py" write-report '
-        "--output {output.html:q} "
-        "--decisions {output.decision:q} results 2>&1 | tee {log:q}"
+        "--output {output.html:q} --decisions {output.decision:q} "
+        "results 2>&1 | tee {log:q}"
 
 
 rule plan:

@@ -1,6 +1,6 @@
 # Contract: the records of runs become event files, for users of TensorBoard.
 # in:  results/{experiment}/runs.csv, which names the runs, and the records of these
-# out: results/{experiment}/tensorboard/{run}/events.out.tfevents.scalewise
+# out: results/{experiment}/tensorboard/{run}/events.out.tfevents.*; of several partitions in a folder for each
 
 
 rule write_event_files:
@@ -10,6 +10,8 @@ rule write_event_files:
         directory("results/{experiment}/tensorboard"),
     log:
         "logs/write_event_files/{experiment}.log",
+    wildcard_constraints:
+        experiment="|".join(QUESTIONS),
     localrule: True
     conda:
         "../envs/tensorboard.yaml"

@@ -21,9 +21,9 @@ from scalewise.plan.plan_file import (
     ExperimentFacts,
     Plan,
     latest_plan,
+    questions_of,
     read_plan,
     runs_in_slurm,
-    sisters_of,
 )
 
 # ruff: noqa: PLC0415  each command loads only what it needs: torch and what draws take seconds
@@ -176,54 +176,50 @@ def conclude_preflight(options: argparse.Namespace) -> int:
 # ---- analysis
 
 
-def scaling(options: argparse.Namespace) -> None:
-    """Make the tables and the decision of an experiment."""
+def analyze(options: argparse.Namespace) -> None:
+    """Make the tables and the answer of an experiment."""
     with imports_uncollected():
-        from scalewise.analysis.analysis_spec import AnalysisSpec
-        from scalewise.analysis.experiment_tables import compute
+        from scalewise.analysis.study import analyze, parts_of
+        from scalewise.report.proposal import demands_total_times
 
-    plan = _plan(options)
-    facts = _facts_in(plan, options)
-    spec = AnalysisSpec.from_json(facts["definition"])
-    compute(spec, options.folder / "runs", options.folder, in_slurm=runs_in_slurm(plan, facts))
+    plan, question = _plan(options), options.folder.name
+    parts = parts_of(plan, question, options.folder.parent)
+    analyze(question, parts, options.folder, total_times=demands_total_times(plan, question))
 
 
 def judge(options: argparse.Namespace) -> None:
     """Decide which runs an experiment needs next."""
     with imports_uncollected():
-        from scalewise.analysis.rounds.judge_round import judge_round
-        from scalewise.analysis.rounds.sentences import round_lines
+        from scalewise.analysis.judge_round import judge_round
+        from scalewise.plan.terminal.choice_lines import round_line
 
     plan = _plan(options)
-    sisters = {name: plan["experiments"][name]["rounds"] for name in sisters_of(plan, options.folder.name)}
     facts = _facts_in(plan, options)
     in_slurm = runs_in_slurm(plan, facts)
-    judged = judge_round(facts["rounds"], options.round, options.folder, sisters, in_slurm=in_slurm)
+    judged = judge_round(facts["rounds"], options.round, options.folder, in_slurm=in_slurm)
     # in one piece, so that lines of two experiments do not mix in the terminal
-    sys.stdout.write("".join(f"{line}\n" for line in round_lines(judged)))
+    sys.stdout.write(f"{round_line(judged)}\n")
 
 
-def figures(options: argparse.Namespace) -> None:
-    """Draw the figures of an experiment from its tables, and write its job script."""
+def plot(options: argparse.Namespace) -> None:
+    """Draw the figures of an experiment from its tables."""
     with imports_uncollected():
-        from scalewise.analysis.experiment_results import ExperimentResults
-        from scalewise.analysis.proposal.answer_job import write_job_script
-        from scalewise.analysis.report.drawing import draw
+        from scalewise.report.figures import draw
+        from scalewise.report.section import read_section
 
-    plan = _plan(options)
-    facts = _facts_in(plan, options)
-    results = ExperimentResults.of_study(facts, options.folder)
-    draw(results)
-    write_job_script(results, plan)
+    draw(read_section(_plan(options), options.folder.name, options.folder))
 
 
-def compare_partitions(options: argparse.Namespace) -> None:
-    """Compare the partitions of an experiment: the table, the answer, the figures and the report."""
+def proposal(options: argparse.Namespace) -> None:
+    """Write the computing-time proposal of an experiment."""
     with imports_uncollected():
-        from scalewise.analysis.report.partition_page import report_partitions
+        from scalewise.analysis.study import parts_of, read_and_conclude
+        from scalewise.report.proposal import demands_total_times, write_proposal
 
-    plan = _plan(options)
-    report_partitions(plan["comparisons"][options.folder.name], plan["experiments"], options.folder)
+    plan, question = _plan(options), options.folder.name
+    parts = parts_of(plan, question, options.folder.parent)
+    found = read_and_conclude(question, parts, total_times=demands_total_times(plan, question))
+    write_proposal(found, plan, question, options.folder)
 
 
 def event_files(options: argparse.Namespace) -> None:
@@ -235,37 +231,40 @@ def event_files(options: argparse.Namespace) -> None:
 
 
 def write_report(options: argparse.Namespace) -> None:
-    """Write the report on one experiment or on several, from their tables and figures."""
+    """Write the report on all experiments, from their tables and figures."""
     with imports_uncollected():
-        from scalewise.analysis.experiment_results import ExperimentResults, write_decisions
-        from scalewise.analysis.report import page
+        from scalewise.report.page import write_page
+        from scalewise.report.section import read_section, write_decisions
 
     plan = _plan(options)
-    facts = plan["experiments"]
-    names = options.experiments or list(facts)
-    experiments = [ExperimentResults.of_study(facts[name], options.results / name) for name in names]
-    # a report on one experiment is on one partition
-    comparisons = [] if options.experiments else page.read_comparisons(plan["comparisons"], options.results)
+    sections = [read_section(plan, name, options.results / name) for name in questions_of(plan)]
     # first, as `report` looks at its time
-    page.write_report(experiments, options.output, comparisons=comparisons)
-    if options.decisions:
-        write_decisions(options.results, names, options.decisions)
+    write_page(sections, options.output)
+    write_decisions(sections, options.decisions)
 
 
 def report(options: argparse.Namespace) -> int:
     """Report on the runs that have finished, at any time; a study that runs is not disturbed."""
-    options.plan = options.plan or latest_plan()
-    if not options.plan:
-        print(
-            f"No study has been started in {Path.cwd()}: there is no {PLAN_FOLDER}/plan-*.json. "
-            "Run this where snakemake runs.",
-            file=sys.stderr,
-        )
+    if not _is_started(options):
         return 1
     with imports_uncollected():
-        from scalewise.analysis.finished_report import report_finished
+        from scalewise.report.finished import report_finished
 
     print(*report_finished(_plan(options), Path("results")), sep="\n")
+    return 0
+
+
+def redo(options: argparse.Namespace) -> int:
+    """Remove the records of disturbed runs, so that the next snakemake makes these runs again."""
+    from scalewise.watch.redo import RedoError, redo_disturbed
+
+    if not _is_started(options):
+        return 1
+    try:
+        lines = redo_disturbed(_plan(options), Path("results"), options.experiments, dry_run=options.dry_run)
+    except RedoError as error:
+        return _fail(error)
+    print(*lines, sep="\n")
     return 0
 
 
@@ -337,22 +336,30 @@ def make_parser() -> argparse.ArgumentParser:
         added.add_argument("folder", type=Path, help="results of the experiment, named like it")
         return added
 
-    add_for_experiment(scaling)
-    add_for_experiment(judge).add_argument("--round", required=True, type=int, help="its number, from 1")
-    add_for_experiment(figures)
-    add_for_experiment(compare_partitions)
+    for command in (analyze, plot, proposal):
+        add_for_experiment(command)
     add_for_experiment(event_files).add_argument("--runs", required=True, type=Path, help="table of the runs")
+    add_for_experiment(judge).add_argument("--round", required=True, type=int, help="its number, from 1")
 
     add(report)
-    written = add(write_report, "output")
-    written.add_argument("--decisions", type=Path, help="JSON file to write, with all decisions")
+    _add_options_of_redo(add(redo))
+    written = add(write_report, "output", "decisions")
     for added in (written, add(decisions)):
         added.add_argument("results", type=Path, help="folder of all experiments")
-    written.add_argument("experiments", nargs="*", help="names, in order; all by default")
     return parser
 
 
-FILES = {"log": "file that receives what the ranks print", "output": "file to write"}
+def _add_options_of_redo(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--disturbed", action="store_true", required=True, help="runs that were disturbed")
+    parser.add_argument("--dry-run", action="store_true", help="name them, and remove nothing")
+    parser.add_argument("experiments", nargs="*", help="names; all by default")
+
+
+FILES = {
+    "decisions": "JSON file to write, with all answers",
+    "log": "file that receives what the ranks print",
+    "output": "file to write",
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -368,13 +375,20 @@ def main(arguments: list[str] | None = None) -> int:
         return _fail(error)
 
 
+def _is_started(options: argparse.Namespace) -> bool:
+    """Take the plan of the last session if none is given; print what to do if there is none."""
+    options.plan = options.plan or latest_plan()
+    if not options.plan:
+        print(
+            f"No study has been started in {Path.cwd()}: there is no {PLAN_FOLDER}/plan-*.json. "
+            "Run this where snakemake runs.",
+            file=sys.stderr,
+        )
+    return bool(options.plan)
+
+
 def _plan(options: argparse.Namespace) -> Plan:
     return read_plan({PLAN: options.plan})
-
-
-def _facts(options: argparse.Namespace) -> ExperimentFacts:
-    """Return the plan's part for the experiment whose results are in a folder."""
-    return _facts_in(_plan(options), options)
 
 
 def _facts_in(plan: Plan, options: argparse.Namespace) -> ExperimentFacts:

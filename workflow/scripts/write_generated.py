@@ -1,4 +1,4 @@
-"""Write what follows from the code: JSON Schemas, the table of keys, the captions of the figures."""
+"""Write what follows from the code: JSON Schemas and the table of keys."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import sys
 from pathlib import Path
 
-from scalewise.analysis.report.figures import FIGURES, PARTITION_FIGURES, Figure
 from scalewise.plan.config.reference import configuration_reference
 from scalewise.plan.config.schema import site_schema, study_schema
 from scalewise.records import write_text
@@ -20,21 +19,8 @@ def generated() -> dict[Path, str]:
     return {
         ROOT / "workflow" / "schemas" / "experiments.schema.json": _json(study_schema()),
         ROOT / "workflow" / "schemas" / "site.schema.json": _json(site_schema()),
-        **{
-            ROOT / "workflow" / "report" / f"{name}.rst": _caption(figure) for name, figure in FIGURES.items()
-        },
-        **{
-            ROOT / "workflow" / "report" / f"{name}.rst": f"{figure.caption}\n"
-            for name, figure in PARTITION_FIGURES.items()
-        },
         readme: configuration_reference(readme.read_text(encoding="utf-8")),
     }
-
-
-def _caption(figure: Figure) -> str:
-    """Return a caption for Snakemake's report, which does not know if all device counts were measured."""
-    further = figure.where_counts_are_chosen
-    return figure.caption + (f" If the study chose its device counts: {further}" if further else "") + "\n"
 
 
 def main() -> int:

@@ -39,7 +39,7 @@ class Page(HTMLParser):
 
 def below(html: str, heading: str) -> str:
     """The page from a heading on, whatever its level."""
-    for found in re.finditer(r"<h[2-4]>([^<]*)</h[2-4]>", html):
+    for found in re.finditer(r"<h[2-4][^>]*>([^<]*)</h[2-4]>", html):
         if unescape(found[1]) == heading:
             return html[found.end() :]
     raise AssertionError(f"the page has no heading {heading!r}")

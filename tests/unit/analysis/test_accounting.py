@@ -1,55 +1,33 @@
-"""What Slurm's accounting holds of the jobs: waits, jobstats' figures, or why they are unknown."""
+"""What Slurm's accounting holds of the jobs: the waits, or why they are unknown."""
 
 from __future__ import annotations
 
-import base64
-import gzip
-import json
-import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 from tests.planted_records import BEGAN, experiment, leave_history, write_run
 from tests.small_runs import definition
 from tests.stand_ins import stand_ins
-from tests.unit.analysis.planted_tables import read_json
+from tests.unit.analysis.planted import at
 
-from scalewise.analysis.accounting import Accounting, JobRecord, parse_records, read_accounting
+from scalewise.analysis.accounting import Accounting, parse_records, read_accounting
 from scalewise.analysis.analysis_spec import MEASURED_WAITS, STATED_WAITS, AnalysisSpec
-from scalewise.analysis.experiment_tables import compute
-from scalewise.analysis.jobstats import MOST_BYTES, job_figures, jobstats_table, read_summary
-from scalewise.analysis.queue_waits import (
-    NO_RECORD,
-    NOT_STARTED,
-    QueueWait,
-    RunJob,
-    jobs_of_runs,
-    queue_waits_table,
-    unknown_waits,
-    wait_rows,
-    waits_by_devices,
-    waits_by_run,
-    with_measured_waits,
-)
-from scalewise.analysis.report.data_tables import queue_waits
-from scalewise.analysis.rounds.judge_round import judge_round
-from scalewise.plan.study import load_study
+from scalewise.analysis.queue_waits import RunJob, jobs_of_runs, median_waits
+from scalewise.analysis.study import Part, analyze
 from scalewise.records import Start
 
 RECORDED = """\
-1|main|4|wl[1-4]|1795788427|1795788427|1795788428|
-2|main|1|wl1|1795788428|1795788428|1795788436|
-3|main|1|wl1|1795788428|1795788434|1795788436|
-4|main|1|wl1|1795788428|1795788437|1795788437|
-5|main|1|None assigned|1795788428|Unknown|None|
-6|main|1|wl1|1795788428|1795788432|1795788436|
-7|main|1|None assigned|1795788428|1795788428|1795788428|
-8|main|1|wl1|1795788428|1795788428|1795788436|
-8|main|1|wl1|1795788440|1795788461|1795788461|
-9|main|1|None assigned|1795788428|1795788428|Unknown|
+1|main|4|wl[1-4]|1795788427|1795788427|1795788428
+2|main|1|wl1|1795788428|1795788428|1795788436
+3|main|1|wl1|1795788428|1795788434|1795788436
+4|main|1|wl1|1795788428|1795788437|1795788437
+5|main|1|None assigned|1795788428|Unknown|None
+6|main|1|wl1|1795788428|1795788432|1795788436
+7|main|1|None assigned|1795788428|1795788428|1795788428
+8|main|1|wl1|1795788428|1795788428|1795788436
+8|main|1|wl1|1795788440|1795788461|1795788461
+9|main|1|None assigned|1795788428|1795788428|Unknown
 """
 """Output of sacct of Slurm 22.05, of jobs that waited for nodes (2), had a begin time (3), a dependency (4),
 were held (5, cancelled; 6, released), were cancelled in the queue (7), requeued (8), and still wait (9)."""
@@ -75,15 +53,9 @@ def test_a_wait_is_from_the_time_at_which_a_job_could_start(job: str, waits: lis
 
 @pytest.mark.parametrize("times", [*(f"{no}|{no}" for no in ("Unknown", "None", "N/A", "0", "")), "200|150"])
 def test_without_both_times_in_their_order_a_wait_is_unknown(times: str) -> None:
-    (record,) = parse_records(f"1|gpu|1|n1|100|{times}|")
+    (record,) = parse_records(f"1|gpu|1|n1|100|{times}")
 
     assert record.wait_seconds is None
-
-
-def test_a_comment_with_separators_and_lines_is_read_as_it_is() -> None:
-    records = parse_records("1|gpu|1|n1|1|1|1|see|ticket\nnext line | of it\n2|gpu|1|n1|1|1|1|\n")
-
-    assert [(record.job, record.comment) for record in records] == [("1", "see|ticket"), ("2", "")]
 
 
 RUNS = pd.DataFrame(
@@ -131,41 +103,20 @@ def test_the_reason_is_stated_if_sacct(
     sacct(tmp_path, monkeypatch, script or "")
     if script is None:
         monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    waits = queue_waits_table(RUNS, JOBS, read_accounting(["2", "3"]))
+    accounting = read_accounting(["2", "3"])
 
-    assert len(waits) == len(RUNS)
-    assert waits["wait_seconds"].isna().all()
-    assert waits["note"].str.startswith("not stated: `sacct").all()
-    assert waits["note"].str.contains(reason, regex=False).all()
-    assert waits_by_devices(waits) == {}
-    assert reason in unknown_waits(waits)[0]
+    assert accounting.reason.startswith("not stated: `sacct")
+    assert reason in accounting.reason
+    assert median_waits(RUNS, JOBS, accounting) == {}
 
 
-def waits_of(jobs: Mapping[str, list[RunJob]] = JOBS, records: str = RECORDED) -> pd.DataFrame:
-    return queue_waits_table(RUNS, jobs, Accounting(parse_records(records)))
-
-
-def test_waits_by_devices_and_by_run(tmp_path: Path) -> None:
-    path = tmp_path / "queue_waits.csv"
+def test_waits_are_medians_by_device_count_of_the_jobs_that_have_started() -> None:
     # Slurm gave the id 8 to an earlier job, too
-    waits_of(records="8|gpu|1|n1|10|10|99999|\n" + RECORDED).to_csv(path, index=False)
-    waits = pd.read_csv(path)
+    accounting = Accounting(parse_records("8|gpu|1|n1|10|10|99999\n" + RECORDED))
 
-    assert waits_by_devices(waits) == {1: QueueWait(2, 5, 2, 8), 2: QueueWait(2, 4, 0, 8)}
-    assert waits_by_run(waits) == {"d1.r1": 8, "d1.r2": 2, "d2.r1": 8}
-    assert waits.loc[waits["run"] == "d1.r2", ["submitted", "eligible", "started"]].to_numpy().tolist() == [
-        ["2026-11-27T14:07:08+00:00", "2026-11-27T14:07:14+00:00", "2026-11-27T14:07:16+00:00"]
-    ]
-
-
-def test_jobs_that_accounting_does_not_list_or_that_have_not_started_have_a_reason() -> None:
-    waits = waits_of({"d1.r1": [RunJob("77", 0)], "d1.r2": [RunJob("9", 0)], "d2.r1": []})
-
-    assert list(waits["note"]) == [NO_RECORD, NOT_STARTED]
-    assert [line.startswith("1 wait is unknown: ") for line in unknown_waits(waits)] == [True, True]
-    # a run of several jobs has a wait only if all of its jobs have
-    waits = waits_of(JOBS | {"d2.r1": [RunJob("8", 0), RunJob("77", 1)]})
-    assert waits_by_run(waits) == {"d1.r1": 8, "d1.r2": 2}
+    assert median_waits(RUNS, JOBS, accounting) == {1: 0.1, 2: 0.1}
+    assert median_waits(RUNS, {"d1.r1": [RunJob("2", 0)], "d2.r1": [RunJob("9", 0)]}, accounting) == {1: 0.1}
+    assert median_waits(RUNS, {"d1.r1": [RunJob("77", 0)]}, accounting) == {}
 
 
 def test_the_jobs_of_a_run_are_those_of_its_present_training(tmp_path: Path) -> None:
@@ -186,20 +137,6 @@ def test_the_jobs_of_a_run_are_those_of_its_present_training(tmp_path: Path) -> 
     }
 
 
-def test_the_reports_table_has_a_row_for_each_device_count_and_partition() -> None:
-    records = """\
-2|short|1|n1|1795788000|1795788000|1795788120|
-3|gpu|1|n1|1795788000|1795788000|1795788600|
-8|gpu|1|n1|1795788000|1795788000|1795874400|"""
-    table = queue_waits(waits_of(records=records))
-
-    assert [[cell.value for cell in row.cells] for row in table.rows] == [
-        ["1", "gpu", "1", "10.0", "10.0", "10.0", "2026-11-27", "2026-11-27"],
-        ["1", "short", "1", "2.00", "2.00", "2.00", "2026-11-27", "2026-11-27"],
-        ["2", "gpu", "1", "1,440", "1,440", "1,440", "2026-11-28", "2026-11-28"],
-    ]
-
-
 @pytest.mark.parametrize(
     ("stated", "devices", "source"),
     [
@@ -217,165 +154,28 @@ def test_a_deadline_counts_the_measured_waits_unless_the_site_file_states_some(
         count, job = run[1], f"{run[1]}{run[-1]}"
         origin = {"slurm_job_id": job}
         write_run(tmp_path / "runs", run, rate=1000.0 * int(count) + int(run[-1]), origin=origin)
-        lines.append(f"{job}|gpu|1|n1|1000|1000|{1000 + waits[count]}|")
+        lines.append(f"{job}|gpu|1|n1|1000|1000|{1000 + waits[count]}")
     sacct(tmp_path, monkeypatch, "cat <<END\n" + "\n".join(lines) + "\nEND")
     spec = experiment(repeats=2, decision={"deadline_minutes": 20})
-    compute(AnalysisSpec("study", spec, stated), tmp_path / "runs", tmp_path, in_slurm=True)
+    part = Part("", AnalysisSpec("study", spec, stated), tmp_path / "runs", in_slurm=True)
+    analysis = analyze("study", [part], tmp_path)
 
-    decision = read_json(tmp_path / "decision.json")
-    assert decision["devices"] == devices
-    assert decision["numbers"]["queue_minutes"] == {1: 2.0, 2: 3.0}[devices]
-    assert f"in the queue, {source}" in decision["alternatives"][0]
-    assert any("no promise" in caution for caution in decision["cautions"]) == (source == MEASURED_WAITS)
-
-
-CHOOSING = {
-    "model": "linear",
-    "dataset": "digits",
-    "global_batch_size": 256,
-    "epochs": 10,
-    "devices": {"up_to": 4},
-    "partitions": "all",
-    "decision": {"by": "soonest"},
-}
-TWO_QUEUES = """\
-accelerator: cuda
-devices_per_node: 4
-cpus_per_node: 64
-slurm: {account: a}
-partitions: {short: {partition: gpu}, long: {partition: big}}
-default_partition: short
-"""
+    assert analysis.answer.devices == devices
+    point = at(analysis, devices)
+    assert point["queue_minutes"] == {1: 2.0, 2: 3.0}[devices]
+    told = [text for text, _ in analysis.answer.cautions if "in the queue" in text]
+    assert [source in text for text in told] == [True] * (source == MEASURED_WAITS)
 
 
-@pytest.mark.parametrize("in_slurm", [True, False])
-def test_rounds_of_several_partitions_count_the_measured_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_slurm: bool
+def test_a_deadline_without_a_known_wait_has_a_caution_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "site.yaml").write_text(TWO_QUEUES)
-    study = load_study({"experiments": {"e": CHOOSING}}, (), tmp_path / "site.yaml")
-    # equal GPUs, whose runs take 90 seconds; jobs of one partition waited for ten minutes
-    waits = {"short": 1, "long": 600}
-    lines = []
-    for name, wait in waits.items():
-        for repeat in (1, 2):
-            run, job = f"d1.r{repeat}", f"{wait}{repeat}"
-            place = tmp_path / f"e@{name}" / "runs"
-            write_run(place, run, rate=1000.0 + repeat, origin={"slurm_job_id": job})
-            lines.append(f"{job}|gpu|1|n1|1000|1000|{1000 + wait}|")
-    sacct(tmp_path, monkeypatch, "cat <<END\n" + "\n".join(lines) + "\nEND")
-    definitions = {name: planned.rounds_definition for name, planned in study.experiments.items()}
-
-    wins = {}
-    for name, text in definitions.items():
-        sisters = {other: definitions[other] for other in definitions if other != name}
-        judged = judge_round(text, 1, tmp_path / name, sisters, in_slurm=in_slurm)
-        wins[name] = judged.wins, judged.requests_more
-
-    if in_slurm:
-        assert wins == {"e@short": (1.0, True), "e@long": (0.0, False)}
-    else:
-        # equal but for the waits: the leader by the draws stays
-        assert wins["e@long"] == (1.0, True)
-
-
-def test_a_device_count_without_a_job_is_expected_to_wait_as_the_next_larger_one() -> None:
-    table = pd.DataFrame({"devices": [2, 2, 8], "wait_seconds": [60.0, 120.0, 600.0]})
-    study = AnalysisSpec("study", experiment(repeats=2))
-
-    assert with_measured_waits(study, table).queue_minutes == {2: 1.5, 8: 10.0}
-    expected = with_measured_waits(study, table, [1, 2, 4, 8, 16]).queue_minutes
-    assert expected == {1: 1.5, 2: 1.5, 4: 10.0, 8: 10.0, 16: 10.0}
-
-
-# --- jobstats -------------------------------------------------------------------------------------------
-
-
-# the summary that docs/setup/summaries.md of jobstats shows, with a second node
-SUMMARY: dict[str, Any] = {
-    "gpus": 3,
-    "nodes": {
-        "della-k1g1": {
-            "cpus": 12,
-            "gpu_total_memory": {"1": 85899345920},
-            "gpu_used_memory": {"1": 83314868224},
-            "gpu_utilization": {"1": 98.6},
-            "total_time": 57620.8,
-        },
-        "della-k1g2": {"gpu_used_memory": {"0": 1024, "3": 2048}, "gpu_utilization": {"0": 50, "3": 31.4}},
-    },
-    "total_time": 50944,
-}
-
-
-def packed(value: Any) -> str:
-    return "JS1:" + base64.b64encode(gzip.compress(json.dumps(value).encode())).decode()
-
-
-def broken(**gpu: Any) -> str:
-    return packed({"nodes": {"n1": gpu}})
-
-
-@pytest.mark.parametrize(
-    ("comment", "reason"),
-    [
-        pytest.param("", "no AdminComment", id="none"),
-        pytest.param("checked by an admin", "does not begin with JS1:", id="another comment"),
-        pytest.param("JS2:abc", "does not begin with JS1:", id="another version"),
-        pytest.param(packed(SUMMARY).lower(), "lower case", id="written by an old sacctmgr"),
-        pytest.param("JS1:Short", "too short", id="a short job"),
-        pytest.param("JS1:None", "no data", id="no data"),
-        pytest.param("JS1:n o t!", "damaged", id="no base64"),
-        pytest.param("JS1:" + base64.b64encode(b"plain").decode(), "damaged", id="no gzip"),
-        pytest.param(packed(SUMMARY)[:-40], "damaged", id="cut off"),
-        pytest.param(
-            "JS1:" + base64.b64encode(gzip.compress(b" " * (4 * MOST_BYTES))).decode(), "longer", id="a bomb"
-        ),
-        pytest.param(
-            "JS1:" + base64.b64encode(gzip.compress(b"[" * 100_000)).decode(), "damaged", id="nested deeply"
-        ),
-        pytest.param(packed([1]), "no nodes", id="no object"),
-        pytest.param(packed({"nodes": {}}), "no GPU", id="no node"),
-        pytest.param(broken(cpus=3), "no GPU", id="no GPU"),
-        pytest.param(broken(gpu_utilization=98.0), "no gpu_utilization by GPU", id="not by GPU"),
-        pytest.param(broken(gpu_utilization={"0": "high"}), "high", id="no number"),
-        pytest.param(broken(gpu_utilization={"0": 250}), "250", id="an impossible number"),
-        pytest.param(broken(gpu_utilization={"0": math.nan}), "nan", id="not a number"),
-    ],
-)
-def test_without_a_sound_summary_the_reason_is_stated(comment: str, reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        job_figures(read_summary(comment))
-
-
-RUNS_WITH_JOBS = pd.DataFrame(
-    {
-        "run": ["d1.r1", "d2.r1", "d4.r1"],
-        "series": "all runs",
-        "devices": [1, 2, 4],
-        "outcome": ["completed", "completed", "failed"],
-        "slurm_job_id": ["11", "12", None],
-    }
-)
-
-
-def test_each_job_with_a_result_has_its_figures_or_a_reason() -> None:
-    records = [
-        JobRecord("11", "gpu", 1, 0, 0, 0, packed(SUMMARY)),
-        JobRecord("11", "gpu", 1, 9, 9, 9),  # requeued: the summary of the earlier start stays
-        JobRecord("12", "gpu", 1, 0, 0, 0),
-    ]
-    first, second = jobstats_table(RUNS_WITH_JOBS, Accounting(records)).to_dict("records")
-
-    assert (first["run"], first["gpus"], first["gpu_memory_bytes"]) == ("d1.r1", 3, 83314868224)
-    assert first["gpu_utilization"] == pytest.approx((0.986 + 0.5 + 0.314) / 3)
-    assert first["lowest_gpu_utilization"] == pytest.approx(0.314)
-    assert second["run"] == "d2.r1"
-    assert pd.isna(second["gpus"])
-    assert "no AdminComment" in second["note"]
-    assert set(jobstats_table(RUNS_WITH_JOBS, Accounting(reason="not stated"))["note"]) == {"not stated"}
-
-
-def test_there_are_no_rows_without_slurm() -> None:
-    assert jobstats_table(RUNS_WITH_JOBS, None).empty
-    assert wait_rows(queue_waits_table(RUNS, JOBS, None)) == []
+    sacct(tmp_path, monkeypatch, "echo 'accounting is disabled' >&2; exit 1")
+    for run in ("d1.r1", "d1.r2", "d2.r1", "d2.r2"):
+        write_run(tmp_path / "runs", run, rate=1000.0 * int(run[1]), origin={"slurm_job_id": run[1]})
+    spec = experiment(repeats=2, decision={"deadline_minutes": 20})
+    part = Part("", AnalysisSpec("study", spec), tmp_path / "runs", in_slurm=True)
+    cautions = [text for text, _ in analyze("study", [part], tmp_path).answer.cautions]
+    assert any(
+        "counts no wait in the queue" in text and "accounting is disabled" in text for text in cautions
+    )

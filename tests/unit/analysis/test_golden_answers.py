@@ -1,4 +1,4 @@
-"""The words of the answers to planted studies: on the terminal, and further down in the report.
+"""The cards of planted studies, as the terminal shows them.
 
 ``SCALEWISE_GOLDEN=1 pytest tests/unit/analysis/test_golden_answers.py`` writes them again and
 prints the difference. What an answer says of a number is checked elsewhere; here is how it is said.
@@ -6,8 +6,9 @@ prints the difference. What an answer says of a number is checked elsewhere; her
 
 from __future__ import annotations
 
-import textwrap
+import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,14 @@ import pytest
 from tests.golden import compare
 from tests.paths import ROOT
 from tests.planted_study import Law, PlantedStudy, Speed, experiments
-from tests.unit.analysis.planted_tables import ONLY, decision_on, make_runs
+from tests.unit.analysis.planted import ONLY, Planted, spread
 
-from scalewise.analysis.experiment_results import ExperimentResults
-from scalewise.analysis.report.figure_sentences import figure_sentences
+from scalewise.analysis.analysis_spec import EPOCH_RATE, THROUGHPUT
+from scalewise.analysis.answer import Answer
+from scalewise.analysis.study import ANSWER
 from scalewise.plan.config.experiment import DecisionRule
-from scalewise.plan.formatting import name_devices
-from scalewise.plan.jobs.make_plan import make_plan
 from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.plan.terminal.card_lines import MAX_CAUTIONS, WIDTH, card_lines
+from scalewise.plan.terminal.card_lines import card_lines
 
 pytestmark = pytest.mark.slow
 
@@ -53,76 +53,39 @@ STUDIES: dict[str, tuple[dict[str, Any], Speed]] = {
         {"decision": {"min_efficiency": 0.7}},
         failing(law(serial=0.1, scatter=0.002), 2),
     ),
-    "deadline": ({"decision": {"deadline_minutes": 2}}, law(serial=0.1)),
     "deadline that luck may keep": ({"decision": {"deadline_minutes": 1.45}}, law(serial=0.1)),
-    "budget that luck may exceed": ({"decision": {"max_device_hours": 0.048}}, law(serial=0.1)),
     "criteria that exclude each other": (
         {"decision": {"min_efficiency": 0.9, "deadline_minutes": 0.6, "max_device_hours": 0.04}},
         law(serial=0.1),
     ),
-    "gain that may be none": (
-        {"decision": {"min_efficiency": 0.5}, "devices": [1, 2]},
-        law(serial=0.8, scatter=0.06),
-    ),
-    "efficiency in doubt": (
-        {"decision": {"min_efficiency": 0.75}, "devices": [1, 2, 4]},
-        law(serial=0.12, scatter=0.03),
-    ),
-    "more than ideal": ({"devices": [1, 2]}, law(serial=-0.1)),
     "one run each": ({"repeats": 1}, law(serial=0.1)),
     "much scatter": ({"repeats": 2}, law(serial=0.1, scatter=0.15)),
-    "one count": ({"devices": [4]}, law()),
     "baseline fails": ({"devices": [1, 2]}, failing(law(serial=0.1), 1)),
     "an option that helps": (
         {"sweep": {"precision": ["fp32", "bf16"]}, "devices": [1, 2]},
         faster("precision", "bf16", 1.6, law(serial=0.1)),
     ),
-    "an option that harms": (
-        {"sweep": {"channels_last": [False, True]}, "devices": [1, 2]},
-        faster("channels_last", True, 0.8, law(serial=0.1)),
-    ),
     "an option without effect": (
         {"sweep": {"static_graph": [False, True]}, "devices": [1, 2]},
         law(serial=0.1),
     ),
-    "time to a target": ({"target": {"accuracy": 0.9}, "decision": {"min_efficiency": 0.7}}, law(serial=0.1)),
-    "target that is missed": ({"target": {"accuracy": 0.9999}, "devices": [1, 2]}, law(serial=0.1)),
-    "CPUs per device": (
-        {"devices": [1, 2], "loader": "workers", "sweep": {"cpus_per_device": [1, 2, 4]}},
-        lambda run: Law(rate=400.0 * min(run.settings.cpus_per_device, 2), serial=0.1).speed(run),
-    ),
-    "several nodes": ({"devices": [4, 16, 32]}, law(serial=0.05)),
+    "time to a target": ({"target": {"accuracy": 0.9}}, law(serial=0.1)),
+    "many trainings": ({"trainings": 8}, law(serial=0.1)),
     "counts that are chosen": ({"devices": {"up_to": 16}}, law(serial=0.15)),
 }
-WITH_FIGURES = {"one run each", "an option that helps", "time to a target", "one count"}
-"""Studies of which the sentences below the figures are shown, too."""
-CARD_ONLY = {
-    "does not scale", "efficiency required, one count fails", "deadline", "budget that luck may exceed",
-    "criteria that exclude each other", "gain that may be none", "efficiency in doubt", "more than ideal",
-    "target that is missed", "CPUs per device", "counts that are chosen",
-}  # fmt: skip
-"""Studies of which the report says no more than others here, but for the card."""
+
+
+def card(answer: Answer) -> Iterator[str]:
+    """Yield the lines of a card, as they follow from answer.json."""
+    return card_lines(json.loads(answer.to_json()))
 
 
 def said(folder: Path, name: str) -> Iterator[str]:
-    """Plant a study, and yield what the terminal and the report say of it."""
+    """Plant a study, and yield what the terminal says of it."""
     changed, speed = STUDIES[name]
     planted = PlantedStudy(folder / name.replace(" ", "-"), experiments(study=changed), speed)
     planted.tabulate()
-    results = ExperimentResults.of_study(make_plan(planted.study)["experiments"]["study"], planted.folder)
-    answer = results.decision
-    yield from card_lines(answer)
-    if name in CARD_ONLY:
-        return
-    further = {key: answer[key] for key in ("limits", "startup", "alternatives", "options")}
-    further |= {"cautions": answer["cautions"][MAX_CAUTIONS:]}
-    if name in WITH_FIGURES:
-        sentences = figure_sentences(results).items()
-        further |= {figure: [name_devices(words, answer["device"])] for figure, words in sentences}
-    for heading, texts in further.items():
-        for words in texts:
-            first = f"  {heading + ':':14}"
-            yield from textwrap.wrap(words, WIDTH, initial_indent=first, subsequent_indent=16 * " ")
+    yield from card(Answer.from_json((planted.folder / ANSWER).read_text(encoding="utf-8")))
 
 
 def test_answers_to_planted_studies_are_said_in_these_words(
@@ -134,12 +97,11 @@ def test_answers_to_planted_studies_are_said_in_these_words(
 
 def test_the_answer_in_the_guide_to_the_report_is_what_such_runs_give() -> None:
     rates = {1: 100.0, 2: 190.0, 4: 340.0, 8: 480.0}
-    runs = make_runs({(ONLY, n): [0.99 * r, r, 1.01 * r] for n, r in rates.items()})
+    planted = Planted({(ONLY, n): spread(rate) for n, rate in rates.items()}, swept=())
+    runs = planted.runs
+    runs[EPOCH_RATE] = runs[THROUGHPUT]
     runs["nodes"] = [1.0 if devices < 8 else 2.0 for devices in runs["devices"]]
-    runs["wall_seconds"] = 300 + 2_880_000 / runs["throughput_samples_per_second"]
-    runs["device_hours"] = runs["wall_seconds"] * runs["devices"] / 3600
-    decision = decision_on(runs, DecisionRule(min_efficiency=0.7), name="my-training", noun="GPU").named(
-        "GPU"
-    )
-    answer = "\n".join(card_lines(decision.as_dict()))
-    assert answer in (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
+    rule = DecisionRule(min_efficiency=0.7)
+    found = planted.analysis(rule, runs=runs, samples_per_training=12_000_000)
+    answer = replace(found.answer, experiment="my-training")
+    assert "\n".join(card(answer)) in (ROOT / "docs" / "report.md").read_text(encoding="utf-8")

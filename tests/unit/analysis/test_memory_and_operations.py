@@ -10,14 +10,12 @@ import pandas as pd
 import pytest
 from tests.planted_records import experiment, measurements, provenance, run_record, write_run
 from tests.small_runs import definition
-from tests.unit.analysis.planted_tables import make_runs
+from tests.unit.analysis.planted import ONLY, concluded, make_runs, make_spec, make_tables
 
-from scalewise.analysis.memory import memory_gain
+from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.mfu import gpu_peaks, mfu_columns, peak_of
-from scalewise.analysis.report import data_tables
-from scalewise.analysis.report.data_tables import Table
-from scalewise.analysis.scaling import option_table, scaling_table
-from scalewise.analysis.tables import collect
+from scalewise.analysis.runs import collect
+from scalewise.analysis.study import Analysis, Part, conclude
 from scalewise.records import Window, read_summary
 
 MB = 1_000_000
@@ -25,45 +23,28 @@ BY_PHASE = "RSS beyond that before the model"
 ONE_FOR_BOTH = "process peak RSS, evaluation included"
 
 
-def shown(table: Table, label: str) -> list[str]:
-    index = [column.label for column in table.columns].index(label)
-    return [row.cells[index].value for row in table.rows]
+def conclude_runs(runs: pd.DataFrame, **keys: Any) -> Analysis:
+    """Return the analysis of a table of runs."""
+    part = Part("", AnalysisSpec("study", make_spec([1], **keys), accelerator="cuda"))
+    return conclude("study", [part], [make_tables(runs)])
 
 
-def test_both_peaks_stand_in_every_table_by_their_names() -> None:
-    runs = make_runs(
-        {("view-False", 1): [100.0, 101.0, 99.0], ("view-True", 1): [100.0, 101.0, 99.0]},
-        gradient_as_bucket_view=[False] * 3 + [True] * 3,
-        peak_memory_bytes=[300.0 * MB] * 3 + [202.0 * MB] * 3,
+def test_an_option_and_its_point_have_the_same_peaks_and_the_option_what_it_saves() -> None:
+    peaks = [300.0 * MB, 310.0 * MB, 350.0 * MB]
+    sweep: dict[str, Any] = {"gradient_as_bucket_view": [False, True]}
+    runs = make_runs({(f"bucket-view-{value}", 1): [100.0] * 3 for value in ("off", "on")})
+    runs = runs.sort_values("series").assign(
+        peak_memory_bytes=[*peaks, *(peak - 98 * MB for peak in peaks)],
         evaluation_peak_memory_bytes=90.0 * MB,
         peak_memory_kind=BY_PHASE,
-        parameters=25e6,
     )
-    assert shown(data_tables.runs(runs, with_accuracy=False), "in evaluation (MB)") == ["90"] * 6
-    scaling = scaling_table(runs, "weak")
-    assert list(scaling["peak_memory_bytes"]) == [300 * MB, 202 * MB]
-    assert list(scaling["evaluation_peak_memory_bytes"]) == [90 * MB] * 2
-    devices = data_tables.devices(scaling, kind=lambda _: "")
-    assert shown(devices, "memory in training (MB)") == ["300", "202"]
-    assert shown(devices, "in evaluation (MB)") == ["90", "90"]
-    gains = option_table(runs, {"gradient_as_bucket_view": [False, True]})
-    (gain,) = gains.to_dict("records")
-    assert (gain["peak_memory_saved_bytes"], gain["saved_parameter_copies"]) == (98 * MB, 0.98)
-    assert gain["evaluation_peak_memory_bytes"] == 90 * MB == gain["reference_evaluation_peak_memory_bytes"]
-    options = data_tables.options(gains.assign(series="view-True"))
-    assert shown(options, "saved (MB)") == ["98"]
-    assert shown(options, "saved, in copies of the parameters") == ["0.98"]
-    assert shown(options, "memory in evaluation (MB)") == ["90"]
-
-
-def test_models_of_different_sizes_have_no_copies_to_count() -> None:
-    small, large = (
-        pd.DataFrame({"peak_memory_bytes": [peak], "parameters": [size]})
-        for peak, size in ((1e9, 1), (3e9, 2))
-    )
-    gain = memory_gain(small, large)
-    assert gain["peak_memory_saved_bytes"] == 2e9
-    assert pd.isna(gain["saved_parameter_copies"])
+    analysis = conclude_runs(runs, sweep=sweep)
+    (gain,) = analysis.options.to_dict("records")
+    for column, both in (("peak_memory_bytes", [320, 222]), ("evaluation_peak_memory_bytes", [90, 90])):
+        expected = [peak * MB for peak in both]
+        assert [gain[f"reference_{column}"], gain[column]] == expected == analysis.scaling[column].tolist()
+    assert gain["peak_memory_saved_bytes"] == 98 * MB
+    assert gain["peak_memory_ratio"] == pytest.approx(222 / 320)
 
 
 @pytest.mark.parametrize("kind", ["process peak RSS", "CUDA allocator peak"])
@@ -83,13 +64,13 @@ def test_a_peak_that_includes_evaluation_is_marked(tmp_path: Path, kind: str) ->
 
 
 def test_no_mean_joins_peaks_that_count_different_memory() -> None:
-    runs = make_runs({("all runs", 1): [100.0] * 5})
+    runs = make_runs({(ONLY, 1): [100.0] * 5})
     peaks: dict[str, list[Any]] = {
         "peak_memory_bytes": [2134.0 * MB, 2137.0 * MB, 1041.0 * MB, 1042.0 * MB, 1043.0 * MB],
         "peak_memory_kind": [ONE_FOR_BOTH] * 2 + [BY_PHASE] * 3,
         "evaluation_peak_memory_bytes": [None, None, 900.0 * MB, 900.0 * MB, 900.0 * MB],
     }
-    (point,) = scaling_table(runs.assign(**peaks), "weak").to_dict("records")
+    (point,) = conclude_runs(runs.assign(**peaks)).scaling.to_dict("records")
     assert point["n"] == 5
     assert point["peak_memory_bytes"] == 1042 * MB
     assert point["peak_memory_bytes_high"] == pytest.approx((1042 + 4.302653 / math.sqrt(3)) * MB)
@@ -146,9 +127,8 @@ def test_without_a_count_or_a_peak_the_reason_is_stated(
 
 def test_scaling_csv_has_the_utilization_or_the_reason(tmp_path: Path) -> None:
     """A planted step of 0.25 s on CPU processes, which have no peak."""
-    write_run(tmp_path, "d1.r1", step_flops={"fp32": 8e9}, lowest_utilization=0.5)
-    runs = collect("study", experiment(devices=[1], repeats=1), tmp_path).runs
-    row = scaling_table(runs, "strong").iloc[0]
+    write_run(tmp_path / "runs", "d1.r1", step_flops={"fp32": 8e9}, lowest_utilization=0.5)
+    row = concluded(tmp_path, experiment(devices=[1], repeats=1)).scaling.iloc[0]
 
     assert (row["flops_per_step"], row["lowest_utilization"]) == (8e9, 0.5)
     assert pd.isna(row["model_flops_utilization"])

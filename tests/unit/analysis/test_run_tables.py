@@ -1,4 +1,4 @@
-"""From run folders on disk to tables, a decision and a report: what is there, and why the rest is not."""
+"""From run folders on disk to tables and an answer: what is there, and why the rest is not."""
 
 from __future__ import annotations
 
@@ -12,14 +12,9 @@ from typing import Any
 import pandas as pd
 import pytest
 from tests.planted_records import experiment, write_run
-from tests.unit.analysis.planted_tables import at, concluded
+from tests.unit.analysis.planted import at, concluded
 
-from scalewise.analysis.analysis_spec import AnalysisSpec
-from scalewise.analysis.disturbed import resumption_notes
-from scalewise.analysis.experiment_tables import compute
-from scalewise.analysis.report import data_tables
-from scalewise.analysis.scaling import scaling_table
-from scalewise.analysis.tables import RUN_COLUMNS, Tables, collect
+from scalewise.analysis.runs import RUN_COLUMNS, Tables, collect
 from scalewise.plan.config.experiment import Experiment
 from scalewise.plan.runs.runs import series_name
 from scalewise.records import EPOCHS, RANKS, SUMMARY, Resumption
@@ -176,22 +171,24 @@ def test_the_answer_counts_no_damaged_run_and_names_it(tmp_path: Path) -> None:
     for run in ("d1.r1", "d1.r2", "d2.r1", "d2.r2"):
         write_run(tmp_path / "runs", run, rate=1000.0 * int(run[1]))
     (tmp_path / "runs" / "d2.r2" / EPOCHS).unlink()
-    cautions = concluded(tmp_path, with_target())["cautions"]
-    assert ["d2.r2/epochs.csv" in caution for caution in cautions if "is left out: " in caution] == [True]
-    assert pd.read_csv(tmp_path / "scaling.csv")["n"].tolist() == [2, 1]
+    analysis = concluded(tmp_path, with_target())
+    named = [text for text, _ in analysis.answer.cautions if "is left out: " in text]
+    assert ["d2.r2/epochs.csv" in text for text in named] == [True]
+    assert analysis.scaling["n"].tolist() == [2, 1]
 
 
-def test_equal_records_make_equal_tables(tmp_path: Path) -> None:
+def test_equal_records_make_equal_files(tmp_path: Path) -> None:
     made = []
     for name in ("first", "second"):
         folder = tmp_path / name
         for devices in (1, 2):
             waited: dict[str, Any] = {"mean_utilization": 0.3, "loader": "workers"}
             write_run(folder / "runs", f"d{devices}.r1", rate=900.0 * devices, **waited)
-        compute(AnalysisSpec("study", with_target(repeats=1)), folder / "runs", folder / "out")
-        made.append({path.name: path.read_bytes() for path in (folder / "out").iterdir()})
+        concluded(folder, with_target(repeats=1))
+        made.append({path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()})
     assert made[0] == made[1]
-    assert {"runs.csv", "scaling.csv", "decision.json"} <= made[0].keys()
+    tables = {"runs.csv", "epochs.csv", "scaling.csv", "options.csv"}
+    assert made[0].keys() == tables | {"answer.json", "provenance.json"}
 
 
 # --- runs that resumed from a checkpoint ----------------------------------------------------------------
@@ -239,24 +236,22 @@ def test_a_resumed_run_has_no_wall_time_and_memory_to_compare_but_keeps_its_thro
     for row in (restarted, undisturbed):
         assert [row[column] for column in of_whole[:2]] == [90, 90 * 2 / 3600]
         assert row["peak_memory_bytes"] > 0
-    point = scaling_table(tables.runs, "strong", tables.conditions).set_index("devices").loc[2]
+    point = at(concluded(tmp_path, experiment()), 2)
     assert point["peak_memory_bytes"] == undisturbed["peak_memory_bytes"]
 
 
 def test_walls_of_a_point_are_those_of_its_undisturbed_runs(tmp_path: Path) -> None:
-    tables = study(tmp_path, {"d2.r1": TWICE})
+    study(tmp_path, {"d2.r1": TWICE})
     # what its last start took is far from what a whole run takes
     summary = tmp_path / "runs" / "d2.r1" / SUMMARY
     summary.write_text(summary.read_text().replace("00:01:30", "01:00:00"), encoding="utf-8")
-    tables = collect("study", experiment(), tmp_path / "runs")
-    point = at(scaling_table(tables.runs, "strong", tables.conditions), 2)
+    point = at(concluded(tmp_path, experiment()), 2)
     # two runs are taken to scatter by 5 %
     assert point["wall_seconds"] == 90
     assert point["wall_seconds_next"] == pytest.approx(
         90 * math.exp(1.6449 * 0.05 * math.sqrt(1.5)), rel=1e-4
     )
     assert (point["n"], point["wall_n"]) == (3, 2)
-    assert data_tables.WALL.cell(point).below.endswith("n = 2")
     assert point["speedup"] == pytest.approx(2)
 
 
@@ -270,40 +265,33 @@ def test_a_resumed_run_reached_the_target_in_so_many_epochs_and_in_no_time_to_co
     assert pd.isna(resumed["time_to_accuracy_seconds"])
     assert resumed["epochs_to_accuracy"] == 2
     assert (undisturbed["time_to_accuracy_seconds"], undisturbed["epochs_to_accuracy"]) == (3, 2)
-    table = scaling_table(tables.runs, "strong", tables.conditions).set_index("devices")
-    assert table["n_reached"].tolist() == [3, 3]
-    seconds = [table.loc[2, f"time_to_accuracy_seconds{end}"] for end in ("", "_low", "_high")]
+    point = at(concluded(tmp_path, experiment(target={"accuracy": 0.9})), 2)
+    assert point["n_reached"] == 3
+    seconds = [point[f"time_to_accuracy_seconds{end}"] for end in ("", "_low", "_high")]
     assert seconds == pytest.approx([3, math.nan, math.nan], nan_ok=True)
-    assert table.loc[2, "statistical_efficiency"] == 1
 
 
 def test_a_deadline_is_not_judged_by_runs_that_were_all_cut_off(tmp_path: Path) -> None:
     study(tmp_path, {f"d2.r{repeat}": ONCE for repeat in (1, 2, 3)})
-    decision = concluded(tmp_path, experiment(decision={"deadline_minutes": 1}))
-    assert decision["devices"] is None
-    assert "1 device: up to 1.50 minutes" in decision["card"]["reason"]
-    assert decision["card"]["reason"].endswith("; unknown for 2 devices.")
-    reason = concluded(tmp_path, experiment(decision={"max_device_hours": 0.01}))["card"]["reason"]
-    assert "1 device: 0.0250 device-hours" in reason
-    assert reason.endswith("; unknown for 2 devices.")
-    assert concluded(tmp_path, experiment(decision={"deadline_minutes": 2}))["devices"] == 1
+    for decision, missed in (
+        ({"deadline_minutes": 1}, "1.50 minutes"),
+        ({"max_device_hours": 0.01}, "0.0250 device-hours"),
+    ):
+        answer = concluded(tmp_path, experiment(decision=decision)).answer
+        assert answer.devices is None
+        assert missed in answer.verdict
+    assert concluded(tmp_path, experiment(decision={"deadline_minutes": 2})).answer.devices == 1
 
 
-def test_answer_and_tables_name_the_runs_that_were_resumed(tmp_path: Path) -> None:
-    tables = study(tmp_path, {"d2.r1": TWICE, "d1.r3": ONCE})
-    (note,) = (line for line in concluded(tmp_path, experiment())["cautions"] if "checkpoint" in line)
-    assert note.startswith("2 runs resumed from a checkpoint")
-    rows = data_tables.runs(tables.runs, with_accuracy=True).rows
-    assert {row.cells[0].value: row.remark for row in rows if "Resumed" in row.remark} == {
-        "d1.r3": "Resumed 1 time.",
-        "d2.r1": "Resumed 2 times.",
-    }
+def test_the_answer_names_the_runs_that_were_resumed(tmp_path: Path) -> None:
+    study(tmp_path, {"d2.r1": TWICE, "d1.r3": ONCE})
+    found = [text for text, _ in concluded(tmp_path, experiment()).answer.cautions if "checkpoint" in text]
+    assert [text[:6] for text in found] == ["2 runs"]
 
 
 def test_a_checkpoint_that_could_not_be_written_is_said_once_for_all_runs(tmp_path: Path) -> None:
     full, damaged = (Resumption(problems=[text] * 2) for text in ("No space left", "other sha256"))
-    tables = study(tmp_path, {"d1.r1": full, "d1.r2": damaged, "d2.r1": RESTARTED})
-    (note,) = resumption_notes(tables.runs)
+    study(tmp_path, {"d1.r1": full, "d1.r2": damaged, "d2.r1": RESTARTED})
+    (note,) = (text for text, _ in concluded(tmp_path, experiment()).answer.cautions if "write or" in text)
     assert note.startswith("2 runs could not write or use a checkpoint")
     assert note.endswith(": No space left.")
-    assert resumption_notes(tables.runs.drop(columns=["resumes", "checkpoint_problems"])) == []

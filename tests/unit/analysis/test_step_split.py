@@ -10,12 +10,13 @@ from typing import Any
 import pandas as pd
 import pytest
 from tests.planted_records import experiment, rank_record, write_run
-from tests.unit.analysis.planted_tables import PARTS
+from tests.unit.analysis.planted import concluded
 
-from scalewise.analysis.scaling import scaling_table
-from scalewise.analysis.steps import STEP_COLUMNS, split
-from scalewise.analysis.tables import collect
+from scalewise.analysis.runs import collect
+from scalewise.analysis.steps import COLUMNS, STEP_COLUMNS, split
 from scalewise.records import Window
+
+PARTS = list(COLUMNS.values())
 
 
 def windows(step_seconds: float, steps: int = 10) -> list[Window]:
@@ -121,15 +122,16 @@ def test_the_tables_of_a_study_hold_the_parts_of_each_runs_steps(tmp_path: Path)
                     waiting_seconds_per_step=communication - 0.1)
         for rank, communication in enumerate((0.5, 0.1))
     ]  # fmt: skip
-    write_run(tmp_path, "d2.r1", windows=windows(1.0), ranks=measured)
+    runs = tmp_path / "runs"
+    write_run(runs, "d2.r1", windows=windows(1.0), ranks=measured)
     spec = experiment(devices=[2], repeats=1)
-    runs = collect("study", spec, tmp_path).runs
-    (row,) = runs.to_dict("records")
+    analysis = concluded(tmp_path, spec)
+    (row,) = analysis.runs.to_dict("records")
     assert_sums(row)
     assert row["straggler_seconds"] == pytest.approx(0.4)
     assert row["slowest_rank"] == 1
-    assert scaling_table(runs, "strong")["straggler_seconds"].tolist() == pytest.approx([0.4])
-    (tmp_path / "d2.r1" / "ranks.csv").unlink()
-    (row,) = collect("study", spec, tmp_path).runs.to_dict("records")
+    assert analysis.scaling["straggler_seconds"].tolist() == pytest.approx([0.4])
+    (runs / "d2.r1" / "ranks.csv").unlink()
+    (row,) = collect("study", spec, runs).runs.to_dict("records")
     assert row["outcome"] == "unreadable"
     assert "ranks.csv: cannot be read" in row["reason"]

@@ -20,7 +20,7 @@ from scalewise.records import EPOCHS, EpochRecord, RecordError, read_summary, wr
 
 def shown(folder: Path, run: str = "d1.r1") -> EventAccumulator:
     """What TensorBoard reads of one run after its file was written."""
-    (folder / "runs.csv").write_text(f"run,outcome\n{run},completed\nd2.r9,not run yet\n", encoding="utf-8")
+    (folder / "runs.csv").write_text(f"partition,run,outcome\n,{run},completed\n,d2.r9,not run yet\n")
     write_event_files(folder / "runs.csv", folder)
     assert [path.name for path in (folder / EVENT_FILES).iterdir()] == [run]
     return EventAccumulator(str(folder / EVENT_FILES / run)).Reload()
@@ -64,18 +64,17 @@ def test_a_damaged_table_is_named_with_the_fix(tmp_path: Path) -> None:
         shown(tmp_path)
 
 
-def test_repeats_of_a_point_are_one_group_of_hyperparameters(tmp_path: Path) -> None:
+def test_a_run_shows_its_hyperparameters_and_its_definition(tmp_path: Path) -> None:
     options = {"argument.lr": 0.1, "compile": True, "argument.data": "<b>&`x`"}
     spec = program_experiment(argument={"lr": 0.1, "data": "x"})
     write_program_run(tmp_path / "runs", "d2.some.r3", spec, 0.1, options=options)
     board = shown(tmp_path, "d2.some.r3")
 
     start = start_of(board)
-    assert start.group_name == "study/d2.some"
     values = {key: getattr(value, value.WhichOneof("kind")) for key, value in start.hparams.items()}
     shape = {"devices": 2, "nodes": 1, "batch_size_per_device": 16, "global_batch_size": 32}
     assert values == shape | options
-    (text,) = board.Tensors("definition")
+    (text,) = board.Tensors("definition/text_summary")
     lines = text.tensor_proto.string_val[0].decode().splitlines()
     # Markdown takes such lines for code: nothing in them becomes markup
     assert all(line.startswith("    ") for line in lines)
@@ -88,7 +87,7 @@ def test_a_run_that_ended_before_its_first_step_shows_why(tmp_path: Path) -> Non
     board = shown(tmp_path)
 
     assert board.Tags()["scalars"] == []
-    (text,) = board.Tensors("definition")
+    (text,) = board.Tensors("definition/text_summary")
     assert b"rank 0 on a had no room" in text.tensor_proto.string_val[0]
 
 

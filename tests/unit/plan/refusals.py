@@ -77,6 +77,9 @@ FILES = {
     "package/__init__.py": "",
     "package/train.py": "",
     "config/model.yaml": "",
+    "folder.md.j2/note": "",
+    "ours.md.j2": "{{ title }}\n",
+    "broken.md.j2": "\n{{ title }\n",
 }
 """What lies in the folder that Snakemake runs in: a script, a module, and much that is neither."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,6 @@ from tests.planted_records import leave_failure
 from tests.small_runs import definition
 from tests.unit.plan.conftest import Load
 
-from scalewise.analysis.decision.card import Card
-from scalewise.analysis.decision.card_figures import Figure
 from scalewise.plan.terminal.failure_lines import failure_lines, reason_lines
 from scalewise.plan.terminal.final_message import (
     EarlierFiles,
@@ -37,36 +34,31 @@ def answered(results: Path, *answers: dict[str, Any]) -> str:
 
 
 def card(experiment: str, verdict: str, *cautions: str, **fields: Any) -> dict[str, Any]:
-    shown = asdict(Card(verdict, **fields))
-    return {"experiment": experiment, "card": shown, "other_trainings": [], "cautions": list(cautions)}
+    """Return the contents of an answer.json."""
+    texts = ("reason", "basis", "rule", "next_larger", "limit", "spent", "to_do", "command")
+    lists = ("figures", "options", "others", "candidates")
+    usual: dict[str, Any] = dict.fromkeys(texts, "") | {name: [] for name in lists} | {"certainty": "clear"}
+    found = {"experiment": experiment, "verdict": verdict, "cautions": [[each, ""] for each in cautions]}
+    return usual | found | fields
 
 
 FIGURES = [
-    Figure("Speed to target", "3.40x", "3.32 to 3.48", note="of 1 GPU"),
-    Figure("Cost of a run", "9.75 device-hours", "", note=f"{'a long note, ' * 5}in full"),
+    {"label": "Speed", "text": "3.40x (3.32 to 3.48)", "note": "as fast as 1 GPU"},
+    {"label": "Cost", "text": "9.75 GPU-hours", "note": f"{'a long note, ' * 5}in full"},
 ]
 LONG = " ".join(["Words"] * 40) + "."
 NAME = "an-experiment-with-a-long-name"
 STRONG = card(
-    "strong", "Use 4 GPUs.", "First.", "Second.", LONG, "Fourth.", certainty="Likely", reason="A reason.",
-    figures=FIGURES, basis=LONG, rule=LONG, next="8 GPUs would be 4.80x.", limit="Jitter.",
-    options=["precision: fp32"], action="Set the repeats to 5.", paste="repeats: 5",
+    "strong", "Use 4 GPUs.", "First.", "Second.", LONG, "Fourth.", certainty="likely", reason="A reason.",
+    figures=FIGURES, basis=LONG, rule=LONG, next_larger="8 GPUs would be 1.41x as fast.", limit="Jitter.",
+    options=["precision: fp32"], to_do="Set the repeats to 5.", command="repeats: 5",
 )  # fmt: skip
-
-
-CPUS = {"per_device": 4, "sentences": ["Use 4 CPUs per GPU.", "Fewer are slower."]}
-CHOICE = {
-    "measured": [1, 8, 12],
-    "unmeasured": [{"devices": 2}, {"devices": 4}],
-    "no_result": [16],
-    "spent_device_hours": 3.1,
-    "full_grid_device_hours": 14.2,
-    "other_answer": 0.03,
-}
+H200 = {"label": "2 GPUs on h200", "time": "2.24 min", "cost": "0.335 units", "energy": "", "wait": "1.00 h"}
+CANDIDATES = [H200 | {"verdict": "best for time"}, H200 | {"label": "1 GPU on h200", "verdict": ""}]
 ANSWERS: dict[str, list[dict[str, Any]]] = {
-    "one answer": [STRONG | {"cpus": CPUS, "choice": CHOICE}],
-    "all cautions are shown": [STRONG | {"cautions": ["First.", "Second.", "Third."]}],
-    "several answers": [STRONG | {"cautions": []}, card("weak", "No answer yet.")],
+    "one answer": [STRONG | {"spent": "2 points were measured."}],
+    "candidates": [card("strong", "Use 2 GPUs on h200.", candidates=CANDIDATES)],
+    "several answers": [STRONG | {"cautions": []}, card("weak", "No answer yet.", certainty="open")],
     "a long name": [card("strong", "Use 4 GPUs."), card(NAME, "Use 12 CPU processes with a-long-series.")],
 }
 WORDS = Path(__file__).with_name("final_messages.txt")
@@ -112,7 +104,6 @@ def with_failures(load: Load, folder: Path) -> Iterator[tuple[str, str]]:
 
     study, results = load(TWO), folder / "one-answer"
     finish(results, "strong", "d1.r1", "d1.r2")
-    (results / "strong" / "report.html").write_text("")
     finish(results, "weak", "d1.r1")
     yield "an experiment without all of its runs", end_with_errors(study, results, EarlierFiles())
 
@@ -190,21 +181,13 @@ def test_a_damaged_answer_is_named_with_what_makes_it_again(text: str, tmp_path:
     for name in ("strong", "weak"):
         finish(results, name, "d1.r1", "d1.r2")
     fail(results, "d1.r1", 1000)
-    path = results / "strong" / "decision.json"
+    path = results / "strong" / "answer.json"
     times = path.stat().st_atime_ns, path.stat().st_mtime_ns
     path.write_bytes(damaged)
     os.utime(path, ns=times)
     message = end_with_errors(study, results, EarlierFiles())
     assert f"{path} is damaged" in message
     assert "weak: " in message
-
-
-def test_a_damaged_answer_across_partitions_leaves_the_others(tmp_path: Path) -> None:
-    (tmp_path / "strong").mkdir()
-    (tmp_path / "strong" / "partitions.json").write_text("{}")
-    text = answered(tmp_path, STRONG | {"experiment": "strong@a100"})
-    assert text.startswith(f"{tmp_path}/strong/partitions.json is damaged")
-    assert "strong@a100: Use 4 GPUs." in text
 
 
 def fail(
@@ -272,5 +255,5 @@ def finish(results: Path, experiment: str, *runs: str, decided: bool = True) -> 
 
 
 def decide(folder: Path, seconds: int = 10**10) -> None:
-    (folder / "decision.json").write_text(json.dumps(card(folder.name, "Use it.")))
-    os.utime(folder / "decision.json", (seconds, seconds))
+    (folder / "answer.json").write_text(json.dumps(card(folder.name, "Use it.")))
+    os.utime(folder / "answer.json", (seconds, seconds))

@@ -269,7 +269,7 @@ IN_ORDER: Config = {
         "excluding": {
             "sweep": {"epochs": [1, 2], "seed": [1, 2]},
             "exclude": [{"devices": 1, "epochs": 2, "seed": 2}],
-            "repeats": {"until_interval": 0.1, "min": 2, "max": 3},
+            "repeats": {"min": 2, "max": 3},
         }
     },
 }

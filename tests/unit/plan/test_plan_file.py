@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +18,7 @@ from scalewise.plan.config.site import Container, SiteFile, resolve_site
 from scalewise.plan.config.slurm import Slurm
 from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.jobs.make_plan import make_plan, write_plan
-from scalewise.plan.plan_file import PLAN, Job, Plan, read_plan, requested, sisters_of
+from scalewise.plan.plan_file import PLAN, Job, Plan, read_plan, requested
 
 STUDY = """\
 experiments:
@@ -51,6 +52,22 @@ def test_what_is_written_on_an_experiment_reaches_its_jobs(load: Load) -> None:
     assert (facts["title"], facts["description"], facts["tensorboard"]) == ("First", "Of digits.", True)
     usual = make_plan(load(STUDY % "Second"))["experiments"]["a"]
     assert (usual["title"], usual["description"], usual["tensorboard"]) == ("Second", "", False)
+
+
+def test_only_an_experiment_that_names_a_centre_has_a_proposal(load: Load) -> None:
+    def proposal(keys: str) -> str:
+        text = STUDY.replace("repeats: 1", f"repeats: 1, {keys}") % "First"
+        return make_plan(load(text))["experiments"]["a"]["proposal"]
+
+    assert proposal("epochs: 3, trainings: 8") == ""
+    asked = json.loads(proposal("proposal: {centre: ncar, margin: 0.1}, trainings: 8"))
+    assert asked == {
+        "centre": "ncar",
+        "margin": 0.1,
+        "unit_factor": None,
+        "trainings": 8,
+        "samples_per_training": None,
+    }
 
 
 @pytest.mark.parametrize("left", [b"", b"\xff\xfe"], ids=["empty", "no text"])
@@ -121,16 +138,3 @@ def test_a_rule_requests_a_value_if_all_its_jobs_agree_else_a_function_of_the_wi
         function = rule["resources"][name]
         assert callable(function)
         assert tuple(function(SimpleNamespace(shape=shape)) for shape in jobs) == expected
-
-
-def test_the_sisters_of_an_experiment_are_those_of_its_comparison(plan: Plan) -> None:
-    for name, partitions in {"a": ["old", "new"], "b": ["old"]}.items():
-        plan["comparisons"][name] = {
-            "title": "",
-            "description": "",
-            "experiments": {each: f"{name}@{each}" for each in partitions},
-            "definition": "{}",
-        }
-
-    assert sisters_of(plan, "a@old") == ["a@new"]
-    assert sisters_of(plan, "b@old") == sisters_of(plan, "a") == []

@@ -18,6 +18,7 @@ from scalewise.plan.config.experiment import (
     Devices,
     Experiment,
     ProgramExperiment,
+    Proposal,
     Repeats,
     Sweep,
     Target,
@@ -167,7 +168,7 @@ def test_an_option_is_short_in_a_name_and_safe_in_a_path(key: str, value: object
         pytest.param("64\n    devices: [1, 2]", "64\n    devices: [4, 1, 2]", id="device count"),
         pytest.param("[false, true]", "[true, false]", id="order of options"),
         pytest.param("repeats: 2", "repeats: 3", id="repeat"),
-        pytest.param("repeats: 2", "repeats: {min: 2, max: 5, until_interval: 0.1}", id="to an interval"),
+        pytest.param("repeats: 2", "repeats: {min: 2, max: 5}", id="until it is clear"),
         pytest.param("devices: [1, 2]\n    sweep", "devices: {up_to: 4}\n    sweep", id="a choice of counts"),
         pytest.param(
             "  weak:\n", "  more: {global_batch_size: 120, devices: [1]}\n  weak:\n", id="experiment"
@@ -227,13 +228,14 @@ experiments:
     model: digits_cnn
     global_batch_size: 240
     devices: [1, 2]
-    repeats: {min: 3, max: 6, until_interval: 0.03}
+    repeats: {min: 3, max: 6}
 """
 FIELDS = Experiment.model_fields | ProgramExperiment.model_fields
 CHANGED: dict[str, Any] = {
     "title": "Another",
     "description": "Another",
     "tensorboard": True,
+    "proposal": Proposal(centre="ncar"),
     "runtime_minutes": 99,
     "memory_gb": 3.5,
     "timeout_seconds": 77,
@@ -245,7 +247,7 @@ CHANGED: dict[str, Any] = {
     "samples_per_training": 600_000,
     "target": Target(accuracy=0.9),
     "exclude": [{"devices": 2}],
-    "repeats": Repeats(min=4, max=6, until_interval=0.03),
+    "repeats": Repeats(min=4, max=6),
     "devices": Devices(every=[1, 4]),
     "sweep": Sweep.model_validate({"momentum": [0.0, 0.9]}),
     "learning_rate": 0.2,

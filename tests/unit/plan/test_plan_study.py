@@ -155,7 +155,7 @@ defaults:
   global_batch_size: 240
   devices: [1, 2]
   epochs: 7
-  repeats: {min: 3, max: 10, until_interval: 0.03}
+  repeats: {min: 3, max: 10}
   target: {accuracy: 0.5}
   sweep: {momentum: [0.0, 0.9]}
 experiments:
@@ -172,7 +172,7 @@ experiments:
         study.experiments[name].experiment.model_dump(include={"epochs", "repeats", "target", "sweep"})
         for name in ("kept", "own", "anchored")
     )
-    defaults = {"epochs": 7, "repeats": {"min": 3, "max": 10, "until_interval": 0.03}}
+    defaults = {"epochs": 7, "repeats": {"min": 3, "max": 10}}
     own_values = {"epochs": 8, "repeats": 2, "target": {"accuracy": 0.9}}
 
     assert kept == defaults | {"target": {"accuracy": 0.5}, "sweep": kept["sweep"]}

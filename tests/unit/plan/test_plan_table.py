@@ -14,13 +14,11 @@ from tests.planted_study import CHOOSING, PlantedStudy, overhead
 from tests.stand_ins import stand_ins
 from tests.unit.plan.conftest import Load
 from tests.unit.plan.refusals import CPUS
-from tests.unit.planted_rounds import FIRST, LAST, SECOND, THIRD, Asked, judged_point, leave, planted_round
+from tests.unit.plan.test_rounds import leave
 
-from scalewise.analysis.rounds.sentences import round_lines
 from scalewise.plan.config.experiment import Repeats
 from scalewise.plan.runs.rounds import Round
-from scalewise.plan.runs.run_definition import RunDefinition, parse_point_name
-from scalewise.plan.terminal.choice_lines import most_of_a_round
+from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.terminal.plan_table import plan_table
 from scalewise.records import SUMMARY, Start, later
 
@@ -51,7 +49,7 @@ GPUS = CPUS.replace("cpu\n", "cuda\n").replace("node: 8", "node: 64") + "memory_
 REPEATED = """\
 defaults: {dataset: digits, model: digits_cnn, global_batch_size: 240, devices: [1, 2]}
 experiments:
-  digits: {repeats: {min: 3, max: 10, until_interval: 0.03}}
+  digits: {repeats: {min: 3, max: 10}}
 """
 PLANS: dict[str, tuple[str, str]] = {
     "two experiments": (STUDY, CPUS),
@@ -61,7 +59,7 @@ PLANS: dict[str, tuple[str, str]] = {
         STUDY.replace("repeats: 2", "repeats: 2, steps: {most: 500, until_interval: 0.01}"),
         CPUS,
     ),
-    "repeats until an interval": (REPEATED, CPUS),
+    "repeats until it is clear": (REPEATED, CPUS),
     "a long plan": (
         STUDY.replace("gradient_as_bucket_view: [true]", f"epochs: {list(range(3, 24))}"),
         CPUS,
@@ -110,19 +108,6 @@ PLANS |= {
         ("a QOS, and no run fits", "qos: devel, longest_walltime: '00:10:00', max_nodes: 2", ""),
     )
 }
-ROUNDS = {
-    "first": FIRST,
-    "repeats": THIRD,
-    "last": LAST,
-    "budget": planted_round(
-        2, {1: (2, 2, "not needed"), 4: (1, 1, "not needed")}, 4, {8: 0.2, 16: 0.1}, budget=4.0
-    ),
-    "budget for repeats": planted_round(
-        2, {1: (2, 2, "over the budget"), 4: (1, 1, "over the budget")}, 4, {}, budget=4.0
-    ),
-    "no answer": planted_round(2, {1: (2, 2, "not needed"), 16: (1, 1, "not needed")}, None, {8: 0.0}),
-    "no baseline": planted_round(1, {}, None, {}, other_answer=1.0),
-}
 WORDS = Path(__file__).with_name("plan_tables.txt")
 
 
@@ -133,7 +118,6 @@ def test_plans_are_shown_as_they_are_kept(
     monkeypatch.setenv("PATH", str(tmp_path))
     shown = {name: plan_table(load(*plan), tmp_path / "none") for name, plan in PLANS.items()}
     shown |= dict(with_results(load, tmp_path))
-    shown |= {f"a round: {name}": "\n".join(round_lines(judged)) for name, judged in ROUNDS.items()}
     shown |= {f"chosen counts: {name}": text for name, text in with_choices(tmp_path / "chosen")}
     text = "\n".join(f"# {name}\n\n{table}\n" for name, table in shown.items())
     compare(WORDS, text.replace(f"{tmp_path}/", "RESULTS/"), __file__, capsys)
@@ -167,10 +151,17 @@ def with_results(load: Load, folder: Path) -> Iterator[tuple[str, str]]:
         yield f"a report on {first} and weak", plan_table(study, results)
 
     study, results = load(REPEATED), folder / "repeated"
-    rule = Repeats(min=3, max=10, until_interval=0.03)
+    rule = Repeats(min=3, max=10)
     for number, (before, after) in enumerate(((3, 6), (6, 6)), start=1):
-        points = [judged_point("d1", 3, 3, "narrow enough"), judged_point("d2", before, after, "too wide")]
-        leave(results / "digits", Round(experiment="digits", number=number, rule=rule, points=points))
+        judged = Round(
+            experiment="digits",
+            number=number,
+            rule=rule,
+            chooses=False,
+            repeats={"d1": 3, "d2": before},
+            requested={"d1": 3, "d2": after},
+        )
+        leave(results / "digits", judged)
         yield f"repeats after round {number}", plan_table(study, results)
     yield "a larger maximum of repeats", plan_table(load(REPEATED.replace("10", "20")), results)
 
@@ -178,10 +169,13 @@ def with_results(load: Load, folder: Path) -> Iterator[tuple[str, str]]:
 def with_choices(folder: Path) -> Iterator[tuple[str, str]]:
     study = chosen_study(folder / "plain")
     yield "before round 1", shown_of(study)
-    for number, judged in enumerate((FIRST, SECOND, THIRD, LAST), start=1):
-        study.make_runs()
-        leave(study.folder, judged)
-        yield f"after round {number}", shown_of(study)
+    for judged in study.play():
+        if judged.number in {1, 3} or not judged.requests_more:
+            leave(folder / f"after{judged.number}" / "results" / "gpt", *study.rounds()[: judged.number])
+            yield (
+                f"after round {judged.number}",
+                plan_table(study.study, folder / f"after{judged.number}" / "results"),
+            )
 
     study = chosen_study(folder / "budget", "steps: 300", "steps: 300\n    budget: {device_hours: 2}")
     yield "a budget", shown_of(study)
@@ -197,11 +191,9 @@ def with_choices(folder: Path) -> Iterator[tuple[str, str]]:
 
     sweep = "steps: 300\n    sweep: {gradient_as_bucket_view: [false, true]}"
     study = chosen_study(folder / "series", "steps: 300", sweep)
-    labels = ("bucket-view-off", "bucket-view-on")
-    requested: Asked = {1: (2, 2, "not needed"), 8: (0, 1, "may be the answer")}
-    leave(study.folder, planted_round(1, requested, None, {8: 0.3}, series=labels))
+    study.make_runs()
+    study.judge()
     yield "two series", shown_of(study)
-    yield "a round of two series", "\n".join(round_lines(study.rounds()[0]))
 
 
 def test_a_plan_that_can_be_started_has_no_warning(
@@ -236,20 +228,3 @@ def chosen_study(folder: Path, old: str = "", new: str = "") -> PlantedStudy:
 
 def shown_of(study: PlantedStudy) -> str:
     return plan_table(study.study, study.results)
-
-
-@pytest.mark.slow
-def test_no_round_requests_more_than_the_plan_said(tmp_path: Path) -> None:
-    """The plan's bound, and what the engine really requests, round by round."""
-    study = PlantedStudy(tmp_path, CHOOSING, overhead(0.15, scatter=0.02))
-    rule, hours, rounds = Repeats(min=3, max=3), 10 / 60, 0
-    while rounds < 20 and (rounds == 0 or study.rounds()[-1].requests_more):
-        rounds += 1
-        study.make_runs()
-        found = {parse_point_name(point.point)[0]: point for point in study.judge().points}
-        asked = [found[each].asked for each in sorted(found)]
-        more = {each: point.next_asked - point.asked for each, point in found.items()}
-        runs, most = most_of_a_round(asked, [each * hours for each in sorted(found)], rule)
-        assert sum(more.values()) <= runs
-        assert sum(count * each * hours for each, count in more.items()) <= most + 1e-9
-    assert 2 < rounds < 20

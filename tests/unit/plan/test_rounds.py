@@ -1,4 +1,4 @@
-"""Which runs are made of ``repeats: {until_interval: ...}``, ``devices: {up_to: ...}`` and ``budget``."""
+"""Which runs are made of ``repeats: {min, max}``, ``devices: {up_to: ...}`` and ``budget``."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from typing import Any
 import pytest
 from tests.unit.plan.conftest import Load
 from tests.unit.plan.refusals import MACHINES
-from tests.unit.planted_rounds import judged_point, leave
 
 from scalewise.plan.config.experiment import Repeats
 from scalewise.plan.planned_study import PlannedExperiment
 from scalewise.plan.runs.rounds import (
     Round,
-    SeriesChoice,
     is_settled,
     judged_rounds,
     known_rounds,
@@ -25,10 +23,10 @@ from scalewise.plan.runs.rounds import (
     required_rounds,
     round_file,
 )
-from scalewise.records import RecordError
+from scalewise.records import RecordError, write_json
 
-MORE = "{min: 3, max: 10, until_interval: 0.03}"
-RULE = Repeats(min=3, max=10, until_interval=0.03)
+MORE = "{min: 3, max: 10}"
+RULE = Repeats(min=3, max=10)
 CLUSTER = MACHINES["cluster"].replace("max_nodes: 2", "max_nodes: 16")
 NotMadeError = type("NotMadeError", (Exception,), {})
 """Stands for what Snakemake raises if a checkpoint is still to run."""
@@ -51,24 +49,31 @@ def planned(load: Load) -> Callable[..., PlannedExperiment]:
 Planned = Callable[..., PlannedExperiment]
 
 
-def judged(number: int, asked: Mapping[str, tuple[int, int]], **changes: Any) -> Round:
-    """A round that found these points with so many repeats and asks for so many."""
-    points = [
-        judged_point(name, before, after, "too wide" if after > before else "narrow enough", 0.05)
-        for name, (before, after) in asked.items()
-    ]
-    return Round.model_validate(
-        {"experiment": "digits", "number": number, "rule": RULE, "points": points} | changes
-    )
+def judged(number: int, points: Mapping[str, tuple[int, int]], **changes: Any) -> Round:
+    """A round that found these points with so many repeats and requests so many."""
+    values = {
+        "experiment": "digits",
+        "number": number,
+        "rule": RULE,
+        "chooses": False,
+        "repeats": {name: before for name, (before, _) in points.items()},
+        "requested": {name: after for name, (_, after) in points.items()},
+    }
+    return Round.model_validate(values | changes)
+
+
+def leave(folder: Path, *rounds: Round) -> None:
+    """The files that rounds leave."""
+    for each in rounds:
+        path = round_file(folder, each.number)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, each)
 
 
 FIRST = judged(1, {"d1": (3, 3), "d2": (3, 6)})
 SECOND = judged(2, {"d1": (3, 3), "d2": (6, 6)})
 THIRD = judged(2, {"d1": (3, 3), "d2": (6, 9)})
-CHOOSING = {
-    "rule": Repeats(min=3, max=3),
-    "choices": [SeriesChoice(series="all runs", devices=None, other_answer=0.5)],
-}
+CHOOSING = {"rule": Repeats(min=3, max=3), "chooses": True}
 
 
 def names(**counts: int) -> list[str]:
@@ -85,7 +90,7 @@ def test_every_run_that_may_be_requested_is_known_and_the_fewest_are_requested(p
 @pytest.mark.parametrize(
     ("rounds", "most", "expected"),
     [
-        pytest.param([FIRST], 10, {"d1": 3, "d2": 6}, id="more repeats of a wide point"),
+        pytest.param([FIRST], 10, {"d1": 3, "d2": 6}, id="more repeats of a point"),
         pytest.param(
             [FIRST, judged(2, {"d1": (3, 3), "d2": (6, 9)})], 10, {"d1": 3, "d2": 9}, id="still more"
         ),
@@ -145,7 +150,6 @@ CHOICE = (judged(1, {"d1": (2, 2), "d8": (0, 1)}, **CHOOSING),)
     [
         pytest.param((FIRST, SECOND), {"repeats": MORE}, 2, id="the same repeats"),
         pytest.param((FIRST, SECOND), {"repeats": MORE.replace("10", "20")}, 2, id="larger max"),
-        pytest.param((FIRST, SECOND), {"repeats": MORE.replace("0.03", "0.1")}, 0, id="other interval"),
         pytest.param((FIRST, SECOND), {"repeats": MORE.replace("min: 3", "min: 4")}, 0, id="other min"),
         pytest.param((FIRST, SECOND), {"repeats": "5"}, 0, id="plain number"),
         pytest.param(CHOICE, {"devices": "{up_to: 8}"}, 1, id="the same counts"),
@@ -182,17 +186,6 @@ def test_a_damaged_round_is_named_with_its_fix_and_the_plan_is_shown_all_the_sam
     assert known_rounds(planned(devices="[1, 2]", repeats=MORE).experiment, tmp_path) == []
 
 
-def test_a_round_of_an_earlier_version_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "round1.json"
-    path.write_text(
-        '{"record_version": 1, "experiment": "a", "number": 1,'
-        ' "rule": {"min": 3, "max": 10, "until_interval": 0.03}, "points": []}'
-    )
-
-    assert read_round(path).choices == []
-    assert read_round(path).spent_device_hours is None
-
-
 def checkpoint(*made: int) -> Callable[..., Any]:
     """What ``checkpoints.judge_round.get`` gives if these rounds count as made."""
 
@@ -210,7 +203,7 @@ def checkpoint(*made: int) -> Callable[..., Any]:
     [
         pytest.param([], [1], id="none yet"),
         pytest.param([FIRST], [1, 2], id="more asked for"),
-        pytest.param([FIRST, SECOND], [1, 2], id="all narrow"),
+        pytest.param([FIRST, SECOND], [1, 2], id="no more"),
     ],
 )
 def test_the_tables_wait_for_the_round_that_is_to_be_made(

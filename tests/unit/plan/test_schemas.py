@@ -16,7 +16,6 @@ from tests.paths import ROOT
 from tests.workflow.workplace import filled_in
 
 import write_generated
-from scalewise.analysis.report.figures import FIGURES, PARTITION_FIGURES
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.schema import study_schema
 from scalewise.plan.config.site import SiteFile
@@ -25,7 +24,6 @@ from scalewise.plan.study import load_study
 GENERATED = (
     "workflow/schemas/experiments.schema.json",
     "workflow/schemas/site.schema.json",
-    *(f"workflow/report/{figure}.rst" for figure in (*FIGURES, *PARTITION_FIGURES)),
     "config/README.md",
 )
 STUDIES = sorted((ROOT / "config").rglob("*.yaml"))

@@ -1,4 +1,4 @@
-"""Passes timed after a training: which sizes and buckets they tell of, and that they leave all as it was."""
+"""Passes timed after a training: which sizes they tell of, and that they leave all as it was."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import torch
 from tests.startup.planted_models import deep
 from tests.unit.training.small_training import CPU, random_images, settings_of, trainer_of
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from scalewise.builtin.loop import TrainingState, train_epoch
 from scalewise.builtin.models.builders import BUILDERS, ModelBuilder
@@ -158,30 +157,6 @@ def test_forward_and_backward_are_separate_and_sum_to_the_ranks_pass(make_task: 
     assert times.local_seconds is not None
     assert times.local_seconds == pytest.approx(own.forward_seconds + own.backward_seconds, rel=0.5)
     assert times.exchanged_seconds is None
-
-
-@pytest.mark.parametrize("bucket_cap_mb", [None, 1])
-def test_buckets_are_those_that_ddp_itself_has_built(make_task: MakeTask, bucket_cap_mb: int | None) -> None:
-    trainer = make_task("deep", bucket_cap_mb=bucket_cap_mb)
-    wrapper = trainer.parallel_model.data_parallel
-    assert isinstance(wrapper, DistributedDataParallel)
-    built = str(wrapper._get_ddp_logging_data()["rebuilt_bucket_sizes"])
-    buckets = time_forward_backward(trainer, 0.0).buckets
-    assert [each.bytes for each in buckets] == [int(size) for size in built.split(", ")]
-    fractions = [each.ready_fraction for each in buckets]
-    assert fractions == sorted(fractions)
-    assert 0 < fractions[0] < fractions[-1] <= 1
-
-
-def test_gradients_behind_a_slow_layer_are_ready_late_and_those_before_it_early(make_task: MakeTask) -> None:
-    early, late = time_forward_backward(make_task("slow"), 0.0).buckets
-    assert 0 < early.ready_fraction < 0.5 < late.ready_fraction <= 1
-
-
-def test_compressed_gradients_are_counted_as_they_travel(make_task: MakeTask) -> None:
-    whole = time_forward_backward(make_task("deep"), 0.0).buckets
-    half = time_forward_backward(make_task("deep", communication_hook="fp16"), 0.0).buckets
-    assert [each.bytes for each in half] == [each.bytes // 2 for each in whole]
 
 
 def test_a_model_in_parts_has_no_passes(make_task: MakeTask) -> None:

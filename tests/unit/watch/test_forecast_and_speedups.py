@@ -17,8 +17,8 @@ from tests.unit.watch.planted_status import (
     status_of,
 )
 
-from scalewise.analysis.comparison import comparable_runs
-from scalewise.analysis.statistics import ratio_of
+from scalewise.analysis import conditions
+from scalewise.analysis.statistics import Sample, ratio_of
 from scalewise.watch.forecast import forecast
 from scalewise.watch.speedups import NEVER_MORE, baseline_of, ratio, speedups
 from scalewise.watch.status import RunStatus
@@ -123,7 +123,7 @@ SAMPLES = [
 
 @pytest.mark.parametrize(("above", "below"), SAMPLES)
 def test_a_ratio_has_the_bounds_that_the_tables_give_it(above: list[float], below: list[float]) -> None:
-    expected = ratio_of(above, below)
+    expected = ratio_of(Sample.of(above), Sample.of(below))
     assert expected is not None
     found = ratio(tuple(above), tuple(below))
 
@@ -167,9 +167,9 @@ DIVERGED = RunStatus("failed", "diverged")
     ],
 )
 def test_the_baseline_is_that_of_the_tables(runs: dict[int, list[RunStatus]]) -> None:
-    assert comparable_runs.NEVER_MORE == NEVER_MORE
+    assert conditions.NEVER_MORE == NEVER_MORE
     rows = [(devices, facts.outcome) for devices, mine in runs.items() for facts in mine]
-    expected = comparable_runs.baseline_devices(pd.DataFrame(rows, columns=["devices", "outcome"]))
+    expected = conditions.baseline_devices(pd.DataFrame(rows, columns=["devices", "outcome"]))
     status = status_of({point(devices): repeats for devices, repeats in runs.items()})
     assert baseline_of(status.points).point.devices == expected
 

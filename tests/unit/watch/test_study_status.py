@@ -7,7 +7,6 @@ import json
 import os
 import socket
 import time
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +18,6 @@ from tests.planted_study import PlantedStudy
 from tests.small_runs import definition
 from tests.unit.watch.planted_status import point
 
-from scalewise.analysis.decision.card import Card
 from scalewise.plan.config.experiment import Experiment, Target
 from scalewise.plan.planned_study import Study
 from scalewise.records import Start
@@ -101,11 +99,12 @@ def test_the_status_shows_whether_the_study_runs(
 
 
 def test_after_the_study_it_shows_the_answers(tmp_path: Path) -> None:
-    answer = {"experiment": "digits", "card": asdict(Card("Use 2 GPUs.", "Clear"))}
+    texts = ("reason", "basis", "rule", "next_larger", "limit", "spent", "to_do", "command")
+    lists = ("figures", "options", "others", "candidates", "cautions")
+    answer: dict[str, Any] = dict.fromkeys(texts, "") | {name: [] for name in lists}
+    answer |= {"experiment": "digits", "verdict": "Use 2 GPUs.", "certainty": "clear"}
     (tmp_path / "results").mkdir()
-    (tmp_path / "results/decision.json").write_text(
-        json.dumps([answer | {"other_trainings": [], "cautions": []}])
-    )
+    (tmp_path / "results/decision.json").write_text(json.dumps([answer]))
     session().write(tmp_path)
     assert "Use 2 GPUs." not in "".join(status(tmp_path)), "the study may change it"
     session(ended=True).write(tmp_path)

@@ -102,19 +102,6 @@ class Pass(_Record):
     backward_seconds: float
 
 
-class Bucket(_Record):
-    """Gradients that are exchanged in one message, in the order of the messages.
-
-    Args:
-        bytes: Size on the wire.
-        ready_fraction: Fraction of the backward pass's time after which every gradient of the bucket is
-            computed, 0 to 1.
-    """
-
-    bytes: int
-    ready_fraction: float
-
-
 class Startup(_Record):
     """Seconds before the first result, of the slowest rank for each part.
 
@@ -395,7 +382,6 @@ class Measurements(_Record):
         loader: ``resident`` or ``workers``; ``program`` if a program loads its data.
         monitor_note: Measurements that failed, or devices that were throttled, and why.
         passes: One for each batch size that was tried after the training, that of the training first.
-        buckets: Buckets of the model's gradients; empty if they are not exchanged in DDP's buckets.
         step_flops: Floating-point operations of a step of all devices, by number format; empty if unknown.
         step_flops_note: Reason that they are unknown.
         program: Findings on a user's program; None for the built-in loop.
@@ -426,7 +412,6 @@ class Measurements(_Record):
     loader: str = "resident"
     monitor_note: str = ""
     passes: list[Pass] = []
-    buckets: list[Bucket] = []
     resumption: Resumption = Resumption()
     step_flops: dict[str, float] = {}
     step_flops_note: str = ""

@@ -10,8 +10,7 @@ from scalewise.plan.cluster.commands import ask
 SACCT_SECONDS = 30.0
 """Time that sacct has to answer."""
 
-# the comment is last: it may hold a separator
-_FIELDS = ("JobIDRaw", "Partition", "NNodes", "NodeList", "Submit", "Eligible", "Start", "AdminComment")
+_FIELDS = ("JobIDRaw", "Partition", "NNodes", "NodeList", "Submit", "Eligible", "Start")
 
 NOT_STATED = "not stated: "
 """Beginning of a reason for an unknown figure."""
@@ -31,7 +30,6 @@ class JobRecord:
         eligible: The job could start from then on: no begin time, dependency or hold kept it from that. None
             if it never could.
         started: None if it has not started.
-        comment: AdminComment of the job; empty if there is none.
     """
 
     job: str
@@ -40,7 +38,6 @@ class JobRecord:
     submitted: int
     eligible: int | None
     started: int | None
-    comment: str = ""
 
     @property
     def wait_seconds(self) -> int | None:
@@ -89,13 +86,13 @@ def read_accounting(jobs: Iterable[str]) -> Accounting:
 
 
 def parse_records(text: str) -> list[JobRecord]:
-    """Return the records in the output of sacct; other lines, such as more of a comment, are ignored."""
+    """Return the records in the output of sacct; other lines are ignored."""
     records = []
     for line in text.splitlines():
-        job, *values = line.split("|", len(_FIELDS) - 1)
+        job, *values = line.split("|")
         if not job.isdecimal() or len(values) != len(_FIELDS) - 1:
             continue
-        partition, nodes, node_list, submit, eligible, start, comment = values
+        partition, nodes, node_list, submit, eligible, start = values
         submitted = _moment(submit)
         if submitted is None:
             continue
@@ -107,7 +104,6 @@ def parse_records(text: str) -> list[JobRecord]:
                 submitted=submitted,
                 eligible=_moment(eligible),
                 started=None if node_list in _NO_NODES else _moment(start),
-                comment=comment,
             )
         )
     return sorted(records, key=lambda record: record.submitted)

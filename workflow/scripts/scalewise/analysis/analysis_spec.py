@@ -10,10 +10,6 @@ from scalewise.plan.config.experiment import AnyExperiment, Experiment, read_exp
 from scalewise.plan.config.shape import device_noun
 from scalewise.plan.formatting import Goal
 
-HELD_EQUAL, EQUAL_IN_SERIES = "held equal", "held equal within each series"
-DIFFERED, NOT_KNOWN = "allowed to differ", "unknown, assumed equal"
-"""Parts of ``provenance.json`` that say what a comparison rests on."""
-
 PROGRAM = "program"
 """The ``loader`` of a program of the user's own, which brings its data by itself."""
 
@@ -26,6 +22,9 @@ PROGRAM_FACTS = (
 
 THROUGHPUT = "throughput_samples_per_second"
 """The column of a run's, and of a point's, samples over seconds."""
+
+EPOCH_RATE = "epoch_throughput_samples_per_second"
+"""The column of samples over the seconds of whole epochs, edges included."""
 
 UNREADABLE = "unreadable"
 """Outcome of a run with a damaged record, which its reason names."""

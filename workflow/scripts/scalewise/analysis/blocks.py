@@ -17,9 +17,12 @@ SESSION_GAP_HOURS = 6.0
 """Pause after which runs belong to another session. Load, heat and network of a shared machine follow the
 day, of which this is a quarter; what waits for a queue or over lunch is one session still."""
 
-ORDERED = 0.8
+ORDERED = 0.7
 """Least correlation of the ranks of starts and device counts with which the two are not separable. Shuffled
-blocks of 2 repeats or more give about 0.5 at most."""
+blocks of 2 repeats or more give about 0.5 at most; below it the intervals hold a steady drift."""
+
+OVERLAP_SECONDS = 1.0
+"""Least time that two runs share a node: clocks of nodes differ."""
 
 HOST_VARIANCE_RATIO = 9.0
 """Least ratio of what nodes do to a speedup and what its interval holds of it: a third of the width is left
@@ -36,12 +39,12 @@ def sessions(runs: pd.DataFrame) -> pd.Series:
     Args:
         runs: All runs that share a time line, with ``started`` and ``ended`` in seconds; the end may be NaN.
     """
-    started = runs["started"].astype(float).sort_values()
-    ended = runs["ended"].astype(float).fillna(runs["started"].astype(float))
+    known = runs[["started", "ended"]].astype(float).reset_index(drop=True).sort_values("started")
     # a run may start before another one and continue after it
-    busy_until = ended[started.index].cummax().shift()
-    found = ((started - busy_until) > SESSION_GAP_HOURS * 3600).cumsum() + 1
-    return found.where(started.notna(), 0).astype(int)[runs.index].rename("session")
+    busy_until = known["ended"].fillna(known["started"]).cummax().shift()
+    found = ((known["started"] - busy_until) > SESSION_GAP_HOURS * 3600).cumsum() + 1
+    numbers = found.where(known["started"].notna(), 0).astype(int).sort_index()
+    return numbers.set_axis(runs.index).rename("session")
 
 
 def verified_blocks(runs: pd.DataFrame) -> pd.Series:
@@ -53,9 +56,9 @@ def verified_blocks(runs: pd.DataFrame) -> pd.Series:
     Args:
         runs: Completed runs of an experiment on one partition: ``repeat``, ``started`` and ``ended``.
     """
-    in_session = sessions(runs)
-    keys = [in_session, runs["repeat"]]
-    spans = runs[in_session > 0].groupby([key[in_session > 0] for key in keys])["started"].agg(["min", "max"])
+    keys = ["session", "repeat"]
+    known = runs.assign(session=sessions(runs).to_numpy())[[*keys, "started"]]
+    spans = known[known["session"] > 0].groupby(keys)["started"].agg(["min", "max"])
     spans = spans.sort_values(["min", "max"])
     first, last = spans["min"].to_numpy(float), spans["max"].to_numpy(float)
     # a block interleaves if an earlier one still starts runs, or if it does so after a later one began
@@ -63,13 +66,48 @@ def verified_blocks(runs: pd.DataFrame) -> pd.Series:
     after = np.concatenate([first[1:], [np.inf]])
     alone = (first > before) & (last < after)
     numbers = {key: number for number, key in enumerate(spans.index[alone], start=1)}
-    found = [numbers.get(key, 0) for key in zip(*keys, strict=True)]
+    found = [numbers.get(key, 0) for key in zip(known["session"], known["repeat"], strict=True)]
     return pd.Series(found, index=runs.index, name="block")
+
+
+def with_blocks(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs with their start and end in seconds, their session and their verified block.
+
+    Args:
+        runs: Runs of an experiment on one partition: ``started_at`` in ISO 8601 and ``wall_seconds``.
+    """
+    started = pd.to_datetime(runs["started_at"], utc=True, format="ISO8601", errors="coerce")
+    seconds = (started - pd.Timestamp(0, tz="UTC")).dt.total_seconds()
+    # of a resumed run the wall time is unknown
+    timed = runs.assign(started=seconds, ended=seconds + runs["wall_seconds"].fillna(0.0))
+    done = timed[timed["outcome"] == "completed"]
+    if done.empty:
+        return timed.assign(session=0, block=0)
+    found = {"session": sessions(done), "block": verified_blocks(done)}
+    return timed.assign(**{name: each.reindex(timed.index, fill_value=0) for name, each in found.items()})
+
+
+def siblings(runs: pd.DataFrame) -> pd.Series:
+    """Return which runs shared a node with another run of the study at some time.
+
+    Args:
+        runs: Runs of a study: ``started``, ``ended`` and ``hosts``, separated by commas.
+    """
+    on_host = runs[["started", "ended"]].astype(float).reset_index(drop=True)
+    on_host = on_host.assign(run=on_host.index, host=runs["hosts"].str.split(", ").to_numpy()).explode("host")
+    on_host = on_host.dropna().sort_values("started")
+    busy_until = on_host.groupby("host")["ended"].cummax().groupby(on_host["host"]).shift()
+    next_start = on_host.groupby("host")["started"].shift(-1)
+    shared = (busy_until - on_host["started"] > OVERLAP_SECONDS) | (
+        on_host["ended"] - next_start > OVERLAP_SECONDS
+    )
+    found = np.isin(np.arange(len(runs)), on_host.loc[shared, "run"])
+    return pd.Series(found, index=runs.index, name="siblings")
 
 
 @dataclass(frozen=True)
 class Separation:
-    """How far device count, time and nodes are separable in the runs of one series.
+    """Facts that tell if device count, time and nodes are separable in the runs of one series.
 
     Args:
         order: Correlation of the ranks of start and device count: 1 if small counts ran first.
@@ -107,7 +145,8 @@ def separable(runs: pd.DataFrame, baseline: int) -> Separation:
             known, ``hosts``, separated by commas. All that is unknown is taken to be separable.
         baseline: Devices that the others are compared with.
     """
-    known = runs[runs["started"].notna()].assign(session=sessions(runs))
+    known = runs.assign(session=sessions(runs).to_numpy())
+    known = known[known["started"].notna()]
     points = dict(list(known.groupby("devices")))
     repeated = {devices: point for devices, point in points.items() if len(point) > 1}
     order, apart = 0.0, []
@@ -118,11 +157,11 @@ def separable(runs: pd.DataFrame, baseline: int) -> Separation:
         for devices, point in repeated.items():
             others = joined.loc[joined["devices"] != devices, "started"]
             if point["started"].min() > others.max() or point["started"].max() < others.min():
-                apart.append(int(devices))
+                apart.append(int(str(devices)))
     days: list[int] = []
     if baseline in points:
         of_baseline = set(points[baseline]["session"])
-        days = [int(n) for n, point in points.items() if of_baseline.isdisjoint(point["session"])]
+        days = [int(str(n)) for n, point in points.items() if of_baseline.isdisjoint(point["session"])]
     return Separation(order, tuple(apart), tuple(days), tuple(_on_other_nodes(runs, baseline)))
 
 

@@ -23,7 +23,7 @@ from scalewise.analysis.statistics import (
 )
 from scalewise.analysis.steps import COLUMNS, COMMUNICATION, COMPUTE, JITTER, LOADER, STEP_PARTS, STRAGGLER
 from scalewise.plan.config.shape import count_devices
-from scalewise.plan.formatting import MAX_PLACES, listed, percent
+from scalewise.plan.formatting import percent
 from scalewise.plan.runs.run_definition import NO_OPTIONS
 
 NAMED_FROM = 0.1
@@ -122,24 +122,6 @@ def cause_of_answer(causes: Sequence[Cause], chosen: int | None) -> Cause | None
         return max(causes, key=lambda cause: cause.devices, default=None)
     beyond = [cause for cause in causes if cause.devices >= chosen]
     return min(beyond, key=lambda cause: cause.devices, default=None)
-
-
-def startup_sentences(scaling: pd.DataFrame, noun: str = "device") -> list[str]:
-    """Return a sentence on the points whose runs spend much of their wall time on starting.
-
-    Start-up is no part of a step: neither a throughput nor an efficiency contains it.
-
-    Args:
-        scaling: Output of ``scaling_table``, or the rows of one series.
-        noun: Name of a device.
-    """
-    shares = scaling["startup_seconds"].astype(float) / scaling["wall_seconds"].astype(float)
-    long = scaling.assign(share=shares)[shares > NAMED_FROM].head(MAX_PLACES)
-    places = [
-        f"{percent(share, 0)} of a run on {count_devices(int(devices), noun)}"
-        for share, devices in zip(long["share"], long["devices"], strict=True)
-    ]
-    return [f"Start-up takes {listed(places)}. In longer trainings it matters less."] if places else []
 
 
 def difference_of_means(sample: Sequence[float], reference: Sequence[float]) -> Interval:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from scalewise.plan.formatting import percent, pluralize
+from scalewise.plan.formatting import percent
 
 if TYPE_CHECKING:
     import pandas as pd  # watching a study does without it
@@ -62,8 +62,7 @@ def set_apart(runs: pd.DataFrame) -> pd.DataFrame:
     done = runs["outcome"] == "completed"
     found = _known(runs["disturbance"]).where(done, "")
     quiet = done & (found == "")
-    alike = [runs["series"], runs["devices"], _known(runs["fingerprint"])]
-    apart = done & ~quiet & quiet.groupby(alike).transform("any")
+    apart = done & ~quiet & quiet.groupby([runs["series"], runs["devices"]]).transform("any")
     return runs.assign(
         disturbance=found,
         outcome=runs["outcome"].mask(apart, DISTURBED),
@@ -85,15 +84,15 @@ def disturbed_columns(point: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def named_runs(points: pd.DataFrame) -> str:
-    """Return the first disturbed runs of some points, each with what disturbed it.
+def named_runs(runs: pd.DataFrame) -> str:
+    """Return the first of some disturbed runs, each with what disturbed it.
 
     Args:
-        points: Rows of a scaling table.
+        runs: Rows of runs.csv.
     """
-    names = [name for names in points["disturbed"] for name in names.split("; ")]
-    more = len(names) - MAX_NAMED
-    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more, in runs.csv" if more > 0 else "")
+    names = [f"{run['run']} ({run['disturbance']})" for _, run in runs.head(MAX_NAMED).iterrows()]
+    more = len(runs) - MAX_NAMED
+    return ", ".join(names) + (f" and {more} more, in runs.csv" if more > 0 else "")
 
 
 def resumption_columns(resumption: Resumption) -> dict[str, int | str]:
@@ -104,29 +103,6 @@ def resumption_columns(resumption: Resumption) -> dict[str, int | str]:
         "lost_steps": resumption.lost_steps,
         "checkpoint_problems": "; ".join(dict.fromkeys(resumption.problems)),
     }
-
-
-def resumption_notes(runs: pd.DataFrame) -> list[str]:
-    """Return a sentence on runs that resumed, and one on checkpoints that failed; none without such runs.
-
-    Args:
-        runs: Output of ``collect``, or published figures that know nothing of it.
-    """
-    known = runs.reindex(columns=["run", "outcome", "resumes", "checkpoint_problems"])
-    resumed = known[(known["outcome"] == "completed") & (known["resumes"] > 0)]
-    failed = known[_known(known["checkpoint_problems"]) != ""]
-    notes = []
-    if len(resumed):
-        notes.append(
-            f"{pluralize(str(len(resumed)), 'run')} resumed from a checkpoint (resumes in runs.csv). Their "
-            "wall times, device-hours and times to a target are unknown."
-        )
-    if len(failed):
-        notes.append(
-            f"{pluralize(str(len(failed)), 'run')} could not write or use a checkpoint (checkpoint_problems "
-            f"in runs.csv): {failed['checkpoint_problems'].iloc[0]}."
-        )
-    return notes
 
 
 def _known(texts: pd.Series) -> pd.Series:

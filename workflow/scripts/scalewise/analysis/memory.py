@@ -11,15 +11,9 @@ from scalewise.records import GpuLimits, Pass
 
 TRAINING, EVALUATION = PEAKS = ("peak_memory_bytes", "evaluation_peak_memory_bytes")
 
-BYTES_OF_A_PARAMETER = 4
-"""Parameters, gradients, DDP's buckets and optimizer states are float32, whatever precision computes."""
-
-LEAST_PARAMETER_BYTES = 5e6
-"""Parameters below which pages and allocators move a peak by more than a copy of them."""
-
 MEMORY_GAINS = (
     "peak_memory_ratio", TRAINING, f"reference_{TRAINING}", "peak_memory_saved_bytes",
-    "saved_parameter_copies", EVALUATION, f"reference_{EVALUATION}",
+    EVALUATION, f"reference_{EVALUATION}",
 )  # fmt: skip
 
 
@@ -40,31 +34,21 @@ def peaks_of_one_kind(runs: pd.DataFrame) -> pd.DataFrame:
 def memory_gain(chosen: pd.DataFrame, reference: pd.DataFrame) -> dict[str, Any]:
     """The memory of training that a value of an option saves, and the peaks that this follows from.
 
-    ``saved_parameter_copies`` is the memory saved in multiples of what the parameters take. A DDP rank holds
-    the parameters, their gradients, the buckets in which these travel unless gradients are views of them, and
-    the optimizer's states: 3 copies with SGD, 4 with its momentum, 5 with Adam, of which the views save one.
-    The peak falls by as much only where activations are small: a backward pass frees them as it computes the
-    gradients, so that activations larger than the gradients set the peak, with views and without.
-
     Args:
         chosen: Completed runs with the value, rows of runs.csv.
         reference: Those with the first value of the option, all else equal.
     """
-    here, there = (_median(runs, TRAINING) for runs in (chosen, reference))
-    sizes = {size for runs in (chosen, reference) for size in runs.get("parameters", [])}
-    copy = BYTES_OF_A_PARAMETER * float(sizes.pop()) if len(sizes) == 1 else float("nan")
-    if copy < LEAST_PARAMETER_BYTES:
-        copy = float("nan")
+    here, there = (_mean(runs, TRAINING) for runs in (chosen, reference))
     values = (
         here / there, here, there, there - here,
-        (there - here) / copy, _median(chosen, EVALUATION), _median(reference, EVALUATION),
+        _mean(chosen, EVALUATION), _mean(reference, EVALUATION),
     )  # fmt: skip
     return dict(zip(MEMORY_GAINS, values, strict=True))
 
 
-def _median(runs: pd.DataFrame, column: str) -> float:
-    """The median of what is known; NaN where nothing is."""
-    return float(runs[column].astype(float).median()) if column in runs.columns else float("nan")
+def _mean(runs: pd.DataFrame, column: str) -> float:
+    """Return the mean of what is known; NaN without anything."""
+    return float(runs[column].astype(float).mean()) if column in runs.columns else float("nan")
 
 
 def peaks(runs: pd.DataFrame) -> list[float]:

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import compress
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -32,10 +33,10 @@ BORROWED = 1
 """Degrees of freedom that a point takes from the scatter of all points. Two narrow an interval of three runs
 by 16 instead of 13 %, but hold 90 % of the truths if one point scatters five times as much as the others."""
 
-APART = 8.0
+APART = 6.0
 """Distance from the median, in scatters by the median deviation, from which a run stands apart."""
-RARE = 0.2
-"""Largest share of runs that may stand apart, so that five runs have one: more are a habit of the machine."""
+RARE, OF_RUNS = 0.3, 5
+"""Largest share of runs that may stand apart, and fewest runs: more of them are a habit of the machine."""
 
 ROUNDING = 1e-9
 """Logarithms that differ by less are equal: sums round differently."""
@@ -96,23 +97,34 @@ class Sample:
     Args:
         values: Positive rates, times or costs, one for each run.
         blocks: Verified block of each run, 0 for none; empty if there are no blocks.
+        starts: Start of each run in seconds; empty if unknown.
     """
 
     values: tuple[float, ...]
     blocks: tuple[int, ...] = ()
+    starts: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        assert not self.blocks or len(self.blocks) == len(self.values)
+        assert all(not each or len(each) == len(self.values) for each in (self.blocks, self.starts))
 
     @classmethod
-    def of(cls, values: Iterable[float], blocks: Iterable[int] = ()) -> Sample:
+    def of(cls, values: Iterable[float], blocks: Iterable[int] = (), starts: Iterable[float] = ()) -> Sample:
         """Return the sample of values of any kind of sequence."""
-        return cls(tuple(map(float, values)), tuple(map(int, blocks)))
+        return cls(tuple(map(float, values)), tuple(map(int, blocks)), tuple(map(float, starts)))
 
     @property
     def logs(self) -> list[float]:
         """Logarithm of each value."""
         return [math.log(value) for value in self.values]
+
+    @property
+    def mean(self) -> float:
+        """Geometric mean; NaN without a value."""
+        return math.exp(_mean(self.logs)) if self.values else math.nan
+
+    def scaled(self, factor: float) -> Sample:
+        """The sample of a multiple; the factor is positive."""
+        return replace(self, values=tuple(value * factor for value in self.values))
 
     def by_block(self) -> dict[int, float]:
         """Mean logarithm of the runs in each block."""
@@ -124,23 +136,31 @@ class Sample:
 
     def only(self, kept: Sequence[bool]) -> Sample:
         """Return the runs that are kept."""
-        values = tuple(value for value, keep in zip(self.values, kept, strict=True) if keep)
-        blocks = tuple(block for block, keep in zip(self.blocks, kept, strict=False) if keep)
-        return Sample(values, blocks)
+        return Sample(
+            tuple(compress(self.values, kept)),
+            tuple(compress(self.blocks, kept)),
+            tuple(compress(self.starts, kept)),
+        )
 
 
 @dataclass(frozen=True)
 class Scatter:
-    """How much runs of one point differ, over all points of an experiment. Runs that stand apart are out.
+    """The scatter of the runs of one point, from all points of an experiment. Runs that stand apart are out.
 
     Args:
         variance: Variance of the logarithm of a run about its point's mean: the median of the points.
+        freedom: Degrees of freedom of all points together.
         in_blocks: Variance after what the runs of a block share is taken off as well; None without blocks,
             and for two points, whose pairs have it.
+        drift: Change of the logarithm in a second, of runs of one point; 0 if unknown.
+        drift_error: Standard error of the drift.
     """
 
     variance: float
+    freedom: float = math.inf
     in_blocks: float | None = None
+    drift: float = 0.0
+    drift_error: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -150,7 +170,7 @@ class Ratio:
     Args:
         estimate: Ratio of the geometric means; of the paired runs alone if there are pairs.
         log_center: Center of the t distribution: ``log(estimate)``, unless runs stand apart.
-        standard_error: Its standard error; 0 if nothing scatters.
+        standard_error: Standard error of the center; 0 if nothing scatters.
         freedom: Degrees of freedom of the standard error; infinite if the scatter is assumed.
         n: Pairs, or runs of the smaller sample.
         assumed: The scatter is not measured, because both samples are single runs.
@@ -228,7 +248,8 @@ def ratio_of(one: Sample, other: Sample, scatter: Scatter | None = None) -> Rati
     at least half of the smaller sample: what the hour does to both sides is not in the ratio. Otherwise the
     samples are independent, and may differ in number and scatter (Welch, Biometrika 34, 1947). Few runs that
     stand far apart are not in the scatter, but in the estimate, and the interval reaches from one to the
-    other: they may leave a comparison open, and cannot decide it.
+    other: they may leave a comparison open, and cannot decide it. Of independent samples with known starts
+    it also reaches to the ratio without a steady drift of all speeds.
 
     A single run is taken to scatter as all points do, or as the other sample, or by ``ASSUMED_SCATTER``.
 
@@ -247,11 +268,18 @@ def ratio_of(one: Sample, other: Sample, scatter: Scatter | None = None) -> Rati
     kept = _kept(one, other)
     if kept is None:
         return found
-    few = [sample.only(keep) for sample, keep in zip((one, other), kept, strict=True)]
-    if pairs and not (pairs := _shared(*few)):
+    one, other = one.only(kept[0]), other.only(kept[1])
+    if pairs and not (pairs := _shared(one, other)):
         return found
-    typical = _paired(pairs, scatter) if pairs else _unpaired(*few, scatter)
+    typical = _paired(pairs, scatter) if pairs else _unpaired(one, other, scatter)
     return Ratio(found.estimate, typical.log_center, typical.standard_error, typical.freedom, typical.n)
+
+
+def ratio_to(sample: Sample, limit: float, scatter: Scatter | None = None) -> Ratio:
+    """Return the geometric mean of a sample, of one or more runs, over a number that is known exactly."""
+    center, error, freedom = _center(sample, scatter)
+    center -= math.log(limit)
+    return Ratio(math.exp(center), center, error, freedom, len(sample.values))
 
 
 def _shared(one: Sample, other: Sample) -> list[float]:
@@ -275,21 +303,30 @@ def _paired(leads: Sequence[float], scatter: Scatter | None) -> Ratio:
 def _unpaired(one: Sample, other: Sample, scatter: Scatter | None) -> Ratio:
     above, below = one.logs, other.logs
     lead, n = _mean(above) - _mean(below), min(len(above), len(below))
-    sides = [side for side in (above, below) if len(side) > 1]
-    if not sides and scatter is None:
-        return Ratio(math.exp(lead), lead, ASSUMED_SCATTER * math.sqrt(2), math.inf, n, assumed=True)
-    parts = []
-    for side, rest in ((above, below), (below, above)):
-        if len(side) > 1:
-            variance, freedom = _variance(side), float(len(side) - 1)
-            if scatter is not None:
-                variance, freedom = _borrowing(variance, freedom, scatter.variance)
-        else:
-            variance = scatter.variance if scatter is not None else _variance(rest)
-            freedom = float(max(len(rest) - 1, BORROWED))
-        parts.append((variance / len(side), freedom))
-    error, freedom = welch(parts)
-    return Ratio(math.exp(lead), lead, error, freedom, n)
+    if n > 1:
+        sides = [(len(side), *_spread(side, scatter)) for side in (above, below)]
+        error, freedom = welch([(variance / size, freedom) for size, variance, freedom in sides])
+        if scatter is None or not (one.starts and other.starts):
+            return Ratio(math.exp(lead), lead, error, freedom, n)
+        apart = _mean(one.starts) - _mean(other.starts)
+        center, error = lead - scatter.drift * apart, math.hypot(error, scatter.drift_error * apart)
+        return Ratio(math.exp(lead), center, error, freedom, n)
+    assumed = scatter is None and len(above) == len(below)
+    if assumed:
+        variance, freedom = ASSUMED_SCATTER**2, math.inf
+    elif scatter is not None:
+        variance, freedom = scatter.variance, scatter.freedom
+    else:
+        longer = max(above, below, key=len)
+        variance, freedom = _variance(longer), float(len(longer) - 1)
+    error = math.sqrt(variance * (1 / len(above) + 1 / len(below)))
+    return Ratio(math.exp(lead), lead, error, freedom, n, assumed)
+
+
+def _spread(logs: Sequence[float], scatter: Scatter | None) -> tuple[float, float]:
+    """Variance of a sample with its degrees of freedom, those that it borrows included."""
+    own, freedom = _variance(logs), float(len(logs) - 1)
+    return (own, freedom) if scatter is None else _borrowing(own, freedom, scatter.variance)
 
 
 def _borrowing(own: float, freedom: float, of_all: float) -> tuple[float, float]:
@@ -301,15 +338,15 @@ def _borrowing(own: float, freedom: float, of_all: float) -> tuple[float, float]
     return max(own, (freedom * own + BORROWED * of_all) / freedom_of_both), freedom_of_both
 
 
-def _kept(one: Sample, other: Sample) -> list[list[bool]] | None:
+def _kept(one: Sample, other: Sample) -> tuple[list[bool], list[bool]] | None:
     """Return which runs of two samples do not stand apart; None if none does, or too many do."""
     distances = [_distances(sample.logs) for sample in (one, other)]
     scales = [_median_deviation(each) for each in distances]
     least, most = (APART * of(scales) for of in (min, max))
-    if any(sum(each > least for each in side) > RARE * len(side) for side in distances):
+    if not all(_is_rare(sum(each > least for each in side), len(side)) for side in distances):
         return None
-    kept = [[each <= most for each in side] for side in distances]
-    return None if all(map(all, kept)) else kept
+    kept = tuple([each <= most for each in side] for side in distances)
+    return None if all(map(all, kept)) else (kept[0], kept[1])
 
 
 def _distances(logs: Sequence[float]) -> list[float]:
@@ -331,14 +368,36 @@ def scatter_of(points: Iterable[Sample]) -> Scatter | None:
         return None
     # the median of so few degrees of freedom is less than the mean
     sizes = [_variance(point.logs) / _median_of_variances(len(point.values) - 1) for point in enough]
-    return Scatter(median(sizes), _variance_in_blocks([point.by_block() for point in known]))
+    freedom = float(sum(len(point.values) - 1 for point in enough))
+    in_blocks = _variance_in_blocks([point.by_block() for point in known])
+    return Scatter(median(sizes), freedom, in_blocks, *_drift(known))
+
+
+def _drift(points: Sequence[Sample]) -> tuple[float, float]:
+    """Slope of logarithms over starts within points, and its standard error; zeros if too little is known."""
+    times, logs, freedom = [], [], -1
+    for point in points:
+        if point.starts:
+            times += [start - _mean(point.starts) for start in point.starts]
+            logs += [log - _mean(point.logs) for log in point.logs]
+            freedom += len(point.values) - 1
+    spread = math.fsum(time**2 for time in times)
+    if freedom < 2 or not spread > 0:
+        return 0.0, 0.0
+    slope = math.fsum(time * log for time, log in zip(times, logs, strict=True)) / spread
+    left = math.fsum((log - slope * time) ** 2 for time, log in zip(times, logs, strict=True))
+    return slope, math.sqrt(left / freedom / spread)
 
 
 def _without_apart(point: Sample) -> Sample:
     distances = _distances(point.logs)
     limit = APART * _median_deviation(distances)
     kept = [each <= limit for each in distances]
-    return point.only(kept) if kept.count(False) <= RARE * len(kept) else point
+    return point.only(kept) if _is_rare(kept.count(False), len(kept)) else point
+
+
+def _is_rare(apart: int, n: int) -> bool:
+    return apart <= (RARE * n if n >= OF_RUNS else 0)
 
 
 def _variance_in_blocks(points: Sequence[Mapping[int, float]]) -> float | None:
@@ -361,22 +420,6 @@ def _variance_in_blocks(points: Sequence[Mapping[int, float]]) -> float | None:
     return math.fsum(left**2 for row in rows for left in row.values()) / freedom
 
 
-def is_robust(one: Sample, other: Sample, threshold: float) -> bool:
-    """Return whether a ratio stays on its side of a threshold with medians, and without any one run.
-
-    Args:
-        one: Runs above the fraction bar, at least two.
-        other: Those below it, at least two.
-        threshold: Ratio that divides the conclusions.
-    """
-    above, below = one.logs, other.logs
-    leads = [median(above) - median(below)]
-    leads += [_mean(above[:k] + above[k + 1 :]) - _mean(below) for k in range(len(above))]
-    leads += [_mean(above) - _mean(below[:k] + below[k + 1 :]) for k in range(len(below))]
-    side = _mean(above) - _mean(below) > math.log(threshold)
-    return all((lead > math.log(threshold)) == side for lead in leads)
-
-
 @dataclass(frozen=True)
 class Tries:
     """Runs of a point that has a target.
@@ -384,10 +427,22 @@ class Tries:
     Args:
         reached: Times until the target, of the runs that reached it.
         failed: Times of the runs that ended without it.
+        untimed: Runs that reached it in an unknown time.
     """
 
     reached: Sample
     failed: tuple[float, ...] = ()
+    untimed: int = 0
+
+    @property
+    def successes(self) -> int:
+        """Runs that reached the target."""
+        return len(self.reached.values) + self.untimed
+
+    @property
+    def n(self) -> int:
+        """All runs."""
+        return self.successes + len(self.failed)
 
     @property
     def factor(self) -> float:
@@ -396,7 +451,7 @@ class Tries:
         It is what somebody spends who starts again until a run reaches it, over the time of that run
         (expected running time; Hansen et al., Optimization Methods and Software 36, 2021).
         """
-        return 1 + sum(self.failed) / sum(self.reached.values)
+        return 1 + sum(self.failed) / (_mean(self.reached.values) * self.successes)
 
     @property
     def estimate(self) -> float:
@@ -412,8 +467,8 @@ class Tries:
         import numpy as np  # noqa: PLC0415  # see t_quantile
 
         center, error, freedom = _center(self.reached, scatter)
-        times = center + error * generator.standard_t(freedom, DRAWS)
-        share = generator.beta(len(self.reached.values) + 0.5, len(self.failed) + 0.5, DRAWS)
+        times = center + error * generator.standard_t(min(freedom, 1e6), DRAWS)
+        share = generator.beta(self.successes + 0.5, len(self.failed) + 0.5, DRAWS)
         lost = _mean(self.failed or self.reached.values) / _mean(self.reached.values)
         drawn: npt.NDArray[np.float64] = times + np.log1p(lost * (1 - share) / share)
         return drawn
@@ -438,23 +493,21 @@ def target_ratio(one: Tries, other: Tries, scatter: Scatter | None = None) -> Ra
     generator = np.random.default_rng(SEED)
     drawn = np.sort(one.draw(scatter, generator) - other.draw(scatter, generator))
     estimate, error = one.estimate / other.estimate, float(drawn.std())
-    n = min(len(side.reached.values) + len(side.failed) for side in (one, other))
     draws = tuple(np.exp(drawn.clip(-700, 700)).tolist())
-    return Ratio(estimate, math.log(estimate), error, math.inf, n, draws=draws)
+    return Ratio(estimate, math.log(estimate), error, math.inf, min(one.n, other.n), draws=draws)
 
 
 def target_interval(tries: Tries, scatter: Scatter | None = None) -> Interval:
     """Return the expected time to a target with its interval; one or more runs reached it."""
-    n = len(tries.reached.values) + len(tries.failed)
-    if not tries.failed or n < ENOUGH_REPEATS:
+    if not tries.failed or tries.n < ENOUGH_REPEATS:
         known = geometric_interval(tries.reached.values, scatter)
-        return Interval(tries.estimate, known.low, known.high, n)
+        return Interval(tries.estimate, known.low, known.high, known.n)
     import numpy as np  # noqa: PLC0415  # see t_quantile
 
     drawn = np.exp(np.sort(tries.draw(scatter, np.random.default_rng(SEED))).clip(-700, 700))
     tail = round((1 - CONFIDENCE) / 2 * DRAWS)
     low, high = float(drawn[tail]), float(drawn[-1 - tail])
-    return Interval(tries.estimate, min(low, tries.estimate), max(high, tries.estimate), n)
+    return Interval(tries.estimate, min(low, tries.estimate), max(high, tries.estimate), tries.n)
 
 
 def ratio_interval(one: Sequence[float], other: Sequence[float]) -> Interval:
@@ -484,10 +537,11 @@ def geometric_interval(values: Sequence[float], scatter: Scatter | None = None) 
 def _center(sample: Sample, scatter: Scatter | None) -> tuple[float, float, float]:
     """Mean logarithm, its standard error and its degrees of freedom."""
     logs = sample.logs
-    variance, freedom = _variance(logs), float(len(logs) - 1)
-    if scatter is not None:
-        variance, freedom = _borrowing(variance, freedom, scatter.variance)
-    elif len(logs) == 1:
+    if len(logs) > 1:
+        variance, freedom = _spread(logs, scatter)
+    elif scatter is not None:
+        variance, freedom = scatter.variance, scatter.freedom
+    else:
         variance, freedom = ASSUMED_SCATTER**2, math.inf
     return _mean(logs), math.sqrt(variance / len(logs)), freedom
 

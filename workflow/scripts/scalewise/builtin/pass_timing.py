@@ -2,22 +2,19 @@
 
 A step holds everything at once. Passes of the same batch, with gradients exchanged and without, tell
 what the exchange adds; passes of smaller batches tell what a device would take if more of them shared
-the work; and the moments at which gradients are ready tell how much of their exchange a backward pass
-can hide. Nothing of the training is changed: no optimizer step, and buffers as they were.
+the work. Nothing of the training is changed: no optimizer step, and buffers as they were.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
 import torch
-from torch.distributed import _DEFAULT_FIRST_BUCKET_BYTES as FIRST_BUCKET_BYTES  # type: ignore[attr-defined]
-from torch.distributed import _compute_bucket_assignment_by_size as assign_by_size  # type: ignore[attr-defined]
 
 from scalewise.builtin.data.loaders import Batch
 from scalewise.builtin.loop import summed_loss
@@ -26,7 +23,7 @@ from scalewise.execution.progress_reporter import say
 from scalewise.plan.config.settings import Settings
 from scalewise.ranks.distributed.device_timers import DeviceTimer, timer_for
 from scalewise.ranks.distributed.process_group import sum_over_ranks
-from scalewise.records import Bucket, Pass
+from scalewise.records import Pass
 
 BLOCKS = 3
 """Most blocks of passes, with the exchange and without it in turn: what disturbs the machine meets both."""
@@ -42,11 +39,6 @@ SHARE_OF_TRAINING = 0.1
 
 LEAST_SECONDS, MOST_SECONDS = 0.3, 20.0
 
-DEFAULT_BUCKET_MB = 25
-"""DDP's own size of a bucket; without bucket_cap_mb its first bucket is smaller."""
-
-COMPRESSED_BYTES = {"fp16": 2, "bf16": 2}
-"""Bytes of a gradient's element after a communication hook."""
 
 NO_STATISTICS = "Expected more than 1 value per channel when training"
 """Words of torch's batch norm, which has no statistics of a single value."""
@@ -60,13 +52,11 @@ class PassTimes:
         local_seconds: Time of forward and backward without communication; None for a model in parts (fsdp).
         exchanged_seconds: The same with gradients exchanged; None on one rank.
         passes: The run's own batch size first; smaller ones only on one rank.
-        buckets: Only on one rank; empty if gradients are not exchanged in DDP's buckets.
     """
 
     local_seconds: float | None = None
     exchanged_seconds: float | None = None
     passes: list[Pass] = field(default_factory=list)
-    buckets: list[Bucket] = field(default_factory=list)
 
 
 def time_forward_backward(trainer: Trainer, least_seconds: float = LEAST_SECONDS) -> PassTimes:
@@ -87,11 +77,10 @@ def time_forward_backward(trainer: Trainer, least_seconds: float = LEAST_SECONDS
             return _with_and_without_exchange(trainer, batch, budget, expected)
         began = time.perf_counter()
         timed = _time_local(trainer, batch, affordable(budget / 2, expected, 2 * COUNTED))
-        buckets = _time_buckets(trainer, batch, affordable(budget / 2, expected, COUNTED))
         smaller = list(smaller_passes(trainer, own, max(began + budget, time.perf_counter() + budget / 4)))
         smaller.sort(key=lambda each: each.batch_size, reverse=True)
         passes = [_median_pass(own, timed), *smaller]
-        return PassTimes(_median_seconds(timed), None, passes, buckets)
+        return PassTimes(_median_seconds(timed), None, passes)
 
 
 def merge_ranks(times: Sequence[PassTimes]) -> list[Pass]:
@@ -117,12 +106,10 @@ ForwardBackward = tuple[float, float]
 """Forward and backward seconds."""
 
 
-def _time_pass(
-    trainer: Trainer, batch: Batch, exchanged: bool, ready: Callable[[Any], None] | None = None
-) -> ForwardBackward:
+def _time_pass(trainer: Trainer, batch: Batch, exchanged: bool) -> ForwardBackward:
     """Time one pass as the training loop makes it, the device idle before and after.
 
-    Gradients are ``exchanged`` between ranks or not. ``ready`` gets the mark where the backward pass begins.
+    Gradients are ``exchanged`` between ranks or not.
     """
     timer: DeviceTimer[Any] = timer_for(trainer.device)
     images, labels = batch
@@ -132,8 +119,6 @@ def _time_pass(
     with trainer.parallel_model.gradient_sync(now=exchanged):
         loss = summed_loss(trainer, images, labels)
         middle = timer.record()
-        if ready is not None:
-            ready(middle)
         trainer.precision.backward(loss / len(labels))
     end = timer.record()
     timer.synchronize()
@@ -193,71 +178,6 @@ def smaller_passes(trainer: Trainer, own: int, deadline: float) -> Iterator[Pass
                 say(f"passes of {size} samples are not timed: {type(error).__name__}: {error}")
             continue
         yield _median_pass(size, timed)
-
-
-def _time_buckets(trainer: Trainer, batch: Batch, count: int) -> list[Bucket]:
-    """Time at which the gradients of each of DDP's buckets are ready, as a fraction of the backward pass."""
-    settings = trainer.settings
-    parameters = [weight for weight in trainer.parallel_model.module.parameters() if weight.requires_grad]
-    timer: DeviceTimer[Any] = timer_for(trainer.device)
-    begun: list[Any] = []
-    marks: dict[int, Any] = {}
-    order: list[int] = []
-    fractions: dict[int, list[float]] = {index: [] for index in range(len(parameters))}
-
-    def hook(index: int) -> Callable[[torch.Tensor], None]:
-        def gradient_ready(_weight: torch.Tensor) -> None:
-            marks[index] = timer.record()
-            order.append(index)
-
-        return gradient_ready
-
-    hooks = [
-        weight.register_post_accumulate_grad_hook(hook(index)) for index, weight in enumerate(parameters)
-    ]
-    try:
-        for each in range(count + 1):
-            order.clear()
-            _, backward_seconds = _time_pass(trainer, batch, exchanged=False, ready=begun.append)
-            if each:
-                for index, mark in marks.items():
-                    fractions[index].append(timer.seconds(begun[-1], mark) / backward_seconds)
-    finally:
-        for handle in hooks:
-            handle.remove()
-    if len(order) < len(parameters):
-        return []  # weights without a gradient: DDP would not finish its buckets either
-    return [
-        Bucket(
-            bytes=sum(_sent_bytes(parameters[index], settings) for index in bucket),
-            ready_fraction=min(max(median(fractions[index]) for index in bucket), 1.0),
-        )
-        for bucket in _bucket_assignment(parameters, order, settings.bucket_cap_mb)
-    ]
-
-
-def _bucket_assignment(
-    parameters: Sequence[torch.Tensor], order: Sequence[int], bucket_cap_mb: int | None
-) -> list[list[int]]:
-    """Return the buckets that DDP builds after its first step, by torch's own function.
-
-    Args:
-        parameters: Those of the model's that have gradients.
-        order: Their indices, as their gradients become ready.
-        bucket_cap_mb: The setting; None for torch's own, whose first bucket is smaller.
-
-    Returns:
-        Indices of the parameters of each bucket, in the order in which buckets are sent.
-    """
-    cap = (bucket_cap_mb or DEFAULT_BUCKET_MB) * 1024**2
-    first = cap if bucket_cap_mb else int(FIRST_BUCKET_BYTES)
-    buckets, _ = assign_by_size([parameters[index] for index in order], [first, cap])
-    return [[order[place] for place in bucket] for bucket in buckets]
-
-
-def _sent_bytes(weight: torch.Tensor, settings: Settings) -> int:
-    """Return the bytes of a weight's gradient that are sent to the other ranks."""
-    return weight.numel() * COMPRESSED_BYTES.get(settings.communication_hook, weight.element_size())
 
 
 # --- around the passes --------------------------------------------------------------------------------

@@ -308,7 +308,7 @@ def add_pass_times(
     ]
     write_rows(folder / RANKS, RankRecord, with_passes)
     assert record.measurements is not None, "passes are timed after a training"
-    found = {"passes": merge_ranks(timed), "buckets": timed[0].buckets, **counted}
+    found = {"passes": merge_ranks(timed), **counted}
     measurements = record.measurements.model_copy(update=found)
     write_json(folder / RECORD, record.model_copy(update={"measurements": measurements}))
 

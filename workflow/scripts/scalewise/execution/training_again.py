@@ -26,7 +26,7 @@ def begin_training(
     A training that was cut off resumes from its checkpoints in the folder.
 
     Args:
-        run_folder: A completed run, whose definition is trained.
+        run_folder: A completed run, whose definition is trained to the end; the weights are kept.
         folder: Receives the records and the checkpoints.
         launcher: The program that starts the ranks.
         network_interface: The interface between nodes; None for that of the node's name.
@@ -34,7 +34,10 @@ def begin_training(
     Raises:
         RecordError: The run has no record that can be read.
     """
-    definition = read_summary(run_folder).definition.model_copy(update={"launcher": launcher})
+    definition = read_summary(run_folder).definition
+    to_the_end = {"steps": None, "save_model": True}
+    settings = definition.settings.model_copy(update=to_the_end)
+    definition = definition.model_copy(update={"launcher": launcher, "settings": settings})
     inputs = input_files(definition)
     dataset, weights = (
         Path(path) if isinstance(path := inputs[name], str) else None for name in ("dataset", "weights")

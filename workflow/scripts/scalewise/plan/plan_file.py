@@ -84,6 +84,7 @@ class ExperimentFacts(TypedDict):
         partition: Key of ``Plan.sites``.
         tensorboard: Whether its runs become event files.
         definition: Definition of its tables and its decision, as canonical JSON.
+        proposal: Definition of its proposal; empty if it requests none.
         job_script: Digest of the site's facts in its job script.
         rounds: Definition of its requested runs.
     """
@@ -93,12 +94,9 @@ class ExperimentFacts(TypedDict):
     partition: str
     tensorboard: bool
     definition: str
+    proposal: str
     job_script: str
     rounds: str
-
-
-COMPARISON = "partitions.json"
-"""The answer of an experiment that compares partitions, in its folder of results."""
 
 
 class Comparison(TypedDict):
@@ -133,10 +131,32 @@ class Plan(TypedDict):
     runs: dict[str, dict[str, TrainJob]]
 
 
-def sisters_of(plan: Plan, experiment: str) -> list[str]:
-    """Return the names of the same experiment on other partitions; none for one that compares none."""
-    groups = (each["experiments"].values() for each in plan["comparisons"].values())
-    return [name for names in groups if experiment in names for name in names if name != experiment]
+def questions_of(plan: Plan) -> dict[str, dict[str, str]]:
+    """Return the experiments that answer each question, by partition.
+
+    An experiment that compares partitions is one question: its runs on all of them have one answer.
+
+    Returns:
+        Names of experiments by partition, by the key in the file; without partitions by an empty name.
+    """
+    found: dict[str, dict[str, str]] = {}
+    compared = {
+        name: key for key, each in plan["comparisons"].items() for name in each["experiments"].values()
+    }
+    for name in plan["experiments"]:
+        key = compared.get(name)
+        if key is None:
+            found[name] = {"": name}
+        else:
+            found[key] = dict(plan["comparisons"][key]["experiments"])
+    return found
+
+
+def question_definition(plan: Plan, question: str) -> str:
+    """Return all that defines an answer but the runs, as canonical JSON of each of its experiments."""
+    parts = [plan["experiments"][name]["definition"] for name in questions_of(plan)[question].values()]
+    terms = plan["comparisons"].get(question)
+    return json.dumps([*parts, *([] if terms is None else [terms["definition"]])])
 
 
 def latest_plan(folder: Path = PLAN_FOLDER) -> str:

@@ -35,6 +35,7 @@ class PlannedExperiment:
         terms: Queue wait, billed and held devices, from ``Site.queue_and_billing``.
         site: The site or partition that it runs on.
         left_out: Sentences on device counts that other partitions can have and this one cannot.
+        sharing: Number of partitions that share its budget in equal parts.
     """
 
     name: str
@@ -44,6 +45,7 @@ class PlannedExperiment:
     site: Site
     terms: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     left_out: Sequence[str] = ()
+    sharing: int = 1
 
     @property
     def key(self) -> str:
@@ -61,21 +63,33 @@ class PlannedExperiment:
         return canonical_json(self._defining("tables") | self._site_terms)
 
     @property
+    def proposal_definition(self) -> str:
+        """All that defines its proposal except for the tables, as canonical JSON; empty without one."""
+        asked = self.experiment.proposal
+        if asked is None:
+            return ""
+        keys = {"trainings", "samples_per_training"}
+        return canonical_json(asked.model_dump(mode="json") | self.experiment.model_dump(include=keys))
+
+    @property
     def rounds_definition(self) -> str:
         """All that defines which runs are requested, as canonical JSON."""
+        found = self._defining("rounds") | self._site_terms
         if self.experiment.chooses_devices:
-            choice = {
+            found["choice"] = {
                 "shapes": self._shapes_by_count,
                 "launchers": {run.point: run.launcher for run in self.runs if run.repeat == 1},
+                "budget": self.budget,
                 # with a budget, a run is made only if its whole time is left
                 "run_minutes": self.experiment.runtime_minutes if self.experiment.budget else None,
             }
-            if (price := self.site.price) is not None:
-                choice["price"] = price
-            return canonical_json(self._defining("rounds", "tables") | self._site_terms | {"choice": choice})
-        if self.experiment.has_rounds and self.experiment.repeats.until_interval is None:
-            return self.analysis_definition  # repeats are added until the decision is clear
-        return canonical_json(self._defining("rounds"))
+        return canonical_json(found)
+
+    @property
+    def budget(self) -> float | None:
+        """The most device-hours that it may spend; None for no limit."""
+        budget = self.experiment.budget
+        return None if budget is None else budget.device_hours / self.sharing
 
     def requested_run_names(self, rounds: Iterable[Round]) -> list[str]:
         """Return the names of the first runs, and of those that rounds have requested.
@@ -151,11 +165,6 @@ class Study:
                 found.setdefault(planned.key, []).append(name)
         return found
 
-    def sisters(self, planned: PlannedExperiment) -> list[PlannedExperiment]:
-        """Return the same experiment on other partitions."""
-        names = self.comparisons.get(planned.key, []) if planned.is_compared else []
-        return [self.experiments[name] for name in names if name != planned.name]
-
     def deleted_runs(self, results: Path) -> list[tuple[str, str]]:
         """Return the runs that the user has deleted: requested, without a summary, in analysed experiments.
 
@@ -165,7 +174,7 @@ class Study:
         return [
             (name, run)
             for name, planned in self.experiments.items()
-            if (results / name / "scaling.csv").exists()
+            if (results / planned.key / "scaling.csv").exists()
             for run in planned.missing_runs(results / name)
         ]
 

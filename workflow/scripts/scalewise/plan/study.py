@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from scalewise.plan.catalog.centres import check_centre
 from scalewise.plan.checks.chosen_devices import check_budget, check_choice
 from scalewise.plan.checks.experiment import check_devices, check_experiment, check_model_names, check_names
 from scalewise.plan.checks.options import option_warnings
@@ -253,6 +254,8 @@ def _plan(
             problems += check_devices(place, _sound_counts(merged.get("devices")), sites.default)[1]
             continue
         problems += () if conda_environments else check_packages(place, spec)
+        if spec.proposal is not None:
+            problems += check_centre((*place, "proposal", "centre"), spec.proposal.centre)
         on, unknown = choose_sites(place, spec, sites)
         problems += unknown
         made, found = _on_partitions(name, spec, entry, on)
@@ -271,6 +274,7 @@ def _on_partitions(
         one, found = _on_site(name, fitting, entry, site, left_out)
         by_site.append(found)
         planned += [one] if one is not None else []
+    planned = [replace(one, sharing=len(planned)) for one in planned]
     problems = _of_partitions(by_site, on)
     if not problems:
         problems += _check_budget(planned)
@@ -322,15 +326,18 @@ def _on_site(
 
 
 def _check_budget(planned: Sequence[PlannedExperiment]) -> Iterator[Problem]:
-    """Refuse a budget that does not cover the first runs of a study, on all partitions."""
+    """Refuse a budget whose equal parts do not cover the first runs on each partition."""
     if not planned or planned[0].experiment.budget is None:
         return
     first = [
-        (run.shape, each.site.held_devices(run.shape))
+        [
+            (run.shape, each.site.held_devices(run.shape))
+            for run in requested_runs(each.runs, each.experiment, [])
+        ]
         for each in planned
-        for run in requested_runs(each.runs, each.experiment, [])
     ]
-    yield from check_budget(("experiments", planned[0].key), planned[0].experiment, first, len(planned))
+    most = max(first, key=lambda runs: sum(billed for _, billed in runs))
+    yield from check_budget(("experiments", planned[0].key), planned[0].experiment, most, len(planned))
 
 
 def _sound_counts(devices: object) -> list[int | str]:

@@ -15,7 +15,7 @@ from scalewise.plan.config.shape import count_devices, device_noun
 from scalewise.plan.planned_study import Study
 from scalewise.plan.runs.rounds import is_settled, known_rounds, requested_repeats
 from scalewise.plan.runs.run_definition import NO_OPTIONS
-from scalewise.plan.terminal.choice_lines import answer_text
+from scalewise.plan.terminal.choice_lines import round_line
 from scalewise.records import RecordError, Start, epoch_seconds
 
 SESSION = Path(".snakemake") / "scalewise" / "study.json"
@@ -145,10 +145,7 @@ def read_rounds(specs: Mapping[str, AnyExperiment], results: Path) -> Rounds:
             rounds = []
         requested[name] = requested_repeats(spec, rounds)
         settled = settled and is_settled(spec, rounds)
-        for choice in rounds[-1].choices if rounds else ():
-            which = "" if choice.series == NO_OPTIONS else f" ({choice.series})"
-            if answer := answer_text(rounds[-1], choice):
-                lines.append(f"{name}{which}, round {rounds[-1].number}: {answer}")
+        lines += [round_line(judged) for judged in rounds[-1:] if judged.chooses]
     return Rounds(requested=requested, lines=tuple(lines), may_grow=not settled)
 
 

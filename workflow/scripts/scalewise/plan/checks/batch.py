@@ -21,9 +21,6 @@ BATCH_KEY = {"strong": "global_batch_size", "weak": "batch_size_per_device"}
 MAX_STEPS = 10_000_000
 """Most steps of an epoch; ImageNet with a batch of one image has 1.3 million."""
 
-MOST_SAMPLES = 1e12
-"""Largest batch of a program for which nearest device counts are looked for: its data's size is unknown."""
-
 
 def check_batch(
     where: Where, settings: Settings, facts: DatasetFacts, model: ModelFacts, world_sizes: list[int]

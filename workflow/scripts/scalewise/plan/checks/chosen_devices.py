@@ -69,34 +69,32 @@ def check_choice(place: Place, experiment: AnyExperiment, site: Site) -> Iterato
 
 
 def check_budget(
-    place: Place,
-    experiment: AnyExperiment,
-    first: Sequence[tuple[Shape, int]],
-    partitions: int = 1,
+    place: Place, experiment: AnyExperiment, first: Sequence[tuple[Shape, int]], partitions: int = 1
 ) -> Iterator[Problem]:
     """Refuse a budget that does not cover the first runs at their full runtime.
 
     Args:
         place: The experiment's place.
         experiment: An experiment that chooses its device counts.
-        first: The shape of each run of the first round, and the devices that it is billed for.
-        partitions: Number of partitions that share the budget; the runs are those of all of them.
+        first: The shape of each run before the first round, and the devices that it is billed for.
+        partitions: Number of partitions that share the budget in equal parts.
     """
     budget = experiment.budget
     if budget is None:
         return
     hours_per_minute = sum(billed for _, billed in first) / 60
-    needed_hours = hours_per_minute * experiment.runtime_minutes
-    if budget.device_hours >= needed_hours:
+    hours = hours_per_minute * experiment.runtime_minutes
+    if budget.device_hours >= partitions * hours:
         return
     fewest = sorted({shape.world_size for shape, _ in first})
-    of_all = f" for {partitions} partitions together" if partitions > 1 else ""
+    part = f", {budget.device_hours / partitions:.3g} for each of {partitions} partitions" * (partitions > 1)
     text = (
-        f"is {budget.device_hours:g}{of_all}, but the first {len(first)} runs, on "
-        f"{counts_listed(fewest, 'device')}, "
-        f"may take {needed_hours:.3g} device-hours by runtime_minutes ({experiment.runtime_minutes})"
+        f"is {budget.device_hours:g}{part}, but the first {len(first)} runs, on "
+        f"{counts_listed(fewest, 'device')}, may take {hours:.3g} device-hours by runtime_minutes "
+        f"({experiment.runtime_minutes})"
     )
-    fix = f"Use {needed_hours:.3g} or more"
-    if (minutes := math.floor(budget.device_hours / hours_per_minute)) > 0:
-        fix += f", or a runtime_minutes of {minutes} or less"
-    yield Problem((*place, "budget", "device_hours"), text, f"{fix}.")
+    fixes = [f"Use {partitions * hours:.3g} or more"]
+    minutes = math.floor(budget.device_hours / partitions / hours_per_minute)
+    if minutes > 0:
+        fixes.append(f"a runtime_minutes of {minutes} or less")
+    yield Problem((*place, "budget", "device_hours"), text, f"{', or '.join(fixes)}.")

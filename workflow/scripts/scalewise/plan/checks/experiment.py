@@ -196,7 +196,7 @@ def _check_whole_run(place: Place, experiment: AnyExperiment) -> Iterator[Proble
                 (*place, "decision", key),
                 f"is {limit:g}, a limit of a whole run, but steps ({steps}) ends every run before that: how "
                 "long a whole one takes is unknown",
-                "Remove steps, or decide by min_efficiency, or by the knee without a key.",
+                "Remove steps, or decide by min_efficiency.",
             )
     if isinstance(experiment, Experiment) and experiment.target is not None:
         yield Problem(

@@ -46,11 +46,17 @@ ACCEPTED_LOSS = 0.005
 """Final accuracy that an accepted option may cost, as a fraction: the uncertainty with 10,000 test images."""
 
 
+DEFAULT_EFFICIENCY = 0.7
+"""Least parallel efficiency of an answer without a criterion."""
+
+
 class DecisionRule(StrictModel):
-    """Rule for the number of devices. Without a key: the knee, where speedup x efficiency is largest."""
+    """Rule for the number of devices. Without a criterion: an efficiency of 0.7 or more."""
 
     min_efficiency: Fraction | None = Field(
-        None, description="Recommend the most devices whose parallel efficiency is at least this."
+        None,
+        description="Recommend only device counts whose parallel efficiency is at least this. Default: "
+        f"{DEFAULT_EFFICIENCY:g} if no other criterion is given.",
     )
     deadline_minutes: Rate | None = Field(
         None,
@@ -80,26 +86,17 @@ class DecisionRule(StrictModel):
         f"{100 * ACCEPTED_LOSS:g} percentage points lower.",
     )
 
-    @property
-    def without_criterion(self) -> bool:
-        """Whether the knee decides."""
-        return self.min_efficiency is self.deadline_minutes is self.max_device_hours is None
-
 
 class Repeats(ShortForm):
-    """Jobs of every point: a fixed number, or more until the decision is clear or every interval narrow."""
+    """Jobs of every point: a fixed number, or more until the decision is clear."""
 
     min: Annotated[int, Field(ge=2, le=MAX_REPEATS)] = Field(
         6,
-        description="Jobs of every point. Checking their 95 % interval after each round costs 1 point with "
-        "6 of them, and up to 5 points with 3.",
+        description="Jobs of every point; of a study that chooses its device counts, of those that its "
+        "answer rests on.",
     )
-    max: RepeatCount = Field(10, description="Most jobs of a point.")
-    until_interval: Fraction | None = Field(
-        None,
-        description="Make more of every point until half the width of its throughput's interval is at "
-        "most this share of the throughput, 0.03 for 3 %. Default: only of points between which the "
-        "decision is not clear, until it is.",
+    max: RepeatCount = Field(
+        10, description="Most jobs of a point: more than `min` only where the decision is not clear."
     )
 
     @model_validator(mode="after")
@@ -128,7 +125,7 @@ class Repeats(ShortForm):
     @property
     def short(self) -> int | None:
         """The number of jobs; None if it depends on their results."""
-        return self.max if self.are_fixed and self.until_interval is None else None
+        return self.max if self.are_fixed else None
 
 
 RepeatsKey = Annotated[Repeats, short_form(RepeatCount, Repeats, Repeats.exactly)]
@@ -200,6 +197,23 @@ else:
     Sweep = sweep_model("Sweep", Settings, SWEEPABLE, SWEEPABLE_WITH_DEFAULT)
 
 
+class Proposal(StrictModel):
+    """The computing-time proposal that a study is for."""
+
+    centre: str = Field(
+        description="The computing centre: the name of a template in profiles/centres, such as csc-roihu, or "
+        "the path of your own, which ends in .md.j2."
+    )
+    margin: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = Field(
+        0.0, description="Share that is added to the total for runs without a result, 0.05 for 5 %."
+    )
+    unit_factor: Rate | None = Field(
+        None,
+        description="Units of the centre for one GPU-hour (of a centre that counts nodes, one node-hour), if "
+        "its template does not know it.",
+    )
+
+
 class ExperimentKeys(StrictModel):
     """Keys of every experiment: device counts, repeats, the decision, limits of a run."""
 
@@ -238,13 +252,18 @@ class ExperimentKeys(StrictModel):
     trainings: Count | None = Field(
         None,
         description="Trainings that are planned, such as a sweep or several seeds. The answer compares the "
-        "ways to split the devices between them.",
+        "ways to split the devices between them, and a proposal states their total.",
     )
     samples_per_training: Count | None = Field(
         None,
         description="Samples that one planned training processes, in all its epochs, if the study's runs are "
         "shorter: its time and cost then follow from the throughput. Default: a run of the study is a "
         "training.",
+    )
+    proposal: Proposal | None = Field(
+        None,
+        description="Write a computing-time proposal into results/{experiment}/proposal. Changing it reruns "
+        "nothing.",
     )
     runtime_minutes: Count = Field(
         10, description="Scalewise ends a run after this many minutes. Changing it reruns nothing."

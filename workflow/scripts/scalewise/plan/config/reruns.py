@@ -22,11 +22,14 @@ DECIDES: Mapping[str, frozenset[Product]] = {
     # these decide whether a run is made, not its result
     "repeats": _ALL - {"runs"},
     "exclude": _ALL - {"runs"},
-    **dict.fromkeys(("target", "decision", "trainings", "samples_per_training"), frozenset({"tables"})),
+    "target": _ALL - {"runs"},
+    "decision": frozenset({"tables", "rounds"}),
+    **dict.fromkeys(("trainings", "samples_per_training"), frozenset({"tables"})),
     # each partition is an experiment with its own folder
     "partitions": _NONE,
     "budget": frozenset({"rounds"}),
     # text and limits, which change no number
+    "proposal": _NONE,
     "title": _NONE,
     "description": _NONE,
     "tensorboard": _NONE,
@@ -36,10 +39,7 @@ DECIDES: Mapping[str, frozenset[Product]] = {
     "checkpoint_minutes": _NONE,
     "keep_checkpoints": _NONE,
 }
-"""The products that are made again when a key changes.
-
-Rounds that request runs until the decision is clear depend on the keys of the tables, too.
-"""
+"""The products that are made again when a key changes."""
 
 
 def deciding_values(spec: AnyExperiment, *products: Product) -> dict[str, Any]:

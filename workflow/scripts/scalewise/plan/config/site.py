@@ -252,12 +252,6 @@ class Site:
         return self.facts.slurm
 
     @property
-    def price(self) -> float | None:
-        """Price of a device for one hour, or the units that the site bills; None if neither is known."""
-        priced = self.facts.price_per_device_hour
-        return self.facts.billing_per_device_hour if priced is None else priced
-
-    @property
     def launcher(self) -> LauncherName:
         """The program that starts the ranks if an experiment names none."""
         if self.facts.launcher is not None:

@@ -156,7 +156,7 @@ def _built_in(run: RunDefinition, site: SiteLaunch, run_folder: Path) -> Iterato
     if site.network_interface is not None:
         begin += ["--network-interface", site.network_interface]
     yield ""
-    yield "# the settings and the data of the run, in a folder for its ranks"
+    yield "# the settings and the data of the run, in a folder for its ranks; it receives model.safetensors"
     yield f'{shlex.join([*begin, "--", str(run_folder)])} "$output" || exit 1'
     words = [_python(site), "-u", str(SCRIPTS / "rank.py"), _shell('"$output"/attempt')]
     yield from _start(run, site, [], words, [SCRIPTS, Path("resources").resolve()])

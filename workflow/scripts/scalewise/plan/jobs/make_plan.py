@@ -45,6 +45,7 @@ def make_plan(study: Study) -> Plan:
                 "partition": planned.site.partition,
                 "tensorboard": planned.experiment.tensorboard,
                 "definition": planned.analysis_definition,
+                "proposal": planned.proposal_definition,
                 "job_script": site_digest(launches[planned.site.partition], runs[name]),
                 "rounds": planned.rounds_definition,
             }

@@ -26,125 +26,46 @@ FOLDER = "repeats"
 FIRST_OF_BASELINE = 2
 """First runs, on the fewest devices, of a study that chooses its counts: a single run shows no scatter."""
 
-OTHER_ANSWER = 0.05
-"""Probability that an unmeasured count is the answer, at or below which no more counts are measured."""
 
-Verdict = Literal[
-    "too wide",
-    "undecided",
-    "other session",
-    "disturbed",
-    "narrow enough",
-    "decided",
-    "most repeats",
-    "too few completed",
-    "baseline",
-    "may be the answer",
-    "answer rests on it",
-    "over the budget",
-    "not needed",
-]
-"""A finding on a point.
-
-"too wide", "undecided", "other session", "disturbed", "baseline", "may be the answer" and "answer rests on
-it" request more runs, the others do not. "over the budget": more are needed, but exceed it. "not needed": the
-answer does not depend on it.
-"""
-
-
-class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
-
-
-class JudgedPoint(_Record):
-    """One device count of one series after a round.
-
-    Args:
-        point: ``d2.bucket-view-on``.
-        asked: Repeats requested before this round.
-        completed: Those of them that have a throughput.
-        half_width_fraction: Half the width of the throughput's interval over the throughput; None with
-            fewer than two completed.
-        verdict: Whether and why more are needed.
-        next_asked: Repeats requested from now on.
-    """
-
-    point: str
-    asked: int
-    completed: int
-    half_width_fraction: float | None
-    verdict: Verdict
-    next_asked: int
-
-
-class UnmeasuredPoint(_Record):
-    """A device count that was not measured, with its expected values.
-
-    Args:
-        chance: Probability that it is, or makes, another answer.
-        speedup: Over the series' fewest devices; the median of the draws.
-        speedup_low: Lower end of a band with 95 % of the draws.
-        speedup_high: Upper end of that band.
-        device_hours: Expected cost of one run, as billed.
-    """
-
-    devices: int
-    chance: float
-    speedup: float
-    speedup_low: float
-    speedup_high: float
-    device_hours: float
-
-
-class SeriesChoice(_Record):
-    """The answer of a series so far, and its unmeasured device counts.
-
-    Args:
-        devices: The answer; None if no point meets the criteria, or none is measured.
-        other_answer: Probability that an unmeasured count gives another answer.
-        unmeasured: Counts that have no run, fewest devices first.
-    """
-
-    series: str
-    devices: int | None
-    other_answer: float
-    unmeasured: list[UnmeasuredPoint] = []
-
-
-class Round(_Record):
-    """Content of ``round{number}.json``: every point of an experiment with its verdict.
+class Round(BaseModel):
+    """Content of ``round{number}.json``: the runs that an experiment has, and those that it needs next.
 
     Args:
         number: Rounds are counted from 1.
-        rule: The rule of the verdicts.
-        points: Every point, in the order of the configuration.
-        choices: One for each series of a study that chooses its device counts; else none.
+        rule: Fewest and most repeats.
+        chooses: Whether the experiment chooses its device counts.
+        repeats: Repeats that there are or that were requested, by the name of each point.
+        requested: Repeats that are requested from now on, likewise.
+        answers: The answer of each series so far; None if no measured count meets the criteria.
+        over_budget: Points that need more runs than the budget pays.
         spent_device_hours: Cost of all runs before this round, as billed, in a study that chooses.
-        budget_device_hours: The most that the study may spend, if that is limited.
-        spent_by_sisters: Cost of all runs of the same experiment on other partitions, which share the budget.
-        wins: Chance that the partition gives the answer across partitions; None without others.
+        budget_device_hours: The most that the experiment may spend; None for no limit.
     """
 
-    record_version: Literal[1] = 1
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+    record_version: Literal[2] = 2
     experiment: str
     number: int
     rule: RepeatsKey
-    points: list[JudgedPoint]
-    choices: list[SeriesChoice] = []
+    chooses: bool
+    repeats: dict[str, int]
+    requested: dict[str, int]
+    answers: dict[str, int | None] = {}
+    over_budget: list[str] = []
     spent_device_hours: float | None = None
     budget_device_hours: float | None = None
-    spent_by_sisters: float = 0.0
-    wins: float | None = None
 
     @property
-    def is_outdone(self) -> bool:
-        """Whether the partition is measured no further, as others are better."""
-        return self.wins is not None and self.wins <= OTHER_ANSWER
+    def further(self) -> dict[str, int]:
+        """Number of runs that are added to each point; points without any are left out."""
+        more = {point: total - self.repeats.get(point, 0) for point, total in self.requested.items()}
+        return {point: runs for point, runs in more.items() if runs > 0}
 
     @property
     def requests_more(self) -> bool:
         """Whether another round follows."""
-        return any(point.next_asked > point.asked for point in self.points)
+        return bool(self.further)
 
 
 def round_file(folder: Path, number: int) -> Path:
@@ -218,7 +139,7 @@ def known_rounds(spec: AnyExperiment, folder: Path) -> list[Round]:
     """Read the rounds on disk that are valid for this experiment, up to a damaged one.
 
     They stay valid with a larger ``max``, more device counts to choose among and another budget. With another
-    ``min`` or ``until_interval``, or with counts that are chosen instead of all, the rounds start again.
+    ``min``, or with counts that are chosen instead of all, the rounds start again.
 
     Args:
         spec: The experiment.
@@ -230,8 +151,7 @@ def known_rounds(spec: AnyExperiment, folder: Path) -> list[Round]:
     rule = spec.repeats
     try:
         for judged in iter_rounds(lambda number: _existing(round_file(folder, number))):
-            same_rule = (judged.rule.min, judged.rule.until_interval) == (rule.min, rule.until_interval)
-            if not same_rule or bool(judged.choices) != spec.chooses_devices:
+            if judged.rule.min != rule.min or judged.chooses != spec.chooses_devices:
                 break
             valid.append(judged)
     except RecordError:
@@ -262,9 +182,9 @@ def requested_repeats(spec: AnyExperiment, rounds: Iterable[Round]) -> dict[str,
         return repeats
     most = spec.repeats.max
     for judged in rounds:
-        for point in judged.points:
-            if point.next_asked > repeats.get(point.point, most):
-                repeats[point.point] = min(point.next_asked, most)
+        for point, total in judged.requested.items():
+            if total > repeats.get(point, most):
+                repeats[point] = min(total, most)
     return repeats
 
 

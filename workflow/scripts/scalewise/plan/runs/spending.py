@@ -1,23 +1,12 @@
-"""Count the device-hours that a study has spent, and those of all its device counts."""
+"""Count the device-hours that a study has spent."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 
-from scalewise.plan.config.experiment import AnyExperiment
-from scalewise.plan.runs.rounds import SeriesChoice
-from scalewise.plan.runs.run_definition import parse_run_name
-from scalewise.plan.runs.runs import points, series_name
-from scalewise.records import (
-    SUMMARY,
-    RecordError,
-    read_history,
-    read_summary,
-    seconds_between,
-)
+from scalewise.records import SUMMARY, RecordError, read_history, read_summary, seconds_between
 
 
 def device_hours(seconds: float, devices: int, billed: Mapping[int, float]) -> float:
@@ -44,11 +33,7 @@ class Spending:
     device_hours: float
 
     @classmethod
-    def of(
-        cls,
-        runs_folder: Path,
-        billed: Mapping[int, float],
-    ) -> Spending:
+    def of(cls, runs_folder: Path, billed: Mapping[int, float]) -> Spending:
         """Read the cost of the runs in a folder.
 
         Args:
@@ -63,33 +48,6 @@ class Spending:
             seconds[folder.name], devices = cost
             hours += device_hours(seconds[folder.name], devices, billed)
         return cls(seconds, hours)
-
-    def full_grid(
-        self, experiment: AnyExperiment, choices: Sequence[SeriesChoice], billed: Mapping[int, float]
-    ) -> float:
-        """Return the device-hours of the fewest repeats of every count, measured or else expected.
-
-        Args:
-            experiment: The experiment, one that chooses its device counts.
-            choices: The choices of its last round, one for each series.
-            billed: Devices that are paid, by device count, where they are more than a run uses.
-        """
-        of_point: dict[str, list[float]] = {}
-        for run, seconds in self.seconds.items():
-            of_point.setdefault(parse_run_name(run)[0], []).append(seconds)
-        expected = {
-            (choice.series, each.devices): each.device_hours
-            for choice in choices
-            for each in choice.unmeasured
-        }
-        hours = 0.0
-        for point in points(experiment):
-            devices = point.world_size
-            if made := of_point.get(point.name):
-                hours += device_hours(fmean(made), devices, billed)
-            else:
-                hours += expected.get((series_name(point.options), devices), 0.0)
-        return experiment.min_repeats * hours
 
 
 def _seconds_and_devices(folder: Path) -> tuple[float, int] | None:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from scalewise.plan.plan_file import COMPARISON
-from scalewise.plan.planned_study import PARTITION_MARK, Study
-from scalewise.plan.terminal.card_lines import answer_lines, card_lines, partition_lines
+from scalewise.plan.planned_study import Study
+from scalewise.plan.terminal.card_lines import answer_lines, card_lines
 from scalewise.plan.terminal.failure_lines import reason_lines
 from scalewise.records import HISTORY, SUMMARY, RecordError, Start, read_history, read_regular
 
 REPORT = "report.html"
-DECISION = "decision.json"
+DECISION, ANSWER = "decision.json", "answer.json"
 HISTORIES = f"*/runs/*/{HISTORY}"
 
 SCRIPTS = Path(__file__).resolve().parents[3]
@@ -35,7 +34,7 @@ class EarlierFiles:
 
     def look(self, results: Path) -> None:
         """Record the state of the files for answers and failures."""
-        patterns = (REPORT, f"*/{DECISION}", HISTORIES)
+        patterns = (REPORT, f"*/{ANSWER}", HISTORIES)
         paths = [path for pattern in patterns for path in results.glob(pattern)]
         self._states = {path: state for path in paths if (state := _state(path)) is not None}
 
@@ -71,23 +70,23 @@ def end_with_errors(
     failed = {**refused, **failed}
     answers: list[str] = []
     missing: list[str] = []
+    answered: set[str] = set()
     alike = others = 0
     has_news = bool(failed or damaged)
     for name, planned in study.experiments.items():
-        folder = results / name
+        folder, answer = results / name, results / planned.key / ANSWER
         if runs := planned.missing_runs(folder):
             have = "1 run has" if len(runs) == 1 else f"{len(runs)} runs have"
             missing.append(f"No answer for {name}: {have} no result.")
             known = sum((name, run) in failed and failed[name, run].permanent for run in runs)
             alike, others = alike + known, others + len(runs) - known
-        elif not _is_up_to_date(folder):
+        elif not _is_up_to_date(folder, answer):
             others += 1
             missing.append(f"No answer for {name}: its tables are not made. Run the same command again.")
         else:
-            answers += _lines(folder / DECISION, card_lines)
-            has_news = has_news or earlier.has_new(folder / DECISION)
-            if (folder / REPORT).exists():
-                answers.append(f"  Report: {folder / REPORT}")
+            answers += [] if planned.key in answered else _lines(answer, card_lines)
+            answered.add(planned.key)
+            has_news = has_news or earlier.has_new(answer)
     if not has_news:
         return ""
     named = sorted(("/".join(run), failure) for run, failure in failed.items())
@@ -122,22 +121,15 @@ def latest_answers(results: Path) -> list[str]:
     Args:
         results: Folder of all experiments.
     """
-    if not _is_up_to_date(results, "*/"):
+    if not _is_up_to_date(results, results / DECISION, "*/"):
         return []
     return _cards(results)
 
 
 def _cards(results: Path) -> list[str]:
     report = results / REPORT
-    across: list[str] = []
-
-    def cards(answers: list[dict[str, Any]]) -> list[str]:
-        for path in comparisons(results, [each["experiment"] for each in answers]):
-            across.extend([*_lines(path, partition_lines), ""])
-        return list(answer_lines(answers))
-
-    answered = _lines(results / DECISION, cards)
-    return [*across, *answered, *([f"Report: {report}"] if report.exists() else [])]
+    answered = _lines(results / DECISION, lambda answers: list(answer_lines(answers)))
+    return [*answered, *([f"Report: {report}"] if report.exists() else [])]
 
 
 def _lines(path: Path, lines: Callable[[Any], Iterable[str]]) -> list[str]:
@@ -157,34 +149,17 @@ def _lines(path: Path, lines: Callable[[Any], Iterable[str]]) -> list[str]:
         ]
 
 
-def comparisons(results: Path, experiments: Iterable[str]) -> Iterator[Path]:
-    """Yield the files of answers across partitions of some experiments, as far as there are any.
+def _is_up_to_date(folder: Path, answer: Path, experiments: str = "") -> bool:
+    """Return whether an answer is newer than every run, as Snakemake compares them.
 
     Args:
-        results: Folder of all experiments.
-        experiments: Names; ``digits@a100`` and ``digits@h200`` are one experiment on two partitions.
-    """
-    for name in dict.fromkeys(
-        each.partition(PARTITION_MARK)[0] for each in experiments if PARTITION_MARK in each
-    ):
-        path = results / name / COMPARISON
-        if path.exists():
-            yield path
-
-
-def _is_up_to_date(folder: Path, experiments: str = "") -> bool:
-    """Return whether the decision is newer than every run, as Snakemake compares them.
-
-    Args:
-        folder: Holds the decision.
+        folder: Holds the runs.
+        answer: File of the answer.
         experiments: Pattern of the folders below it that hold runs: none for a folder of one experiment.
     """
-    decision = folder / DECISION
     patterns = (f"{experiments}runs/*/{SUMMARY}", f"{experiments}repeats/*.json")
     made_from = [path for pattern in patterns for path in folder.glob(pattern)]
-    return decision.exists() and all(
-        path.stat().st_mtime_ns <= decision.stat().st_mtime_ns for path in made_from
-    )
+    return answer.exists() and all(path.stat().st_mtime_ns <= answer.stat().st_mtime_ns for path in made_from)
 
 
 def failures(results: Path, earlier: EarlierFiles) -> tuple[dict[tuple[str, str], Start], list[str]]:

@@ -50,11 +50,7 @@ def plan_table(
         *_refused(refused),
         *_most([point for point in points if point.run.experiment not in chosen]),
         *_parts_of_nodes(study, requested),
-        *(
-            line
-            for planned in study.experiments.values()
-            for line in choice_lines(planned, points, results, study.sisters(planned))
-        ),
+        *(line for planned in study.experiments.values() for line in choice_lines(planned, points, results)),
         *_jobs(study),
         *short_job_lines(study, requested),
         *_trained_again(points),
@@ -203,14 +199,14 @@ def _replaced(study: Study, results: Path) -> Iterator[str]:
     """Yield a warning that the report on another study is replaced."""
     try:
         answers = json.loads(read_regular(results / DECISION))
-        others = [str(each["experiment"]) for each in answers if each["experiment"] not in study.experiments]
+        names = {planned.key for planned in study.experiments.values()}
+        others = [str(each["experiment"]) for each in answers if each["experiment"] not in names]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return
     if others:
         yield (
             f"Warning: {results / REPORT} is on {', '.join(others[:MAX_WARNINGS])}, not in this study. "
-            "It is replaced; the reports in the folders of these experiments stay. `--directory` keeps two "
-            "studies apart."
+            "It is replaced; the tables of these experiments stay. `--directory` keeps two studies apart."
         )
 
 

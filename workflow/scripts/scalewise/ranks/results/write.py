@@ -262,7 +262,6 @@ def _measurements(
         other_cpu_fraction=other_cpu_fraction([use for use in uses if use is not None]),
         loader=settings.loader if isinstance(settings, Settings) else "program",
         passes=[],
-        buckets=[],
         own_interval=ranks[0].own_interval,
         **_step_flops(settings, ranks),
         program=program,

@@ -1,0 +1,251 @@
+"""What is chosen among device counts, options, partitions and ways to split devices, and how sure that is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.unit.analysis.decision_cases import CASES, FOUR, GOOD_ON_FEW, RATES, Case, both, of, rule
+from tests.unit.analysis.planted import ONLY, START_UP, Planted, make_runs, make_spec, make_tables, spread
+
+from scalewise.analysis.analysis_spec import AnalysisSpec
+from scalewise.analysis.answer import Answer
+from scalewise.analysis.choose import Candidate, Check, Chooser
+from scalewise.analysis.points import Place
+from scalewise.analysis.statistics import Sample
+from scalewise.analysis.study import Analysis, Part, conclude
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)
+def test_a_case_gets_its_right_answer(case: Case) -> None:
+    study = case.study
+    if case.queue_minutes is not None:
+        study = replace(study, queue_minutes={devices: case.queue_minutes for _, devices in study.points})
+    answer = study.analysis(case.rule).answer
+    assert answer.devices == case.devices
+    assert answer.is_clear == case.clear, answer.reason
+    if case.devices is not None:
+        assert answer.series == case.series
+
+
+# ---- the chooser by itself ------------------------------------------------------------------------------
+
+
+def candidate(devices: int, seconds: list[float], *checks: Check) -> Candidate:
+    return Candidate(Place("", ONLY, devices), (float(devices),), {"time": Sample.of(seconds)}, checks)
+
+
+def test_the_cheapest_candidate_that_none_is_shown_to_beat_is_chosen_whatever_their_order() -> None:
+    times = {1: 100.0, 2: 60.0, 4: 58.0, 8: 30.0}
+    found = [candidate(devices, spread(seconds)) for devices, seconds in times.items()]
+    for order in (found, found[::-1]):
+        assert Chooser(order, "time", 0.05).choose().best is found[3]
+    for order in (found[:3], found[2::-1]):
+        # 4 are 3 % faster than 2, which is no gain worth having
+        assert Chooser(order, "time", 0.05).choose().best is found[1]
+
+
+def test_an_open_criterion_is_a_doubt_only_if_it_changes_the_choice() -> None:
+    def asked(by_mean: bool) -> Check:
+        return Check("min_efficiency", "open", by_mean, "" if by_mean else "efficiency 0.69", 7)
+
+    def doubts(fast: float, *, by_mean: bool) -> list[tuple[object, int | None]]:
+        found = [candidate(1, spread(100.0)), candidate(4, spread(fast), asked(by_mean))]
+        return [
+            (each.candidate.key.devices, each.repeats)
+            for each in Chooser(found, "time", 0.05).choose().doubts
+        ]
+
+    assert doubts(30.0, by_mean=True) == [(4, 7)]
+    assert doubts(30.0, by_mean=False) == [(4, 7)]
+    assert doubts(120.0, by_mean=False) == doubts(120.0, by_mean=True) == []
+
+
+def test_repeats_that_tell_are_named_and_tell() -> None:
+    generator = np.random.default_rng(5)
+
+    def study(n: int) -> Chooser:
+        draws = {devices: generator.normal(0, 0.02, n) for devices in (1, 2)}
+        times = {1: 100.0, 2: 91.0}
+        return Chooser(
+            [candidate(d, [times[d] * math.exp(each) for each in draws[d]]) for d in (1, 2)], "time", 0.05
+        )
+
+    wanted = [each.repeats for _ in range(30) for each in study(4).choose().doubts if each.repeats]
+    assert wanted
+    n = int(np.median(wanted))
+    told = sum(not study(n).choose().doubts for _ in range(40))
+    assert told >= 0.6 * 40
+
+
+# ---- criteria -------------------------------------------------------------------------------------------
+
+
+def test_without_a_criterion_the_efficiency_is_07_and_the_rule_says_so() -> None:
+    answer = FOUR.analysis().answer
+    assert answer.devices == 4
+    assert "0.7" in answer.rule
+    assert "default" in answer.rule
+
+
+def test_more_devices_are_named_with_the_criterion_that_they_miss() -> None:
+    answer = FOUR.analysis(rule(min_efficiency=0.7)).answer
+    assert answer.next_larger.startswith("8 GPUs would be 1.33x")
+    assert "0.50, below the 0.70 required" in answer.next_larger
+
+
+def test_required_efficiencies_are_answered_one_by_one() -> None:
+    # efficiencies 1, 0.95, 0.75, 0.5
+    answer = FOUR.analysis(rule(min_efficiency=0.7)).answer
+    assert dict(answer.required) == {
+        "0.5": "8 GPUs", "0.6": "4 GPUs", "0.7": "4 GPUs", "0.8": "2 GPUs", "0.9": "2 GPUs",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("above", [0.005, 0.01, 0.02, 0.03])
+def test_a_limit_just_above_the_true_cost_never_clearly_excludes_the_right_count(above: float) -> None:
+    hours = 8 * (START_UP + 600_000 / 700) / 3600
+    generator = np.random.default_rng(4)
+    rates = {1: 100.0, 2: 195.0, 4: 370.0, 8: 700.0}
+    for _ in range(20):
+        runs = {
+            (ONLY, d): [rate * math.exp(generator.normal(0, 0.03)) for _ in range(3)]
+            for d, rate in rates.items()
+        }
+        answer = Planted(runs).analysis(rule(max_device_hours=hours * (1 + above))).answer
+        assert answer.devices == 8 or not answer.is_clear
+
+
+# ---- options --------------------------------------------------------------------------------------------
+
+
+def test_an_option_that_is_good_on_few_devices_only_is_left_at_more() -> None:
+    answer = GOOD_ON_FEW.analysis(rule(min_efficiency=0.7)).answer
+    assert (answer.devices, answer.series) == (8, "off")
+    # 7,000 over 8 x 1,100, the best baseline
+    efficiency = next(each for each in answer.figures if each.label == "Efficiency")
+    assert efficiency.value == pytest.approx(7000 / 8 / 1100, rel=0.01)
+
+
+def test_an_option_that_is_twice_as_fast_is_chosen_from_two_repeats_and_is_not_clear() -> None:
+    fast = {devices: 2 * rate for devices, rate in RATES.items()}
+    study = both(of(RATES, 0.005, 2, "off"), of(fast, 0.005, 2, "on"))
+    answer = study.analysis(rule(min_efficiency=0.7)).answer
+    assert (answer.series, answer.certainty) == ("on", "likely")
+
+
+def test_an_option_that_trains_something_else_gets_a_line_with_its_gain() -> None:
+    fast = {devices: 2 * rate for devices, rate in RATES.items()}
+    study = replace(both(of(RATES, series="fp32"), of(fast, series="bf16")), swept=["precision"])
+    answer = study.analysis(rule(min_efficiency=0.7)).answer
+    assert (answer.devices, answer.series) == (4, "fp32")
+    (line,) = answer.others
+    assert line.startswith("4 GPUs with bf16: 2.00x")
+
+
+def test_the_configured_training_stays_though_only_another_reaches_the_target() -> None:
+    study = replace(
+        both(of(RATES, series="slow"), of(RATES, series="fast")),
+        swept=["learning_rate"],
+        target=0.97,
+        epochs={("fast", devices): [3, 3, 3] for devices in RATES},
+    )
+    answer = study.analysis(rule(min_efficiency=0.1)).answer
+    assert answer.certainty == "open"
+    assert answer.devices is None
+    assert any("fast" in line for line in answer.others)
+
+
+# ---- partitions and splits ------------------------------------------------------------------------------
+
+
+def on_partitions(
+    rates: dict[str, dict[int, float]],
+    prices: dict[str, float],
+    by: str | None,
+    noise: float = 0.005,
+    **keys: object,
+) -> Analysis:
+    generator = np.random.default_rng(3)
+    decision = {"min_efficiency": 0.7} | ({} if by is None else {"by": by})
+    parts, tables = [], []
+    for name, speeds in rates.items():
+        runs = make_runs(
+            {
+                (ONLY, d): [rate * math.exp(generator.normal(0, noise)) for _ in range(4)]
+                for d, rate in speeds.items()
+            }
+        )
+        spec = AnalysisSpec("x", make_spec(sorted(speeds), decision=decision, **keys), accelerator="cuda")
+        parts.append(Part(name, spec, price=prices[name], unit="price"))
+        tables.append(make_tables(runs))
+    return conclude("x", parts, tables)
+
+
+PARTITIONS = {"a100": {1: 100.0, 2: 195.0, 4: 370.0, 8: 640.0}, "h200": {1: 200.0, 2: 380.0, 4: 690.0}}
+PRICES = {"a100": 2.0, "h200": 3.0}
+"""Efficiencies of 0.8 on 8 and 0.86 on 4. A million samples take 2 x 8 / 640 and 3 x 4 / 690 of price."""
+
+
+@pytest.mark.parametrize(("by", "place"), [("time", ("h200", 4)), ("cost", ("h200", 1)), (None, ("h200", 4))])
+def test_partitions_compete_by_the_amount_that_counts(by: str | None, place: tuple[str, int]) -> None:
+    answer = on_partitions(PARTITIONS, PRICES, by).answer
+    assert (answer.partition, answer.devices) == place
+    rows = {row.label: row.verdict for row in answer.candidates}
+    assert len(rows) == 7
+    assert "best for time" in rows["4 GPUs on h200"]
+    assert "best for cost" in rows["1 GPU on h200"]
+
+
+def test_an_efficiency_is_relative_to_a_partitions_own_baseline() -> None:
+    scaling = on_partitions(PARTITIONS, PRICES, "time").scaling.set_index(["partition", "devices"])
+    assert scaling.loc[("h200", 4), "parallel_efficiency"] == pytest.approx(690 / 800, rel=0.02)
+    assert scaling.loc[("a100", 8), "parallel_efficiency"] == pytest.approx(0.8, rel=0.02)
+
+
+def test_partitions_that_may_cost_the_same_are_not_clear() -> None:
+    prices = {"a100": 1.0, "h200": 2.0}
+    alike = {"a100": {1: 100.0}, "h200": {1: 200.0}}
+    answer = on_partitions(alike, prices, "cost", noise=0.03).answer
+    assert answer.certainty == "likely"
+
+
+def test_with_several_trainings_the_headline_answers_for_all_of_them() -> None:
+    # until 8 are done: 8 at a time on 1 device in 6,120 s, one after the other on 8 in 8 x 1,120 s
+    speeds = {1: 100.0, 2: 190.0, 4: 350.0, 8: 600.0}
+    answer = Planted({(ONLY, d): spread(rate) for d, rate in speeds.items()}).analysis(trainings=8).answer
+    assert (answer.devices, answer.at_a_time) == (1, 8)
+    assert answer.certainty == "clear"
+    time, cost = (next(each for each in answer.figures if each.label == label) for label in
+                  ("Until all are done", "Cost"))  # fmt: skip
+    assert time.value == pytest.approx(START_UP + 600_000 / 100, rel=0.01)
+    assert cost.value == pytest.approx(8 * (START_UP + 600_000 / 100) / 3600, rel=0.01)
+
+
+def test_nine_trainings_on_eight_devices_are_not_clear() -> None:
+    # two rounds on 1 device against nine on 8: 12,240 and 11,464 s, at a seventh of the cost
+    speeds = {1: 100.0, 8: 520.0}
+    answer = Planted({(ONLY, d): spread(rate) for d, rate in speeds.items()}).analysis(trainings=9).answer
+    assert answer.certainty == "likely"
+
+
+# ---- the form of the answer -----------------------------------------------------------------------------
+
+
+def test_an_answer_is_read_back_from_json_as_it_was() -> None:
+    answer = on_partitions(PARTITIONS, PRICES, "time").answer
+    assert Answer.from_json(answer.to_json()).to_json() == answer.to_json()
+
+
+def test_every_figure_of_an_answer_is_by_the_clock_that_decides() -> None:
+    """With a deadline whole runs decide: the speed, the efficiency and the cost are theirs."""
+    answer = FOUR.analysis(rule(deadline_minutes=40)).answer
+    walls = {devices: START_UP + 600_000 / rate for devices, rate in RATES.items()}
+    values = {each.label: each.value for each in answer.figures}
+    assert answer.clock == "runs"
+    assert values["Speed"] == pytest.approx(walls[1] / walls[4], rel=1e-3)
+    assert values["Efficiency"] == pytest.approx(walls[1] / walls[4] / 4, rel=1e-3)
+    assert values["Cost"] == pytest.approx(4 * walls[4] / 3600, rel=1e-3)
+    assert f"{walls[1] / walls[4]:.2f}x" in answer.sentence

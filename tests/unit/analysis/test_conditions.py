@@ -1,0 +1,293 @@
+"""Which runs a speedup may join, what differs between the others, and what the provenance lists of both."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from tests.planted_records import experiment, write_run
+from tests.unit.analysis.planted import ONLY, concluded, make_runs, spread
+
+from scalewise.analysis.analysis_spec import THROUGHPUT as RATE
+from scalewise.analysis.conditions import (
+    EXCHANGE,
+    OTHER_CONDITIONS,
+    PARAMETERS,
+    conditions_of,
+    differences,
+    fingerprint,
+    leave_out,
+    named,
+    origin_cautions,
+)
+from scalewise.analysis.runs import Tables, collect
+from scalewise.analysis.study import Analysis
+from scalewise.records import read_summary
+
+HASH = {"dataset": f"1024:{'a' * 64}", "weights": "b" * 64}
+
+
+def environment(host: str, **changed: Any) -> dict[str, Any]:
+    usual = {"cpu_model": "A CPU", "operating_system": "Linux 6", "versions": {"torch": "2.15.0"}}
+    return {"hosts": [host]} | usual | changed
+
+
+def gpu(watts: float = 700.0, clock: int = 1980) -> dict[str, float]:
+    return {"power_watts": watts, "sm_clock_mhz": clock, "memory_clock_mhz": 2619}
+
+
+NEW: dict[str, Any] = {
+    "inputs": HASH,
+    "environments": [environment("node-a"), environment("node-b")],
+    "gpu_limits": [gpu(), gpu()],
+    "hosts": ["node-a", "node-b"],
+}
+"""Provenance of a run on two nodes with a GPU each."""
+
+
+def collected(tmp_path: Path, runs: Mapping[str, Mapping[str, Any]], **keys: Any) -> Tables:
+    """Return the tables of a study on 1 and 2 devices.
+
+    Args:
+        runs: Run -> what it has unlike the others.
+    """
+    for run, changed in runs.items():
+        write_run(tmp_path / "runs", run, **{"rate": 1000.0 * int(run[1]), **changed})
+    repeats = max(int(run.rpartition("r")[2]) for run in runs)
+    return collect("study", experiment(repeats=repeats, **keys), tmp_path / "runs")
+
+
+def on_nodes(**changed: Any) -> dict[str, Any]:
+    """Return what the provenance has of both nodes, of which the second differs."""
+    return {"environments": [environment("node-a"), environment("node-b", **changed)]}
+
+
+@pytest.mark.parametrize(
+    ("changed", "field", "other", "usual"),
+    [
+        ({"parameters": 400_000}, "parameters of the model", "400,000", "650"),
+        ({"launcher": "srun"}, "launcher", "srun", "torchrun"),
+        ({"devices": ["CPU process", "NVIDIA H200"]}, "device model", "CPU process, NVIDIA H200",
+         "CPU process"),
+        ({"inputs": HASH | {"weights": "c" * 64}}, "contents of the weights", "sha256 cccccccccccc",
+         "sha256 bbbbbbbbbbbb"),
+        ({"inputs": HASH | {"dataset": f"1024:{'d' * 64}"}}, "contents of the dataset", "sha256 dddddddddddd",
+         "sha256 aaaaaaaaaaaa"),
+        (on_nodes(cpu_model="B CPU"), "CPU model", "A CPU, B CPU", "A CPU"),
+        (on_nodes(versions={"torch": "2.16.0"}), "torch version", "2.15.0, 2.16.0", "2.15.0"),
+        (on_nodes(versions={"torch": "2.15.0", "driver": "5.1"}), "driver version", "5, not recorded",
+         "not recorded"),
+        ({"gpu_limits": [gpu(), gpu(500.0)]}, "GPU power limit", "500 W, 700 W", "700 W"),
+        ({"gpu_limits": [gpu(clock=1410)] * 2}, "GPU maximum clock", "1410 MHz", "1980 MHz"),
+    ],
+    ids=["parameters", "launcher", "a device", "weights", "data", "a host's CPU", "a host's torch",
+         "a host's driver", "a power limit", "a clock"],
+)  # fmt: skip
+def test_no_speedup_joins_runs_that_differ_and_what_differs_is_named_with_both_values(
+    tmp_path: Path, changed: dict[str, Any], field: str, other: str, usual: str
+) -> None:
+    run = changed if "parameters" in changed else {"origin": NEW | changed}
+    tables = collected(tmp_path, {"d1.r1": {"origin": NEW}, "d2.r1": {"origin": NEW} | run})
+    difference = f"{field} is {other}, not {usual}"
+    (apart,) = (run for _, run in tables.runs.iterrows() if run["outcome"] == OTHER_CONDITIONS)
+    assert (apart["run"], apart["reason"]) == ("d2.r1", difference)
+    table = concluded(tmp_path, experiment(repeats=1)).scaling
+    assert table["speedup"].isna().tolist() == [False, True]
+    assert (table["n"].tolist(), table["n_left_out"].tolist()) == ([1, 0], [0, 1])
+    assert difference in table["note"].iloc[1]
+
+
+def test_runs_on_other_nodes_with_another_kernel_commit_and_snakemake_are_joined(tmp_path: Path) -> None:
+    moved = NEW | {
+        "environments": [environment("node-c"), environment("node-d", operating_system="Linux 7")],
+        "commit": "def456",
+        "versions": {"torch": "2.15.0", "snakemake": "9.9"},
+    }
+    tables = collected(tmp_path, {"d1.r1": {"origin": NEW}, "d2.r1": {"origin": moved}})
+    assert tables.runs["outcome"].tolist() == ["completed"] * 2
+    assert len(set(tables.runs["fingerprint"])) == 1
+    assert any("the operating system (Linux 6; Linux 7)" in each for each in origin_cautions(tables.origins))
+
+
+@pytest.mark.parametrize(
+    ("driver", "apart"), [("580.95.05", False), ("590.10.01", True)], ids=["a patch", "another branch"]
+)
+def test_a_patch_of_the_driver_is_a_caution_and_costs_no_run(
+    tmp_path: Path, driver: str, apart: bool
+) -> None:
+    origins = [
+        NEW | {"environments": [environment("node-a", versions={"torch": "2.15.0", "driver": version})]}
+        for version in ("580.65.06", driver)
+    ]
+    tables = collected(tmp_path, {f"d{n}.r1": {"origin": met} for n, met in enumerate(origins, start=1)})
+    assert (OTHER_CONDITIONS in set(tables.runs["outcome"])) == apart
+    assert any(
+        f"the patch of driver (580.65.06; {driver})" in each for each in origin_cautions(tables.origins)
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "expected"),
+    [
+        ({}, {}, []),
+        ({}, {"precision": "bf16"}, [("precision", "fp32", "bf16")]),
+        ({}, {"momentum": 0.0}, [("momentum", "0.9", "0.0")]),
+        ({}, {"bucket_cap_mb": 5}, [("bucket_cap_mb", "default", "5")]),
+        # strong scaling keeps the global batch, and weak scaling the one per device
+        ({"scaling": "weak"}, {"scaling": "weak"}, [("batch_size_per_device", "256", "128")]),
+    ],
+    ids=["none", "precision", "momentum", "one without a value", "batch of weak scaling"],
+)
+def test_settings_that_differ_between_device_counts_are_named_with_both_values(
+    tmp_path: Path, one: dict[str, Any], two: dict[str, Any], expected: list[tuple[str, str, str]]
+) -> None:
+    written = write_run(tmp_path, "d1.r1", settings=one), write_run(tmp_path, "d2.r3", settings=two)
+    first, other = (
+        conditions_of(record.definition, record.provenance) for record in map(read_summary, written)
+    )
+    assert differences(first, other) == expected
+    assert (fingerprint(first) == fingerprint(other)) == (expected == [])
+
+
+def imported(**files: str) -> dict[str, str]:
+    return {f"contents of the imported /home/a/project/{name}.py": value for name, value in files.items()}
+
+
+def test_imported_files_are_named_last_by_name_and_folder_and_without_hashes() -> None:
+    first = imported(model="sha256 a", data="sha256 b") | {"precision": "fp32"}
+    other = imported(model="sha256 c", loader="sha256 b") | {"precision": "bf16"}
+    found = differences(first, other)
+    assert named(found) == (
+        "precision is bf16, not fp32; project/model.py differs; project/data.py was imported by some runs "
+        "only; and 1 other file"
+    )
+
+
+@pytest.mark.parametrize(
+    ("differing", "more"),
+    [
+        (imported(**{f"m{number}": "x" for number in range(63)}), "; and 60 other files"),
+        ({f"option {number}": "x" for number in range(5)} | imported(model="x"), "; and 3 other differences"),
+    ],
+)
+def test_a_sentence_names_three_differences_and_counts_the_others(
+    differing: dict[str, str], more: str
+) -> None:
+    sentence = named(differences(differing, dict.fromkeys(differing, "y")))
+    assert sentence.count(";") == 3
+    assert sentence.endswith(more)
+
+
+# --- records that lack conditions ------------------------------------------------------------------------
+
+
+def judged(runs: pd.DataFrame, known: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Return the reason of each run that is left out, empty for the others."""
+    found = leave_out(runs, known)
+    return [str(run["reason"]) if run["outcome"] == OTHER_CONDITIONS else "" for _, run in found.iterrows()]
+
+
+@pytest.mark.parametrize("condition", ["GPU power limit", PARAMETERS, EXCHANGE])
+def test_a_record_may_lack_a_condition_and_no_setting(condition: str) -> None:
+    runs = make_runs(
+        {(ONLY, 1): [100.0], (ONLY, 2): [200.0], (ONLY, 4): [300.0]}, fingerprint=["a", "b", "c"]
+    )
+    met = {"a": {"precision": "fp32"}, "b": {"precision": "fp32", condition: "x"}}
+    assert judged(runs, met | {"c": {"precision": "fp32", condition: "x"}}) == ["", "", ""]
+    # what the first run lacks cannot be both
+    assert judged(runs, met | {"c": {"precision": "fp32", condition: "y"}}) == [
+        "",
+        "",
+        f"{condition} is y, not x",
+    ]
+    assert (
+        judged(runs, met | {"c": {"precision": "fp32", "compile": "true"}})[2]
+        == "compile is true, not not recorded"
+    )
+
+
+# --- runs under other conditions move no figure of the study ------------------------------------------------
+
+
+def test_the_conditions_of_most_device_counts_are_the_reference_for_all_series() -> None:
+    known = {name: {"device model": model} for name, model in (("a", "A100"), ("b", "H100"))}
+    runs = make_runs({(ONLY, 1): [100.0] * 3, (ONLY, 2): [190.0, 150.0], (ONLY, 4): [300.0]})
+    runs["fingerprint"] = ["a", "a", "a", "a", "b", "b"]
+    # equally many counts, more runs
+    assert judged(runs, known) == ["", "", "", "", *["device model is H100, not A100"] * 2]
+    other = make_runs({("other", n): [100.0 * n] for n in (1, 2, 4)}, fingerprint="b")
+    both = pd.concat([runs, other], ignore_index=True)
+    assert [bool(each) for each in judged(both, known)] == [True] * 4 + [False] * 5
+    # and what a series sets is its own
+    swept = both.assign(fingerprint=["a"] * 6 + ["c"] * 3)
+    assert judged(swept, known | {"c": {"device model": "A100", "precision": "bf16"}}) == [""] * 9
+
+
+def test_conditions_that_no_record_keeps_are_named_by_their_fingerprints() -> None:
+    runs = make_runs({(ONLY, 1): [100.0], (ONLY, 2): [150.0]}, fingerprint=["a", None])
+    assert judged(runs, {}) == ["", "fingerprint is not recorded, not a"]
+
+
+def test_another_kind_of_gpu_moves_no_figure_from_the_records_on(tmp_path: Path) -> None:
+    """Half of the runs on 4 devices are on GPUs of half the speed."""
+    fast, slow = "A fast GPU", "A slow GPU"
+
+    def found(repeats: int) -> Analysis:
+        return concluded(
+            tmp_path, experiment(devices=[1, 4], decision={"min_efficiency": 0.01}, repeats=repeats)
+        )
+
+    def write(devices: int, rates: Sequence[float], model: str, first: int = 1, **origin: Any) -> None:
+        for repeat, rate in enumerate(rates, start=first):
+            name = f"d{devices}.r{repeat}"
+            write_run(tmp_path / "runs", name, rate=rate, origin={"devices": [model] * devices} | origin)
+
+    write(1, spread(1000.0), fast)
+    write(4, spread(3600.0), fast)
+    without = found(3)
+    write(4, spread(1800.0), slow, first=4, ended_at="2026-01-01T00:03:00+00:00")
+    mixed = found(6)
+
+    figures = ["series", "n", RATE, "speedup_low", "wall_seconds", "device_hours"]
+    pd.testing.assert_frame_equal(mixed.scaling[figures], without.scaling[figures])
+    assert mixed.scaling["n_left_out"].tolist() == [0, 3]
+    assert [mixed.answer.devices, mixed.answer.figures] == [without.answer.devices, without.answer.figures]
+    apart = mixed.runs[mixed.runs["outcome"] == OTHER_CONDITIONS]
+    assert set(apart["run"]) == {"d4.r4", "d4.r5", "d4.r6"}
+    assert set(apart["reason"]) == {f"device model is {slow}, not {fast}"}
+    (action,) = (
+        action for each, action in mixed.answer.cautions if f"device model is {slow}, not {fast}" in each
+    )
+    assert "`partitions`" in action
+
+
+# --- what the provenance lists --------------------------------------------------------------------------
+
+
+def test_the_provenance_lists_every_value_and_what_differs_is_a_caution(tmp_path: Path) -> None:
+    usual = {"inputs": HASH, "gpu_limits": [None]}
+    met = usual | {"hosts": ["node-a"], "environments": [environment("node-a")]}
+    moved = usual | {
+        "hosts": ["node-b"],
+        "commit": "def456",
+        "environments": [environment("node-b", operating_system="Linux 7")],
+        "started_at": "2026-01-02T00:00:00+00:00",
+        "ended_at": "2026-01-02T00:01:00+00:00",
+    }
+    for run, origin in (("d1.r1", met), ("d2.r1", moved)):
+        write_run(tmp_path / "runs", run, origin=origin, rate=1000.0 * int(run[1]))
+    analysis = concluded(tmp_path, experiment(repeats=1))
+    found = json.loads((tmp_path / "provenance.json").read_text())
+    assert (found["hosts"], found["commit"]) == (["node-a", "node-b"], ["abc123", "def456"])
+    assert found["operating system"] == ["Linux 6", "Linux 7"]
+    assert found["measured (UTC)"] == ["2026-01-01 00:00:00 to 2026-01-02 00:01:00"]
+    assert "global_batch_size 256" in found["settings"][0]
+    assert "precision" not in found["settings"][0], "a default"
+    assert analysis.answer.certainty != "clear"
+    cautions = " ".join(each for each, _ in analysis.answer.cautions)
+    assert "The runs on 2 devices are of other days than those on 1 device" in cautions
+    assert "the commit of the workflow (abc123; def456)" in cautions

@@ -1,0 +1,357 @@
+"""Which runs a study makes next, on curves whose answer is known, and what its budget pays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.planted_records import leave_history
+from tests.planted_study import CHOOSING, SITE, PlantedStudy, overhead
+from tests.small_runs import definition
+
+from scalewise.analysis.judge_round import Limits
+from scalewise.analysis.next_runs import Findings, next_runs
+from scalewise.analysis.study import Analysis, parts_of, read_and_conclude
+from scalewise.plan.config.experiment import DecisionRule, Repeats
+from scalewise.plan.config.shape import Shape
+from scalewise.plan.jobs.make_plan import make_plan
+from scalewise.plan.runs.rounds import FIRST_OF_BASELINE, Round
+from scalewise.plan.runs.spending import Spending, device_hours
+from scalewise.records import HISTORY, SUMMARY, Start, later
+
+COUNTS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
+REPEATS = Repeats(min=3, max=10)
+HIGH = DecisionRule(min_efficiency=0.7)
+
+
+@dataclass
+class Simulated:
+    """A study whose answer is that of the mean speeds.
+
+    Args:
+        truth: Device count -> efficiency.
+        scatter: Standard deviation of the logarithm of a run's speed.
+        run_minutes: Time limit of a run, and with it the longest one.
+    """
+
+    truth: Mapping[int, float]
+    rule: DecisionRule = HIGH
+    repeats: Repeats = REPEATS
+    scatter: float = 0.0
+    limits: Limits = field(default_factory=Limits)
+    without_speed: Sequence[int] = ()
+    seed: int = 0
+    requests: list[dict[int, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        generator = np.random.default_rng(self.seed)
+        self.speeds = {
+            devices: devices * each * np.exp(self.scatter * generator.standard_normal(self.repeats.max))
+            for devices, each in self.truth.items()
+        }
+        # of some runs the time limit is all that ends them
+        minutes = self.limits.run_minutes or 0
+        self.minutes = {
+            devices: minutes * np.minimum(generator.uniform(0.1, 1.2, self.repeats.max), 1)
+            for devices in self.truth
+        }
+        self.runs = dict.fromkeys(self.truth, 0) | {min(self.truth): FIRST_OF_BASELINE}
+
+    def spent(self) -> float:
+        return sum(
+            device_hours(60 * float(self.minutes[devices][:n].sum()), devices, self.limits.held_devices)
+            for devices, n in self.runs.items()
+        )
+
+    def findings(self) -> Findings:
+        speeds = {
+            devices: float(np.exp(np.log(self.speeds[devices][:n]).mean()))
+            for devices, n in self.runs.items()
+            if n and devices not in self.without_speed
+        }
+        base = min(speeds, default=1)
+        hours = {devices: devices / speed for devices, speed in speeds.items()}
+        rule = self.rule
+        misses = {
+            devices
+            for devices, speed in speeds.items()
+            if (rule.min_efficiency and speed / speeds[base] * base / devices < rule.min_efficiency)
+            or (rule.deadline_minutes and 1 / speed > rule.deadline_minutes)
+            or (rule.max_device_hours and hours[devices] > rule.max_device_hours)
+        }
+        met = [devices for devices in sorted(speeds) if devices not in misses]
+        beaten = {a for a in met for b in met if speeds[b] > (1 + rule.min_gain) * speeds[a]}
+        best = next((each for each in met if rule.deadline_minutes or each not in beaten), None)
+        wanted = {best: 5} if best is not None and self.scatter else {}
+        return Findings(best, speeds, frozenset(misses), wanted)
+
+    def play(self) -> int | None:
+        """Make runs until none is requested, and return the answer."""
+        while True:
+            limits = Limits(
+                self.limits.budget, self.spent(), self.limits.run_minutes, self.limits.held_devices
+            )
+            wanted = next_runs(
+                list(self.truth), self.runs, self.findings(), self.rule, self.repeats, limits.allow
+            )
+            paid = {devices: limits.pay(devices, n - self.runs[devices]) for devices, n in wanted.items()}
+            if not any(paid.values()):
+                return self.findings().best
+            self.requests.append(wanted)
+            for devices, more in paid.items():
+                self.runs[devices] += more
+            assert all(n <= self.repeats.max for n in self.runs.values())
+
+
+def efficiencies(*values: float) -> dict[int, float]:
+    return dict(zip(COUNTS, values, strict=True))
+
+
+ALL_GOOD = efficiencies(*[1.0] * 10)
+FALLING = {devices: 1 / (1 + 0.02 * (devices - 1)) for devices in COUNTS}
+
+
+@pytest.mark.parametrize(
+    ("truth", "rule", "answer", "searched"),
+    [
+        pytest.param(FALLING, HIGH, 16, [2, 4, 8, 16, 32, 64, 24], id="doubles until two miss"),
+        pytest.param(ALL_GOOD, HIGH, 64, [2, 4, 8, 16, 32, 64], id="the largest"),
+        pytest.param(
+            efficiencies(1, 0.97, 0.93, 0.6, 0.75, 0.74, 0.6, 0.55, 0.5, 0.45),
+            HIGH, 16, [2, 4, 8, 16, 32, 64, 24],
+            id="a dip at two nodes",
+        ),
+        pytest.param(
+            efficiencies(1, 0.97, 0.93, 0.5, 0.72, 0.6, 0.5, 0.5, 0.4, 0.4),
+            HIGH, 12, [2, 4, 8, 16, 12, 32, 24],
+            id="between two that miss",
+        ),
+        pytest.param(
+            efficiencies(1, 0.9, 0.8, 0.3, 0.4, 0.4, 0.3, 0.3, 0.3, 0.3), HIGH, 4, [2, 4, 8],
+            id="one that misses by far",
+        ),
+        pytest.param(
+            {devices: min(1, 12 / devices) for devices in COUNTS}, DecisionRule(min_efficiency=0.3),
+            12, [2, 4, 8, 16, 32, 64, 24, 12],
+            id="fewer are as fast",
+        ),
+        pytest.param(
+            FALLING, DecisionRule(max_device_hours=1.4), 16, [2, 4, 8, 16, 32, 64, 24],
+            id="a most of device-hours",
+        ),
+        pytest.param(ALL_GOOD, DecisionRule(deadline_minutes=1 / 11), 12, [2, 4, 8, 16, 12], id="a deadline"),
+        pytest.param(
+            {devices: devices**-0.99 for devices in COUNTS}, DecisionRule(deadline_minutes=0.1),
+            None, [2, 4],
+            id="a deadline that none keeps",
+        ),
+    ],
+)  # fmt: skip
+def test_the_search_finds_the_answer_with_one_run_a_count(
+    truth: dict[int, float], rule: DecisionRule, answer: int | None, searched: list[int]
+) -> None:
+    study = Simulated(truth, rule)
+    assert study.play() == answer
+    new = [next(iter(each)) for each in study.requests if len(each) == 1 and 1 in each.values()]
+    assert new == searched
+    # the answer and its baseline get their repeats together, the others keep their single run
+    rests_on = {1, answer} if answer else {1}
+    assert {devices for devices, n in study.runs.items() if n == REPEATS.min} == rests_on
+    assert study.requests[-1].keys() == rests_on
+
+
+def test_counts_without_a_result_are_misses_and_nothing_follows_without_a_baseline() -> None:
+    assert Simulated(ALL_GOOD, without_speed=(8,)).play() == 64
+    lost = Simulated(ALL_GOOD, without_speed=(1,))
+    lost.play()
+    assert lost.requests == []
+    assert next_runs([], {}, Findings(None, {}), HIGH, REPEATS) == {}
+    assert next_runs([2, 4], {}, Findings(None, {}), HIGH, REPEATS) == {2: FIRST_OF_BASELINE}
+
+
+def test_a_doubt_gets_at_most_twice_its_runs_at_a_time_and_never_more_than_the_most() -> None:
+    def requested(wanted: int, runs: int) -> dict[int, int]:
+        made = dict.fromkeys(COUNTS, 1) | {1: 6, 64: runs}
+        found = Findings(64, {devices: float(devices) for devices in COUNTS}, wanted={64: wanted})
+        return next_runs(COUNTS, made, found, HIGH, Repeats(min=3, max=10))
+
+    assert [requested(*each) for each in ((4, 3), (40, 3), (40, 6), (40, 10))] == [
+        {64: 4}, {64: 6}, {64: 10}, {},
+    ]  # fmt: skip
+
+
+def test_no_study_of_thousands_exceeds_its_budget_whatever_its_runs_take() -> None:
+    generator, over, stopped = np.random.default_rng(7), [], 0
+    for seed in range(3000):
+        counts = COUNTS[: int(generator.integers(2, 10))]
+        truth = {devices: float(devices ** -generator.uniform(0, 0.5)) for devices in counts}
+        held = dict.fromkeys((1, 2), 4.0) if generator.random() < 0.5 else {}
+        minutes = int(generator.integers(1, 60))
+        first = FIRST_OF_BASELINE * held.get(1, 1.0) * minutes / 60
+        budget = first * math.exp(generator.uniform(0, 6))
+        study = Simulated(truth, scatter=0.02, limits=Limits(budget, 0.0, minutes, held), seed=seed)
+        study.play()
+        stopped += study.findings().best is None or study.runs[max(counts)] == 0
+        over += [seed] if study.spent() > budget * (1 + 1e-12) else []
+    assert over == []
+    assert 100 < stopped < 2900, "budgets of all sizes"
+
+
+# --- rounds of planted studies ------------------------------------------------------------------------
+
+
+ONE_MINUTE_RUNS = CHOOSING.replace("runtime_minutes: 10", "runtime_minutes: 1")
+"""Runs take 35 s of their minute, and the answer, 16 devices, is measured 3 times."""
+OF_A_MINUTE = 1 / 60
+"""Device-hours of the most that a run may take on one device."""
+
+
+def with_keys(text: str, keys: str) -> str:
+    return text.replace("steps: 300", f"steps: 300\n    {keys}")
+
+
+def limited(budget: float, text: str = ONE_MINUTE_RUNS) -> str:
+    return with_keys(text, f"budget: {{device_hours: {budget:.6f}}}")
+
+
+def spent(judged: Round) -> float:
+    assert judged.spent_device_hours is not None
+    return judged.spent_device_hours
+
+
+def most(judged: Round) -> float:
+    """Device-hours if all runs that a round requests start at once, and each takes all of its time."""
+    devices = {point: int(point.split(".")[0].removeprefix("d")) for point in judged.further}
+    return sum(devices[point] * more * OF_A_MINUTE for point, more in judged.further.items())
+
+
+KILLED = None
+"""The seconds of a start that was killed after it had begun: it may have taken its limit of a minute."""
+
+
+def leave_starts(folder: Path, shape: str, *seconds: float | None) -> None:
+    starts = []
+    for number, taken in enumerate(seconds):
+        began = later("2026-03-01T00:00:00+00:00", 1000 * number)
+        ended_at = None if taken is KILLED else later(began, taken)
+        starts.append(Start(started_at=began, limit_seconds=60, ended_at=ended_at))
+    run = definition().model_copy(update={"shape": Shape.parse(shape)})
+    leave_history(folder, run, *starts)
+
+
+def analyzed(study: PlantedStudy) -> Analysis:
+    (name,) = study.questions
+    return read_and_conclude(name, parts_of(make_plan(study.study), name, study.results))
+
+
+def test_the_series_of_a_sweep_share_a_budget_that_runs_at_their_limit_keep(tmp_path: Path) -> None:
+    text = with_keys(ONE_MINUTE_RUNS, "sweep: {gradient_as_bucket_view: [false, true]}")
+    points: set[str] = set()
+    for budget in (0.3, 0.6):
+        study = PlantedStudy(tmp_path / str(budget), limited(budget, text), overhead(0.04))
+        for judged in study.play():
+            assert spent(judged) + most(judged) <= budget + 1e-9, judged
+            points |= judged.further.keys()
+    # a larger budget reaches a more expensive count
+    assert {"d16" in point for point in points} == {True, False}
+
+
+def test_a_rest_that_pays_for_one_of_two_repeats_buys_that_one_and_the_answer_says_what_is_open(
+    tmp_path: Path,
+) -> None:
+    free = PlantedStudy(tmp_path / "free", ONE_MINUTE_RUNS, overhead(0.04))
+    (before,) = (each for each in free.play() if each.further.get("d16") == 2)
+    answer = analyzed(free).answer
+    assert (answer.devices, answer.has_ended, answer.certainty) == (16, True, "clear")
+    budget = spent(before) + 1.5 * 16 * OF_A_MINUTE
+    study = PlantedStudy(tmp_path / "limited", limited(budget), overhead(0.04))
+    rounds = study.play()
+
+    assert rounds[before.number - 1].further["d16"] == 1
+    last = rounds[-1]
+    assert (last.further, last.over_budget) == ({}, ["d16"])
+    assert spent(before) < spent(last) <= budget
+    answer = analyzed(study).answer
+    assert answer.certainty != "clear"
+    assert "budget" in " ".join([answer.spent, answer.reason, *(text for text, _ in answer.cautions)])
+
+
+@pytest.mark.parametrize("further", [[], [KILLED, KILLED]], ids=["one job", "put back twice"])
+def test_jobs_that_were_put_back_into_the_queue_are_paid_from_the_budget(
+    tmp_path: Path, further: list[float | None]
+) -> None:
+    # two runs of the baseline, and one on 2 devices with all of its time
+    budget = 2 * 35.4 / 3600 + 4.5 * OF_A_MINUTE
+    study = PlantedStudy(tmp_path, limited(budget), overhead(0.04))
+    for run in study.make_runs():
+        leave_starts(study.folder / "runs" / run, "1x1", *further, 35.4)
+    judged = study.judge()
+
+    assert judged.spent_device_hours == pytest.approx(2 * (35.4 + 60 * len(further)) / 3600)
+    assert ("d2" in judged.further) == (not further)
+    assert spent(judged) + most(judged) <= budget
+
+
+def test_spending_is_of_all_jobs_of_all_runs_as_they_are_billed(tmp_path: Path) -> None:
+    played = PlantedStudy(tmp_path / "played", ONE_MINUTE_RUNS, overhead(0.04))
+    played.make_runs()
+    runs = tmp_path / "runs"
+    leave_starts(runs / "d2.r1", "1x2", 100.0, 50.0)
+    leave_starts(runs / "d8.r1", "2x4", 10.0)  # it failed, or still runs
+    (runs / "d16.r1").mkdir()  # nothing is known of it
+    leave_starts(runs / "d4.r1", "1x4", 30.0)
+    (runs / "d4.r1" / HISTORY).write_text("{", encoding="utf-8")
+    # without a history: from its start to its end
+    (runs / "d1.r1").mkdir()
+    summary = (played.folder / "runs" / "d1.r1" / SUMMARY).read_text(encoding="utf-8")
+    (runs / "d1.r1" / SUMMARY).write_text(summary, encoding="utf-8")
+
+    found = Spending.of(runs, {2: 4.0})
+
+    seconds = found.seconds["d1.r1"]
+    assert 30 < seconds < 60
+    assert dict(found.seconds) == {"d1.r1": seconds, "d2.r1": 150.0, "d8.r1": 10.0}
+    # 2 devices are billed as the 4 of their node
+    assert found.device_hours == pytest.approx((seconds + 4 * 150 + 8 * 10) / 3600)
+
+
+LIST = CHOOSING.replace("{up_to: 16}", "[1, 8]")
+
+
+@pytest.mark.parametrize(
+    ("text", "site", "counted"),
+    [
+        (CHOOSING, SITE, {"d1": 3, "d8": 3}),
+        (CHOOSING, {**SITE, "devices_per_node": 8}, {"d1": 3}),
+        (with_keys(CHOOSING, "seed: 7"), SITE, {}),
+    ],
+    ids=["equal", "other nodes", "other settings"],
+)
+def test_runs_of_a_list_are_not_made_again_unless_they_were_made_in_another_way(
+    tmp_path: Path, text: str, site: dict[str, object], counted: dict[str, int]
+) -> None:
+    PlantedStudy(tmp_path, LIST, overhead(0.1)).make_runs()
+    judged = PlantedStudy(tmp_path, text, overhead(0.1), site).judge()
+    # two of the baseline are requested before any round
+    assert {point: n for point, n in judged.repeats.items() if n} == {"d1": 2} | counted
+
+
+def test_repeats_of_a_list_are_added_until_the_decision_is_clear(tmp_path: Path) -> None:
+    text = CHOOSING.replace("{up_to: 16}", "[1, 2, 4]").replace(
+        "steps: 300", "steps: 300\n    repeats: {min: 3}"
+    )
+    # an efficiency of 1 / 1.06 = 0.943 on 2 and 4 devices
+    close = text.replace("min_efficiency: 0.7", "min_efficiency: 0.938")
+    for folder, config, more in (("clear", text, False), ("close", close, True)):
+        study = PlantedStudy(tmp_path / folder, config, overhead(0.1, scatter=0.01))
+        study.make_runs()
+        assert study.judge().requests_more == more
+        while study.rounds()[-1].requests_more:
+            assert study.make_runs()
+            study.judge()
+        assert max(study.rounds()[-1].requested.values()) <= 10
+        assert ("added" in analyzed(study).answer.spent) == more

@@ -1,0 +1,176 @@
+"""What a value of an option gains, on how many CPUs, and when it competes: options.csv and the answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from tests.planted_study import Law, PlantedStudy, experiments
+from tests.unit.analysis.planted import analysis_of, make_runs, spread
+
+from scalewise.analysis.answer import Answer
+from scalewise.plan.runs.run_definition import RunDefinition
+from scalewise.plan.runs.runs import Options
+
+MB = 1_000_000
+
+
+def gains(points: Mapping[tuple[str, int], Any], values: list[Any], key: str, **columns: Any) -> pd.DataFrame:
+    """Return options.csv of a sweep over one option, whose value each series is named by."""
+    options: dict[str, Options] = {str(value): ((key, value),) for value in values}
+    return analysis_of(make_runs(points, **columns), options, sweep={key: values}).options
+
+
+def test_an_option_is_compared_on_equal_devices_and_beside_equal_other_options() -> None:
+    swept: dict[str, list[Any]] = {
+        "model": ["linear", "digits_cnn"],
+        "gradient_as_bucket_view": [False, True],
+    }
+    options: dict[str, Options] = {
+        f"{model}-{view}": (("model", model), ("gradient_as_bucket_view", view))
+        for model, view in product(*swept.values())
+    }
+    rates = {
+        (series, devices): [each * 4.0**place for each in (98.0, 100.0, 103.0)]
+        for place, (series, devices) in enumerate(product(options, (1, 2)))
+    }
+    table = analysis_of(make_runs(rates, started_at=None), options, sweep=swept).options
+
+    assert len(table) == 2 * 2 + 2 * 2
+    views, models = (table[table["option"] == key] for key in ("gradient_as_bucket_view", "model"))
+    # devices come first, then the view, then the model
+    assert views["throughput_ratio"].tolist() == pytest.approx([16.0] * 4)
+    assert models["throughput_ratio"].tolist() == pytest.approx([256.0] * 4)
+    assert sorted(zip(views["devices"], views["beside"], strict=True)) == [
+        *((1, "model digits_cnn"), (1, "model linear"), (2, "model digits_cnn"), (2, "model linear")),
+    ]
+    assert (set(models["reference"]), set(models["value"])) == ({"linear"}, {"digits_cnn"})
+    assert (views["throughput_ratio_low"] < 16).all()
+    assert (views["throughput_ratio_high"] > 16).all()
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "rates", "rows"),
+    [
+        ("bucket_cap_mb", [1, 2, 4], [10.0, 20.0, 40.0], [(1, 2, 2.0), (1, 4, 4.0)]),
+        ("bucket_cap_mb", ["default", 50], [100.0, 150.0], [("default", 50, 1.5)]),
+        ("static_graph", [False, True], [100.0, "failed"], []),
+    ],
+    ids=["further values", "a name", "failed runs"],
+)
+def test_every_further_value_is_compared_with_the_first(
+    key: str, values: list[Any], rates: list[Any], rows: list[tuple[Any, ...]]
+) -> None:
+    points = {(str(value), 1): [rate] * 3 for value, rate in zip(values, rates, strict=True)}
+    found = gains(points, values, key).to_dict("records")
+    assert [(row["reference"], row["value"], row["throughput_ratio"]) for row in found] == [
+        (reference, value, pytest.approx(ratio)) for reference, value, ratio in rows
+    ]
+
+
+def test_of_sixteen_options_only_the_one_that_doubles_the_speed_is_called_faster() -> None:
+    """By p values that are not adjusted for their number, others are called faster or slower, too."""
+    logs = np.random.default_rng(1).normal(0, 0.03, (17, 3))
+    logs[7] += math.log(2)
+    values = list(range(1, 18))
+    points = {(str(value), 4): list(100 * np.exp(each)) for value, each in zip(values, logs, strict=True)}
+    table = gains(points, values, "bucket_cap_mb", started_at=None)
+    alone = [stats.ttest_ind(each, logs[0], equal_var=False).pvalue for each in np.delete(logs, [0, 7], 0)]
+    assert min(alone) < 0.05
+    assert table.loc[table["p_adjusted"] < 0.05, "value"].tolist() == [8]
+
+
+def test_an_option_and_its_point_have_the_same_peak_of_memory_the_mean_of_the_runs() -> None:
+    peaks = [300.0 * MB, 310.0 * MB, 350.0 * MB]
+    points = {("False", 1): spread(100.0), ("True", 1): spread(100.0)}
+    both = [each - saved for each in peaks for saved in (0, 100 * MB)]
+    options: dict[str, Options] = {str(on): (("gradient_as_bucket_view", on),) for on in (False, True)}
+    analysis = analysis_of(
+        make_runs(points, peak_memory_bytes=both), options, sweep={"gradient_as_bucket_view": [False, True]}
+    )
+    (gain,) = analysis.options.to_dict("records")
+    found = analysis.scaling["peak_memory_bytes"].tolist()
+    assert [gain[f"{side}peak_memory_bytes"] for side in ("reference_", "")] == found == [320 * MB, 220 * MB]
+    assert gain["peak_memory_saved_bytes"] == 100 * MB
+
+
+# ---- options that train something else ------------------------------------------------------------------
+
+OPTIONS: dict[str, Options] = {
+    f"{precision}, view {view}": (("precision", precision), ("gradient_as_bucket_view", view))
+    for precision, view in product(("fp32", "bf16"), (False, True))
+}
+RATES = ({1: 100, 8: 480}, {1: 102, 8: 750}, {1: 150, 8: 720}, {1: 153, 8: 1050})
+"""Samples/s by devices, of each of these: the view is faster in both precisions, which are two trainings."""
+
+KEPT = {"fp32": [0.9960, 0.9965, 0.9970], "bf16": [0.9961, 0.9964, 0.9968]}
+LOST = KEPT | {"bf16": [0.97, 0.971, 0.972]}
+UNKNOWN = KEPT | {"bf16": [0.99, math.nan, math.nan]}
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "accept", "series", "lost"),
+    [
+        (KEPT, [], "fp32, view True", None),
+        (LOST, [], "fp32, view True", "final accuracy 2.6 points lower"),
+        (KEPT, ["precision"], "bf16, view True", None),
+        (LOST, ["precision"], "fp32, view True", "final accuracy 2.6 points lower"),
+        (UNKNOWN, ["precision"], "fp32, view True", None),
+    ],
+    ids=["kept", "lost", "kept and accepted", "accepted but lost", "accepted but unknown"],
+)
+def test_another_training_competes_only_if_it_is_accepted_and_is_shown_to_lose_no_accuracy(
+    accuracies: Mapping[str, list[float]], accept: list[str], series: str, lost: str | None
+) -> None:
+    points = {
+        (name, devices): spread(float(rate))
+        for name, rates in zip(OPTIONS, RATES, strict=True)
+        for devices, rate in rates.items()
+    }
+    runs = make_runs(points)
+    runs["final_accuracy"] = [
+        accuracies[name.split(",")[0]][repeat - 1]
+        for name, repeat in zip(runs["series"], runs["repeat"], strict=True)
+    ]
+    decision = {"min_efficiency": 0.7, "accept": accept}
+    sweep = {"precision": ["fp32", "bf16"], "gradient_as_bucket_view": [False, True]}
+    answer = analysis_of(runs, OPTIONS, decision=decision, sweep=sweep).answer
+    assert (answer.series, answer.devices) == (series, 8)
+    if series.startswith("fp32"):
+        (line,) = answer.others
+        # 1050 / 750
+        assert line.startswith("8 GPUs with bf16, view True: 1.40x")
+        assert lost is None or lost in line
+
+
+# ---- CPUs per device ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("gain_of_8", "cpus", "certainty"),
+    [(1.0, 4, "clear"), (1.05, 4, "likely"), (1.3, 8, "clear")],
+    ids=["no gain", "a tie", "a gain"],
+)
+def test_the_fewest_cpus_that_are_not_shown_to_be_slower_win(
+    tmp_path: Path, gain_of_8: float, cpus: int, certainty: str
+) -> None:
+    """4 CPUs feed the training, 2 do not."""
+
+    def speed(run: RunDefinition) -> float:
+        given = run.settings.cpus_per_device
+        return Law(rate=500.0 * min(given, 4) * (gain_of_8 if given == 8 else 1)).speed(run)
+
+    sweep = {"cpus_per_device": [4, 8, 2]}
+    keys = {"devices": [1, 2], "loader": "workers", "sweep": sweep, "decision": {"min_efficiency": 0.1}}
+    study = PlantedStudy(tmp_path, experiments(mnist=keys), speed)
+    study.tabulate()
+    answer = Answer.from_json((study.folder / "answer.json").read_text(encoding="utf-8"))
+    assert (answer.devices, answer.certainty) == (2, certainty)
+    assert [line for line in answer.options if line.startswith(f"cpus_per_device: {cpus} (")]

@@ -1,0 +1,150 @@
+"""The columns of scaling.csv: what each is of the runs, and that the guide explains all of them."""
+
+from __future__ import annotations
+
+import math
+import re
+from statistics import geometric_mean
+
+import pandas as pd
+import pytest
+from scipy import stats
+from tests.paths import ROOT
+from tests.unit.analysis.planted import ONLY, START_UP, analysis_of, make_runs, make_spec, make_tables, spread
+
+from scalewise.analysis.analysis_spec import THROUGHPUT as RATE
+from scalewise.analysis.analysis_spec import AnalysisSpec
+from scalewise.analysis.points import SCALING_COLUMNS
+from scalewise.analysis.study import Analysis, Part, conclude
+
+NAN = math.nan
+
+
+def test_each_column_is_explained_and_its_interval_follows_it() -> None:
+    named = [column for column in SCALING_COLUMNS if not column.endswith(("_low", "_high"))]
+    text = (ROOT / "docs/results.md").read_text(encoding="utf-8").split("## Columns of scaling.csv")[1]
+    rows = re.findall(r"^\| (`.*?`) \| (\S.*) \|$", text, re.MULTILINE)
+    explained = [name for names, _ in rows for name in re.findall(r"`(\w+)`", names)]
+    assert explained == list(dict.fromkeys(explained))
+    assert set(explained) == set(named)
+    bounded = [column for column in named if f"{column}_low" in SCALING_COLUMNS]
+    said = [
+        name for names, value in rows if "with interval" in value for name in re.findall(r"`(\w+)`", names)
+    ]
+    assert set(said) == set(bounded)
+    for column in bounded:
+        place = SCALING_COLUMNS.index(column)
+        assert SCALING_COLUMNS[place + 1 : place + 3] == [f"{column}_low", f"{column}_high"]
+
+
+def test_columns_are_means_or_medians_of_the_runs_that_know_them() -> None:
+    known = {
+        "final_accuracy": [0.95, 0.99, 0.97],
+        "time_to_accuracy_seconds": [5.0, NAN, 3.0],
+        "epochs_to_accuracy": [4.0, NAN, 2.0],
+        "peak_memory_bytes": [1e6, 3e6, 2e6],
+        "wall_seconds": [40.0, 42.0, 41.0],
+        "step_seconds": [0.1, 0.15, 0.2],
+        "loader_wait_fraction": [0.1, 0.2, 0.6],
+    }
+    (row,) = analysis_of(make_runs({(ONLY, 2): spread(200.0)}, **known)).scaling.to_dict("records")
+    half = stats.t.ppf(0.975, 2) * 0.02 / math.sqrt(3)
+    # 0.97 + half is 1.02, and no accuracy
+    assert [row[f"final_accuracy{end}"] for end in ("", "_low", "_high")] == pytest.approx(
+        [0.97, 0.97 - half, 1]
+    )
+    assert row["time_to_accuracy_seconds"] == pytest.approx(math.sqrt(15))
+    assert math.isnan(row["time_to_accuracy_seconds_low"])
+    assert (row["n_reached"], row["epochs_to_accuracy"], row["loader_wait_fraction"]) == (2, 3, 0.2)
+    assert (row["peak_memory_bytes"], row["step_seconds"]) == pytest.approx((2e6, 0.15))
+    assert row["wall_seconds"] == pytest.approx(geometric_mean(known["wall_seconds"]))
+    # the next run is slower than that with a probability of 5 %
+    logs = [math.log(each) for each in known["wall_seconds"]]
+    error = stats.tstd(logs) * math.sqrt(1 + 1 / 3)
+    bound = math.exp(stats.t.ppf(0.95, 2, loc=stats.tmean(logs), scale=error))
+    assert (row["wall_seconds_next"], row["wall_n"]) == (pytest.approx(bound), 3)
+
+
+def test_a_start_takes_no_longer_than_the_run_less_its_training() -> None:
+    runs = make_runs({(ONLY, 1): [100.0], (ONLY, 2): [180.0]}, train_seconds=20.0, wall_seconds=23.0)
+    runs["imports_seconds"] = [0.5, 30.0]  # of a rank that the others did not wait for
+    runs[["process_group_seconds", "data_seconds", "model_seconds"]] = 0.0
+    runs["first_step_seconds"] = 1.0
+    assert analysis_of(runs).scaling["startup_seconds"].tolist() == [1.5, 4.0]
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_each_series_has_a_baseline_of_its_own_the_fewest_devices_that_it_fits_on(fits: bool) -> None:
+    plain = {1: spread(100.0) if fits else ["out-of-memory"] * 3, 2: spread(180.0), 8: spread(540.0)}
+    points = {("plain", devices): rates for devices, rates in plain.items()}
+    table = analysis_of(make_runs(points | {("fast", 1): spread(200.0), ("fast", 2): spread(300.0)})).scaling
+    found = table.set_index(["series", "devices"])
+    assert found.loc[("plain", 8), "baseline_devices"] == (1 if fits else 2)
+    assert found.loc[("plain", 8), "speedup"] == pytest.approx(5.4 if fits else 3.0)
+    assert found.loc[("fast", 2), "speedup"] == pytest.approx(1.5)
+    assert ("relative to 2 devices" in found.loc[("plain", 8), "note"]) == (not fits)
+
+
+def test_a_count_that_was_added_on_a_slower_day_is_compared_with_that_days_baseline() -> None:
+    """The second day is 20 % slower: by all runs of the baseline, 8 devices would look 11 % slower."""
+    first = make_runs({(ONLY, devices): spread(100.0 * devices**0.9) for devices in (1, 2, 4)})
+    second = make_runs({(ONLY, devices): spread(80.0 * devices**0.9) for devices in (1, 8)})
+    later = pd.to_datetime(second["started_at"]) + pd.Timedelta(days=3)
+    second = second.assign(repeat=second["repeat"] + 3, started_at=later.map(pd.Timestamp.isoformat))
+    second["run"] += "b"
+    table = analysis_of(pd.concat([first, second], ignore_index=True)).scaling.set_index("devices")
+    assert table.loc[8, "speedup"] == pytest.approx(8**0.9, rel=0.005)
+    assert table.loc[4, "speedup"] == pytest.approx(4**0.9, rel=0.005)
+    assert table.loc[1, RATE] < 95
+
+
+# ---- the amounts for the same work ----------------------------------------------------------------------
+
+
+def priced(prices: dict[str, float | None], by: str) -> Analysis:
+    """Return the analysis of two partitions, of which the second is three times as fast."""
+    parts, tables = [], []
+    for (name, price), rate in zip(prices.items(), (100.0, 300.0), strict=True):
+        spec = AnalysisSpec("study", make_spec([1], decision={"by": by}), accelerator="cuda")
+        parts.append(Part(name, spec, price=price, unit="price"))
+        tables.append(make_tables(make_runs({(ONLY, 1): spread(rate)}, energy_joules=3.6e6)))
+    return conclude("study", parts, tables)
+
+
+@pytest.mark.parametrize(
+    ("prices", "best"),
+    [
+        ({"slow": 1.0, "fast": 2.0}, "fast"),
+        ({"slow": 1.0, "fast": 4.0}, "slow"),
+        ({"slow": 0.0, "fast": 2.0}, "slow"),
+        ({"slow": 1.0, "fast": None}, "slow"),
+    ],
+    ids=["cheaper by its speed", "too expensive", "free", "of unknown price"],
+)
+def test_a_cost_is_a_price_of_device_hours_and_unknown_without_one(
+    prices: dict[str, float | None], best: str
+) -> None:
+    found = priced(prices, "cost")
+    assert found.answer.partition == best
+    table = found.scaling.set_index("partition")
+    for name, rate in (("slow", 100.0), ("fast", 300.0)):
+        price, cost = prices[name], table.loc[name, "cost"]
+        hours = 600_000 / rate / 3600
+        assert math.isnan(cost) if price is None else cost == pytest.approx(price * hours, rel=1e-3, abs=1e-9)
+
+
+def test_what_is_unknown_of_all_cannot_decide() -> None:
+    answer = priced({"slow": 1.0, "fast": 1.0}, "soonest").answer
+    assert answer.partition == "fast"
+    assert any("`by: soonest` cannot decide" in sentence for sentence, _ in answer.cautions)
+
+
+def test_a_whole_run_counts_its_start_up_and_its_devices() -> None:
+    runs = make_runs({(ONLY, 1): spread(100.0), (ONLY, 2): spread(190.0)})
+    table = analysis_of(runs, decision={"max_device_hours": 100}).scaling.set_index("devices")
+    walls = {devices: START_UP + 600_000 / rate for devices, rate in {1: 100.0, 2: 190.0}.items()}
+    assert table["seconds"].to_dict() == pytest.approx(walls, rel=1e-3)
+    assert table["cost"].to_dict() == pytest.approx(
+        {n: n * each / 3600 for n, each in walls.items()}, rel=1e-3
+    )
+    assert table.loc[2, "speedup"] == pytest.approx(walls[1] / walls[2], rel=1e-3)

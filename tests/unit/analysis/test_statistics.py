@@ -1,0 +1,400 @@
+"""Means and ratios, their 95 % intervals and p values: against scipy, by hand, and in simulated studies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from scipy import stats
+from tests.unit.analysis.reference import next_bound, ratio_bounds, ratio_p, welch_bounds, welch_p
+
+from scalewise.analysis.statistics import (
+    ASSUMED_SCATTER,
+    Interval,
+    Ratio,
+    Sample,
+    Scatter,
+    Tries,
+    difference_of,
+    geometric_interval,
+    holm,
+    mean_interval,
+    next_value_bound,
+    ratio_interval,
+    ratio_of,
+    runs_to_narrow,
+    runs_to_tell,
+    scatter_of,
+    target_interval,
+    target_ratio,
+)
+
+Logs = npt.NDArray[np.float64]
+Draw = Callable[[np.random.Generator, int], Logs]
+
+
+@pytest.mark.parametrize("n", [3, 10])
+def test_a_mean_has_students_interval_and_a_geometric_one_that_of_the_logarithms(n: int) -> None:
+    values = np.random.default_rng(n).normal(2, 0.3, n)
+    found = mean_interval((values - 2).tolist())
+    expected = stats.ttest_1samp(values - 2, 0).confidence_interval(0.95)
+    assert (found.estimate, found.low, found.high) == pytest.approx((values.mean() - 2, *expected))
+    found = geometric_interval(values.tolist())
+    expected = np.exp(stats.ttest_1samp(np.log(values), 0).confidence_interval(0.95))
+    assert (found.estimate, found.low, found.high) == pytest.approx((stats.gmean(values), *expected))
+    assert found.n == n
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_fewer_than_three_runs_have_no_interval(n: int) -> None:
+    few, many = [100.0, 150.0][:n], [97.0, 100.0, 103.0]
+    for found in (mean_interval(few), geometric_interval(few)):
+        assert found.n == n
+        assert math.isnan(found.low)
+        assert math.isnan(found.high)
+    for found in (ratio_interval(few, many), ratio_interval(many, few)):
+        assert found.n == n
+        assert math.isnan(found.low)
+        assert math.isnan(found.high)
+
+
+def test_a_single_value_has_no_interval() -> None:
+    for single in (mean_interval([3.0]), geometric_interval([3.0])):
+        assert single.estimate == pytest.approx(3.0)
+        assert math.isnan(single.low)
+        assert math.isnan(single.high)
+        assert single.half_width_fraction == math.inf
+        assert single.as_dict()["low"] is None
+
+
+def test_the_difference_of_two_means_has_welchs_interval() -> None:
+    one, other = [0.93, 0.94, 0.95, 0.99], [0.90, 0.91, 0.93]
+    found = difference_of(mean_interval(one), mean_interval(other))
+    expected = stats.ttest_ind(one, other, equal_var=False).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx(tuple(expected))
+
+
+def test_a_multiple_keeps_its_width_and_half_the_width_is_a_share_of_the_estimate() -> None:
+    assert Interval(4.0, 2.0, 8.0, 3).scaled(0.25) == Interval(1.0, 0.5, 2.0, 3)
+    assert Interval(100.0, 98.0, 104.0, 3).half_width_fraction == pytest.approx(0.03)
+
+
+FAST, SLOW = [190.0, 200.0, 212.0], [98.0, 100.0, 105.0, 99.0]
+
+
+def ratio(numerator: Sequence[float], denominator: Sequence[float], scatter: Scatter | None = None) -> Ratio:
+    found = ratio_of(Sample.of(numerator), Sample.of(denominator), scatter)
+    assert found is not None
+    return found
+
+
+def drawn(seed: int, m: int, n: int) -> tuple[list[float], list[float]]:
+    generator = np.random.default_rng(seed)
+    return generator.lognormal(0.1, 0.2, m).tolist(), generator.lognormal(0, 0.02, n).tolist()
+
+
+@pytest.mark.parametrize(("m", "n"), [(2, 2), (3, 20), (10, 4)])
+def test_bounds_and_p_values_are_those_of_welchs_test_on_logarithms(m: int, n: int) -> None:
+    above, below = drawn(m * n, m, n)
+    found = ratio(above, below)
+    assert (found.at_least, found.at_most) == pytest.approx(welch_bounds(above, below))
+    for threshold in (1.0, 1.3):
+        shifted = np.divide(above, threshold).tolist()
+        assert found.p_above(threshold) == pytest.approx(welch_p(shifted, below))
+    assert found.n == min(m, n)
+
+
+def test_the_estimate_is_the_ratio_of_geometric_means_in_the_middle_of_its_bounds() -> None:
+    """The other way round all are inverse, and the unit does not matter."""
+    there, back = ratio_interval(FAST, SLOW), ratio_interval(SLOW, FAST)
+    assert there.estimate == pytest.approx(stats.gmean(FAST) / stats.gmean(SLOW))
+    assert there.estimate == pytest.approx(math.sqrt(there.low * there.high))
+    assert (back.low, back.high) == pytest.approx((1 / there.high, 1 / there.low))
+    scaled = ratio([3e9 * rate for rate in FAST], [3e9 * rate for rate in SLOW])
+    assert (scaled.at_least, scaled.at_most) == pytest.approx((there.low, there.high))
+
+
+def test_equal_runs_are_not_faster_and_a_lead_without_scatter_is_certain() -> None:
+    equal = ratio([100.0] * 3, [100.0] * 3)
+    assert (equal.at_least, equal.at_most, equal.p_above()) == (1.0, 1.0, 0.5)
+    ahead = ratio([106.0] * 3, [100.0] * 3)
+    assert (ahead.p_above(1.05), ahead.p_above(1.06), ahead.p_above(1.07)) == (0.0, 0.5, 1.0)
+
+
+def test_a_single_run_is_taken_to_scatter_as_the_other_sample_does() -> None:
+    found = ratio([200.0], [98.0, 100.0, 105.0])
+    logs = np.log([98.0, 100.0, 105.0])
+    error = logs.std(ddof=1) * math.sqrt(1 + 1 / 3)
+    lead = math.log(200) - logs.mean()
+    low, high = np.exp(stats.t.interval(0.95, 2, loc=lead, scale=error))
+    assert (found.at_least, found.at_most) == pytest.approx((low, high))
+    assert found.p_above() == pytest.approx(stats.t(2).sf(lead / error))
+
+
+def test_two_single_runs_have_no_interval_but_a_test_by_an_assumed_scatter() -> None:
+    found = ratio([120.0], [100.0])
+    interval = found.interval()
+    assert math.isnan(interval.low)
+    assert math.isnan(interval.high)
+    assert interval.n == 1
+    z = math.log(1.2) / (ASSUMED_SCATTER * math.sqrt(2))
+    assert found.p_above() == pytest.approx(stats.norm.sf(z))
+
+
+def test_without_a_run_there_is_no_ratio() -> None:
+    assert ratio_of(Sample(()), Sample((1.0, 2.0))) is None
+    assert ratio_of(Sample((1.0,)), Sample(())) is None
+
+
+def in_blocks(rates: Sequence[float]) -> Sample:
+    return Sample.of(rates, range(1, len(rates) + 1))
+
+
+PAIRS = [(190.0, 98.0), (200.0, 101.0), (230.0, 118.0), (150.0, 80.0)]
+
+
+def test_runs_of_the_same_blocks_are_compared_in_pairs() -> None:
+    above, below = (in_blocks(side) for side in zip(*PAIRS, strict=True))
+    found = ratio_of(above, below)
+    assert found is not None
+    leads = [math.log(one / other) for one, other in PAIRS]
+    bounds = stats.ttest_1samp(leads, 0).confidence_interval(0.95)
+    assert (found.at_least, found.at_most) == pytest.approx(np.exp(bounds))
+    p = stats.ttest_1samp(leads, math.log(1.9), alternative="greater").pvalue
+    assert found.p_above(1.9) == pytest.approx(p)
+    assert found.n == 4
+    assert found.estimate == pytest.approx(stats.gmean([one / other for one, other in PAIRS]))
+
+
+def test_runs_that_share_fewer_than_three_blocks_are_independent() -> None:
+    above, below = zip(*PAIRS, strict=True)
+    for blocks in ((1, 2, 0, 0), (5, 6, 7, 8), ()):
+        found = ratio_of(Sample.of(above, blocks), Sample.of(below, (1, 2, 3, 4)))
+        assert found is not None
+        assert (found.at_least, found.at_most) == pytest.approx(welch_bounds(above, below))
+
+
+def test_a_point_borrows_one_degree_of_freedom_from_all_points_and_never_scatters_less() -> None:
+    quiet, usual, loud = [100.0, 101.0, 99.0], [200.0, 206.0, 195.0], [400.0, 470.0, 350.0]
+    scatter = scatter_of(map(Sample.of, (quiet, usual, loud)))
+    for above, below, other in ((usual, quiet, loud), (loud, quiet, usual), (loud, usual, quiet)):
+        found = ratio(above, below, scatter)
+        assert (found.at_least, found.at_most) == pytest.approx(ratio_bounds(above, below, other))
+        assert found.p_above(1.9) == pytest.approx(ratio_p(np.divide(above, 1.9).tolist(), below, other))
+
+
+def test_the_scatter_in_blocks_is_what_points_and_blocks_leave() -> None:
+    generator = np.random.default_rng(4)
+    logs = generator.normal(0, 0.03, (4, 5)) + generator.normal(0, 0.3, 5)
+    found = scatter_of(in_blocks(np.exp(row).tolist()) for row in logs)
+    assert found is not None
+    left = logs - logs.mean(axis=1, keepdims=True)
+    left -= left.mean(axis=0)
+    assert found.in_blocks == pytest.approx((left**2).sum() / 12)
+    # one run is missing: least squares by its dummies
+    rows = [in_blocks(np.exp(row).tolist()) for row in logs]
+    rows[2] = rows[2].only([True, True, False, True, True])
+    found = scatter_of(rows)
+    assert found is not None
+    cells = [(p, b) for p in range(4) for b in range(5) if (p, b) != (2, 2)]
+    design = np.array(
+        [[p == i for i in range(4)] + [b == i for i in range(5)] for p, b in cells], dtype=float
+    )
+    seen = np.array([logs[cell] for cell in cells])
+    fitted = design @ np.linalg.lstsq(design, seen, rcond=None)[0]
+    assert found.in_blocks == pytest.approx(((seen - fitted) ** 2).sum() / 11, rel=1e-3)
+
+
+SLOWED = [100.0, 101.0, 99.0, 100.5, 70.0, 99.5]
+
+
+def test_a_run_that_stands_apart_may_leave_a_comparison_open_and_cannot_decide_it() -> None:
+    above = [121.0, 120.0, 119.0, 120.5, 119.5, 120.2]
+    found = ratio(above, SLOWED)
+    without = ratio(above, [rate for rate in SLOWED if rate != 70.0])
+    # the mean of all is in the interval, which begins at that of the usual runs
+    assert found.at_least == pytest.approx(without.at_least)
+    assert found.at_most == found.estimate == pytest.approx(stats.gmean(above) / stats.gmean(SLOWED))
+    assert found.p_above(1.15) < 0.025
+    assert found.p_above(1.23) == 0.5
+    # two of six are no accident, and no interval without them is narrow
+    often = ratio(above, [70.0, *SLOWED[1:]])
+    assert (often.at_least, often.at_most) == pytest.approx(welch_bounds(above, [70.0, *SLOWED[1:]]))
+
+
+def test_the_p_value_and_the_interval_agree_on_every_threshold() -> None:
+    cases = [(FAST, SLOW), ([121.0, 120.0, 119.0, 120.5, 119.5], SLOWED[:5])]
+    for above, below in cases:
+        found = ratio(above, below)
+        for end, side in ((found.at_least, 1), (found.at_most, -1)):
+            assert (found.p_above(end * (1 - 1e-6)) < 0.025) == (side == 1)
+            assert (found.p_above(end * (1 + 1e-6)) > 0.975) == (side == -1)
+
+
+# --- the time to a target -------------------------------------------------------------------------------
+
+
+def test_without_a_failure_the_time_to_a_target_is_that_of_the_runs() -> None:
+    tries = Tries(Sample.of([19.0, 20.0, 21.0]))
+    found = target_ratio(Tries(Sample.of([40.0, 41.0, 42.0])), tries)
+    assert found == ratio_of(Sample.of([40.0, 41.0, 42.0]), Sample.of([19.0, 20.0, 21.0]))
+    assert target_interval(tries) == geometric_interval([19.0, 20.0, 21.0])
+
+
+def test_a_point_that_rarely_reaches_the_target_is_shown_to_be_slow() -> None:
+    """One of three runs in 100 s, against three of three in 16 s: 6.2 times as long without failures."""
+    rarely = Tries(Sample.of([100.0]), failed=(150.0, 150.0))
+    always = Tries(Sample.of([16.0, 16.1, 15.9]))
+    found = target_ratio(rarely, always, Scatter(0.01**2))
+    assert found is not None
+    assert found.estimate == pytest.approx(4.0 * 100 / 16, rel=1e-3)
+    assert found.at_least > 3.5
+    assert found.p_above(1.05) < 0.01
+    assert found.scaled(2.0).at_least == pytest.approx(2 * found.at_least)
+
+
+@pytest.mark.parametrize(("often", "rarely"), [(0.9, 0.9), (0.9, 0.5)])
+def test_the_time_to_a_target_covers_the_truth_though_runs_fail(often: float, rarely: float) -> None:
+    generator, lost, n, covered, studies = np.random.default_rng(2), 1.5, 6, 0, 0
+    truth = (1 + lost * (1 - rarely) / rarely) / (1 + lost * (1 - often) / often)
+    while studies < 100:
+        sides = []
+        for share in (rarely, often):
+            successes = int(generator.binomial(n, share))
+            times = generator.lognormal(0, 0.1, successes)
+            sides.append(Tries(Sample.of(times), (lost,) * (n - successes)))
+        found = target_ratio(sides[0], sides[1], Scatter(0.1**2))
+        if found is not None:
+            studies += 1
+            covered += found.at_least <= truth <= found.at_most
+    assert covered >= 90
+
+
+def test_holms_adjusted_p_values_by_hand() -> None:
+    """Of four: the least times 4, the next times 3, and never less than the one before."""
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.5, 0.6]) == pytest.approx([1.0, 1.0])
+    assert holm([]) == []
+    first, unknown, second = holm([0.02, math.nan, 0.03])
+    assert [first, second] == pytest.approx([0.04, 0.04])
+    assert math.isnan(unknown)
+
+
+def test_the_bound_of_the_next_value_by_hand() -> None:
+    values = [100.0, 102.0, 98.0, 101.0]
+    assert next_value_bound(values) == pytest.approx(next_bound(values))
+    single = 100 * math.exp(stats.norm.ppf(0.95) * ASSUMED_SCATTER * math.sqrt(2))
+    assert next_value_bound([100.0]) == pytest.approx(single)
+    # two are taken to scatter by as much, or by more
+    two = 100 * math.exp(stats.norm.ppf(0.95) * ASSUMED_SCATTER * math.sqrt(1.5))
+    assert next_value_bound([100.0, 100.0]) == pytest.approx(two)
+    apart = math.sqrt(100 * 150) * math.exp(
+        stats.norm.ppf(0.95) * math.log(1.5) / math.sqrt(2) * math.sqrt(1.5)
+    )
+    assert next_value_bound([100.0, 150.0]) == pytest.approx(apart)
+
+
+def power(n: int, distance: float, scatter: float) -> float:
+    """Return how often n runs of each side show a lead, by the noncentral t distribution."""
+    freedom = 2 * (n - 1)
+    return float(stats.nct.sf(stats.t.ppf(0.975, freedom), freedom, distance / (scatter * math.sqrt(2 / n))))
+
+
+@pytest.mark.parametrize(
+    ("found", "threshold", "scatter"),
+    [
+        (Ratio(math.exp(0.06), 0.06, 0.03 * math.sqrt(2 / 3), 4.0, 3), 1.02, 0.03),
+        (Ratio(math.exp(0.12), 0.12, 0.05, 2.0, 2), 1.02, 0.05),
+        (ratio([110.0], [100.0]), 1.05, ASSUMED_SCATTER),
+    ],
+    ids=["three runs", "two runs", "single runs, by the assumed scatter"],
+)
+def test_so_many_runs_are_planned_as_show_the_same_lead_in_80_of_100_studies(
+    found: Ratio, threshold: float, scatter: float
+) -> None:
+    distance = math.log(found.estimate / threshold)
+    enough = min(n for n in range(2, 101) if power(n, distance, scatter) >= 0.8)
+    planned = runs_to_tell(found, threshold)
+    assert planned is not None
+    # a sum of two quantiles stands for the noncentral one
+    assert abs(planned - enough) <= 1
+    assert planned > found.n
+
+
+def test_a_tie_is_not_settled_by_a_hundred_runs() -> None:
+    assert runs_to_tell(Ratio(1.05, math.log(1.05), 0.02, 4.0, 3), 1.05) is None
+
+
+def test_so_many_runs_are_planned_as_make_the_interval_narrow_if_they_scatter_as_before() -> None:
+    scatter = 0.1
+    planned = runs_to_narrow(Ratio(math.exp(0.7), 0.7, scatter * math.sqrt(2 / 3), 4.0, 3), math.exp(0.23))
+    widths = {n: 2 * stats.t.ppf(0.975, 2 * (n - 1)) * scatter * math.sqrt(2 / n) for n in range(4, 101)}
+    assert planned == min(n for n, width in widths.items() if width <= 0.23)
+
+
+# --- coverage in simulated studies: python -m tests.truth has other noise -------------------------------
+
+STUDIES = 500
+
+
+def normal(scatter: float) -> Draw:
+    return lambda generator, n: generator.normal(0, scatter, (4, n))
+
+
+def unequal(generator: np.random.Generator, n: int) -> Logs:
+    return generator.normal(0, np.array([[0.01], [0.01], [0.01], [0.05]]), (4, n))
+
+
+def slowed(generator: np.random.Generator, n: int) -> Logs:
+    """Return runs of which one in ten is slower by 30 %."""
+    return generator.normal(0, 0.01, (4, n)) + math.log(0.7) * (generator.random((4, n)) < 0.1)
+
+
+def drifting(generator: np.random.Generator, n: int) -> Logs:
+    """Return shuffled blocks during which all speeds rise by 15 %."""
+    places = np.array([generator.permutation(4) + 4 * block for block in range(n)]).T
+    return generator.normal(0, 0.01, (4, n)) + np.log1p(0.15 * places / (4 * n - 1))
+
+
+def rates(draw: Draw, n: int, lead: float, *, blocked: bool) -> tuple[float, float]:
+    """Return how often the interval holds the truth, 1, and how often it shows a lead over 1."""
+    generator, holds, shown = np.random.default_rng(20260104), 0, 0
+    for _ in range(STUDIES):
+        make = in_blocks if blocked else Sample.of
+        points = [make(np.exp(row).tolist()) for row in draw(generator, n)]
+        scatter = scatter_of(points)
+        found = ratio_of(points[3], points[1], scatter)
+        assert found is not None
+        holds += found.at_least <= 1 <= found.at_most
+        shown += found.p_above(1 / lead) < 0.025
+    return holds / STUDIES, shown / STUDIES
+
+
+@pytest.mark.parametrize("blocked", [True, False])
+@pytest.mark.parametrize(("draw", "least"), [(normal(0.03), 0.93), (unequal, 0.88), (slowed, 0.95)])
+@pytest.mark.parametrize("n", [3, 6])
+def test_the_stated_ratio_holds_the_true_one(draw: Draw, least: float, n: int, blocked: bool) -> None:
+    assert rates(draw, n, 1.2, blocked=blocked)[0] >= least
+
+
+@pytest.mark.parametrize("blocked", [True, False])
+def test_heavy_tails_get_clearer_with_more_repeats(blocked: bool) -> None:
+    shown = [rates(slowed, n, 1.14, blocked=blocked)[1] for n in (3, 6, 10)]
+    assert shown == sorted(shown)
+    assert shown[-1] > 0.85
+
+
+def test_blocks_take_a_drift_out_of_the_interval() -> None:
+    holds, shown = rates(drifting, 3, 1.035, blocked=True)
+    assert holds > 0.9
+    assert shown > rates(drifting, 3, 1.035, blocked=False)[1] + 0.2
+
+
+def test_the_next_run_keeps_its_bound_in_95_of_100_studies() -> None:
+    """The slowest of three runs is kept by 3 of 4."""
+    logs = np.random.default_rng(3).normal(0, 0.03, (1000, 4))
+    kept = sum(next_value_bound(np.exp(row[:-1]).tolist()) >= math.exp(row[-1]) for row in logs)
+    assert kept / 1000 == pytest.approx(0.95, abs=0.02)

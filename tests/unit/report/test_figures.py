@@ -1,0 +1,156 @@
+"""Figures of planted points: what is drawn, where its marks are, and that its files hold nothing else."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import fromstring
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+from tests.unit.report.planted_sections import curves, points, section
+
+from scalewise.report.figures import FIGURES, STYLE, apart, count_ticks, draw
+from scalewise.report.section import Section
+
+AMDAHL = {count: count / (1 + 0.05 * (count - 1)) for count in (1, 2, 4, 8, 16)}
+
+
+def axes_of(name: str, study: Section) -> list[Any]:
+    """Return the panels of a figure, as matplotlib makes them: its types are wider than what they hold."""
+    with mpl.rc_context(STYLE):
+        drawing = FIGURES[name].draw(study)
+    assert drawing is not None
+    return drawing.axes
+
+
+def segments(axes: Axes) -> list[list[tuple[float, float]]]:
+    """Return the ends of every interval that is drawn."""
+    return [
+        [(round(x, 6), round(y, 6)) for x, y in segment]
+        for bars in axes.collections
+        if hasattr(bars, "get_segments")
+        for segment in bars.get_segments()
+    ]
+
+
+@pytest.mark.parametrize("counts", [(1, 2, 4), (1, 2, 4, 8, 16)], ids=["linear", "logarithmic"])
+def test_marks_and_intervals_stand_at_the_values_of_the_table_on_every_axis(
+    tmp_path: Path, counts: tuple[int, ...]
+) -> None:
+    table = points({"all runs": {count: AMDAHL[count] for count in counts}})
+    (axes,) = axes_of("speedup", section(tmp_path, table))
+    marked = {(x, round(y, 6)) for line in axes.lines for x, y in np.asarray(line.get_xydata()).tolist()}
+    assert {(count, round(AMDAHL[count], 6)) for count in counts} <= marked
+    expected = [
+        [(row["devices"], round(row["speedup_low"], 6)), (row["devices"], round(row["speedup_high"], 6))]
+        for _, row in table.iterrows()
+    ]
+    assert segments(axes) == expected
+
+
+def test_wide_intervals_do_not_set_the_range_of_an_axis(tmp_path: Path) -> None:
+    table = points({"all runs": {1: 1.0, 2: 1.9, 4: 3.4}}, spread=0.2)
+    table["speedup_high"] *= 1000
+    table["parallel_efficiency_high"] *= 1000
+    assert axes_of("speedup", section(tmp_path, table))[0].get_ylim()[1] < 7
+    assert axes_of("efficiency", section(tmp_path, table))[0].get_ylim()[1] < 170
+
+
+def test_the_required_efficiency_the_ideal_and_the_answer_are_named(tmp_path: Path) -> None:
+    study = section(tmp_path, points({"all runs": {1: 1.0, 2: 1.9, 4: 3.4}}))
+    draw(study)
+    speedup, efficiency = ((study.figures / f"{name}.svg").read_text() for name in ("speedup", "efficiency"))
+    for text in ("ideal", "the answer", "GPUs"):
+        assert f">{text}<" in speedup
+    assert ">required: 70 %<" in efficiency
+
+
+@pytest.mark.parametrize(
+    ("table", "names"),
+    [
+        pytest.param(points({"all runs": {1: 1.0}}, None, 1), {"time_cost"}, id="one point"),
+        pytest.param(
+            points({"all runs": {count: 0.9 * count for count in range(1, 21)}}), set(), id="20 points"
+        ),
+        pytest.param(
+            points({f"series-{number}": AMDAHL for number in range(12)}, None), set(), id="12 series"
+        ),
+    ],
+)  # fmt: skip
+def test_any_number_of_points_and_series_is_drawn(
+    tmp_path: Path, table: pd.DataFrame, names: set[str]
+) -> None:
+    costs = table.assign(seconds=table["wall_seconds"], cost=table["device_hours"]).rename(
+        columns=lambda name: name.replace("wall_seconds_", "seconds_")
+    )
+    costs = costs.assign(cost_low=float("nan"), cost_high=float("nan"))
+    epochs = curves([1, 2], 3, 20, list(dict.fromkeys(table["series"])))
+    study = section(tmp_path, costs, epochs=epochs, target_accuracy=0.9)
+    draw(study)
+    drawn = {path.stem for path in study.figures.glob("*.svg")}
+    assert drawn == FIGURES.keys() - names
+    assert drawn == {path.stem for path in study.figures.glob("*.pdf")}
+
+
+def test_what_has_nothing_to_show_leaves_no_file_of_earlier_results(tmp_path: Path) -> None:
+    table = points({"all runs": {1: 1.0, 2: 1.9}})
+    draw(section(tmp_path, table))
+    assert (tmp_path / "figures/speedup.pdf").exists()
+    draw(section(tmp_path, table.assign(speedup=float("nan"))))
+    assert not list((tmp_path / "figures").glob("speedup.*"))
+
+
+def test_bars_of_a_step_are_as_high_as_the_device_time_of_a_sample(tmp_path: Path) -> None:
+    table = points({"all runs": {1: 1.0, 2: 1.6, 4: 2.5}})
+    (axes,) = axes_of("step", section(tmp_path, table))
+    bars = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
+    tops = {round(bar.get_y() + bar.get_height(), 3) for bar in bars}
+    heights = 1e6 * table["devices"] / table["throughput_samples_per_second"]
+    assert {round(height, 3) for height in heights} <= tops
+    assert {round(0.8 * height, 3) for height in heights} <= tops
+
+
+def test_a_learning_curve_is_the_median_of_the_repeats_with_their_range(tmp_path: Path) -> None:
+    study = section(tmp_path, points({"all runs": {1: 1.0}}), epochs=curves([1, 4], 3, 4))
+    (axes,) = axes_of("accuracy", study)
+    medians = [100 * (1 - 0.5**epoch - 0.01) for epoch in range(1, 5)]
+    assert [np.asarray(line.get_ydata()).tolist() for line in axes.lines] == [pytest.approx(medians)] * 2
+    edges = np.asarray(axes.patches[0].get_path().vertices)[:, 1]
+    assert (edges.min(), edges.max()) == pytest.approx((100 * (0.5 - 0.02), 100 * (1 - 0.5**4)))
+
+
+def test_equal_results_make_equal_files_and_no_id_of_two_figures_is_equal(tmp_path: Path) -> None:
+    table = points({"a": AMDAHL, "b": AMDAHL})
+    for folder in ("1", "2"):
+        draw(section(tmp_path / folder, table))
+    draw(section(tmp_path / "other", table, name="other"))
+    files = sorted((tmp_path / "1/figures").glob("*"))
+    assert len(files) >= 10
+    for path in files:
+        assert path.read_bytes() == (tmp_path / "2/figures" / path.name).read_bytes()
+    texts = [
+        path.read_text() for name in ("1", "other") for path in (tmp_path / name / "figures").glob("*.svg")
+    ]
+    found = [each for text in texts for each in set(re.findall(r'\bid="([^"]+)"', text))]
+    assert len(found) == len(set(found))
+    for text in texts:
+        root = fromstring(text)
+        assert root.get("role") == "img"
+        assert str(root.get("aria-label")).startswith("A study: ")
+        assert not re.search(r"https?://(?!www\.w3\.org)|<script|<image", text)
+
+
+def test_labels_that_would_touch_are_left_out_and_both_ends_stay() -> None:
+    assert count_ticks([1, 2, 4, 8, 16], is_log=True) == [1, 2, 4, 8, 16]
+    many = count_ticks(range(1, 65), is_log=True)
+    assert many[0] == 1
+    assert many[-1] == 64
+    assert {2, 4, 8, 16, 32} <= set(many)
+    assert len(many) < 14
+    assert apart([(0.1, 0.1), (0.12, 0.12), (0.12, 0.5)]) == [0, 2]

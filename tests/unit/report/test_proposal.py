@@ -1,0 +1,350 @@
+"""A proposal has the study's numbers, by the clock and in the unit of its centre, and names the unknown."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+import pandas as pd
+import pytest
+from tests.paths import ROOT
+from tests.planted_study import Law, PlantedStudy, experiments
+
+import cli
+from scalewise.analysis.analysis_spec import THROUGHPUT
+from scalewise.analysis.statistics import Sample, ratio_of
+from scalewise.analysis.study import Analysis, parts_of, read_and_conclude
+from scalewise.plan.catalog.centres import known_centres, template_of
+from scalewise.plan.config.experiment import ProgramExperiment
+from scalewise.plan.jobs.make_plan import make_plan, write_plan
+from scalewise.records import SUMMARY
+from scalewise.report.figures import FIGURES
+from scalewise.report.job import time_limit
+from scalewise.report.proposal import (
+    CLOCKS,
+    Doubling,
+    demands_total_times,
+    facts_of,
+    find_doublings,
+    header_of,
+    values_of,
+    verdict_of,
+)
+
+CENTRES = known_centres()
+LAW = Law(rate=100.0, serial=0.012, scatter=0.004)
+"""Doublings from 4 to 32 devices by 1.91, 1.84 and 1.72 of steps; of whole runs by 1.75, 1.59 and 1.43."""
+TRAININGS, MARGIN = 200, 0.05
+PAID = {"GPU-hours": 1.0, "GPU billing units": 200.0, "core-hours": 150.0, "CU": 1 / 4, "node-hours": 1 / 4}
+"""Units of one GPU-hour on nodes of four GPUs."""
+
+
+def keys(centre: str, **changed: Any) -> dict[str, Any]:
+    asked = {"centre": centre, "margin": MARGIN}
+    usual = {"devices": [4, 8, 16, 32], "decision": {"deadline_minutes": 1.5}, "trainings": TRAININGS}
+    return usual | {"proposal": asked} | changed
+
+
+class Proposed:
+    """A planted study with the proposals of its experiments."""
+
+    def __init__(
+        self,
+        folder: Path,
+        planned: Mapping[str, Mapping[str, Any]],
+        change: Callable[[Path], None] = lambda _: None,
+    ) -> None:
+        self.study = PlantedStudy(folder, experiments(**planned), LAW.speed)
+        self.study.tabulate(change)
+        self.plan = make_plan(self.study.study)
+        self.folder, self.planned = folder, write_plan(self.plan, folder)
+        self.codes = {name: self.write(name) for name in self.study.study.experiments}
+
+    def write(self, name: str) -> int:
+        return cli.main(["--plan", str(self.planned), "proposal", str(self.folder / "results" / name)])
+
+    def path(self, name: str, file: str = "proposal.md") -> Path:
+        return self.folder / "results" / name / "proposal" / file
+
+    def text(self, name: str) -> str:
+        return self.path(name).read_text(encoding="utf-8")
+
+    def table(self, name: str) -> pd.DataFrame:
+        return pd.read_csv(self.path(name, "table.csv")).set_index("devices")
+
+    def means(self, name: str, column: str) -> dict[int, float]:
+        """Return the geometric mean of each device count, from the runs."""
+        runs = pd.read_csv(self.folder / "results" / name / "runs.csv")
+        counts = sorted(set(runs["devices"].tolist()))
+        return {n: geometric_mean(runs.loc[runs["devices"] == n, column]) for n in counts}
+
+    def found(self, name: str) -> Analysis:
+        total_times = demands_total_times(self.plan, name)
+        parts = parts_of(self.plan, name, self.folder / "results")
+        return read_and_conclude(name, parts, total_times=total_times)
+
+    def facts(self, name: str) -> dict[str, Any]:
+        return facts_of(self.found(name), self.plan, name)
+
+    def asked(self, name: str) -> dict[str, Any]:
+        asked: dict[str, Any] = json.loads(self.plan["experiments"][name]["proposal"])
+        return asked
+
+
+@pytest.fixture(scope="module")
+def proposed(tmp_path_factory: pytest.TempPathFactory) -> Proposed:
+    return Proposed(tmp_path_factory.mktemp("study"), {centre: keys(centre) for centre in CENTRES})
+
+
+# --- each centre ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("centre", CENTRES)
+def test_a_template_has_the_address_and_the_day_of_its_demands_and_shows_figures_of_the_report(
+    centre: str,
+) -> None:
+    text = template_of(centre).read_text(encoding="utf-8")
+    assert re.search(r"^https?://\S+ read 20\d\d-\d\d-\d\d", text, re.MULTILINE)
+    assert set(re.findall(r"\(\.\./figures/(\w+)\.pdf\)", text)) <= FIGURES.keys()
+
+
+@pytest.mark.parametrize("centre", CENTRES)
+def test_a_proposal_has_one_clock_from_its_table_to_its_cost(proposed: Proposed, centre: str) -> None:
+    clock = header_of(template_of(centre))["clock"]
+    column = CLOCKS[clock][0]
+    means, text, table = proposed.means(centre, column), proposed.text(centre), proposed.table(centre)
+    (chosen,) = table[table["recommended"]].index
+    speedups = {
+        n: value / means[4] if clock == "throughput" else means[4] / value for n, value in means.items()
+    }
+
+    assert proposed.codes[centre] == 0
+    assert set(table["clock"]) == {clock}
+    assert table["speedup"].to_dict() == pytest.approx(speedups, rel=1e-6)
+    assert table["parallel_efficiency"].to_dict() == pytest.approx(
+        {n: speedup * 4 / n for n, speedup in speedups.items()}, rel=1e-6
+    )
+    (said,) = re.findall(r"By ([\w ]+) they are ([\d.]+) \(", text)
+    assert said[0] == clock
+    assert float(said[1]) == pytest.approx(speedups[chosen], rel=0.005)
+    assert f"| **{chosen}** |" in text
+    other = {"total time": "samples/s", "throughput": "total time"}[clock]
+    # what decided is named, too
+    assert other not in text.replace(f"number by {other}, as report.html states", "")
+    assert "nan" not in text
+
+
+@pytest.mark.parametrize("centre", CENTRES)
+def test_a_total_is_trainings_x_cost_x_margin_in_the_unit_of_the_centre(
+    proposed: Proposed, centre: str
+) -> None:
+    text, table = proposed.text(centre), proposed.table(centre)
+    (chosen,) = table[table["recommended"]].index
+    clock = header_of(template_of(centre))["clock"]
+    # 10 epochs of 40 steps of 256 samples, the warm-up of 12 steps included
+    seconds = proposed.means(centre, {"total time": "wall_seconds", "throughput": "train_seconds"}[clock])
+
+    (total, unit), (cost, same) = (
+        re.findall(pattern, text)[0]
+        for pattern in (r"We request \*\*([\d.,]+) \(.*?\) (.*?)\*\*", r"takes ([\d.,]+) \(.*?\) (.*?), by")
+    )
+    assert unit == same
+    expected = seconds[chosen] * chosen / 3600 * PAID[unit]
+    assert float(cost.replace(",", "")) == pytest.approx(expected, rel=0.006)
+    total_expected = expected * TRAININGS * (1 + MARGIN)
+    assert float(total.replace(",", "")) == pytest.approx(total_expected, rel=0.006)
+    assert table["device_hours"][chosen] == pytest.approx(seconds[chosen] * chosen / 3600, rel=1e-3)
+
+
+def test_each_centre_has_what_it_demands_and_gaps_for_what_only_the_user_knows(proposed: Proposed) -> None:
+    places = {
+        "csc-roihu": ["## Wall times", "- 1 to 2 nodes: 1.75 (", "utilization, lowest GPU", "`job.sh`"],
+        "archer2": ["| nodes | GPUs | runs | samples/s |", "../figures/efficiency.pdf", "6-month periods"],
+        "ncar": ["| experiment | GPU-hours per training | trainings | margin | total GPU-hours |"],
+        "incite": ["../figures/throughput.pdf", "node-hours**"],
+        "marlowe": ["Settings of the experiment", "| MFU |", "memory of a GPU (GB)"],
+        "nhr": ["../figures/speedup.pdf", "core-hours**", "wait for data"],
+        "seawulf": ["## Length of a run", "total time (s)"],
+    }
+    assert places.keys() == set(CENTRES)
+    missing = {
+        centre: [place for place in wanted if place not in proposed.text(centre)]
+        for centre, wanted in places.items()
+    }
+    assert not any(missing.values()), missing
+    assert all("**TO WRITE:**" in proposed.text(centre) for centre in CENTRES)
+
+
+def test_a_project_on_one_node_describes_that_node(tmp_path: Path) -> None:
+    text = Proposed(tmp_path, {"one": keys("archer2", devices=[1, 2, 4])}).text("one")
+    assert "## Single-node performance" in text
+    assert "## Runtime against number of nodes" not in text
+
+
+# --- what is not known ----------------------------------------------------------------------------------
+
+
+def test_a_total_time_that_steps_hide_is_unknown_with_the_fix(tmp_path: Path) -> None:
+    text = Proposed(
+        tmp_path, {"a": keys("csc-roihu", steps=200, samples_per_training=100_000, decision={})}
+    ).text("a")
+    reason = "is unknown: `steps` ends every run, so no total time was measured. Measure whole runs."
+    assert f"The speedup {reason}" in text
+    assert f"The computing time to request {reason}" in text
+    assert "- 1 to 2 nodes: unknown: **open**." in text
+    assert "nan" not in text
+    assert "samples/s" not in text
+
+
+def test_repeats_that_were_resumed_leave_no_interval_and_no_nan(tmp_path: Path) -> None:
+    """Two of three runs on 4 GPUs have no total time."""
+
+    def resume(folder: Path) -> None:
+        for repeat in (2, 3):
+            path = folder / "runs" / f"d4.r{repeat}" / SUMMARY
+            summary = json.loads(path.read_text(encoding="utf-8"))
+            summary["measurements"]["resumption"].update(starts=2, resumed_at_steps=[40])
+            path.write_text(json.dumps(summary), encoding="utf-8")
+
+    proposed = Proposed(tmp_path, {"a": keys("csc-roihu")}, resume)
+    text = proposed.text("a")
+    assert re.search(r"they are [\d.]+ \(no interval\) times as fast as 4 GPUs", text)
+    assert re.search(r"- 1 to 2 nodes: [\d.]+ \(1 run\): \*\*open\*\*", text)
+    assert re.search(r"- 2 to 4 nodes: [\d.]+ \([\d.]+ to [\d.]+\): \*\*met\*\*", text)
+    assert "nan" not in text
+    assert proposed.table("a")["n"].to_dict() == {4: 1, 8: 3, 16: 3, 32: 3}
+
+
+def test_total_times_of_unequal_work_are_not_compared(proposed: Proposed) -> None:
+    own = ProgramExperiment.model_validate(
+        {"program": "train.py", "scaling": "weak", "batch_size_per_device": 64, "devices": [4, 8, 16, 32]}
+    )
+    facts = proposed.facts("csc-roihu") | {"experiment": own, "is_equal_work": False}
+    values = values_of(facts, header_of(template_of("csc-roihu")), proposed.asked("csc-roihu"))
+
+    assert {each.verdict for each in values["doublings"]} == {"open"}
+    assert values["value"](values["point"], "speedup") is None
+    assert "do more work" in values["unknown"]("speedup")
+    # one point's cost compares nothing
+    assert values["totals"].total.estimate > 0
+
+
+def test_a_study_without_an_answer_says_so_and_has_no_job(tmp_path: Path) -> None:
+    proposed = Proposed(tmp_path, {"a": keys("ncar", decision={"max_device_hours": 1e-6})})
+    assert "The study recommends no number of GPUs" in proposed.text("a")
+    assert "exit 1" in proposed.path("a", "job.sh").read_text(encoding="utf-8")
+    assert not proposed.table("a")["recommended"].any()
+
+
+# --- the requirement and the total ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("faster", "slower", "verdict"),
+    [
+        ([180.0, 181.0, 182.0], [100.0, 100.5, 101.0], "met"),
+        ([140.0, 141.0, 142.0], [100.0, 100.5, 101.0], "missed"),
+        ([140.0, 150.0, 163.0], [98.0, 100.0, 102.0], "open"),
+        ([180.0, 181.0], [100.0, 100.5], "open"),
+        ([180.0], [100.0], "open"),
+        ([], [100.0], "open"),
+    ],
+    ids=["above", "below", "inside", "two runs", "single runs", "no run"],
+)
+def test_a_requirement_is_decided_by_the_whole_interval_of_three_runs(
+    faster: list[float], slower: list[float], verdict: str
+) -> None:
+    assert (
+        Doubling(1, ratio_of(Sample.of(faster), Sample.of(slower)), 1.5, is_requested=True).verdict == verdict
+    )
+
+
+def test_only_the_doublings_up_to_the_requested_point_decide_on_it(proposed: Proposed) -> None:
+    facts = proposed.facts("csc-roihu") | {"devices": 16}
+    found = find_doublings(facts, "total time", "nodes", 1.5)
+    assert [(each.fewer, each.verdict, each.is_requested) for each in found] == [
+        (1, "met", True),
+        (2, "met", True),
+        (4, "missed", False),
+    ]
+    assert verdict_of(found) == "met"
+    assert verdict_of([replace(each, is_requested=True) for each in found]) == "missed"
+    assert verdict_of([]) == "open"
+    assert "this is **missed**" in proposed.text("csc-roihu"), "the study recommends 8 nodes"
+
+
+@pytest.mark.parametrize("centre", ["ncar", "nhr"])
+def test_a_training_longer_than_the_runs_costs_as_much_more_as_it_has_samples(
+    proposed: Proposed, centre: str
+) -> None:
+    header, asked, facts = header_of(template_of(centre)), proposed.asked(centre), proposed.facts(centre)
+    usual = values_of(facts, header, asked)["totals"]
+    samples = proposed.means(centre, THROUGHPUT)[32] * proposed.means(centre, "train_seconds")[32]
+    longer = values_of(facts, header, asked | {"samples_per_training": 3 * round(samples)})["totals"]
+    assert longer.cost.estimate == pytest.approx(3 * usual.cost.estimate, rel=1e-3)
+    assert longer.cost.low < longer.cost.estimate < longer.cost.high
+
+
+def test_what_the_site_bills_and_a_factor_of_the_users_are_in_the_cost(proposed: Proposed) -> None:
+    header, asked, facts = header_of(template_of("ncar")), proposed.asked("ncar"), proposed.facts("ncar")
+    usual = values_of(facts, header, asked)["totals"]
+    billed = facts | {"points": facts["points"].assign(billed_devices=64)}
+    assert values_of(billed, header, asked)["totals"].cost.estimate == pytest.approx(2 * usual.cost.estimate)
+    priced = values_of(facts, header, asked | {"unit_factor": 0.5})["totals"]
+    assert (priced.unit, usual.unit) == ("units", "GPU-hours")
+    assert priced.cost.estimate == pytest.approx(usual.cost.estimate / 2)
+
+
+# --- a centre of the user's, and the job script ---------------------------------------------------------
+
+
+def test_a_new_centre_is_one_file_and_a_value_that_there_is_not_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "ours.md.j2"
+    file.write_text('{% set clock = "total time" %}\n# {{ title }}\n{{ table("devices", "wall_seconds") }}\n')
+    proposed = Proposed(
+        tmp_path / "study", {"ours": keys(str(file), title="Ours"), "other": {"devices": [4]}}
+    )
+    assert proposed.codes == {"ours": 0, "other": 1}
+    assert proposed.text("ours").startswith("# Ours\n| GPUs | total time (s) |\n")
+    assert not proposed.path("other").parent.exists()
+    file.write_text("{{ titel }}\n")
+    assert proposed.write("ours") == 1
+    assert "ours.md.j2: 'titel' is undefined" in capsys.readouterr().err
+    file.write_text('{% set clock = "wall" %}\n')
+    assert proposed.write("ours") == 1
+    assert "clock is 'wall'" in capsys.readouterr().err
+
+
+def test_the_job_script_is_of_the_recommended_point(proposed: Proposed) -> None:
+    script = proposed.path("csc-roihu", "job.sh").read_text(encoding="utf-8")
+    assert "csc-roihu on 32 GPUs, as results/report.html recommends" in script
+    assert "begin-training" in script
+    assert "results/csc-roihu/runs/d32.r1" in script
+
+
+@pytest.mark.parametrize(
+    ("walls", "minutes"),
+    [
+        pytest.param({"wall_n": 3, "wall_seconds": 600.0, "wall_seconds_next": 700.0}, 16, id="measured"),
+        pytest.param({"wall_n": 1, "wall_seconds": 30.0, "wall_seconds_next": 40.0}, 3, id="a short run"),
+        pytest.param({"wall_n": math.nan, "wall_seconds_next": math.nan}, 60, id="steps only"),
+    ],
+)
+def test_the_time_limit_is_the_bound_of_one_more_run_with_a_fifth_and_two_minutes(
+    walls: dict[str, float], minutes: int
+) -> None:
+    row = {"wall_seconds_low": 550.0, "wall_seconds_high": 650.0} | walls
+    assert time_limit(row, planned_minutes=60).minutes == minutes
+
+
+def test_the_docs_name_every_centre() -> None:
+    page = (ROOT / "docs" / "proposal.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `([a-z0-9-]+)` \|", page, re.MULTILINE)) == {"centre", *CENTRES}

@@ -1,0 +1,96 @@
+"""Disturbed runs are made again by one command and the next snakemake, and no others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.paths import CLI
+from tests.planted_records import leave_result, measurements, run_record
+from tests.prepared_digits import place_digits_of_study
+from tests.workflow.workplace import Workplace
+
+from scalewise.execution.run_lock import lock_run
+from scalewise.plan.study import load_study
+
+STUDY = """\
+defaults: {dataset: digits, model: linear, epochs: 2, devices: [1], repeats: 3}
+experiments:
+  first: {global_batch_size: 256}
+  second: {global_batch_size: 128}
+"""
+DISTURBED = {"first/d1.r2", "first/d1.r3", "second/d1.r1"}
+
+
+@pytest.fixture
+def planted(workplace: Workplace) -> Workplace:
+    """A study whose runs are all made, some of them on a busy machine."""
+    place_digits_of_study(workplace.folder)
+    assert workplace.snakemake("plan", config=STUDY).code == 0
+    folder = workplace.folder
+    study = load_study(yaml.safe_load(STUDY), [folder / "study.yaml"], folder / "site.yaml")
+    for experiment in study.experiments.values():
+        for run in experiment.runs:
+            busy = 0.4 if f"{run.experiment}/{run.run}" in DISTURBED else 0.02
+            record = run_record(run, measurements=measurements(other_cpu_fraction=busy))
+            leave_result(folder / "results" / run.experiment / "runs" / run.run, record)
+    return workplace
+
+
+def redo(study: Workplace, *arguments: str) -> tuple[int, str]:
+    outcome = study.run(["python", str(CLI), "redo", "--disturbed", *arguments])
+    return outcome.code, outcome.text
+
+
+def to_train(study: Workplace) -> set[str]:
+    """Return the runs that the next snakemake makes."""
+    outcome = study.snakemake("--dry-run", config=STUDY)
+    assert outcome.code == 0, outcome.text
+    return outcome.trained
+
+
+def runs_in(results: Path) -> set[str]:
+    return {f"{path.parents[1].name}/{path.name}" for path in results.glob("*/runs/*")}
+
+
+def test_the_next_snakemake_makes_just_the_disturbed_runs_again(planted: Workplace) -> None:
+    results = planted.folder / "results"
+    everything = runs_in(results)
+    assert to_train(planted) == set()
+    code, text = redo(planted, "--dry-run")
+    assert (code, runs_in(results)) == (0, everything)
+    assert {line.split(":")[0] for line in text.splitlines()[:-1]} == DISTURBED
+    assert "other processes took 40 % of the CPUs" in text
+
+    code, text = redo(planted, "second")
+    assert (code, runs_in(results)) == (0, everything - {"second/d1.r1"})
+    code, text = redo(planted)
+    assert (code, runs_in(results)) == (0, everything - DISTURBED)
+    assert "2 of 5 runs were disturbed; the records of 2 were removed." in text
+    assert to_train(planted) == DISTURBED
+    assert redo(planted)[1] == "None of 3 runs was disturbed.\n"
+
+
+def test_a_run_that_is_being_made_is_kept(planted: Workplace) -> None:
+    results = planted.folder / "results"
+    everything = runs_in(results)
+    with lock_run(results / "first" / "runs" / "d1.r2", 0.0, print):
+        code, text = redo(planted)
+        assert (code, runs_in(results)) == (0, everything - DISTURBED | {"first/d1.r2"})
+    assert "first/d1.r2 is being made, and was kept." in text
+    locks = planted.folder / ".snakemake" / "locks"
+    locks.mkdir(exist_ok=True)
+    (locks / "0.output.lock").touch()
+    code, text = redo(planted)
+    assert (code, "snakemake --unlock" in text) == (1, True)
+    assert "first/d1.r2" in runs_in(results)
+
+
+def test_an_unknown_experiment_and_a_folder_without_a_study_are_refused(
+    planted: Workplace, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    code, text = redo(planted, "third")
+    assert (code, "third: not in the study. It has first, second." in text) == (1, True)
+    elsewhere = Workplace(tmp_path_factory.mktemp("elsewhere"), planted.python)
+    assert redo(elsewhere)[0] == 1

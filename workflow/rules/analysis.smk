@@ -1,0 +1,64 @@
+# Contract: the records of an experiment's runs become tables and an answer, and decide which runs are needed next.
+# in:  results/{experiment}/runs/{run}/summary.json; of an experiment that compares partitions, those of each of them
+# out: results/{experiment}/ runs.csv, epochs.csv, scaling.csv, options.csv, answer.json, provenance.json;
+#      repeats/round{round}.json of an experiment whose next runs follow from earlier ones
+
+# what an analysis writes
+TABLES = [
+    f"results/{{experiment}}/{name}"
+    for name in (
+        *("runs.csv", "epochs.csv", "scaling.csv", "options.csv"),
+        *("answer.json", "provenance.json"),
+    )
+]
+
+
+checkpoint judge_round:
+    input:
+        rounds=lambda wc: expand(
+            "results/{experiment}/repeats/round{round}.json",
+            experiment=wc.experiment,
+            round=range(1, int(wc.round)),
+        ),
+        runs=lambda wc: expand(
+            "results/{experiment}/runs/{run}/summary.json",
+            experiment=wc.experiment,
+            run=STUDY.experiments[wc.experiment].requested_run_names(
+                judged_rounds(
+                    checkpoints.judge_round.get, wc.experiment, before=int(wc.round)
+                )
+            ),
+        ),
+    output:
+        "results/{experiment}/repeats/round{round}.json",
+    log:
+        "logs/judge_round/{experiment}.round{round}.log",
+    localrule: True
+    conda:
+        "../envs/scalewise.yaml"
+    params:
+        definition=lambda wc: EXPERIMENTS[wc.experiment]["rounds"],
+    shell:
+        'python "$SCALEWISE_SCRIPTS/cli.py" judge '
+        "--round {wildcards.round} "
+        "results/{wildcards.experiment:q} 2>&1 | tee {log:q}"
+
+
+rule analyze:
+    input:
+        analyzed_files,
+    output:
+        TABLES,
+    log:
+        "logs/analyze/{experiment}.log",
+    # runs of an experiment on one of several partitions are analyzed with those on the others
+    wildcard_constraints:
+        experiment="|".join(QUESTIONS),
+    localrule: True
+    conda:
+        "../envs/scalewise.yaml"
+    params:
+        definition=lambda wc: question_definition(PLAN, wc.experiment),
+    shell:
+        'python "$SCALEWISE_SCRIPTS/cli.py" analyze '
+        "results/{wildcards.experiment:q} 2>&1 | tee {log:q}"

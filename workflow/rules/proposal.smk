@@ -1,0 +1,40 @@
+# Contract: the answer of an experiment becomes a computing-time proposal, if the experiment names a centre.
+# in:  what an analysis reads and writes; the template of the centre
+# out: results/{experiment}/proposal/: proposal.md, table.csv, job.sh
+
+import json
+
+from scalewise.plan.catalog.centres import template_of
+
+PROPOSED = {
+    name: json.loads(EXPERIMENTS[parts[0]]["proposal"])
+    for name, parts in QUESTIONS.items()
+    if EXPERIMENTS[parts[0]]["proposal"]
+}
+
+if PROPOSED:
+
+    rule proposal:
+        input:
+            TABLES,
+            template=lambda wc: template_of(PROPOSED[wc.experiment]["centre"]),
+        output:
+            multiext(
+                "results/{experiment}/proposal/", "proposal.md", "table.csv", "job.sh"
+            ),
+        log:
+            "logs/proposal/{experiment}.log",
+        wildcard_constraints:
+            experiment="|".join(PROPOSED),
+        localrule: True
+        conda:
+            "../envs/scalewise.yaml"
+        params:
+            definition=lambda wc: question_definition(PLAN, wc.experiment),
+            proposal=lambda wc: PROPOSED[wc.experiment],
+            job_script=lambda wc: [
+                EXPERIMENTS[name]["job_script"] for name in QUESTIONS[wc.experiment]
+            ],
+        shell:
+            'python "$SCALEWISE_SCRIPTS/cli.py" proposal '
+            "results/{wildcards.experiment:q} 2>&1 | tee {log:q}"

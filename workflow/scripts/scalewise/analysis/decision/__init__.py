@@ -1,1 +1,0 @@
-"""The decision on the number of devices, its wording and its cautions."""

@@ -1,1 +1,0 @@
-"""One experiment on several partitions: which partition to use, and with how many devices."""

@@ -1,1 +1,0 @@
-"""The job script that an experiment's answer amounts to."""

@@ -1,1 +1,0 @@
-"""The figures and the page."""

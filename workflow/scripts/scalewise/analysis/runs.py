@@ -1,0 +1,418 @@
+"""The records of many runs as two tidy tables: one row a run, one row an epoch."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from scalewise.analysis.analysis_spec import EPOCH_RATE, UNREADABLE, WITH_NO_GRAD
+from scalewise.analysis.conditions import conditions_of, fingerprint, leave_out, made_with, origin_cautions
+from scalewise.analysis.disturbed import disturbance, resumption_columns, set_apart
+from scalewise.analysis.memory import device_memory_bytes, smaller_batch_gain
+from scalewise.analysis.mfu import mfu_columns
+from scalewise.analysis.steps import STEP_COLUMNS, split
+from scalewise.plan.config.experiment import AnyExperiment
+from scalewise.plan.config.program import AnySettings, Metric, ProgramSettings
+from scalewise.plan.config.shape import Shape
+from scalewise.plan.formatting import pluralize
+from scalewise.plan.runs.rounds import known_rounds, requested_repeats
+from scalewise.plan.runs.run_definition import RunDefinition
+from scalewise.plan.runs.runs import points, series_name, settings_of
+from scalewise.records import (
+    EPOCHS,
+    KINDS_OF_THE_WHOLE_RUN,
+    RANKS,
+    SUMMARY,
+    EpochRecord,
+    Measurements,
+    ProgramMeasurements,
+    Provenance,
+    RecordError,
+    RunRecord,
+    Start,
+    damaged,
+    read_failure,
+    read_regular,
+    read_summary,
+    seconds_between,
+)
+
+RUN_COLUMNS = [
+    "experiment", "run", "series", "devices", "nodes", "devices_per_node", "repeat",
+    "cpus_per_device", "batch_size_per_device", "global_batch_size", "outcome", "reason",
+    "fingerprint", "throughput_samples_per_second", EPOCH_RATE, "samples", WITH_NO_GRAD,
+    *STEP_COLUMNS, "train_seconds", "time_to_accuracy_seconds",
+    "epochs_to_accuracy", "samples_to_target", "final_accuracy", "best_accuracy", "peak_memory_bytes",
+    "evaluation_peak_memory_bytes", "peak_memory_kind", "device_memory_bytes", "smaller_batch_gain",
+    "loader", "loader_wait_fraction", "communication_fraction",
+    "mean_utilization", "lowest_utilization", "throttled", "energy_joules", "samples_per_joule",
+    "flops_per_step", "model_flops_utilization", "mfu_note", "mfu_basis",
+    "monitor_cpu_fraction", "monitor_note", "launch_seconds", "imports_seconds", "process_group_seconds",
+    "data_seconds", "model_seconds", "preparation_seconds", "first_step_seconds", "wall_seconds",
+    "device_hours", "parameters", "seed", "device_name", "hosts", "commit", "started_at",
+    "launcher", "slurm_job_id", "restart_count", "other_jobs", "study_jobs", "other_cpu_fraction",
+    "disturbance", "starts", "resumes", "lost_steps", "checkpoint_problems", "measured_steps",
+    "warmed_up_steps", "own_half_width_fraction", "steady", "ended_by",
+]  # fmt: skip
+
+EPOCH_COLUMNS = [field.name for field in fields(EpochRecord)]
+
+LOSS_COLUMNS = ["step", "loss"]
+
+EPOCH_EDGE = "the begin of a data-loader iteration"
+"""Reason for which a step is left out of the rate of steps."""
+
+_OF_WHOLE_RUNS = ("wall_seconds", "device_hours", "time_to_accuracy_seconds")
+"""Not known of a run that was resumed: they would hold more than one start-up, or more than one warm-up. Nor
+of a run that was ended after some steps: nobody knows how long a whole one takes."""
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The measurements of an experiment.
+
+    Args:
+        runs: One row for each planned run, ``RUN_COLUMNS`` and the swept options; ``outcome`` says
+            which have no figures and ``reason`` why.
+        epochs: One row for each epoch of each run that trained; of a program, which tells no epochs, one for
+            each loss that was seen, ``LOSS_COLUMNS`` in place of ``EPOCH_COLUMNS``.
+        origins: Provenance of each run that has it.
+        conditions: The conditions behind each fingerprint.
+        programs: Findings on each run of a program, by devices.
+    """
+
+    runs: pd.DataFrame
+    epochs: pd.DataFrame
+    origins: Sequence[Provenance]
+    conditions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    programs: Sequence[tuple[int, ProgramMeasurements]] = ()
+
+    @property
+    def cautions(self) -> list[str]:
+        """Sentences on the runs that belong next to the answer, each once with the number of its runs."""
+        found = Counter(text for _, program in self.programs for text in program.cautions)
+        total = pluralize(str(len(self.programs)), "run")
+        texts = [f"In {count} of {total}: {text}" for text, count in found.items()]
+        return [*texts, *origin_cautions(self.origins)]
+
+
+def collect(
+    name: str,
+    spec: AnyExperiment,
+    runs_folder: Path,
+    *,
+    asked: Mapping[str, int] | None = None,
+) -> Tables:
+    """Read the records of the runs that the experiment asks for; others in the folder are left alone.
+
+    Args:
+        name: The experiment's name.
+        spec: Settings of the experiment.
+        runs_folder: Holds a folder for each run.
+        asked: Repeats of each point, by its name; by default, what the rounds beside the folder of the runs
+            have asked for.
+
+    Returns:
+        The tables. A run with a damaged record has no figures: its outcome is ``unreadable``, and its reason
+        names the file and the fix.
+    """
+    if asked is None:
+        asked = requested_repeats(spec, known_rounds(spec, runs_folder.parent))
+    target = _target(spec)
+    run_rows: list[dict[str, Any]] = []
+    epoch_tables: list[pd.DataFrame] = []
+    origins: list[Provenance] = []
+    conditions: dict[str, Mapping[str, str]] = {}
+    programs: list[tuple[int, ProgramMeasurements]] = []
+    for planned, settings in _planned_rows(name, spec, asked):
+        folder = runs_folder / str(planned["run"])
+        try:
+            if not (folder / SUMMARY).exists():
+                run_rows.append(planned | _why_unfinished(read_failure(folder)))
+                continue
+            summary = read_summary(folder, folder.name)
+            epochs, ranks = _read_epochs(folder, summary), _read_ranks(folder, summary)
+        except RecordError as error:
+            run_rows.append(planned | {"outcome": UNREADABLE, "reason": str(error)})
+            continue
+        if not made_with(summary.definition, settings):
+            reason = "its settings have changed since; snakemake trains it again"
+            run_rows.append(planned | {"outcome": "out of date", "reason": reason})
+            continue
+        epochs["elapsed_train_seconds"] = epochs["train_seconds"].cumsum()
+        # a record keeps its options sorted; the series of runs that are still missing is the plan's
+        row = _finished(summary, epochs, ranks, target) | {"series": planned["series"]}
+        run_rows.append(row)
+        program = summary.measurements.program if summary.measurements else None
+        met = conditions_of(summary.definition, summary.provenance, row.get("parameters"), program)
+        row["fingerprint"] = fingerprint(met)
+        conditions[row["fingerprint"]] = met
+        if program is not None:
+            programs.append((row["devices"], program))
+            # a column of None alone would hold objects, not numbers
+            epochs = pd.DataFrame(program.losses, columns=LOSS_COLUMNS).astype({"loss": float})
+        shared = {key: row[key] for key in ("run", "series", "devices", "repeat", "cpus_per_device")}
+        epoch_tables.append(epochs.assign(**shared))
+        if summary.provenance:
+            origins.append(summary.provenance)
+    runs = pd.DataFrame(run_rows)
+    runs = runs.reindex(columns=[*RUN_COLUMNS, *(c for c in runs.columns if c not in RUN_COLUMNS)])
+    runs = set_apart(leave_out(runs, conditions))
+    filled = [table for table in epoch_tables if len(table)]
+    epochs = pd.concat(filled, ignore_index=True) if filled else pd.DataFrame(columns=["run"])
+    return Tables(runs, epochs, origins, conditions, programs)
+
+
+def _target(spec: AnyExperiment) -> float | Metric | None:
+    if isinstance(spec, ProgramSettings):
+        return spec.metric
+    return spec.target.accuracy if spec.target else None
+
+
+def _read_epochs(folder: Path, summary: RunRecord) -> pd.DataFrame:
+    """The epochs of a run, which are those that its summary speaks of.
+
+    Raises:
+        RecordError: The file is missing, damaged, cut, or of another run.
+    """
+    path, measured = folder / EPOCHS, summary.measurements
+    rows = _read_rows(path, EPOCH_COLUMNS)
+    expected = measured.epochs_completed if measured else 0
+    if rows["epoch"].tolist() != list(range(1, expected + 1)):
+        raise damaged(path, f"has {len(rows)} rows, not those of epochs 1 to {expected} of {SUMMARY}")
+    if measured is None or rows.empty:
+        return rows
+    for column, low in (("train_seconds", 0.0), ("evaluation_seconds", 0.0), ("test_accuracy", 0.0)):
+        if not rows[column].between(low, 1.0 if column == "test_accuracy" else 1e9).all():
+            raise damaged(path, f"{column} is not a number from {low:g} on in every row")
+    accuracies = rows["test_accuracy"].tolist()
+    # pandas' reading of a number may differ in its last digit
+    if not np.allclose(
+        [max(accuracies), accuracies[-1]],
+        [np.nan if each is None else each for each in (measured.best_accuracy, measured.final_accuracy)],
+        rtol=1e-9,
+        atol=0.0,
+    ):
+        raise damaged(
+            path,
+            f"the best and the last accuracy are {max(accuracies)} and {accuracies[-1]}, but "
+            f"{measured.best_accuracy} and {measured.final_accuracy} in {SUMMARY}",
+        )
+    return rows
+
+
+def _read_ranks(folder: Path, summary: RunRecord) -> pd.DataFrame:
+    """The ranks of a run, which are those that its summary speaks of.
+
+    Raises:
+        RecordError: The file is missing, damaged, cut, or of another run.
+    """
+    path, measured = folder / RANKS, summary.measurements
+    rows = _read_rows(path, ("rank",))
+    expected = summary.definition.shape.world_size if measured else 0
+    # without any, the parts of a step are unknown, which is not wrong
+    if len(rows) and rows["rank"].tolist() != list(range(expected)):
+        raise damaged(path, f"has {len(rows)} rows, not one for each of {expected} ranks")
+    return rows
+
+
+def _read_rows(path: Path, needed: Collection[str]) -> pd.DataFrame:
+    """A CSV file of a run, which has at least the needed columns.
+
+    Raises:
+        RecordError: The file is missing or damaged.
+    """
+    try:
+        rows = pd.read_csv(io.BytesIO(read_regular(path)))
+    except (OSError, ValueError) as error:  # pandas' own errors and bad bytes are ValueErrors
+        raise damaged(path, f"cannot be read ({error})") from error
+    if missing := set(needed) - set(rows.columns):
+        raise damaged(path, f"has no column {', '.join(sorted(missing))}")
+    numbers = rows[list(needed)].select_dtypes(exclude="number")
+    if len(rows) and not numbers.dropna(axis=1, how="all").empty:
+        raise damaged(path, f"{numbers.columns[0]} is not a number in every row")
+    return rows
+
+
+def _planned_rows(
+    experiment: str, spec: AnyExperiment, asked: Mapping[str, int]
+) -> Iterator[tuple[dict[str, Any], AnySettings]]:
+    """The columns of every planned run that are known before it has run, and the settings of its series."""
+    for point in points(spec):
+        forced = isinstance(point.devices, str)
+        devices = Shape.parse(str(point.devices)).world_size if forced else point.devices
+        settings = settings_of(spec, point.options)
+        for repeat in range(1, asked[point.name] + 1):
+            row = {
+                "experiment": experiment,
+                "run": point.run_name(repeat),
+                "series": series_name(point.options),
+                "devices": devices,
+                "repeat": repeat,
+            }
+            yield row | dict(point.options), settings
+
+
+def _why_unfinished(failure: Start | None) -> dict[str, Any]:
+    if failure is None:
+        return {"outcome": "not run yet", "reason": ""}
+    return {"outcome": failure.outcome, "reason": failure.reason}
+
+
+def _identity(run: RunDefinition) -> dict[str, Any]:
+    return {
+        "experiment": run.experiment,
+        "run": run.run,
+        "devices": run.shape.world_size,
+        "nodes": run.shape.nodes,
+        "devices_per_node": run.shape.devices_per_node,
+        "repeat": run.repeat,
+        "cpus_per_device": run.settings.cpus_per_device,
+        "batch_size_per_device": run.batch_size_per_device,
+        "global_batch_size": run.global_batch_size,
+        "seed": run.settings.seed,
+    } | run.options
+
+
+def _own_interval_columns(measured: Measurements) -> dict[str, float | int | bool | str | None]:
+    """Steps and the own interval of a run; None for what a run of fixed steps lacks."""
+    own = measured.own_interval
+    return {
+        "measured_steps": sum(window.steps for window in measured.windows if not window.warmup),
+        "warmed_up_steps": None if own is None else own.warmup_steps,
+        "own_half_width_fraction": None if own is None else own.half_width_fraction,
+        "steady": None if own is None else own.steady,
+        "ended_by": None if own is None else own.ended,
+    }
+
+
+def _finished(
+    summary: RunRecord, epochs: pd.DataFrame, ranks: pd.DataFrame, target: float | Metric | None
+) -> dict[str, Any]:
+    row = _identity(summary.definition)
+    row |= {"outcome": summary.outcome, "reason": summary.reason}
+    if summary.measurements:
+        measured = summary.measurements.model_dump(exclude={"windows", "startup", "program"})
+        row |= {key: value for key, value in measured.items() if key in RUN_COLUMNS}
+        row["samples"] = sum(window.samples for window in summary.measurements.windows)
+        row[EPOCH_RATE] = epoch_rate(summary.measurements, epochs)
+        row["smaller_batch_gain"] = smaller_batch_gain(summary.measurements.passes)
+        row["peak_memory_kind"] = _memory_kind(summary.measurements)
+        row |= summary.measurements.startup.model_dump()
+        row |= resumption_columns(summary.measurements.resumption)
+        row |= _own_interval_columns(summary.measurements)
+        if summary.measurements.program is not None:
+            row[WITH_NO_GRAD] = summary.measurements.program.throughput_with_no_grad
+        row |= split(summary.measurements.windows, ranks)
+        row |= summary.definition.options  # as planned, where a measurement has the same name
+        row |= mfu_columns(summary)
+        energy = summary.measurements.energy_joules
+        if energy:
+            row["samples_per_joule"] = sum(w.samples for w in summary.measurements.windows) / energy
+    if summary.provenance:
+        origin = summary.provenance
+        row |= {
+            "device_name": ", ".join(dict.fromkeys(origin.devices)),
+            "hosts": ", ".join(origin.hosts),
+            "commit": origin.commit,
+            "started_at": origin.started_at,
+            "launcher": origin.launcher,
+            "slurm_job_id": origin.slurm_job_id,
+            "restart_count": origin.restart_count,
+            "other_jobs": origin.other_jobs,
+            "study_jobs": origin.study_jobs,
+            "device_memory_bytes": device_memory_bytes(origin.gpu_limits),
+            **_whole(origin, row["devices"]),
+        }
+    row["disturbance"] = disturbance(row)
+    if isinstance(target, float) and len(epochs):
+        reached = epochs[epochs["test_accuracy"] >= target]
+        if len(reached):
+            row["time_to_accuracy_seconds"] = reached["elapsed_train_seconds"].iloc[0]
+            row["epochs_to_accuracy"] = reached["epoch"].iloc[0]
+    if isinstance(target, Metric) and summary.measurements:
+        row |= _to_metric(summary.measurements, target)
+    if row.get("resumes"):
+        row |= dict.fromkeys(_unknown_of_resumed(row))
+    if ended_by_steps(summary):
+        row |= dict.fromkeys(("wall_seconds", "device_hours"))
+    return row
+
+
+def epoch_rate(measured: Measurements, epochs: pd.DataFrame) -> float | None:
+    """Return the samples over the seconds of whole epochs, their edges included; None if unknown.
+
+    The first epoch warms up. A program has no epochs, but edges: its steps that begin a data-loader iteration
+    are left out of the rate of steps, and are counted here, unless other steps are left out as well.
+    """
+    if measured.program is None:
+        later = epochs[epochs["epoch"] > 1]
+        seconds = later["train_seconds"].sum()
+        return (
+            float((later["samples_per_second"] * later["train_seconds"]).sum() / seconds) if seconds else None
+        )
+    if set(measured.excluded_steps) != {EPOCH_EDGE}:
+        return None
+    steady = [number for number, window in enumerate(measured.windows) if not window.warmup]
+    windows = measured.windows[steady[0] :] if steady else []
+    seconds = sum(window.seconds for window in windows)
+    return sum(window.samples for window in windows) / seconds if seconds else None
+
+
+def ended_by_steps(summary: RunRecord) -> bool:
+    """Whether a run was ended after the steps to measure, so that it is no whole one."""
+    program = summary.measurements.program if summary.measurements else None
+    if program is not None:
+        return program.ended == "steps"
+    return summary.definition.settings.steps is not None
+
+
+def _to_metric(measured: Measurements, metric: Metric) -> dict[str, float]:
+    """Training time and samples until a program's metric was reached; nothing where it was not.
+
+    The samples say what the epochs of a built-in training do: how much had to be learned from.
+    """
+    program = measured.program
+    if program is None:
+        return {}
+    step: float | None = next(
+        (reading.step for reading in program.metric if metric.is_reached(reading.value)), None
+    )
+    row: dict[str, float] = {}
+    if program.seconds_to_metric is not None:
+        row["time_to_accuracy_seconds"] = program.seconds_to_metric
+        if program.metric:  # of very many readings a record holds some
+            times, steps = zip(*((reading.seconds, reading.step) for reading in program.metric), strict=True)
+            step = float(np.interp(program.seconds_to_metric, times, steps))
+    counted = sum(window.steps for window in measured.windows)
+    if step is not None and counted:
+        row["samples_to_target"] = step * sum(window.samples for window in measured.windows) / counted
+    return row
+
+
+def _unknown_of_resumed(row: Mapping[str, Any]) -> Iterator[str]:
+    """Columns that tell nothing of a run that was resumed."""
+    yield from _OF_WHOLE_RUNS
+    if "RSS" in str(row.get("peak_memory_kind")):
+        # what was read to be resumed from is in them
+        yield from ("peak_memory_bytes", "evaluation_peak_memory_bytes")
+
+
+def _memory_kind(measured: Measurements) -> str:
+    """The memory that the peaks of a run count, and whether the one of training holds evaluation too."""
+    kind = measured.peak_memory_kind
+    both = kind in KINDS_OF_THE_WHOLE_RUN and measured.evaluation_peak_memory_bytes is None
+    return f"{kind}, evaluation included" if both else kind
+
+
+def _whole(origin: Provenance, devices: int) -> dict[str, float]:
+    """Wall time and device-hours of a run, from its start to its end."""
+    seconds = seconds_between(origin.started_at, origin.ended_at)
+    return {"wall_seconds": seconds, "device_hours": seconds * devices / 3600}

@@ -1,0 +1,124 @@
+"""Words and numbers of an answer: the only module that forms intervals, times, costs and names of devices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from scalewise.analysis.statistics import ENOUGH_REPEATS, Interval
+from scalewise.plan.config.shape import count_devices
+from scalewise.plan.formatting import format_3sig, format_exact, format_ratio, goal_text, listed, percent
+
+__all__ = ["count_devices", "format_3sig", "format_exact", "format_ratio", "goal_text", "listed", "percent"]
+
+MINUTE, HOUR = 60.0, 3600.0
+
+Form = Callable[[float], str]
+
+
+def two_places(value: float) -> str:
+    """Format an efficiency: ``0.71``."""
+    return f"{value:.2f}"
+
+
+def interval_text(value: Interval, form: Form, unit: str = "", values: Sequence[float] = ()) -> str:
+    """Format an estimate with its 95 % interval: ``1.64x (1.03 to 2.16)``.
+
+    Args:
+        value: The estimate; without bounds if they are unknown.
+        form: Formats a number.
+        unit: Follows the estimate.
+        values: The runs' own values, which are stated if two runs have no interval.
+    """
+    text = f"{form(value.estimate)}{unit}"
+    if not math.isnan(value.low) and form(value.low) != form(value.high):
+        return f"{text} ({form(value.low)} to {form(value.high)})"
+    if len(values) == 2 and value.n < ENOUGH_REPEATS:
+        return f"{text} (2 runs: {form(min(values))} and {form(max(values))})"
+    return text
+
+
+def time_unit(seconds: float) -> tuple[float, str]:
+    """Return the seconds of the unit in which a time is stated, and its name: s, min or h."""
+    if seconds < 2 * MINUTE:
+        return 1.0, "s"
+    return (MINUTE, "min") if seconds < 2 * HOUR else (HOUR, "h")
+
+
+def time_text(seconds: Interval, values: Sequence[float] = ()) -> str:
+    """Format a time in the unit that gives 1 to 999: ``42.3 s``, ``12.1 min (11.8 to 12.4)``."""
+    factor, unit = time_unit(seconds.estimate)
+    return interval_text(
+        seconds.scaled(1 / factor), format_3sig, f" {unit}", [each / factor for each in values]
+    )
+
+
+def seconds_text(seconds: float) -> str:
+    """Format a time without an interval."""
+    factor, unit = time_unit(seconds)
+    return f"{format_3sig(seconds / factor)} {unit}"
+
+
+def cost_text(device_hours: Interval, unit: str = "device-hours", noun: str = "device") -> str:
+    """Format a cost: ``10.3 GPU-minutes``, or in the units of the site's price or billing.
+
+    Args:
+        device_hours: Device-hours, or the cost in another unit.
+        unit: ``device-hours``, ``price`` or ``billing``.
+        noun: Name of a device in one word.
+    """
+    if unit != "device-hours":
+        return interval_text(device_hours, format_3sig, " units")
+    factor, name = time_unit(device_hours.estimate * HOUR)
+    kind = {"s": "seconds", "min": "minutes", "h": "hours"}[name]
+    return interval_text(device_hours.scaled(HOUR / factor), format_3sig, f" {noun}-{kind}")
+
+
+def energy_text(kwh: Interval) -> str:
+    """Format an energy: ``12.3 Wh``, ``4.20 kWh``."""
+    if kwh.estimate < 1:
+        return interval_text(kwh.scaled(1000), format_3sig, " Wh")
+    return interval_text(kwh, format_3sig, " kWh")
+
+
+def place_text(devices: int, series: str, partition: str, noun: str, *, only: bool) -> str:
+    """Name a candidate: ``4 GPUs with bucket-view-on, on a100``.
+
+    Args:
+        devices: Number of devices.
+        series: Name of its options.
+        partition: Name of the partition; empty without several.
+        noun: Name of a device.
+        only: Whether there is one series only, whose name says nothing.
+    """
+    options = "" if only else f" with {series}"
+    return f"{count_devices(devices, noun)}{options}{f' on {partition}' if partition else ''}"
+
+
+def counts_text(counts: Sequence[int], noun: str) -> str:
+    """List device counts: ``2, 4 and 8 GPUs``."""
+    number = count_devices(max(counts), noun)
+    return f"{listed([*map(str, counts)])} {number.partition(' ')[2]}"
+
+
+def runs_text(numbers: Mapping[str, int]) -> str:
+    """Count outcomes: ``1 timed-out, 2 failed``."""
+    return ", ".join(f"{number} {outcome}" for outcome, number in numbers.items())
+
+
+def sentences(parts: Iterable[str]) -> str:
+    """Join the sentences that are not empty."""
+    return " ".join(filter(None, parts))
+
+
+def optional(value: float) -> float | None:
+    """Return a number for JSON, which has no NaN."""
+    return value if isinstance(value, (int, float)) and math.isfinite(value) else None
+
+
+def as_plain(value: Any) -> Any:
+    """Return a value as JSON writes it again: 4 for 4.0, None for NaN."""
+    if isinstance(value, float):
+        return None if math.isnan(value) else int(value) if value.is_integer() else value
+    return value

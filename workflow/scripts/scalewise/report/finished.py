@@ -1,0 +1,81 @@
+"""A report on the runs of a study that have finished, also while Snakemake makes others."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from scalewise.analysis.study import analyze, parts_of
+from scalewise.plan.plan_file import Plan, questions_of
+from scalewise.plan.terminal.card_lines import card_lines
+from scalewise.plan.terminal.final_message import DECISION, REPORT, EarlierFiles
+from scalewise.records import SUMMARY
+from scalewise.report.figures import draw
+from scalewise.report.page import write_page
+from scalewise.report.proposal import demands_total_times
+from scalewise.report.section import Section, read_section, write_decisions
+
+PARTIAL = "partial"
+"""Folder of its tables and figures: those of the experiments' folders are files of Snakemake."""
+
+
+def report_finished(plan: Plan, results: Path) -> list[str]:
+    """Report on the runs that have finished, and list the others with reasons.
+
+    All is written into a temporary folder and then renamed. ``report.html`` and ``decision.json`` are also
+    files of Snakemake. They get the time at which reading began, so they are older than every file that the
+    study made since, and Snakemake makes them again. A report that the study made since is kept.
+
+    Args:
+        plan: The study.
+        results: Folder of all experiments; receives ``report.html``, ``decision.json``, and ``partial`` with
+            the tables and the figures.
+
+    Returns:
+        Each experiment's card, and the path of the report.
+    """
+    results.mkdir(exist_ok=True)
+    earlier = EarlierFiles()
+    earlier.look(results)
+    with TemporaryDirectory(prefix=".report-", dir=results) as name:
+        drafts = Path(name)
+        # the clock of the file server, as for the study's files
+        began = drafts.stat().st_mtime_ns
+        sections = [_section(plan, question, results, drafts / PARTIAL) for question in questions_of(plan)]
+        unfinished = not all(_has_ended(plan, section, results) for section in sections)
+        write_page(sections, drafts / REPORT, partial=unfinished)
+        write_decisions(sections, drafts / DECISION)
+        if earlier.has_new(results / REPORT):
+            return [f"The study has made its own report in the meantime: {results / REPORT}"]
+        if (tables := results / PARTIAL).exists():
+            tables.rename(drafts / "earlier")
+        (drafts / PARTIAL).rename(tables)
+        for file in (DECISION, REPORT):
+            os.utime(drafts / file, ns=(began, began))
+            (drafts / file).replace(results / file)
+    lines = [line for section in sections for line in card_lines(json.loads(section.answer.to_json()))]
+    return [*lines, f"Report on {'the finished' if unfinished else 'all'} runs: {results / REPORT}"]
+
+
+def _section(plan: Plan, question: str, results: Path, partial: Path) -> Section:
+    """Write tables and figures of an experiment, as the rules of the study do."""
+    folder = partial / question
+    parts = parts_of(plan, question, results)
+    analyze(question, parts, folder, total_times=demands_total_times(plan, question))
+    section = read_section(plan, question, folder)
+    draw(section)
+    return section
+
+
+def _has_ended(plan: Plan, section: Section, results: Path) -> bool:
+    """Return whether every requested run of an experiment has a result, and no more are requested."""
+    if not section.answer.has_ended:
+        return False
+    names = questions_of(plan)[section.name]
+    partitions = section.runs["partition"].fillna("").astype(str)
+    return all(
+        (results / names[partition] / "runs" / str(run) / SUMMARY).exists()
+        for partition, run in zip(partitions, section.runs["run"], strict=True)
+    )

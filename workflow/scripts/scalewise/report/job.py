@@ -1,0 +1,76 @@
+"""Write the recommended point as a job script that trains to the end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from scalewise.analysis.analysis_spec import AnalysisSpec
+from scalewise.analysis.statistics import ENOUGH_REPEATS
+from scalewise.plan.config.shape import count_devices
+from scalewise.plan.formatting import duration_text, percent, pluralize
+from scalewise.plan.jobs.job_script import MISSING_JOB_SCRIPT, TimeLimit, job_script
+from scalewise.plan.jobs.launch import SiteLaunch
+from scalewise.plan.plan_file import Plan
+from scalewise.plan.runs.allocation import START_UP_MINUTES
+from scalewise.plan.runs.run_definition import RunDefinition
+
+MARGIN = 0.2
+"""Part of the measured time that a job requests in addition: not every day is like that of the study."""
+
+
+def answer_job(facts: Mapping[str, Any], plan: Plan, path: Path) -> str:
+    """Return the job script of the recommended point; one that only fails if there is none.
+
+    Args:
+        facts: Output of ``facts_of``.
+        plan: The study's: has the runs and the facts of the site.
+        path: The script's, relative to the folder of the study.
+    """
+    name, devices, runs = facts["name"], facts["devices"], facts["runs"]
+    # a disturbed run has a result, too
+    done = runs[(runs["devices"] == devices) & runs["outcome"].isin(["completed", "disturbed"])]
+    planned, experiment = plan["runs"].get(name, {}), plan["experiments"][name]
+    job = next((planned[run] for run in done["run"] if run in planned), None)
+    if job is None:
+        return MISSING_JOB_SCRIPT
+    run = RunDefinition.model_validate_json(job["definition"])
+    spec = AnalysisSpec.from_json(experiment["definition"])
+    held, billed = (each.get(devices) for each in (spec.held_devices, spec.billed_devices))
+    points = facts["points"]
+    folder = Path("results") / name
+    return job_script(
+        run,
+        job,
+        SiteLaunch.model_validate(plan["sites"][experiment["partition"]]["launch"]),
+        time_limit(points[points["recommended"]].iloc[0], int(job["resources"].get("runtime", 0))),
+        folder / "runs" / run.run,
+        path,
+        f"{name} on {count_devices(devices, facts['noun'])}, as results/report.html recommends",
+        whole_nodes=held is None or billed is not None,
+    )
+
+
+def time_limit(point: Mapping[str, Any], planned_minutes: int) -> TimeLimit:
+    """Return the time that one more run of a point needs, with a margin.
+
+    Args:
+        point: A row of the scaling table.
+        planned_minutes: Time of the study's jobs; used if no whole run was measured.
+    """
+    seconds, n = point["wall_seconds_next"], point["wall_n"]
+    if math.isnan(seconds):
+        reason = "the time of the study's jobs: no whole run was measured, so set what a whole run needs"
+        return TimeLimit(planned_minutes, reason)
+    spread = ""
+    if n >= ENOUGH_REPEATS:
+        bounds = (duration_text(point[f"wall_seconds{end}"]) for end in ("_low", "_high"))
+        spread = f" (95 % interval {' to '.join(bounds)})"
+    return TimeLimit(
+        math.ceil(seconds * (1 + MARGIN) / 60) + START_UP_MINUTES,
+        f"mean of {pluralize(str(int(n)), 'run')}: {duration_text(point['wall_seconds'])}{spread}; one more "
+        f"takes at most {duration_text(seconds)} (95 % confidence); {percent(MARGIN, 0)} and "
+        f"{START_UP_MINUTES} min are added",
+    )

@@ -1,0 +1,117 @@
+"""The page: one HTML file on all experiments, the answers first. It loads nothing from elsewhere."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from scalewise import __version__
+from scalewise.plan.formatting import counts_listed
+from scalewise.records import write_text
+from scalewise.report.figures import FIGURES, read_svg
+from scalewise.report.section import Section
+from scalewise.report.tables import filled_tables
+
+MOST_CAUTIONS = 3
+"""Cautions next to the answer; the others are one click away."""
+HERE = Path(__file__).parent
+
+
+def write_page(sections: Sequence[Section], output: Path, *, partial: bool = False) -> None:
+    """Write the page on some experiments.
+
+    Args:
+        sections: Comparisons and experiments, in order, with their figures drawn.
+        output: File to write.
+        partial: Some runs may be missing, and the page says so.
+    """
+    environment = Environment(
+        loader=FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["code"] = with_code
+    style, script = (_source(name) for name in ("report.css", "report.js"))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    nouns = {section.noun for section in sections}
+    noun = sections[0].plural if len(nouns) == 1 else "devices"
+    page = environment.get_template("report.html.j2").render(
+        heading=sections[0].title if len(sections) == 1 else f"How many {noun}?",
+        sections=[_context(section) for section in sections],
+        most_cautions=MOST_CAUTIONS,
+        partial=partial,
+        style=style,
+        script=script,
+        policy=f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:",
+        version=__version__,
+    )
+    write_text(output, page)
+
+
+def with_code(text: str) -> Markup:
+    """Return a sentence as HTML, with what stands in backticks as code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704  escaped
+
+
+def measured_on(runs: pd.DataFrame, noun: str) -> str:
+    """Return days and devices of the completed runs, in a line; empty without any."""
+    done = runs[runs["outcome"] == "completed"] if "outcome" in runs else runs
+    if done.empty:
+        return ""
+    known = done.reindex(columns=["started_at", "device_name", "devices", "hosts"])
+    days = sorted({str(started)[:10] for started in known["started_at"].dropna()})
+    counts = known.groupby("device_name", sort=False)["devices"].unique()
+    names = [
+        f"{name} ({counts_listed(map(int, devices), noun)})" if len(counts) > 1 else str(name)
+        for name, devices in counts.items()
+    ]
+    when = [" to ".join(dict.fromkeys([days[0], days[-1]]))] if days else []
+    return ", ".join([f"{len(done)} of {len(runs)} runs completed", *when, *names])
+
+
+def _context(section: Section) -> dict[str, Any]:
+    drawn = [
+        {
+            "name": name,
+            "title": figure.title,
+            "caption": figure.caption,
+            "is_first": figure.is_first,
+            "is_wide": _is_wide(svg),
+            "svg": Markup(svg),  # noqa: S704  drawn by this package; the page's policy runs no script of it
+        }
+        for name, figure in FIGURES.items()
+        if (path := section.figures / f"{name}.svg").exists()
+        for svg in [read_svg(path)]
+    ]
+    tables = list(filled_tables(section))
+    return {
+        "section": section,
+        "answer": section.answer,
+        "figures": [figure for figure in drawn if figure["is_first"]],
+        "more_figures": [figure for figure in drawn if not figure["is_first"]],
+        "open_tables": [table for table in tables if table.is_open],
+        "other_tables": [table for table in tables if not table.is_open],
+        "measured_on": measured_on(section.runs, section.noun),
+    }
+
+
+def _is_wide(svg: str) -> bool:
+    found = re.search(r'viewBox="0 0 ([\d.]+) ', svg)
+    return found is not None and float(found[1]) > 300
+
+
+def _source(name: str) -> Markup:
+    """Return a style sheet or a script without indentation, empty lines and comments."""
+    text = (HERE / name).read_text(encoding="utf-8")
+    text = re.sub(r"^\s*(?://[^\n]*|/\*.*?\*/\s*)$", "", text, flags=re.MULTILINE | re.DOTALL)
+    return Markup("\n".join(line.strip() for line in text.splitlines() if line.strip()))  # noqa: S704  ours
