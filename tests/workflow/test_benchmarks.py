@@ -57,7 +57,7 @@ def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
 
 
 def test_what_is_small_is_never_written() -> None:
-    command = [sys.executable, str(ROOT / "benchmarks" / "run.py"), "published", "--small", "--write"]
+    command = [sys.executable, str(ROOT / "benchmarks" / "run.py"), "plan", "--small", "--write"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "--small measures nothing that may be written" in done.stderr

@@ -10,7 +10,16 @@ import pandas as pd
 import pytest
 from scipy import stats
 from tests.paths import ROOT
-from tests.unit.analysis.planted import ONLY, START_UP, analysis_of, make_runs, make_spec, make_tables, spread
+from tests.unit.analysis.planted import (
+    ONLY,
+    START_UP,
+    analysis_of,
+    at,
+    make_runs,
+    make_spec,
+    make_tables,
+    spread,
+)
 
 from scalewise.analysis.analysis_spec import THROUGHPUT as RATE
 from scalewise.analysis.analysis_spec import AnalysisSpec
@@ -77,12 +86,11 @@ def test_a_start_takes_no_longer_than_the_run_less_its_training() -> None:
 def test_each_series_has_a_baseline_of_its_own_the_fewest_devices_that_it_fits_on(fits: bool) -> None:
     plain = {1: spread(100.0) if fits else ["out-of-memory"] * 3, 2: spread(180.0), 8: spread(540.0)}
     points = {("plain", devices): rates for devices, rates in plain.items()}
-    table = analysis_of(make_runs(points | {("fast", 1): spread(200.0), ("fast", 2): spread(300.0)})).scaling
-    found = table.set_index(["series", "devices"])
-    assert found.loc[("plain", 8), "baseline_devices"] == (1 if fits else 2)
-    assert found.loc[("plain", 8), "speedup"] == pytest.approx(5.4 if fits else 3.0)
-    assert found.loc[("fast", 2), "speedup"] == pytest.approx(1.5)
-    assert ("relative to 2 devices" in found.loc[("plain", 8), "note"]) == (not fits)
+    found = analysis_of(make_runs(points | {("fast", 1): spread(200.0), ("fast", 2): spread(300.0)}))
+    assert at(found, 8, "plain")["baseline_devices"] == (1 if fits else 2)
+    assert at(found, 8, "plain")["speedup"] == pytest.approx(5.4 if fits else 3.0)
+    assert at(found, 2, "fast")["speedup"] == pytest.approx(1.5)
+    assert ("relative to 2 devices" in at(found, 8, "plain")["note"]) == (not fits)
 
 
 def test_a_count_that_was_added_on_a_slower_day_is_compared_with_that_days_baseline() -> None:
@@ -92,10 +100,10 @@ def test_a_count_that_was_added_on_a_slower_day_is_compared_with_that_days_basel
     later = pd.to_datetime(second["started_at"]) + pd.Timedelta(days=3)
     second = second.assign(repeat=second["repeat"] + 3, started_at=later.map(pd.Timestamp.isoformat))
     second["run"] += "b"
-    table = analysis_of(pd.concat([first, second], ignore_index=True)).scaling.set_index("devices")
-    assert table.loc[8, "speedup"] == pytest.approx(8**0.9, rel=0.005)
-    assert table.loc[4, "speedup"] == pytest.approx(4**0.9, rel=0.005)
-    assert table.loc[1, RATE] < 95
+    found = analysis_of(pd.concat([first, second], ignore_index=True))
+    assert at(found, 8)["speedup"] == pytest.approx(8**0.9, rel=0.005)
+    assert at(found, 4)["speedup"] == pytest.approx(4**0.9, rel=0.005)
+    assert at(found, 1)[RATE] < 95
 
 
 # ---- the amounts for the same work ----------------------------------------------------------------------
@@ -128,7 +136,7 @@ def test_a_cost_is_a_price_of_device_hours_and_unknown_without_one(
     assert found.answer.partition == best
     table = found.scaling.set_index("partition")
     for name, rate in (("slow", 100.0), ("fast", 300.0)):
-        price, cost = prices[name], table.loc[name, "cost"]
+        price, cost = prices[name], float(table["cost"][name])
         hours = 600_000 / rate / 3600
         assert math.isnan(cost) if price is None else cost == pytest.approx(price * hours, rel=1e-3, abs=1e-9)
 
