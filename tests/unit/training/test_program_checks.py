@@ -380,6 +380,8 @@ def test_a_run_whose_metric_cannot_be_read_whole_is_refused(tmp_path: Path) -> N
     for at, line in enumerate(("loss=0.5", "loss=0,45", "loss=0.3")):
         program._read_metric(line, 1001.0 + at)
     child = Child([sys.executable, "-c", "import time; time.sleep(60)"], os.environ)
+    # the request leaves SIGUSR1 ignored, which the processes of later tests would inherit
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
     try:
         with (
             EndRequest(program.rank_files, range(1), False) as request,
@@ -388,6 +390,8 @@ def test_a_run_whose_metric_cannot_be_read_whole_is_refused(tmp_path: Path) -> N
             program._watch(child, request)
     finally:
         child.end()
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
     assert refused.value.permanent
     assert [value for _, value in program.readings] == [0.5]
