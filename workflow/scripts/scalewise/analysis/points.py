@@ -7,7 +7,7 @@ its answer uses it. Other clocks stand in scaling.csv under their own names.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -443,8 +443,3 @@ def _notes(points: Points, place: Place, base: Place | None) -> Iterator[str]:
     apart = disturbed_columns(point.planned)["n_set_apart"]
     if apart:
         yield f"{apart} of {point.n + apart} runs were disturbed and are set apart"
-
-
-def order_of(names: Sequence[str]) -> Mapping[str, int]:
-    """Return the place of each name in the order of the configuration."""
-    return {name: place for place, name in enumerate(dict.fromkeys(names))}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 from scalewise.analysis.statistics import ENOUGH_REPEATS, Interval
 from scalewise.plan.config.shape import count_devices
@@ -115,10 +114,3 @@ def sentences(parts: Iterable[str]) -> str:
 def optional(value: float) -> float | None:
     """Return a number for JSON, which has no NaN."""
     return value if isinstance(value, (int, float)) and math.isfinite(value) else None
-
-
-def as_plain(value: Any) -> Any:
-    """Return a value as JSON writes it again: 4 for 4.0, None for NaN."""
-    if isinstance(value, float):
-        return None if math.isnan(value) else int(value) if value.is_integer() else value
-    return value
