@@ -65,8 +65,8 @@ class RoundsStudy:
         return self.workplace.folder / "results"
 
     @property
-    def decision(self) -> dict[str, Any]:
-        return dict(json.loads((self.results / "planted" / "decision.json").read_text()))
+    def answer(self) -> dict[str, Any]:
+        return dict(json.loads((self.results / "planted" / "answer.json").read_text()))
 
     def rounds(self, experiment: str) -> list[Round]:
         return [read_round(path) for path in sorted(self.results.glob(f"{experiment}/repeats/round*.json"))]
@@ -152,10 +152,10 @@ def chosen(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -> 
 def test_the_planted_answer_is_found_with_fewer_runs_than_all_though_each_round_is_interrupted(
     chosen: Interrupted,
 ) -> None:
-    decision = chosen.study.decision
-    assert decision["devices"] == ANSWER, decision
+    answer = chosen.study.answer
+    assert answer["devices"] == ANSWER, answer
     assert len(chosen.ended) < 8
-    assert decision["ended"]
+    assert answer["has_ended"]
     assert {f"d{ANSWER}.r1", f"d{ANSWER}.r2", "d1.r1", "d1.r2"} <= set(chosen.ended)
     # that no run was measured again is asserted after each interruption
     assert chosen.interruptions >= 2
@@ -169,7 +169,7 @@ def test_a_lower_criterion_uses_the_runs_that_are_there(chosen: Interrupted, tmp
     study = chosen.study.copied(tmp_path)
     outcome = study.run(old="min_efficiency: 0.85", new="min_efficiency: 0.7")
     assert outcome.code == 0, outcome.text
-    assert study.decision["devices"] == 3, study.decision
+    assert study.answer["devices"] == 3, study.answer
     assert ends(study.results / "planted" / "runs").items() >= chosen.ended.items()
 
 
@@ -189,8 +189,8 @@ def test_a_budget_ends_the_study_and_the_answer_says_what_is_open(
     assert last.over_budget
     assert last.spent_device_hours is not None
     assert last.spent_device_hours <= budget
-    assert not study.decision["clear"]
-    assert any("budget" in caution for caution in study.decision["cautions"])
+    assert study.answer["certainty"] != "clear"
+    assert "the study: more runs of " in study.answer["spent"]
 
 
 PARTITIONS = """\
@@ -208,13 +208,11 @@ def test_each_partition_finds_its_answer_with_its_part_of_the_budget(
     workplace: Workplace,
 ) -> None:
     text = STUDY + "    partitions: all\n    budget: {device_hours: 20}\n    runtime_minutes: 2\n"
-    tables = ("results/planted@new/scaling.csv", "results/planted@old/scaling.csv")
-    study = RoundsStudy(workplace, text, PARTITIONS, tables)
+    study = RoundsStudy(workplace, text, PARTITIONS, ("results/planted/scaling.csv",))
     assert study.run().code == 0
 
     new, old = (study.rounds(f"planted@{name}") for name in ("new", "old"))
-    answer = json.loads((study.results / "planted@new" / "decision.json").read_text())
-    assert answer["devices"] == ANSWER
+    assert (study.answer["partition"], study.answer["devices"]) == ("new", ANSWER)
     assert [each[-1].answers for each in (new, old)] == [{NO_OPTIONS: ANSWER}] * 2
     assert all(
         0 < (each[-1].spent_device_hours or 0) < 10 == each[-1].budget_device_hours for each in (new, old)
@@ -240,7 +238,7 @@ experiments:
     decision: {{min_efficiency: 0.5}}
   open:
     repeats: {{min: 3, max: 4}}
-    decision: {{min_efficiency: 0.7995}}
+    decision: {{min_efficiency: 0.7999}}
 """
 COUNTS = (1, 2)
 
@@ -313,8 +311,8 @@ def test_a_deleted_extra_run_is_made_again(adaptive: Adaptive, tmp_path: Path) -
     (study.results / "open" / "runs" / "d1.r4" / "summary.json").unlink()
 
     # a table that is there needs no run: only what a study ends with requires it
-    assert trained(study.run("--until", "compute_scaling")) == {"open/d1.r4"}
-    assert NOTHING in study.run("--until", "compute_scaling").text
+    assert trained(study.run("--until", "analyze")) == {"open/d1.r4"}
+    assert NOTHING in study.run("--until", "analyze").text
 
 
 @needs_two_cores
@@ -322,7 +320,7 @@ def test_another_criterion_or_maximum_uses_the_runs_that_are_there(
     adaptive: Adaptive, tmp_path: Path
 ) -> None:
     study = adaptive.study.copied(tmp_path)
-    lower = {"old": "min_efficiency: 0.7995", "new": "min_efficiency: 0.5"}
+    lower = {"old": "min_efficiency: 0.7999", "new": "min_efficiency: 0.5"}
     assert trained(study.run(**lower)) == set()
     assert tabled(study, "open") == named("open", 1, 2, 3)
     # and back: what was trained before is used again

@@ -74,7 +74,7 @@ def _has_ended(plan: Plan, section: Section, results: Path) -> bool:
     if not section.answer.has_ended:
         return False
     names = questions_of(plan)[section.name]
-    partitions = section.runs["partition"].fillna("").astype(str)
+    partitions = section.runs["partition"].astype(object).fillna("").astype(str)
     return all(
         (results / names[partition] / "runs" / str(run) / SUMMARY).exists()
         for partition, run in zip(partitions, section.runs["run"], strict=True)

@@ -162,7 +162,7 @@ def _options(section: Section) -> pd.DataFrame:
     if section.options.empty:
         return section.options
     values = {name: section.options[name].map(as_in_yaml) for name in ("value", "reference")}
-    beside = section.options["beside"].fillna("").astype(str)
+    beside = section.options["beside"].astype(object).fillna("").astype(str)
     values["beside"] = beside.str.replace(r" (True|False)\b", lambda found: found[0].lower(), regex=True)
     return section.options.assign(name=section.options["option"] + " " + values["value"], **values)
 
