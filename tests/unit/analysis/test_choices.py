@@ -93,7 +93,7 @@ def test_without_a_criterion_the_efficiency_is_07_and_the_rule_says_so() -> None
 def test_more_devices_are_named_with_the_criterion_that_they_miss() -> None:
     answer = FOUR.analysis(rule(min_efficiency=0.7)).answer
     assert answer.next_larger.startswith("8 GPUs would be 1.33x")
-    assert "0.50, below the 0.70 required" in answer.next_larger
+    assert "an efficiency of 0.50 (0.49 to 0.51): less than required" in answer.next_larger
 
 
 def test_required_efficiencies_are_answered_one_by_one() -> None:

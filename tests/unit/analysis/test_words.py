@@ -32,7 +32,7 @@ def test_small_costs_are_in_minutes_or_seconds_and_never_in_thousandths_of_an_ho
     assert cost_text(Interval(0.00285, *nothing), noun="process") == "10.3 process-seconds"
     assert cost_text(Interval(0.3, 0.29, 0.31, 3), noun="GPU") == "18.0 GPU-minutes (17.4 to 18.6)"
     assert cost_text(Interval(12.0, *nothing), noun="GPU") == "12.0 GPU-hours"
-    assert cost_text(Interval(12.0, *nothing), "price") == "12.0 units"
+    assert cost_text(Interval(12.0, *nothing), "price") == "12.0 price units"
     assert energy_text(Interval(0.25, *nothing)) == "250 Wh"
 
 

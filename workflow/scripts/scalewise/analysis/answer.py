@@ -19,7 +19,7 @@ from scalewise.analysis.candidates import (
     taken,
 )
 from scalewise.analysis.cautions import Case, Caution, Certainty, cautions_of, certainty_of
-from scalewise.analysis.choose import AIMS, Aim, Candidate
+from scalewise.analysis.choose import AIMS, Aim, Candidate, Check
 from scalewise.analysis.memory import peaks
 from scalewise.analysis.points import MILLION, Clock, Place, efficiency
 from scalewise.analysis.statistics import ENOUGH_REPEATS, Interval, Sample, mean_interval, ratio_of
@@ -31,6 +31,7 @@ from scalewise.analysis.words import (
     format_ratio,
     goal_text,
     interval_text,
+    listed,
     optional,
     percent,
     seconds_text,
@@ -42,6 +43,8 @@ from scalewise.plan.formatting import as_in_yaml, points_text
 REQUIRED = (0.5, 0.6, 0.7, 0.8, 0.9)
 """Efficiencies of the table "if you require ...: use N"."""
 
+CLEAR = "The 95 % intervals leave no other answer open, and no check found a fault."
+
 LEAST_MEMORY = 0.01
 """Share of memory from which on a difference is stated."""
 
@@ -51,6 +54,13 @@ CLOCKS: Mapping[Clock, str] = {
     "target": "the time to the target",
     "runs": "the time of whole runs, start-up included",
 }
+
+
+COST_KEYS: Mapping[str, Sequence[str]] = {
+    "price": ["by `price_per_device_hour`"],
+    "billing": ["by `billing_per_device_hour`"],
+}
+"""Keys of the site file that a unit of costs is from."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +113,7 @@ class Answer:
         clock: Time that decides.
         verdict: The answer in a sentence.
         certainty: One word for intervals, criteria, conditions and time, and accuracy.
-        reason: The worst caution, a sentence; empty if the answer is clear.
+        reason: The worst caution, or why a clear answer is clear, a sentence; may be empty without an answer.
         figures: Up to four.
         basis: The clock and the runs of the figures, a sentence.
         rule: The rule in words.
@@ -194,7 +204,7 @@ def answer_of(case: Case, others: Sequence[Case], limit: str) -> Answer:
         clock=case.points.clock,
         verdict=_verdict(case),
         certainty=certainty,
-        reason="" if worst is None else worst.sentence,
+        reason=worst.sentence if worst else CLEAR if certainty == "clear" else "",
         figures=list(_figures(case))[:4],
         basis=_basis(case),
         rule=_rule(case),
@@ -206,7 +216,7 @@ def answer_of(case: Case, others: Sequence[Case], limit: str) -> Answer:
         cautions=[(each.sentence, each.action) for each in found],
         to_do=to_do.action,
         command=to_do.command,
-        sentence=_sentence(case),
+        sentence=_sentence(case, certainty),
         candidates=_rows(case),
         min_efficiency=case.terms.min_efficiency,
         undecided=[
@@ -228,10 +238,9 @@ def _to_do(case: Case, found: Sequence[Caution]) -> Caution:
         if caution.action and caution.certainty != "clear":
             return caution
     if case.best is None:
-        return next(
-            (caution for caution in found if caution.action),
-            Caution("", "Read the reasons of the runs in runs.csv, or relax the criteria."),
-        )
+        failed = any(case.points.all[place].unsuccessful for place in case.group)
+        reasons = "Read the reasons of the failed runs in runs.csv, or relax" if failed else "Relax"
+        return next((caution for caution in found if caution.action), Caution("", f"{reasons} the criteria."))
     return next((caution for caution in found if caution.command), Caution("", "Nothing more to measure."))
 
 
@@ -270,8 +279,12 @@ def _figures(case: Case) -> Iterator[Figure]:
     yield Figure(_time_label(case), time_text(time, values), _work_text(case), *_numbers(time))
     if cost is not None:
         hours = interval_of(cost)
-        note = f"{format_ratio(taken_ratio(case, place, base))}x that on {reference}" if place != base else ""
-        yield Figure("Cost", cost_text(hours, points.unit, _noun_hours(case)), note, *_numbers(hours))
+        notes = (
+            [] if place == base else [f"{format_ratio(taken_ratio(case, place, base))}x that on {reference}"]
+        )
+        notes += COST_KEYS.get(points.unit, [])
+        text = cost_text(hours, points.unit, _noun_hours(case))
+        yield Figure("Cost", text, ", ".join(notes), *_numbers(hours))
     accuracy = points.all[place].column("final_accuracy").tolist()
     if points.clock == "target" and case.experiment.target is not None:
         reached, n = int(points.all[place].has_reached.sum()), points.all[place].n
@@ -323,7 +336,13 @@ def _work_text(case: Case) -> str:
 
 
 def _basis(case: Case) -> str:
-    return f"Decided by {CLOCKS[case.points.clock]}; n = {_smallest_n(case)}, 95 % intervals."
+    return "" if case.best is None else f"Decided by {_by(case)}."
+
+
+def _by(case: Case) -> str:
+    """Return the clock, the runs and the intervals of the figures, for the end of a sentence."""
+    intervals = "95 % intervals" if _smallest_n(case) >= ENOUGH_REPEATS else "too few for intervals"
+    return f"{CLOCKS[case.points.clock]}; n = {_smallest_n(case)}, {intervals}"
 
 
 def _smallest_n(case: Case) -> int:
@@ -341,7 +360,7 @@ def _rule(case: Case) -> str:
         conditions.append(f"at most {format_exact(hours)} device-hours")
     if (minutes := terms.limit("deadline_minutes")) is not None:
         conditions.append(f"a run within {format_exact(minutes)} minutes, for 95 % of further runs")
-    having = f" with {' and '.join(conditions)}" if conditions else ""
+    having = f" with {listed(conditions)}" if conditions else ""
     aim = aim_of(case.candidates, terms)
     if minutes is not None and aim == "time":
         return f"The fewest {count_devices(2, noun).removeprefix('2 ')}{having}."
@@ -350,7 +369,7 @@ def _rule(case: Case) -> str:
             aim
         ]
         return f"The {least}{having}; of those shown to be within {gain}, the one that costs least."
-    return f"The cheapest{having}, unless another is shown to be at least {gain} faster."
+    return f"Of those{having}, the cheapest that no other is shown to beat by {gain} in speed."
 
 
 def chooser_is_by_mean(case: Case) -> bool:
@@ -374,14 +393,30 @@ def _next_larger(case: Case) -> str:
     if ratio is None:
         return ""
     candidate = next((each for each in case.candidates if each.key == following), None)
-    missed = "" if candidate is None else ", ".join(check.text for check in candidate.checks if check.text)
+    missed = "" if candidate is None else ", ".join(map(_missed, filter(_is_missed, candidate.checks)))
     gain = interval_text(ratio.interval(), format_ratio, "x")
-    share = two_places(efficiency(case.points, following, base).estimate)
+    share = interval_text(efficiency(case.points, following, base), two_places)
     aim, best = aim_of(case.candidates, case.terms), case.choice.best
-    why = missed or f"efficiency {share}, not shown to be {100 * case.terms.rule.min_gain:g} % faster"
+    why = missed or f"not shown to be {100 * case.terms.rule.min_gain:g} % faster"
     if not missed and aim != "time" and candidate is not None and best is not None:
         why = f"{format_ratio(candidate.mean(aim) / best.mean(aim))}x the {aim}"
-    return f"{count_devices(following.devices, case.noun)} would be {gain} as fast: {why}."
+    elif not missed and case.terms.limit("deadline_minutes") is not None:
+        why = "fewer meet the deadline"
+    return (
+        f"{count_devices(following.devices, case.noun)} would be {gain} as fast as "
+        f"{count_devices(place.devices, case.noun)}, at an efficiency of {share}: {why}."
+    )
+
+
+def _is_missed(check: Check) -> bool:
+    return not check.by_mean
+
+
+def _missed(check: Check) -> str:
+    """Return a criterion that is missed, next to a stated efficiency."""
+    if check.criterion != "min_efficiency":
+        return check.text
+    return "less than required" if check.state == "missed" else "not shown to be as much as required"
 
 
 def _options(case: Case) -> Iterator[str]:
@@ -448,10 +483,11 @@ def _other(case: Case, other: Case) -> str:
         parts.append(f"{interval_text(ratio.interval(), format_ratio, 'x')} the speed of the answer")
     if case.best is not None:
         difference = accuracy_difference(case.points, place, case.best)
-        if difference is not None:
-            change = 100 * difference.estimate
-            side = "higher" if change >= 0 else "lower"
-            parts.append(f"final accuracy {points_text(abs(change))} {side}")
+        if difference is not None and difference.low <= 0 <= difference.high:
+            parts.append("no difference in final accuracy is shown")
+        elif difference is not None:
+            side = "higher" if difference.estimate > 0 else "lower"
+            parts.append(f"final accuracy {points_text(100 * abs(difference.estimate))} {side}")
     return f"{other.named(place)}: {'; '.join(parts) or 'cannot be compared with the answer'}."
 
 
@@ -465,18 +501,16 @@ def _required(case: Case) -> list[tuple[str, str]]:
     ]
 
 
-def _sentence(case: Case) -> str:
-    """Return the answer for a paper or a mail."""
+def _sentence(case: Case, certainty: Certainty) -> str:
+    """Return the answer for a paper or a mail, with its certainty unless that is clear."""
     place, base = case.best, case.base
     if place is None or base is None:
         return ""
+    how = f"({'' if certainty == 'clear' else f'{certainty}; '}by {_by(case)})"
     if case.terms.trainings > 1:
-        return f"{_verdict(case)[:-1]} (by {CLOCKS[case.points.clock]}; n = {_smallest_n(case)})."
+        return f"{_verdict(case)[:-1]} {how}."
     if place == base:
-        return (
-            f"We train on {case.named(place)}: more devices are not worth it by our criteria "
-            f"(by {CLOCKS[case.points.clock]}; n = {_smallest_n(case)}, 95 % intervals)."
-        )
+        return f"We train on {case.named(place)}: more devices are not worth it by our criteria {how}."
     ratio = case.points.faster(place, base)
     if ratio is None:
         return ""
@@ -484,7 +518,7 @@ def _sentence(case: Case) -> str:
     share = two_places(efficiency(case.points, place, base).estimate)
     return (
         f"We train on {case.named(place)}, {speed} as fast as {case.named(base)} at a parallel efficiency of "
-        f"{share} (by {CLOCKS[case.points.clock]}; n = {_smallest_n(case)}, 95 % intervals)."
+        f"{share} {how}."
     )
 
 

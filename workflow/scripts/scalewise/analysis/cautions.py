@@ -64,7 +64,7 @@ OTHER_SPEEDUP = 0.03
 """Share by which a speedup with the time of passes without gradients differs enough to be another answer."""
 
 MOST_ADVISED = 20
-"""More repeats of each point are not advised: the two points are too close to tell apart."""
+"""More repeats of a point are not advised: the two points are too close to tell apart."""
 
 REDO = "python workflow/scripts/cli.py redo --disturbed"
 
@@ -380,11 +380,18 @@ def target_was_not_reached(case: Case) -> Iterator[Caution]:
 
 def doubts_are_open(case: Case) -> Iterator[Caution]:
     """Ask which candidates may be better, and which criteria may turn out otherwise."""
-    doubts = list(case.choice.doubts)
-    for doubt in sorted(
-        doubts, key=lambda each: (each.candidate is not case.choice.best, each.check is None)
-    ):
-        yield Caution(_doubt_text(case, doubt), _repeats_text(case, doubt), "likely", _paste(case, doubt))
+    doubts = sorted(
+        case.choice.doubts, key=lambda each: (each.candidate is not case.choice.best, each.check is None)
+    )
+    # one number of repeats answers all that repeats can answer
+    needed = max((each.repeats or 0 for each in doubts if _can_be_told(each)), default=0)
+    for doubt in doubts:
+        action, command = _advice(case, doubt, needed)
+        yield Caution(_doubt_text(case, doubt), action, "likely", command)
+
+
+def _can_be_told(doubt: Doubt) -> bool:
+    return doubt.repeats is not None and doubt.repeats <= MOST_ADVISED
 
 
 def _doubt_text(case: Case, doubt: Doubt) -> str:
@@ -401,7 +408,7 @@ def _doubt_text(case: Case, doubt: Doubt) -> str:
             return f"{_begin(where)} may be better, but too many of its runs have no result: {check.text}."
         if check.by_mean:
             return f"{_begin(where)} may miss `{check.criterion}`: the runs scatter too much to tell."
-        return f"{_begin(where)} may meet `{check.criterion}`: {check.text} is not shown."
+        return f"{_begin(where)} may meet `{check.criterion}`: so far {check.text}."
     if ratio is None:
         return f"{_begin(where)} cannot be compared with the answer."
     assert case.best is not None
@@ -414,22 +421,27 @@ def _begin(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _repeats_text(case: Case, doubt: Doubt) -> str:
+def _advice(case: Case, doubt: Doubt, needed: int) -> tuple[str, str]:
+    """Return the action on a doubt, and its line of configuration.
+
+    Args:
+        case: The answer.
+        doubt: A doubt about it.
+        needed: Repeats that answer each doubt that repeats can answer.
+    """
     if doubt.check is not None and doubt.check.criterion == "reliable":
-        return "Read the reasons of these runs in runs.csv, fix them, and run the same command."
-    needed = doubt.repeats
-    if needed is None or needed > 2 * MOST_ADVISED:
-        return "More repeats do not tell them apart; choose by another criterion."
-    now = case.points.all[_place(doubt.candidate)].n
-    return f"Set the repeats to {max(needed, now + 1)} (now {now}) and run the same command."
-
-
-def _paste(case: Case, doubt: Doubt) -> str:
-    needed = doubt.repeats
-    if needed is None or needed > 2 * MOST_ADVISED:
-        return ""
-    now = case.points.all[_place(doubt.candidate)].n
-    return f"repeats: {max(needed, now + 1)}"
+        return "Read the reasons of these runs in runs.csv, fix them, and run the same command.", ""
+    if not _can_be_told(doubt):
+        takes = "More" if doubt.repeats is None else f"Fewer than {doubt.repeats}"
+        return f"{takes} repeats do not tell them apart: choose by another criterion.", ""
+    spec, now = case.experiment.spec, case.points.all[_place(doubt.candidate)].n
+    if not spec.has_rounds:
+        repeats = max(needed, now + 1)
+        return f"Set the repeats to {repeats} (now {now}) and run the same command.", f"repeats: {repeats}"
+    if needed > spec.max_repeats:
+        action = f"Set the most repeats to {needed} (now {spec.max_repeats}) and run the same command."
+        return action, f"repeats: {{min: {spec.min_repeats}, max: {needed}}}"
+    return "The study ended before it had the runs that tell: give it a larger `budget`.", ""
 
 
 def runs_are_few(case: Case) -> Iterator[Caution]:

@@ -227,7 +227,7 @@ def conclude(
     amounts = {candidate.key: candidate.amounts for each in cases for candidate in each.candidates}
     scaling = scaling_table(points, best_baselines, case.best, amounts)
     cause = why_it_stops(case, done, scaling)
-    limit = "" if cause is None else f"{cause.sentence} {cause.advice}"
+    limit = "" if cause is None else f"{cause.sentence} Optional: {cause.advice}"
     epochs = [
         table.epochs.assign(partition=part.partition) for part, table in zip(parts, tables, strict=True)
     ]

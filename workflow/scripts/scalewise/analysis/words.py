@@ -60,7 +60,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def cost_text(device_hours: Interval, unit: str = "device-hours", noun: str = "device") -> str:
-    """Format a cost: ``10.3 GPU-minutes``, or in the units of the site's price or billing.
+    """Format a cost: ``10.3 GPU-minutes``, or ``0.335 price units`` by the site file.
 
     Args:
         device_hours: Device-hours, or the cost in another unit.
@@ -68,7 +68,7 @@ def cost_text(device_hours: Interval, unit: str = "device-hours", noun: str = "d
         noun: Name of a device in one word.
     """
     if unit != "device-hours":
-        return interval_text(device_hours, format_3sig, " units")
+        return interval_text(device_hours, format_3sig, f" {unit} units")
     factor, name = time_unit(device_hours.estimate * HOUR)
     kind = {"s": "seconds", "min": "minutes", "h": "hours"}[name]
     return interval_text(device_hours.scaled(HOUR / factor), format_3sig, f" {noun}-{kind}")

@@ -51,6 +51,7 @@ def card_lines(answer: Answer) -> Iterator[str]:
             yield from _wrapped("Candidate", f"{row['label']}: {amounts} [{row['verdict']}]")
     for line in answer["others"]:
         yield from _wrapped("Also", line)
+    yield from _wrapped("Spent", answer["spent"])
     yield from _wrapped("To do", answer["to_do"])
     if answer["command"]:
         yield f"              {answer['command']}"
