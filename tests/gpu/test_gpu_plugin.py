@@ -69,8 +69,7 @@ def test_a_rehearsal_is_written_into_the_page_with_words_figures_and_reasons(
     assert (before, after) == ("before\n", "\nafter\n")
     lines = found.split("\n")
     assert "2 passed, 1 failed, 1 skipped." in lines
-    assert "| of a size (1) | passed | 1 on cpu |" in lines
-    assert "| of a size (2) | passed | 2 on cpu |" in lines
+    assert "| of a size | passed | 1: 1 on cpu; 2: 2 on cpu |" in lines
     assert "| Two numbers are equal | **failed**: assert 1 == 2 |  |" in lines
     assert "- 1 tests: asks the GPU itself: no rehearsal on a CPU" in lines
     assert "GPU none: a rehearsal on the CPU" in found
