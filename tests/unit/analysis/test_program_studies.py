@@ -131,7 +131,7 @@ def test_a_limit_of_whole_runs_is_judged_where_runs_are_whole(tmp_path: Path, st
     assert analysis.answer.devices == (1 if steps is None else 2)
     assert ("a run within 5 minutes" in analysis.answer.rule) == (steps is None)
     if steps is not None:
-        assert cautions(analysis)[0].startswith("deadline_minutes cannot be judged: steps (20)")
+        assert cautions(analysis)[0].startswith("deadline_minutes cannot be judged")
         assert analysis.answer.certainty != "clear"
 
 
@@ -166,16 +166,14 @@ def test_a_key_that_a_record_lacks_has_its_default(
 
 
 @pytest.mark.parametrize(
-    ("steps", "own", "said"),
+    ("steps", "own"),
     [
-        pytest.param(50, None, "50", id="fixed"),
-        pytest.param(
-            {"most": 100, "until_interval": 0.01}, OWN_INTERVAL, "at most 100", id="until an interval"
-        ),
+        pytest.param(50, None, id="fixed"),
+        pytest.param({"most": 100, "until_interval": 0.01}, OWN_INTERVAL, id="until an interval"),
     ],
 )
 def test_a_built_in_study_that_steps_end_has_an_answer_without_epochs(
-    tmp_path: Path, steps: object, own: object, said: str
+    tmp_path: Path, steps: object, own: object
 ) -> None:
     spec = experiment(steps=steps, decision={"max_device_hours": 1})
     for devices, rate in ((1, 1000.0), (2, 1900.0)):
@@ -191,7 +189,7 @@ def test_a_built_in_study_that_steps_end_has_an_answer_without_epochs(
             )
     analysis = concluded(tmp_path, spec)
     assert analysis.answer.devices == 2
-    assert cautions(analysis)[0].startswith(f"max_device_hours cannot be judged: steps ({said})")
+    assert cautions(analysis)[0].startswith("max_device_hours cannot be judged")
     assert analysis.runs["wall_seconds"].isna().all()
 
 

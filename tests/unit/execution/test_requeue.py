@@ -71,13 +71,13 @@ def test_a_running_job_is_put_back_and_one_that_somebody_ends_stays_ended(
             "echo 'is disabled' >&2; exit 1",
             True,
             "to resume",
-            "it does not: is disabled. Another try resumes",
+            "it does not go back: is disabled. The next start of the run resumes",
         ),
         (
             "exit 3",
             False,
             "to start again from the beginning",
-            "scontrol ended with 3. Another try starts again",
+            "scontrol ended with 3. The next start of the run starts again",
         ),
     ],
 )

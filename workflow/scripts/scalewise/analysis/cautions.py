@@ -536,7 +536,7 @@ def criterion_is_not_judged(case: Case) -> Iterator[Caution]:
     """Ask whether a criterion was given that the runs cannot judge."""
     if case.not_judged:
         yield Caution(
-            case.not_judged, "Leave out `steps`, so that runs are whole, or use min_efficiency.", "likely"
+            case.not_judged, "Require `min_efficiency` instead, or make runs that are not resumed.", "likely"
         )
 
 

@@ -301,8 +301,10 @@ def terms_of(
     given = sorted(name for name in of_runs - judgeable if getattr(spec.decision, name) is not None)
     if not given:
         return terms, ""
-    why = f"steps ({spec.steps}) ends every run" if spec.steps is not None else "no run knows its whole time"
-    return terms, f"{' and '.join(given)} cannot be judged: {why}. min_efficiency decides."
+    return (
+        terms,
+        f"{' and '.join(given)} cannot be judged: no run knows its whole time. min_efficiency decides.",
+    )
 
 
 def baselines(points: Points, all_groups: Sequence[Group]) -> dict[Place, Place]:

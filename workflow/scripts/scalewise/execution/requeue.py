@@ -58,7 +58,7 @@ def requeue_job(log: Path, label: str, saved: bool) -> None:
     say(f"{label}: {text}")
     if refusal := requeue(os.environ):
         then = "resumes" if saved else "starts again from the beginning"
-        text = f"it does not: {refusal}. Another try {then}"
+        text = f"it does not go back: {refusal}. The next start of the run {then}"
         append_log(log, text)
         say(f"{label}: {text}")
         return

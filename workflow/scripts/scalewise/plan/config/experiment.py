@@ -65,13 +65,13 @@ class DecisionRule(StrictModel):
     )
     max_device_hours: Rate | None = Field(
         None,
-        description="Recommend the fastest device count with at most this many device-hours for a whole run.",
+        description="Only device counts on which a whole run takes at most this many device-hours.",
     )
     by: Literal["time", "cost", "energy", "soonest"] | None = Field(
         None,
         description="What decides between partitions, for the same work: time; cost by the site's price or "
-        "billing; energy; or soonest, the wait in the queue and the time together. Default: the report "
-        "answers each.",
+        "billing; energy; or soonest, the wait in the queue and the time together. By default time "
+        "decides.",
     )
     min_gain: Annotated[float, Field(ge=0, le=1)] = Field(
         0.05,
@@ -226,8 +226,8 @@ class ExperimentKeys(StrictModel):
     )
     partitions: Annotated[list[str], Field(min_length=1)] | Literal["all"] | None = Field(
         None,
-        description="Partitions of the site to compare, such as [a100, h200], or all. Each is a separate "
-        "study with a baseline. Default: the site's default partition. Changing it reruns nothing.",
+        description="Partitions of the site to compare, such as [a100, h200], or all. Their runs "
+        "have one answer. Default: the site's default partition. Changing it reruns nothing.",
     )
     budget: Budget | None = Field(
         None,
@@ -238,7 +238,7 @@ class ExperimentKeys(StrictModel):
         3,
         validate_default=True,
         description="Jobs per device count and option. 95 % intervals are wide with 3, narrower with 6. A "
-        "mapping makes more jobs only of points whose interval is too wide.",
+        "mapping adds jobs only where the decision is not clear.",
     )
     exclude: list[dict[str, Any]] = Field(
         default_factory=list,
