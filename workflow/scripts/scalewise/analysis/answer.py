@@ -57,10 +57,10 @@ CLOCKS: Mapping[Clock, str] = {
 
 
 COST_KEYS: Mapping[str, Sequence[str]] = {
-    "price": ["by `price_per_device_hour`"],
-    "billing": ["by `billing_per_device_hour`"],
+    "price": ["by the site's price"],
+    "billing": ["by the site's billing"],
 }
-"""Keys of the site file that a unit of costs is from."""
+"""What a cost in a unit of the site file follows from."""
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ def fit_devices(
                 "exclude": [entry for entry in spec.exclude if entry.get("devices") not in gone],
             }
         )
-        yield fitting, [_left_out(problem, site) for problem in left.values()]
+        yield fitting, [_left_out(counts[index], problem, site) for index, problem in left.items()]
 
 
 def _up_to(
@@ -120,5 +120,6 @@ def _refused(place: Place, counts: Sequence[int | str], site: Site) -> dict[int,
     return found
 
 
-def _left_out(problem: Problem, site: Site) -> str:
-    return f"{key_path(problem.place)} {problem.text}: not measured on partition {site.partition}."
+def _left_out(devices: int | str, problem: Problem, site: Site) -> str:
+    without = f"Partition {site.partition} is measured without {devices} devices"
+    return f"{without}: {key_path(problem.place)} {problem.text}."
