@@ -43,7 +43,7 @@ from scalewise.plan.formatting import as_in_yaml, points_text
 REQUIRED = (0.5, 0.6, 0.7, 0.8, 0.9)
 """Efficiencies of the table "if you require ...: use N"."""
 
-CLEAR = "The 95 % intervals leave no other answer open, and no check found a fault."
+CLEAR = "The 95 % intervals leave no other answer open."
 
 LEAST_MEMORY = 0.01
 """Share of memory from which on a difference is stated."""
@@ -369,7 +369,7 @@ def _rule(case: Case) -> str:
             aim
         ]
         return f"The {least}{having}; of those shown to be within {gain}, the one that costs least."
-    return f"Of those{having}, the cheapest that no other is shown to beat by {gain} in speed."
+    return f"Of those{having}, the cheapest that none of them is shown to beat by {gain} in speed."
 
 
 def chooser_is_by_mean(case: Case) -> bool:
@@ -416,7 +416,7 @@ def _missed(check: Check) -> str:
     """Return a criterion that is missed, next to a stated efficiency."""
     if check.criterion != "min_efficiency":
         return check.text
-    return "less than required" if check.state == "missed" else "not shown to be as much as required"
+    return "less than required" if check.state == "missed" else "not shown to be enough"
 
 
 def _options(case: Case) -> Iterator[str]:
@@ -510,7 +510,7 @@ def _sentence(case: Case, certainty: Certainty) -> str:
     if case.terms.trainings > 1:
         return f"{_verdict(case)[:-1]} {how}."
     if place == base:
-        return f"We train on {case.named(place)}: more devices are not worth it by our criteria {how}."
+        return f"We train on {case.named(place)}: more are not shown to be worth it by our criteria {how}."
     ratio = case.points.faster(place, base)
     if ratio is None:
         return ""

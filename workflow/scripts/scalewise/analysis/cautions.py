@@ -27,8 +27,9 @@ from scalewise.analysis.choose import Candidate, Choice, Doubt
 from scalewise.analysis.conditions import DEVICE_MODEL, OTHER_CONDITIONS
 from scalewise.analysis.disturbed import DISTURBED, named_runs
 from scalewise.analysis.points import Place, Points
-from scalewise.analysis.statistics import ENOUGH_REPEATS
+from scalewise.analysis.statistics import ENOUGH_REPEATS, Interval
 from scalewise.analysis.words import (
+    cost_text,
     count_devices,
     counts_text,
     format_3sig,
@@ -437,11 +438,26 @@ def _advice(case: Case, doubt: Doubt, needed: int) -> tuple[str, str]:
     spec, now = case.experiment.spec, case.points.all[_place(doubt.candidate)].n
     if not spec.has_rounds:
         repeats = max(needed, now + 1)
-        return f"Set the repeats to {repeats} (now {now}) and run the same command.", f"repeats: {repeats}"
+        action = f"Set the repeats to {repeats} and run the same command{_further(case, repeats)}."
+        return action, f"repeats: {repeats}"
     if needed > spec.max_repeats:
         action = f"Set the most repeats to {needed} (now {spec.max_repeats}) and run the same command."
         return action, f"repeats: {{min: {spec.min_repeats}, max: {needed}}}"
     return "The study ended before it had the runs that tell: give it a larger `budget`.", ""
+
+
+def _further(case: Case, repeats: int) -> str:
+    """Return the runs that so many repeats add to those that are there, and their cost, for a sentence."""
+    runs = hours = 0.0
+    for point in case.points.all.values():
+        more = max(repeats - len(point.planned), 0)
+        runs += more
+        hours += more * point.column("wall_seconds").mean() * point.billed / 3600
+    noun = case.noun.rpartition(" ")[2]
+    cost = (
+        "" if math.isnan(hours) else f", about {cost_text(Interval(hours, math.nan, math.nan, 1), noun=noun)}"
+    )
+    return f": {pluralize(str(int(runs)), 'more run')}{cost}"
 
 
 def runs_are_few(case: Case) -> Iterator[Caution]:
