@@ -165,7 +165,7 @@ def with_waits(part: Part, table: Tables) -> Part:
     if stated or not part.in_slurm:
         return part
     jobs = jobs_of_runs(table.runs, part.runs_folder)
-    accounting = read_accounting(each.job for of_run in jobs.values() for each in of_run)
+    accounting = read_accounting(job for of_run in jobs.values() for job in of_run)
     minutes = median_waits(table.runs, jobs, accounting)
     source = (
         MEASURED_WAITS if minutes else accounting.reason or "Slurm's accounting has no record of the jobs"
