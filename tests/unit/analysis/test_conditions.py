@@ -227,11 +227,6 @@ def test_the_conditions_of_most_device_counts_are_the_reference_for_all_series()
     assert judged(swept, known | {"c": {"device model": "A100", "precision": "bf16"}}) == [""] * 9
 
 
-def test_conditions_that_no_record_keeps_are_named_by_their_fingerprints() -> None:
-    runs = make_runs({(ONLY, 1): [100.0], (ONLY, 2): [150.0]}, fingerprint=["a", None])
-    assert judged(runs, {}) == ["", "fingerprint is not recorded, not a"]
-
-
 def test_another_kind_of_gpu_moves_no_figure_from_the_records_on(tmp_path: Path) -> None:
     """Half of the runs on 4 devices are on GPUs of half the speed."""
     fast, slow = "A fast GPU", "A slow GPU"

@@ -248,7 +248,7 @@ def origin_cautions(origins: Sequence[Provenance]) -> list[str]:
 # --- runs that are left out -----------------------------------------------------------------------------
 
 
-def leave_out(runs: pd.DataFrame, known: Mapping[str, Conditions] | None = None) -> pd.DataFrame:
+def leave_out(runs: pd.DataFrame, known: Mapping[str, Conditions]) -> pd.DataFrame:
     """Return the runs, those under other conditions with the outcome ``OTHER_CONDITIONS`` and the reason.
 
     The machine is the same for all series of an experiment, so that they can be compared; within a series
@@ -256,65 +256,45 @@ def leave_out(runs: pd.DataFrame, known: Mapping[str, Conditions] | None = None)
     of the most runs, then of the fewest devices.
 
     Args:
-        runs: Output of ``collect``; published figures have no fingerprint, and are comparable.
+        runs: A row for each planned run; completed ones have a fingerprint.
         known: The conditions behind each fingerprint.
     """
-    if "fingerprint" not in runs:
-        return runs
-    table = runs.reindex(columns=list(dict.fromkeys([*runs.columns, "reason"]))).reset_index(drop=True)
-    done = table[table["outcome"] == "completed"]
-    ids = done["fingerprint"].astype(object).fillna("").astype(str)
-    met = {name: (known or {}).get(name) or {"fingerprint": name or NOT_RECORDED} for name in set(ids)}
-    of_machine = {name: {key: met[name][key] for key in met[name] if _is_of_machine(key)} for name in met}
-    apart = _apart(done["devices"], ids.map(of_machine))
-    rest = done.drop(index=[*apart])
-    for _, series in rest.groupby("series", sort=False):
-        apart |= _apart(series["devices"], ids[series.index].map(met))
-    outcomes, reasons = list(table["outcome"]), list(table["reason"].astype(object).fillna(""))
+    done = runs[runs["outcome"] == "completed"]
+    of_machine = {
+        name: {condition: value for condition, value in met.items() if _is_of_machine(condition)}
+        for name, met in known.items()
+    }
+    apart = _apart(done, of_machine)
+    for _, series in done.drop(index=[*apart]).groupby("series", sort=False):
+        apart |= _apart(series, known)
+    judged = runs.astype({"outcome": object, "reason": object})
     for run, differing in apart.items():
-        outcomes[run], reasons[run] = OTHER_CONDITIONS, named(differing)
-    return runs.assign(outcome=outcomes, reason=reasons)
+        judged.loc[run, ["outcome", "reason"]] = OTHER_CONDITIONS, named(differing)
+    return judged
 
 
 def _is_of_machine(condition: str) -> bool:
     return condition in {"accelerator", DEVICE_MODEL, CPU_MODEL, *_LIMITS} or condition.endswith(" version")
 
 
-def _apart(devices: pd.Series, found: pd.Series) -> dict[Any, list[Difference]]:
+def _apart(runs: pd.DataFrame, known: Mapping[str, Conditions]) -> dict[Any, list[Difference]]:
     """Return what differs in the runs that differ from most, by their index.
 
     Args:
-        devices: Device count of each run.
-        found: Conditions of each run.
+        runs: Completed runs.
+        known: The conditions behind each fingerprint.
     """
-    groups: dict[str, list[Any]] = {}
-    for run in found.index:
-        groups.setdefault(fingerprint(found[run]), []).append(run)
-    ranked = sorted(
-        groups.values(),
-        key=lambda runs: (-devices[runs].nunique(), -len(runs), devices[runs].min()),
-    )
+    # different fingerprints may have equal conditions of the machine
+    alike = runs["fingerprint"].map({name: fingerprint(met) for name, met in known.items()})
+    groups = [group for _, group in runs.groupby(alike, sort=False)]
+    groups.sort(key=lambda group: (-group["devices"].nunique(), -len(group), group["devices"].min()))
     reference: dict[str, str] = {}
     apart: dict[Any, list[Difference]] = {}
-    for runs in ranked:
-        conditions = found[runs[0]]
+    for group in groups:
+        conditions = known[group["fingerprint"].iloc[0]]
         if reference and (differing := differences(reference, conditions)):
-            apart |= dict.fromkeys(runs, differing)
+            apart |= dict.fromkeys(group.index, differing)
         else:
             # what the reference lacks is that of the largest group that agrees with it
             reference |= conditions
     return apart
-
-
-def baseline_devices(series: pd.DataFrame) -> int:
-    """Return the fewest devices of a series on which its training is possible and comparable, or of all.
-
-    Args:
-        series: All runs of one series.
-    """
-    possible = [
-        int(point["devices"].iloc[0])
-        for _, point in series.groupby("devices")
-        if not set(point["outcome"]) <= {*NEVER_MORE, OTHER_CONDITIONS}
-    ]
-    return min(possible, default=int(series["devices"].min()))
