@@ -136,7 +136,7 @@ def test_runs_that_were_on_a_node_at_the_same_time_are_siblings() -> None:
 
 
 def test_all_that_is_unknown_is_separable() -> None:
-    runs = started(queued()).assign(started=np.nan).drop(columns="hosts")
+    runs = started(queued()).assign(started=np.nan, hosts=None)
     assert separable(runs, 1) == Separation()
 
 
