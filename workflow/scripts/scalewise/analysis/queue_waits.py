@@ -23,7 +23,7 @@ def jobs_of_runs(runs: pd.DataFrame, runs_folder: Path) -> dict[str, Jobs]:
         runs: Rows of runs.csv.
         runs_folder: Holds a folder for each run.
     """
-    found = {}
+    found: dict[str, Jobs] = {}
     for run, last in zip(runs["run"], runs["slurm_job_id"], strict=True):
         jobs: dict[str, int] = {}
         try:
