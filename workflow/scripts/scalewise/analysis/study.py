@@ -137,26 +137,16 @@ def read_and_conclude(question: str, parts: Sequence[Part], *, total_times: bool
     tables = [collect(part.experiment.name, part.experiment.spec, part.runs_folder) for part in parts]
     waited = [with_waits(part, table) for part, table in zip(parts, tables, strict=True)]
     found = conclude(question, waited, tables, total_times=total_times)
-    spent = " ".join(filter(None, map(spent_text, parts)))
-    answer = replace(found.answer, spent=spent, has_ended=all(map(has_ended, parts)))
-    if not answer.has_ended:
+    spent, has_ended = [], True
+    for part in parts:
+        spec = part.experiment.spec
+        rounds = known_rounds(spec, part.runs_folder.parent)
+        spent += round_sentences(rounds, requested_repeats(spec, []))
+        has_ended = has_ended and is_settled(spec, rounds)
+    answer = replace(found.answer, spent=" ".join(spent), has_ended=has_ended)
+    if not has_ended:
         answer = replace(answer, to_do="Run the same command again: the study has not ended.", command="")
     return replace(found, answer=answer)
-
-
-def has_ended(part: Part) -> bool:
-    """Return whether no round of an experiment requests further runs."""
-    spec = part.experiment.spec
-    return is_settled(spec, list(known_rounds(spec, part.runs_folder.parent)))
-
-
-def spent_text(part: Part) -> str:
-    """Return the points that a study with rounds has measured, and what it cost; empty for another one."""
-    spec = part.experiment.spec
-    if not spec.has_rounds:
-        return ""
-    rounds = list(known_rounds(spec, part.runs_folder.parent))
-    return " ".join(round_sentences(rounds, requested_repeats(spec, [])))
 
 
 def with_waits(part: Part, table: Tables) -> Part:
