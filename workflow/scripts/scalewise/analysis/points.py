@@ -54,17 +54,15 @@ GEOMETRIC = ("time_to_accuracy_seconds", "wall_seconds", "device_hours", THROUGH
 """Geometric means over the repeats; all but the device-hours with their intervals."""
 ARITHMETIC = ("final_accuracy", "peak_memory_bytes")
 """Arithmetic means over the repeats, with their intervals."""
-READ = (
-    "experiment", "partition", "nodes", "loader", "mfu_note", "mfu_basis",
-    "epochs_to_accuracy", "samples_to_target", "samples", *GEOMETRIC, *ARITHMETIC, *STARTUP, *AT_WORK,
-    *STEP_SECONDS, "train_seconds", WITH_NO_GRAD, "peak_memory_kind", "disturbance", "reason", "started_at",
-    "hosts", "slurm_job_id", "block", "session", "started", "ended", "resumes", "checkpoint_problems",
-)  # fmt: skip
-"""Columns that are read of a run where they are known: published figures lack some."""
-_TEXTS = (
+TEXTS = (
     "experiment", "partition", "loader", "mfu_note", "mfu_basis", "peak_memory_kind", "disturbance", "reason",
     "started_at", "hosts", "slurm_job_id", "checkpoint_problems",
 )  # fmt: skip
+NUMBERS = (
+    "nodes", "epochs_to_accuracy", "samples_to_target", "samples", *GEOMETRIC, *ARITHMETIC, *STARTUP,
+    *AT_WORK, *STEP_SECONDS, "train_seconds", WITH_NO_GRAD, "block", "session", "started", "ended", "resumes",
+)  # fmt: skip
+"""Columns that are read of a run where they are known: published figures lack some."""
 
 SPEEDUPS: Mapping[Clock, str] = {"runs": "wall_speedup", "target": "time_to_accuracy_speedup"}
 """Column of the speedup by a clock that does not decide."""
@@ -224,9 +222,9 @@ class Points:
 
 def known_columns(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs with all columns that are read, numbers as numbers."""
-    known = runs.reindex(columns=[*runs.columns, *(c for c in READ if c not in runs.columns)])
-    numbers = [name for name in READ if name not in _TEXTS]
-    known[numbers] = known[numbers].astype(float)  # a column of None only is of no number type
+    known = runs.reindex(columns=list(dict.fromkeys([*runs.columns, *TEXTS, *NUMBERS])))
+    # a column of None only is of no number type
+    known = known.astype(dict.fromkeys(NUMBERS, float))
     for name in ("partition", "disturbance"):
         known[name] = known[name].astype(object).fillna("")
     known["device_hours"] = known["device_hours"].fillna(known["wall_seconds"] * known["devices"] / 3600)
@@ -271,7 +269,7 @@ def baseline_of(points: Points, series: str, partition: str) -> Place | None:
         place
         for place, point in points.all.items()
         if (place.series, place.partition) == (series, partition)
-        and not (len(point.planned) and set(point.planned["outcome"]) <= {*NEVER_MORE, OTHER_CONDITIONS})
+        and not set(point.planned["outcome"]) <= {*NEVER_MORE, OTHER_CONDITIONS}
     ]
     return min(counts, key=lambda place: place.devices, default=None)
 
@@ -318,7 +316,8 @@ def _amounts(amounts: Mapping[Any, Sample]) -> dict[str, float]:
 def _row(points: Points, place: Place, best: Place | None) -> dict[str, Any]:
     base = baseline_of(points, place.series, place.partition)
     row = place._asdict() | _own_columns(points.all[place])
-    row |= {"note": "; ".join(_notes(points, place, base)), "baseline_devices": (base or place).devices}
+    note = "; ".join(_notes(points, place, base, row["n_set_apart"]))
+    row |= {"note": note, "baseline_devices": (base or place).devices}
     if base is None:
         return row
     row["clock"] = points.clock
@@ -359,7 +358,7 @@ def _own_columns(point: Point) -> dict[str, Any]:
     left_out = int((planned["outcome"] == OTHER_CONDITIONS).sum())
     ended = point.unsuccessful
     row: dict[str, Any] = {
-        "experiment": next(iter(planned["experiment"]), ""),
+        "experiment": planned["experiment"].iloc[0],
         "nodes": planned["nodes"].max(),
         "n": len(done),
         "n_failed": len(planned) - len(done) - apart["n_set_apart"] - left_out,
@@ -406,12 +405,13 @@ def startup_seconds(done: pd.DataFrame) -> pd.Series:
     return total.where(~(total > room), room)
 
 
-def _notes(points: Points, place: Place, base: Place | None) -> Iterator[str]:
+def _notes(points: Points, place: Place, base: Place | None, set_apart: int) -> Iterator[str]:
     point = points.all[place]
     known = bool(points.time(place).values)
-    outcomes = ", ".join(sorted(set(point.planned["outcome"])))
-    if not known:
-        yield "its time is unknown" if point.n else f"no completed run ({outcomes or 'not measured'})"
+    if not known and point.n:
+        yield "its time is unknown"
+    elif not known:
+        yield f"no completed run ({', '.join(sorted(set(point.planned['outcome'])))})"
     elif not _has_several(points, place):
         yield "no baseline: the series has one device count"
     elif base is not None and not points.time(base).values:
@@ -423,6 +423,5 @@ def _notes(points: Points, place: Place, base: Place | None) -> Iterator[str]:
     left_out = point.planned.loc[point.planned["outcome"] == OTHER_CONDITIONS, "reason"]
     for reason, number in left_out.value_counts().items():
         yield f"{number} of {len(point.planned)} runs left out: {reason}"
-    apart = disturbed_columns(point.planned)["n_set_apart"]
-    if apart:
-        yield f"{apart} of {point.n + apart} runs were disturbed and are set apart"
+    if set_apart:
+        yield f"{set_apart} of {point.n + set_apart} runs were disturbed and are set apart"
