@@ -22,7 +22,6 @@ from scalewise.plan.config.experiment import AnyExperiment
 from scalewise.plan.config.program import AnySettings, Metric, ProgramSettings
 from scalewise.plan.formatting import pluralize
 from scalewise.plan.runs.rounds import known_rounds, requested_repeats
-from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.runs.runs import points, series_name, settings_of
 from scalewise.records import (
     EPOCHS,
@@ -35,7 +34,6 @@ from scalewise.records import (
     Provenance,
     RecordError,
     RunRecord,
-    Start,
     damaged,
     read_failure,
     read_regular,
@@ -127,7 +125,9 @@ def collect(
         folder = runs_folder / str(planned["run"])
         try:
             if not (folder / SUMMARY).exists():
-                run_rows.append(planned | _why_unfinished(read_failure(folder)))
+                failure = read_failure(folder)
+                outcome, reason = (failure.outcome, failure.reason) if failure else ("not run yet", "")
+                run_rows.append(planned | {"outcome": outcome, "reason": reason})
                 continue
             summary = read_summary(folder, folder.name)
             epochs, ranks = _read_epochs(folder, summary), _read_ranks(folder, summary)
@@ -139,8 +139,8 @@ def collect(
             run_rows.append(planned | {"outcome": "out of date", "reason": reason})
             continue
         epochs["elapsed_train_seconds"] = epochs["train_seconds"].cumsum()
-        # a record keeps its options sorted; the series of runs that are still missing is the plan's
-        row = _finished(summary, epochs, ranks, spec) | {"series": planned["series"]}
+        # planned values last: a swept key and a measurement may have the same name
+        row = _finished(summary, epochs, ranks, spec) | planned
         run_rows.append(row)
         program = summary.measurements.program if summary.measurements else None
         met = conditions_of(summary.definition, summary.provenance, row.get("parameters"), program)
@@ -240,40 +240,27 @@ def _planned_rows(
             yield row | dict(point.options), settings
 
 
-def _why_unfinished(failure: Start | None) -> dict[str, Any]:
-    if failure is None:
-        return {"outcome": "not run yet", "reason": ""}
-    return {"outcome": failure.outcome, "reason": failure.reason}
-
-
-def _identity(run: RunDefinition) -> dict[str, Any]:
-    return {
-        "experiment": run.experiment,
-        "run": run.run,
-        "devices": run.shape.world_size,
-        "nodes": run.shape.nodes,
-        "devices_per_node": run.shape.devices_per_node,
-        "repeat": run.repeat,
-        "cpus_per_device": run.settings.cpus_per_device,
-        "batch_size_per_device": run.batch_size_per_device,
-        "global_batch_size": run.global_batch_size,
-        "seed": run.settings.seed,
-    } | run.options
-
-
 def _finished(
     summary: RunRecord, epochs: pd.DataFrame, ranks: pd.DataFrame, spec: AnyExperiment
 ) -> dict[str, Any]:
     """Return the columns of a run that has a result."""
-    row = _identity(summary.definition)
-    row |= {"outcome": summary.outcome, "reason": summary.reason}
+    run = summary.definition
+    row: dict[str, Any] = {
+        "nodes": run.shape.nodes,
+        "devices_per_node": run.shape.devices_per_node,
+        "cpus_per_device": run.settings.cpus_per_device,
+        "batch_size_per_device": run.batch_size_per_device,
+        "global_batch_size": run.global_batch_size,
+        "seed": run.settings.seed,
+        "outcome": summary.outcome,
+        "reason": summary.reason,
+    }
     if summary.measurements:
         row |= _measured(summary.measurements, epochs, ranks)
-        row |= summary.definition.options  # as planned, where a measurement has the same name
         row |= mfu_columns(summary)
         row |= _to_target(summary.measurements, epochs, spec)
     if summary.provenance:
-        row |= _origin(summary.provenance, row["devices"])
+        row |= _origin(summary.provenance, run.shape.world_size)
     row["disturbance"] = disturbance(row)
     if row.get("resumes"):
         row |= dict.fromkeys(_OF_WHOLE_RUNS)
