@@ -264,15 +264,14 @@ def points_of(runs: pd.DataFrame, parts: Sequence[Part]) -> dict[Place, Point]:
     found = {}
     for part in parts:
         own = runs[runs["partition"] == part.partition]
-        for series in dict.fromkeys(own["series"]):
-            for devices in sorted(set(own.loc[own["series"] == series, "devices"].astype(int))):
-                planned = own[(own["series"] == series) & (own["devices"] == devices)]
-                compared = planned[planned["outcome"] == "completed"]
+        for series, of_series in own.groupby("series", sort=False):
+            for _, planned in of_series.groupby("devices"):
+                devices = int(planned["devices"].iloc[0])
                 place = Place(part.partition, str(series), devices)
                 found[place] = Point(
                     place=place,
                     planned=planned,
-                    runs=compared,
+                    runs=planned[planned["outcome"] == "completed"],
                     billed=part.experiment.billed_devices.get(devices, float(devices)),
                     price=part.price,
                     queue_minutes=part.experiment.queue_minutes.get(devices),
@@ -297,16 +296,13 @@ def terms_of(
 
 def baselines(points: Points, all_groups: Sequence[Group]) -> dict[Place, Place]:
     """Return the baseline of each point's efficiency: the best of the fewest devices that trains the same."""
-    found: dict[Place, Place] = {}
-    for group in all_groups:
-        best = {
-            partition: best_baseline(points, group, partition)
-            for partition in dict.fromkeys(place.partition for place in group)
-        }
-        for place in group:
-            if (base := best[place.partition]) is not None:
-                found.setdefault(place, base)
-    return found
+    return {
+        place: base
+        # an accepted point is in two groups, of which the first decides
+        for group in reversed(all_groups)
+        for place in group
+        if (base := best_baseline(points, group, place.partition)) is not None
+    }
 
 
 def write(found: Analysis, folder: Path) -> None:
