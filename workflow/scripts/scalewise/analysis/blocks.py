@@ -131,11 +131,6 @@ class Separation:
         """Whether time and device count are separable."""
         return not (self.ordered or self.apart or self.other_days)
 
-    @property
-    def in_place(self) -> bool:
-        """Whether nodes and device count are separable."""
-        return not self.other_nodes
-
 
 def separable(runs: pd.DataFrame, baseline: int) -> Separation:
     """Return how far device count, time and nodes are separable.
