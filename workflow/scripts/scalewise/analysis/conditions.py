@@ -18,7 +18,7 @@ from scalewise.plan.config.program import ARGUMENT, AnySettings, ProgramSettings
 from scalewise.plan.formatting import as_in_yaml, pluralize
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.runs.runs import repeat_settings
-from scalewise.records import OUTSIDE_THE_STEPS, GpuLimits, ProgramMeasurements, Provenance
+from scalewise.records import OUTSIDE_THE_STEPS, GpuLimits, Measurements, Provenance
 
 Conditions = Mapping[str, str]
 """Value of each condition, by the user's word for it: a key of experiments.yaml, or what the run met."""
@@ -61,10 +61,7 @@ _NOT_OF_PROGRAMS = frozenset(
 
 
 def conditions_of(
-    definition: RunDefinition,
-    origin: Provenance | None,
-    parameters: int | None = None,
-    program: ProgramMeasurements | None = None,
+    definition: RunDefinition, origin: Provenance | None, measured: Measurements | None = None
 ) -> dict[str, str]:
     """Return the conditions of a run.
 
@@ -75,8 +72,7 @@ def conditions_of(
     Args:
         definition: The settings and the shape.
         origin: None if the run ended before its ranks had met.
-        parameters: Trainable parameters; None if the run has no figures.
-        program: Findings on a user's program; None for the built-in loop.
+        measured: None if the run has no figures.
     """
     given = definition.settings.model_dump()
     found: dict[str, Any] = {key: value for key, value in given.items() if key not in _NOT_CONDITIONS}
@@ -91,13 +87,14 @@ def conditions_of(
     batch = "batch_size_per_device" if definition.settings.scaling == "weak" else "global_batch_size"
     found[batch] = getattr(definition, batch)
     found |= {"accelerator": definition.accelerator, "launcher": definition.launcher}
-    if parameters is not None:
-        found[PARAMETERS] = f"{parameters:,}"
+    if measured is not None:
+        found[PARAMETERS] = f"{measured.parameters:,}"
     if origin:
         found |= _met(origin, is_program=is_program)
-    if program is not None:
+    if measured is not None and (program := measured.program) is not None:
         found["compiled"] = program.compiled
-        found |= {PRECISION: program.precision} if program.precision else {}
+        if program.precision:
+            found[PRECISION] = program.precision
         # one device exchanges nothing, and many programs wrap their model for several only
         if origin is None or len(origin.devices) > 1:
             found[EXCHANGE] = ", ".join(sorted(program.parallelism)) or "none seen"

@@ -142,10 +142,10 @@ def collect(
         # planned values last: a swept key and a measurement may have the same name
         row = _finished(summary, epochs, ranks, spec) | planned
         run_rows.append(row)
-        program = summary.measurements.program if summary.measurements else None
-        met = conditions_of(summary.definition, summary.provenance, row.get("parameters"), program)
+        met = conditions_of(summary.definition, summary.provenance, summary.measurements)
         row["fingerprint"] = fingerprint(met)
         conditions[row["fingerprint"]] = met
+        program = summary.measurements.program if summary.measurements else None
         if program is not None:
             programs.append((row["devices"], program))
             # a column of None alone would hold objects, not numbers
