@@ -59,9 +59,3 @@ def next_bound(values: Sequence[float]) -> float:
     logs = np.log(values)
     error = logs.std(ddof=1) * np.sqrt(1 + 1 / len(logs))
     return float(np.exp(stats.t.ppf(0.95, len(logs) - 1, loc=logs.mean(), scale=error)))
-
-
-def t_bounds(values: Sequence[float]) -> tuple[float, float]:
-    """Bounds of the geometric mean at 95 %."""
-    low, high = stats.ttest_1samp(np.log(values), 0).confidence_interval(0.95)
-    return float(np.exp(low)), float(np.exp(high))

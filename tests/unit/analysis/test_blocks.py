@@ -80,7 +80,7 @@ def test_sessions_are_parted_by_pauses_and_not_by_long_runs() -> None:
 @pytest.mark.parametrize("repeats", [2, 3, 6])
 def test_shuffled_blocks_are_separable(repeats: int) -> None:
     found = [separable(started(shuffled(seed, repeats)), 1) for seed in range(50)]
-    assert all(each.in_time and each.in_place for each in found)
+    assert all(each.in_time and not each.other_nodes for each in found)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_counts_with_nodes_of_their_own_are_not_separable_and_further_nodes_are(
     own = started(shuffled(), lambda job: f"node{job[0]}")
     assert separable(own, 1).other_nodes == (2, 4, 8)
     further = started(shuffled(), lambda job: "a, b" if job[0] == 8 else "a")
-    assert separable(further, 1).in_place
+    assert separable(further, 1).other_nodes == ()
 
 
 def test_runs_that_were_on_a_node_at_the_same_time_are_siblings() -> None:
@@ -136,7 +136,7 @@ def test_runs_that_were_on_a_node_at_the_same_time_are_siblings() -> None:
 
 
 def test_all_that_is_unknown_is_separable() -> None:
-    runs = started(queued()).assign(started=np.nan).drop(columns="hosts")
+    runs = started(queued()).assign(started=np.nan, hosts=None)
     assert separable(runs, 1) == Separation()
 
 

@@ -141,15 +141,6 @@ def test_the_cause_is_of_the_answer_or_of_the_next_count_that_loses_time() -> No
     }  # fmt: skip
 
 
-def test_a_series_is_named_if_there_are_several() -> None:
-    runs = study({1: EVEN, 8: EVEN}, {8: {COMMUNICATION: 0.1}})
-    both = pd.concat([runs.assign(series=f"hook-{each}") for each in ("none", "fp16")])
-    assert [cause.sentence.split(",")[0] for cause in causes(both)] == [
-        "On 8 GPUs with hook-none",
-        "On 8 GPUs with hook-fp16",
-    ]
-
-
 # --- who is slow --------------------------------------------------------------------------------------
 
 TWO_NODES = {"nodes": 2, "hosts": "node0, node1"}

@@ -101,33 +101,35 @@ def test_no_speedup_joins_runs_that_differ_and_what_differs_is_named_with_both_v
     assert difference in table["note"].iloc[1]
 
 
-def test_runs_on_other_nodes_with_another_kernel_commit_and_snakemake_are_joined(tmp_path: Path) -> None:
-    moved = NEW | {
-        "environments": [environment("node-c"), environment("node-d", operating_system="Linux 7")],
-        "commit": "def456",
-        "versions": {"torch": "2.15.0", "snakemake": "9.9"},
-    }
-    tables = collected(tmp_path, {"d1.r1": {"origin": NEW}, "d2.r1": {"origin": moved}})
-    assert tables.runs["outcome"].tolist() == ["completed"] * 2
-    assert len(set(tables.runs["fingerprint"])) == 1
-    assert any("the operating system (Linux 6; Linux 7)" in each for each in origin_cautions(tables.origins))
+def on_one_node(**versions: str) -> dict[str, Any]:
+    return {"environments": [environment("node-a", versions={"torch": "2.15.0"} | versions)]}
+
+
+MOVED = {
+    "environments": [environment("node-c"), environment("node-d", operating_system="Linux 7")],
+    "commit": "def456",
+    "versions": {"torch": "2.15.0", "snakemake": "9.9"},
+}
 
 
 @pytest.mark.parametrize(
-    ("driver", "apart"), [("580.95.05", False), ("590.10.01", True)], ids=["a patch", "another branch"]
-)
-def test_a_patch_of_the_driver_is_a_caution_and_costs_no_run(
-    tmp_path: Path, driver: str, apart: bool
+    ("one", "two", "apart", "caution"),
+    [
+        ({}, MOVED, False, "the operating system (Linux 6; Linux 7)"),
+        (on_one_node(driver="580.65.06"), on_one_node(driver="580.95.05"), False,
+         "the patch of driver (580.65.06; 580.95.05)"),
+        (on_one_node(driver="580.65.06"), on_one_node(driver="590.10.01"), True,
+         "the patch of driver (580.65.06; 590.10.01)"),
+    ],
+    ids=["other nodes, kernel, commit and snakemake", "a patch of the driver", "another branch of it"],
+)  # fmt: skip
+def test_what_cannot_change_the_speed_is_a_caution_and_costs_no_run(
+    tmp_path: Path, one: dict[str, Any], two: dict[str, Any], apart: bool, caution: str
 ) -> None:
-    origins = [
-        NEW | {"environments": [environment("node-a", versions={"torch": "2.15.0", "driver": version})]}
-        for version in ("580.65.06", driver)
-    ]
-    tables = collected(tmp_path, {f"d{n}.r1": {"origin": met} for n, met in enumerate(origins, start=1)})
+    tables = collected(tmp_path, {"d1.r1": {"origin": NEW | one}, "d2.r1": {"origin": NEW | two}})
     assert (OTHER_CONDITIONS in set(tables.runs["outcome"])) == apart
-    assert any(
-        f"the patch of driver (580.65.06; {driver})" in each for each in origin_cautions(tables.origins)
-    )
+    assert (len(set(tables.runs["fingerprint"])) == 2) == apart
+    assert any(caution in each for each in origin_cautions(tables.origins))
 
 
 @pytest.mark.parametrize(
@@ -225,11 +227,6 @@ def test_the_conditions_of_most_device_counts_are_the_reference_for_all_series()
     # and what a series sets is its own
     swept = both.assign(fingerprint=["a"] * 6 + ["c"] * 3)
     assert judged(swept, known | {"c": {"device model": "A100", "precision": "bf16"}}) == [""] * 9
-
-
-def test_conditions_that_no_record_keeps_are_named_by_their_fingerprints() -> None:
-    runs = make_runs({(ONLY, 1): [100.0], (ONLY, 2): [150.0]}, fingerprint=["a", None])
-    assert judged(runs, {}) == ["", "fingerprint is not recorded, not a"]
 
 
 def test_another_kind_of_gpu_moves_no_figure_from_the_records_on(tmp_path: Path) -> None:

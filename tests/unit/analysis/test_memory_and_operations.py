@@ -10,12 +10,11 @@ import pandas as pd
 import pytest
 from tests.planted_records import experiment, measurements, provenance, run_record, write_run
 from tests.small_runs import definition
-from tests.unit.analysis.planted import ONLY, concluded, make_runs, make_spec, make_tables
+from tests.unit.analysis.planted import ONLY, analysis_of, concluded, make_runs
 
-from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.mfu import gpu_peaks, mfu_columns, peak_of
 from scalewise.analysis.runs import collect
-from scalewise.analysis.study import Analysis, Part, conclude
+from scalewise.plan.runs.runs import Options
 from scalewise.records import Window, read_summary
 
 MB = 1_000_000
@@ -23,22 +22,16 @@ BY_PHASE = "RSS beyond that before the model"
 ONE_FOR_BOTH = "process peak RSS, evaluation included"
 
 
-def conclude_runs(runs: pd.DataFrame, **keys: Any) -> Analysis:
-    """Return the analysis of a table of runs."""
-    part = Part("", AnalysisSpec("study", make_spec([1], **keys), accelerator="cuda"))
-    return conclude("study", [part], [make_tables(runs)])
-
-
 def test_an_option_and_its_point_have_the_same_peaks_and_the_option_what_it_saves() -> None:
     peaks = [300.0 * MB, 310.0 * MB, 350.0 * MB]
-    sweep: dict[str, Any] = {"gradient_as_bucket_view": [False, True]}
-    runs = make_runs({(f"bucket-view-{value}", 1): [100.0] * 3 for value in ("off", "on")})
+    options: dict[str, Options] = {str(on): (("gradient_as_bucket_view", on),) for on in (False, True)}
+    runs = make_runs({(name, 1): [100.0] * 3 for name in options})
     runs = runs.sort_values("series").assign(
         peak_memory_bytes=[*peaks, *(peak - 98 * MB for peak in peaks)],
         evaluation_peak_memory_bytes=90.0 * MB,
         peak_memory_kind=BY_PHASE,
     )
-    analysis = conclude_runs(runs, sweep=sweep)
+    analysis = analysis_of(runs, options, sweep={"gradient_as_bucket_view": [False, True]})
     (gain,) = analysis.options.to_dict("records")
     for column, both in (("peak_memory_bytes", [320, 222]), ("evaluation_peak_memory_bytes", [90, 90])):
         expected = [peak * MB for peak in both]
@@ -70,7 +63,7 @@ def test_no_mean_joins_peaks_that_count_different_memory() -> None:
         "peak_memory_kind": [ONE_FOR_BOTH] * 2 + [BY_PHASE] * 3,
         "evaluation_peak_memory_bytes": [None, None, 900.0 * MB, 900.0 * MB, 900.0 * MB],
     }
-    (point,) = conclude_runs(runs.assign(**peaks)).scaling.to_dict("records")
+    (point,) = analysis_of(runs.assign(**peaks)).scaling.to_dict("records")
     assert point["n"] == 5
     assert point["peak_memory_bytes"] == 1042 * MB
     assert point["peak_memory_bytes_high"] == pytest.approx((1042 + 4.302653 / math.sqrt(3)) * MB)

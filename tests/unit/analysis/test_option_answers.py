@@ -19,8 +19,6 @@ from scalewise.analysis.answer import Answer
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.runs.runs import Options
 
-MB = 1_000_000
-
 
 def gains(points: Mapping[tuple[str, int], Any], values: list[Any], key: str, **columns: Any) -> pd.DataFrame:
     """Return options.csv of a sweep over one option, whose value each series is named by."""
@@ -85,20 +83,6 @@ def test_of_sixteen_options_only_the_one_that_doubles_the_speed_is_called_faster
     alone = [stats.ttest_ind(each, logs[0], equal_var=False).pvalue for each in np.delete(logs, [0, 7], 0)]
     assert min(alone) < 0.05
     assert table.loc[table["p_adjusted"] < 0.05, "value"].tolist() == [8]
-
-
-def test_an_option_and_its_point_have_the_same_peak_of_memory_the_mean_of_the_runs() -> None:
-    peaks = [300.0 * MB, 310.0 * MB, 350.0 * MB]
-    points = {("False", 1): spread(100.0), ("True", 1): spread(100.0)}
-    both = [each - saved for each in peaks for saved in (0, 100 * MB)]
-    options: dict[str, Options] = {str(on): (("gradient_as_bucket_view", on),) for on in (False, True)}
-    analysis = analysis_of(
-        make_runs(points, peak_memory_bytes=both), options, sweep={"gradient_as_bucket_view": [False, True]}
-    )
-    (gain,) = analysis.options.to_dict("records")
-    found = analysis.scaling["peak_memory_bytes"].tolist()
-    assert [gain[f"{side}peak_memory_bytes"] for side in ("reference_", "")] == found == [320 * MB, 220 * MB]
-    assert gain["peak_memory_saved_bytes"] == 100 * MB
 
 
 # ---- options that train something else ------------------------------------------------------------------

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 import pytest
-from scipy.stats import ttest_ind
-from tests.unit.analysis.planted import ONLY, Planted, at, make_runs, make_spec, make_tables, spread
+from tests.unit.analysis.planted import ONLY, Planted, analysis_of, at, make_runs, make_spec, spread
 
 from scalewise.analysis.analysis_spec import THROUGHPUT as RATE
-from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.points import choose_clock, known_columns
-from scalewise.analysis.study import Analysis, Part, conclude
 
 RATES = {1: spread(100.0, 0.02), 2: [186.0, 190.0, 194.0], 4: [300.0, 306.0, 297.0]}
 
@@ -30,22 +27,6 @@ def test_speedup_and_efficiency_are_ratios_of_geometric_means() -> None:
         assert (row["n"], row["baseline_devices"]) == (3, 1)
 
 
-def test_an_interval_is_near_welchs_on_logarithms_and_not_wider_than_it() -> None:
-    analysis = Planted({(ONLY, devices): rates for devices, rates in RATES.items()}).analysis()
-    logs = {devices: [math.log(rate) for rate in rates] for devices, rates in RATES.items()}
-    welch = ttest_ind(logs[4], logs[1], equal_var=False).confidence_interval()
-    row = at(analysis, 4)
-    width = math.log(row["speedup_high"] / row["speedup_low"])
-    assert 0.5 * (welch.high - welch.low) < width <= welch.high - welch.low
-
-
-def test_fewer_than_three_runs_have_no_interval() -> None:
-    row = at(Planted({(ONLY, 1): [100.0, 101.0], (ONLY, 2): spread(190.0)}).analysis(), 2)
-    assert not math.isnan(row["speedup"])
-    assert math.isnan(row["speedup_low"])
-    assert math.isnan(row["speedup_high"])
-
-
 def test_the_efficiency_is_relative_to_the_best_configuration_of_the_fewest_devices() -> None:
     study = Planted({("slow", 1): spread(80.0), ("slow", 2): spread(150.0), ("fast", 1): spread(100.0)})
     row = at(study.analysis(), 2, "slow")
@@ -54,30 +35,35 @@ def test_the_efficiency_is_relative_to_the_best_configuration_of_the_fewest_devi
     assert row["best_baseline"] == "fast"
 
 
+def test_a_training_that_reached_no_target_has_no_efficiency() -> None:
+    points = {(name, devices): spread(100.0 * devices) for name in ("fp32", "bf16") for devices in (1, 2)}
+    reached = {("bf16", devices): [3, 3, 3] for devices in (1, 2)}
+    found = Planted(points, target=0.9, epochs=reached, swept=["precision"]).analysis()
+    assert found.answer.clock == "target"
+    for devices in (1, 2):
+        assert at(found, devices, "fp32")[["speedup", "parallel_efficiency"]].isna().all()
+        assert at(found, devices, "bf16")[["speedup", "parallel_efficiency"]].notna().all()
+
+
 @pytest.mark.parametrize(
-    ("keys", "columns", "clock"),
+    ("keys", "columns", "total_times", "clock"),
     [
-        ({}, {}, "steps"),
-        ({}, {"epoch_throughput_samples_per_second": 90.0}, "epochs"),
-        ({"decision": {"deadline_minutes": 60}}, {}, "runs"),
-        ({"decision": {"max_device_hours": 60}}, {}, "runs"),
-        ({"decision": {"deadline_minutes": 60}, "steps": 100, "epochs": None}, {}, "steps"),
-        ({"target": {"accuracy": 0.9}}, {"time_to_accuracy_seconds": 5.0}, "target"),
-        ({"target": {"accuracy": 0.9}}, {}, "steps"),
-        ({}, {RATE: None}, "runs"),
+        ({}, {}, False, "steps"),
+        ({}, {"epoch_throughput_samples_per_second": 90.0}, False, "epochs"),
+        ({"decision": {"deadline_minutes": 60}}, {}, False, "runs"),
+        ({"decision": {"max_device_hours": 60}}, {}, False, "runs"),
+        ({"decision": {"deadline_minutes": 60}, "steps": 100}, {}, False, "steps"),
+        ({"target": {"accuracy": 0.9}}, {"time_to_accuracy_seconds": 5.0}, False, "target"),
+        ({"target": {"accuracy": 0.9}}, {}, False, "steps"),
+        ({}, {RATE: None}, False, "runs"),
+        ({}, {}, True, "runs"),
     ],
 )
-def test_one_clock_decides(keys: dict[str, Any], columns: dict[str, Any], clock: str) -> None:
-    keys = {key: value for key, value in keys.items() if value is not None}
-    spec = make_spec([1, 2], **keys)
+def test_one_clock_decides(
+    keys: dict[str, Any], columns: dict[str, Any], total_times: bool, clock: str
+) -> None:
     runs = known_columns(make_runs({(ONLY, 1): spread(100.0), (ONLY, 2): spread(190.0)}, **columns))
-    assert choose_clock(spec, runs) == clock
-
-
-def test_a_centre_that_demands_total_times_gets_them() -> None:
-    spec = make_spec([1, 2])
-    runs = known_columns(make_runs({(ONLY, 1): spread(100.0), (ONLY, 2): spread(190.0)}))
-    assert choose_clock(spec, runs, total_times=True) == "runs"
+    assert choose_clock(make_spec([1, 2], **keys), runs, total_times=total_times) == clock
 
 
 def test_where_epochs_are_inside_a_run_the_rate_over_whole_epochs_decides() -> None:
@@ -99,29 +85,19 @@ def test_where_epochs_are_inside_a_run_the_rate_over_whole_epochs_decides() -> N
 # Clemson's guide for Palmetto (ResNet-18 on CIFAR-10).
 
 
-def published(
-    rates: Mapping[tuple[str, int], float], left_out: Sequence[tuple[str, int]] = (), options: Any = None
-) -> Analysis:
-    """Return the analysis of published rates, one run each.
+RULE = {"min_efficiency": 0.3}
 
-    Args:
-        rates: Samples/s by series and device count.
-        left_out: Points that were run under other conditions than the others.
-        options: Options of each series.
-    """
+
+def published(rates: Mapping[tuple[str, int], float]) -> pd.DataFrame:
+    """Return the runs of published rates in samples/s, one each, of unknown starts and walls."""
     runs = make_runs({point: [rate] for point, rate in rates.items()}, started_at=None)
-    runs["wall_seconds"] = runs["device_hours"] = math.nan
-    points = list(zip(runs["series"], runs["devices"], strict=True))
-    apart = pd.Series([point in left_out for point in points])
-    runs.loc[apart, ["outcome", "reason"]] = ["other conditions", "precision is fp16, not fp32"]
-    spec = make_spec(sorted({devices for _, devices in rates}), decision={"min_efficiency": 0.3})
-    experiment = AnalysisSpec("study", spec, accelerator="cuda")
-    return conclude("study", [Part("", experiment)], [make_tables(runs)], options=options)
+    return runs.assign(wall_seconds=math.nan, device_hours=math.nan)
 
 
 def test_olivias_unlike_baseline_gives_no_speedup() -> None:
-    rates = {(ONLY, 1): 2598.0, (ONLY, 4): 36927.0, (ONLY, 8): 62450.0}
-    analysis = published(rates, left_out=[(ONLY, 4), (ONLY, 8)])
+    runs = published({(ONLY, 1): 2598.0, (ONLY, 4): 36927.0, (ONLY, 8): 62450.0})
+    runs.loc[runs["devices"] > 1, ["outcome", "reason"]] = ["other conditions", "precision is fp16, not fp32"]
+    analysis = analysis_of(runs, decision=RULE)
     assert analysis.answer.devices in {None, 1}
     for devices in (4, 8):
         row = at(analysis, devices)
@@ -133,31 +109,22 @@ def test_olivias_unlike_baseline_gives_no_speedup() -> None:
 
 
 def test_olivias_alike_runs_are_compared() -> None:
-    row = at(published({(ONLY, 4): 36927.0, (ONLY, 8): 62450.0}), 8)
+    row = at(analysis_of(published({(ONLY, 4): 36927.0, (ONLY, 8): 62450.0}), decision=RULE), 8)
     assert row["speedup"] == pytest.approx(1.69, abs=5e-3)
     assert row["parallel_efficiency"] == pytest.approx(0.846, abs=5e-4)
 
 
 def test_nvidias_mixed_precision_is_an_options_gain_and_never_part_of_a_speedup() -> None:
-    rates = {("tf32", 1): 938.0, ("tf32", 8): 7248.0, ("amp", 1): 2470.0, ("amp", 8): 16621.0}
-    options = {name: (("precision", name),) for name in ("tf32", "amp")}
-    analysis = published(rates, options=options)
+    rates = {("tf32", 1): 938.0, ("tf32", 8): 7248.0, ("bf16", 1): 2470.0, ("bf16", 8): 16621.0}
+    options = {name: (("precision", name),) for name in ("tf32", "bf16")}
+    analysis = analysis_of(published(rates), options, decision=RULE, sweep={"precision": [*options]})
     assert at(analysis, 8, "tf32")["speedup"] == pytest.approx(7.73, abs=5e-3)
-    assert at(analysis, 8, "amp")["speedup"] == pytest.approx(6.73, abs=5e-3)
+    assert at(analysis, 8, "bf16")["speedup"] == pytest.approx(6.73, abs=5e-3)
     assert (analysis.answer.devices, analysis.answer.series) == (8, "tf32")
     assert "17.7" not in analysis.scaling.to_csv() + analysis.answer.to_json()
-
-
-def test_nvidias_mixed_precision_gains_263_on_one_device() -> None:
-    rates = {("fp32", 1): 938.0, ("bf16", 1): 2470.0}
-    runs = make_runs({point: [rate] for point, rate in rates.items()}, started_at=None)
-    spec = make_spec([1], sweep={"precision": ["fp32", "bf16"]})
-    names = ["precision-fp32", "precision-bf16"]
-    runs["series"] = names
-    experiment = AnalysisSpec("study", spec, accelerator="cuda")
-    options = conclude("study", [Part("", experiment)], [make_tables(runs)]).options
-    assert options["throughput_ratio"].round(2).tolist() == [2.63]
-    assert options[["option", "value", "reference"]].iloc[0].tolist() == ["precision", "bf16", "fp32"]
+    gain = analysis.options.iloc[0]
+    assert gain[["option", "value", "reference", "devices"]].tolist() == ["precision", "bf16", "tf32", 1]
+    assert gain["throughput_ratio"] == pytest.approx(2.63, abs=5e-3)
 
 
 def test_palmettos_walls_are_compared_as_walls() -> None:
@@ -165,9 +132,7 @@ def test_palmettos_walls_are_compared_as_walls() -> None:
     points = {(ONLY, devices): [1.0] for devices in walls}
     runs = make_runs(points, wall_seconds=list(walls.values()), started_at=None)
     runs[RATE] = runs["device_hours"] = math.nan
-    spec = make_spec([1, 2, 4], decision={"min_efficiency": 0.3})
-    experiment = AnalysisSpec("study", spec, accelerator="cuda")
-    analysis = conclude("study", [Part("", experiment)], [make_tables(runs)])
+    analysis = analysis_of(runs, decision=RULE)
     assert analysis.scaling["speedup"].round(2).tolist() == [1.0, 1.36, 1.57]
     assert analysis.scaling["device_hours"].tolist() == pytest.approx([151 / 3600, 222 / 3600, 384 / 3600])
     assert analysis.scaling["note"].str.contains("of walls, which include start-up").all()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,7 @@ from tests.unit.analysis.planted import at, concluded
 from scalewise.analysis.conditions import OTHER_CONDITIONS
 from scalewise.analysis.runs import collect
 from scalewise.analysis.study import Analysis
-from scalewise.plan.config.experiment import Experiment, ProgramExperiment
+from scalewise.plan.config.experiment import ProgramExperiment
 
 pytestmark = pytest.mark.slow
 
@@ -133,36 +131,6 @@ def test_a_limit_of_whole_runs_is_judged_where_runs_are_whole(tmp_path: Path, st
     if steps is not None:
         assert cautions(analysis)[0].startswith("deadline_minutes cannot be judged")
         assert analysis.answer.certainty != "clear"
-
-
-# --- keys that a record lacks -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("write", "spec", "keys", "changed"),
-    [
-        (partial(write_program_run, spec=program_experiment(), step_seconds=0.1),
-         program_experiment(repeats=1), ["resumes", "inputs"], program_experiment(repeats=1, resumes=True)),
-        (write_run, experiment(repeats=1), ["steps"], experiment(repeats=1, steps=50)),
-    ],
-    ids=["program", "built-in"],
-)  # fmt: skip
-def test_a_key_that_a_record_lacks_has_its_default(
-    tmp_path: Path,
-    write: Callable[..., Path],
-    spec: ProgramExperiment | Experiment,
-    keys: list[str],
-    changed: ProgramExperiment | Experiment,
-) -> None:
-    path = write(tmp_path, run="d1.r1") / "summary.json"
-    write(tmp_path, run="d2.r1")
-    record = json.loads(path.read_text(encoding="utf-8"))
-    for key in keys:
-        del record["definition"]["settings"][key]
-    path.write_text(json.dumps(record), encoding="utf-8")
-    runs = collect("study", spec, tmp_path).runs
-    assert runs["outcome"].to_list() == ["completed", "completed"]
-    assert set(collect("study", changed, tmp_path).runs["outcome"]) == {"out of date"}
 
 
 @pytest.mark.parametrize(

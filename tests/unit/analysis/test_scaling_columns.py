@@ -20,6 +20,7 @@ from tests.unit.analysis.planted import (
     make_tables,
     spread,
 )
+from tests.unit.analysis.reference import next_bound
 
 from scalewise.analysis.analysis_spec import THROUGHPUT as RATE
 from scalewise.analysis.analysis_spec import AnalysisSpec
@@ -68,16 +69,14 @@ def test_columns_are_means_or_medians_of_the_runs_that_know_them() -> None:
     assert (row["peak_memory_bytes"], row["step_seconds"]) == pytest.approx((2e6, 0.15))
     assert row["wall_seconds"] == pytest.approx(geometric_mean(known["wall_seconds"]))
     # the next run is slower than that with a probability of 5 %
-    logs = [math.log(each) for each in known["wall_seconds"]]
-    error = stats.tstd(logs) * math.sqrt(1 + 1 / 3)
-    bound = math.exp(stats.t.ppf(0.95, 2, loc=stats.tmean(logs), scale=error))
+    bound = next_bound(known["wall_seconds"])
     assert (row["wall_seconds_next"], row["wall_n"]) == (pytest.approx(bound), 3)
 
 
 def test_a_start_takes_no_longer_than_the_run_less_its_training() -> None:
     runs = make_runs({(ONLY, 1): [100.0], (ONLY, 2): [180.0]}, train_seconds=20.0, wall_seconds=23.0)
     runs["imports_seconds"] = [0.5, 30.0]  # of a rank that the others did not wait for
-    runs[["process_group_seconds", "data_seconds", "model_seconds"]] = 0.0
+    runs[["launch_seconds", "process_group_seconds", "data_seconds", "model_seconds"]] = 0.0
     runs["first_step_seconds"] = 1.0
     assert analysis_of(runs).scaling["startup_seconds"].tolist() == [1.5, 4.0]
 

@@ -10,7 +10,7 @@ from scalewise.plan.cluster.commands import ask
 SACCT_SECONDS = 30.0
 """Time that sacct has to answer."""
 
-_FIELDS = ("JobIDRaw", "Partition", "NNodes", "NodeList", "Submit", "Eligible", "Start")
+_FIELDS = ("JobIDRaw", "NodeList", "Submit", "Eligible", "Start")
 
 NOT_STATED = "not stated: "
 """Beginning of a reason for an unknown figure."""
@@ -24,8 +24,6 @@ class JobRecord:
     """Slurm's record of one stay of a job in the queue; each requeue begins another.
 
     Args:
-        partition: The one where it started; empty if Slurm did not record it.
-        nodes: Nodes that it got, or requested.
         submitted: Seconds since the epoch, as the other times.
         eligible: The job could start from then on: no begin time, dependency or hold kept it from that. None
             if it never could.
@@ -33,8 +31,6 @@ class JobRecord:
     """
 
     job: str
-    partition: str
-    nodes: int
     submitted: int
     eligible: int | None
     started: int | None
@@ -89,23 +85,13 @@ def parse_records(text: str) -> list[JobRecord]:
     """Return the records in the output of sacct; other lines are ignored."""
     records = []
     for line in text.splitlines():
-        job, *values = line.split("|")
-        if not job.isdecimal() or len(values) != len(_FIELDS) - 1:
+        values = line.split("|")
+        if len(values) != len(_FIELDS) or not values[0].isdecimal():
             continue
-        partition, nodes, node_list, submit, eligible, start = values
-        submitted = _moment(submit)
-        if submitted is None:
-            continue
-        records.append(
-            JobRecord(
-                job=job,
-                partition=partition,
-                nodes=int(nodes) if nodes.isdecimal() else 0,
-                submitted=submitted,
-                eligible=_moment(eligible),
-                started=None if node_list in _NO_NODES else _moment(start),
-            )
-        )
+        job, node_list, submit, eligible, start = values
+        if (submitted := _moment(submit)) is not None:
+            started = None if node_list in _NO_NODES else _moment(start)
+            records.append(JobRecord(job, submitted, _moment(eligible), started))
     return sorted(records, key=lambda record: record.submitted)
 
 

@@ -13,13 +13,6 @@ from scalewise.plan.formatting import Goal
 PROGRAM = "program"
 """The ``loader`` of a program of the user's own, which brings its data by itself."""
 
-PROGRAM_FACTS = (
-    "command line", "ended", "samples of a step", "optimizers",
-    "exchange of gradients", "formats", "compiled", "gradients", "steps refused by a gradient scaler",
-    "metric", "not known", "notes",
-)  # fmt: skip
-"""Parts of ``provenance.json`` that say what a program of the user's own is, and what was seen of it."""
-
 THROUGHPUT = "throughput_samples_per_second"
 """The column of a run's, and of a point's, samples over seconds."""
 

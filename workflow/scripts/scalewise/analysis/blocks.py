@@ -6,11 +6,11 @@ another order, so blocks are verified by the times at which runs started.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 SESSION_GAP_HOURS = 6.0
@@ -131,23 +131,18 @@ class Separation:
         """Whether time and device count are separable."""
         return not (self.ordered or self.apart or self.other_days)
 
-    @property
-    def in_place(self) -> bool:
-        """Whether nodes and device count are separable."""
-        return not self.other_nodes
-
 
 def separable(runs: pd.DataFrame, baseline: int) -> Separation:
     """Return how far device count, time and nodes are separable.
 
     Args:
-        runs: Completed, comparable runs of one series: ``devices``, ``started``, ``ended`` and, if it is
-            known, ``hosts``, separated by commas. All that is unknown is taken to be separable.
+        runs: Completed, comparable runs of one series: ``devices``, ``started``, ``ended`` and ``hosts``,
+            separated by commas. All that is unknown is taken to be separable.
         baseline: Devices that the others are compared with.
     """
     known = runs.assign(session=sessions(runs).to_numpy())
     known = known[known["started"].notna()]
-    points = dict(list(known.groupby("devices")))
+    points = {devices: known[known["devices"] == devices] for devices in sorted(set(known["devices"]))}
     repeated = {devices: point for devices, point in points.items() if len(point) > 1}
     order, apart = 0.0, []
     if baseline in repeated and len(repeated) > 1:
@@ -157,28 +152,24 @@ def separable(runs: pd.DataFrame, baseline: int) -> Separation:
         for devices, point in repeated.items():
             others = joined.loc[joined["devices"] != devices, "started"]
             if point["started"].min() > others.max() or point["started"].max() < others.min():
-                apart.append(int(str(devices)))
+                apart.append(devices)
     days: list[int] = []
     if baseline in points:
         of_baseline = set(points[baseline]["session"])
-        days = [int(str(n)) for n, point in points.items() if of_baseline.isdisjoint(point["session"])]
+        days = [devices for devices, point in points.items() if of_baseline.isdisjoint(point["session"])]
     return Separation(order, tuple(apart), tuple(days), tuple(_on_other_nodes(runs, baseline)))
 
 
 def _on_other_nodes(runs: pd.DataFrame, baseline: int) -> list[int]:
-    if "hosts" not in runs:
-        return []
-    known = runs[runs["hosts"].notna()]
-    hosts: Mapping[int, list[list[str]]] = {
-        int(str(devices)): [str(names).split(", ") for names in point["hosts"]]
-        for devices, point in known.groupby("devices")
-    }
+    hosts: dict[int, list[list[str]]] = defaultdict(list)
+    for devices, names in runs[["devices", "hosts"]].dropna().itertuples(index=False):
+        hosts[int(devices)].append(names.split(", "))
     if baseline not in hosts:
         return []
     of_baseline = {host for run in hosts[baseline] for host in run}
     return [
         devices
-        for devices, at_point in hosts.items()
+        for devices, at_point in sorted(hosts.items())
         # all of the baseline's nodes and further ones are what more devices are
         if not all(of_baseline <= set(run) for run in at_point)
         and host_variance_ratio(hosts[baseline], at_point) > HOST_VARIANCE_RATIO
@@ -208,12 +199,6 @@ def host_variance_ratio(baseline: Sequence[Sequence[str]], point: Sequence[Seque
     brought = float(contrast @ contrast)
     if brought < 1e-12:
         return 0.0
-    shown = sum(_variance_of_mean(side) for side in shares)
+    # one run shows no scatter
+    shown = sum(float(side.var(axis=0, ddof=1).sum()) / len(side) for side in shares if len(side) > 1)
     return brought / shown if shown > 1e-12 else float("inf")
-
-
-def _variance_of_mean(shares: npt.NDArray[np.float64]) -> float:
-    count = len(shares)
-    if count < 2:
-        return 0.0
-    return float(((shares - shares.mean(axis=0)) ** 2).sum()) / (count * (count - 1))

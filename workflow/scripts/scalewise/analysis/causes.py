@@ -8,23 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
 from scalewise.analysis.analysis_spec import PROGRAM
-from scalewise.analysis.statistics import (
-    ENOUGH_REPEATS,
-    Interval,
-    difference_of,
-    mean_interval,
-)
+from scalewise.analysis.statistics import ENOUGH_REPEATS, Interval, difference_of, mean_interval
 from scalewise.analysis.steps import COLUMNS, COMMUNICATION, COMPUTE, JITTER, LOADER, STEP_PARTS, STRAGGLER
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import percent
-from scalewise.plan.runs.run_definition import NO_OPTIONS
 
 NAMED_FROM = 0.1
 """Share of the step, or of a run's wall time, from which on a part is named."""
@@ -69,7 +63,6 @@ class Cause:
     """
 
     devices: int
-    series: str
     part: str
     share: Interval
     rank: int | None
@@ -77,38 +70,28 @@ class Cause:
     sentence: str
     advice: str
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
-        return asdict(self) | {"share": self.share.as_dict()}
-
 
 def find_causes(
     runs: pd.DataFrame, scaling: pd.DataFrame, mode: str = "strong", noun: str = "device"
 ) -> list[Cause]:
-    """Return the cause of each point that has one, series by series, fewest devices first.
+    """Return the cause of each point of a series that has one, fewest devices first.
 
     Args:
-        runs: Output of ``collect``; every completed run counts, so they must be comparable.
-        scaling: Output of ``scaling_table``, or the rows of one series.
+        runs: Runs of the series, as ``collect`` returns them; all completed ones must be comparable.
+        scaling: Points of the series, as ``scaling_table`` returns them.
         mode: ``strong`` or ``weak`` scaling.
         noun: Name of a device.
     """
-    several = scaling["series"].nunique() > 1
     batch = "global_batch_size" if mode == "strong" else "batch_size_per_device"
     nouns = count_devices(2, noun).removeprefix("2 ")
     words = {"mode": mode, "noun": noun, "nouns": nouns, "batch": batch}
+    parts = _parts(runs[runs["outcome"] == "completed"])
     found = []
-    for name, points in scaling.groupby("series", sort=False):
-        parts = _parts(runs[(runs["outcome"] == "completed") & (runs["series"] == name)])
-        for _, point in points.sort_values("devices").iterrows():
-            here, base = (
-                parts[parts["devices"] == point[column]] for column in ("devices", "baseline_devices")
-            )
-            of_series = f" with {name}" if several and name != NO_OPTIONS else ""
-            where = f"On {count_devices(int(point['devices']), noun)}{of_series}"
-            if len(here):
-                found.append(_cause(here, base, str(name), where, words))
-    return [cause for cause in found if cause is not None]
+    for _, point in scaling.sort_values("devices").iterrows():
+        here, base = (parts[parts["devices"] == point[name]] for name in ("devices", "baseline_devices"))
+        if len(here) and (cause := _cause(here, base, words)) is not None:
+            found.append(cause)
+    return found
 
 
 def cause_of_answer(causes: Sequence[Cause], chosen: int | None) -> Cause | None:
@@ -159,19 +142,16 @@ def _parts(runs: pd.DataFrame) -> pd.DataFrame:
     return known.assign(step=known[[*COLUMNS]].sum(axis=1))
 
 
-def _cause(
-    here: pd.DataFrame, base: pd.DataFrame, series: str, where: str, words: Mapping[str, str]
-) -> Cause | None:
+def _cause(here: pd.DataFrame, base: pd.DataFrame, words: Mapping[str, str]) -> Cause | None:
     """Return the part that grew most, several small ones, or the longest wait; None if none is shown.
 
     Args:
         here: Output of ``_parts`` at a point.
         base: The same at its baseline; empty if unknown.
-        series: Name of the series.
-        where: The point in words.
         words: Values of the braces in ``ADVICE``, and the ``mode`` of scaling.
     """
     devices = int(here["devices"].iloc[0])
+    where = f"On {count_devices(devices, words['noun'])}"
     place = _slow_place(here)
     waits = {part: _share(here, part) for part in WAITS}
     total = Interval(0.0, 0.0, 0.0, 0)
@@ -194,13 +174,13 @@ def _cause(
     name = NAMES.get(part, "")
     advice = OTHER_ADVICE.get((part, str(here["loader_kind"].iloc[0])), ADVICE[part]).format(**words)
     if part != STRAGGLER or place is None:
-        return Cause(devices, series, part, share, None, None, _said(text, where, share, name), advice)
+        return Cause(devices, part, share, None, None, _said(text, where, share, name), advice)
     name = f"waiting for {place}"
     advice = f"Look for other programs on {place.host or 'its nodes'}, and at the rank's share of the work."
     if here["nodes"].max() > 1 and place.host is not None:
         advice = f"Leave {place.host} out, or ask the site."
     text = _said(text, where, share, name)
-    return Cause(devices, series, part, share, place.rank, place.host, text, advice)
+    return Cause(devices, part, share, place.rank, place.host, text, advice)
 
 
 def _share(runs: pd.DataFrame, part: str, ideal: Sequence[float] = (0.0,)) -> Interval:

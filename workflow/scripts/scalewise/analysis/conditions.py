@@ -18,7 +18,7 @@ from scalewise.plan.config.program import ARGUMENT, AnySettings, ProgramSettings
 from scalewise.plan.formatting import as_in_yaml, pluralize
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.runs.runs import repeat_settings
-from scalewise.records import OUTSIDE_THE_STEPS, GpuLimits, ProgramMeasurements, Provenance
+from scalewise.records import OUTSIDE_THE_STEPS, GpuLimits, Measurements, Provenance
 
 Conditions = Mapping[str, str]
 """Value of each condition, by the user's word for it: a key of experiments.yaml, or what the run met."""
@@ -61,10 +61,7 @@ _NOT_OF_PROGRAMS = frozenset(
 
 
 def conditions_of(
-    definition: RunDefinition,
-    origin: Provenance | None,
-    parameters: int | None = None,
-    program: ProgramMeasurements | None = None,
+    definition: RunDefinition, origin: Provenance | None, measured: Measurements | None = None
 ) -> dict[str, str]:
     """Return the conditions of a run.
 
@@ -75,8 +72,7 @@ def conditions_of(
     Args:
         definition: The settings and the shape.
         origin: None if the run ended before its ranks had met.
-        parameters: Trainable parameters; None if the run has no figures.
-        program: Findings on a user's program; None for the built-in loop.
+        measured: None if the run has no figures.
     """
     given = definition.settings.model_dump()
     found: dict[str, Any] = {key: value for key, value in given.items() if key not in _NOT_CONDITIONS}
@@ -91,13 +87,14 @@ def conditions_of(
     batch = "batch_size_per_device" if definition.settings.scaling == "weak" else "global_batch_size"
     found[batch] = getattr(definition, batch)
     found |= {"accelerator": definition.accelerator, "launcher": definition.launcher}
-    if parameters is not None:
-        found[PARAMETERS] = f"{parameters:,}"
+    if measured is not None:
+        found[PARAMETERS] = f"{measured.parameters:,}"
     if origin:
         found |= _met(origin, is_program=is_program)
-    if program is not None:
+    if measured is not None and (program := measured.program) is not None:
         found["compiled"] = program.compiled
-        found |= {PRECISION: program.precision} if program.precision else {}
+        if program.precision:
+            found[PRECISION] = program.precision
         # one device exchanges nothing, and many programs wrap their model for several only
         if origin is None or len(origin.devices) > 1:
             found[EXCHANGE] = ", ".join(sorted(program.parallelism)) or "none seen"
@@ -248,7 +245,7 @@ def origin_cautions(origins: Sequence[Provenance]) -> list[str]:
 # --- runs that are left out -----------------------------------------------------------------------------
 
 
-def leave_out(runs: pd.DataFrame, known: Mapping[str, Conditions] | None = None) -> pd.DataFrame:
+def leave_out(runs: pd.DataFrame, known: Mapping[str, Conditions]) -> pd.DataFrame:
     """Return the runs, those under other conditions with the outcome ``OTHER_CONDITIONS`` and the reason.
 
     The machine is the same for all series of an experiment, so that they can be compared; within a series
@@ -256,65 +253,45 @@ def leave_out(runs: pd.DataFrame, known: Mapping[str, Conditions] | None = None)
     of the most runs, then of the fewest devices.
 
     Args:
-        runs: Output of ``collect``; published figures have no fingerprint, and are comparable.
+        runs: A row for each planned run; completed ones have a fingerprint.
         known: The conditions behind each fingerprint.
     """
-    if "fingerprint" not in runs:
-        return runs
-    table = runs.reindex(columns=list(dict.fromkeys([*runs.columns, "reason"]))).reset_index(drop=True)
-    done = table[table["outcome"] == "completed"]
-    ids = done["fingerprint"].astype(object).fillna("").astype(str)
-    met = {name: (known or {}).get(name) or {"fingerprint": name or NOT_RECORDED} for name in set(ids)}
-    of_machine = {name: {key: met[name][key] for key in met[name] if _is_of_machine(key)} for name in met}
-    apart = _apart(done["devices"], ids.map(of_machine))
-    rest = done.drop(index=[*apart])
-    for _, series in rest.groupby("series", sort=False):
-        apart |= _apart(series["devices"], ids[series.index].map(met))
-    outcomes, reasons = list(table["outcome"]), list(table["reason"].astype(object).fillna(""))
+    done = runs[runs["outcome"] == "completed"]
+    of_machine = {
+        name: {condition: value for condition, value in met.items() if _is_of_machine(condition)}
+        for name, met in known.items()
+    }
+    apart = _apart(done, of_machine)
+    for _, series in done.drop(index=[*apart]).groupby("series", sort=False):
+        apart |= _apart(series, known)
+    judged = runs.astype({"outcome": object, "reason": object})
     for run, differing in apart.items():
-        outcomes[run], reasons[run] = OTHER_CONDITIONS, named(differing)
-    return runs.assign(outcome=outcomes, reason=reasons)
+        judged.loc[run, ["outcome", "reason"]] = OTHER_CONDITIONS, named(differing)
+    return judged
 
 
 def _is_of_machine(condition: str) -> bool:
     return condition in {"accelerator", DEVICE_MODEL, CPU_MODEL, *_LIMITS} or condition.endswith(" version")
 
 
-def _apart(devices: pd.Series, found: pd.Series) -> dict[Any, list[Difference]]:
+def _apart(runs: pd.DataFrame, known: Mapping[str, Conditions]) -> dict[Any, list[Difference]]:
     """Return what differs in the runs that differ from most, by their index.
 
     Args:
-        devices: Device count of each run.
-        found: Conditions of each run.
+        runs: Completed runs.
+        known: The conditions behind each fingerprint.
     """
-    groups: dict[str, list[Any]] = {}
-    for run in found.index:
-        groups.setdefault(fingerprint(found[run]), []).append(run)
-    ranked = sorted(
-        groups.values(),
-        key=lambda runs: (-devices[runs].nunique(), -len(runs), devices[runs].min()),
-    )
+    # different fingerprints may have equal conditions of the machine
+    alike = runs["fingerprint"].map({name: fingerprint(met) for name, met in known.items()})
+    groups = [group for _, group in runs.groupby(alike, sort=False)]
+    groups.sort(key=lambda group: (-group["devices"].nunique(), -len(group), group["devices"].min()))
     reference: dict[str, str] = {}
     apart: dict[Any, list[Difference]] = {}
-    for runs in ranked:
-        conditions = found[runs[0]]
+    for group in groups:
+        conditions = known[group["fingerprint"].iloc[0]]
         if reference and (differing := differences(reference, conditions)):
-            apart |= dict.fromkeys(runs, differing)
+            apart |= dict.fromkeys(group.index, differing)
         else:
             # what the reference lacks is that of the largest group that agrees with it
             reference |= conditions
     return apart
-
-
-def baseline_devices(series: pd.DataFrame) -> int:
-    """Return the fewest devices of a series on which its training is possible and comparable, or of all.
-
-    Args:
-        series: All runs of one series.
-    """
-    possible = [
-        int(point["devices"].iloc[0])
-        for _, point in series.groupby("devices")
-        if not set(point["outcome"]) <= {*NEVER_MORE, OTHER_CONDITIONS}
-    ]
-    return min(possible, default=int(series["devices"].min()))

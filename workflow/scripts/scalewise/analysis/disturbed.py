@@ -17,8 +17,6 @@ from scalewise.plan.formatting import percent
 if TYPE_CHECKING:
     import pandas as pd  # watching a study does without it
 
-    from scalewise.records import Resumption
-
 DISTURBED = "disturbed"
 """Outcome of a completed run that is set apart."""
 
@@ -60,7 +58,8 @@ def set_apart(runs: pd.DataFrame) -> pd.DataFrame:
         runs: A row for each planned run, with the ``disturbance`` that its own record shows.
     """
     done = runs["outcome"] == "completed"
-    found = _known(runs["disturbance"]).where(done, "")
+    # a column of missing values only is one of numbers
+    found = runs["disturbance"].astype(object).where(done, "")
     quiet = done & (found == "")
     apart = done & ~quiet & quiet.groupby([runs["series"], runs["devices"]]).transform("any")
     return runs.assign(
@@ -76,7 +75,7 @@ def disturbed_columns(point: pd.DataFrame) -> dict[str, Any]:
     Args:
         point: All runs of a point.
     """
-    disturbed = point[_known(point["disturbance"]) != ""]
+    disturbed = point[point["disturbance"] != ""]
     return {
         "n_disturbed": int((disturbed["outcome"] == "completed").sum()),
         "n_set_apart": int((disturbed["outcome"] == DISTURBED).sum()),
@@ -93,18 +92,3 @@ def named_runs(runs: pd.DataFrame) -> str:
     names = [f"{run['run']} ({run['disturbance']})" for _, run in runs.head(MAX_NAMED).iterrows()]
     more = len(runs) - MAX_NAMED
     return ", ".join(names) + (f" and {more} more, in runs.csv" if more > 0 else "")
-
-
-def resumption_columns(resumption: Resumption) -> dict[str, int | str]:
-    """Return ``starts``, ``resumes``, ``lost_steps`` and ``checkpoint_problems`` of a run."""
-    return {
-        "starts": resumption.starts,
-        "resumes": len(resumption.resumed_at_steps),
-        "lost_steps": resumption.lost_steps,
-        "checkpoint_problems": "; ".join(dict.fromkeys(resumption.problems)),
-    }
-
-
-def _known(texts: pd.Series) -> pd.Series:
-    """Texts, empty where there are none: a column of missing values only is one of numbers."""
-    return texts.astype(object).fillna("")

@@ -89,9 +89,7 @@ def _write_run(writer: SummaryWriter, records: Path, summary: RunRecord) -> None
         "nodes": run.shape.nodes,
         "batch_size_per_device": run.batch_size_per_device,
         "global_batch_size": run.global_batch_size,
-    }
-    varied |= {
-        key: each if isinstance(each, (int, float)) else str(each) for key, each in run.options.items()
+        **{key: each if isinstance(each, (int, float)) else str(each) for key, each in run.options.items()},
     }
     rate = None if measured is None else measured.throughput_samples_per_second
     found = {} if rate is None else {MEASURED_THROUGHPUT: rate}

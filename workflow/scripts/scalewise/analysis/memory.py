@@ -15,40 +15,32 @@ MEMORY_GAINS = (
     "peak_memory_ratio", TRAINING, f"reference_{TRAINING}", "peak_memory_saved_bytes",
     EVALUATION, f"reference_{EVALUATION}",
 )  # fmt: skip
+"""Columns of options.csv on the memory of a value of an option."""
 
 
 def peaks_of_one_kind(runs: pd.DataFrame) -> pd.DataFrame:
-    """The runs without the peaks of memory that count other memory than most: no median joins the two.
+    """Return the runs without the peaks that count other memory than most: no mean joins the two.
 
     Args:
-        runs: Rows of runs.csv; published figures may lack ``peak_memory_kind``.
+        runs: Rows of runs.csv.
     """
-    kinds = runs.get("peak_memory_kind", pd.Series(dtype=str))
-    counts = kinds.value_counts()
+    counts = runs["peak_memory_kind"].value_counts()
     if len(counts) < 2:
         return runs
-    alike = kinds == counts.index[0]
-    return runs.assign(**{name: runs[name].where(alike) for name in PEAKS if name in runs.columns})
+    alike = runs["peak_memory_kind"] == counts.index[0]
+    return runs.assign(**{name: runs[name].where(alike) for name in PEAKS})
 
 
 def memory_gain(chosen: pd.DataFrame, reference: pd.DataFrame) -> dict[str, Any]:
-    """The memory of training that a value of an option saves, and the peaks that this follows from.
+    """Return the memory of training that a value of an option saves, and the peaks that show it.
 
     Args:
         chosen: Completed runs with the value, rows of runs.csv.
         reference: Those with the first value of the option, all else equal.
     """
-    here, there = (_mean(runs, TRAINING) for runs in (chosen, reference))
-    values = (
-        here / there, here, there, there - here,
-        _mean(chosen, EVALUATION), _mean(reference, EVALUATION),
-    )  # fmt: skip
-    return dict(zip(MEMORY_GAINS, values, strict=True))
-
-
-def _mean(runs: pd.DataFrame, column: str) -> float:
-    """Return the mean of what is known; NaN without anything."""
-    return float(runs[column].astype(float).mean()) if column in runs.columns else float("nan")
+    here, there = chosen[TRAINING].mean(), reference[TRAINING].mean()
+    evaluations = chosen[EVALUATION].mean(), reference[EVALUATION].mean()
+    return dict(zip(MEMORY_GAINS, (here / there, here, there, there - here, *evaluations), strict=True))
 
 
 def peaks(runs: pd.DataFrame) -> list[float]:
@@ -57,7 +49,7 @@ def peaks(runs: pd.DataFrame) -> list[float]:
     Args:
         runs: Rows of runs.csv.
     """
-    return [float(peak) for peak in runs.get(TRAINING, pd.Series(dtype=float)).dropna() if peak > 0]
+    return [float(peak) for peak in runs[TRAINING] if peak > 0]
 
 
 def device_memory_bytes(limits: Sequence[GpuLimits | None]) -> int | None:

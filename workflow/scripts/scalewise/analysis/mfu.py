@@ -15,12 +15,6 @@ from scalewise.records import RunRecord
 
 PEAKS = Path(__file__).with_name("gpu_peaks.yaml")
 
-MFU_FORMULA = (
-    "MFU is the FLOPs of a step x steps per second / (GPUs x peak of one). A multiplication and an addition "
-    "are 2 FLOPs; what activation checkpointing computes again counts, too. Dense peaks:"
-)
-"""The definition, before the peaks that were used."""
-
 
 @dataclass(frozen=True)
 class GpuPeak:

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
-from scalewise.analysis.analysis_spec import PROGRAM_FACTS
 from scalewise.analysis.runs import Tables
 from scalewise.plan.catalog.program_files import program_words
 from scalewise.plan.config.experiment import AnyExperiment, ProgramExperiment
@@ -93,26 +92,24 @@ def program_facts(spec: ProgramExperiment, found: Found) -> dict[str, list[str]]
         found: Findings on its runs.
     """
     runs = [program for _, program in found]
-    values = (
-        _command(spec, runs),
-        _counted(_ENDED[run.ended] for run in runs),
-        list(_samples(runs)),
-        list(dict.fromkeys(", ".join(run.optimizers) for run in runs if run.optimizers)),
-        list(_exchanges(found)),
-        list(dict.fromkeys(run.precision for run in runs if run.precision)),
-        ["yes" if run else "no" for run in dict.fromkeys(run.compiled for run in runs)],
-        [f"{size / 1e6:,.1f} MB" for size in dict.fromkeys(run.gradient_bytes for run in runs) if size],
-        [f"{run.skipped_steps} in a run" for run in runs if run.skipped_steps][:1],
-        list(_metric(spec, runs)),
-        list(_not_known(found)),
-        _counted(note for run in runs for note in run.notes if note),
-    )
-    return {name: facts for name, facts in zip(PROGRAM_FACTS, values, strict=True) if facts}
-
-
-def _command(spec: ProgramExperiment, runs: Sequence[ProgramMeasurements]) -> list[str]:
     template = " ".join([*program_words(spec.program), *map(str, spec.arguments)])
-    return [template, *(f"in one of the runs: {shlex.join(run.command)}" for run in runs[:1])]
+    facts = {
+        "command line": [template, *(f"in one of the runs: {shlex.join(run.command)}" for run in runs[:1])],
+        "ended": _counted(_ENDED[run.ended] for run in runs),
+        "samples of a step": list(_samples(runs)),
+        "optimizers": _distinct(", ".join(run.optimizers) for run in runs if run.optimizers),
+        "exchange of gradients": list(_exchanges(found)),
+        "formats": _distinct(run.precision for run in runs if run.precision),
+        "compiled": _distinct("yes" if run.compiled else "no" for run in runs),
+        "gradients": _distinct(f"{run.gradient_bytes / 1e6:,.1f} MB" for run in runs if run.gradient_bytes),
+        "steps refused by a gradient scaler": [
+            f"{run.skipped_steps} in a run" for run in runs if run.skipped_steps
+        ][:1],
+        "metric": list(_metric(spec, runs)),
+        "not known": list(_not_known(found)),
+        "notes": _counted(note for run in runs for note in run.notes if note),
+    }
+    return {name: values for name, values in facts.items() if values}
 
 
 def _samples(runs: Sequence[ProgramMeasurements]) -> Iterator[str]:

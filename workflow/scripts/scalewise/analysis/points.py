@@ -50,20 +50,19 @@ AT_WORK = (
     "evaluation_peak_memory_bytes", "device_memory_bytes", "smaller_batch_gain",
 )  # fmt: skip
 """Use of the devices' time and memory: medians over the repeats."""
-GEOMETRIC = ("time_to_accuracy_seconds", "wall_seconds", THROUGHPUT, EPOCH_RATE)
-"""Geometric means over the repeats, with their intervals."""
+GEOMETRIC = ("time_to_accuracy_seconds", "wall_seconds", "device_hours", THROUGHPUT, EPOCH_RATE)
+"""Geometric means over the repeats; all but the device-hours with their intervals."""
 ARITHMETIC = ("final_accuracy", "peak_memory_bytes")
 """Arithmetic means over the repeats, with their intervals."""
-READ = (
-    "experiment", "partition", "nodes", "loader", "mfu_note", "mfu_basis", "device_hours",
-    "epochs_to_accuracy", "samples_to_target", "samples", *GEOMETRIC, *ARITHMETIC, *STARTUP, *AT_WORK,
-    *STEP_SECONDS,
-    "train_seconds", WITH_NO_GRAD, "disturbance", "reason", "started_at", "hosts", "slurm_job_id", "block",
-    "session", "started", "ended", "resumes", "checkpoint_problems",
+TEXTS = (
+    "experiment", "partition", "loader", "mfu_note", "mfu_basis", "peak_memory_kind", "disturbance", "reason",
+    "started_at", "hosts", "slurm_job_id", "checkpoint_problems",
+)  # fmt: skip
+NUMBERS = (
+    "nodes", "epochs_to_accuracy", "samples_to_target", "samples", *GEOMETRIC, *ARITHMETIC, *STARTUP,
+    *AT_WORK, *STEP_SECONDS, "train_seconds", WITH_NO_GRAD, "block", "session", "started", "ended", "resumes",
 )  # fmt: skip
 """Columns that are read of a run where they are known: published figures lack some."""
-_TEXTS = ("experiment", "partition", "loader", "mfu_note", "mfu_basis", "disturbance", "reason", "started_at",
-          "hosts", "slurm_job_id", "checkpoint_problems")  # fmt: skip
 
 SPEEDUPS: Mapping[Clock, str] = {"runs": "wall_speedup", "target": "time_to_accuracy_speedup"}
 """Column of the speedup by a clock that does not decide."""
@@ -153,7 +152,7 @@ class Point:
 
     def failed_seconds(self) -> tuple[float, ...]:
         """Return the training time of each run that never reached the target."""
-        return tuple(map(float, self.runs["train_seconds"].astype(float)[~self.has_reached].dropna()))
+        return tuple(self.runs.loc[~self.has_reached, "train_seconds"].dropna())
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,13 +222,13 @@ class Points:
 
 def known_columns(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs with all columns that are read, numbers as numbers."""
-    runs = peaks_of_one_kind(runs)
-    known = runs.reindex(columns=[*runs.columns, *(c for c in READ if c not in runs.columns)])
-    numbers = [name for name in READ if name not in _TEXTS]
-    known[numbers] = known[numbers].astype(float)  # a column of None only is of no number type
-    known["partition"] = known["partition"].astype(object).fillna("")
+    known = runs.reindex(columns=list(dict.fromkeys([*runs.columns, *TEXTS, *NUMBERS])))
+    # a column of None only is of no number type
+    known = known.astype(dict.fromkeys(NUMBERS, float))
+    for name in ("partition", "disturbance"):
+        known[name] = known[name].astype(object).fillna("")
     known["device_hours"] = known["device_hours"].fillna(known["wall_seconds"] * known["devices"] / 3600)
-    return known
+    return peaks_of_one_kind(known)
 
 
 def choose_clock(spec: AnyExperiment, done: pd.DataFrame, *, total_times: bool = False) -> Clock:
@@ -270,16 +269,16 @@ def baseline_of(points: Points, series: str, partition: str) -> Place | None:
         place
         for place, point in points.all.items()
         if (place.series, place.partition) == (series, partition)
-        and not (len(point.planned) and set(point.planned["outcome"]) <= {*NEVER_MORE, OTHER_CONDITIONS})
+        and not set(point.planned["outcome"]) <= {*NEVER_MORE, OTHER_CONDITIONS}
     ]
     return min(counts, key=lambda place: place.devices, default=None)
 
 
 def scaling_table(
     points: Points,
-    best_baselines: Mapping[Place, Place] | None = None,
-    answer: Place | None = None,
-    amounts: Mapping[Place, Mapping[Any, Sample]] | None = None,
+    best_baselines: Mapping[Place, Place],
+    answer: Place | None,
+    amounts: Mapping[Place, Mapping[Any, Sample]],
 ) -> pd.DataFrame:
     """Return one row for each partition, series and device count.
 
@@ -288,13 +287,13 @@ def scaling_table(
 
     Args:
         points: The points with the clock.
-        best_baselines: Baseline of the efficiency of each point; by default that of its series.
-        answer: The chosen point.
+        best_baselines: Baseline of the efficiency of each point that has one.
+        answer: The chosen point; None without one.
         amounts: Time, cost and energy of each candidate for the same work.
     """
     rows = [
-        _row(points, place, (best_baselines or {}).get(place))
-        | _amounts((amounts or {}).get(place, {}))
+        _row(points, place, best_baselines.get(place))
+        | _amounts(amounts.get(place, {}))
         | {"recommended": place == answer}
         for place in points.all
     ]
@@ -315,40 +314,36 @@ def _amounts(amounts: Mapping[Any, Sample]) -> dict[str, float]:
 
 
 def _row(points: Points, place: Place, best: Place | None) -> dict[str, Any]:
-    point, base = points.all[place], baseline_of(points, place.series, place.partition)
-    row = place._asdict() | _own_columns(point)
+    base = baseline_of(points, place.series, place.partition)
+    row = place._asdict() | _own_columns(points.all[place])
+    note = "; ".join(_notes(points, place, base, row["n_set_apart"]))
+    row |= {"note": note, "baseline_devices": (base or place).devices}
     if base is None:
-        return row | {"note": _note(points, place, None), "baseline_devices": place.devices}
-    row |= {"baseline_devices": base.devices, "clock": points.clock}
+        return row
+    row["clock"] = points.clock
     if _has_several(points, place):
-        row |= _speedup(points, place, base, "speedup")
-        for clock, name in SPEEDUPS.items():
-            if clock != points.clock:
-                row |= _speedup(points, place, base, name, clock)
         best = best or base
+        row |= speedup(points, place, base).as_columns("speedup")
         row |= efficiency(points, place, best).as_columns("parallel_efficiency")
         row |= {"best_baseline": best.series, "best_baseline_devices": best.devices}
-    return row | {"note": _note(points, place, base)}
+        for clock, name in SPEEDUPS.items():
+            if clock != points.clock:
+                row |= speedup(points, place, base, clock).as_columns(name)
+    return row
+
+
+def speedup(points: Points, place: Place, base: Place, clock: Clock | None = None) -> Interval:
+    """Return the speed of a point over that of a baseline, by the clock of the answer or by another."""
+    times = points.time(place, clock).values
+    if place == base and times:
+        return Interval(1.0, 1.0, 1.0, len(times))
+    ratio = points.faster(place, base, clock)
+    return Interval(math.nan, math.nan, math.nan, 0) if ratio is None else ratio.interval()
 
 
 def efficiency(points: Points, place: Place, base: Place) -> Interval:
     """Return the speed of a point over that of a baseline, over the ratio of their devices."""
-    if place == base:
-        return Interval(1.0, 1.0, 1.0, points.all[place].n)
-    ratio = points.faster(place, base)
-    if ratio is None:
-        return Interval(math.nan, math.nan, math.nan, 0)
-    return ratio.interval().scaled(base.devices / place.devices)
-
-
-def _speedup(
-    points: Points, place: Place, base: Place, name: str, clock: Clock | None = None
-) -> dict[str, float]:
-    if place == base:
-        known = bool(points.time(place, clock).values)
-        return Interval(1.0, 1.0, 1.0, points.all[place].n).as_columns(name) if known else {}
-    ratio = points.faster(place, base, clock)
-    return {} if ratio is None else ratio.interval().as_columns(name)
+    return speedup(points, place, base).scaled(base.devices / place.devices)
 
 
 def _has_several(points: Points, place: Place) -> bool:
@@ -363,7 +358,7 @@ def _own_columns(point: Point) -> dict[str, Any]:
     left_out = int((planned["outcome"] == OTHER_CONDITIONS).sum())
     ended = point.unsuccessful
     row: dict[str, Any] = {
-        "experiment": next(iter(planned["experiment"]), ""),
+        "experiment": planned["experiment"].iloc[0],
         "nodes": planned["nodes"].max(),
         "n": len(done),
         "n_failed": len(planned) - len(done) - apart["n_set_apart"] - left_out,
@@ -373,7 +368,6 @@ def _own_columns(point: Point) -> dict[str, Any]:
         **apart,
         "n_reached": int(point.has_reached.sum()),
         "epochs_to_accuracy": done["epochs_to_accuracy"].median(),
-        "device_hours": geometric_mean_or_nan(done["device_hours"]),
         "billed_devices": point.billed,
         "queue_minutes": math.nan if point.queue_minutes is None else point.queue_minutes,
         "startup_seconds": startup_seconds(done).median(),
@@ -395,40 +389,29 @@ def _own_columns(point: Point) -> dict[str, Any]:
         row |= {"wall_n": len(walls), "wall_seconds_next": next_value_bound(walls)}
     if done[WITH_NO_GRAD].notna().any():
         # a run that knows whether they belong to the training has one rate
-        row[WITH_NO_GRAD] = geometric_mean_or_nan(done[WITH_NO_GRAD].fillna(done[THROUGHPUT]))
+        rates = done[WITH_NO_GRAD].fillna(done[THROUGHPUT]).dropna()
+        row[WITH_NO_GRAD] = geometric_interval(rates.tolist()).estimate
     return row
-
-
-def geometric_mean_or_nan(values: pd.Series) -> float:
-    """Return the geometric mean of the known values; NaN without any."""
-    known = values.astype(float).dropna()
-    return geometric_interval(known.tolist()).estimate if len(known) and (known > 0).all() else math.nan
 
 
 def startup_seconds(done: pd.DataFrame) -> pd.Series:
     """Return the seconds of each run before its second step: of the slowest rank in each part."""
-    parts = done[list(STARTUP)].astype(float)
-    of_program = parts["preparation_seconds"].notna()
-    # published figures do not know the launch
-    launch = parts["launch_seconds"].where(of_program, parts["launch_seconds"].fillna(0.0))
+    parts = done[list(STARTUP)]
     built_in = parts[["process_group_seconds", "data_seconds", "model_seconds"]].sum(axis=1, skipna=False)
-    between = parts["preparation_seconds"].where(of_program, built_in)
-    total = launch + parts["imports_seconds"] + between + parts["first_step_seconds"]
+    between = parts["preparation_seconds"].fillna(built_in)
+    total = parts["launch_seconds"] + parts["imports_seconds"] + between + parts["first_step_seconds"]
     # parts in which different ranks are slow may overlap
     room = done["wall_seconds"] - done["train_seconds"] + parts["first_step_seconds"]
     return total.where(~(total > room), room)
 
 
-def _note(points: Points, place: Place, base: Place | None) -> str:
-    return "; ".join(_notes(points, place, base))
-
-
-def _notes(points: Points, place: Place, base: Place | None) -> Iterator[str]:
+def _notes(points: Points, place: Place, base: Place | None, set_apart: int) -> Iterator[str]:
     point = points.all[place]
     known = bool(points.time(place).values)
-    outcomes = ", ".join(sorted(set(point.planned["outcome"])))
-    if not known:
-        yield "its time is unknown" if point.n else f"no completed run ({outcomes or 'not measured'})"
+    if not known and point.n:
+        yield "its time is unknown"
+    elif not known:
+        yield f"no completed run ({', '.join(sorted(set(point.planned['outcome'])))})"
     elif not _has_several(points, place):
         yield "no baseline: the series has one device count"
     elif base is not None and not points.time(base).values:
@@ -440,6 +423,5 @@ def _notes(points: Points, place: Place, base: Place | None) -> Iterator[str]:
     left_out = point.planned.loc[point.planned["outcome"] == OTHER_CONDITIONS, "reason"]
     for reason, number in left_out.value_counts().items():
         yield f"{number} of {len(point.planned)} runs left out: {reason}"
-    apart = disturbed_columns(point.planned)["n_set_apart"]
-    if apart:
-        yield f"{apart} of {point.n + apart} runs were disturbed and are set apart"
+    if set_apart:
+        yield f"{set_apart} of {point.n + set_apart} runs were disturbed and are set apart"

@@ -3,37 +3,28 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
 
 import pandas as pd
 
 from scalewise.analysis.accounting import Accounting
 from scalewise.records import RecordError, read_history
 
-
-class RunJob(NamedTuple):
-    """A job of a run.
-
-    Args:
-        restarts: Number of times that Slurm had requeued it at its last start.
-    """
-
-    job: str
-    restarts: int
+Jobs = Mapping[str, int]
+"""Jobs of a run, each with the number of times that Slurm had requeued it at its last start."""
 
 
-def jobs_of_runs(runs: pd.DataFrame, runs_folder: Path) -> dict[str, list[RunJob]]:
+def jobs_of_runs(runs: pd.DataFrame, runs_folder: Path) -> dict[str, Jobs]:
     """Return the jobs of the present training of each run, by the run's name.
 
     Args:
         runs: Rows of runs.csv.
         runs_folder: Holds a folder for each run.
     """
-    found = {}
-    for run, last in zip(runs["run"], runs.reindex(columns=["slurm_job_id"])["slurm_job_id"], strict=True):
+    found: dict[str, Jobs] = {}
+    for run, last in zip(runs["run"], runs["slurm_job_id"], strict=True):
         jobs: dict[str, int] = {}
         try:
             history = read_history(runs_folder / str(run))
@@ -42,15 +33,12 @@ def jobs_of_runs(runs: pd.DataFrame, runs_folder: Path) -> dict[str, list[RunJob
         for start in history.starts[history.first :] if history is not None else []:
             if start.slurm_job_id is not None:
                 jobs[start.slurm_job_id] = max(start.restart_count, jobs.get(start.slurm_job_id, 0))
-        # read_csv makes numbers of ids if a run has none
-        jobs.setdefault(str(last).removesuffix(".0"), 0)
-        found[str(run)] = [RunJob(job, restarts) for job, restarts in jobs.items() if job.isdecimal()]
+        jobs.setdefault(str(last), 0)
+        found[str(run)] = {job: restarts for job, restarts in jobs.items() if job.isdecimal()}
     return found
 
 
-def median_waits(
-    runs: pd.DataFrame, jobs: Mapping[str, Sequence[RunJob]], accounting: Accounting
-) -> dict[int, float]:
+def median_waits(runs: pd.DataFrame, jobs: Mapping[str, Jobs], accounting: Accounting) -> dict[int, float]:
     """Return the median wait of the jobs by device count, in minutes; a requeued job has several waits.
 
     Args:
@@ -60,9 +48,9 @@ def median_waits(
     """
     waits = defaultdict(list)
     for run, devices in zip(runs["run"], runs["devices"], strict=True):
-        for each in jobs.get(str(run), []):
+        for job, restarts in jobs[str(run)].items():
             # an id that Slurm has used before has older records, of other jobs
-            for record in accounting.of(each.job)[-1 - each.restarts :]:
+            for record in accounting.of(job)[-1 - restarts :]:
                 if record.wait_seconds is not None:
                     waits[int(devices)].append(record.wait_seconds)
     # Slurm's times are whole seconds

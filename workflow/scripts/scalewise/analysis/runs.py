@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +14,14 @@ import pandas as pd
 
 from scalewise.analysis.analysis_spec import EPOCH_RATE, UNREADABLE, WITH_NO_GRAD
 from scalewise.analysis.conditions import conditions_of, fingerprint, leave_out, made_with, origin_cautions
-from scalewise.analysis.disturbed import disturbance, resumption_columns, set_apart
-from scalewise.analysis.memory import device_memory_bytes, smaller_batch_gain
+from scalewise.analysis.disturbed import disturbance, set_apart
+from scalewise.analysis.memory import PEAKS, device_memory_bytes, smaller_batch_gain
 from scalewise.analysis.mfu import mfu_columns
 from scalewise.analysis.steps import STEP_COLUMNS, split
 from scalewise.plan.config.experiment import AnyExperiment
 from scalewise.plan.config.program import AnySettings, Metric, ProgramSettings
-from scalewise.plan.config.shape import Shape
 from scalewise.plan.formatting import pluralize
 from scalewise.plan.runs.rounds import known_rounds, requested_repeats
-from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.runs.runs import points, series_name, settings_of
 from scalewise.records import (
     EPOCHS,
@@ -36,7 +34,6 @@ from scalewise.records import (
     Provenance,
     RecordError,
     RunRecord,
-    Start,
     damaged,
     read_failure,
     read_regular,
@@ -84,14 +81,12 @@ class Tables:
         epochs: One row for each epoch of each run that trained; of a program, which tells no epochs, one for
             each loss that was seen, ``LOSS_COLUMNS`` in place of ``EPOCH_COLUMNS``.
         origins: Provenance of each run that has it.
-        conditions: The conditions behind each fingerprint.
         programs: Findings on each run of a program, by devices.
     """
 
     runs: pd.DataFrame
     epochs: pd.DataFrame
     origins: Sequence[Provenance]
-    conditions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     programs: Sequence[tuple[int, ProgramMeasurements]] = ()
 
     @property
@@ -104,11 +99,7 @@ class Tables:
 
 
 def collect(
-    name: str,
-    spec: AnyExperiment,
-    runs_folder: Path,
-    *,
-    asked: Mapping[str, int] | None = None,
+    name: str, spec: AnyExperiment, runs_folder: Path, *, asked: Mapping[str, int] | None = None
 ) -> Tables:
     """Read the records of the runs that the experiment asks for; others in the folder are left alone.
 
@@ -125,7 +116,6 @@ def collect(
     """
     if asked is None:
         asked = requested_repeats(spec, known_rounds(spec, runs_folder.parent))
-    target = _target(spec)
     run_rows: list[dict[str, Any]] = []
     epoch_tables: list[pd.DataFrame] = []
     origins: list[Provenance] = []
@@ -135,7 +125,9 @@ def collect(
         folder = runs_folder / str(planned["run"])
         try:
             if not (folder / SUMMARY).exists():
-                run_rows.append(planned | _why_unfinished(read_failure(folder)))
+                failure = read_failure(folder)
+                outcome, reason = (failure.outcome, failure.reason) if failure else ("not run yet", "")
+                run_rows.append(planned | {"outcome": outcome, "reason": reason})
                 continue
             summary = read_summary(folder, folder.name)
             epochs, ranks = _read_epochs(folder, summary), _read_ranks(folder, summary)
@@ -147,13 +139,13 @@ def collect(
             run_rows.append(planned | {"outcome": "out of date", "reason": reason})
             continue
         epochs["elapsed_train_seconds"] = epochs["train_seconds"].cumsum()
-        # a record keeps its options sorted; the series of runs that are still missing is the plan's
-        row = _finished(summary, epochs, ranks, target) | {"series": planned["series"]}
+        # planned values last: a swept key and a measurement may have the same name
+        row = _finished(summary, epochs, ranks, spec) | planned
         run_rows.append(row)
-        program = summary.measurements.program if summary.measurements else None
-        met = conditions_of(summary.definition, summary.provenance, row.get("parameters"), program)
+        met = conditions_of(summary.definition, summary.provenance, summary.measurements)
         row["fingerprint"] = fingerprint(met)
         conditions[row["fingerprint"]] = met
+        program = summary.measurements.program if summary.measurements else None
         if program is not None:
             programs.append((row["devices"], program))
             # a column of None alone would hold objects, not numbers
@@ -167,13 +159,7 @@ def collect(
     runs = set_apart(leave_out(runs, conditions))
     filled = [table for table in epoch_tables if len(table)]
     epochs = pd.concat(filled, ignore_index=True) if filled else pd.DataFrame(columns=["run"])
-    return Tables(runs, epochs, origins, conditions, programs)
-
-
-def _target(spec: AnyExperiment) -> float | Metric | None:
-    if isinstance(spec, ProgramSettings):
-        return spec.metric
-    return spec.target.accuracy if spec.target else None
+    return Tables(runs, epochs, origins, programs)
 
 
 def _read_epochs(folder: Path, summary: RunRecord) -> pd.DataFrame:
@@ -189,20 +175,16 @@ def _read_epochs(folder: Path, summary: RunRecord) -> pd.DataFrame:
         raise damaged(path, f"has {len(rows)} rows, not those of epochs 1 to {expected} of {SUMMARY}")
     if measured is None or rows.empty:
         return rows
-    for column, low in (("train_seconds", 0.0), ("evaluation_seconds", 0.0), ("test_accuracy", 0.0)):
-        if not rows[column].between(low, 1.0 if column == "test_accuracy" else 1e9).all():
-            raise damaged(path, f"{column} is not a number from {low:g} on in every row")
-    accuracies = rows["test_accuracy"].tolist()
+    for column, most in (("train_seconds", 1e9), ("evaluation_seconds", 1e9), ("test_accuracy", 1.0)):
+        if not rows[column].between(0.0, most).all():
+            raise damaged(path, f"{column} is not a number from 0 to {most:g} in every row")
+    best, last = rows["test_accuracy"].max(), rows["test_accuracy"].iloc[-1]
+    known = np.array([measured.best_accuracy, measured.final_accuracy], dtype=float)
     # pandas' reading of a number may differ in its last digit
-    if not np.allclose(
-        [max(accuracies), accuracies[-1]],
-        [np.nan if each is None else each for each in (measured.best_accuracy, measured.final_accuracy)],
-        rtol=1e-9,
-        atol=0.0,
-    ):
+    if not np.allclose([best, last], known, rtol=1e-9, atol=0.0):
         raise damaged(
             path,
-            f"the best and the last accuracy are {max(accuracies)} and {accuracies[-1]}, but "
+            f"the best and the last accuracy are {best} and {last}, but "
             f"{measured.best_accuracy} and {measured.final_accuracy} in {SUMMARY}",
         )
     return rows
@@ -246,104 +228,96 @@ def _planned_rows(
 ) -> Iterator[tuple[dict[str, Any], AnySettings]]:
     """The columns of every planned run that are known before it has run, and the settings of its series."""
     for point in points(spec):
-        forced = isinstance(point.devices, str)
-        devices = Shape.parse(str(point.devices)).world_size if forced else point.devices
         settings = settings_of(spec, point.options)
         for repeat in range(1, asked[point.name] + 1):
             row = {
                 "experiment": experiment,
                 "run": point.run_name(repeat),
                 "series": series_name(point.options),
-                "devices": devices,
+                "devices": point.world_size,
                 "repeat": repeat,
             }
             yield row | dict(point.options), settings
 
 
-def _why_unfinished(failure: Start | None) -> dict[str, Any]:
-    if failure is None:
-        return {"outcome": "not run yet", "reason": ""}
-    return {"outcome": failure.outcome, "reason": failure.reason}
-
-
-def _identity(run: RunDefinition) -> dict[str, Any]:
-    return {
-        "experiment": run.experiment,
-        "run": run.run,
-        "devices": run.shape.world_size,
+def _finished(
+    summary: RunRecord, epochs: pd.DataFrame, ranks: pd.DataFrame, spec: AnyExperiment
+) -> dict[str, Any]:
+    """Return the columns of a run that has a result."""
+    run = summary.definition
+    row: dict[str, Any] = {
         "nodes": run.shape.nodes,
         "devices_per_node": run.shape.devices_per_node,
-        "repeat": run.repeat,
         "cpus_per_device": run.settings.cpus_per_device,
         "batch_size_per_device": run.batch_size_per_device,
         "global_batch_size": run.global_batch_size,
         "seed": run.settings.seed,
-    } | run.options
-
-
-def _own_interval_columns(measured: Measurements) -> dict[str, float | int | bool | str | None]:
-    """Steps and the own interval of a run; None for what a run of fixed steps lacks."""
-    own = measured.own_interval
-    return {
-        "measured_steps": sum(window.steps for window in measured.windows if not window.warmup),
-        "warmed_up_steps": None if own is None else own.warmup_steps,
-        "own_half_width_fraction": None if own is None else own.half_width_fraction,
-        "steady": None if own is None else own.steady,
-        "ended_by": None if own is None else own.ended,
+        "outcome": summary.outcome,
+        "reason": summary.reason,
     }
-
-
-def _finished(
-    summary: RunRecord, epochs: pd.DataFrame, ranks: pd.DataFrame, target: float | Metric | None
-) -> dict[str, Any]:
-    row = _identity(summary.definition)
-    row |= {"outcome": summary.outcome, "reason": summary.reason}
     if summary.measurements:
-        measured = summary.measurements.model_dump(exclude={"windows", "startup", "program"})
-        row |= {key: value for key, value in measured.items() if key in RUN_COLUMNS}
-        row["samples"] = sum(window.samples for window in summary.measurements.windows)
-        row[EPOCH_RATE] = epoch_rate(summary.measurements, epochs)
-        row["smaller_batch_gain"] = smaller_batch_gain(summary.measurements.passes)
-        row["peak_memory_kind"] = _memory_kind(summary.measurements)
-        row |= summary.measurements.startup.model_dump()
-        row |= resumption_columns(summary.measurements.resumption)
-        row |= _own_interval_columns(summary.measurements)
-        if summary.measurements.program is not None:
-            row[WITH_NO_GRAD] = summary.measurements.program.throughput_with_no_grad
-        row |= split(summary.measurements.windows, ranks)
-        row |= summary.definition.options  # as planned, where a measurement has the same name
+        row |= _measured(summary.measurements, epochs, ranks)
         row |= mfu_columns(summary)
-        energy = summary.measurements.energy_joules
-        if energy:
-            row["samples_per_joule"] = sum(w.samples for w in summary.measurements.windows) / energy
+        row |= _to_target(summary.measurements, epochs, spec)
     if summary.provenance:
-        origin = summary.provenance
-        row |= {
-            "device_name": ", ".join(dict.fromkeys(origin.devices)),
-            "hosts": ", ".join(origin.hosts),
-            "commit": origin.commit,
-            "started_at": origin.started_at,
-            "launcher": origin.launcher,
-            "slurm_job_id": origin.slurm_job_id,
-            "restart_count": origin.restart_count,
-            "other_jobs": origin.other_jobs,
-            "study_jobs": origin.study_jobs,
-            "device_memory_bytes": device_memory_bytes(origin.gpu_limits),
-            **_whole(origin, row["devices"]),
-        }
+        row |= _origin(summary.provenance, run.shape.world_size)
     row["disturbance"] = disturbance(row)
-    if isinstance(target, float) and len(epochs):
-        reached = epochs[epochs["test_accuracy"] >= target]
-        if len(reached):
-            row["time_to_accuracy_seconds"] = reached["elapsed_train_seconds"].iloc[0]
-            row["epochs_to_accuracy"] = reached["epoch"].iloc[0]
-    if isinstance(target, Metric) and summary.measurements:
-        row |= _to_metric(summary.measurements, target)
     if row.get("resumes"):
-        row |= dict.fromkeys(_unknown_of_resumed(row))
+        row |= dict.fromkeys(_OF_WHOLE_RUNS)
+        if "RSS" in row["peak_memory_kind"]:
+            # what was read to be resumed from is in them
+            row |= dict.fromkeys(PEAKS)
     if ended_by_steps(summary):
         row |= dict.fromkeys(("wall_seconds", "device_hours"))
     return row
+
+
+def _measured(measured: Measurements, epochs: pd.DataFrame, ranks: pd.DataFrame) -> dict[str, Any]:
+    """Return the figures of a run."""
+    windows, own, resumption = measured.windows, measured.own_interval, measured.resumption
+    samples = sum(window.samples for window in windows)
+    figures = measured.model_dump(exclude={"windows", "startup", "program"})
+    row = {key: value for key, value in figures.items() if key in RUN_COLUMNS} | {
+        "samples": samples,
+        EPOCH_RATE: epoch_rate(measured, epochs),
+        "smaller_batch_gain": smaller_batch_gain(measured.passes),
+        "peak_memory_kind": _memory_kind(measured),
+        "samples_per_joule": samples / measured.energy_joules if measured.energy_joules else None,
+        "measured_steps": sum(window.steps for window in windows if not window.warmup),
+        "starts": resumption.starts,
+        "resumes": len(resumption.resumed_at_steps),
+        "lost_steps": resumption.lost_steps,
+        "checkpoint_problems": "; ".join(dict.fromkeys(resumption.problems)),
+    }
+    if own is not None:
+        row |= {
+            "warmed_up_steps": own.warmup_steps,
+            "own_half_width_fraction": own.half_width_fraction,
+            "steady": own.steady,
+            "ended_by": own.ended,
+        }
+    if measured.program is not None:
+        row[WITH_NO_GRAD] = measured.program.throughput_with_no_grad
+    return row | measured.startup.model_dump() | split(windows, ranks)
+
+
+def _origin(origin: Provenance, devices: int) -> dict[str, Any]:
+    """Return where a run was made, and how long it took from its start to its end."""
+    seconds = seconds_between(origin.started_at, origin.ended_at)
+    return {
+        "device_name": ", ".join(dict.fromkeys(origin.devices)),
+        "hosts": ", ".join(origin.hosts),
+        "commit": origin.commit,
+        "started_at": origin.started_at,
+        "launcher": origin.launcher,
+        "slurm_job_id": origin.slurm_job_id,
+        "restart_count": origin.restart_count,
+        "other_jobs": origin.other_jobs,
+        "study_jobs": origin.study_jobs,
+        "device_memory_bytes": device_memory_bytes(origin.gpu_limits),
+        "wall_seconds": seconds,
+        "device_hours": seconds * devices / 3600,
+    }
 
 
 def epoch_rate(measured: Measurements, epochs: pd.DataFrame) -> float | None:
@@ -374,14 +348,26 @@ def ended_by_steps(summary: RunRecord) -> bool:
     return summary.definition.settings.steps is not None
 
 
-def _to_metric(measured: Measurements, metric: Metric) -> dict[str, float]:
-    """Training time and samples until a program's metric was reached; nothing where it was not.
-
-    The samples say what the epochs of a built-in training do: how much had to be learned from.
-    """
-    program = measured.program
-    if program is None:
+def _to_target(measured: Measurements, epochs: pd.DataFrame, spec: AnyExperiment) -> dict[str, float]:
+    """Return training time and epochs until the accuracy, or the metric of a program, was reached."""
+    if isinstance(spec, ProgramSettings):
+        if measured.program is None or spec.metric is None:
+            return {}
+        return _to_metric(measured, measured.program, spec.metric)
+    if spec.target is None or epochs.empty:
         return {}
+    reached = epochs[epochs["test_accuracy"] >= spec.target.accuracy]
+    if reached.empty:
+        return {}
+    first = reached.iloc[0]
+    return {
+        "time_to_accuracy_seconds": first["elapsed_train_seconds"],
+        "epochs_to_accuracy": first["epoch"],
+    }
+
+
+def _to_metric(measured: Measurements, program: ProgramMeasurements, metric: Metric) -> dict[str, float]:
+    """Return training time and samples until a metric was reached; a program has no epochs to count."""
     step: float | None = next(
         (reading.step for reading in program.metric if metric.is_reached(reading.value)), None
     )
@@ -397,22 +383,8 @@ def _to_metric(measured: Measurements, metric: Metric) -> dict[str, float]:
     return row
 
 
-def _unknown_of_resumed(row: Mapping[str, Any]) -> Iterator[str]:
-    """Columns that tell nothing of a run that was resumed."""
-    yield from _OF_WHOLE_RUNS
-    if "RSS" in str(row.get("peak_memory_kind")):
-        # what was read to be resumed from is in them
-        yield from ("peak_memory_bytes", "evaluation_peak_memory_bytes")
-
-
 def _memory_kind(measured: Measurements) -> str:
     """The memory that the peaks of a run count, and whether the one of training holds evaluation too."""
     kind = measured.peak_memory_kind
     both = kind in KINDS_OF_THE_WHOLE_RUN and measured.evaluation_peak_memory_bytes is None
     return f"{kind}, evaluation included" if both else kind
-
-
-def _whole(origin: Provenance, devices: int) -> dict[str, float]:
-    """Wall time and device-hours of a run, from its start to its end."""
-    seconds = seconds_between(origin.started_at, origin.ended_at)
-    return {"wall_seconds": seconds, "device_hours": seconds * devices / 3600}

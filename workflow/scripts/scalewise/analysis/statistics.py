@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import compress
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -66,24 +66,9 @@ class Interval:
     high: float
     n: int
 
-    @property
-    def half_width_fraction(self) -> float:
-        """Half the width over the estimate: 0.03 is read as "give or take 3 %".
-
-        Infinite without an interval, and around an estimate of 0.
-        """
-        if math.isnan(self.low) or self.estimate == 0:
-            return math.inf
-        return (self.high - self.low) / 2 / abs(self.estimate)
-
     def as_columns(self, name: str) -> dict[str, float]:
         """The columns of a table that hold the interval: ``{name}``, ``{name}_low`` and ``{name}_high``."""
         return {name: self.estimate, f"{name}_low": self.low, f"{name}_high": self.high}
-
-    def as_dict(self) -> dict[str, float | None]:
-        """Estimate and bounds for JSON, which has no infinity: None stands for it."""
-        values = {"estimate": self.estimate, "low": self.low, "high": self.high}
-        return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
     def scaled(self, factor: float) -> Interval:
         """The interval of a multiple; the factor is positive."""
@@ -120,7 +105,7 @@ class Sample:
     @property
     def mean(self) -> float:
         """Geometric mean; NaN without a value."""
-        return math.exp(_mean(self.logs)) if self.values else math.nan
+        return math.exp(fmean(self.logs)) if self.values else math.nan
 
     def scaled(self, factor: float) -> Sample:
         """The sample of a multiple; the factor is positive."""
@@ -132,7 +117,7 @@ class Sample:
         for block, log in zip(self.blocks, self.logs, strict=False):
             if block:
                 found[block].append(log)
-        return {block: _mean(logs) for block, logs in found.items()}
+        return {block: fmean(logs) for block, logs in found.items()}
 
     def only(self, kept: Sequence[bool]) -> Sample:
         """Return the runs that are kept."""
@@ -171,9 +156,9 @@ class Ratio:
         estimate: Ratio of the geometric means; of the paired runs alone if there are pairs.
         log_center: Center of the t distribution: ``log(estimate)``, unless runs stand apart.
         standard_error: Standard error of the center; 0 if nothing scatters.
-        freedom: Degrees of freedom of the standard error; infinite if the scatter is assumed.
+        freedom: Degrees of freedom of the standard error; infinite if the scatter is assumed, because both
+            samples are single runs.
         n: Pairs, or runs of the smaller sample.
-        assumed: The scatter is not measured, because both samples are single runs.
         draws: Draws of the ratio in ascending order, which then give bounds and p values; empty for t.
     """
 
@@ -182,7 +167,6 @@ class Ratio:
     standard_error: float
     freedom: float
     n: int
-    assumed: bool = False
     draws: tuple[float, ...] = ()
 
     @property
@@ -201,11 +185,6 @@ class Ratio:
             return self.draws[tail], self.draws[-1 - tail]
         reach = t_quantile(self.freedom) * self.standard_error
         return math.exp(self.log_center - reach), math.exp(self.log_center + reach)
-
-    @property
-    def scatter(self) -> float:
-        """Standard error of the logarithm if each side had one run: it falls with the root of the runs."""
-        return self.standard_error * math.sqrt(self.n)
 
     def scaled(self, factor: float) -> Ratio:
         """The ratio times a positive factor, as that of costs is from that of times."""
@@ -272,7 +251,7 @@ def ratio_of(one: Sample, other: Sample, scatter: Scatter | None = None) -> Rati
     if pairs and not (pairs := _shared(one, other)):
         return found
     typical = _paired(pairs, scatter) if pairs else _unpaired(one, other, scatter)
-    return Ratio(found.estimate, typical.log_center, typical.standard_error, typical.freedom, typical.n)
+    return replace(typical, estimate=found.estimate)
 
 
 def ratio_to(sample: Sample, limit: float, scatter: Scatter | None = None) -> Ratio:
@@ -296,31 +275,30 @@ def _paired(leads: Sequence[float], scatter: Scatter | None) -> Ratio:
         # where hours make no difference the scatter of single runs says the same, and one bad run less
         all_pairs = 2 * min(scatter.in_blocks, scatter.variance)
         own, freedom = _borrowing(own, freedom, all_pairs)
-    center = _mean(leads)
+    center = fmean(leads)
     return Ratio(math.exp(center), center, math.sqrt(own / n), freedom, n)
 
 
 def _unpaired(one: Sample, other: Sample, scatter: Scatter | None) -> Ratio:
     above, below = one.logs, other.logs
-    lead, n = _mean(above) - _mean(below), min(len(above), len(below))
+    lead, n = fmean(above) - fmean(below), min(len(above), len(below))
     if n > 1:
         sides = [(len(side), *_spread(side, scatter)) for side in (above, below)]
         error, freedom = welch([(variance / size, freedom) for size, variance, freedom in sides])
         if scatter is None or not (one.starts and other.starts):
             return Ratio(math.exp(lead), lead, error, freedom, n)
-        apart = _mean(one.starts) - _mean(other.starts)
+        apart = fmean(one.starts) - fmean(other.starts)
         center, error = lead - scatter.drift * apart, math.hypot(error, scatter.drift_error * apart)
         return Ratio(math.exp(lead), center, error, freedom, n)
-    assumed = scatter is None and len(above) == len(below)
-    if assumed:
-        variance, freedom = ASSUMED_SCATTER**2, math.inf
-    elif scatter is not None:
+    if scatter is not None:
         variance, freedom = scatter.variance, scatter.freedom
+    elif len(above) == len(below):
+        variance, freedom = ASSUMED_SCATTER**2, math.inf
     else:
         longer = max(above, below, key=len)
         variance, freedom = _variance(longer), float(len(longer) - 1)
     error = math.sqrt(variance * (1 / len(above) + 1 / len(below)))
-    return Ratio(math.exp(lead), lead, error, freedom, n, assumed)
+    return Ratio(math.exp(lead), lead, error, freedom, n)
 
 
 def _spread(logs: Sequence[float], scatter: Scatter | None) -> tuple[float, float]:
@@ -378,8 +356,8 @@ def _drift(points: Sequence[Sample]) -> tuple[float, float]:
     times, logs, freedom = [], [], -1
     for point in points:
         if point.starts:
-            times += [start - _mean(point.starts) for start in point.starts]
-            logs += [log - _mean(point.logs) for log in point.logs]
+            times += [start - fmean(point.starts) for start in point.starts]
+            logs += [log - fmean(point.logs) for log in point.logs]
             freedom += len(point.values) - 1
     spread = math.fsum(time**2 for time in times)
     if freedom < 2 or not spread > 0:
@@ -402,22 +380,19 @@ def _is_rare(apart: int, n: int) -> bool:
 
 def _variance_in_blocks(points: Sequence[Mapping[int, float]]) -> float | None:
     """Variance of what is left of logarithms without point and block means."""
-    rows = [dict(point) for point in points if len(point) > 1]
+    import numpy as np  # noqa: PLC0415  # see t_quantile
+
+    rows = [point for point in points if len(point) > 1]
     blocks = {block for row in rows for block in row}
     freedom = sum(map(len, rows)) - len(rows) - len(blocks) + 1
     if len(rows) < 3 or freedom < 2:
         return None
+    left = np.array([[row.get(block, math.nan) for block in blocks] for row in rows])
     # one sweep is exact if no cell is empty
-    for _ in range(1 if all(len(row) == len(blocks) for row in rows) else 10):
-        for row in rows:
-            mean = _mean(list(row.values()))
-            row.update({block: log - mean for block, log in row.items()})
-        for block in blocks:
-            column = [row for row in rows if block in row]
-            mean = _mean([row[block] for row in column])
-            for row in column:
-                row[block] -= mean
-    return math.fsum(left**2 for row in rows for left in row.values()) / freedom
+    for _ in range(10 if np.isnan(left).any() else 1):
+        left -= np.nanmean(left, axis=1, keepdims=True)
+        left -= np.nanmean(left, axis=0)
+    return float(np.nansum(left**2)) / freedom
 
 
 @dataclass(frozen=True)
@@ -427,21 +402,19 @@ class Tries:
     Args:
         reached: Times until the target, of the runs that reached it.
         failed: Times of the runs that ended without it.
-        untimed: Runs that reached it in an unknown time.
     """
 
     reached: Sample
     failed: tuple[float, ...] = ()
-    untimed: int = 0
 
     @property
     def successes(self) -> int:
-        """Runs that reached the target."""
-        return len(self.reached.values) + self.untimed
+        """Number of runs that reached the target."""
+        return len(self.reached.values)
 
     @property
     def n(self) -> int:
-        """All runs."""
+        """Number of all runs."""
         return self.successes + len(self.failed)
 
     @property
@@ -451,12 +424,12 @@ class Tries:
         It is what somebody spends who starts again until a run reaches it, over the time of that run
         (expected running time; Hansen et al., Optimization Methods and Software 36, 2021).
         """
-        return 1 + sum(self.failed) / (_mean(self.reached.values) * self.successes)
+        return 1 + sum(self.failed) / (fmean(self.reached.values) * self.successes)
 
     @property
     def estimate(self) -> float:
         """Expected time until a run reaches the target."""
-        return math.exp(_mean(self.reached.logs)) * self.factor
+        return math.exp(fmean(self.reached.logs)) * self.factor
 
     def draw(self, scatter: Scatter | None, generator: np.random.Generator) -> npt.NDArray[np.float64]:
         """Draw the logarithm of the expected time, for runs of which one or more of two points failed.
@@ -469,7 +442,7 @@ class Tries:
         center, error, freedom = _center(self.reached, scatter)
         times = center + error * generator.standard_t(min(freedom, 1e6), DRAWS)
         share = generator.beta(self.successes + 0.5, len(self.failed) + 0.5, DRAWS)
-        lost = _mean(self.failed or self.reached.values) / _mean(self.reached.values)
+        lost = fmean(self.failed or self.reached.values) / fmean(self.reached.values)
         drawn: npt.NDArray[np.float64] = times + np.log1p(lost * (1 - share) / share)
         return drawn
 
@@ -497,19 +470,6 @@ def target_ratio(one: Tries, other: Tries, scatter: Scatter | None = None) -> Ra
     return Ratio(estimate, math.log(estimate), error, math.inf, min(one.n, other.n), draws=draws)
 
 
-def target_interval(tries: Tries, scatter: Scatter | None = None) -> Interval:
-    """Return the expected time to a target with its interval; one or more runs reached it."""
-    if not tries.failed or tries.n < ENOUGH_REPEATS:
-        known = geometric_interval(tries.reached.values, scatter)
-        return Interval(tries.estimate, known.low, known.high, known.n)
-    import numpy as np  # noqa: PLC0415  # see t_quantile
-
-    drawn = np.exp(np.sort(tries.draw(scatter, np.random.default_rng(SEED))).clip(-700, 700))
-    tail = round((1 - CONFIDENCE) / 2 * DRAWS)
-    low, high = float(drawn[tail]), float(drawn[-1 - tail])
-    return Interval(tries.estimate, min(low, tries.estimate), max(high, tries.estimate), tries.n)
-
-
 def ratio_interval(one: Sequence[float], other: Sequence[float]) -> Interval:
     """Return the ratio of two independent samples, of one or more values each, with its bounds."""
     found = ratio_of(Sample.of(one), Sample.of(other))
@@ -517,21 +477,16 @@ def ratio_interval(one: Sequence[float], other: Sequence[float]) -> Interval:
     return found.interval()
 
 
-def geometric_interval(values: Sequence[float], scatter: Scatter | None = None) -> Interval:
+def geometric_interval(values: Sequence[float]) -> Interval:
     """Return the geometric mean of rates or times, by t on logarithms.
 
     Args:
         values: One for each run, at least one; positive.
-        scatter: Scatter of all points of the experiment; None if these values are all there is.
     """
-    n = len(values)
-    if n == 1:
-        return Interval(values[0], math.nan, math.nan, 1)  # to the last digit
-    center, error, freedom = _center(Sample(tuple(values)), scatter)
-    if n < ENOUGH_REPEATS:
-        return Interval(math.exp(center), math.nan, math.nan, n)
-    reach = t_quantile(freedom) * error
-    return Interval(math.exp(center), math.exp(center - reach), math.exp(center + reach), n)
+    of_logs = mean_interval([math.log(value) for value in values])
+    # exp(log(x)) is not x to the last digit
+    estimate = values[0] if len(values) == 1 else math.exp(of_logs.estimate)
+    return Interval(estimate, math.exp(of_logs.low), math.exp(of_logs.high), of_logs.n)
 
 
 def _center(sample: Sample, scatter: Scatter | None) -> tuple[float, float, float]:
@@ -543,7 +498,7 @@ def _center(sample: Sample, scatter: Scatter | None) -> tuple[float, float, floa
         variance, freedom = scatter.variance, scatter.freedom
     else:
         variance, freedom = ASSUMED_SCATTER**2, math.inf
-    return _mean(logs), math.sqrt(variance / len(logs)), freedom
+    return fmean(logs), math.sqrt(variance / len(logs)), freedom
 
 
 def mean_interval(values: Sequence[float]) -> Interval:
@@ -552,32 +507,24 @@ def mean_interval(values: Sequence[float]) -> Interval:
     Args:
         values: One for each run, at least one.
     """
-    mean, n = _mean(values), len(values)
-    if n < ENOUGH_REPEATS:
-        return Interval(mean, math.nan, math.nan, n)
-    half = t_quantile(n - 1) * math.sqrt(_variance(values) / n)
+    mean, n = fmean(values), len(values)
+    half = t_quantile(n - 1) * math.sqrt(_variance(values) / n) if n >= ENOUGH_REPEATS else math.nan
     return Interval(mean, mean - half, mean + half, n)
-
-
-def median_and_range(values: Sequence[float]) -> Interval:
-    """Return the median of values with their least and largest in place of an interval."""
-    return Interval(median(values), min(values), max(values), len(values))
 
 
 def difference_of(one: Interval, other: Interval) -> Interval:
     """Return the difference of two means that ``mean_interval`` gave, by Welch's t.
 
-    Each has ``ENOUGH_REPEATS`` values or more. One end of an interval may have been cut off at a limit.
+    Each has ``ENOUGH_REPEATS`` values or more.
     """
-    halves = [max(each.high - each.estimate, each.estimate - each.low) for each in (one, other)]
-    parts = [(half / t_quantile(each.n - 1), each.n) for half, each in zip(halves, (one, other), strict=True)]
-    error, freedom = welch([(half**2, n - 1) for half, n in parts])
+    errors = [(each.high - each.estimate) / t_quantile(each.n - 1) for each in (one, other)]
+    error, freedom = welch([(errors[0] ** 2, one.n - 1), (errors[1] ** 2, other.n - 1)])
     estimate, half = one.estimate - other.estimate, t_quantile(freedom) * error
     return Interval(estimate, estimate - half, estimate + half, min(one.n, other.n))
 
 
-def next_value_bound(values: Sequence[float], confidence: float = CONFIDENCE) -> float:
-    """Return the value that one more run stays below with this confidence, by the t of its logarithm.
+def next_value_bound(values: Sequence[float]) -> float:
+    """Return the value that one more run stays below with 95 % probability, by the t of its logarithm.
 
     Unlike the largest value so far it does not grow with the runs (Hahn & Meeker, Statistical Intervals,
     1991, section 4.7). Fewer than ``ENOUGH_REPEATS`` runs are taken to scatter by
@@ -585,14 +532,13 @@ def next_value_bound(values: Sequence[float], confidence: float = CONFIDENCE) ->
 
     Args:
         values: Positive, one for each run, at least one.
-        confidence: One-sided.
     """
     logs = [math.log(value) for value in values]
     scatter, freedom = math.sqrt(_variance(logs)), float(len(logs) - 1)
     if len(logs) < ENOUGH_REPEATS:
         scatter, freedom = max(scatter, ASSUMED_SCATTER), math.inf
-    reach = t_quantile(freedom, 2 * confidence - 1) * scatter * math.sqrt(1 + 1 / len(logs))
-    return math.exp(_mean(logs) + reach)
+    reach = t_quantile(freedom, 2 * CONFIDENCE - 1) * scatter * math.sqrt(1 + 1 / len(logs))
+    return math.exp(fmean(logs) + reach)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -609,40 +555,25 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def runs_to_tell(ratio: Ratio, threshold: float, power: float = POWER) -> int | None:
+def runs_to_tell(ratio: Ratio, threshold: float) -> int | None:
     """Return the runs on each side that show on which side of a threshold a ratio lies.
+
+    They show it in the share ``POWER`` of studies.
 
     Args:
         ratio: The ratio so far; the true one is taken to be equal, and later runs to scatter as these.
         threshold: Ratio to be told from.
-        power: Share of the studies in which so many runs show it.
 
     Returns:
         The number, more than there are now; None if it would be above ``MOST_PLANNED``.
     """
     distance = abs(math.log(ratio.estimate / threshold))
-    return _planned(ratio, distance, t_quantile(math.inf, 2 * power - 1))
-
-
-def runs_to_narrow(ratio: Ratio, factor: float) -> int | None:
-    """Return the runs on each side with which the ends of the interval differ by a factor at most.
-
-    Args:
-        ratio: The ratio so far; later runs are taken to scatter as these.
-        factor: The upper end over the lower one.
-
-    Returns:
-        The number, more than there are now; None if it would be above ``MOST_PLANNED``.
-    """
-    return _planned(ratio, math.log(factor) / 2, 0.0)
-
-
-def _planned(ratio: Ratio, distance: float, further: float) -> int | None:
-    """Return the fewest further runs whose interval reaches less than a distance, in standard errors."""
-    per_run = 2.0 if ratio.assumed or math.isinf(ratio.freedom) else ratio.freedom / max(ratio.n - 1, 1)
-    for n in range(max(ratio.n, 1) + 1, MOST_PLANNED + 1):
-        reach = t_quantile(max(round(per_run * (n - 1)), 1)) + further
-        if reach * ratio.scatter <= distance * math.sqrt(n):
+    # the standard error falls with the root of the runs
+    scatter = ratio.standard_error * math.sqrt(ratio.n)
+    per_run = 2.0 if math.isinf(ratio.freedom) else ratio.freedom / max(ratio.n - 1, 1)
+    for n in range(ratio.n + 1, MOST_PLANNED + 1):
+        reach = t_quantile(max(round(per_run * (n - 1)), 1)) + t_quantile(math.inf, 2 * POWER - 1)
+        if reach * scatter <= distance * math.sqrt(n):
             return n
     return None
 
@@ -678,13 +609,9 @@ def _median_of_variances(freedom: int) -> float:
     return float(chdtri(freedom, 0.5)) / freedom
 
 
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
-
-
 def _variance(values: Sequence[float]) -> float:
     """Unbiased variance; 0 of a single value."""
     if len(values) < 2:
         return 0.0
-    mean = _mean(values)
+    mean = fmean(values)
     return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)

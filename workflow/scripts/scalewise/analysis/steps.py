@@ -1,9 +1,9 @@
-"""The parts of a run's mean training step, and of its start, from the records of its ranks."""
+"""The parts of a run's mean training step, from the records of its ranks."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -11,7 +11,6 @@ from typing import Any
 
 import pandas as pd
 
-from scalewise.analysis.analysis_spec import STARTUP
 from scalewise.records import Window
 
 COMPUTE, COMMUNICATION, LOADER = "compute", "communication", "loader"
@@ -23,33 +22,28 @@ class Part:
     """A part of a bar of time.
 
     Args:
-        key: Name in files and in the style sheet.
+        key: Name in this package.
         column: Column of runs.csv and scaling.csv with its seconds; empty if it has none.
         name: Name that readers see.
-        colour: Fill, the same in light and dark, as ``#rrggbb``.
-        hatch: Matplotlib's pattern, by which parts differ without colours too.
+        colour: Fill, as ``#rrggbb``.
     """
 
     key: str
     column: str
     name: str
     colour: str
-    hatch: str
 
 
 STEP_PARTS = (
-    Part(COMPUTE, "compute_seconds", "computing", "#0173b2", ""),
-    Part(COMMUNICATION, "communication_seconds", "communication", "#de8f05", "////"),
-    Part(LOADER, "loader_seconds", "waiting for data", "#029e73", "...."),
-    Part(STRAGGLER, "straggler_seconds", "waiting for one slow rank", "#cc78bc", "xxxx"),
-    Part(JITTER, "jitter_seconds", "waiting for uneven ranks", "#ca9161", "----"),
+    Part(COMPUTE, "compute_seconds", "computing", "#0173b2"),
+    Part(COMMUNICATION, "communication_seconds", "communication", "#de8f05"),
+    Part(LOADER, "loader_seconds", "waiting for data", "#029e73"),
+    Part(STRAGGLER, "straggler_seconds", "waiting for one slow rank", "#cc78bc"),
+    Part(JITTER, "jitter_seconds", "waiting for uneven ranks", "#ca9161"),
 )
 """A step is made of these, from the bottom of a bar to its top. The colours are seaborn's ``colorblind``."""
 
-UNKNOWN = Part("unknown", "", "not measured", "#e0e0e0", "\\\\\\\\")
-
-COMPUTE_WITH_LOADER = "computing and waiting for data"
-"""Name of the computing if the wait for data is unknown."""
+UNKNOWN = Part("unknown", "", "not measured", "#e0e0e0")
 
 COLUMNS = {part.key: part.column for part in STEP_PARTS}
 
@@ -60,25 +54,7 @@ contains the jitter if that is unknown."""
 STEP_COLUMNS = (*STEP_SECONDS, "slowest_rank", "slowest_host", "slow_host")
 """Columns of runs.csv on a run's steps."""
 
-PREPARATION = "preparation_seconds"
-START_PARTS: Mapping[str, str] = {
-    column: column.removesuffix("_seconds").replace("_", " ") for column in STARTUP
-}
-"""A start is made of these, in the order in which they come; a program has a preparation."""
-
 NAN = float("nan")
-
-
-def known_start_parts(runs: pd.DataFrame) -> dict[str, str]:
-    """Return the parts of a start that the runs know, by their columns.
-
-    Args:
-        runs: Contents of runs.csv.
-    """
-    known = [column for column in STARTUP if column in runs.columns and runs[column].notna().any()]
-    if PREPARATION not in known:
-        known = [column for column in STARTUP if column != PREPARATION]
-    return {column: START_PARTS[column] for column in known}
 
 
 def split(windows: Sequence[Window], ranks: pd.DataFrame) -> dict[str, Any]:
@@ -97,7 +73,7 @@ def split(windows: Sequence[Window], ranks: pd.DataFrame) -> dict[str, Any]:
 
     Args:
         windows: All windows of the run, warm-up included.
-        ranks: Contents of ranks.csv; a program's may have fewer columns.
+        ranks: Contents of ranks.csv.
 
     Returns:
         ``STEP_COLUMNS``; NaN or None for what is unknown, as is the communication of fsdp.
@@ -123,16 +99,15 @@ def split(windows: Sequence[Window], ranks: pd.DataFrame) -> dict[str, Any]:
     others = compute[:slowest] + compute[slowest + 1 :]
     fair = min(median(others), compute[slowest]) if others else compute[slowest]
     jitter = min(_of_ranks(ranks, "waiting_seconds_per_step")[slowest], communication[slowest])
+    passes = ranks["exchanged_pass_seconds"].astype(float) - ranks["local_pass_seconds"].astype(float)
     found |= {
         "compute_seconds": fair,
         "communication_seconds": communication[slowest] - (0.0 if math.isnan(jitter) else jitter),
         "loader_seconds": waits[slowest] if waits.notna().all() else NAN,
         "straggler_seconds": compute[slowest] - fair,
         "jitter_seconds": jitter,
+        "crosscheck_communication_seconds": max(passes.min(skipna=False), 0.0),
     }
-    if {"exchanged_pass_seconds", "local_pass_seconds"} <= set(ranks):
-        passes = ranks["exchanged_pass_seconds"].astype(float) - ranks["local_pass_seconds"].astype(float)
-        found["crosscheck_communication_seconds"] = max(passes.min(skipna=False), 0.0)
     if others:
         row = ranks.iloc[slowest]
         found |= {"slowest_rank": int(row["rank"]), "slowest_host": str(row["host"])}
@@ -141,10 +116,10 @@ def split(windows: Sequence[Window], ranks: pd.DataFrame) -> dict[str, Any]:
 
 
 def _of_ranks(ranks: pd.DataFrame, column: str) -> pd.Series:
-    """Return a column by rank, as seconds of a step; one rank exchanges nothing and waits for none."""
+    """Return the seconds of a step by rank; a single one exchanges nothing and waits for none."""
     if len(ranks) == 1:
         return pd.Series([0.0])
-    return ranks[column].astype(float) if column in ranks else pd.Series([NAN] * len(ranks))
+    return ranks[column].astype(float)
 
 
 def _slow_host(compute: Sequence[float], hosts: Sequence[str]) -> str | None:

@@ -137,26 +137,16 @@ def read_and_conclude(question: str, parts: Sequence[Part], *, total_times: bool
     tables = [collect(part.experiment.name, part.experiment.spec, part.runs_folder) for part in parts]
     waited = [with_waits(part, table) for part, table in zip(parts, tables, strict=True)]
     found = conclude(question, waited, tables, total_times=total_times)
-    spent = " ".join(filter(None, map(spent_text, parts)))
-    answer = replace(found.answer, spent=spent, has_ended=all(map(has_ended, parts)))
-    if not answer.has_ended:
+    spent, has_ended = [], True
+    for part in parts:
+        spec = part.experiment.spec
+        rounds = known_rounds(spec, part.runs_folder.parent)
+        spent += round_sentences(rounds, requested_repeats(spec, []))
+        has_ended = has_ended and is_settled(spec, rounds)
+    answer = replace(found.answer, spent=" ".join(spent), has_ended=has_ended)
+    if not has_ended:
         answer = replace(answer, to_do="Run the same command again: the study has not ended.", command="")
     return replace(found, answer=answer)
-
-
-def has_ended(part: Part) -> bool:
-    """Return whether no round of an experiment requests further runs."""
-    spec = part.experiment.spec
-    return is_settled(spec, list(known_rounds(spec, part.runs_folder.parent)))
-
-
-def spent_text(part: Part) -> str:
-    """Return the points that a study with rounds has measured, and what it cost; empty for another one."""
-    spec = part.experiment.spec
-    if not spec.has_rounds:
-        return ""
-    rounds = list(known_rounds(spec, part.runs_folder.parent))
-    return " ".join(round_sentences(rounds, requested_repeats(spec, [])))
 
 
 def with_waits(part: Part, table: Tables) -> Part:
@@ -165,7 +155,7 @@ def with_waits(part: Part, table: Tables) -> Part:
     if stated or not part.in_slurm:
         return part
     jobs = jobs_of_runs(table.runs, part.runs_folder)
-    accounting = read_accounting(each.job for of_run in jobs.values() for each in of_run)
+    accounting = read_accounting(job for of_run in jobs.values() for job in of_run)
     minutes = median_waits(table.runs, jobs, accounting)
     source = (
         MEASURED_WAITS if minutes else accounting.reason or "Slurm's accounting has no record of the jobs"
@@ -274,15 +264,14 @@ def points_of(runs: pd.DataFrame, parts: Sequence[Part]) -> dict[Place, Point]:
     found = {}
     for part in parts:
         own = runs[runs["partition"] == part.partition]
-        for series in dict.fromkeys(own["series"]):
-            for devices in sorted(set(own.loc[own["series"] == series, "devices"].astype(int))):
-                planned = own[(own["series"] == series) & (own["devices"] == devices)]
-                compared = planned[planned["outcome"] == "completed"]
+        for series, of_series in own.groupby("series", sort=False):
+            for _, planned in of_series.groupby("devices"):
+                devices = int(planned["devices"].iloc[0])
                 place = Place(part.partition, str(series), devices)
                 found[place] = Point(
                     place=place,
                     planned=planned,
-                    runs=compared,
+                    runs=planned[planned["outcome"] == "completed"],
                     billed=part.experiment.billed_devices.get(devices, float(devices)),
                     price=part.price,
                     queue_minutes=part.experiment.queue_minutes.get(devices),
@@ -309,16 +298,13 @@ def terms_of(
 
 def baselines(points: Points, all_groups: Sequence[Group]) -> dict[Place, Place]:
     """Return the baseline of each point's efficiency: the best of the fewest devices that trains the same."""
-    found: dict[Place, Place] = {}
-    for group in all_groups:
-        best = {
-            partition: best_baseline(points, group, partition)
-            for partition in dict.fromkeys(place.partition for place in group)
-        }
-        for place in group:
-            if (base := best[place.partition]) is not None:
-                found.setdefault(place, base)
-    return found
+    return {
+        place: base
+        # an accepted point is in two groups, of which the first decides
+        for group in reversed(all_groups)
+        for place in group
+        if (base := best_baseline(points, group, place.partition)) is not None
+    }
 
 
 def write(found: Analysis, folder: Path) -> None:
