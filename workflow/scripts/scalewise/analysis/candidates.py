@@ -73,6 +73,12 @@ class Terms:
         }
         return None if others & self.judgeable else DEFAULT_EFFICIENCY
 
+    @property
+    def judged(self) -> DecisionRule:
+        """The rule with the criteria that decide, a default one included."""
+        limits = {name: self.limit(name) for name in ("deadline_minutes", "max_device_hours")}
+        return self.rule.model_copy(update={"min_efficiency": self.min_efficiency, **limits})
+
     def limit(self, criterion: str) -> float | None:
         """Return the limit of a criterion that is given and can be judged."""
         value: float | None = getattr(self.rule, criterion)
@@ -255,8 +261,10 @@ def _deadline_minutes(points: Points, place: Place, _base: Place, terms: Terms) 
     text = f"up to {format_3sig(bound)} minutes{queue}, more than the {format_exact(latest)} allowed"
     state: State = "met" if met else "missed" if low > latest * (1 + ROUNDING) else "open"
     # the bound comes down with what is known of the scatter: twice the runs are a fair step
-    repeats = 2 * len(seconds.values) if state == "open" else None
-    return Check("deadline_minutes", state, met, "" if met else text, repeats)
+    n = len(seconds.values)
+    repeats = 2 * n if state == "open" else None
+    may_be_met = n < ENOUGH_REPEATS and seconds.mean / 60 + wait <= latest
+    return Check("deadline_minutes", state, met, "" if met else text, repeats, may_be_met)
 
 
 CHECKS: Sequence[Callable[[Points, Place, Place, Terms], Check | None]] = (

@@ -34,6 +34,7 @@ class Check:
         by_mean: Whether the mean meets it; this decides while it is open.
         text: The criterion that is missed, a clause; empty if it is met.
         repeats: Runs of the candidate that would tell; None if unknown or too many.
+        may_be_met: Whether it is missed only because its runs are too few for their scatter to be known.
     """
 
     criterion: str
@@ -41,6 +42,7 @@ class Check:
     by_mean: bool
     text: str = ""
     repeats: int | None = None
+    may_be_met: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +67,11 @@ class Candidate:
     def is_met(self) -> bool:
         """Whether it meets every criterion, by its means."""
         return all(check.by_mean for check in self.checks)
+
+    @property
+    def may_be_met(self) -> bool:
+        """Whether more runs of it may show that it meets every criterion."""
+        return all(check.by_mean or check.may_be_met for check in self.checks)
 
     @property
     def open_checks(self) -> list[Check]:
