@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from scalewise.analysis.choose import AIMS, Aim, Candidate, Check, Choice, Chooser, State
-from scalewise.analysis.points import JOULES_PER_KWH, Place, Point, Points
+from scalewise.analysis.points import JOULES_PER_KWH, Place, Point, Points, startup_seconds
 from scalewise.analysis.statistics import (
     ENOUGH_REPEATS,
     ROUNDING,
@@ -64,10 +64,10 @@ class Terms:
     def min_efficiency(self) -> float | None:
         """The least efficiency that is required, by default ``DEFAULT_EFFICIENCY``; None if others decide."""
         given = self.rule
-        if self.trainings > 1:
-            return None  # several trainings at a time use all devices, whatever the efficiency of each
         if given.min_efficiency is not None:
             return given.min_efficiency
+        if self.trainings > 1:
+            return None  # several trainings at a time use all devices, whatever the efficiency of each
         others = {
             name for name in ("deadline_minutes", "max_device_hours") if getattr(given, name) is not None
         }
@@ -189,6 +189,11 @@ def amounts_of(points: Points, point: Point, rounds: int = 1, trainings: int = 1
         trainings: Trainings in all.
     """
     seconds = points.time(point.place)
+    if trainings > 1 and points.clock != "runs":
+        # each of several trainings starts up
+        start_up = startup_seconds(point.runs).median()
+        start_up = 0.0 if math.isnan(start_up) else float(start_up)
+        seconds = replace(seconds, values=tuple(start_up + each for each in seconds.values))
     found: dict[Aim, Sample] = {"time": seconds.scaled(rounds)}
     if point.price is not None:
         hourly = point.billed * (point.price or FREE)
@@ -343,7 +348,7 @@ def _comparison(points: Points) -> Callable[[Aim, Candidate, Candidate], Ratio |
         ratio = points.faster(than, place)
         if ratio is None:
             return None
-        # amounts are times by constants, so the ratio of their means says by which
+        # a start-up and a number of trainings are constants, so the ratio of the means has them
         factor = (one.mean(aim) / other.mean(aim)) / (points.time(place).mean / points.time(than).mean)
         return ratio.scaled(factor)
 
