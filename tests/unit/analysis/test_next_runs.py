@@ -198,6 +198,17 @@ def test_a_single_run_that_keeps_the_deadline_is_repeated_before_more_devices_ar
     assert found.fewest == pytest.approx(102 / 35.5 / 1.05, rel=0.02)
 
 
+def test_a_doubt_that_100_runs_would_not_settle_gets_no_round_and_one_sentence() -> None:
+    close = DecisionRule(min_efficiency=0.7501)
+    analysis = of(RATES).analysis(close)
+    assert judge(analysis, ONLY).wanted == {}
+    assert analysis.answer.certainty == "likely"
+    (told,) = [each for each in analysis.answer.cautions if "0.7501" in each[0]]
+    assert told[1].startswith("More repeats do not tell")
+    # one run does not show how close they are
+    assert judge(of(RATES, repeats=1).analysis(close), ONLY).wanted.keys() == {1, 4}
+
+
 def test_counts_without_a_result_are_misses_and_nothing_follows_without_a_baseline() -> None:
     assert Simulated(ALL_GOOD, without_speed=(8,)).play() == 64
     lost = Simulated(ALL_GOOD, without_speed=(1,))

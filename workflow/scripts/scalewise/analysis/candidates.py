@@ -8,7 +8,16 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from scalewise.analysis.choose import AIMS, Aim, Candidate, Check, Choice, Chooser, State
+from scalewise.analysis.choose import (
+    AIMS,
+    Aim,
+    Candidate,
+    Check,
+    Choice,
+    Chooser,
+    State,
+    repeats_to_tell,
+)
 from scalewise.analysis.points import JOULES_PER_KWH, Place, Point, Points, startup_seconds
 from scalewise.analysis.statistics import (
     ENOUGH_REPEATS,
@@ -21,7 +30,6 @@ from scalewise.analysis.statistics import (
     mean_interval,
     next_value_bound,
     ratio_to,
-    runs_to_tell,
 )
 from scalewise.analysis.words import format_3sig, format_exact, runs_text
 from scalewise.plan.config.experiment import ACCEPTED_LOSS, DEFAULT_EFFICIENCY, DecisionRule
@@ -281,7 +289,7 @@ CHECKS: Sequence[Callable[[Points, Place, Place, Terms], Check | None]] = (
 
 
 def _check(criterion: str, state: str, by_mean: bool, text: str, ratio: Ratio, threshold: float) -> Check:
-    repeats = runs_to_tell(ratio, threshold) if state == "open" else None
+    repeats = repeats_to_tell(ratio, threshold) if state == "open" else None
     assert state in ("met", "missed", "open")
     return Check(criterion, state, by_mean, "" if by_mean else text, repeats)  # type: ignore[arg-type]
 
