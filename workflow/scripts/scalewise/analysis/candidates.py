@@ -199,8 +199,10 @@ def amounts_of(points: Points, point: Point, rounds: int = 1, trainings: int = 1
     seconds = points.time(point.place)
     if trainings > 1 and points.clock != "runs":
         # each of several trainings starts up
-        start_up = startup_seconds(point.runs).median()
-        start_up = 0.0 if math.isnan(start_up) else float(start_up)
+        parts = startup_seconds(point.runs)
+        if points.clock == "target":
+            parts -= point.runs["first_step_seconds"]  # it is a part of the time to the target
+        start_up = 0.0 if parts.isna().all() else float(parts.median())
         seconds = replace(seconds, values=tuple(start_up + each for each in seconds.values))
     found: dict[Aim, Sample] = {"time": seconds.scaled(rounds)}
     if point.price is not None:
