@@ -231,6 +231,33 @@ def test_nine_trainings_on_eight_devices_are_not_clear() -> None:
     assert answer.certainty == "likely"
 
 
+@pytest.mark.parametrize(("least", "devices"), [(None, 4), (0.8, 4), (0.9, 2), (0.97, 1)])
+def test_each_way_to_split_the_devices_keeps_the_efficiency_that_is_required(
+    least: float | None, devices: int
+) -> None:
+    # two at a time on 4 devices take 1,834 s, at an efficiency of 0.83; one by one on 8 they take 2,240 s
+    speeds = {1: 100.0, 2: 190.0, 4: 350.0, 8: 600.0}
+    study = Planted({(ONLY, d): spread(rate, 0.002) for d, rate in speeds.items()})
+    answer = study.analysis(rule(min_efficiency=least), trainings=2).answer
+    assert (answer.devices, answer.is_clear) == (devices, True)
+    assert ("efficiency" in answer.rule) == (least is not None)
+
+
+def test_each_of_several_trainings_to_a_target_has_its_start_up() -> None:
+    # 3 epochs of 60,000 samples, the first step included; eight one by one on 8 devices start eight times
+    speeds = {1: 100.0, 8: 900.0}
+    reached = {(ONLY, d): [3.0] * 3 for d in speeds}
+    study = Planted({(ONLY, d): spread(rate) for d, rate in speeds.items()}, target=0.97, epochs=reached)
+    start_up = {"imports_seconds": 60.0, "preparation_seconds": 50.0, "first_step_seconds": 12.0}
+    answer = study.analysis(trainings=8, runs=study.runs.assign(**start_up, launch_seconds=0.0)).answer
+    assert (answer.clock, answer.devices, answer.at_a_time) == ("target", 1, 8)
+    values = {each.label: each.value for each in answer.figures}
+    assert values["Until all are done"] == pytest.approx(110 + 1800, rel=1e-4)
+    assert values["Cost"] == pytest.approx(8 * (110 + 1800) / 3600, rel=1e-4)
+    # without it 8 devices need a tenth less
+    assert study.analysis(trainings=8).answer.devices == 8
+
+
 # ---- the form of the answer -----------------------------------------------------------------------------
 
 

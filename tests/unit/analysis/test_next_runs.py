@@ -12,8 +12,10 @@ import pytest
 from tests.planted_records import leave_history
 from tests.planted_study import CHOOSING, SITE, PlantedStudy, overhead
 from tests.small_runs import definition
+from tests.unit.analysis.decision_cases import RATES, of
+from tests.unit.analysis.planted import ONLY
 
-from scalewise.analysis.judge_round import Limits
+from scalewise.analysis.judge_round import Limits, judge
 from scalewise.analysis.next_runs import Findings, next_runs
 from scalewise.analysis.study import Analysis, parts_of, read_and_conclude
 from scalewise.plan.config.experiment import DecisionRule, Repeats
@@ -87,7 +89,8 @@ class Simulated:
         beaten = {a for a in met for b in met if speeds[b] > (1 + rule.min_gain) * speeds[a]}
         best = next((each for each in met if rule.deadline_minutes or each not in beaten), None)
         wanted = {best: 5} if best is not None and self.scatter else {}
-        return Findings(best, speeds, frozenset(misses), wanted)
+        fewest = min(hours.values(), default=0.0) / rule.deadline_minutes if rule.deadline_minutes else 0.0
+        return Findings(best, speeds, frozenset(misses), wanted, fewest)
 
     def play(self) -> int | None:
         """Make runs until none is requested, and return the answer."""
@@ -118,16 +121,16 @@ FALLING = {devices: 1 / (1 + 0.02 * (devices - 1)) for devices in COUNTS}
 @pytest.mark.parametrize(
     ("truth", "rule", "answer", "searched"),
     [
-        pytest.param(FALLING, HIGH, 16, [2, 4, 8, 16, 32, 64, 24], id="doubles until two miss"),
+        pytest.param(FALLING, HIGH, 16, [2, 4, 8, 16, 32, 24], id="doubles until two miss"),
         pytest.param(ALL_GOOD, HIGH, 64, [2, 4, 8, 16, 32, 64], id="the largest"),
         pytest.param(
             efficiencies(1, 0.97, 0.93, 0.6, 0.75, 0.74, 0.6, 0.55, 0.5, 0.45),
-            HIGH, 16, [2, 4, 8, 16, 32, 64, 24],
+            HIGH, 16, [2, 4, 8, 16, 32, 24],
             id="a dip at two nodes",
         ),
         pytest.param(
             efficiencies(1, 0.97, 0.93, 0.5, 0.72, 0.6, 0.5, 0.5, 0.4, 0.4),
-            HIGH, 12, [2, 4, 8, 16, 12, 32, 24],
+            HIGH, 12, [2, 4, 8, 16, 12, 24],
             id="between two that miss",
         ),
         pytest.param(
@@ -136,17 +139,25 @@ FALLING = {devices: 1 / (1 + 0.02 * (devices - 1)) for devices in COUNTS}
         ),
         pytest.param(
             {devices: min(1, 12 / devices) for devices in COUNTS}, DecisionRule(min_efficiency=0.3),
-            12, [2, 4, 8, 16, 32, 64, 24, 12],
+            12, [2, 4, 8, 16, 32, 24, 12],
             id="fewer are as fast",
         ),
         pytest.param(
-            FALLING, DecisionRule(max_device_hours=1.4), 16, [2, 4, 8, 16, 32, 64, 24],
+            FALLING, DecisionRule(max_device_hours=1.4), 16, [2, 4, 8, 16, 32, 24],
             id="a most of device-hours",
         ),
-        pytest.param(ALL_GOOD, DecisionRule(deadline_minutes=1 / 11), 12, [2, 4, 8, 16, 12], id="a deadline"),
+        pytest.param(ALL_GOOD, DecisionRule(deadline_minutes=1 / 11), 12, [12], id="a deadline"),
+        pytest.param(
+            efficiencies(1, 0.97, 0.93, 0.3, 0.4, 0.4, 0.3, 0.3, 0.3, 0.3),
+            DecisionRule(deadline_minutes=1 / 4.5), 12, [8, 16, 12],
+            id="a deadline after a dip",
+        ),
+        pytest.param(
+            ALL_GOOD, DecisionRule(deadline_minutes=1 / 65), None, [], id="a deadline that no ideal keeps"
+        ),
         pytest.param(
             {devices: devices**-0.99 for devices in COUNTS}, DecisionRule(deadline_minutes=0.1),
-            None, [2, 4],
+            None, [12, 24],
             id="a deadline that none keeps",
         ),
     ],
@@ -162,6 +173,40 @@ def test_the_search_finds_the_answer_with_one_run_a_count(
     rests_on = {1, answer} if answer else {1}
     assert {devices for devices, n in study.runs.items() if n == REPEATS.min} == rests_on
     assert study.requests[-1].keys() == rests_on
+
+
+def test_with_a_deadline_the_baseline_gets_as_many_runs_as_an_interval_takes() -> None:
+    study = Simulated(FALLING, DecisionRule(deadline_minutes=1 / 5), Repeats(min=6, max=10))
+    assert study.play() == 8
+    assert {devices: n for devices, n in study.runs.items() if n} == {1: 3, 8: 6}
+    both = DecisionRule(deadline_minutes=1 / 5, min_efficiency=0.7)
+    study = Simulated(FALLING, both, Repeats(min=6, max=10))
+    assert study.play() == 8
+    assert {devices: n for devices, n in study.runs.items() if n} == {1: 6, 8: 6}
+
+
+@pytest.mark.parametrize(("repeats", "misses"), [(1, {1, 2}), (6, {1, 2, 4})])
+def test_a_single_run_that_keeps_the_deadline_is_repeated_before_more_devices_are_tried(
+    repeats: int, misses: set[int]
+) -> None:
+    # 4 devices take 35.3 minutes, but the next run might take more than 35.5
+    analysis = of(RATES, repeats=repeats).analysis(DecisionRule(deadline_minutes=35.5))
+    assert analysis.answer.devices == 8
+    found = judge(analysis, ONLY)
+    assert found.misses == misses
+    # 102 device-minutes on 1 device, within 35.5 minutes and the gain worth having
+    assert found.fewest == pytest.approx(102 / 35.5 / 1.05, rel=0.02)
+
+
+def test_a_doubt_that_100_runs_would_not_settle_gets_no_round_and_one_sentence() -> None:
+    close = DecisionRule(min_efficiency=0.7501)
+    analysis = of(RATES).analysis(close)
+    assert judge(analysis, ONLY).wanted == {}
+    assert analysis.answer.certainty == "likely"
+    (told,) = [each for each in analysis.answer.cautions if "0.7501" in each[0]]
+    assert told[1].startswith("More repeats do not tell")
+    # one run does not show how close they are
+    assert judge(of(RATES, repeats=1).analysis(close), ONLY).wanted.keys() == {1, 4}
 
 
 def test_counts_without_a_result_are_misses_and_nothing_follows_without_a_baseline() -> None:

@@ -8,8 +8,17 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from scalewise.analysis.choose import AIMS, Aim, Candidate, Check, Choice, Chooser, State
-from scalewise.analysis.points import JOULES_PER_KWH, Place, Point, Points
+from scalewise.analysis.choose import (
+    AIMS,
+    Aim,
+    Candidate,
+    Check,
+    Choice,
+    Chooser,
+    State,
+    repeats_to_tell,
+)
+from scalewise.analysis.points import JOULES_PER_KWH, Place, Point, Points, startup_seconds
 from scalewise.analysis.statistics import (
     ENOUGH_REPEATS,
     ROUNDING,
@@ -21,7 +30,6 @@ from scalewise.analysis.statistics import (
     mean_interval,
     next_value_bound,
     ratio_to,
-    runs_to_tell,
 )
 from scalewise.analysis.words import format_3sig, format_exact, runs_text
 from scalewise.plan.config.experiment import ACCEPTED_LOSS, DEFAULT_EFFICIENCY, DecisionRule
@@ -64,14 +72,20 @@ class Terms:
     def min_efficiency(self) -> float | None:
         """The least efficiency that is required, by default ``DEFAULT_EFFICIENCY``; None if others decide."""
         given = self.rule
-        if self.trainings > 1:
-            return None  # several trainings at a time use all devices, whatever the efficiency of each
         if given.min_efficiency is not None:
             return given.min_efficiency
+        if self.trainings > 1:
+            return None  # several trainings at a time use all devices, whatever the efficiency of each
         others = {
             name for name in ("deadline_minutes", "max_device_hours") if getattr(given, name) is not None
         }
         return None if others & self.judgeable else DEFAULT_EFFICIENCY
+
+    @property
+    def judged(self) -> DecisionRule:
+        """The rule with the criteria that decide, a default one included."""
+        limits = {name: self.limit(name) for name in ("deadline_minutes", "max_device_hours")}
+        return self.rule.model_copy(update={"min_efficiency": self.min_efficiency, **limits})
 
     def limit(self, criterion: str) -> float | None:
         """Return the limit of a criterion that is given and can be judged."""
@@ -183,6 +197,13 @@ def amounts_of(points: Points, point: Point, rounds: int = 1, trainings: int = 1
         trainings: Trainings in all.
     """
     seconds = points.time(point.place)
+    if trainings > 1 and points.clock != "runs":
+        # each of several trainings starts up
+        parts = startup_seconds(point.runs)
+        if points.clock == "target":
+            parts -= point.runs["first_step_seconds"]  # it is a part of the time to the target
+        start_up = 0.0 if parts.isna().all() else float(parts.median())
+        seconds = replace(seconds, values=tuple(start_up + each for each in seconds.values))
     found: dict[Aim, Sample] = {"time": seconds.scaled(rounds)}
     if point.price is not None:
         hourly = point.billed * (point.price or FREE)
@@ -255,8 +276,10 @@ def _deadline_minutes(points: Points, place: Place, _base: Place, terms: Terms) 
     text = f"up to {format_3sig(bound)} minutes{queue}, more than the {format_exact(latest)} allowed"
     state: State = "met" if met else "missed" if low > latest * (1 + ROUNDING) else "open"
     # the bound comes down with what is known of the scatter: twice the runs are a fair step
-    repeats = 2 * len(seconds.values) if state == "open" else None
-    return Check("deadline_minutes", state, met, "" if met else text, repeats)
+    n = len(seconds.values)
+    repeats = 2 * n if state == "open" else None
+    may_be_met = n < ENOUGH_REPEATS and seconds.mean / 60 + wait <= latest
+    return Check("deadline_minutes", state, met, "" if met else text, repeats, may_be_met)
 
 
 CHECKS: Sequence[Callable[[Points, Place, Place, Terms], Check | None]] = (
@@ -268,7 +291,7 @@ CHECKS: Sequence[Callable[[Points, Place, Place, Terms], Check | None]] = (
 
 
 def _check(criterion: str, state: str, by_mean: bool, text: str, ratio: Ratio, threshold: float) -> Check:
-    repeats = runs_to_tell(ratio, threshold) if state == "open" else None
+    repeats = repeats_to_tell(ratio, threshold) if state == "open" else None
     assert state in ("met", "missed", "open")
     return Check(criterion, state, by_mean, "" if by_mean else text, repeats)  # type: ignore[arg-type]
 
@@ -335,7 +358,7 @@ def _comparison(points: Points) -> Callable[[Aim, Candidate, Candidate], Ratio |
         ratio = points.faster(than, place)
         if ratio is None:
             return None
-        # amounts are times by constants, so the ratio of their means says by which
+        # a start-up and a number of trainings are constants, so the ratio of the means has them
         factor = (one.mean(aim) / other.mean(aim)) / (points.time(place).mean / points.time(than).mean)
         return ratio.scaled(factor)
 

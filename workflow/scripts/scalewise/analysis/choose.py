@@ -11,7 +11,16 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from scalewise.analysis.points import Place
-from scalewise.analysis.statistics import ROUNDING, Ratio, Sample, Scatter, holm, ratio_of, runs_to_tell
+from scalewise.analysis.statistics import (
+    ENOUGH_REPEATS,
+    ROUNDING,
+    Ratio,
+    Sample,
+    Scatter,
+    holm,
+    ratio_of,
+    runs_to_tell,
+)
 
 Aim = Literal["time", "cost", "energy", "soonest"]
 """Amount that is to be small; ``soonest`` is the wait in the queue and the time together."""
@@ -34,6 +43,7 @@ class Check:
         by_mean: Whether the mean meets it; this decides while it is open.
         text: The criterion that is missed, a clause; empty if it is met.
         repeats: Runs of the candidate that would tell; None if unknown or too many.
+        may_be_met: Whether it is missed only because its runs are too few for their scatter to be known.
     """
 
     criterion: str
@@ -41,6 +51,7 @@ class Check:
     by_mean: bool
     text: str = ""
     repeats: int | None = None
+    may_be_met: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +76,11 @@ class Candidate:
     def is_met(self) -> bool:
         """Whether it meets every criterion, by its means."""
         return all(check.by_mean for check in self.checks)
+
+    @property
+    def may_be_met(self) -> bool:
+        """Whether more runs of it may show that it meets every criterion."""
+        return all(check.by_mean or check.may_be_met for check in self.checks)
 
     @property
     def open_checks(self) -> list[Check]:
@@ -230,7 +246,7 @@ class Chooser:
             if self._may_be_better(best, each):
                 ratio = self.over(best, each)
                 threshold = self._threshold(best, each)
-                yield Doubt(each, None, ratio, None if ratio is None else runs_to_tell(ratio, threshold))
+                yield Doubt(each, None, ratio, None if ratio is None else repeats_to_tell(ratio, threshold))
 
     def _threshold(self, best: Candidate, other: Candidate) -> float:
         """Return the ratio of the best one's amount over another's from which on the other one is better."""
@@ -249,3 +265,12 @@ class Chooser:
 
     def _is_equal(self, best: Candidate, other: Candidate) -> bool:
         return self.verdict(best, other) == self.verdict(other, best) == "equal"
+
+
+def repeats_to_tell(ratio: Ratio, threshold: float) -> int | None:
+    """Return the runs of each side that show on which side of a threshold a ratio lies; None if too many.
+
+    One or two runs do not show how close a ratio is: they get ``ENOUGH_REPEATS`` before it is too close.
+    """
+    enough = ENOUGH_REPEATS if ratio.n < ENOUGH_REPEATS else None
+    return runs_to_tell(ratio, threshold) or enough

@@ -117,8 +117,9 @@ def request_runs(
         paid = wanted
         if spec.chooses_devices:
             counts = _possible_counts(found.runs, series_name(options), sorted(names))
-            wanted = next_runs(counts, made, findings, spec.decision, spec.repeats)
-            paid = next_runs(counts, made, findings, spec.decision, spec.repeats, limits.allow)
+            rule = found.case.terms.judged
+            wanted = next_runs(counts, made, findings, rule, spec.repeats)
+            paid = next_runs(counts, made, findings, rule, spec.repeats, limits.allow)
         for devices, point in names.items():
             more = in_place_of_disturbed(found.runs[of_point == point], spec.repeats)
             if more:
@@ -162,21 +163,30 @@ def judge(found: Analysis, series: str) -> Findings:
         return Findings(None, {})
     places = {place.devices: place for place in group}
     best = None if choice.best is None or choice.best.key not in group else choice.best.key.devices
-    base = min((each.devices for each in places.values() if case.points.time(each).values), default=None)
+    seconds = {
+        devices: case.points.time(place).mean
+        for devices, place in places.items()
+        if case.points.time(place).values
+    }
+    base = min(seconds, default=None)
+    latest = case.terms.limit("deadline_minutes")
     wanted: dict[int, int] = {}
     for doubt in choice.doubts:
         # a ratio needs as many runs of both sides
-        for devices in (doubt.candidate.key.devices, best if doubt.check is None else base):
+        relative = doubt.check is not None and doubt.check.criterion == "min_efficiency"
+        other = best if doubt.check is None else base if relative else None
+        for devices in (doubt.candidate.key.devices, other):
             if devices is not None and doubt.repeats is not None and doubt.candidate.key in group:
                 wanted[devices] = max(doubt.repeats, wanted.get(devices, 0))
+    # a count that scales ideally takes as many device-seconds as the most efficient one
+    least = min((devices * mean for devices, mean in seconds.items()), default=0.0)
     return Findings(
         best=best,
-        speeds={
-            place.devices: 1 / case.points.time(place).mean
-            for place in group
-            if case.points.time(place).values
-        },
-        misses=frozenset(each.key.devices for each in candidates if each.key in group and not each.is_met),
+        speeds={devices: 1 / mean for devices, mean in seconds.items()},
+        misses=frozenset(
+            each.key.devices for each in candidates if each.key in group and not each.may_be_met
+        ),
+        fewest=0.0 if latest is None else least / (60 * latest) / (1 + case.terms.rule.min_gain),
         wanted=wanted,
     )
 

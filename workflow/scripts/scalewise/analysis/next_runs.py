@@ -2,10 +2,11 @@
 
 The search makes one run of a device count at a time. It doubles the device count until two in a row miss: two
 nodes are often slower than three, so one miss says little. A count misses if it does not meet the criteria,
-or if it is not faster by ``min_gain`` than the best smaller one. Then the search halves the gaps in which a
-better count may lie: between the best count and the next larger one, between the two that missed, and below
-the best count if fewer devices could be as fast. With a deadline it doubles until a count keeps the deadline,
-and halves the gap below that.
+or if it is not faster by ``min_gain`` than the best smaller one. It halves the gaps in which a better count
+may lie: between the best count and the first larger one that missed, before it doubles again, then between
+the two that missed, and below the best count if fewer devices could be as fast. With a deadline it doubles
+until a count keeps the deadline, and halves the gap below that; counts that are too few to keep it even if
+they scaled ideally get no run.
 
 ``python benchmarks/run.py design`` compares such studies with full grids.
 """
@@ -35,14 +36,16 @@ class Findings:
     Args:
         best: The answer; None if no measured count meets the criteria.
         speeds: Mean speed by device count, in any unit; only of counts with a result.
-        misses: Measured counts that do not meet the criteria.
+        misses: Measured counts that do not meet the criteria; one of few runs only if its mean does not.
         wanted: Repeats that would settle what is in doubt, by device count.
+        fewest: Device counts below this cannot meet the criteria.
     """
 
     best: int | None
     speeds: Mapping[int, float]
     misses: frozenset[int] = frozenset()
     wanted: Mapping[int, int] = field(default_factory=dict)
+    fewest: float = 0.0
 
 
 def next_runs(
@@ -70,14 +73,22 @@ def next_runs(
         # nothing can be compared without the baseline
         return {base: FIRST_OF_BASELINE} if runs.get(base, 0) < FIRST_OF_BASELINE else {}
     tried = {devices for devices in counts if runs.get(devices)}
-    possible = [devices for devices in counts if devices in tried or affordable(devices)]
+    possible = [
+        devices for devices in counts if devices in tried or (devices >= found.fewest and affordable(devices))
+    ]
     devices = _next_count(possible, tried, found, rule)
     if devices is not None:
         return {devices: 1}
-    # in one round, so that the answer and its baseline share the hour and the nodes
-    rests_on = sorted({each for each in (base, found.best, _lead(found, rule)) if each is not None})
-    missing = {each: repeats.min for each in rests_on if runs.get(each, 0) < repeats.min}
-    return missing or doubts(runs, found, repeats)
+    # a speed needs an interval, an efficiency that is required as many runs of both sides
+    of_base = repeats.min if rule.min_efficiency is not None else min(ENOUGH_REPEATS, repeats.min)
+    lead = _lead(found, rule)
+    for answer in (found.best if lead is None else lead, found.best):
+        # in one round, so that the answer and its baseline share the hour and the nodes
+        wanted = {base: of_base} if answer is None else {base: of_base, answer: repeats.min}
+        missing = {each: n for each, n in sorted(wanted.items()) if runs.get(each, 0) < n}
+        if missing:
+            return missing
+    return doubts(runs, found, repeats)
 
 
 def doubts(runs: Mapping[int, int], found: Findings, repeats: Repeats) -> dict[int, int]:
@@ -103,31 +114,26 @@ def _next_count(counts: Sequence[int], tried: set[int], found: Findings, rule: D
         rule: The criteria.
     """
     lead, measured = _lead(found, rule), sorted(tried)
-    ladder = _doublings(counts)
-    rest = [devices for devices in ladder if devices > max(tried.intersection(ladder))]
+    larger = _doubled(counts, lead or measured[-1], measured[-1])
     if rule.deadline_minutes is not None:
         if lead is None:
             faster = _worth_having(found, rule)
             behind = [devices for devices in measured if devices > max(faster)]
-            return rest[0] if rest and len(behind) < MISSES_IN_A_ROW else None
+            return larger if len(behind) < MISSES_IN_A_ROW else None
         below = max((devices for devices in measured if devices < lead), default=lead)
         return _middle(counts, below, lead)
     above = [devices for devices in measured if lead is None or devices > lead]
-    misses = [devices for devices in above if devices in ladder]
-    if (
-        rest
-        and len(misses) < MISSES_IN_A_ROW
-        and not any(_misses_by_far(each, found, rule) for each in misses)
-    ):
-        return rest[0]
+    if lead is not None and above and (middle := _middle(counts, lead, above[0])) is not None:
+        return middle
+    may_follow = len(above) < MISSES_IN_A_ROW and not any(_misses_by_far(n, found, rule) for n in above)
+    if larger is not None and may_follow:
+        return larger
     if lead is None:
         return None
-    gaps = list(zip([lead, *above], above, strict=False))[:MISSES_IN_A_ROW]
-    for low, high in gaps:
-        if low == lead or high > WIDE_GAP * low:
-            middle = _middle(counts, low, high)
-            if middle is not None:
-                return middle
+    if len(above) >= MISSES_IN_A_ROW and above[1] > WIDE_GAP * above[0]:
+        middle = _middle(counts, above[0], above[1])
+        if middle is not None:
+            return middle
     # the fewest devices that would be as fast if they scaled ideally from the next smaller measured count
     slower = max((devices for devices in found.speeds if devices < lead), default=lead)
     as_fast = found.speeds[lead] / (1 + rule.min_gain) / found.speeds[slower] * slower
@@ -162,12 +168,13 @@ def _lead(found: Findings, rule: DecisionRule) -> int | None:
     return max(_worth_having(found, rule), default=None)
 
 
-def _doublings(counts: Sequence[int]) -> list[int]:
-    """Return the counts from the fewest on, each the largest that is at most twice the one before."""
-    ladder = [counts[0]]
-    while larger := [devices for devices in counts if devices > ladder[-1]]:
-        ladder.append(max((each for each in larger if each <= 2 * ladder[-1]), default=larger[0]))
-    return ladder
+def _doubled(counts: Sequence[int], lead: int, largest: int) -> int | None:
+    """Return the count above the largest measured one that doubles the lead, or else the largest."""
+    larger = [devices for devices in counts if devices > largest]
+    for base in (lead, largest):
+        if within := [devices for devices in larger if devices <= 2 * base]:
+            return within[-1]
+    return min(larger, default=None)
 
 
 def _middle(counts: Sequence[int], low: int, high: int) -> int | None:
