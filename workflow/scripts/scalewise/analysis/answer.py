@@ -342,7 +342,8 @@ def _basis(case: Case) -> str:
 def _by(case: Case) -> str:
     """Return the clock, the runs and the intervals of the figures, for the end of a sentence."""
     intervals = "95 % intervals" if _smallest_n(case) >= ENOUGH_REPEATS else "too few for intervals"
-    return f"{CLOCKS[case.points.clock]}; n = {_smallest_n(case)}, {intervals}"
+    started = ", start-up included" if case.terms.trainings > 1 and case.points.clock != "runs" else ""
+    return f"{CLOCKS[case.points.clock]}{started}; n = {_smallest_n(case)}, {intervals}"
 
 
 def _smallest_n(case: Case) -> int:

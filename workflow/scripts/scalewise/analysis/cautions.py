@@ -7,7 +7,7 @@ doubt, and the most certain that an answer with it may be. ``CAUTIONS`` has them
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -39,7 +39,6 @@ from scalewise.analysis.words import (
     listed,
     percent,
     place_text,
-    sentences,
     two_places,
 )
 from scalewise.plan.config.experiment import ACCEPTED_LOSS
@@ -123,7 +122,7 @@ class Case:
     @property
     def best(self) -> Place | None:
         """The chosen point."""
-        return _place(self.choice.best) if self.choice.best is not None else None
+        return self.choice.best.key if self.choice.best is not None else None
 
     @property
     def base(self) -> Place | None:
@@ -144,10 +143,6 @@ class Case:
         """Return the compared runs of some points."""
         found = [self.points.all[place].runs for place in places]
         return pd.concat(found) if found else self.runs.iloc[:0]
-
-
-def _place(candidate: Candidate) -> Place:
-    return candidate.key
 
 
 # ---- what the answer rests on ---------------------------------------------------------------------------
@@ -180,7 +175,7 @@ def accuracy_collapsed(case: Case) -> Iterator[Caution]:
 def rests_on_disturbed_runs(case: Case) -> Iterator[Caution]:
     """Ask whether the runs that decide had their machine to themselves."""
     used = case.runs_of(case.decisive)
-    disturbed = used[used["disturbance"].astype(object).fillna("") != ""]
+    disturbed = used[used["disturbance"] != ""]
     if len(disturbed):
         yield Caution(
             f"The answer rests on disturbed runs, {len(disturbed)} of {len(used)}: {named_runs(disturbed)}.",
@@ -194,7 +189,7 @@ def disturbed_text(case: Case) -> str:
     """Count the disturbed runs of all that ended: ``11 of 16 runs``."""
     planned = pd.concat([case.points.all[place].planned for place in case.group])
     ended = planned[planned["outcome"].isin(["completed", DISTURBED])]
-    disturbed = ended["disturbance"].astype(object).fillna("") != ""
+    disturbed = ended["disturbance"] != ""
     return f"{int(disturbed.sum())} of {len(ended)} runs"
 
 
@@ -396,7 +391,7 @@ def _can_be_told(doubt: Doubt) -> bool:
 
 
 def _doubt_text(case: Case, doubt: Doubt) -> str:
-    place, check, ratio = _place(doubt.candidate), doubt.check, doubt.ratio
+    place, check, ratio = doubt.candidate.key, doubt.check, doubt.ratio
     where = case.named(place)
     if check is not None:
         if check.criterion == "min_efficiency":
@@ -435,7 +430,7 @@ def _advice(case: Case, doubt: Doubt, needed: int) -> tuple[str, str]:
     if not _can_be_told(doubt):
         takes = "More" if doubt.repeats is None else f"Fewer than {doubt.repeats}"
         return f"{takes} repeats do not tell them apart: choose by another criterion.", ""
-    spec, now = case.experiment.spec, case.points.all[_place(doubt.candidate)].n
+    spec, now = case.experiment.spec, case.points.all[doubt.candidate.key].n
     if not spec.has_rounds:
         repeats = max(needed, now + 1)
         action = f"Set the repeats to {repeats} and run the same command{_further(case, repeats)}."
@@ -654,6 +649,4 @@ def _names(runs: pd.DataFrame, most: int = 2) -> str:
     return ", ".join(names[:most]) + more
 
 
-Facts = Mapping[str, object]
-
-__all__ = ["CAUTIONS", "Case", "Caution", "Certainty", "cautions_of", "certainty_of", "sentences"]
+__all__ = ["CAUTIONS", "Case", "Caution", "Certainty", "cautions_of", "certainty_of"]

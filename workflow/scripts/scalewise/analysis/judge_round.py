@@ -200,9 +200,7 @@ def in_place_of_disturbed(runs: pd.DataFrame, rule: Repeats) -> int:
         runs: A row for each repeat requested so far.
         rule: Fewest and most repeats.
     """
-    if "disturbance" not in runs:
-        return 0
-    disturbed = runs["disturbance"].astype(object).fillna("") != ""
+    disturbed = runs["disturbance"] != ""
     quiet = int(((runs["outcome"] == "completed") & ~disturbed).sum())
     room = min(2 * rule.min, rule.max) - len(runs)
     return max(min(rule.min - quiet, int(disturbed.sum()), room), 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from scalewise.analysis.statistics import ENOUGH_REPEATS, Interval
 from scalewise.plan.config.shape import count_devices
@@ -104,11 +104,6 @@ def counts_text(counts: Sequence[int], noun: str) -> str:
 def runs_text(numbers: Mapping[str, int]) -> str:
     """Count outcomes: ``1 timed-out, 2 failed``."""
     return ", ".join(f"{number} {outcome}" for outcome, number in numbers.items())
-
-
-def sentences(parts: Iterable[str]) -> str:
-    """Join the sentences that are not empty."""
-    return " ".join(filter(None, parts))
 
 
 def optional(value: float) -> float | None:

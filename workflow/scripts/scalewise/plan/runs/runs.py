@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -19,8 +19,6 @@ from scalewise.plan.runs.run_definition import NO_OPTIONS, RunDefinition, canoni
 
 Options = tuple[tuple[str, Any], ...]
 """The swept keys of a series with their values, in the order of the configuration's model."""
-
-OTHER_RUNS = "all other runs"
 
 _SHORT = {
     "accumulation_steps": "accumulation",
@@ -136,19 +134,6 @@ def option_label(key: str, value: object) -> str:
             char if char.isascii() and (char.isalnum() or char in "._-") else "-" for char in str(value)
         )
     return f"{short}-{text}"
-
-
-def shown_names(names: Sequence[str]) -> list[str]:
-    """Return the names of series for titles, legends and the toolbox.
-
-    Runs under other conditions are a series ``name (conditions)``; ``name`` has all others.
-    """
-    return [
-        (OTHER_RUNS if name == NO_OPTIONS else f"{name} ({OTHER_RUNS})")
-        if any(other.startswith(f"{name} (") for other in names)
-        else name
-        for name in names
-    ]
 
 
 def series_label(options: Options) -> str:
