@@ -86,12 +86,8 @@ def test_the_required_efficiency_the_ideal_and_the_answer_are_named(tmp_path: Pa
 def test_any_number_of_points_and_series_is_drawn(
     tmp_path: Path, table: pd.DataFrame, names: set[str]
 ) -> None:
-    costs = table.assign(seconds=table["wall_seconds"], cost=table["device_hours"]).rename(
-        columns=lambda name: name.replace("wall_seconds_", "seconds_")
-    )
-    costs = costs.assign(cost_low=float("nan"), cost_high=float("nan"))
     epochs = curves([1, 2], 3, 20, list(dict.fromkeys(table["series"])))
-    study = section(tmp_path, costs, epochs=epochs, target_accuracy=0.9)
+    study = section(tmp_path, table, epochs=epochs, target_accuracy=0.9)
     draw(study)
     drawn = {path.stem for path in study.figures.glob("*.svg")}
     assert drawn == FIGURES.keys() - names
@@ -149,8 +145,6 @@ def test_equal_results_make_equal_files_and_no_id_of_two_figures_is_equal(tmp_pa
 def test_labels_that_would_touch_are_left_out_and_both_ends_stay() -> None:
     assert count_ticks([1, 2, 4, 8, 16], is_log=True) == [1, 2, 4, 8, 16]
     many = count_ticks(range(1, 65), is_log=True)
-    assert many[0] == 1
-    assert many[-1] == 64
-    assert {2, 4, 8, 16, 32} <= set(many)
+    assert {1, 2, 4, 8, 16, 32, 64} <= set(many)
     assert len(many) < 14
     assert apart([(0.1, 0.1), (0.12, 0.12), (0.12, 0.5)]) == [0, 2]
