@@ -122,6 +122,9 @@ def _svg(drawing: Drawing, label: str) -> str:
     text = buffer.getvalue()
     # several figures stand in one page: only ids that are made of the salt are its own
     text = re.sub(r'<g id="[^"]*"', "<g", text[text.index("<svg") :])
+    # a hundredth of a point is less than anybody sees
+    text = re.sub(r"<[^>]+>", lambda tag: re.sub(r"(\.\d\d)\d+", r"\1", tag[0]), text)
+    text = re.sub(r">\s+<", "><", text)
     return text.replace("<svg ", f'<svg role="img" aria-label="{escape(label)}" ', 1)
 
 
