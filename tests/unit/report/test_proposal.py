@@ -24,18 +24,10 @@ from scalewise.plan.catalog.centres import known_centres, template_of
 from scalewise.plan.config.experiment import ProgramExperiment
 from scalewise.plan.jobs.make_plan import make_plan, write_plan
 from scalewise.records import SUMMARY
+from scalewise.report.facts import CLOCKS, Doubling, Facts, facts_of, find_doublings, verdict_of
 from scalewise.report.figures import FIGURES
 from scalewise.report.job import time_limit
-from scalewise.report.proposal import (
-    CLOCKS,
-    Doubling,
-    demands_total_times,
-    facts_of,
-    find_doublings,
-    header_of,
-    values_of,
-    verdict_of,
-)
+from scalewise.report.proposal import demands_total_times, header_of, values_of
 
 CENTRES = known_centres()
 LAW = Law(rate=100.0, serial=0.012, scatter=0.004)
@@ -89,7 +81,7 @@ class Proposed:
         parts = parts_of(self.plan, name, self.folder / "results")
         return read_and_conclude(name, parts, total_times=total_times)
 
-    def facts(self, name: str) -> dict[str, Any]:
+    def facts(self, name: str) -> Facts:
         return facts_of(self.found(name), self.plan, name)
 
     def asked(self, name: str) -> dict[str, Any]:
@@ -214,7 +206,7 @@ def test_repeats_that_were_resumed_leave_no_interval_and_no_nan(tmp_path: Path) 
 
     proposed = Proposed(tmp_path, {"a": keys("csc-roihu")}, resume)
     text = proposed.text("a")
-    assert re.search(r"they are [\d.]+ \(no interval\) times as fast as 4 GPUs", text)
+    assert re.search(r"they are [\d.]+ \(1 run\) times as fast as 4 GPUs", text)
     assert re.search(r"- 1 to 2 nodes: [\d.]+ \(1 run\): \*\*open\*\*", text)
     assert re.search(r"- 2 to 4 nodes: [\d.]+ \([\d.]+ to [\d.]+\): \*\*met\*\*", text)
     assert "nan" not in text
@@ -225,12 +217,12 @@ def test_total_times_of_unequal_work_are_not_compared(proposed: Proposed) -> Non
     own = ProgramExperiment.model_validate(
         {"program": "train.py", "scaling": "weak", "batch_size_per_device": 64, "devices": [4, 8, 16, 32]}
     )
-    facts = proposed.facts("csc-roihu") | {"experiment": own, "is_equal_work": False}
+    facts = replace(proposed.facts("csc-roihu"), experiment=own)
     values = values_of(facts, header_of(template_of("csc-roihu")), proposed.asked("csc-roihu"))
 
     assert {each.verdict for each in values["doublings"]} == {"open"}
-    assert values["value"](values["point"], "speedup") is None
-    assert "do more work" in values["unknown"]("speedup")
+    assert values["point"]["speedup"] != values["point"]["speedup"], "it is NaN"
+    assert "do more work" in facts.unknown("speedup")
     # one point's cost compares nothing
     assert values["totals"].total.estimate > 0
 
@@ -266,7 +258,9 @@ def test_a_requirement_is_decided_by_the_whole_interval_of_three_runs(
 
 
 def test_only_the_doublings_up_to_the_requested_point_decide_on_it(proposed: Proposed) -> None:
-    facts = proposed.facts("csc-roihu") | {"devices": 16}
+    facts = proposed.facts("csc-roihu")
+    analysis = replace(facts.found, answer=replace(facts.found.answer, devices=16))
+    facts = replace(facts, found=analysis)
     found = find_doublings(facts, "total time", "nodes", 1.5)
     assert [(each.fewer, each.verdict, each.is_requested) for each in found] == [
         (1, "met", True),
@@ -294,7 +288,7 @@ def test_a_training_longer_than_the_runs_costs_as_much_more_as_it_has_samples(
 def test_what_the_site_bills_and_a_factor_of_the_users_are_in_the_cost(proposed: Proposed) -> None:
     header, asked, facts = header_of(template_of("ncar")), proposed.asked("ncar"), proposed.facts("ncar")
     usual = values_of(facts, header, asked)["totals"]
-    billed = facts | {"points": facts["points"].assign(billed_devices=64)}
+    billed = replace(facts, points=facts.points.assign(billed_devices=64))
     assert values_of(billed, header, asked)["totals"].cost.estimate == pytest.approx(2 * usual.cost.estimate)
     priced = values_of(facts, header, asked | {"unit_factor": 0.5})["totals"]
     assert (priced.unit, usual.unit) == ("units", "GPU-hours")
