@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import fromstring
@@ -15,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from tests.unit.report.planted_sections import curves, points, section
 
-from scalewise.report.figures import FIGURES, STYLE, apart, count_ticks, draw
+from scalewise.report.figures import FIGURES, STYLE, apart, draw
 from scalewise.report.section import Section
 
 AMDAHL = {count: count / (1 + 0.05 * (count - 1)) for count in (1, 2, 4, 8, 16)}
@@ -142,9 +143,18 @@ def test_equal_results_make_equal_files_and_no_id_of_two_figures_is_equal(tmp_pa
         assert not re.search(r"https?://(?!www\.w3\.org)|<script|<image", text)
 
 
-def test_labels_that_would_touch_are_left_out_and_both_ends_stay() -> None:
-    assert count_ticks([1, 2, 4, 8, 16], is_log=True) == [1, 2, 4, 8, 16]
-    many = count_ticks(range(1, 65), is_log=True)
-    assert {1, 2, 4, 8, 16, 32, 64} <= set(many)
-    assert len(many) < 14
+@pytest.mark.parametrize(
+    ("counts", "named"),
+    [((1, 2, 4), [1, 2, 4]), ((1, 3, 6, 12), [1, 3, 6, 12]), (range(1, 33), [1, 2, 4, 8, 16, 32])],
+    ids=["linear", "logarithmic", "many"],
+)
+def test_an_axis_names_all_device_counts_or_powers_of_two_of_many(
+    tmp_path: Path, counts: Sequence[int], named: list[int]
+) -> None:
+    (axes,) = axes_of("speedup", section(tmp_path, points({"all runs": {n: 0.9 * n for n in counts}})))
+    low, high = axes.get_xlim()
+    assert [tick for tick in axes.get_xticks() if low <= tick <= high] == named
+
+
+def test_labels_that_would_touch_are_left_out() -> None:
     assert apart([(0.1, 0.1), (0.12, 0.12), (0.12, 0.5)]) == [0, 2]

@@ -221,8 +221,8 @@ def test_total_times_of_unequal_work_are_not_compared(proposed: Proposed) -> Non
     values = values_of(facts, header_of(template_of("csc-roihu")), proposed.asked("csc-roihu"))
 
     assert {each.verdict for each in values["doublings"]} == {"open"}
-    assert values["point"]["speedup"] != values["point"]["speedup"], "it is NaN"
-    assert "do more work" in facts.unknown("speedup")
+    assert values["table"]("devices", "speedup").count("unknown") == 4 + 1, "of each point, and why"
+    assert "do more work" in values["table"]("speedup")
     # one point's cost compares nothing
     assert values["totals"].total.estimate > 0
 

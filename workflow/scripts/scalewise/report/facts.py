@@ -65,6 +65,10 @@ class Facts:
         """Return whether runs on more devices do as much work; unknown of a program with weak scaling."""
         return self.experiment.scaling == "strong" or isinstance(self.experiment, Experiment)
 
+    def compares(self, clock: str) -> bool:
+        """Return whether numbers of devices can be compared by a clock."""
+        return clock == "throughput" or self.is_equal_work
+
     def faster(self, clock: str, more: float, fewer: float, series: str = "") -> Ratio | None:
         """Return how many times faster a device count is than another by a clock; None if unknown.
 
@@ -74,14 +78,15 @@ class Facts:
             fewer: The other one.
             series: Series of both; by default that of the proposal.
         """
-        if clock == "total time" and not self.is_equal_work:
+        if not self.compares(clock):
             return None
         one, other = (Place(self.place.partition, series or self.place.series, int(n)) for n in (more, fewer))
         return self.found.case.points.faster(one, other, "runs" if clock == "total time" else "steps")
 
     def speedup(self, row: Mapping[str, Any], clock: str) -> Interval:
         """Return the speedup of a point over the fewest devices of its series; NaN if it is unknown."""
-        if row["devices"] == row["baseline_devices"] and not pd.isna(row[CLOCKS[clock][0]]):
+        is_known = self.compares(clock) and not pd.isna(row[CLOCKS[clock][0]])
+        if is_known and row["devices"] == row["baseline_devices"]:
             return Interval(1.0, 1.0, 1.0, 0)
         ratio = self.faster(clock, row["devices"], row["baseline_devices"], row["series"])
         return Interval(math.nan, math.nan, math.nan, 0) if ratio is None else ratio.interval()
@@ -89,9 +94,7 @@ class Facts:
     def unknown(self, column: str) -> str:
         """Return why a column is unknown, with the fix where there is one."""
         if column in ("speedup", "parallel_efficiency") and not self.is_equal_work:
-            return (
-                "runs on more devices do more work, so their total times do not compare. Use strong scaling."
-            )
+            return "runs on more devices do more work: their total times do not compare. Use strong scaling."
         if column in ("wall_seconds", "speedup", "parallel_efficiency", "device_hours"):
             if self.experiment.steps is not None:
                 return "`steps` ends every run, so no total time was measured. Measure whole runs."

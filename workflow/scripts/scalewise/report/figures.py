@@ -55,6 +55,8 @@ STYLE: dict[Any, Any] = {
 }
 
 MOST_PANELS, PANELS_IN_A_ROW = 6, 3
+MOST_COUNTS = 8
+"""Device counts that an axis names; of more it names round ones."""
 LOG_FROM = 4.0
 """Ratio of the largest to the smallest device count above which the axis of devices is logarithmic."""
 LOG_VALUES_FROM = 6.0
@@ -222,22 +224,6 @@ def apart(places: Sequence[Sequence[float]]) -> list[int]:
     return kept
 
 
-def count_ticks(counts: Sequence[int], *, is_log: bool) -> list[int]:
-    """Return the device counts that an axis can name without overlap, the first and the last among them.
-
-    Args:
-        counts: All of them, in ascending order.
-        is_log: The axis is logarithmic.
-    """
-    place = math.log if is_log else float
-    ends = counts[0], counts[-1]
-    length = place(ends[1]) - place(ends[0]) or 1.0
-    # powers of two are preferred to what is between them
-    order = sorted(counts, key=lambda count: (count not in ends, count & (count - 1)))
-    kept = apart([[place(count) / length] for count in order])
-    return sorted(order[index] for index in kept)
-
-
 def value_scale(values: pd.Series, log_from: float) -> Any:
     """Return a scale: logarithmic if the largest value is so many times the smallest one, or more."""
     low, high = values.min(), values.max()
@@ -288,10 +274,12 @@ def draw_points(
     highest = max([shown["y"].max(), *(y for *_, ys in references for y in ys)])
     top = min(MOST_BAR * highest, max(highest, shown[["y", "y_high"]].max(axis=None)))
     if is_log:
-        x_scale, x_ends = so.Continuous(trans="log2"), (counts[0] / 1.2, counts[-1] * 1.2)
+        x_scale, x_ends = so.Continuous(trans="log2").tick(minor=0), (counts[0] / 1.2, counts[-1] * 1.2)
     else:
         room = max(0.5, 0.05 * (counts[-1] - counts[0]))
         x_scale, x_ends = so.Continuous(), (counts[0] - room, counts[-1] + room)
+    if len(counts) <= MOST_COUNTS:
+        x_scale = x_scale.tick(at=counts, minor=0)
     if is_log and is_ratio:
         y_scale = so.Continuous(trans="log2").tick(minor=0)
         y_ends = min(shown["y"].min(), 1.0) / 1.25, 1.15 * top
@@ -300,10 +288,7 @@ def draw_points(
     plot, legend = plot_series(shown)
     plot = (
         plot.add(so.Line(linewidth=1), legend=False)
-        .scale(
-            x=x_scale.tick(at=count_ticks(counts, is_log=is_log), minor=0).label(like="{x:,.0f}"),
-            y=y_scale.label(like=NUMBER),
-        )
+        .scale(x=x_scale.label(like=NUMBER), y=y_scale.label(like=NUMBER))
         .limit(x=x_ends, y=y_ends)
         .label(x=section.plural, y=label)
     )

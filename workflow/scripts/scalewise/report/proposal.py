@@ -164,20 +164,12 @@ def header_of(template: Path) -> dict[str, Any]:
     Raises:
         RecordError: Its clock is unknown.
     """
-    body = Environment().parse(template.read_text(encoding="utf-8")).body  # noqa: S701  Markdown
-    found = {
-        each.target.name: each.node.as_const()
-        for each in body
-        if isinstance(each, nodes.Assign)
-        and isinstance(each.target, nodes.Name)
-        and isinstance(each.node, (nodes.Const, nodes.Dict))
-    }
-    header = {
-        "clock": "throughput",
-        "doubling": None,
-        **found,
-        "unit": {**GPU_HOURS, **found.get("unit", {})},
-    }
+    header: dict[str, Any] = {"clock": "throughput", "doubling": None, "unit": {}}
+    for each in Environment().parse(template.read_text(encoding="utf-8")).body:  # noqa: S701  Markdown
+        match each:
+            case nodes.Assign(target=nodes.Name(name=name), node=nodes.Const() | nodes.Dict() as value):
+                header[name] = value.as_const()
+    header["unit"] = {**GPU_HOURS, **header["unit"]}
     if header["clock"] not in CLOCKS:
         raise RecordError(f"{template}: clock is {header['clock']!r}. Write one of {', '.join(CLOCKS)}.")
     return header
