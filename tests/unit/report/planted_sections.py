@@ -9,6 +9,9 @@ from typing import Any
 import pandas as pd
 
 from scalewise.analysis.answer import Answer, CandidateRow, Figure
+from scalewise.analysis.options import OPTION_COLUMNS
+from scalewise.analysis.points import SCALING_COLUMNS
+from scalewise.analysis.runs import RUN_COLUMNS
 from scalewise.report.section import Section
 
 HOSTILE = "</script><script>alert(1)</script> & \"quoted\" <b>'bold'</b>"
@@ -37,6 +40,7 @@ ANSWER = Answer(
     command="repeats: 5",
     sentence="4 GPUs train 3.40x faster than 1.",
     candidates=[CandidateRow("4 GPUs on a100", "10.0 s", "", "", "", "the best for time")],
+    min_efficiency=0.7,
 )
 
 
@@ -58,6 +62,8 @@ def points(
                 "speedup": speedup,
                 "parallel_efficiency": speedup / devices,
                 "wall_seconds": 600 / speedup,
+                "seconds": 600 / speedup,
+                "cost": devices / 6 / speedup,
                 "peak_memory_bytes": 3e9,
             }
             ends = {
@@ -71,7 +77,7 @@ def points(
                 {"series": series, "devices": devices, "n": 3, "recommended": answer, "baseline_devices": 1}
                 | values | ends | parts | {"step_seconds": 0.1, "device_hours": devices / 6 / speedup}
             )  # fmt: skip
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows).reindex(columns=SCALING_COLUMNS)
 
 
 def curves(
@@ -92,6 +98,8 @@ def section(folder: Path, table: pd.DataFrame, **fields: Any) -> Section:
     """Return a section on a table of points."""
     usual: dict[str, Any] = {
         "name": "study", "title": "A study", "description": "", "answer": ANSWER,
-        "figures": folder / "figures", "points": table, "required_efficiency": 0.7,
+        "figures": folder / "figures", "points": table, "runs": pd.DataFrame(columns=RUN_COLUMNS),
+        "epochs": pd.DataFrame(columns=["run"]), "options": pd.DataFrame(columns=OPTION_COLUMNS),
+        "cost_unit": "GPU-hours", "law": "", "target_accuracy": None,
     }  # fmt: skip
     return Section(**usual | fields)

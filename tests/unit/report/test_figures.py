@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import fromstring
@@ -15,18 +16,22 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from tests.unit.report.planted_sections import curves, points, section
 
-from scalewise.report.figures import FIGURES, STYLE, apart, count_ticks, draw
+from scalewise.report.figures import FIGURES, STYLE, apart, draw
 from scalewise.report.section import Section
 
 AMDAHL = {count: count / (1 + 0.05 * (count - 1)) for count in (1, 2, 4, 8, 16)}
 
 
-def axes_of(name: str, study: Section) -> list[Any]:
-    """Return the panels of a figure, as matplotlib makes them: its types are wider than what they hold."""
+def drawn(name: str, study: Section) -> Any:
+    """Return a figure as matplotlib makes it: its types are wider than what they hold."""
     with mpl.rc_context(STYLE):
         drawing = FIGURES[name].draw(study)
     assert drawing is not None
-    return drawing.axes
+    return drawing
+
+
+def axes_of(name: str, study: Section) -> list[Any]:
+    return list(drawn(name, study).axes)
 
 
 def segments(axes: Axes) -> list[list[tuple[float, float]]]:
@@ -62,13 +67,22 @@ def test_wide_intervals_do_not_set_the_range_of_an_axis(tmp_path: Path) -> None:
     assert axes_of("efficiency", section(tmp_path, table))[0].get_ylim()[1] < 170
 
 
-def test_the_required_efficiency_the_ideal_and_the_answer_are_named(tmp_path: Path) -> None:
-    study = section(tmp_path, points({"all runs": {1: 1.0, 2: 1.9, 4: 3.4}}))
-    draw(study)
-    speedup, efficiency = ((study.figures / f"{name}.svg").read_text() for name in ("speedup", "efficiency"))
-    for text in ("ideal", "the answer", "GPUs"):
-        assert f">{text}<" in speedup
-    assert ">required: 70 %<" in efficiency
+@pytest.mark.parametrize(
+    ("name", "entries"),
+    [
+        ("speedup", ["ideal", "the answer"]),
+        ("efficiency", ["ideal", "required: 70 %", "the answer"]),
+        ("time_cost", ["the answer"]),
+        ("step", ["computing", "communication"]),
+        ("accuracy", ["1", "4", "target"]),
+    ],
+)
+def test_a_legend_names_the_lines_to_compare_with_and_the_answer(
+    tmp_path: Path, name: str, entries: list[str]
+) -> None:
+    table = points({"all runs": {1: 1.0, 2: 1.9, 4: 3.4}})
+    drawing = drawn(name, section(tmp_path, table, epochs=curves([1, 4], 1, 3), target_accuracy=0.9))
+    assert [text.get_text() for text in drawing.legends[0].get_texts()] == entries
 
 
 @pytest.mark.parametrize(
@@ -86,24 +100,12 @@ def test_the_required_efficiency_the_ideal_and_the_answer_are_named(tmp_path: Pa
 def test_any_number_of_points_and_series_is_drawn(
     tmp_path: Path, table: pd.DataFrame, names: set[str]
 ) -> None:
-    costs = table.assign(seconds=table["wall_seconds"], cost=table["device_hours"]).rename(
-        columns=lambda name: name.replace("wall_seconds_", "seconds_")
-    )
-    costs = costs.assign(cost_low=float("nan"), cost_high=float("nan"))
     epochs = curves([1, 2], 3, 20, list(dict.fromkeys(table["series"])))
-    study = section(tmp_path, costs, epochs=epochs, target_accuracy=0.9)
+    study = section(tmp_path, table, epochs=epochs, target_accuracy=0.9)
     draw(study)
     drawn = {path.stem for path in study.figures.glob("*.svg")}
     assert drawn == FIGURES.keys() - names
     assert drawn == {path.stem for path in study.figures.glob("*.pdf")}
-
-
-def test_what_has_nothing_to_show_leaves_no_file_of_earlier_results(tmp_path: Path) -> None:
-    table = points({"all runs": {1: 1.0, 2: 1.9}})
-    draw(section(tmp_path, table))
-    assert (tmp_path / "figures/speedup.pdf").exists()
-    draw(section(tmp_path, table.assign(speedup=float("nan"))))
-    assert not list((tmp_path / "figures").glob("speedup.*"))
 
 
 def test_bars_of_a_step_are_as_high_as_the_device_time_of_a_sample(tmp_path: Path) -> None:
@@ -117,10 +119,12 @@ def test_bars_of_a_step_are_as_high_as_the_device_time_of_a_sample(tmp_path: Pat
 
 
 def test_a_learning_curve_is_the_median_of_the_repeats_with_their_range(tmp_path: Path) -> None:
-    study = section(tmp_path, points({"all runs": {1: 1.0}}), epochs=curves([1, 4], 3, 4))
-    (axes,) = axes_of("accuracy", study)
+    table = points({"all runs": {1: 1.0}})
+    (axes,) = axes_of("accuracy", section(tmp_path, table, epochs=curves([1, 4], 3, 4), target_accuracy=0.9))
     medians = [100 * (1 - 0.5**epoch - 0.01) for epoch in range(1, 5)]
-    assert [np.asarray(line.get_ydata()).tolist() for line in axes.lines] == [pytest.approx(medians)] * 2
+    *lines, target = [np.asarray(line.get_ydata()).tolist() for line in axes.lines]
+    assert lines == [pytest.approx(medians)] * 2
+    assert target == [90, 90]
     edges = np.asarray(axes.patches[0].get_path().vertices)[:, 1]
     assert (edges.min(), edges.max()) == pytest.approx((100 * (0.5 - 0.02), 100 * (1 - 0.5**4)))
 
@@ -134,6 +138,8 @@ def test_equal_results_make_equal_files_and_no_id_of_two_figures_is_equal(tmp_pa
     assert len(files) >= 10
     for path in files:
         assert path.read_bytes() == (tmp_path / "2/figures" / path.name).read_bytes()
+    draw(section(tmp_path / "2", table.assign(speedup=float("nan"))))
+    assert not list((tmp_path / "2/figures").glob("speedup.*")), "nothing to show leaves no earlier file"
     texts = [
         path.read_text() for name in ("1", "other") for path in (tmp_path / name / "figures").glob("*.svg")
     ]
@@ -146,11 +152,18 @@ def test_equal_results_make_equal_files_and_no_id_of_two_figures_is_equal(tmp_pa
         assert not re.search(r"https?://(?!www\.w3\.org)|<script|<image", text)
 
 
-def test_labels_that_would_touch_are_left_out_and_both_ends_stay() -> None:
-    assert count_ticks([1, 2, 4, 8, 16], is_log=True) == [1, 2, 4, 8, 16]
-    many = count_ticks(range(1, 65), is_log=True)
-    assert many[0] == 1
-    assert many[-1] == 64
-    assert {2, 4, 8, 16, 32} <= set(many)
-    assert len(many) < 14
+@pytest.mark.parametrize(
+    ("counts", "named"),
+    [((1, 2, 4), [1, 2, 4]), ((1, 3, 6, 12), [1, 3, 6, 12]), (range(1, 33), [1, 2, 4, 8, 16, 32])],
+    ids=["linear", "logarithmic", "many"],
+)
+def test_an_axis_names_all_device_counts_or_powers_of_two_of_many(
+    tmp_path: Path, counts: Sequence[int], named: list[int]
+) -> None:
+    (axes,) = axes_of("speedup", section(tmp_path, points({"all runs": {n: 0.9 * n for n in counts}})))
+    low, high = axes.get_xlim()
+    assert [tick for tick in axes.get_xticks() if low <= tick <= high] == named
+
+
+def test_labels_that_would_touch_are_left_out() -> None:
     assert apart([(0.1, 0.1), (0.12, 0.12), (0.12, 0.5)]) == [0, 2]

@@ -24,18 +24,10 @@ from scalewise.plan.catalog.centres import known_centres, template_of
 from scalewise.plan.config.experiment import ProgramExperiment
 from scalewise.plan.jobs.make_plan import make_plan, write_plan
 from scalewise.records import SUMMARY
+from scalewise.report.facts import CLOCKS, Doubling, Facts, facts_of, find_doublings, verdict_of
 from scalewise.report.figures import FIGURES
 from scalewise.report.job import time_limit
-from scalewise.report.proposal import (
-    CLOCKS,
-    Doubling,
-    demands_total_times,
-    facts_of,
-    find_doublings,
-    header_of,
-    values_of,
-    verdict_of,
-)
+from scalewise.report.proposal import demands_total_times, header_of, values_of
 
 CENTRES = known_centres()
 LAW = Law(rate=100.0, serial=0.012, scatter=0.004)
@@ -89,7 +81,7 @@ class Proposed:
         parts = parts_of(self.plan, name, self.folder / "results")
         return read_and_conclude(name, parts, total_times=total_times)
 
-    def facts(self, name: str) -> dict[str, Any]:
+    def facts(self, name: str) -> Facts:
         return facts_of(self.found(name), self.plan, name)
 
     def asked(self, name: str) -> dict[str, Any]:
@@ -99,7 +91,12 @@ class Proposed:
 
 @pytest.fixture(scope="module")
 def proposed(tmp_path_factory: pytest.TempPathFactory) -> Proposed:
-    return Proposed(tmp_path_factory.mktemp("study"), {centre: keys(centre) for centre in CENTRES})
+    others = {
+        "one-node": keys("archer2", devices=[1, 2, 4]),
+        "of-steps": keys("csc-roihu", steps=200, samples_per_training=100_000, decision={}),
+        "no-answer": keys("ncar", decision={"max_device_hours": 1e-6}),
+    }
+    return Proposed(tmp_path_factory.mktemp("study"), {centre: keys(centre) for centre in CENTRES} | others)
 
 
 # --- each centre ----------------------------------------------------------------------------------------
@@ -181,25 +178,20 @@ def test_each_centre_has_what_it_demands_and_gaps_for_what_only_the_user_knows(p
     assert all("**TO WRITE:**" in proposed.text(centre) for centre in CENTRES)
 
 
-def test_a_project_on_one_node_describes_that_node(tmp_path: Path) -> None:
-    text = Proposed(tmp_path, {"one": keys("archer2", devices=[1, 2, 4])}).text("one")
-    assert "## Single-node performance" in text
-    assert "## Runtime against number of nodes" not in text
+def test_a_project_on_one_node_describes_that_node(proposed: Proposed) -> None:
+    assert "## Single-node performance" in proposed.text("one-node")
+    assert "## Runtime against number of nodes" not in proposed.text("one-node")
 
 
 # --- what is not known ----------------------------------------------------------------------------------
 
 
-def test_a_total_time_that_steps_hide_is_unknown_with_the_fix(tmp_path: Path) -> None:
-    text = Proposed(
-        tmp_path, {"a": keys("csc-roihu", steps=200, samples_per_training=100_000, decision={})}
-    ).text("a")
-    reason = "is unknown: `steps` ends every run, so no total time was measured. Measure whole runs."
-    assert f"The speedup {reason}" in text
-    assert f"The computing time to request {reason}" in text
+def test_a_total_time_that_steps_hide_is_unknown_with_the_fix(proposed: Proposed) -> None:
+    text = proposed.text("of-steps")
+    unknown = re.findall(r"The (.*) is unknown: `steps` .* Measure whole runs\.", text)
+    assert set(unknown) >= {"total time (s)", "speedup", "GPU-hours", "computing time to request"}
     assert "- 1 to 2 nodes: unknown: **open**." in text
-    assert "nan" not in text
-    assert "samples/s" not in text
+    assert not re.search(r"\bnan\b|samples/s", text)
 
 
 def test_repeats_that_were_resumed_leave_no_interval_and_no_nan(tmp_path: Path) -> None:
@@ -214,7 +206,7 @@ def test_repeats_that_were_resumed_leave_no_interval_and_no_nan(tmp_path: Path) 
 
     proposed = Proposed(tmp_path, {"a": keys("csc-roihu")}, resume)
     text = proposed.text("a")
-    assert re.search(r"they are [\d.]+ \(no interval\) times as fast as 4 GPUs", text)
+    assert re.search(r"they are [\d.]+ \(1 run\) times as fast as 4 GPUs", text)
     assert re.search(r"- 1 to 2 nodes: [\d.]+ \(1 run\): \*\*open\*\*", text)
     assert re.search(r"- 2 to 4 nodes: [\d.]+ \([\d.]+ to [\d.]+\): \*\*met\*\*", text)
     assert "nan" not in text
@@ -225,21 +217,20 @@ def test_total_times_of_unequal_work_are_not_compared(proposed: Proposed) -> Non
     own = ProgramExperiment.model_validate(
         {"program": "train.py", "scaling": "weak", "batch_size_per_device": 64, "devices": [4, 8, 16, 32]}
     )
-    facts = proposed.facts("csc-roihu") | {"experiment": own, "is_equal_work": False}
+    facts = replace(proposed.facts("csc-roihu"), experiment=own)
     values = values_of(facts, header_of(template_of("csc-roihu")), proposed.asked("csc-roihu"))
 
     assert {each.verdict for each in values["doublings"]} == {"open"}
-    assert values["value"](values["point"], "speedup") is None
-    assert "do more work" in values["unknown"]("speedup")
+    assert values["table"]("devices", "speedup").count("unknown") == 4 + 1, "of each point, and why"
+    assert "do more work" in values["table"]("speedup")
     # one point's cost compares nothing
     assert values["totals"].total.estimate > 0
 
 
-def test_a_study_without_an_answer_says_so_and_has_no_job(tmp_path: Path) -> None:
-    proposed = Proposed(tmp_path, {"a": keys("ncar", decision={"max_device_hours": 1e-6})})
-    assert "The study recommends no number of GPUs" in proposed.text("a")
-    assert "exit 1" in proposed.path("a", "job.sh").read_text(encoding="utf-8")
-    assert not proposed.table("a")["recommended"].any()
+def test_a_study_without_an_answer_says_so_and_has_no_job(proposed: Proposed) -> None:
+    assert "The study recommends no number of GPUs" in proposed.text("no-answer")
+    assert "exit 1" in proposed.path("no-answer", "job.sh").read_text(encoding="utf-8")
+    assert not proposed.table("no-answer")["recommended"].any()
 
 
 # --- the requirement and the total ----------------------------------------------------------------------
@@ -260,13 +251,14 @@ def test_a_study_without_an_answer_says_so_and_has_no_job(tmp_path: Path) -> Non
 def test_a_requirement_is_decided_by_the_whole_interval_of_three_runs(
     faster: list[float], slower: list[float], verdict: str
 ) -> None:
-    assert (
-        Doubling(1, ratio_of(Sample.of(faster), Sample.of(slower)), 1.5, is_requested=True).verdict == verdict
-    )
+    ratio = ratio_of(Sample.of(faster), Sample.of(slower))
+    assert Doubling(1, ratio, 1.5, is_requested=True).verdict == verdict
 
 
 def test_only_the_doublings_up_to_the_requested_point_decide_on_it(proposed: Proposed) -> None:
-    facts = proposed.facts("csc-roihu") | {"devices": 16}
+    facts = proposed.facts("csc-roihu")
+    analysis = replace(facts.found, answer=replace(facts.found.answer, devices=16))
+    facts = replace(facts, found=analysis)
     found = find_doublings(facts, "total time", "nodes", 1.5)
     assert [(each.fewer, each.verdict, each.is_requested) for each in found] == [
         (1, "met", True),
@@ -294,7 +286,7 @@ def test_a_training_longer_than_the_runs_costs_as_much_more_as_it_has_samples(
 def test_what_the_site_bills_and_a_factor_of_the_users_are_in_the_cost(proposed: Proposed) -> None:
     header, asked, facts = header_of(template_of("ncar")), proposed.asked("ncar"), proposed.facts("ncar")
     usual = values_of(facts, header, asked)["totals"]
-    billed = facts | {"points": facts["points"].assign(billed_devices=64)}
+    billed = replace(facts, points=facts.points.assign(billed_devices=64))
     assert values_of(billed, header, asked)["totals"].cost.estimate == pytest.approx(2 * usual.cost.estimate)
     priced = values_of(facts, header, asked | {"unit_factor": 0.5})["totals"]
     assert (priced.unit, usual.unit) == ("units", "GPU-hours")

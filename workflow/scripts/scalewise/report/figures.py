@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from html import escape
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,15 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 import seaborn.objects as so
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator
 
+from scalewise.analysis.analysis_spec import THROUGHPUT
 from scalewise.analysis.steps import STEP_PARTS, UNKNOWN
+from scalewise.analysis.words import HOUR, time_unit
 from scalewise.records import write_text
 from scalewise.report.section import Section
 
@@ -29,36 +34,29 @@ INK, LINE = "#1a1c1e", "#c9ccd1"
 """Colors of text and of the grid; the page replaces them by its own, for dark screens."""
 COLUMN_INCHES, PAGE_INCHES, HEIGHT_INCHES = 85 / 25.4, 178 / 25.4, 62 / 25.4
 """Widths of a column and of a page of a journal, and the height of a panel."""
+FONT_SIZE = 7
 MARKERS = "osD^vPX<>*"
+DASHES: tuple[Any, ...] = ("-", "--", "-.", (0, (1, 1)), (0, (4, 1, 1, 1)), (0, (6, 2)))
 STYLE: dict[Any, Any] = {
     **sns.axes_style("ticks"),
-    "font.size": 7,
-    "axes.labelsize": 7,
+    **dict.fromkeys(("font.size", "axes.labelsize", "xtick.labelsize", "ytick.labelsize"), FONT_SIZE),
+    **dict.fromkeys(("legend.fontsize", "legend.title_fontsize"), FONT_SIZE),
     "axes.titlesize": 7.5,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "legend.fontsize": 7,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.titlecolor"), INK),
+    **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), INK),
     "axes.grid": True,
     "grid.color": LINE,
     "grid.linewidth": 0.5,
-    "axes.linewidth": 0.7,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "xtick.major.width": 0.7,
-    "ytick.major.width": 0.7,
-    "xtick.major.size": 3,
-    "ytick.major.size": 3,
-    "xtick.minor.size": 0,
-    "ytick.minor.size": 0,
-    **dict.fromkeys(
-        ("text.color", "axes.labelcolor", "axes.titlecolor", "axes.edgecolor", "xtick.color", "ytick.color"),
-        INK,
-    ),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right"), False),
+    **dict.fromkeys(("axes.linewidth", "xtick.major.width", "ytick.major.width"), 0.7),
+    **dict.fromkeys(("xtick.major.size", "ytick.major.size"), 3),
     "svg.fonttype": "none",
     "pdf.fonttype": 42,
 }
 
-MOST_PANELS = 6
+MOST_PANELS, PANELS_IN_A_ROW = 6, 3
+MOST_COUNTS = 8
+"""Device counts that an axis names; of more it names round ones."""
 LOG_FROM = 4.0
 """Ratio of the largest to the smallest device count above which the axis of devices is logarithmic."""
 LOG_VALUES_FROM = 6.0
@@ -66,10 +64,13 @@ MOST_BAR = 1.5
 """An axis ends there at the latest, as a multiple of the largest estimate: intervals do not set its range."""
 NEAR = 0.07
 """Distance below which two labels touch, as a share of an axis."""
+NUMBER = "{x:,.10g}"
+ENDS = ("", "_low", "_high")
+"""Ends of the names of a column and of the bounds of its interval."""
 
-Lines = Callable[[Section, pd.DataFrame], Iterable[tuple[str, Any, pd.DataFrame]]]
-"""Gives label, dash, and ``x``, ``y``, ``group`` of each line."""
 Draw = Callable[[Section], Drawing | None]
+Reference = tuple[str, str, Sequence[float], Sequence[float]]
+"""A line to compare with: its label, its dash, and x and y of its ends."""
 
 
 @dataclass(frozen=True)
@@ -116,31 +117,20 @@ def read_svg(path: Path) -> str:
 
 
 def _svg(drawing: Drawing, label: str) -> str:
+    """Return a drawing as an element of the page."""
     buffer = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     drawing.savefig(buffer, format="svg", transparent=True, metadata=nothing)
     text = buffer.getvalue()
-    text = text[text.index("<svg") :]
     # several figures stand in one page: only ids that are made of the salt are its own
-    text = re.sub(r'<g id="[^"]*"', "<g", text)
+    text = re.sub(r'<g id="[^"]*"', "<g", text[text.index("<svg") :])
     # a hundredth of a point is less than anybody sees
-    text = re.sub(r"<[^>]+>", lambda tag: re.sub(r"(\.\d\d)\d+", r"\1", " ".join(tag[0].split())), text)
+    text = re.sub(r"<[^>]+>", lambda tag: re.sub(r"(\.\d\d)\d+", r"\1", tag[0]), text)
     text = re.sub(r">\s+<", "><", text)
-    text = re.sub(r'(<svg [^>]*?) width="[^"]*"', r"\1", text)
-    text = re.sub(r'(<svg [^>]*?) height="[^"]*"', r"\1", text)
     return text.replace("<svg ", f'<svg role="img" aria-label="{escape(label)}" ', 1)
 
 
 # --- parts of figures -------------------------------------------------------------------------------------
-
-
-RING = so.Dot(pointsize=9, fill=False, color=INK, edgecolor=INK, edgewidth=0.9)
-
-
-def ring_entry() -> tuple[Any, str]:
-    """Return the entry of the ring around the answer in a legend."""
-    ring = Line2D([], [], color=INK, marker="o", markersize=7, fillstyle="none", linestyle="none")
-    return ring, "the answer"
 
 
 def palette(names: Sequence[str]) -> dict[str, Any]:
@@ -149,302 +139,224 @@ def palette(names: Sequence[str]) -> dict[str, Any]:
     return dict(zip(names, colors, strict=True))
 
 
-def markers(names: Sequence[str]) -> dict[str, str]:
-    """Return a mark for each name."""
-    return {name: MARKERS[index % len(MARKERS)] for index, name in enumerate(names)}
+def plot_series(shown: pd.DataFrame) -> tuple[Any, list[Line2D]]:
+    """Return a plot of points with their intervals, and its legend: none if there is one series.
+
+    Args:
+        shown: Has ``series``, and ``x`` and ``y``; ``_low`` and ``_high`` end the names of their bounds.
+    """
+    names = list(shown["series"].unique())
+    colors, marks = palette(names), dict(zip(names, cycle(MARKERS), strict=False))
+    plot = so.Plot(shown, x="x", y="y", color="series")
+    for value, orient in (("y", "x"), ("x", "y")):
+        if f"{value}_low" in shown:
+            # seaborn draws a line from the lowest to the highest row of a place
+            rows = [shown.assign(**{value: shown[f"{value}{end}"]}) for end in ("_low", "_high")]
+            ends = pd.concat(rows, ignore_index=True).dropna(subset=[value])
+            plot = plot.add(so.Range(linewidth=1), data=ends, orient=orient, legend=False)
+    plot = plot.add(so.Dot(pointsize=4.5, edgecolor="white", edgewidth=0.4), marker="series", legend=False)
+    legend = [
+        Line2D([], [], color=colors[name], marker=marks[name], markersize=4.5, linewidth=1, label=name)
+        for name in names
+    ]
+    scaled = plot.scale(color=so.Nominal(colors), marker=so.Nominal(marks))
+    return scaled, legend if len(names) > 1 else []
 
 
-def apart(places: Sequence[tuple[float, ...]], near: float = NEAR) -> list[int]:
+def render(plot: Any, panels: int = 1) -> Drawing:
+    """Draw a plot whose layers have no legend of their own."""
+    width = PAGE_INCHES if panels > 1 else COLUMN_INCHES
+    rows = math.ceil(panels / PANELS_IN_A_ROW)
+    drawing = Drawing(figsize=(width, rows * HEIGHT_INCHES), layout="constrained")
+    plot.theme(STYLE).on(drawing).plot()
+    return drawing
+
+
+def ring_answer(axes: Axes, shown: pd.DataFrame) -> None:
+    """Draw a ring around the recommended point."""
+    best = shown[shown["recommended"]]
+    if len(best):
+        axes.plot(
+            best["x"], best["y"], "o", color=INK, markersize=9, markeredgewidth=0.9, fillstyle="none",
+            label="the answer",
+        )  # fmt: skip
+
+
+def with_legend(drawing: Drawing, entries: Sequence[Any], title: str | None = None) -> Drawing:
+    """Put a legend below a drawing, which gets higher by it.
+
+    Args:
+        drawing: The drawing.
+        entries: Artists with their labels.
+        title: Title of the legend.
+    """
+    if not entries:
+        return drawing
+    # a character is about half as wide as the font is high, and a handle takes six
+    longest = 0.5 * FONT_SIZE / 72 * (max(len(entry.get_label()) for entry in entries) + 6)
+    columns = max(1, min(len(entries), int(0.97 * drawing.get_figwidth() / longest)))
+    lines = math.ceil(len(entries) / columns) + bool(title)
+    drawing.set_figheight(drawing.get_figheight() + 0.15 * lines)
+    drawing.legend(
+        handles=entries, loc="outside lower center", ncols=columns, frameon=False, title=title,
+        handlelength=2.2, columnspacing=1.4, labelspacing=0.35, borderpad=0,
+    )  # fmt: skip
+    return drawing
+
+
+def faceted(plot: Any, names: Sequence[str]) -> Any:
+    """Give each series a panel below its name; a single one needs neither."""
+    if len(names) == 1:
+        return plot
+    return plot.facet("series", order=names, wrap=PANELS_IN_A_ROW).label(title=str)
+
+
+def apart(places: Sequence[Sequence[float]]) -> list[int]:
     """Return the indices of places whose labels do not touch, the first ones first.
 
     Args:
         places: Coordinates as shares of the axes.
-        near: Distance below which labels touch.
     """
     kept: list[int] = []
     for index, place in enumerate(places):
-        if all(max(abs(a - b) for a, b in zip(place, places[k], strict=True)) >= near for k in kept):
+        if all(max(abs(a - b) for a, b in zip(place, places[k], strict=True)) >= NEAR for k in kept):
             kept.append(index)
     return kept
 
 
-def count_ticks(counts: Iterable[int], is_log: bool) -> list[int]:
-    """Return the device counts that an axis can name without overlap, the first and the last among them."""
-    ordered = sorted(set(counts))
-    if len(ordered) == 1:
-        return ordered
-    values = [math.log(count) if is_log else float(count) for count in ordered]
-    span = values[-1] - values[0]
-    order = [len(ordered) - 1, *range(len(ordered) - 1)]
-    # powers of two are preferred to what is between them
-    order.sort(key=lambda index: (index not in {0, len(ordered) - 1}, ordered[index] & (ordered[index] - 1)))
-    kept = apart([((values[index] - values[0]) / span,) for index in order])
-    return sorted(ordered[order[index]] for index in kept)
+def value_scale(values: pd.Series, log_from: float) -> Any:
+    """Return a scale: logarithmic if the largest value is so many times the smallest one, or more."""
+    low, high = values.min(), values.max()
+    scale = so.Continuous()
+    if 0 < low <= high / log_from:
+        ticks = LogLocator(subs=(1,) if high / low > 500 else (1, 2, 5))
+        scale = so.Continuous(trans="log").tick(locator=ticks, minor=0)
+    return scale.label(like=NUMBER)
 
 
-def value_ticks(low: float, high: float) -> list[float]:
-    """Return round values between two ends of a logarithmic axis: 1, 2, 5, 10 and so on."""
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    steps = (1.0,) if high / low > 500 else (1.0, 2.0, 5.0)
-    return [step * 10.0**decade for decade in decades for step in steps if low <= step * 10.0**decade <= high]
-
-
-def value_scale(low: float, high: float) -> tuple[Any, tuple[float, float]]:
-    """Return scale and limits of positive values: from zero, or logarithmic if they differ by much."""
-    if low > 0 and high / low >= LOG_VALUES_FROM:
-        limits = (low / 1.35, high * 1.45)
-        scale = so.Continuous(trans="log").tick(at=value_ticks(*limits), minor=0)
-        return scale.label(like="{x:,.10g}"), limits
-    return so.Continuous().label(like="{x:,.10g}"), (0.0, 1.15 * high if high > 0 else 1.0)
-
-
-def ends_on(scale: Any, values: pd.Series) -> pd.Series:
-    """Return ends of intervals as seaborn needs them on a scale.
-
-    Its 0.13 takes ``ymin`` and its kind for already transformed if ``y`` has a logarithmic scale.
-    """
-    transform = {"log2": np.log2, "log": np.log10}.get(scale.trans)
-    return values if transform is None else transform(values.where(values > 0))
-
-
-def time_unit(seconds: float) -> tuple[float, str]:
-    """Return the divisor and the name of the unit in which a time is easy to read."""
-    if seconds < 120:
-        return 1.0, "s"
-    return (60.0, "min") if seconds < 3 * 3600 else (3600.0, "h")
-
-
-def byte_unit(count: float) -> tuple[float, str]:
-    """Return the divisor and the name of the unit in which a number of bytes is easy to read."""
-    return (1e9, "GB") if count >= 2e9 else (1e6, "MB")
-
-
-def finish(plot: Any, entries: Sequence[tuple[Any, str]], *, panels: int = 1, title: str = "") -> Drawing:
-    """Draw a plot with its legend below.
-
-    Args:
-        plot: A plot of seaborn.objects whose layers have no legend of their own.
-        entries: Handles and labels of the legend.
-        panels: Number of panels.
-        title: Title of the legend.
-    """
-    columns = min(panels, 3)
-    rows = math.ceil(panels / columns)
-    is_wide = panels > 1
-    lines = 0
-    width = PAGE_INCHES if is_wide else COLUMN_INCHES
-    if entries:
-        # a character is about half as wide as the font is high, and a handle takes five
-        longest = 0.5 * 7 / 72 * (max(len(label) for _, label in entries) + 6)
-        per_row = max(1, min(len(entries), int(width * 0.97 / longest)))
-        lines = math.ceil(len(entries) / per_row) + bool(title)
-    drawing = Drawing(figsize=(width, rows * HEIGHT_INCHES + lines * 0.15), layout="constrained")
-    plot.theme(STYLE).on(drawing).plot()
-    for axes in drawing.axes:
-        axes.set_axisbelow(True)
-    if entries:
-        handles, labels = zip(*entries, strict=True)
-        drawing.legend(
-            handles, labels, loc="outside lower center", ncols=per_row, frameon=False, title=title or None,
-            title_fontsize=7, handlelength=2.2, columnspacing=1.4, labelspacing=0.35, borderpad=0,
-        )  # fmt: skip
-    return drawing
-
-
-def _titles(names: Sequence[str]) -> dict[str, Any]:
-    """Return the titles of panels: the names of series, and none of a single one."""
-    return {"title": str} if len(names) > 1 else {}
+def value_limits(values: pd.Series, scale: Any) -> tuple[float, float]:
+    """Return the limits of an axis of values: from zero, if it is not logarithmic."""
+    return (values.min() / 1.35, values.max() * 1.45) if scale.trans == "log" else (0.0, 1.15 * values.max())
 
 
 # --- quantities of points ---------------------------------------------------------------------------------
 
 
-def of_points(
+def draw_points(
+    section: Section,
     column: str,
     label: str,
     factor: float = 1.0,
     *,
-    lines: Lines = lambda _section, _points: (),
-    unit: Callable[[float], tuple[float, str]] | None = None,
+    references: Sequence[Reference] = (),
     is_ratio: bool = False,
-) -> Draw:
-    """Return what draws a column of scaling.csv against devices, with its intervals.
+) -> Drawing | None:
+    """Draw a column of scaling.csv against devices, with its intervals.
 
     Args:
-        column: Name of the column; its bounds have ``_low`` and ``_high`` at the end.
-        label: Name of the axis; ``{unit}`` is replaced.
+        section: The experiment.
+        column: Name of the column.
+        label: Name of the axis.
         factor: Values are multiplied by it.
-        lines: Further lines.
-        unit: Returns divisor and name of a unit for the largest value, in place of ``factor``.
+        references: Lines to compare with.
         is_ratio: It grows with the devices: both axes are logarithmic if the counts differ by much.
     """
-
-    def make(section: Section) -> Drawing | None:
-        if section.points.empty or column not in section.points:
-            return None
-        points = section.points[section.points[column].notna()].sort_values("devices")
-        if points.empty:
-            return None
-        scaled, named = factor, label
-        if unit is not None:
-            divisor, name = unit(float(points[column].max()))
-            scaled, named = 1 / divisor, label.format(unit=name)
-        return _draw_points(section, points, column, named, scaled, list(lines(section, points)), is_ratio)
-
-    return make
-
-
-def _draw_points(
-    section: Section,
-    points: pd.DataFrame,
-    column: str,
-    label: str,
-    factor: float,
-    lines: Sequence[tuple[str, Any, pd.DataFrame]],
-    is_ratio: bool,
-) -> Drawing:
-    names = list(dict.fromkeys(points["series"].astype(str)))
-    counts = [int(count) for count in points["devices"]]
-    is_log = max(counts) / min(counts) > LOG_FROM
-    place = points["series"].astype(str).map(names.index) - (len(names) - 1) / 2
-    value, low, high = (
-        points[name].astype(float) * factor if (name := f"{column}{end}") in points else math.nan
-        for end in ("", "_low", "_high")
-    )
+    points = section.points.dropna(subset=[column])
+    if points.empty:
+        return None
+    counts = sorted(set(points["devices"]))
+    names = list(points["series"].unique())
+    is_log = counts[-1] / counts[0] > LOG_FROM
     # marks of several series on as many devices stand next to each other
-    beside = points["devices"] * 1.02**place if is_log else points["devices"] + 0.012 * max(counts) * place
-    shown = pd.DataFrame({"x": beside, "y": value, "low": low, "high": high, "series": points["series"]})
-    bars = shown.dropna(subset=["low", "high"])
-    bars = bars[bars["high"] > bars["low"]]
-    colors, marks = palette(names), markers(names)
-    drawn = pd.concat([shown["y"], *(line["y"] for _, _, line in lines if len(line))])
-    top = max(drawn.max(), min(bars["high"].max() if len(bars) else 0, MOST_BAR * drawn.max()))
-    if is_log and is_ratio and shown["y"].min() > 0:
-        bottom = min(shown["y"].min(), 1.0)
-        powers = [2.0**k for k in range(math.floor(math.log2(bottom)), math.ceil(math.log2(top)) + 1)]
-        y, limits = so.Continuous(trans="log2").tick(at=powers, minor=0), (bottom / 1.25, top * 1.15)
+    place = points["series"].map(names.index) - (len(names) - 1) / 2
+    x = points["devices"] * 1.02**place if is_log else points["devices"] + 0.012 * counts[-1] * place
+    shown = points.assign(x=x, **{f"y{end}": factor * points[f"{column}{end}"] for end in ENDS})
+    highest = max([shown["y"].max(), *(y for *_, ys in references for y in ys)])
+    top = min(MOST_BAR * highest, max(highest, shown[["y", "y_high"]].max(axis=None)))
+    if is_log:
+        x_scale, x_ends = so.Continuous(trans="log2").tick(minor=0), (counts[0] / 1.2, counts[-1] * 1.2)
     else:
-        y, limits = so.Continuous(), (0, 1.07 * top if top > 0 else 1.0)
-    plot = so.Plot(shown, x="x", y="y", color="series").add(so.Line(linewidth=1), legend=False)
-    if len(bars):
-        bars = bars.assign(**{end: ends_on(y, bars[end].clip(lower=limits[0])) for end in ("low", "high")})
-        plot = plot.add(so.Range(linewidth=1), data=bars, ymin="low", ymax="high", legend=False)
-    plot = plot.add(so.Dot(pointsize=4.5, edgecolor="white", edgewidth=0.4), marker="series", legend=False)
-    entries: list[tuple[Any, str]] = []
-    if len(names) > 1:
-        entries = [
-            (Line2D([], [], color=colors[name], marker=marks[name], markersize=4.5, linewidth=1), name)
-            for name in names
-        ]
-    for text, dash, line in lines:
-        plot = plot.add(
-            so.Line(color=INK, linestyle=dash, linewidth=0.8), data=line, x="x", y="y", color=None,
-            group="group", legend=False,
-        )  # fmt: skip
-        entries.append((Line2D([], [], color=INK, linestyle=dash, linewidth=0.8), text))
-    if "recommended" in points and (best := points["recommended"].astype(bool)).any():
-        plot = plot.add(RING, data=shown[best.to_numpy()], x="x", y="y", color=None, legend=False)
-        entries.append(ring_entry())
-    ticks = count_ticks(counts, is_log)
-    x = so.Continuous(trans="log2") if is_log else so.Continuous()
-    x = x.tick(at=ticks, minor=0).label(like="{x:,.0f}")
-    room = max(0.5, 0.05 * (max(counts) - min(counts)))
-    ends = (min(counts) / 1.2, max(counts) * 1.2) if is_log else (min(counts) - room, max(counts) + room)
+        room = max(0.5, 0.05 * (counts[-1] - counts[0]))
+        x_scale, x_ends = so.Continuous(), (counts[0] - room, counts[-1] + room)
+    if len(counts) <= MOST_COUNTS:
+        x_scale = x_scale.tick(at=counts, minor=0)
+    if is_log and is_ratio:
+        y_scale = so.Continuous(trans="log2").tick(minor=0)
+        y_ends = min(shown["y"].min(), 1.0) / 1.25, 1.15 * top
+    else:
+        y_scale, y_ends = so.Continuous(), (0.0, 1.07 * top)
+    plot, legend = plot_series(shown)
     plot = (
-        plot.scale(x=x, y=y.label(like="{x:,.10g}"), color=so.Nominal(colors), marker=so.Nominal(marks))
-        .limit(x=ends, y=limits)
+        plot.add(so.Line(linewidth=1), legend=False)
+        .scale(x=x_scale.label(like=NUMBER), y=y_scale.label(like=NUMBER))
+        .limit(x=x_ends, y=y_ends)
         .label(x=section.plural, y=label)
     )
-    return finish(plot, entries)
+    drawing = render(plot)
+    (axes,) = drawing.axes
+    for name, dash, xs, ys in references:
+        axes.plot(xs, ys, color=INK, linestyle=dash, linewidth=0.8, label=name)
+    ring_answer(axes, shown)
+    return with_legend(drawing, [*legend, *axes.get_legend_handles_labels()[0]])
 
 
-def _ideal_speedup(_section: Section, points: pd.DataFrame) -> Iterable[tuple[str, Any, pd.DataFrame]]:
+def _speedup(section: Section) -> Drawing | None:
+    points = section.points.dropna(subset=["speedup"])
     most = points["devices"].max()
-    bases = sorted(set(points["baseline_devices"].dropna()) - {most})
-    if bases:
-        line = pd.concat(
-            [
-                pd.DataFrame({"x": x, "y": x / base, "group": str(base)})
-                for base in bases
-                for x in [np.geomspace(base, most, 20)]
-            ]
-        )
-        yield "ideal", ":", line
+    ideal: list[Reference] = [
+        ("ideal", ":", (base, most), (1.0, most / base))
+        for base in points["baseline_devices"].unique()
+        if base < most
+    ]
+    return draw_points(section, "speedup", "speedup", references=ideal, is_ratio=True)
 
 
-def _efficiencies(section: Section, points: pd.DataFrame) -> Iterable[tuple[str, Any, pd.DataFrame]]:
-    ends = [points["devices"].min() * 0.5, points["devices"].max() * 2]
-    yield "ideal", ":", pd.DataFrame({"x": ends, "y": [100.0, 100.0], "group": "ideal"})
-    if section.required_efficiency is not None:
-        least = 100 * section.required_efficiency
-        yield f"required: {least:.10g} %", "--", pd.DataFrame({"x": ends, "y": [least] * 2, "group": "least"})
+def _efficiency(section: Section) -> Drawing | None:
+    ends = section.points["devices"].min() * 0.5, section.points["devices"].max() * 2
+    references: list[Reference] = [("ideal", ":", ends, (100, 100))]
+    if section.answer.min_efficiency is not None:
+        least = 100 * section.answer.min_efficiency
+        references.append((f"required: {least:.10g} %", "--", ends, (least, least)))
+    return draw_points(section, "parallel_efficiency", "efficiency (%)", 100.0, references=references)
+
+
+def _memory(section: Section) -> Drawing | None:
+    divisor, unit = (1e9, "GB") if section.points["peak_memory_bytes"].max() >= 2e9 else (1e6, "MB")
+    return draw_points(section, "peak_memory_bytes", f"peak memory per device ({unit})", 1 / divisor)
 
 
 # --- time against cost ------------------------------------------------------------------------------------
 
 
 def _time_cost(section: Section) -> Drawing | None:
-    if not {"seconds", "cost"} <= set(section.points):
+    points = section.points.dropna(subset=["seconds", "cost"])
+    if len(points) < 2:
         return None
-    costs = section.points.dropna(subset=["seconds", "cost"])
-    if len(costs) < 2:
-        return None
-    names = list(dict.fromkeys(costs["series"].astype(str)))
-    colors, marks = palette(names), markers(names)
-    divisor, unit = time_unit(float(costs["seconds"].max()))
-    ends = ("", "_low", "_high")
-    shown = costs.assign(**{f"seconds{end}": costs[f"seconds{end}"] / divisor for end in ends})
-    cost_unit = section.cost_unit
+    second, unit = time_unit(points["seconds"].max())
+    factor, cost_unit = 1.0, section.cost_unit
     if cost_unit.endswith("-hours"):
-        part, name = time_unit(3600 * float(costs["cost"].max()))
-        kind = {"s": "seconds", "min": "minutes", "h": "hours"}[name]
-        cost_unit = f"{cost_unit.removesuffix('hours')}{kind}"
-        shown = shown.assign(**{f"cost{end}": costs[f"cost{end}"] * 3600 / part for end in ends})
-    x, x_ends = value_scale(float(shown["cost"].min()), float(shown["cost"].max()))
-    y, y_ends = value_scale(float(shown["seconds"].min()), float(shown["seconds"].max()))
-    plot = so.Plot(shown, x="cost", y="seconds", color="series")
-    for low, high, orient in (("seconds_low", "seconds_high", "x"), ("cost_low", "cost_high", "y")):
-        bars = shown.dropna(subset=[low, high])
-        if len(bars):
-            scale = y if orient == "x" else x
-            bars = bars.assign(**{end: ends_on(scale, bars[end]) for end in (low, high)})
-            bounds = {"ymin": low, "ymax": high} if orient == "x" else {"xmin": low, "xmax": high}
-            plot = plot.add(so.Range(linewidth=1), data=bars, orient=orient, legend=False, **bounds)
-    plot = plot.add(so.Dot(pointsize=5, edgecolor="white", edgewidth=0.4), marker="series", legend=False)
-    best = shown[shown["recommended"].astype(bool)]
-    entries: list[tuple[Any, str]] = []
-    if len(names) > 1:
-        entries = [
-            (Line2D([], [], color=colors[name], marker=marks[name], markersize=5, linestyle="none"), name)
-            for name in names
-        ]
-    if len(best):
-        plot = plot.add(RING, data=best, x="cost", y="seconds", color=None, legend=False)
-        entries.append(ring_entry())
-    ordered = shown.sort_values("recommended", ascending=False)
-    places = list(
-        zip(_shares(ordered["cost"], x_ends, x), _shares(ordered["seconds"], y_ends, y), strict=True)
+        part, name = time_unit(HOUR * points["cost"].max())
+        factor = HOUR / part
+        cost_unit = cost_unit.replace("hours", {"s": "seconds", "min": "minutes", "h": "hours"}[name])
+    shown = points.assign(
+        **{f"x{end}": factor * points[f"cost{end}"] for end in ENDS},
+        **{f"y{end}": points[f"seconds{end}"] / second for end in ENDS},
     )
-    named = ordered.iloc[apart(places)]
-    named = named.assign(text=[f"{int(count):,}" for count in named["devices"]])
-    plot = plot.add(
-        so.Text(halign="left", valign="bottom", offset=4, fontsize=7, color=INK), data=named, x="cost",
-        y="seconds", text="text", color=None, legend=False,
-    )  # fmt: skip
-    plot = (
-        plot.scale(x=x, y=y, color=so.Nominal(colors), marker=so.Nominal(marks))
-        .limit(x=x_ends, y=y_ends)
+    x, y = (value_scale(shown[axis], LOG_VALUES_FROM) for axis in ("x", "y"))
+    plot, legend = plot_series(shown)
+    drawing = render(
+        plot.scale(x=x, y=y)
+        .limit(x=value_limits(shown["x"], x), y=value_limits(shown["y"], y))
         .label(x=f"cost ({cost_unit})", y=f"time ({unit})")
     )
-    return finish(plot, entries)
-
-
-def _shares(values: pd.Series, ends: tuple[float, float], scale: Any) -> list[float]:
-    """Return where values lie on an axis, from 0 to 1."""
-    if scale.trans == "log":
-        low, high = map(math.log, ends)
-        return [(math.log(value) - low) / (high - low) for value in values]
-    return [(value - ends[0]) / (ends[1] - ends[0]) for value in values]
+    (axes,) = drawing.axes
+    ring_answer(axes, shown)
+    ordered = shown.sort_values("recommended", ascending=False, kind="stable")
+    places = (axes.transData - axes.transAxes).transform(ordered[["x", "y"]])
+    for index in apart(places.tolist()):
+        row = ordered.iloc[index]
+        axes.annotate(f"{row['devices']:,}", (row["x"], row["y"]), (4, 4), textcoords="offset points")
+    return with_legend(drawing, [*legend, *axes.get_legend_handles_labels()[0]])
 
 
 # --- parts of a step --------------------------------------------------------------------------------------
@@ -452,135 +364,111 @@ def _shares(values: pd.Series, ends: tuple[float, float], scale: Any) -> list[fl
 
 def _step(section: Section) -> Drawing | None:
     """Draw the device time of a sample by its parts: with ideal scaling all bars are equally high."""
-    parts = [part for part in STEP_PARTS if part.column in section.points]
-    columns = [part.column for part in parts]
-    needed = ["throughput_samples_per_second", "step_seconds"]
-    if not parts or not set(needed) <= set(section.points):
-        return None
-    points = section.points.dropna(subset=needed)
-    points = points[points[columns].notna().any(axis=1)].sort_values("devices")
-    names = list(dict.fromkeys(points["series"].astype(str)))[:MOST_PANELS]
-    points = points[points["series"].isin(names)]
+    columns = [part.column for part in STEP_PARTS]
+    points = section.points.dropna(subset=[THROUGHPUT, "step_seconds"]).dropna(subset=columns, how="all")
     if points.empty:
         return None
-    total = 1e6 * points["devices"] / points["throughput_samples_per_second"]
-    shares = points[columns].astype(float).div(points["step_seconds"], axis=0).clip(lower=0).fillna(0.0)
-    shares = shares.div(np.maximum(shares.sum(axis=1), 1.0), axis=0)
-    rest = 1 - shares.sum(axis=1)
-    heights = shares.assign(rest=rest.where(rest > 0.005, 0.0)).mul(total, axis=0)
-    labels = {part.column: part.name for part in parts} | {"rest": UNKNOWN.name}
-    colors = {part.name: part.colour for part in parts} | {UNKNOWN.name: UNKNOWN.colour}
-    long = (
-        heights.rename(columns=labels)
-        .assign(series=points["series"].astype(str), devices=[f"{int(c):,}" for c in points["devices"]])
+    names = list(points["series"].unique())[:MOST_PANELS]
+    points = points[points["series"].isin(names)]
+    counts = [f"{count:,}" for count in sorted(set(points["devices"]))]
+    total = 1e6 * points["devices"] / points[THROUGHPUT]
+    heights = points[columns].div(points["step_seconds"], axis=0).mul(total, axis=0)
+    rest = total - heights.sum(axis=1)
+    colors = {part.name: part.colour for part in (*STEP_PARTS, UNKNOWN)}
+    bars = (
+        heights.assign(rest=rest.where(rest > 0.005 * total))
+        .set_axis(list(colors), axis=1)
+        .assign(series=points["series"], devices=points["devices"].map("{:,}".format))
         .melt(["series", "devices"], var_name="part", value_name="time")
     )
-    used = [name for name in colors if long.loc[long["part"] == name, "time"].max() > 0]
-    long = long[long["part"].isin(used)]
-    counts = [f"{count:,}" for count in sorted({int(count) for count in points["devices"]})]
-    plot = so.Plot(long, x="devices", y="time", color="part").add(
-        so.Bar(alpha=1, width=0.75, edgecolor="white", edgewidth=0.4), so.Stack(), legend=False
-    )
-    if len(names) > 1:
-        plot = plot.facet("series", order=names, wrap=3)
+    bars = bars[bars["time"] > 0]
+    used = [name for name in colors if name in set(bars["part"])]
     plot = (
-        plot.scale(
-            x=so.Nominal(order=counts), y=so.Continuous().label(like="{x:,.10g}"),
-            color=so.Nominal({name: colors[name] for name in used}, order=used),
+        faceted(so.Plot(bars, x="devices", y="time", color="part"), names)
+        .add(so.Bar(alpha=1, width=0.75, edgecolor="white", edgewidth=0.4), so.Stack(), legend=False)
+        .scale(
+            x=so.Nominal(order=counts), y=so.Continuous().label(like=NUMBER),
+            color=so.Nominal(colors, order=used),
         )
         .limit(y=(0, 1.05 * total.max()))
-        .label(x=section.plural, y=f"{section.noun} time per sample (µs)", **_titles(names))
+        .label(x=section.plural, y=f"{section.noun} time per sample (µs)")
     )  # fmt: skip
-    drawing = finish(plot, [(Patch(color=colors[name]), name) for name in used], panels=len(names))
+    drawing = render(plot, len(names))
     for axes in drawing.axes:
         axes.grid(visible=False, axis="x")
         if len(counts) * len(names) > 16:
             axes.tick_params(axis="x", labelrotation=90)
-    return drawing
+    return with_legend(drawing, [Patch(color=colors[name], label=name) for name in used])
 
 
 # --- learning curves --------------------------------------------------------------------------------------
 
 
-def learning(columns: Mapping[str, str], factor: float = 1.0, *, with_target: bool = False) -> Draw:
-    """Return what draws learning curves: the median of the repeats, and a band from lowest to highest.
+def draw_learning(
+    section: Section,
+    column: str,
+    label: str,
+    factor: float = 1.0,
+    *,
+    target: float | None = None,
+    log_from: float = math.inf,
+) -> Drawing | None:
+    """Draw learning curves: the median of the repeats, and a band from lowest to highest.
 
     Args:
-        columns: Columns of epochs.csv with their labels; the first that has values is drawn.
+        section: The experiment.
+        column: Column of epochs.csv.
+        label: Name of the axis.
         factor: Values are multiplied by it.
-        with_target: Draw the accuracy that counts as trained.
+        target: Value that counts as trained; None without one.
+        log_from: Ratio of the largest to the smallest value from which on the axis is logarithmic.
     """
-
-    def make(section: Section) -> Drawing | None:
-        known = [name for name in columns if name in section.epochs and section.epochs[name].notna().any()]
-        if not known:
-            return None
-        return _draw_learning(section, known[0], columns[known[0]], factor, with_target)
-
-    return make
-
-
-def _draw_learning(section: Section, column: str, label: str, factor: float, with_target: bool) -> Drawing:
+    if column not in section.epochs:
+        return None
     epochs = section.epochs.replace([np.inf, -np.inf], np.nan).dropna(subset=[column])
-    against = "epoch" if "epoch" in epochs and epochs["epoch"].notna().any() else "step"
-    names = list(dict.fromkeys(epochs["series"].astype(str)))[:MOST_PANELS]
+    if epochs.empty:
+        return None
+    names = list(epochs["series"].unique())[:MOST_PANELS]
     epochs = epochs[epochs["series"].isin(names)]
-    curves = (
-        (factor * epochs[column].astype(float))
-        .groupby([epochs["series"].astype(str), epochs["devices"].astype(int), epochs[against]])
-        .agg(["median", "min", "max"])
-        .reset_index()
-        .rename(columns={against: "x"})
-    )
-    counts = sorted(set(curves["devices"]))
-    curves["devices"] = [f"{count:,}" for count in curves["devices"]]
-    labels = [f"{count:,}" for count in counts]
-    colors = palette(labels)
-    dashes: dict[str, Any] = dict(
-        zip(
-            labels, ["-", "--", "-.", (0, (1, 1)), (0, (4, 1, 1, 1)), (0, (6, 2))] * len(labels), strict=False
-        )
-    )
-    few = curves["x"].nunique() <= 12
-    y, low, high = so.Continuous().label(like="{x:,.10g}"), curves["median"].min(), curves["median"].max()
-    limits = None
-    if not with_target and low > 0 and high / low > 20:
-        y, limits = value_scale(low, high)
-    curves = curves.assign(**{end: ends_on(y, curves[end]) for end in ("min", "max")})
+    counts = [f"{count:,}" for count in sorted(set(epochs["devices"]))]
+    curves = epochs.assign(y=factor * epochs[column], devices=epochs["devices"].map("{:,}".format))
+    against = "epoch" if "epoch" in curves else "step"
+    colors, dashes = palette(counts), dict(zip(counts, cycle(DASHES), strict=False))
+    marker = "o" if curves[against].nunique() <= 12 else "none"
     plot = (
-        so.Plot(curves, x="x", y="median", color="devices")
-        .add(so.Band(alpha=0.15, edgewidth=0), ymin="min", ymax="max", legend=False)
+        faceted(so.Plot(curves, x=against, y="y", color="devices"), names)
+        .add(so.Band(alpha=0.15, edgewidth=0), legend=False)
         .add(
-            so.Line(linewidth=1, marker="o" if few else "none", pointsize=2.5),
-            linestyle="devices",
+            so.Line(linewidth=1, marker=marker, pointsize=2.5), so.Agg("median"), linestyle="devices",
             legend=False,
         )
-    )
-    entries: list[tuple[Any, str]] = [
-        (Line2D([], [], color=colors[name], linestyle=dashes[name], linewidth=1), name) for name in labels
+        .scale(
+            x=so.Continuous().tick(locator=MaxNLocator(6, integer=True)).label(like="{x:,.0f}"),
+            y=value_scale(curves["y"], log_from),
+            color=so.Nominal(colors, order=counts), linestyle=so.Nominal(dashes, order=counts),
+        )
+        .label(x=against, y=label)
+    )  # fmt: skip
+    drawing = render(plot, len(names))
+    legend = [
+        Line2D([], [], color=colors[name], linestyle=dashes[name], linewidth=1, label=name) for name in counts
     ]
-    if with_target and section.target_accuracy is not None:
-        ends = pd.DataFrame(
-            [{"x": x, "median": factor * section.target_accuracy, "series": name}
-             for x in (curves["x"].min(), curves["x"].max()) for name in names]
-        )  # fmt: skip
-        plot = plot.add(
-            so.Line(color=INK, linestyle=":", linewidth=0.8),
-            data=ends,
-            color=None,
-            linestyle=None,
-            legend=False,
-        )
-        entries.append((Line2D([], [], color=INK, linestyle=":", linewidth=0.8), "target"))
-    if len(names) > 1:
-        plot = plot.facet("series", order=names, wrap=3)
-    if limits is not None:
-        plot = plot.limit(y=limits)
-    plot = plot.scale(
-        x=so.Continuous().tick(locator=MaxNLocator(6, integer=True)).label(like="{x:,.0f}"), y=y,
-        color=so.Nominal(colors, order=labels), linestyle=so.Nominal(dashes, order=labels),
-    ).label(x=against, y=label, **_titles(names))  # fmt: skip
-    return finish(plot, entries, panels=len(names), title=section.plural)
+    if target is not None:
+        for axes in drawing.axes:
+            line = axes.axhline(factor * target, color=INK, linestyle=":", linewidth=0.8, label="target")
+        legend.append(line)
+    return with_legend(drawing, legend, section.plural)
+
+
+def _accuracy(section: Section) -> Drawing | None:
+    return draw_learning(section, "test_accuracy", "test accuracy (%)", 100.0, target=section.target_accuracy)
+
+
+def _loss(section: Section) -> Drawing | None:
+    """Draw the loss on the test set, or the one that is known."""
+    labels = {"test_loss": "test loss", "train_loss": "training loss", "loss": "loss"}
+    drawn = (draw_learning(section, column, label, log_from=20.0) for column, label in labels.items())
+    return next((drawing for drawing in drawn if drawing is not None), None)
 
 
 FIGURES: dict[str, Figure] = {
@@ -588,13 +476,13 @@ FIGURES: dict[str, Figure] = {
         "Speedup",
         "Throughput divided by that of the fewest devices of the series. Bars are 95 % intervals, from three "
         "runs on. The dotted line is ideal.",
-        of_points("speedup", "speedup", lines=_ideal_speedup, is_ratio=True),
+        _speedup,
         is_first=True,
     ),
     "efficiency": Figure(
         "Efficiency",
         "Speedup divided by the ratio of device counts: 100 % is ideal. Bars are 95 % intervals.",
-        of_points("parallel_efficiency", "efficiency (%)", 100.0, lines=_efficiencies),
+        _efficiency,
         is_first=True,
     ),
     "time_cost": Figure(
@@ -615,22 +503,22 @@ FIGURES: dict[str, Figure] = {
         "Throughput",
         "Samples per second of all devices, without warm-up, evaluation and start-up. Bars are 95 % "
         "intervals.",
-        of_points("throughput_samples_per_second", "samples/s"),
+        partial(draw_points, column=THROUGHPUT, label="samples/s"),
     ),
     "memory": Figure(
         "Peak memory",
         "Peak while training, of the device that used most. Bars are 95 % intervals.",
-        of_points("peak_memory_bytes", "peak memory per device ({unit})", unit=byte_unit),
+        _memory,
     ),
     "accuracy": Figure(
         "Accuracy",
         "Accuracy on the test set. Lines are medians over the repeats, bands reach from the lowest to the "
         "highest.",
-        learning({"test_accuracy": "test accuracy (%)"}, 100.0, with_target=True),
+        _accuracy,
     ),
     "loss": Figure(
         "Loss",
         "Lines are medians over the repeats, bands reach from the lowest to the highest.",
-        learning({"test_loss": "test loss", "train_loss": "training loss", "loss": "loss"}),
+        _loss,
     ),
 }  # fmt: skip

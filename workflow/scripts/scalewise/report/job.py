@@ -16,39 +16,41 @@ from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.plan_file import Plan
 from scalewise.plan.runs.allocation import START_UP_MINUTES
 from scalewise.plan.runs.run_definition import RunDefinition
+from scalewise.report.facts import Facts
 
 MARGIN = 0.2
 """Part of the measured time that a job requests in addition: not every day is like that of the study."""
 
 
-def answer_job(facts: Mapping[str, Any], plan: Plan, path: Path) -> str:
+def answer_job(facts: Facts, plan: Plan, path: Path) -> str:
     """Return the job script of the recommended point; one that only fails if there is none.
 
     Args:
-        facts: Output of ``facts_of``.
+        facts: The measurements.
         plan: The study's: has the runs and the facts of the site.
         path: The script's, relative to the folder of the study.
     """
-    name, devices, runs = facts["name"], facts["devices"], facts["runs"]
+    name, devices, runs = facts.name, facts.found.answer.devices, facts.runs
     # a disturbed run has a result, too
     done = runs[(runs["devices"] == devices) & runs["outcome"].isin(["completed", "disturbed"])]
     planned, experiment = plan["runs"].get(name, {}), plan["experiments"][name]
     job = next((planned[run] for run in done["run"] if run in planned), None)
-    if job is None:
+    if devices is None or job is None:
         return MISSING_JOB_SCRIPT
     run = RunDefinition.model_validate_json(job["definition"])
     spec = AnalysisSpec.from_json(experiment["definition"])
     held, billed = (each.get(devices) for each in (spec.held_devices, spec.billed_devices))
-    points = facts["points"]
     folder = Path("results") / name
     return job_script(
         run,
         job,
         SiteLaunch.model_validate(plan["sites"][experiment["partition"]]["launch"]),
-        time_limit(points[points["recommended"]].iloc[0], int(job["resources"].get("runtime", 0))),
+        time_limit(
+            next(row for row in facts.rows if row["recommended"]), int(job["resources"].get("runtime", 0))
+        ),
         folder / "runs" / run.run,
         path,
-        f"{name} on {count_devices(devices, facts['noun'])}, as results/report.html recommends",
+        f"{name} on {count_devices(devices, facts.noun)}, as results/report.html recommends",
         whole_nodes=held is None or billed is not None,
     )
 

@@ -41,7 +41,7 @@ def write_page(sections: Sequence[Section], output: Path, *, partial: bool = Fal
         lstrip_blocks=True,
     )
     environment.filters["code"] = with_code
-    style, script = (_source(name) for name in ("report.css", "report.js"))
+    style, script = (Markup((HERE / name).read_text()) for name in ("report.css", "report.js"))  # noqa: S704
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     nouns = {section.noun for section in sections}
     noun = sections[0].plural if len(nouns) == 1 else "devices"
@@ -65,53 +65,42 @@ def with_code(text: str) -> Markup:
 
 def measured_on(runs: pd.DataFrame, noun: str) -> str:
     """Return days and devices of the completed runs, in a line; empty without any."""
-    done = runs[runs["outcome"] == "completed"] if "outcome" in runs else runs
+    done = runs[runs["outcome"] == "completed"]
     if done.empty:
         return ""
-    known = done.reindex(columns=["started_at", "device_name", "devices", "hosts"])
-    days = sorted({str(started)[:10] for started in known["started_at"].dropna()})
-    counts = known.groupby("device_name", sort=False)["devices"].unique()
+    days = sorted(done["started_at"].dropna().str[:10].unique())
+    counts = done.groupby("device_name", sort=False)["devices"].unique()
     names = [
         f"{name} ({counts_listed(map(int, devices), noun)})" if len(counts) > 1 else str(name)
         for name, devices in counts.items()
     ]
-    when = [" to ".join(dict.fromkeys([days[0], days[-1]]))] if days else []
-    return ", ".join([f"{len(done)} of {len(runs)} runs completed", *when, *names])
+    when = " to ".join(dict.fromkeys([*days[:1], *days[-1:]]))
+    return ", ".join(filter(None, [f"{len(done)} of {len(runs)} runs completed", when, *names]))
 
 
 def _context(section: Section) -> dict[str, Any]:
-    drawn = [
-        {
-            "name": name,
-            "title": figure.title,
-            "caption": figure.caption,
-            "is_first": figure.is_first,
-            "is_wide": _is_wide(svg),
-            "svg": Markup(svg),  # noqa: S704  drawn by this package; the page's policy runs no script of it
-        }
-        for name, figure in FIGURES.items()
-        if (path := section.figures / f"{name}.svg").exists()
-        for svg in [read_svg(path)]
-    ]
+    paths = {name: section.figures / f"{name}.svg" for name in FIGURES}
+    figures = [_figure(name, path) for name, path in paths.items() if path.exists()]
     tables = list(filled_tables(section))
     return {
         "section": section,
         "answer": section.answer,
-        "figures": [figure for figure in drawn if figure["is_first"]],
-        "more_figures": [figure for figure in drawn if not figure["is_first"]],
+        "figures": [figure for figure in figures if figure["is_first"]],
+        "more_figures": [figure for figure in figures if not figure["is_first"]],
         "open_tables": [table for table in tables if table.is_open],
         "other_tables": [table for table in tables if not table.is_open],
         "measured_on": measured_on(section.runs, section.noun),
     }
 
 
-def _is_wide(svg: str) -> bool:
-    found = re.search(r'viewBox="0 0 ([\d.]+) ', svg)
-    return found is not None and float(found[1]) > 300
-
-
-def _source(name: str) -> Markup:
-    """Return a style sheet or a script without indentation, empty lines and comments."""
-    text = (HERE / name).read_text(encoding="utf-8")
-    text = re.sub(r"^\s*(?://[^\n]*|/\*.*?\*/\s*)$", "", text, flags=re.MULTILINE | re.DOTALL)
-    return Markup("\n".join(line.strip() for line in text.splitlines() if line.strip()))  # noqa: S704  ours
+def _figure(name: str, path: Path) -> dict[str, Any]:
+    svg, figure = read_svg(path), FIGURES[name]
+    width = re.search(r'viewBox="0 0 ([\d.]+) ', svg)
+    return {
+        "name": name,
+        "title": figure.title,
+        "caption": figure.caption,
+        "is_first": figure.is_first,
+        "is_wide": width is not None and float(width[1]) > 300,
+        "svg": Markup(svg),  # noqa: S704  drawn by this package; the page's policy runs no script of it
+    }

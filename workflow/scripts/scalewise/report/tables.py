@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
 
 import pandas as pd
 
 from scalewise.analysis.steps import STEP_PARTS
-from scalewise.plan.formatting import HOUR, MINUTE, as_in_yaml, format_3sig, format_ratio, percent
+from scalewise.analysis.words import HOUR, time_unit
+from scalewise.plan.formatting import as_in_yaml, format_3sig, format_ratio, percent
 from scalewise.plan.runs.run_definition import NO_OPTIONS
 from scalewise.report.section import Section
 
@@ -17,32 +19,38 @@ UNKNOWN = "–"
 MOST_OPEN = 14
 """Rows of a table in the open; a longer one is behind its title."""
 
-Form = Callable[[float], tuple[float, str, Callable[[float], str]]]
-"""Gives a number's factor, unit and format; the ends of its interval have the same."""
+Form = Callable[[float], str]
+Unit = Callable[[float], tuple[float, str]]
 
 
-def _form(form: Callable[[float], str], factor: float = 1.0, unit: str = "") -> Form:
-    return lambda _: (factor, unit, form)
+def no_unit(_value: float) -> tuple[float, str]:
+    """Return the unit of a number without one."""
+    return 1.0, ""
 
 
-def time(seconds: float) -> tuple[float, str, Callable[[float], str]]:
-    """Return the form of a time: ``106 ms``, ``8.20 s``, ``12.5 min``, ``3.10 h``."""
-    if seconds < 1:
-        return 1e3, " ms", format_3sig
-    if seconds < 2 * MINUTE:
-        return 1.0, " s", format_3sig
-    return (1 / MINUTE, " min", format_3sig) if seconds < 2 * HOUR else (1 / HOUR, " h", format_3sig)
+def seconds(value: float) -> tuple[float, str]:
+    """Return the unit of a number of seconds: ``106 ms``, ``8.20 s``, ``12.5 min``, ``3.10 h``."""
+    return (1e-3, "ms") if value < 1 else time_unit(value)
 
 
-def hours(value: float) -> tuple[float, str, Callable[[float], str]]:
-    """Return the form of a number of hours, as that of a time."""
-    factor, unit, form = time(value * HOUR)
-    return factor * HOUR, unit, form
+def hours(value: float) -> tuple[float, str]:
+    """Return the unit of a number of hours, as that of a time."""
+    divisor, unit = seconds(value * HOUR)
+    return divisor / HOUR, unit
 
 
-COUNT, RATE, RATIO = _form("{:,.0f}".format), _form(format_3sig), _form(format_ratio)
-SHARE, WHOLE_SHARE = _form(percent), _form(lambda value: percent(value, 0))
-MEGABYTES = _form("{:,.0f}".format, 1e-6)
+count = "{:,.0f}".format
+three_places = "{:.3f}".format
+
+
+def whole_percent(fraction: float) -> str:
+    """Format a share without a place after the point: ``61 %``."""
+    return percent(fraction, 0)
+
+
+def megabytes(value: float) -> str:
+    """Format a number of bytes: ``3,000``."""
+    return count(value / 1e6)
 
 
 @dataclass(frozen=True)
@@ -52,12 +60,14 @@ class Column:
     Args:
         heading: Heading with the unit; ``{device}`` and ``{devices}`` are replaced.
         column: Column of the results; the ends of its interval have ``_low`` and ``_high`` at the end.
-        form: Form of a number; None for text.
+        form: Formats a number; None for text.
+        unit: Returns divisor and name of the unit of a number; the ends of its interval have the same.
     """
 
     heading: str
     column: str
     form: Form | None = None
+    unit: Unit = no_unit
 
 
 @dataclass(frozen=True)
@@ -105,76 +115,61 @@ class Filled:
 
 def filled_tables(section: Section) -> Iterator[Filled]:
     """Yield the tables of an experiment that have a row, without columns of which nothing is known."""
+    names = {"device": section.noun, "devices": section.plural}
     for name, table in TABLES.items():
-        rows = table.rows(section)
+        rows = table.rows(section).dropna(axis="columns", how="all")
         if rows.empty:
             continue
-        columns = [
-            column
-            for column in table.columns
-            if column.column in rows and rows[column.column].map(_is_known).any()
-        ]
-        names = {"device": section.noun, "devices": section.plural}
-        best = rows["recommended"] if "recommended" in rows else pd.Series(False, rows.index)
+        columns = [column for column in table.columns if column.column in rows]
         yield Filled(
             name,
             table.title,
             table.is_open and len(rows) <= MOST_OPEN,
             [(column.heading.format(**names), column.form is None) for column in columns],
             [
-                ([_cell(row, column) for column in columns], bool(is_best))
-                for (_, row), is_best in zip(rows.iterrows(), best, strict=True)
+                ([_cell(row, column) for column in columns], bool(row.get("recommended")))
+                for _, row in rows.iterrows()
             ],
         )
 
 
-def _is_known(value: Any) -> bool:
-    return not pd.isna(value) and value != ""
-
-
 def _cell(row: pd.Series, column: Column) -> Cell:
     value = row[column.column]
-    if not _is_known(value):
+    if pd.isna(value):
         return Cell(UNKNOWN)
     if column.form is None:
         return Cell(as_in_yaml(value))
-    factor, unit, form = column.form(float(value))
-    ends: list[Any] = [row.get(f"{column.column}{end}") for end in ("_low", "_high")]
+    divisor, unit = column.unit(value)
+    low, high = (row.get(f"{column.column}{end}", math.nan) for end in ("_low", "_high"))
     # a baseline's speedup is 1 by definition
-    is_interval = all(map(_is_known, ends)) and ends[0] != ends[1]
-    below = " to ".join(form(float(end) * factor) for end in ends) if is_interval else ""
-    return Cell(f"{form(float(value) * factor)}{unit}", below, f"{float(value):.6g}")
+    is_interval = not pd.isna(low) and low != high
+    below = f"{column.form(low / divisor)} to {column.form(high / divisor)}" if is_interval else ""
+    return Cell(f"{column.form(value / divisor)} {unit}".rstrip(), below, f"{float(value):.6g}")
 
 
-def _named(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows; without the name of the series if that is the only one."""
-    return rows.drop(columns="series") if "series" in rows and set(rows["series"]) <= {NO_OPTIONS} else rows
-
-
-def _steps(section: Section) -> pd.DataFrame:
-    points = _named(section.points)
-    if "step_seconds" not in points:
-        return points.iloc[:0]
-    return points[points["step_seconds"].notna()]
+def _points(section: Section) -> pd.DataFrame:
+    """Return the points; without the name of the series if that is the only one."""
+    points = section.points
+    return points.drop(columns="series") if set(points["series"]) == {NO_OPTIONS} else points
 
 
 def _options(section: Section) -> pd.DataFrame:
-    if section.options.empty:
-        return section.options
-    values = {name: section.options[name].map(as_in_yaml) for name in ("value", "reference")}
-    beside = section.options["beside"].astype(object).fillna("").astype(str)
-    values["beside"] = beside.str.replace(r" (True|False)\b", lambda found: found[0].lower(), regex=True)
-    return section.options.assign(name=section.options["option"] + " " + values["value"], **values)
+    options = section.options
+    values = {name: options[name].map(as_in_yaml) for name in ("value", "reference")}
+    beside = options["beside"].map(
+        lambda text: re.sub(r" (True|False)\b", lambda found: found[0].lower(), text), na_action="ignore"
+    )
+    return options.assign(name=options["option"] + " " + values["value"], beside=beside, **values)
 
 
 def _candidates(section: Section) -> pd.DataFrame:
-    return pd.DataFrame([vars(candidate) for candidate in section.answer.candidates])
+    return pd.DataFrame([asdict(each) for each in section.answer.candidates]).replace("", None)
 
 
 SERIES, DEVICES, N = (
     Column("series", "series"),
-    Column("{devices}", "devices", COUNT),
-    Column("n", "n", COUNT),
+    Column("{devices}", "devices", count),
+    Column("n", "n", count),
 )
 
 TABLES: dict[str, Table] = {
@@ -197,18 +192,18 @@ TABLES: dict[str, Table] = {
             SERIES,
             DEVICES,
             N,
-            Column("samples/s", "throughput_samples_per_second", RATE),
-            Column("speedup", "speedup", RATIO),
-            Column("efficiency", "parallel_efficiency", RATIO),
-            Column("time to target", "time_to_accuracy_seconds", time),
-            Column("accuracy", "final_accuracy", SHARE),
-            Column("time of a run", "wall_seconds", time),
-            Column("cost in time of one {device}", "device_hours", hours),
-            Column("memory (MB)", "peak_memory_bytes", MEGABYTES),
-            Column("MFU", "model_flops_utilization", SHARE),
+            Column("samples/s", "throughput_samples_per_second", format_3sig),
+            Column("speedup", "speedup", format_ratio),
+            Column("efficiency", "parallel_efficiency", format_ratio),
+            Column("time to target", "time_to_accuracy_seconds", format_3sig, seconds),
+            Column("accuracy", "final_accuracy", percent),
+            Column("time of a run", "wall_seconds", format_3sig, seconds),
+            Column("cost in time of one {device}", "device_hours", format_3sig, hours),
+            Column("memory (MB)", "peak_memory_bytes", megabytes),
+            Column("MFU", "model_flops_utilization", percent),
             Column("note", "note"),
         ],
-        lambda section: _named(section.points),
+        _points,
         is_open=True,
     ),
     "options": Table(
@@ -219,10 +214,10 @@ TABLES: dict[str, Table] = {
             Column("with", "beside"),
             DEVICES,
             N,
-            Column("throughput ratio", "throughput_ratio", RATIO),
-            Column("memory (MB)", "peak_memory_bytes", MEGABYTES),
-            Column("saved (MB)", "peak_memory_saved_bytes", MEGABYTES),
-            Column("memory ratio", "peak_memory_ratio", _form("{:.3f}".format)),
+            Column("throughput ratio", "throughput_ratio", format_ratio),
+            Column("memory (MB)", "peak_memory_bytes", megabytes),
+            Column("saved (MB)", "peak_memory_saved_bytes", megabytes),
+            Column("memory ratio", "peak_memory_ratio", three_places),
         ],
         _options,
         is_open=True,
@@ -233,23 +228,23 @@ TABLES: dict[str, Table] = {
             SERIES,
             DEVICES,
             N,
-            Column("step", "step_seconds", time),
-            *(Column(part.name, part.column, time) for part in STEP_PARTS),
-            Column("start-up of a run", "startup_seconds", time),
-            Column("{device} busy", "mean_utilization", WHOLE_SHARE),
+            Column("step", "step_seconds", format_3sig, seconds),
+            *(Column(part.name, part.column, format_3sig, seconds) for part in STEP_PARTS),
+            Column("start-up of a run", "startup_seconds", format_3sig, seconds),
+            Column("{device} busy", "mean_utilization", whole_percent),
         ],
-        _steps,
+        lambda section: _points(section).dropna(subset=["step_seconds"]),
     ),
     "runs": Table(
         "Runs",
         [
             Column("run", "run"),
             Column("outcome", "outcome"),
-            Column("samples/s", "throughput_samples_per_second", RATE),
-            Column("time of a run", "wall_seconds", time),
-            Column("time to target", "time_to_accuracy_seconds", time),
-            Column("accuracy", "final_accuracy", SHARE),
-            Column("memory (MB)", "peak_memory_bytes", MEGABYTES),
+            Column("samples/s", "throughput_samples_per_second", format_3sig),
+            Column("time of a run", "wall_seconds", format_3sig, seconds),
+            Column("time to target", "time_to_accuracy_seconds", format_3sig, seconds),
+            Column("accuracy", "final_accuracy", percent),
+            Column("memory (MB)", "peak_memory_bytes", megabytes),
             Column("hosts", "hosts"),
             Column("disturbed by", "disturbance"),
             Column("reason", "reason"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from html import unescape
 from html.parser import HTMLParser
 
 
@@ -29,23 +28,11 @@ class Page(HTMLParser):
         if data.strip() and self._open and self._open[-1] not in {"style", "script"}:
             self.text.append((self._open[-1], data.strip()))
 
-    def after_heading(self) -> list[tuple[str, str]]:
-        index = next(index for index, (tag, _) in enumerate(self.text) if tag == "h1")
-        return self.text[index + 1 :]
-
     def all_text(self) -> str:
         return "\n".join(data for _, data in self.text)
 
 
-def below(html: str, heading: str) -> str:
-    """The page from a heading on, whatever its level."""
-    for found in re.finditer(r"<h[2-4][^>]*>([^<]*)</h[2-4]>", html):
-        if unescape(found[1]) == heading:
-            return html[found.end() :]
-    raise AssertionError(f"the page has no heading {heading!r}")
-
-
 def cells(html: str, heading: str) -> list[str]:
-    """The rows of the first table below a heading, cells parted by bars."""
-    table = below(html, heading).split("</table>", maxsplit=1)[0]
+    """The rows of the first table below a heading of level three, cells parted by bars."""
+    table = re.split(rf"<h3[^>]*>{re.escape(heading)}</h3>", html)[1].split("</table>")[0]
     return [re.sub(r"(<[^>]+>)+", "|", row) for row in re.findall(r"<tr\b.*?</tr>", table)]
