@@ -48,3 +48,7 @@ def test_devices_are_named_by_what_they_are() -> None:
     assert place_text(4, "bucket-view-on", "", "GPU", only=False) == "4 GPUs with bucket-view-on"
     assert place_text(1, "all runs", "a100", "GPU", only=True) == "1 GPU on a100"
     assert counts_text([2, 4, 8], "CPU process") == "2, 4 and 8 CPU processes"
+
+
+def test_free_devices_cost_nothing() -> None:
+    assert cost_text(Interval(2e-13, math.nan, math.nan, 3), "price") == "0 price units"

@@ -13,6 +13,9 @@ __all__ = ["count_devices", "format_3sig", "format_exact", "format_ratio", "goal
 
 MINUTE, HOUR = 60.0, 3600.0
 
+SMALLEST_COST = 1e-9
+"""Costs below it are those of free devices, which a number near 0 stands for."""
+
 Form = Callable[[float], str]
 
 
@@ -67,6 +70,8 @@ def cost_text(device_hours: Interval, unit: str = "device-hours", noun: str = "d
         unit: ``device-hours``, ``price`` or ``billing``.
         noun: Name of a device in one word.
     """
+    if unit != "device-hours" and device_hours.estimate < SMALLEST_COST:
+        return f"0 {unit} units"
     if unit != "device-hours":
         return interval_text(device_hours, format_3sig, f" {unit} units")
     factor, name = time_unit(device_hours.estimate * HOUR)
