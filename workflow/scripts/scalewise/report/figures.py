@@ -474,8 +474,8 @@ def _loss(section: Section) -> Drawing | None:
 FIGURES: dict[str, Figure] = {
     "speedup": Figure(
         "Speedup",
-        "Throughput divided by that of the fewest devices of the series. Bars are 95 % intervals, from three "
-        "runs on. The dotted line is ideal.",
+        "How many times as fast as the fewest devices of the series, by the time that decides. Bars are 95 % "
+        "intervals, from three runs on. The dotted line is ideal.",
         _speedup,
         is_first=True,
     ),

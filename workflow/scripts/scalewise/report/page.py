@@ -59,8 +59,9 @@ def write_page(sections: Sequence[Section], output: Path, *, partial: bool = Fal
 
 
 def with_code(text: str) -> Markup:
-    """Return a sentence as HTML, with what stands in backticks as code."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704  escaped
+    """Return a sentence as HTML, with what stands in backticks as code; no line begins with ``%``."""
+    html = str(escape(text)).replace(" %", "&nbsp;%")
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", html))  # noqa: S704  escaped
 
 
 def measured_on(runs: pd.DataFrame, noun: str) -> str:
