@@ -310,8 +310,6 @@ def _ranks(run: RunDefinition, rate: float, steps: int) -> list[RankRecord]:
                 peak_memory_bytes=700_000_000 + 50_000_000 // devices,
                 mean_utilization=0.9,
                 communication_seconds_per_step=exchange - late,
-                local_pass_seconds=own,
-                exchanged_pass_seconds=own + 0.9 * exchange,
                 waiting_seconds_per_step=0.0 if late else 0.02 * step,
                 **STARTUP,
             )

@@ -176,9 +176,6 @@ def _run(
             "loader_wait_seconds": STEPS * loader,
             "communication_seconds_per_step": [float(np.mean(each)) for each in communication],
             "waiting_seconds_per_step": waiting_seconds(communication),
-            "local_pass_seconds": compute.mean(axis=1),
-            # passes after the training vary as its steps do
-            "exchanged_pass_seconds": compute.mean(axis=1) + np.mean(communication, axis=1),
         }
     )
     return {

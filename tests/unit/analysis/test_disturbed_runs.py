@@ -13,11 +13,11 @@ from tests.unit.analysis.planted import at, concluded, make_runs
 from scalewise.analysis.conditions import OTHER_CONDITIONS
 from scalewise.analysis.disturbed import disturbance, set_apart
 from scalewise.analysis.judge_round import in_place_of_disturbed, judge_round
-from scalewise.analysis.memory import device_memory_bytes, smaller_batch_gain
+from scalewise.analysis.memory import device_memory_bytes
 from scalewise.analysis.study import Analysis
 from scalewise.plan.config.experiment import Experiment, Repeats
 from scalewise.plan.runs.run_definition import canonical_json
-from scalewise.records import GpuLimits, Pass
+from scalewise.records import GpuLimits
 
 Measured = tuple[float, Mapping[str, Any]]
 """Samples/s of a run, and what else its record has."""
@@ -148,10 +148,6 @@ FULL = {
     "peak_memory_bytes": 39_500_000_000,
     "origin": {"gpu_limits": [GpuLimits(memory_bytes=42_900_000_000)]},
 }
-SMALLER_IS_FASTER = [
-    Pass(batch_size=256, forward_seconds=0.1, backward_seconds=0.3),
-    Pass(batch_size=128, forward_seconds=0.03, backward_seconds=0.09),
-]
 
 
 def published(**of_baseline: Any) -> dict[int, list[Measured]]:
@@ -167,10 +163,9 @@ def repeated(one: Sequence[float], two: Sequence[float]) -> dict[int, list[Measu
     [
         (published(), ["(1.28)", "fit a cache"]),
         (published(**FULL), ["92.1 % of its memory", "`accumulation_steps`"]),
-        (published(passes=SMALLER_IS_FASTER), ["1.67x the samples/s with a smaller batch"]),
         (repeated((970.0, 1000.0, 1030.0), (1980.0, 2020.0, 2060.0)), []),
     ],
-    ids=["unexplained", "a baseline short of memory", "a smaller batch is faster", "hardly above 1"],
+    ids=["unexplained", "a baseline short of memory", "hardly above 1"],
 )  # fmt: skip
 def test_an_efficiency_above_1_is_explained_and_leaves_the_answer_unclear(
     tmp_path: Path, points: Mapping[int, Sequence[Measured]], facts: list[str]
@@ -181,10 +176,7 @@ def test_an_efficiency_above_1_is_explained_and_leaves_the_answer_unclear(
     assert not facts or analysis.answer.certainty != "clear"
 
 
-def test_memory_is_that_of_the_smallest_gpu_and_no_batch_is_smaller_than_the_smallest() -> None:
+def test_memory_is_that_of_the_smallest_gpu() -> None:
     limits = [GpuLimits(memory_bytes=80), None, GpuLimits(memory_bytes=40), GpuLimits()]
     assert device_memory_bytes(limits) == 40
     assert device_memory_bytes([None]) is None
-    one = Pass(batch_size=8, forward_seconds=1, backward_seconds=1)
-    assert smaller_batch_gain([]) is None
-    assert smaller_batch_gain([one, one.model_copy(update={"batch_size": 16})]) is None

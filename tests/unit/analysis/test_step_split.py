@@ -29,8 +29,6 @@ def windows(step_seconds: float, steps: int = 10) -> list[Window]:
 def ranks(
     communication: Sequence[float],
     loader: Sequence[float] | None = None,
-    local: Sequence[float] | None = None,
-    exchanged: Sequence[float] | None = None,
     waiting: Sequence[float] | None = None,
 ) -> pd.DataFrame:
     """As ranks.csv gives them; seconds of a step, over ten steps. Where nothing else is said, ranks wait for
@@ -42,8 +40,6 @@ def ranks(
             "host": [f"node{rank // 2}" for rank in range(count)],
             "loader_wait_seconds": [10 * seconds for seconds in loader or [0.0] * count],
             "communication_seconds_per_step": communication,
-            "local_pass_seconds": local or [math.nan] * count,
-            "exchanged_pass_seconds": exchanged or [math.nan] * count,
             "waiting_seconds_per_step": waiting or [each - min(communication) for each in communication],
         }
     )
@@ -105,13 +101,6 @@ def test_what_was_not_measured_is_unknown() -> None:
     found = split(windows(1.0), ranks([0.1, 0.5], waiting=[math.nan] * 2))
     assert_sums(found | {"jitter_seconds": 0.0})
     assert math.isnan(found["jitter_seconds"])
-    assert math.isnan(found["crosscheck_communication_seconds"])
-
-
-@pytest.mark.parametrize(("exchanged", "seconds"), [(0.95, 0.15), (0.7, 0.0)])
-def test_the_crosscheck_too_is_of_the_rank_that_waits_for_no_other(exchanged: float, seconds: float) -> None:
-    found = split(windows(1.0), ranks([0.1, 0.5], local=[0.8, 0.4], exchanged=[exchanged] * 2))
-    assert found["crosscheck_communication_seconds"] == pytest.approx(seconds)
 
 
 def test_the_tables_of_a_study_hold_the_parts_of_each_runs_steps(tmp_path: Path) -> None:

@@ -241,7 +241,7 @@ class InParts:
         starts = kept_starts([read_start(spec.starts / str(number + 1)) for number in range(self.parts)])
         planned = Planned("", 1, BATCH, 1, False, frozenset(), accelerator="cpu")
         facts = Facts(self.state.epochs, "", Resumption(problems=["of a checkpoint"]))
-        record, _ = write_records(spec, rank_setup(shape="1x1"), planned, starts, facts)
+        record = write_records(spec, rank_setup(shape="1x1"), planned, starts, facts)
         assert record.measurements is not None
         return record.measurements
 

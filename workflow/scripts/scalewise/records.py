@@ -88,20 +88,6 @@ class Window(_Record):
     warmup: bool
 
 
-class Pass(_Record):
-    """One forward and backward pass of a device, without communication; medians over some passes.
-
-    Args:
-        batch_size: Samples of the pass.
-        forward_seconds: Forward pass and loss.
-        backward_seconds: Backward pass, until all gradients are computed.
-    """
-
-    batch_size: int
-    forward_seconds: float
-    backward_seconds: float
-
-
 class Startup(_Record):
     """Seconds before the first result, of the slowest rank for each part.
 
@@ -381,7 +367,6 @@ class Measurements(_Record):
             start trained, of the machine with the most; None if unknown.
         loader: ``resident`` or ``workers``; ``program`` if a program loads its data.
         monitor_note: Measurements that failed, or devices that were throttled, and why.
-        passes: One for each batch size that was tried after the training, that of the training first.
         step_flops: Floating-point operations of a step of all devices, by number format; empty if unknown.
         step_flops_note: Reason that they are unknown.
         program: Findings on a user's program; None for the built-in loop.
@@ -411,7 +396,6 @@ class Measurements(_Record):
     excluded_steps: dict[str, int] = {}
     loader: str = "resident"
     monitor_note: str = ""
-    passes: list[Pass] = []
     resumption: Resumption = Resumption()
     step_flops: dict[str, float] = {}
     step_flops_note: str = ""
@@ -569,10 +553,8 @@ class EpochRecord:
 class RankRecord:
     """One row of ``ranks.csv``; step times are of the measured steps, on the device's clock.
 
-    Utilization is of the training, a fraction. The two passes are forward and backward over one batch after
-    the training: without communication, and with gradients exchanged. The waiting is the part of the
-    communication in which the rank waited for the last rank of that step. Peak memory is that of training.
-    None is a value that is unknown.
+    Utilization is of the training, a fraction. The waiting is the part of the communication in which the rank
+    waited for the last rank of that step. Peak memory is that of training. None is a value that is unknown.
     """
 
     rank: int
@@ -597,8 +579,6 @@ class RankRecord:
     first_step_seconds: float | None
     mean_utilization: float | None = None
     communication_seconds_per_step: float | None = None
-    local_pass_seconds: float | None = None
-    exchanged_pass_seconds: float | None = None
     launch_seconds: float | None = 0.0
     waiting_seconds_per_step: float | None = None
     evaluation_peak_memory_bytes: int | None = None

@@ -51,8 +51,8 @@ CERTAINTIES: Sequence[Certainty] = ("clear", "likely", "doubtful", "open")
 IDEAL = 1.02
 """Largest efficiency that is taken for ideal: repeats on a quiet machine scatter by 1 to 2 %."""
 
-SHORT_OF_MEMORY, WORTH_NAMING = 0.9, 1.05
-"""Share of a GPU's memory from which its allocator slows a run, and a gain that is beyond noise."""
+SHORT_OF_MEMORY = 0.9
+"""Share of a GPU's memory from which its allocator slows a run."""
 
 COLLAPSE = 0.05
 """Loss of accuracy from which on more devices do not train the same, whatever their speed."""
@@ -505,14 +505,11 @@ def efficiency_is_above_one(case: Case) -> Iterator[Caution]:
 def _why_above_one(baseline: pd.DataFrame) -> str:
     """Return what the records of the baseline's runs explain of it."""
     full = (baseline["peak_memory_bytes"] / baseline["device_memory_bytes"]).max()
-    gain = baseline["smaller_batch_gain"].max()
     if full > SHORT_OF_MEMORY:
         return (
             f"The baseline fills {percent(full)} of its memory, which slows it: compare with more "
             "`accumulation_steps` there."
         )
-    if gain > WORTH_NAMING:
-        return f"The baseline gets {format_ratio(gain)}x the samples/s with a smaller batch: try one there."
     return "Smaller shares that fit a cache explain it, and so does a baseline that was slowed."
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from scalewise.records import GpuLimits, Pass
+from scalewise.records import GpuLimits
 
 TRAINING, EVALUATION = PEAKS = ("peak_memory_bytes", "evaluation_peak_memory_bytes")
 
@@ -56,18 +56,3 @@ def device_memory_bytes(limits: Sequence[GpuLimits | None]) -> int | None:
     """Return the memory of the smallest GPU of a run; None if it is unknown or the run had none."""
     sizes = [limit.memory_bytes for limit in limits if limit is not None and limit.memory_bytes is not None]
     return min(sizes, default=None)
-
-
-def smaller_batch_gain(passes: Sequence[Pass]) -> float | None:
-    """Return the samples/s of the fastest smaller batch over those of a run's own, of passes by themselves.
-
-    Above 1 a larger batch is slower, as it is for want of memory. None if no smaller batch was tried.
-
-    Args:
-        passes: The batches that were tried after the training, the run's own first.
-    """
-    rates = {
-        each.batch_size: each.batch_size / (each.forward_seconds + each.backward_seconds) for each in passes
-    }
-    smaller = [rate for size, rate in rates.items() if size < passes[0].batch_size]
-    return max(smaller) / rates[passes[0].batch_size] if smaller else None

@@ -15,7 +15,7 @@ import pandas as pd
 from scalewise.analysis.analysis_spec import EPOCH_RATE, UNREADABLE, WITH_NO_GRAD
 from scalewise.analysis.conditions import conditions_of, fingerprint, leave_out, made_with, origin_cautions
 from scalewise.analysis.disturbed import disturbance, set_apart
-from scalewise.analysis.memory import PEAKS, device_memory_bytes, smaller_batch_gain
+from scalewise.analysis.memory import PEAKS, device_memory_bytes
 from scalewise.analysis.mfu import mfu_columns
 from scalewise.analysis.steps import STEP_COLUMNS, split
 from scalewise.plan.config.experiment import AnyExperiment
@@ -47,7 +47,7 @@ RUN_COLUMNS = [
     "fingerprint", "throughput_samples_per_second", EPOCH_RATE, "samples", WITH_NO_GRAD,
     *STEP_COLUMNS, "train_seconds", "time_to_accuracy_seconds",
     "epochs_to_accuracy", "samples_to_target", "final_accuracy", "best_accuracy", "peak_memory_bytes",
-    "evaluation_peak_memory_bytes", "peak_memory_kind", "device_memory_bytes", "smaller_batch_gain",
+    "evaluation_peak_memory_bytes", "peak_memory_kind", "device_memory_bytes",
     "loader", "loader_wait_fraction", "communication_fraction",
     "mean_utilization", "lowest_utilization", "throttled", "energy_joules", "samples_per_joule",
     "flops_per_step", "model_flops_utilization", "mfu_note", "mfu_basis",
@@ -280,7 +280,6 @@ def _measured(measured: Measurements, epochs: pd.DataFrame, ranks: pd.DataFrame)
     row = {key: value for key, value in figures.items() if key in RUN_COLUMNS} | {
         "samples": samples,
         EPOCH_RATE: epoch_rate(measured, epochs),
-        "smaller_batch_gain": smaller_batch_gain(measured.passes),
         "peak_memory_kind": _memory_kind(measured),
         "samples_per_joule": samples / measured.energy_joules if measured.energy_joules else None,
         "measured_steps": sum(window.steps for window in windows if not window.warmup),

@@ -47,7 +47,7 @@ UNKNOWN = Part("unknown", "", "not measured", "#e0e0e0")
 
 COLUMNS = {part.key: part.column for part in STEP_PARTS}
 
-STEP_SECONDS = ("step_seconds", *COLUMNS.values(), "crosscheck_communication_seconds")
+STEP_SECONDS = ("step_seconds", *COLUMNS.values())
 """A step's time and its parts, in seconds: the second to the sixth sum to the first. The communication
 contains the jitter if that is unknown."""
 
@@ -66,7 +66,6 @@ def split(windows: Sequence[Window], ranks: pd.DataFrame) -> dict[str, Any]:
     - loader: time that it waits for its batches; computing contains it if unknown.
     - compute: the rest of the step, of that rank or of the median of the others, whichever is less.
     - straggler: time that the slowest rank computes beyond that.
-    - crosscheck: a pass with the exchange less one without.
 
     The slow host is the one whose ranks, and no others, lie beyond the widest gap between the ranks'
     computing times.
@@ -99,14 +98,12 @@ def split(windows: Sequence[Window], ranks: pd.DataFrame) -> dict[str, Any]:
     others = compute[:slowest] + compute[slowest + 1 :]
     fair = min(median(others), compute[slowest]) if others else compute[slowest]
     jitter = min(_of_ranks(ranks, "waiting_seconds_per_step")[slowest], communication[slowest])
-    passes = ranks["exchanged_pass_seconds"].astype(float) - ranks["local_pass_seconds"].astype(float)
     found |= {
         "compute_seconds": fair,
         "communication_seconds": communication[slowest] - (0.0 if math.isnan(jitter) else jitter),
         "loader_seconds": waits[slowest] if waits.notna().all() else NAN,
         "straggler_seconds": compute[slowest] - fair,
         "jitter_seconds": jitter,
-        "crosscheck_communication_seconds": max(passes.min(skipna=False), 0.0),
     }
     if others:
         row = ranks.iloc[slowest]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -15,7 +13,6 @@ from scalewise.builtin.checkpoints.checkpointer import Checkpointer
 from scalewise.builtin.data import datasets
 from scalewise.builtin.data.datasets import Dataset
 from scalewise.builtin.loop import TrainingState, train
-from scalewise.builtin.pass_timing import PassTimes, merge_ranks, time_forward_backward
 from scalewise.builtin.step_flops import count_step_flops
 from scalewise.builtin.train_log import (
     StepLog,
@@ -34,7 +31,7 @@ from scalewise.measure.hooks import hooked
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.runs.batches import shard_range
 from scalewise.ranks.distributed.identity import Identity
-from scalewise.ranks.distributed.process_group import gather, process_group
+from scalewise.ranks.distributed.process_group import process_group
 from scalewise.ranks.monitoring.machine_load import CpuMeter, CpuUse
 from scalewise.ranks.rank_process import initialize_rank
 from scalewise.ranks.results.facts import Epoch, Facts
@@ -49,16 +46,12 @@ from scalewise.ranks.results.starts import (
 from scalewise.ranks.results.write import write_records
 from scalewise.records import (
     MODEL,
-    RANKS,
     RECORD,
-    RankRecord,
-    RunRecord,
     Startup,
     later,
     seconds_between,
     utc_now,
     write_json,
-    write_rows,
 )
 
 
@@ -237,13 +230,13 @@ def rank_report(rank: RankContext, trainer: Trainer, cpu_use: CpuUse | None = No
 
 def record_training(rank: RankContext, trainer: Trainer, state: TrainingState, facts: Facts) -> None:
     """Write the weights, if they are requested, and the records of the run; all ranks must call it."""
-    world_size, writes, folder = rank.identity.world_size, rank.identity.rank == 0, rank.spec.folder
+    writes, folder = rank.identity.rank == 0, rank.spec.folder
     if rank.settings.save_model:
         weights = trainer.parallel_model.state()
         if writes:
             datasets.save_whole(weights, folder / MODEL)
     if writes:
-        record, rows = write_records(rank.spec, rank.rank_setup, planned(rank), starts_of(rank), facts)
+        record = write_records(rank.spec, rank.rank_setup, planned(rank), starts_of(rank), facts)
         measurements = record.measurements
         assert measurements is not None, "of steps that were made"
         if rank.settings.steps is not None:
@@ -253,10 +246,11 @@ def record_training(rank: RankContext, trainer: Trainer, state: TrainingState, f
         say(describe_run(measurements, rank.rank_setup.shape, rank.rank_setup.accelerator))
     if not facts.diverged:
         # after the records, which stay if this fails
-        timed = gather(time_forward_backward(trainer), world_size)
         flops, note = count_step_flops(trainer, rank.spec.definition.global_batch_size)
         if writes:
-            add_pass_times(folder, record, rows, timed, {"step_flops": flops, "step_flops_note": note})
+            assert record.measurements is not None, "of steps that were made"
+            counted = record.measurements.model_copy(update={"step_flops": flops, "step_flops_note": note})
+            write_json(folder / RECORD, record.model_copy(update={"measurements": counted}))
 
 
 def starts_of(rank: RankContext) -> list[StartRecords]:
@@ -284,33 +278,6 @@ def planned(rank: RankContext) -> Planned:
         names=frozenset(),
         accelerator=definition.accelerator,
     )
-
-
-def add_pass_times(
-    folder: Path,
-    record: RunRecord,
-    rows: Sequence[RankRecord],
-    timed: Sequence[PassTimes],
-    counted: Mapping[str, Any],
-) -> None:
-    """Write the records of a run again, with the passes that its ranks have timed and counted.
-
-    Args:
-        folder: The run's.
-        record: The summary without them.
-        rows: Those of ranks.csv without them, by rank.
-        timed: One for each rank, by rank.
-        counted: Measurements of the count, by name.
-    """
-    with_passes = [
-        replace(row, local_pass_seconds=times.local_seconds, exchanged_pass_seconds=times.exchanged_seconds)
-        for row, times in zip(rows, timed, strict=True)
-    ]
-    write_rows(folder / RANKS, RankRecord, with_passes)
-    assert record.measurements is not None, "passes are timed after a training"
-    found = {"passes": merge_ranks(timed), **counted}
-    measurements = record.measurements.model_copy(update=found)
-    write_json(folder / RECORD, record.model_copy(update={"measurements": measurements}))
 
 
 def divergence(state: TrainingState) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
 from scalewise.builtin.loop import summed_loss
-from scalewise.builtin.pass_timing import nothing_learned, samples_of_a_pass, test_batch
 from scalewise.builtin.trainer import Trainer
 from scalewise.measure.flops import FlopCount
 
@@ -24,18 +24,19 @@ def count_step_flops(trainer: Trainer, global_batch_size: int) -> tuple[dict[str
     Returns:
         The operations of all ranks by number format, and the reason if they are unknown.
     """
-    samples, device = samples_of_a_pass(trainer), trainer.device
+    samples, device = len(next(iter(trainer.sampler)).micro_batches[0]), trainer.device
     # a model in parts keeps whole gradients unless they are exchanged
     exchanged = trainer.settings.parallelism == "fsdp"
     try:
         with (
-            nothing_learned(trainer),
+            _nothing_learned(trainer),
             torch.random.fork_rng([device] if device.type == "cuda" else []),
             _eager(compiled=trainer.settings.compile),
             trainer.parallel_model.gradient_sync(now=exchanged),
             FlopCount() as count,
         ):
-            images, labels = test_batch(trainer, samples)
+            # test images need no loader process
+            images, labels = trainer.test.load(torch.arange(samples) % len(trainer.test))
             trainer.precision.backward(summed_loss(trainer, images, labels) / len(labels))
     except (RuntimeError, ValueError) as error:
         # the run has its result: a missing count must not end it
@@ -43,6 +44,23 @@ def count_step_flops(trainer: Trainer, global_batch_size: int) -> tuple[dict[str
     if count.reason:
         return {}, count.reason
     return {name: flops * global_batch_size / samples for name, flops in count.by_format.items()}, ""
+
+
+@contextmanager
+def _nothing_learned(trainer: Trainer) -> Iterator[None]:
+    """Leave batch statistics and gradients as they were."""
+    network = trainer.parallel_model.module
+    was_training = network.training
+    before = [buffer.detach().clone() for buffer in network.buffers()]
+    trainer.parallel_model.train()
+    try:
+        yield
+    finally:
+        trainer.optimizer.zero_grad()
+        with torch.no_grad():
+            for buffer, kept in zip(network.buffers(), before, strict=True):
+                buffer.copy_(kept)
+        network.train(was_training)
 
 
 def _eager(*, compiled: bool) -> AbstractContextManager[object]:

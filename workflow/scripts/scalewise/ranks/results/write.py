@@ -61,7 +61,7 @@ def write_records(
     argv: Sequence[str] = (),
     readings: Sequence[tuple[float, float]] = (),
     metric_line: str = "",
-) -> tuple[RunRecord, list[RankRecord]]:
+) -> RunRecord:
     """Write the run's records, the summary last: if it is there, the others are complete.
 
     Args:
@@ -75,7 +75,7 @@ def write_records(
         metric_line: First line of which the metric was read, and the number.
 
     Returns:
-        The summary, and the rows of ranks.csv by rank.
+        The summary.
 
     Raises:
         ValueError: No step of a program was measured.
@@ -113,7 +113,7 @@ def write_records(
         provenance=_provenance(spec, rank_setup, last, facts),
     )
     write_json(spec.folder / RECORD, record)
-    return record, rows
+    return record
 
 
 def _epochs(facts: Facts, rank: ProbeRecord) -> list[EpochRecord]:
@@ -178,8 +178,6 @@ def _rank_row(
         **_startup(record, report).model_dump(),
         mean_utilization=monitor.mean_utilization if monitor else None,
         communication_seconds_per_step=sum(counted) / len(counted) if counted else None,
-        local_pass_seconds=None,
-        exchanged_pass_seconds=None,
         waiting_seconds_per_step=waited,
         evaluation_peak_memory_bytes=memory.evaluation_bytes,
     )
@@ -261,7 +259,6 @@ def _measurements(
         communication_fraction=communication_fraction(rows, windows),
         other_cpu_fraction=other_cpu_fraction([use for use in uses if use is not None]),
         loader=settings.loader if isinstance(settings, Settings) else "program",
-        passes=[],
         own_interval=ranks[0].own_interval,
         **_step_flops(settings, ranks),
         program=program,
