@@ -60,7 +60,7 @@ COST_KEYS: Mapping[str, Sequence[str]] = {
     "price": ["by the site's price"],
     "billing": ["by the site's billing"],
 }
-"""What a cost in a unit of the site file follows from."""
+"""Source of a cost that is in a unit of the site file."""
 
 
 @dataclass(frozen=True)
