@@ -213,7 +213,8 @@ def test_a_validation_by_eval_every_few_steps_may_be_one_and_both_rates_are_give
 def test_passes_of_a_copy_train_in_nearly_every_step_and_are_in_doubt_in_few() -> None:
     teacher = record(0, [0.1] * 60, flags=dict.fromkeys(range(61), COPY), world_size=1)
     found = measured([teacher], 5, 8)
-    assert (throughput(found.windows), found.excluded) == (pytest.approx(80), {})
+    assert throughput(found.windows) == pytest.approx(80)
+    assert not found.excluded
     average = measured([rounds(15, bits=COPY)], 6, 8)
     assert throughput(average.windows) == pytest.approx(80)
     assert average.throughput_with_no_grad is not None

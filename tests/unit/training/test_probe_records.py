@@ -156,11 +156,11 @@ SEEN: dict[str, dict[str, Any]] = {
         "backward_passes": [1] * LAST,
         "parameters": 123,
     },
-    # the forward passes cannot tell that all four are of the same samples
+    # all four passes are of the same samples
     "closures": {
         "backward_passes": [1] * LAST,
         "samples": [],
-        "forward_samples": 80,
+        "forward_samples": 20,
         "flags": [0] + [NO_GRAD] * (LAST - 1),
     },
     "without_a_loader": {
@@ -174,7 +174,7 @@ SEEN: dict[str, dict[str, Any]] = {
     "samples_of_a_moving_average": {"flags": [0, 0, 0, 0, COPY, 0, 0, 0, COPY, 0, 0, 0]},
     "images_in_lists": {"samples": [8, 8, 8, 8, 8, 4] * 2, "flags": [NEW_ITERATION, 0, 0, 0, 0, 0] * 2},
     "batches_that_cannot_be_sliced": {"samples": [8] * LAST, "events": []},
-    "batches_of_another_thread": {"wait_seconds": [], "events": []},
+    "batches_of_another_thread": {"samples": [], "wait_seconds": [], "forward_samples": 8, "events": []},
     "gradients_by_hand": {
         "samples": [16] * LAST,
         "backward_passes": [2] * LAST,

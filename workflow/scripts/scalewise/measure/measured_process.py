@@ -156,7 +156,9 @@ class MeasuredProcess:
         elif not step.mode_changes or not step.mode_changes[-1][1]:
             step.change_mode(perf_counter(), trains=True)
         done = self.steps.done
-        if trains and (done < FORWARD_STEPS or done % LOOK_EVERY == 0):
+        # closures of an optimizer pass the same batch again and again
+        repeats = bool(step.forwards) and self.optimizers.is_stepping
+        if trains and not repeats and (done < FORWARD_STEPS or done % LOOK_EVERY == 0):
             step.forwards = [*step.forwards, samples_of_inputs((args, kwargs))]
             if len(self.forward_checksums) < CHECKED_BATCHES:
                 self.forward_checksums.append(checksum((args, kwargs)))

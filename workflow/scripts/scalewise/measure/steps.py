@@ -77,7 +77,7 @@ class StepRecord:
         self.thread = 0
         """The thread that makes the steps."""
         self.fetched_elsewhere = False
-        """True if another thread fetches the batches that train: the training's waits are unseen."""
+        """True if another thread fetches the batches that train: waits are unseen, and their steps."""
         self.first_step_ended: float | None = None
         self.first_step_began: float | None = None
         self.latest: Step | None = None
@@ -148,6 +148,7 @@ class StepRecord:
         """
         # one that gave a batch once, on which all steps train, shows neither their samples nor waits
         fed = fed and 2 * sum(map(bool, self._samples)) >= len(self._samples)
+        fed = fed and not self.fetched_elsewhere
         return {
             "ended_at": [*self._ended_at, *(step.ended_at for step in self._recent)],
             "seconds": [None if math.isnan(value) else value for value in self._seconds],
@@ -155,7 +156,7 @@ class StepRecord:
             "seconds_without_training": list(self._without_training),
             "samples": [None if value == UNKNOWN else value for value in self._samples] if fed else [],
             "forward_samples": self._usual_forward_samples(),
-            "wait_seconds": list(self._waits) if fed and not self.fetched_elsewhere else [],
+            "wait_seconds": list(self._waits) if fed else [],
             "forward_looks": [list(look) for look in self._forward_looks],
             "backward_passes": list(self._backwards),
         }

@@ -26,8 +26,8 @@ class TrainedModel:
     def __init__(self, notes: Notes, before_forward: Callable[..., None]) -> None:
         self.modules = TrainedModules()
         self.figures = no_figures()
-        self.copies: set[int] = set()
-        """Identities of modules that are no part of what is trained, and like it: a moving average of it."""
+        self.copies: dict[int, type[nn.Module]] = {}
+        """Identities and classes of modules like what is trained that are no part of it: a moving average."""
         self._notes = notes
         self._before_forward = untraced(notes, "forward pass", before_forward)
         self._optimizer: weakref.ref[Optimizer] | None = None
@@ -74,7 +74,7 @@ class TrainedModel:
             )
             return
         roots = {id(root) for root in self.modules.roots}
-        for kind in {type(trained) for trained in self._trained()}:
+        for kind in {type(root) for root in self.modules.roots} | set(self.copies.values()):
             self._hook(kind, roots)
 
     def _trained(self) -> list[nn.Module]:
@@ -84,16 +84,16 @@ class TrainedModel:
         ]
         return [*self.modules.roots, *(each for each in wrapped if isinstance(each, nn.Module))]
 
-    def _copies(self, modules: Sequence[nn.Module]) -> set[int]:
+    def _copies(self, modules: Sequence[nn.Module]) -> dict[int, type[nn.Module]]:
         """Find the modules that have the class and the parameters of what is trained, and others' values."""
         kinds: dict[type[nn.Module], set[tuple[torch.Size, ...]]] = {}
         for trained in self._trained():
             kinds.setdefault(type(trained), set()).add(_shapes(trained))
         parts = {id(part) for root in self.modules.roots for part in root.modules()}
         return {
-            id(module)
+            id(module): type(module)
             for module in modules
-            if id(module) not in parts and _shapes(module) in kinds.get(type(module), ())
+            if type(module) in kinds and id(module) not in parts and _shapes(module) in kinds[type(module)]
         }
 
     def unhook(self) -> None:
