@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from tests.unit.training.small_training import record
 
-from scalewise.measure.step_flags import EVALUATION, NEW_ITERATION, NEW_SHAPE, NO_GRAD, SAVE
+from scalewise.measure.step_flags import COPY, EVAL_MODE, EVALUATION, NEW_ITERATION, NEW_SHAPE, NO_GRAD, SAVE
 from scalewise.ranks.results.figures import WINDOW_STEPS, throughput, waiting_seconds
 from scalewise.ranks.results.joined_starts import join_starts
 from scalewise.ranks.results.measured_steps import MeasuredSteps, NoGrad, measured_steps
 from scalewise.ranks.results.probe_record import ProbeRecord
 from scalewise.ranks.results.program_findings import divergence, evaluation_seconds, metric_readings
-from scalewise.ranks.results.samples import Planned
+from scalewise.ranks.results.samples import Planned, trained_samples
 
 
 def measured(
@@ -165,6 +165,59 @@ def test_more_backward_passes_hold_more_samples_where_no_loader_shows_them() -> 
     rank = record(0, seconds, samples=[], forward_samples=8.0, backward_passes=passes, world_size=1)
 
     assert throughput(measured([rank], 5, 8).windows) == pytest.approx(80)
+
+
+@pytest.mark.parametrize(
+    ("of_an_epoch", "trained"),
+    [
+        pytest.param([16, 8, 8, 8, 0], [8] * 5, id="a batch ahead"),
+        pytest.param([16, 0], [8, 8], id="two batches an epoch"),
+        pytest.param([24, 16, 16, 8], [16] * 4, id="of an accumulated step"),
+        pytest.param([16, 8, 8, 4, 0], [8, 8, 8, 8, 4], id="a smaller batch at the end"),
+        pytest.param([8, 8, 8, 4], [8, 8, 8, 4], id="none ahead"),
+    ],
+)
+def test_batches_that_are_fetched_ahead_count_in_the_steps_that_train_on_them(
+    of_an_epoch: list[int], trained: list[int]
+) -> None:
+    begins = {len(of_an_epoch) * epoch: NEW_ITERATION for epoch in range(3)}
+    rank = record(0, steps=3 * len(of_an_epoch), samples=of_an_epoch * 3, flags=begins)
+    assert sum(trained) == sum(of_an_epoch)
+    assert trained_samples(rank) == trained * 3
+
+
+def test_inputs_count_where_the_loader_has_ceased_because_its_batches_are_kept() -> None:
+    rank = record(0, steps=100, samples=[16] * 60 + [0] * 40, forward_samples=16.0, world_size=1)
+    found = measured([rank], 5, 16)
+    assert throughput(found.windows) == pytest.approx(160)
+    assert found.cautions == []
+
+
+def test_inputs_that_change_later_count_from_the_look_on_that_shows_it() -> None:
+    looks = [(index, 8 if index < 50 else 16) for index in range(20, 100, 10)]
+    rank = record(0, steps=101, samples=[], forward_samples=8.0, forward_looks=looks, world_size=1)
+    found = measured([rank], 1, 8)
+    # 49 steps of 8 samples, 51 of 16
+    assert throughput(found.windows) == pytest.approx((49 * 8 + 51 * 16) / 10)
+    assert "8 in the first step, 16 in the last" in found.cautions[0]
+
+
+def test_a_validation_by_eval_every_few_steps_may_be_one_and_both_rates_are_given() -> None:
+    found = measured([rounds(15, bits=NO_GRAD | EVAL_MODE)], 6, 8)
+    assert found.no_grad is None
+    assert throughput(found.windows) == pytest.approx(80)
+    assert found.throughput_with_no_grad is not None
+    assert found.throughput_with_no_grad < 50
+
+
+def test_passes_of_a_copy_train_in_nearly_every_step_and_are_in_doubt_in_few() -> None:
+    teacher = record(0, [0.1] * 60, flags=dict.fromkeys(range(61), COPY), world_size=1)
+    found = measured([teacher], 5, 8)
+    assert throughput(found.windows) == pytest.approx(80)
+    assert not found.excluded
+    average = measured([rounds(15, bits=COPY)], 6, 8)
+    assert throughput(average.windows) == pytest.approx(80)
+    assert average.throughput_with_no_grad is not None
 
 
 def rounds(number: int, period: int = 4, bits: int = NO_GRAD) -> ProbeRecord:

@@ -55,6 +55,12 @@ IMAGES, LABELS = torch.zeros(8, 3, 4, 4), torch.zeros(8)
         ([[IMAGES, IMAGES], LABELS], 8, 8),
         ([torch.zeros(3), torch.zeros(8, 2)], None, 3),
         ([{"boxes": 1}, {"boxes": 2}], 2, 2),
+        # images of 3 colours and boxes, as detection has them: in columns, of the last batch, and in samples
+        ((tuple(IMAGES), tuple({"boxes": torch.zeros(n, 4)} for n in range(8))), 8, 8),
+        ((tuple(IMAGES[:5]), tuple({"boxes": torch.zeros(n, 4)} for n in range(5))), 8, 5),
+        ([{"image": image, "boxes": torch.zeros(2, 4)} for image in IMAGES[:5]], 8, 5),
+        (list(IMAGES), 8, 8),
+        ([[IMAGES[:5], IMAGES[:5]], [LABELS[:5], LABELS[:5]]], 8, 5),
         (SimpleNamespace(num_graphs=6, x=torch.zeros(90, 4)), 6, 6),
         ("text", 8, None),
         (torch.tensor(1.0), 8, None),

@@ -24,7 +24,7 @@ SCRIPTS = Path(__file__).parent / "probed_scripts"
 WARMUP_STEPS, STEPS = 2, 10
 LAST = WARMUP_STEPS + STEPS
 NEVER_LEFT_OUT = [0] * LAST
-EVALUATION, SAVE, NEW_ITERATION, NO_GRAD = 1, 2, 4, 8
+EVALUATION, SAVE, NEW_ITERATION, NO_GRAD, EVAL_MODE, COPY = 1, 2, 4, 8, 64, 128
 ON_GPU = "on_a_gpu"
 
 
@@ -97,7 +97,7 @@ COMPARED = ["plain_loop", "skipped_steps", "compiled_step", "data_parallel"]
 
 SEEN: dict[str, dict[str, Any]] = {
     "plain_loop": {
-        "flags": [4, 0, 0, 0, 0, 0, 0, 0, 0, 0, EVALUATION | NO_GRAD | NEW_ITERATION, 0],
+        "flags": [4, *[0] * 9, EVALUATION | NO_GRAD | NEW_ITERATION | EVAL_MODE, 0],
         "samples": [8] * LAST,
         "forward_samples": 8,
         "backward_passes": [1] * LAST,
@@ -156,20 +156,30 @@ SEEN: dict[str, dict[str, Any]] = {
         "backward_passes": [1] * LAST,
         "parameters": 123,
     },
-    # the forward passes cannot tell that all four are of the same samples
+    # all four passes are of the same samples
     "closures": {
-        "backward_passes": [4] * LAST,
+        "backward_passes": [1] * LAST,
         "samples": [],
-        "forward_samples": 80,
+        "forward_samples": 20,
         "flags": [0] + [NO_GRAD] * (LAST - 1),
     },
     "without_a_loader": {
         "samples": [],
         "forward_samples": 15,
         "backward_passes": [3] * LAST,
-        "flags": [0, 0, 0, 0, NO_GRAD | SAVE, 0, 0, 0, NO_GRAD | SAVE, 0, 0, 0],
+        "flags": [0, 0, 0, 0, *[NO_GRAD | EVAL_MODE | SAVE, 0, 0, 0] * 2],
     },
-    "evaluation_without_eval": {"flags": [0, 0, 0, 0, 0, 0, NO_GRAD, 0, 0, 0, 0, 0]},
+    # the copy is not known before the first step
+    "evaluation_without_eval": {"flags": [0, *[COPY] * 5, COPY | NO_GRAD, *[COPY] * 5]},
+    "samples_of_a_moving_average": {"flags": [0, 0, 0, 0, COPY, 0, 0, 0, COPY, 0, 0, 0]},
+    "images_in_lists": {"samples": [8, 8, 8, 8, 8, 4] * 2, "flags": [NEW_ITERATION, 0, 0, 0, 0, 0] * 2},
+    "batches_that_cannot_be_sliced": {"samples": [8] * LAST, "events": []},
+    "batches_of_another_thread": {"samples": [], "wait_seconds": [], "forward_samples": 8, "events": []},
+    "gradients_by_hand": {
+        "samples": [16] * LAST,
+        "backward_passes": [2] * LAST,
+        "flags": [NEW_ITERATION, *[0] * (LAST - 1)],
+    },
     "endless_loaders": {
         "samples": [8] * LAST,
         "flags": [NEW_ITERATION, 0, 0] + [EVALUATION | NO_GRAD, 0, 0] * 3,
@@ -184,7 +194,7 @@ SEEN: dict[str, dict[str, Any]] = {
         "world_size": 2,
         "backend": "gloo",
         "forward_samples": 4,
-        "flags": [0, 0, 0, 0, 0, 0, 0, NO_GRAD, 0, 0, 0, 0],
+        "flags": [*[0] * 7, NO_GRAD | EVAL_MODE, 0, 0, 0, 0],
         "parameters": 123,
         "sharded": False,
     },

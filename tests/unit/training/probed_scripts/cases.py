@@ -10,7 +10,9 @@ import copy
 import itertools
 import multiprocessing
 import os
+import queue
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -283,6 +285,88 @@ def evaluation_without_eval() -> None:
             if number == 5:
                 model(batch()[0])
                 time.sleep(0.05)
+
+
+@case()
+def samples_of_a_moving_average() -> None:
+    """After every fourth step, as diffusion models are looked at."""
+    model = network()
+    average = copy.deepcopy(model).requires_grad_(False)
+    optimizer = sgd(model)
+    for number in range(ENOUGH_STEPS):
+        step(model, optimizer, *batch())
+        if number % 4 == 3:
+            average.eval()
+            with torch.no_grad():
+                average(batch()[0])
+                time.sleep(0.05)
+
+
+@case()
+def images_in_lists() -> None:
+    """As torchvision's detection: images of several sizes, boxes of several numbers."""
+    model = network()
+    optimizer = sgd(model)
+    data = [
+        (torch.randn(3, 4 + number % 3, 4), {"boxes": torch.rand(1 + number % 4, 4)}) for number in range(44)
+    ]
+    loader: Any = DataLoader(data, batch_size=8, collate_fn=lambda each: tuple(zip(*each, strict=True)))  # type: ignore[arg-type]
+    for _ in range(ENOUGH_STEPS):
+        for images, _boxes in loader:
+            inputs = torch.stack([image.mean((1, 2)).repeat(2) for image in images])
+            step(model, optimizer, inputs, torch.zeros(len(inputs), dtype=torch.long))
+
+
+class Unsliceable(torch.Tensor):
+    """As MONAI's MetaTensor, whose metadata a slice does not fit."""
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice) and key.step:
+            raise ValueError("inconsistent metadata")
+        return super().__getitem__(key)
+
+
+@case()
+def batches_that_cannot_be_sliced() -> None:
+    model = network()
+    optimizer = sgd(model)
+
+    def collate(each: Any) -> Any:
+        inputs, labels = zip(*each, strict=True)
+        return torch.stack(inputs).as_subclass(Unsliceable), torch.stack(labels)
+
+    for inputs, labels in DataLoader(samples(320), batch_size=8, collate_fn=collate):
+        step(model, optimizer, inputs.as_subclass(torch.Tensor), labels)
+
+
+@case()
+def batches_of_another_thread() -> None:
+    """It fetches ahead, so the training does not wait for the loader."""
+    model = network()
+    optimizer = sgd(model)
+    fetched: queue.Queue[Any] = queue.Queue(2)
+
+    def fetch() -> None:
+        for each in DataLoader(samples(320), batch_size=8):
+            fetched.put(each)
+
+    threading.Thread(target=fetch, daemon=True).start()
+    for _ in range(ENOUGH_STEPS):
+        step(model, optimizer, *fetched.get())
+
+
+@case()
+def gradients_by_hand() -> None:
+    """Two batches a step, whose gradients are computed without ``backward``."""
+    model = network()
+    optimizer = sgd(model)
+    for number, (inputs, labels) in enumerate(DataLoader(samples(320), batch_size=8), 1):
+        found = torch.autograd.grad(cross_entropy(model(inputs), labels), list(model.parameters()))
+        for parameter, gradient in zip(model.parameters(), found, strict=True):
+            parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+        if number % 2 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
 
 
 class Endless(DataLoader[Any]):

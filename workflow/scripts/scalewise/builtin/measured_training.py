@@ -59,7 +59,7 @@ class MeasuredTraining(MeasuredProcess):
     def resume(self) -> None:
         """Begin the next step now."""
         self.memory.enter("train")
-        self.steps.begin_step(self.backwards)
+        self.steps.begin_step(self.passes)
 
     @property
     def is_over(self) -> bool:

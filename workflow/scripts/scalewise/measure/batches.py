@@ -41,7 +41,32 @@ def samples_in(batch: Any, batch_size: int | None) -> int | None:
         return len(batch) if batch_size is not None and isinstance(batch, (list, tuple)) else None
     if batch_size is None:
         return _usual(found)
+    if batch_size not in found and (listed := _listed(batch, batch_size, found)) is not None:
+        return listed
     return max((size for size in found if size <= batch_size), default=None)
+
+
+def _listed(batch: Any, batch_size: int, sizes: list[int]) -> int | None:
+    """Return the length of a batch that is a list of samples, or has one for each column; None of another.
+
+    Images of several sizes, boxes and graphs come so: the first dimensions of their tensors are no samples.
+
+    Args:
+        batch: The batch.
+        batch_size: Most samples.
+        sizes: First dimensions of its tensors.
+    """
+    columns = list(batch.values()) if isinstance(batch, dict) else batch
+    if not isinstance(columns, (list, tuple)):
+        return None
+    if all(isinstance(each, (list, tuple)) for each in columns):
+        lengths = {len(each) for each in columns}
+        # the last batch is smaller; tensors of one size are columns of their own
+        if len(lengths) == 1 and (batch_size in lengths or len(set(sizes)) > 1):
+            return lengths.pop()
+    elif columns is batch and all(isinstance(each, dict) for each in batch):
+        return len(batch)
+    return batch_size if len(batch) == batch_size > 2 and columns is batch else None
 
 
 def samples_of_inputs(inputs: Any) -> int | None:
@@ -50,14 +75,22 @@ def samples_of_inputs(inputs: Any) -> int | None:
     return _usual(found) if found else None
 
 
+def shape_of(batch: Any) -> tuple[int, ...]:
+    """Return the shape of the first tensor in a batch; empty without one."""
+    return next((tuple(getattr(each, "shape", ())) for each in _tensors(batch)), ())
+
+
 def checksum(batch: Any) -> int | None:
-    """Return a checksum of values from all parts of all tensors in a batch; None without tensors."""
-    sums = [
-        repr(values[:: -(-len(values) // CHECKED_VALUES)].tolist())
-        for tensor in _tensors(batch)
-        for each in _parts(tensor)
-        if len(values := each.detach().flatten())
-    ]
+    """Return a checksum of values from all parts of all tensors in a batch; None if they cannot be read."""
+    try:
+        sums = [
+            repr(values[:: -(-len(values) // CHECKED_VALUES)].tolist())
+            for tensor in _tensors(batch)
+            for each in _parts(tensor)
+            if len(values := each.detach().as_subclass(torch.Tensor).flatten())
+        ]
+    except Exception:  # noqa: BLE001  # of a tensor of the user's: what else is known of the batch stays
+        return None
     return zlib.crc32("".join(sums).encode()) if sums else None
 
 

@@ -71,6 +71,11 @@ class CountedOptimizers:
                 entry = self.entry(optimizer)
                 entry.weight, entry.is_late = self._weight(optimizer), False
 
+    @property
+    def is_stepping(self) -> bool:
+        """True within a step, as in a closure."""
+        return any(each() is not None for each in self._stepping)
+
     def entries(self) -> Iterable[SteppedOptimizer]:
         """Return all that were there at the first step or have made one."""
         return self._all.values()

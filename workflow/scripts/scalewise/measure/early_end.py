@@ -16,7 +16,7 @@ import torch
 from .guards import Notes
 from .probe_spec import ProbeSpec
 from .run_interval import WINDOW_STEPS, Steadiness, assess, check_points
-from .step_flags import NO_GRAD, UNUSUAL_SHARE, unusual_steps, without_usual_shapes
+from .step_flags import COPY, EVAL_MODE, NO_GRAD, UNUSUAL_SHARE, unusual_steps, without_usual_shapes
 from .steps import StepRecord
 
 AHEAD_STEPS = 2 * WINDOW_STEPS
@@ -108,7 +108,7 @@ class EarlyEnd:
         steps = [
             index
             for index in range(min(self._first_step, until), until)
-            if not flags[index] & ~NO_GRAD and seconds[index] is not None
+            if not flags[index] & ~(NO_GRAD | EVAL_MODE | COPY) and seconds[index] is not None
         ]
         unusual = unusual_steps(steps, [columns["samples"]])
         if len(unusual) <= UNUSUAL_SHARE * len(steps):

@@ -97,6 +97,7 @@ def set_hooks(process: MeasuredProcess, undo: ExitStack) -> None:
         ("batches", lambda: replace(dataloader._BaseDataLoaderIter, "__next__", hooks.next_batch)),
         ("data-loader iterations", lambda: replace(dataloader.DataLoader, "__iter__", hooks.begin_iteration)),
         ("backward passes", lambda: replace(torch.autograd, "backward", hooks.backward)),
+        ("gradients", lambda: replace(torch.autograd, "grad", hooks.gradient)),
         ("precision", lambda: replace(autocast_mode.autocast, "__enter__", hooks.autocast)),
         # not Module.train, which every module within calls too
         ("evaluation", lambda: replace(nn.Module, "eval", hooks.evaluation)),
@@ -224,6 +225,16 @@ class Hooks:
             return original(tensors, *args, **kwargs)
 
         return backward
+
+    def gradient(self, original: Function) -> Function:
+        """Wrap the computation of gradients that are returned instead of kept."""
+        note = untraced(self._process.notes, "gradients", self._process.gradient)
+
+        def grad(*args: Any, **kwargs: Any) -> Any:
+            note()
+            return original(*args, **kwargs)
+
+        return grad
 
     def autocast(self, original: Function) -> Function:
         """Wrap the begin of mixed precision."""

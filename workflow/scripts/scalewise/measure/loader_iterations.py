@@ -9,7 +9,8 @@ none of them. Of two loaders that feed each step together, both have a batch in 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -101,6 +102,8 @@ class Batch:
         received_at: Monotonic seconds at which the program had it.
         is_first: True for the first batch of its iteration.
         wait_marks: Begin and end of the wait by the clock of the GPU that is trained on; None without one.
+        thread: The thread that waited for it.
+        shape: That of its first tensor, where cuDNN tries its kernels for each.
     """
 
     iteration: LoaderIteration
@@ -109,6 +112,8 @@ class Batch:
     received_at: float
     is_first: bool
     wait_marks: tuple[Any, Any] | None = None
+    thread: int = field(default_factory=threading.get_ident)
+    shape: tuple[int, ...] = ()
 
 
 class LoaderIterations:

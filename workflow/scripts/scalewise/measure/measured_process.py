@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from . import origins
-from .batches import checksum, samples_of_inputs
+from .batches import checksum, samples_of_inputs, shape_of
 from .communication import CommunicationSamples
 from .counted_optimizers import CountedOptimizers, SteppedOptimizer
 from .discovery import all_objects, compiled_frames, device_of, parameters_of
@@ -26,8 +26,8 @@ from .losses import LossTrend
 from .memory import PeakMemory
 from .probe_spec import ProbeSpec
 from .process_record import process_record
-from .step_flags import NEW_SHAPE, NO_GRAD, SAVE
-from .steps import FORWARD_STEPS, Step, StepRecord
+from .step_flags import COPY, EVAL_MODE, NEW_SHAPE, NO_GRAD, SAVE
+from .steps import FORWARD_STEPS, LOOK_EVERY, Step, StepRecord
 from .trained_model import TrainedModel
 from .training_steps import TrainingSteps
 
@@ -80,18 +80,23 @@ class MeasuredProcess:
         self.memory = PeakMemory()
         self.model = TrainedModel(self.notes, self.forward)
         self.forward_checksums: list[int | None] = []
-        self.backwards = 0
-        """Number of backward passes."""
+        self.backwards = self.gradients = self.backwards_in_steps = 0
+        """Number of backward passes, of calls of ``torch.autograd.grad``, and of passes in closures."""
+        self._counted = 0, 0, 0
+        """The same up to the last step."""
+        self.passes = 0
+        """Number of passes of all steps: backward passes, or calls of ``grad`` where there are none; those
+        that an optimizer makes in its step, of one batch, are one."""
         self.precision: dict[tuple[str, torch.dtype], int] = {}
         self.communication: CommunicationSamples | None = None
         self._compiled_frames = 0
-        self._shapes: set[tuple[int | None, ...]] = set()
-        """Samples of each batch of a step, for all steps so far."""
+        self._shapes: set[tuple[tuple[int, ...], ...]] = set()
+        """Shape of each batch of a step, for all steps so far."""
 
     @property
     def activity(self) -> int:
-        """Number of backward passes and steps."""
-        return self.backwards + self.steps.done
+        """Number of passes and steps."""
+        return self.backwards + self.gradients + self.steps.done
 
     # reports of the hooks, in the order of a step
 
@@ -127,6 +132,8 @@ class MeasuredProcess:
         """
         step = self.steps.open
         added = self.iterations.add_batch(iterator, batch, requested_at, received_at, self.activity)
+        if torch.backends.cudnn.benchmark:
+            added.shape = shape_of(batch)
         if mark is not None:
             added.wait_marks = mark, self.steps.wait_mark()
         step.batches = (*step.batches, added)
@@ -141,14 +148,17 @@ class MeasuredProcess:
             key = context.device, context.fast_dtype
             self.precision[key] = self.precision.get(key, 0) + 1
 
-    def forward(self, args: Any, kwargs: Any) -> None:
-        """Note a forward pass of what is trained, with gradients or without."""
+    def forward(self, args: Any, kwargs: Any, is_copy: bool = False) -> None:
+        """Note a forward pass of what is trained, or of a copy, which counts only without gradients."""
         step, trains = self.steps.open, torch.is_grad_enabled()
         if not trains:
-            self._without_gradients()
+            self._without_gradients(COPY if is_copy else NO_GRAD)
         elif not step.mode_changes or not step.mode_changes[-1][1]:
             step.change_mode(perf_counter(), trains=True)
-        if trains and self.steps.done < FORWARD_STEPS:
+        done = self.steps.done
+        # closures of an optimizer pass the same batch again and again
+        repeats = bool(step.forwards) and self.optimizers.is_stepping
+        if trains and not repeats and (done < FORWARD_STEPS or done % LOOK_EVERY == 0):
             step.forwards = [*step.forwards, samples_of_inputs((args, kwargs))]
             if len(self.forward_checksums) < CHECKED_BATCHES:
                 self.forward_checksums.append(checksum((args, kwargs)))
@@ -156,13 +166,20 @@ class MeasuredProcess:
     def backward(self, tensors: Any) -> None:
         """Note a backward pass, and now and then its loss."""
         self.backwards += 1
+        self.backwards_in_steps += self.optimizers.is_stepping
         if self.steps.done % self.losses.every == 0:
             self.losses.keep(self.steps.done, tensors)
+
+    def gradient(self) -> None:
+        """Note that gradients are computed by ``torch.autograd.grad``, maybe to be put into place by hand."""
+        self.gradients += not self.optimizers.is_stepping
 
     def evaluates(self, module: nn.Module) -> None:
         """Note that a module changes to its mode for evaluation."""
         if id(module) in self.model.modules.whole:
-            self._without_gradients()
+            self._without_gradients(NO_GRAD | EVAL_MODE)
+        elif id(module) in self.model.copies:
+            self._without_gradients(COPY)
 
     def saves(self) -> None:
         """Note that something was saved."""
@@ -204,7 +221,11 @@ class MeasuredProcess:
             self._end_step(parts)
 
     def _cut(self) -> Step:
-        return self.steps.cut(perf_counter(), self.backwards)
+        counts = self.backwards, self.gradients, self.backwards_in_steps
+        backwards, gradients, inside = (now - then for now, then in zip(counts, self._counted, strict=True))
+        self._counted = counts
+        self.passes += backwards - inside or gradients or bool(inside)
+        return self.steps.cut(perf_counter(), self.passes)
 
     def _end_step(self, parts: list[Step]) -> None:
         self._flag_new_shape(parts)
@@ -233,7 +254,7 @@ class MeasuredProcess:
         is_new = frames != self._compiled_frames
         self._compiled_frames = frames
         if self.steps.device is not None and torch.backends.cudnn.benchmark:
-            shape = tuple(batch.samples for part in parts for batch in part.batches)
+            shape = tuple(batch.shape for part in parts for batch in part.batches)
             is_new |= shape not in self._shapes
             self._shapes.add(shape)
         if is_new:
@@ -289,12 +310,11 @@ class MeasuredProcess:
         if given.isdigit() and int(given) != threads:
             self.notes.note(f"the program set its threads to {threads}, not {given}")
 
-    def _without_gradients(self) -> None:
+    def _without_gradients(self, flags: int) -> None:
         step = self.steps.open
-        if step.mode_changes and not step.mode_changes[-1][1]:
-            return
-        step.change_mode(perf_counter(), trains=False)
-        step.flags |= NO_GRAD
+        step.flags |= flags
+        if not step.mode_changes or step.mode_changes[-1][1]:
+            step.change_mode(perf_counter(), trains=False)
 
     # the record
 

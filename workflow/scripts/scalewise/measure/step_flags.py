@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-EVALUATION, SAVE, NEW_ITERATION, NO_GRAD, NEW_SHAPE, WARM_UP = 1, 2, 4, 8, 16, 32
+EVALUATION, SAVE, NEW_ITERATION, NO_GRAD, NEW_SHAPE, WARM_UP, EVAL_MODE, COPY = (2**bit for bit in range(8))
 """Bits of a step's ``flags``, which name its work in addition to training.
 
 EVALUATION is a batch of a DataLoader that does not train, NO_GRAD a forward pass without gradients, or
 ``eval()``: of a validation without a DataLoader, of rollouts or generated samples. NEW_ITERATION is the begin
 of a data-loader iteration, NEW_SHAPE work done once for a shape: code that is compiled, kernels that cuDNN
-tries. WARM_UP is set when the starts of a run are joined.
+tries. WARM_UP is set when the starts of a run are joined. EVAL_MODE is ``eval()`` of the
+trained model, which says what forward passes without gradients may be for; it excludes no step by itself.
+COPY is such a pass, or ``eval()``, of a copy of the model: a teacher's in nearly every step, or samples drawn
+from a moving average.
 """
 
 UNUSUAL_SHARE = 0.2

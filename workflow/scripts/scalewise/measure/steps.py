@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import threading
 from array import array
 from collections.abc import Sequence
 from copy import copy
@@ -13,13 +14,13 @@ from typing import Any
 import torch
 
 from .loader_iterations import Batch, LoaderIteration
-from .step_flags import EVALUATION, NEW_ITERATION, NO_GRAD
+from .step_flags import COPY, EVALUATION, NEW_ITERATION, NO_GRAD
 
 SETTLED_AFTER = 50
 """Steps after which it is known which data-loader iterations train, and a GPU has long done its work."""
 
-FORWARD_STEPS = 20
-"""First steps in which the sizes of the forward passes' inputs are kept."""
+FORWARD_STEPS, LOOK_EVERY = 20, 10
+"""First steps in which the sizes of the forward passes' inputs are kept; then those of each tenth are."""
 
 UNKNOWN = -1
 
@@ -73,6 +74,10 @@ class StepRecord:
         """The GPU whose clock times the steps; None if the host's does."""
         self.done = 0
         """Number of steps that have ended."""
+        self.thread = 0
+        """The thread that makes the steps."""
+        self.fetched_elsewhere = False
+        """True if another thread fetches the batches that train: waits are unseen, and their steps."""
         self.first_step_ended: float | None = None
         self.first_step_began: float | None = None
         self.latest: Step | None = None
@@ -80,6 +85,8 @@ class StepRecord:
         self._before: Step | None = None
         self._recent: list[Step] = []
         self._forward_samples: list[int] = []
+        self._forward_looks: list[tuple[int, int]] = []
+        """Index and samples of later steps that were looked at."""
         self._ended_at, self._seconds, self._without_training = array("d"), array("d"), array("d")
         self._waits = array("d")
         self._flags, self._backwards = array("B"), array("L")
@@ -97,6 +104,7 @@ class StepRecord:
         if self.device is not None:
             step.mark = self._mark()
         step.backwards = backwards
+        self.thread = threading.get_ident()
         self.open, self.latest = Step(), step
         return step
 
@@ -140,6 +148,7 @@ class StepRecord:
         """
         # one that gave a batch once, on which all steps train, shows neither their samples nor waits
         fed = fed and 2 * sum(map(bool, self._samples)) >= len(self._samples)
+        fed = fed and not self.fetched_elsewhere
         return {
             "ended_at": [*self._ended_at, *(step.ended_at for step in self._recent)],
             "seconds": [None if math.isnan(value) else value for value in self._seconds],
@@ -148,6 +157,7 @@ class StepRecord:
             "samples": [None if value == UNKNOWN else value for value in self._samples] if fed else [],
             "forward_samples": self._usual_forward_samples(),
             "wait_seconds": list(self._waits) if fed else [],
+            "forward_looks": [list(look) for look in self._forward_looks],
             "backward_passes": list(self._backwards),
         }
 
@@ -179,9 +189,15 @@ class StepRecord:
     def _append(self, step: Step) -> None:
         before, is_first = self._before, not self._ended_at
         flags, samples = flags_of(step), samples_of(step)
-        waited = sum(self._waited(batch) for batch in step.batches if batch.iteration.trains)
+        training = [batch for batch in step.batches if batch.iteration.trains]
+        waited = sum(self._waited(batch) for batch in training)
+        self.fetched_elsewhere |= any(batch.thread != self.thread for batch in training)
         if step.forwards and None not in step.forwards:
-            self._forward_samples.append(sum(size or 0 for size in step.forwards))
+            samples_of_forwards = sum(size or 0 for size in step.forwards)
+            if len(self._ended_at) < FORWARD_STEPS:
+                self._forward_samples.append(samples_of_forwards)
+            else:
+                self._forward_looks.append((len(self._ended_at), samples_of_forwards))
         if is_first:
             requested = [batch.requested_at for batch in step.batches if batch.iteration.trains]
             self.first_step_ended = step.ended_at
@@ -191,7 +207,7 @@ class StepRecord:
         self._seconds.append(math.nan if before is None else self.seconds_between(before, step))
         self._flags.append(flags)
         other = 0.0
-        if before is not None and flags & (EVALUATION | NO_GRAD):
+        if before is not None and flags & (EVALUATION | NO_GRAD | COPY):
             begin = before.ended_at if before.next_began_at is None else before.next_began_at
             other = _seconds_without_training(begin, step)
         self._without_training.append(other)
@@ -219,7 +235,7 @@ class StepRecord:
         Another thread may call this: columns only grow, and a step may be missing.
         """
         latest = list(zip(self._seconds[-RATE_STEPS:], self._flags[-RATE_STEPS:], strict=False))
-        seconds = [each for each, flags in latest if not flags and not math.isnan(each)]
+        seconds = [each for each, flags in latest if not flags & ~COPY and not math.isnan(each)]
         return len(seconds) / sum(seconds) if sum(seconds) else None
 
     def training_seconds(self, first: int, last: int) -> float:

@@ -21,6 +21,7 @@ from .measured_process import MeasuredProcess
 from .probe_spec import ProbeSpec
 from .process_record import write_json, write_text
 from .rank_waits import GROUP, group_place
+from .step_flags import NO_GRAD
 from .steps import FORWARD_STEPS, Step
 
 COUNTED_EVERY_SECONDS = 2.0
@@ -125,7 +126,7 @@ class WatchedProgram(MeasuredProcess):
         if checked:
             write_json(self._file("seen.json"), self.record("seen"))
         if measuring or checked:
-            self.steps.begin_step(self.backwards)
+            self.steps.begin_step(self.passes)
 
     def begin_join(self) -> None:
         """Note that torch's Join begins, in which ranks may have different numbers of batches."""
@@ -140,9 +141,10 @@ class WatchedProgram(MeasuredProcess):
         # meanwhile the others wait for this rank: none comes to a last step that the others do not make
         sleep(HELD_SECONDS)
 
-    def _without_gradients(self) -> None:
-        super()._without_gradients()
-        self.memory.enter("evaluate")
+    def _without_gradients(self, flags: int) -> None:
+        super()._without_gradients(flags)
+        if flags & NO_GRAD:
+            self.memory.enter("evaluate")
 
     def finish(self, ended: str) -> None:
         """Write the record once, in the process that made the steps."""

@@ -8,7 +8,7 @@ from statistics import median
 
 from scalewise.plan.config.shape import count_devices
 from scalewise.ranks.results.probe_record import ProbeRecord
-from scalewise.ranks.results.samples import Planned, Samples, samples_seen
+from scalewise.ranks.results.samples import Planned, Samples, samples_seen, trained_samples
 
 CHECK_AFTER_STEPS = 3
 """First steps that are compared with the plan."""
@@ -202,7 +202,7 @@ def _check_samples(planned: Planned, ranks: Sequence[ProbeRecord]) -> str:
         )
     if planned.samples_vary:
         return ""
-    columns = [rank.samples for rank in first if rank.samples]
+    columns = [trained_samples(rank) for rank in first if rank.samples]
     steps = [sum(each or 0 for each in step) for step in zip(*columns, strict=False)]
     # one step may differ: loaders fetch ahead, and the last batch of an epoch is smaller
     if samples.source == "loader" and sum(each != samples.per_step for each in steps) > 1:

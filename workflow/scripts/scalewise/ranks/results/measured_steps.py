@@ -9,6 +9,8 @@ from statistics import median
 from typing import Literal
 
 from scalewise.measure.step_flags import (
+    COPY,
+    EVAL_MODE,
     EVALUATION,
     NEW_ITERATION,
     NEW_SHAPE,
@@ -100,8 +102,10 @@ def measured_steps(
     steps = min(rank.step_count for rank in ranks)
     flags = without_usual_shapes([_any_bit(rank.flags[index] for rank in ranks) for index in range(steps)])
     late = [index for index in range(steps) if not flags[index] & WARM_UP]
+    flags = _with_copies(flags, late)
     without_gradients = [index for index in late if flags[index] & NO_GRAD and not flags[index] & EVALUATION]
     no_grad = no_grad or _no_grad([index for index in late if not flags[index] & EVALUATION], flags)
+    flags = [bits & ~EVAL_MODE for bits in flags]
     notes: list[str] = []
     if no_grad == "training":
         flags = [bits if bits & EVALUATION else bits & ~NO_GRAD for bits in flags]
@@ -165,6 +169,22 @@ def measured_steps(
     )
 
 
+def _with_copies(flags: Sequence[int], late: Sequence[int]) -> list[int]:
+    """Return the flags with what passes of a copy of the model are: those of a teacher train with it.
+
+    Others are as those of the model in its mode for evaluation: samples of a moving average, or a target of
+    reinforcement learning.
+
+    Args:
+        flags: Bits of all steps.
+        late: Indices of the steps after the warm-up.
+    """
+    trained = [index for index in late if not flags[index] & EVALUATION]
+    of_copies = sum(bool(flags[index] & COPY) for index in trained)
+    meaning = 0 if of_copies >= NEARLY_ALL * len(trained) else NO_GRAD | EVAL_MODE
+    return [bits & ~COPY | meaning if bits & COPY else bits for bits in flags]
+
+
 def _no_grad(steps: Sequence[int], flags: Sequence[int]) -> NoGrad | None:
     """Decide the kind of forward passes without gradients by when they come; None if that does not tell.
 
@@ -179,6 +199,8 @@ def _no_grad(steps: Sequence[int], flags: Sequence[int]) -> NoGrad | None:
         return "training"
     if all(flags[index] & SAVE for index in times):
         return "evaluation"
+    if 2 * sum(bool(flags[index] & EVAL_MODE) for index in times) > len(times):
+        return None  # a validation every few steps, or rollouts of a policy
     between = [later - earlier for earlier, later in pairwise(times)]
     is_steady = len(times) >= FEWEST_TIMES and max(between) - min(between) <= 1 and max(between) <= FEW_STEPS
     by_epoch = sum(bool(flags[index] & NEW_ITERATION) for index in times) * 2 > len(times)

@@ -46,7 +46,9 @@ class ProbeRecord(_Part):
         flags: Bits that say what else the step held.
         seconds_without_training: Host seconds of a step in which it evaluated or computed no gradients.
         samples: Samples of the batches of a DataLoader that feeds the training; empty without one.
-        forward_samples: Samples of a step by the inputs of forward passes; None where none was seen.
+        forward_samples: Samples of a step by the inputs of forward passes, in the first ones; None where none
+            was seen.
+        forward_looks: Index and samples of later steps that were looked at.
         wait_seconds: Seconds of waiting for a DataLoader's batches: of the GPU that trains, else of the host.
         gradient_bytes: Bytes of all gradients; of one rank's share where ``sharded``.
         sharded_over: Ranks that share a sharded model; None if it is not sharded, or if they are unknown.
@@ -89,6 +91,7 @@ class ProbeRecord(_Part):
     seconds_without_training: list[float]
     samples: list[int | None]
     forward_samples: float | None
+    forward_looks: list[tuple[int, int]] = []
     wait_seconds: list[float]
     backward_passes: list[int]
     optimizers: list[str]

@@ -76,7 +76,7 @@ def _unknown(records: Sequence[ProbeRecord]) -> dict[str, str]:
             else "there is no other rank"
         )
     if not all(record.wait_seconds for record in records):
-        unknown["loader wait"] = "no DataLoader of PyTorch feeds the training"
+        unknown["loader wait"] = "no DataLoader of PyTorch feeds the thread that trains"
     unknown["test accuracy"] = "the program does not tell it; `metric` reads a number from what it prints"
     unknown["parts of the start-up"] = "process group, data and model are made in the program"
     return unknown

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 from typing import Literal
 
-from scalewise.measure.step_flags import UNUSUAL_SHARE, unusual_steps
+from scalewise.measure.step_flags import NEW_ITERATION, UNUSUAL_SHARE, unusual_steps
 from scalewise.ranks.results.probe_record import FORWARD_STEPS, ProbeRecord
 
 
@@ -50,7 +51,7 @@ def samples_seen(ranks: Sequence[ProbeRecord]) -> Samples:
 
     The usual number of each rank counts: loaders fetch ahead, and the last batch of an epoch is smaller.
     """
-    by_loader = [_usual(rank.samples) for rank in ranks]
+    by_loader = [_usual(trained_samples(rank)) for rank in ranks]
     known = [samples for samples in by_loader if samples is not None]
     # of a loader that one rank reads for all, the others see nothing
     if known and any(known):
@@ -59,6 +60,42 @@ def samples_seen(ranks: Sequence[ProbeRecord]) -> Samples:
     if all(forward):
         return Samples(sum(samples for samples in forward if samples is not None), "forward")
     return Samples(None, "configuration")
+
+
+def trained_samples(rank: ProbeRecord) -> list[int | None]:
+    """Return the samples that each step of a rank trains on, of those that its loader has given it.
+
+    A loader that must know the last batch of an epoch has fetched one more than is trained: the first step
+    of an epoch has too many, and the last one lacks as many. One whose batches are kept
+    (``itertools.cycle``) gives none after the first epoch: then the inputs of forward passes count.
+    """
+    samples = list(rank.samples)
+    if None in samples:
+        return samples
+    begins = [index for index, bits in enumerate(rank.flags[: len(samples)]) if bits & NEW_ITERATION]
+    for begin, end in pairwise([*begins, len(samples)]):
+        if end - begin > 1:
+            first, *middle, last = epoch = [each or 0 for each in samples[begin:end]]
+            usual = round(median(middle or (first, last)))
+            rest = sum(epoch) - usual * (len(epoch) - 1)
+            if first > usual and 0 < rest <= usual and set(middle[:-1]) <= {usual}:
+                samples[begin:end] = [*[usual] * (len(epoch) - 1), rest]
+    ceased = len(samples)
+    while ceased and not samples[ceased - 1]:
+        ceased -= 1
+    if len(samples) - ceased > UNUSUAL_SHARE * len(samples) and rank.forward_samples:
+        samples[ceased:] = [round(rank.forward_samples)] * (len(samples) - ceased)
+    return samples
+
+
+def _looks_change(rank: ProbeRecord) -> bool:
+    return any(samples != rank.forward_samples for _, samples in rank.forward_looks)
+
+
+def _samples_by_looks(rank: ProbeRecord, index: int) -> float:
+    """Return the samples of a step by the latest look at the inputs of forward passes."""
+    earlier = [samples for at, samples in rank.forward_looks if at <= index]
+    return earlier[-1] if earlier else rank.forward_samples or 0.0
 
 
 def _usual(samples: Sequence[int | None]) -> float | None:
@@ -97,13 +134,15 @@ def samples_of_steps(
     if planned.samples_given:
         return StepSamples(Samples(float(planned.global_batch_size), "configuration")), set()
     seen = samples_seen(ranks)
+    steps = min(rank.step_count for rank in ranks)
     if seen.source == "loader":
-        steps = min(rank.step_count for rank in ranks)
-        fed = [rank.samples for rank in ranks if rank.samples]
-        each = [float(sum(samples[index] or 0 for samples in fed)) for index in range(steps)]
-        unusual = unusual_steps(clean, [rank.samples for rank in ranks])
+        of_ranks = [trained_samples(rank) for rank in ranks]
+        each = [float(sum(samples[index] or 0 for samples in of_ranks if samples)) for index in range(steps)]
+        unusual = unusual_steps(clean, of_ranks)
         if not unusual or (len(unusual) <= UNUSUAL_SHARE * len(clean) and not planned.samples_vary):
             return StepSamples(seen, each), unusual
+    elif seen.source == "forward" and any(_looks_change(rank) for rank in ranks):
+        each = [sum(_samples_by_looks(rank, index) for rank in ranks) for index in range(steps)]
     elif (
         seen.per_step is not None
         and len({rank.backward_passes[index] for rank in ranks for index in clean}) > 1
