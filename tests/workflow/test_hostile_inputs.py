@@ -107,7 +107,6 @@ container:
   runtime: {quoted(f"./{TRAP} runtime")}
   arguments: [{quoted(OPTION)}]
   prelude: [{quoted(f": {shlex.quote(TRAP)}")}]
-proxies: {{http: "http://me:{SECRET}@127.0.0.1:9"}}
 data_mirror: {quoted(f"{TRAP} {{run}}")}
 data_checksums: {quoted(f"{TRAP} sums")}
 """
@@ -339,7 +338,6 @@ container:
   runtime: {quoted(TRAP)}
   arguments: [{quoted(OPTION)}]
   prelude: [{quoted(f": {TRAP}")}]
-proxies: {{https: "http://me:{SECRET}@proxy:3128"}}
 data_mirror: {quoted(TRAP)}
 slurm:
   account: {ACCOUNT}

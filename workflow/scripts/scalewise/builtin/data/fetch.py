@@ -223,7 +223,7 @@ def _download(file: PublishedFile, path: Path, notify: Notify) -> None:
         f"{file.name} cannot be downloaded:\n"
         f"{tried or '  no mirror: this file is not the published one, and data_mirror is not set'}\n"
         f"  {variables}\n"
-        "If this machine reaches the internet only through a proxy, set `proxies:` in the site file. If "
+        "If this machine reaches the internet only through a proxy, set https_proxy in the shell. If "
         "a copy is near, set `data_mirror:`. Or put the file there by hand and give the same command again:\n"
         f"  {path.absolute()}\n  sha256 {file.sha256}"
     )
