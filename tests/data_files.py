@@ -1,24 +1,15 @@
-"""Small stand-ins for the published files, in their true formats and under their true names.
-
-A folder of them, with its SHA256SUMS, serves as ``data_mirror`` and ``data_checksums`` of a site:
-
-    python -m tests.data_files FOLDER
-"""
+"""Small stand-ins for the published files, in their true formats and under their true names."""
 
 from __future__ import annotations
 
 import gzip
-import hashlib
 import io
 import os
-import sys
 import tarfile
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-
-CHECKSUMS = "SHA256SUMS"
 
 
 class Trap:
@@ -102,48 +93,3 @@ def write_tar(path: Path, top: str, members: dict[str, bytes]) -> Path:
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
     return path
-
-
-def write_resnet18_weights(folder: Path) -> Path:
-    """resnet18-f37072fd.pth with random weights: the true names and shapes, 45 MB."""
-    # the datasets need neither, and both take seconds to import
-    import torch  # noqa: PLC0415
-    from torchvision.models import resnet18  # noqa: PLC0415
-
-    path = folder / "resnet18-f37072fd.pth"
-    torch.save(resnet18().state_dict(), path)
-    return path
-
-
-def write_checksums(folder: Path) -> Path:
-    """SHA256SUMS of all files of a folder, as sha256sum writes it."""
-    path = folder / CHECKSUMS
-    files = [file for file in sorted(folder.iterdir()) if file.is_file() and file != path]
-    path.write_text(
-        "".join(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in files),
-        encoding="utf-8",
-    )
-    return path
-
-
-def write_mirror(folder: Path, samples: int = 200, test_samples: int = 100, weights: bool = False) -> Path:
-    """A mirror of all public datasets, and its sums.
-
-    Args:
-        folder: made where it is missing.
-        samples: training images of each dataset.
-        test_samples: test images of each.
-        weights: also those of ResNet-18.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    write_mnist(folder, samples, test_samples, min(10, samples))
-    write_cifar10(folder, samples, test_samples, min(10, samples))
-    write_cifar100(folder, samples, test_samples, min(100, samples))
-    if weights:
-        write_resnet18_weights(folder)
-    write_checksums(folder)
-    return folder
-
-
-if __name__ == "__main__":
-    write_mirror(Path(sys.argv[1]), weights=True)

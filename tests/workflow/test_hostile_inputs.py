@@ -97,7 +97,6 @@ def write_hostile_study(folder: Path, python: Path) -> None:
     """Every string of both files that may be free text, and the files that they name."""
     (folder / f"{BARE}.py").write_text(PROGRAM)
     stand_ins(folder, {f"{TRAP} python": f'exec {python} "$@"', f"{TRAP} runtime": RUNTIME})
-    (folder / f"{TRAP} sums").touch()
     site = f"""\
 {SITE}
 python: {quoted(f"./{TRAP} python")}
@@ -108,7 +107,6 @@ container:
   arguments: [{quoted(OPTION)}]
   prelude: [{quoted(f": {shlex.quote(TRAP)}")}]
 data_mirror: {quoted(f"{TRAP} {{run}}")}
-data_checksums: {quoted(f"{TRAP} sums")}
 """
     (folder / f"{BARE}.yaml").write_text(site)
     study = f"""\

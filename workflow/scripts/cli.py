@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from scalewise.interpreter import imports_uncollected, quick_exit
+from scalewise.plan.catalog.datasets import MIRROR_VARIABLE
 from scalewise.plan.plan_file import (
     PLAN,
     PLAN_FOLDER,
@@ -59,13 +60,11 @@ def prepare_dataset(options: argparse.Namespace) -> int:
     """Fetch a dataset and decode it once into a file for all ranks, on a machine with internet access."""
     with imports_uncollected():
         from scalewise.builtin.data.datasets import DatasetError
-        from scalewise.builtin.data.fetch import Mirror
         from scalewise.builtin.data.preparation import prepare
 
     try:
-        facts = prepare(
-            options.dataset, options.output, mirror=Mirror.of_environment(os.environ), notify=_print_now
-        )
+        mirror = os.environ.get(MIRROR_VARIABLE)
+        facts = prepare(options.dataset, options.output, mirror=mirror, notify=_print_now)
     except DatasetError as error:
         return _fail(error)
     print(f"{options.output}: {facts}")
@@ -77,10 +76,9 @@ def prepare_weights(options: argparse.Namespace) -> int:
     with imports_uncollected():
         from scalewise.builtin.data import preparation
         from scalewise.builtin.data.datasets import DatasetError
-        from scalewise.builtin.data.fetch import Mirror
 
     try:
-        mirror = Mirror.of_environment(os.environ)
+        mirror = os.environ.get(MIRROR_VARIABLE)
         count = preparation.prepare_weights(options.model, options.output, mirror=mirror, notify=_print_now)
     except DatasetError as error:
         return _fail(error)

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from tests.data_files import class_images, write_checksums, write_cifar10
 from tests.machine import largest_file
 from tests.unit.training import file_server
-from tests.unit.training.file_server import Answer, FileServer, cut_after, dribble, good, serving, status
-from tests.waiting import LIMIT_SECONDS
+from tests.unit.training.file_server import Answer, FileServer, cut_after, good, serving, status
 
-from scalewise.builtin.data import datasets
 from scalewise.builtin.data import fetch as downloads
 from scalewise.builtin.data.datasets import DatasetError
-from scalewise.builtin.data.fetch import Mirror, PublishedFile, fetch, read_checksums, redacted
-from scalewise.plan.catalog.datasets import CHECKSUMS_VARIABLE, MIRROR_VARIABLE
+from scalewise.builtin.data.fetch import PublishedFile, fetch, redacted
 
 refuses = pytest.mark.refuses
 
@@ -257,7 +249,7 @@ def test_a_folder_that_has_the_files_comes_before_the_internet(
     near = tmp_path / "near by"
     near.mkdir()
     (near / NAME).write_bytes(CONTENT)
-    mirror = Mirror(str(near) if form == "folder" else near.as_uri())
+    mirror = str(near) if form == "folder" else near.as_uri()
     with serving(CONTENT, good) as server:
         fetch(published(server), folder, mirror)
         assert (folder / NAME).read_bytes() == CONTENT
@@ -273,34 +265,6 @@ def test_a_folder_that_has_the_files_comes_before_the_internet(
     assert server.ranges == [None]
 
 
-def test_a_site_with_files_of_its_own_gets_no_published_ones_in_their_place(
-    folder: Path, tmp_path: Path
-) -> None:
-    own = b"a subset for a test"
-    sums = tmp_path / "SHA256SUMS"
-    sums.write_text(f"{hashlib.sha256(own).hexdigest()} *./{NAME}\n\n")
-    with serving(own, good) as near, serving(CONTENT, good) as server:
-        mirror = Mirror(near.address, read_checksums(sums))
-        assert fetch(published(server), folder, mirror).read_bytes() == own
-        (folder / NAME).unlink()
-        near.answers = [status(404)]
-        with pytest.raises(DatasetError, match="404"):
-            fetch(published(server), folder, mirror)
-    assert server.ranges == []
-
-
-@pytest.mark.parametrize(
-    "line", ["d41d8cd98f00b204e9800998ecf8427e  md5.gz", "0" * 64, "0" * 64 + "  ../up.gz"]
-)
-def test_a_line_that_is_no_checksum_is_named(line: str, tmp_path: Path) -> None:
-    path = tmp_path / "SHA256SUMS"
-    path.write_text(f"{'0' * 64}  good.gz\n{line}\n")
-    with pytest.raises(DatasetError, match=r"SHA256SUMS, line 2: .*sha256sum"):
-        read_checksums(path)
-    with pytest.raises(DatasetError, match=r"data_checksums is .*gone"):
-        read_checksums(tmp_path / "gone")
-
-
 @pytest.mark.slow
 def test_a_full_disk_is_no_fault_of_the_mirror(folder: Path) -> None:
     said = re.escape(f"{folder / NAME}: cannot be written (File too large)")
@@ -312,42 +276,3 @@ def test_a_full_disk_is_no_fault_of_the_mirror(folder: Path) -> None:
         fetch(published(server), folder)
     assert len(server.ranges) == 1
     assert visible(folder) == []
-
-
-CLI = Path(__file__).parents[3] / "workflow" / "scripts" / "cli.py"
-
-
-@pytest.mark.fault(22)
-@pytest.mark.slow
-def test_two_preparations_of_one_dataset_at_once_make_one_download_and_both_have_it(
-    tmp_path: Path, record_property: Callable[[str, object], None]
-) -> None:
-    near = tmp_path / "near"
-    near.mkdir()
-    archive = write_cifar10(near).read_bytes()
-    write_checksums(near)
-    path = tmp_path / "prepared" / "dataset.safetensors"
-    # slow enough that the second comes while the first is at it
-    with serving(archive, dribble(0.1, len(archive) // 20)) as server:
-        environment = {
-            name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")
-        } | {MIRROR_VARIABLE: server.address, CHECKSUMS_VARIABLE: str(near / "SHA256SUMS")}
-        processes = [
-            subprocess.Popen(
-                [sys.executable, str(CLI), "prepare-dataset", "--dataset", "cifar10", "--output", str(path)],
-                cwd=tmp_path,
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            for _ in range(2)
-        ]
-        said = [process.communicate(timeout=LIMIT_SECONDS)[0] for process in processes]
-        assert [process.returncode for process in processes] == [0, 0], said
-        assert server.ranges == [None]
-
-    images, _ = class_images(200, 10, (3072,))
-    assert torch.equal(datasets.load(path).train_images.flatten(1), torch.from_numpy(images))
-    assert [other.name for other in path.parent.iterdir()] == [path.name]
-    record_property("figure", f"{len(server.ranges)} download for {len(processes)} processes")

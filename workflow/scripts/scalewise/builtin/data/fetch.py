@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -22,7 +21,6 @@ import urllib3.exceptions
 from filelock import FileLock, Timeout
 
 from scalewise.builtin.data.datasets import DatasetError, writable
-from scalewise.plan.catalog.datasets import CHECKSUMS_VARIABLE, MIRROR_VARIABLE
 
 SILENT_SECONDS = 15.0
 """Longest wait for a connection, and for the next bytes."""
@@ -89,63 +87,7 @@ FILES = {
 """The files of each dataset, and of the weights that torchvision publishes for a model."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mirror:
-    """The site's own source of downloads.
-
-    Args:
-        place: An http(s):// or file:// address, or a folder, that holds the files under their own names.
-            It is tried first.
-        sums: sha256 by name of the files there that are not the published ones.
-    """
-
-    place: str | None = None
-    sums: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def of_environment(cls, environ: Mapping[str, str]) -> Mirror:
-        """Return the mirror that the rules' environment describes, which carries two keys of the site file.
-
-        Raises:
-            DatasetError: The file of checksums cannot be read.
-        """
-        checksums = environ.get(CHECKSUMS_VARIABLE)
-        return cls(environ.get(MIRROR_VARIABLE), read_checksums(Path(checksums)) if checksums else {})
-
-    def apply(self, file: PublishedFile) -> PublishedFile:
-        """Return the file as this site has it: no other mirror has one with a checksum of the site's own."""
-        own = (self.place,) if self.place else ()
-        if file.name in self.sums:
-            return replace(file, sha256=self.sums[file.name], mirrors=own)
-        return replace(file, mirrors=(*own, *file.mirrors))
-
-
-def read_checksums(path: Path) -> dict[str, str]:
-    """Read checksums by name from a file as ``sha256sum`` writes it.
-
-    Raises:
-        DatasetError: The message names the line.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DatasetError(
-            f"data_checksums is {str(path)!r}, which cannot be read ({error}). Write it with sha256sum."
-        ) from error
-    sums = {}
-    for number, line in enumerate(lines, 1):
-        match = re.fullmatch(r"([0-9A-Fa-f]{64}) [ *](?:\./)?([^/]+)|#.*|\s*", line)
-        if match is None:
-            raise DatasetError(
-                f"{path}, line {number}: {line[:90]!r} is not a checksum and a name. Write the file with "
-                "sha256sum, in the folder of the data."
-            )
-        if match[1]:
-            sums[match[2].rstrip()] = match[1].lower()
-    return sums
-
-
-def fetch(file: PublishedFile, folder: Path, mirror: Mirror | None = None, notify: Notify = print) -> Path:
+def fetch(file: PublishedFile, folder: Path, mirror: str | None = None, notify: Notify = print) -> Path:
     """Return the path of a file in this folder; unless it is there, download it from the first good mirror.
 
     A file that is already there under its name is used without the network, and never overwritten: no
@@ -154,13 +96,14 @@ def fetch(file: PublishedFile, folder: Path, mirror: Mirror | None = None, notif
     Args:
         file: Name and checksum of the file, and the mirrors that are tried after the site's own.
         folder: Holds the file afterwards.
-        mirror: The site's own source.
+        mirror: The site's source, which is tried first: an http(s):// or file:// address, or a folder, that
+            holds the files under their own names.
         notify: Gets a line of progress now and then.
 
     Raises:
         DatasetError: No mirror gave the file, or another one is there under its name.
     """
-    file = (mirror or Mirror()).apply(file)
+    file = replace(file, mirrors=(mirror, *file.mirrors)) if mirror else file
     path = folder / file.name
     with writable(path), _one_at_a_time(path, notify):
         if not path.exists():
@@ -201,7 +144,7 @@ def _download(file: PublishedFile, path: Path, notify: Notify) -> None:
     addresses = [f"{place.rstrip('/')}/{file.name}" for place in places]
     answers = {}
     for pause in PAUSES:
-        time.sleep(pause if addresses else 0)
+        time.sleep(pause)
         for address in tuple(addresses):
             shown = redacted(address)
             notify(f"{file.name}: from {shown}")
@@ -221,7 +164,7 @@ def _download(file: PublishedFile, path: Path, notify: Notify) -> None:
     tried = "\n".join(answers.values())
     raise DatasetError(
         f"{file.name} cannot be downloaded:\n"
-        f"{tried or '  no mirror: this file is not the published one, and data_mirror is not set'}\n"
+        f"{tried}\n"
         f"  {variables}\n"
         "If this machine reaches the internet only through a proxy, set https_proxy in the shell. If "
         "a copy is near, set `data_mirror:`. Or put the file there by hand and give the same command again:\n"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from scalewise.builtin.data.datasets import DatasetError, writable, write
 from scalewise.builtin.data.decoders import decode_cifar, decode_digits, decode_mnist
-from scalewise.builtin.data.fetch import FILES, Mirror, Notify, fetch
+from scalewise.builtin.data.fetch import FILES, Notify, fetch
 from scalewise.builtin.data.synthetic_images import make_synthetic
 from scalewise.plan.catalog.datasets import DATASETS, DatasetFacts, is_synthetic
 from scalewise.plan.config.errors import RefusedValueError
@@ -25,7 +25,7 @@ def prepare(
     destination: Path,
     *,
     downloads: Path = DOWNLOADS,
-    mirror: Mirror | None = None,
+    mirror: str | None = None,
     notify: Notify = print,
 ) -> DatasetFacts:
     """Decode a dataset, check it, and store it under its final name.
@@ -34,14 +34,12 @@ def prepare(
         dataset: A known name.
         destination: The file to write, which ``datasets.load`` reads.
         downloads: Holds what is fetched, and files placed by hand: downloads/{dataset}/{file}.
-        mirror: The site's own source of downloads.
+        mirror: The site's source of downloads, or None.
         notify: Gets a line of progress now and then.
 
     Raises:
         DatasetError: The data is not what it should be, or cannot be had or stored.
     """
-    mirror = mirror or Mirror()
-    files = FILES.get(dataset, ())
     with writable(destination):
         if is_synthetic(dataset):
             try:
@@ -51,11 +49,10 @@ def prepare(
         elif dataset == "digits":
             arrays = decode_digits(DATASETS["digits"].test_samples)
         else:
-            paths = {file.name: fetch(file, downloads / dataset, mirror, notify) for file in files}
+            paths = {file.name: fetch(file, downloads / dataset, mirror, notify) for file in FILES[dataset]}
             arrays = decode_mnist(paths) if dataset == "mnist" else decode_cifar(dataset, *paths.values())
         facts = check(arrays, dataset)
-        # a site's own files have sizes of their own
-        if not any(file.name in mirror.sums for file in files) and facts != DATASETS.get(dataset, facts):
+        if facts != DATASETS.get(dataset, facts):
             raise DatasetError(
                 f"{dataset}: decoded as {facts}, but the catalogue says {DATASETS[dataset]}. "
                 "The library that ships it has changed: pin the version in constraints.txt."
@@ -74,7 +71,7 @@ def prepare_weights(
     destination: Path,
     *,
     downloads: Path = DOWNLOADS,
-    mirror: Mirror | None = None,
+    mirror: str | None = None,
     notify: Notify = print,
 ) -> int:
     """Fetch the weights that torchvision publishes for a model, and store them by their names.
@@ -83,7 +80,7 @@ def prepare_weights(
         model: A name such as resnet18.
         destination: The file to write, which ``datasets.read`` reads.
         downloads: Holds what is fetched: downloads/{model}/{file}.
-        mirror: The site's own source of downloads.
+        mirror: The site's source of downloads, or None.
         notify: Gets a line of progress now and then.
 
     Returns:

@@ -188,11 +188,6 @@ class SiteFile(NodeFacts):
         description="A folder, or an http(s):// or file:// address, that holds the files of public datasets "
         "and weights under their own names. Tried before the published addresses.",
     )
-    data_checksums: Argument | None = Field(
-        None,
-        description="Path of a file as sha256sum writes it: checksums of the files on data_mirror that "
-        "differ from the published ones, such as a subset for a test.",
-    )
     slurm: Slurm | None = Field(None, description="The cluster's scheduler; without it, one machine.")
     partitions: Annotated[dict[PartitionName, PartitionFacts], Field(min_length=1)] | None = Field(
         None,
