@@ -43,5 +43,5 @@ def test_a_refused_download_is_an_error_without_a_traceback(workplace: Workplace
     (workplace.folder / "resources/downloads/mnist/train-images-idx3-ubyte.gz").write_bytes(b"<html>")
     outcome = prepare(workplace, "mnist")
     assert outcome.code != 0
-    assert "train-images-idx3-ubyte.gz is there already, but is not" in outcome.text
+    assert "train-images-idx3-ubyte.gz is damaged or another file" in outcome.text
     assert "Traceback" not in outcome.text

@@ -216,7 +216,7 @@ def test_a_published_dataset_of_another_size_is_refused(
 ) -> None:
     """Of files that pass for the published ones the catalogue knows the sizes."""
     path = write_cifar10(tmp_path)
-    published = PublishedFile(path.name, hashlib.sha256(path.read_bytes()).hexdigest(), (str(tmp_path),))
+    published = PublishedFile(path.name, hashlib.sha256(path.read_bytes()).hexdigest(), str(tmp_path))
     monkeypatch.setitem(FILES, "cifar10", (published,))
     with pytest.raises(DatasetError, match=r"decoded as .*train_samples=200.* catalogue says .*50000"):
         prepare("cifar10", tmp_path / "out", downloads=tmp_path / "downloads")
@@ -357,7 +357,7 @@ def near(tmp_path: Path) -> Path:
 def prepare_from(near: Path) -> Path:
     """Prepare the file in this folder as if it were the published one."""
     output = near.parent / "out" / "model.safetensors"
-    published = PublishedFile(NAME, hashlib.sha256((near / NAME).read_bytes()).hexdigest(), (str(near),))
+    published = PublishedFile(NAME, hashlib.sha256((near / NAME).read_bytes()).hexdigest(), str(near))
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(FILES, "resnet18", (published,))
         prepare_weights("resnet18", output, downloads=near.parent / "downloads")
