@@ -57,7 +57,7 @@ def site(options: argparse.Namespace) -> int:
 
 
 def prepare_dataset(options: argparse.Namespace) -> int:
-    """Fetch a dataset and decode it once into a file for all ranks, on a machine with internet access."""
+    """Download a dataset and prepare one file for all ranks, on a machine with internet access."""
     with imports_uncollected():
         from scalewise.builtin.data.datasets import DatasetError
         from scalewise.builtin.data.preparation import prepare
@@ -72,7 +72,7 @@ def prepare_dataset(options: argparse.Namespace) -> int:
 
 
 def prepare_weights(options: argparse.Namespace) -> int:
-    """Fetch published weights, on a machine with internet access, into a file that every rank reads."""
+    """Download published weights into one file for all ranks, on a machine with internet access."""
     with imports_uncollected():
         from scalewise.builtin.data import preparation
         from scalewise.builtin.data.datasets import DatasetError

@@ -185,8 +185,8 @@ class SiteFile(NodeFacts):
 
     data_mirror: Mirror | None = Field(
         None,
-        description="A folder, or an http(s):// or file:// address, that holds the files of public datasets "
-        "and weights under their own names. Tried before the published addresses.",
+        description="An http(s):// or file:// address, or a folder, that holds the archives of public "
+        "datasets and weights under their own names. Takes the place of the published addresses.",
     )
     slurm: Slurm | None = Field(None, description="The cluster's scheduler; without it, one machine.")
     partitions: Annotated[dict[PartitionName, PartitionFacts], Field(min_length=1)] | None = Field(
