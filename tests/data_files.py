@@ -1,9 +1,4 @@
-"""Small stand-ins for the published files, in their true formats and under their true names.
-
-A folder of them, with its SHA256SUMS, serves as ``data_mirror`` and ``data_checksums`` of a site:
-
-    python -m tests.data_files FOLDER
-"""
+"""Small stand-ins for the published files, in their true formats and under their true names."""
 
 from __future__ import annotations
 
@@ -11,14 +6,13 @@ import gzip
 import hashlib
 import io
 import os
-import sys
+import pickle
 import tarfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
-
-CHECKSUMS = "SHA256SUMS"
 
 
 class Trap:
@@ -51,99 +45,48 @@ def class_images(
     return patterns[labels] + noise, labels
 
 
-def write_mnist(folder: Path, samples: int = 200, test_samples: int = 100, classes: int = 10) -> list[Path]:
-    """The four gzipped idx files of MNIST."""
-    written = []
-    for prefix, count, seed in (("train", samples, 0), ("t10k", test_samples, 1)):
-        images, labels = class_images(count, classes, (28, 28), seed)
-        for name, array in (("images-idx3", images), ("labels-idx1", labels)):
-            path = folder / f"{prefix}-{name}-ubyte.gz"
-            path.write_bytes(gzip.compress(idx(array), mtime=0))
-            written.append(path)
-    return written
+def write_archives(dataset: str, folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """Write a dataset of 120 and 100 images, which torchvision then takes for the published one."""
+    # takes seconds, which tests that are only collected should not pay
+    from torchvision import datasets  # noqa: PLC0415
+
+    if dataset == "mnist":
+        files = {}
+        for seed, (prefix, count) in enumerate((("train", 120), ("t10k", 100))):
+            images, labels = class_images(count, 10, (28, 28), seed)
+            for name, array in (("images-idx3", images), ("labels-idx1", labels)):
+                files[f"{prefix}-{name}-ubyte.gz"] = gzip.compress(_idx(array), mtime=0)
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+        patch.setattr(datasets.MNIST, "resources", [(name, _md5(content)) for name, content in files.items()])
+        return
+    reader, classes, labels_key = datasets.CIFAR10, 10, "labels"
+    if dataset == "cifar100":
+        reader, classes, labels_key = datasets.CIFAR100, 100, "fine_labels"
+    members = {reader.meta["filename"]: pickle.dumps({reader.meta["key"]: list("abc")})}
+    patch.setattr(reader, "meta", reader.meta | {"md5": _md5(*members.values())})
+    for seed, (split, count) in enumerate((("train_list", 120), ("test_list", 100))):
+        names = [name for name, _ in getattr(reader, split)]
+        images, labels = class_images(count, classes, (3072,), seed)
+        for name, rows, own in zip(
+            names, np.array_split(images, len(names)), np.array_split(labels, len(names)), strict=True
+        ):
+            members[name] = pickle.dumps({"data": rows, labels_key: own.tolist()})
+        patch.setattr(reader, split, [(name, _md5(members[name])) for name in names])
+    archive = folder / reader.filename
+    with tarfile.open(archive, "w:gz") as opened:
+        for name, content in members.items():
+            member = tarfile.TarInfo(f"{reader.base_folder}/{name}")
+            member.size = len(content)
+            opened.addfile(member, io.BytesIO(content))
+    patch.setattr(reader, "tgz_md5", _md5(archive.read_bytes()))
 
 
-def idx(array: NDArray[np.uint8]) -> bytes:
+def _idx(array: NDArray[np.uint8]) -> bytes:
     """An array of bytes in the idx format."""
     sizes = b"".join(size.to_bytes(4, "big") for size in array.shape)
     return bytes([0, 0, 8, array.ndim]) + sizes + array.tobytes()
 
 
-def write_cifar10(folder: Path, samples: int = 200, test_samples: int = 100, classes: int = 10) -> Path:
-    """cifar-10-binary.tar.gz: a label and 3,072 pixels a record, the training ones in five members."""
-    images, labels = class_images(samples, classes, (3072,))
-    records = np.concatenate([labels[:, None], images], axis=1)
-    members = {"batches.meta.txt": b"airplane\n", "readme.html": b"<html></html>\n"}
-    for number, part in enumerate(np.array_split(records, 5), 1):
-        members[f"data_batch_{number}.bin"] = part.tobytes()
-    images, labels = class_images(test_samples, classes, (3072,), 1)
-    members["test_batch.bin"] = np.concatenate([labels[:, None], images], axis=1).tobytes()
-    return write_tar(folder / "cifar-10-binary.tar.gz", "cifar-10-batches-bin", members)
-
-
-def write_cifar100(folder: Path, samples: int = 200, test_samples: int = 100, classes: int = 100) -> Path:
-    """cifar-100-binary.tar.gz: a coarse label, a fine one and 3,072 pixels a record."""
-    members = {"fine_label_names.txt": b"apple\n", "coarse_label_names.txt": b"fruit\n"}
-    for name, count, seed in (("train", samples, 0), ("test", test_samples, 1)):
-        images, labels = class_images(count, classes, (3072,), seed)
-        coarse = labels // 5
-        members[f"{name}.bin"] = np.concatenate([coarse[:, None], labels[:, None], images], axis=1).tobytes()
-    return write_tar(folder / "cifar-100-binary.tar.gz", "cifar-100-binary", members)
-
-
-def write_tar(path: Path, top: str, members: dict[str, bytes]) -> Path:
-    """A gzipped archive of one folder."""
-    with gzip.GzipFile(path, "wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
-        folder = tarfile.TarInfo(top)
-        folder.type = tarfile.DIRTYPE
-        archive.addfile(folder)
-        for name, content in members.items():
-            member = tarfile.TarInfo(f"{top}/{name}")
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return path
-
-
-def write_resnet18_weights(folder: Path) -> Path:
-    """resnet18-f37072fd.pth with random weights: the true names and shapes, 45 MB."""
-    # the datasets need neither, and both take seconds to import
-    import torch  # noqa: PLC0415
-    from torchvision.models import resnet18  # noqa: PLC0415
-
-    path = folder / "resnet18-f37072fd.pth"
-    torch.save(resnet18().state_dict(), path)
-    return path
-
-
-def write_checksums(folder: Path) -> Path:
-    """SHA256SUMS of all files of a folder, as sha256sum writes it."""
-    path = folder / CHECKSUMS
-    files = [file for file in sorted(folder.iterdir()) if file.is_file() and file != path]
-    path.write_text(
-        "".join(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in files),
-        encoding="utf-8",
-    )
-    return path
-
-
-def write_mirror(folder: Path, samples: int = 200, test_samples: int = 100, weights: bool = False) -> Path:
-    """A mirror of all public datasets, and its sums.
-
-    Args:
-        folder: made where it is missing.
-        samples: training images of each dataset.
-        test_samples: test images of each.
-        weights: also those of ResNet-18.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    write_mnist(folder, samples, test_samples, min(10, samples))
-    write_cifar10(folder, samples, test_samples, min(10, samples))
-    write_cifar100(folder, samples, test_samples, min(100, samples))
-    if weights:
-        write_resnet18_weights(folder)
-    write_checksums(folder)
-    return folder
-
-
-if __name__ == "__main__":
-    write_mirror(Path(sys.argv[1]), weights=True)
+def _md5(content: bytes) -> str:
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()

@@ -35,14 +35,14 @@ from scalewise.plan.config.experiment import (
 )
 from scalewise.plan.config.program import Metric, ProgramSettings
 from scalewise.plan.config.settings import Settings, Steps, StrictModel
-from scalewise.plan.config.site import Container, Proxies, SiteFile
+from scalewise.plan.config.site import Container, SiteFile
 from scalewise.plan.config.slurm import Slurm
 
 SCRIPTS = Path("workflow/scripts/scalewise")
 
 MODELS: tuple[type[StrictModel], ...] = (
     *(Settings, Steps, ProgramSettings, Metric, ExperimentKeys, Target, DecisionRule, Repeats),
-    *(Devices, Budget, SiteFile, Container, Proxies, Slurm),
+    *(Devices, Budget, SiteFile, Container, Slurm),
 )
 
 TESTS = ("tests", "test_", "conftest")

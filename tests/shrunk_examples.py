@@ -1,7 +1,6 @@
 """The shipped examples, made small: the same experiments and launchers, for CPUs and in seconds.
 
-What is shrunk stands in the tables here, and nothing else is changed. Their data are stand-ins, in the
-published formats.
+What is shrunk stands in the tables here, and nothing else is changed. Their data are stand-ins.
 """
 
 from __future__ import annotations
@@ -11,14 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.data_files import (
-    CHECKSUMS,
-    write_checksums,
-    write_cifar10,
-    write_cifar100,
-    write_mnist,
-    write_resnet18_weights,
-)
+from tests.data_files import class_images
+
+from scalewise.plan.catalog.datasets import prepared_path
 
 FOLDER = Path(__file__).parents[1] / "config" / "examples"
 OWN_EXAMPLES = sorted(path.stem for path in FOLDER.glob("own-*.yaml"))
@@ -130,17 +124,24 @@ def smaller(key: str, value: Any) -> Any:
     return known.get(value, value) if known else value
 
 
-def fill_mirror(folder: Path) -> Path:
-    """Stand-ins for all published files that the examples need: images for two steps of the most devices."""
-    folder.mkdir(exist_ok=True)
-    write_mnist(folder, samples=48, test_samples=20)
-    write_cifar10(folder, samples=32, test_samples=10)
-    write_cifar100(folder, samples=32, test_samples=16, classes=16)
-    write_resnet18_weights(folder)
-    write_checksums(folder)
-    return folder
+def place_data(folder: Path) -> None:
+    """Store stand-ins where the preparation would: images for two steps of the most devices, and weights."""
+    # seconds of imports, which tests that are only collected should not pay
+    import torch  # noqa: PLC0415
+    from torchvision.models import resnet18  # noqa: PLC0415
 
+    from scalewise.builtin.data.datasets import write  # noqa: PLC0415
 
-def mirror_facts(mirror: Path) -> dict[str, str]:
-    """What a site says of it."""
-    return {"data_mirror": str(mirror), "data_checksums": str(mirror / CHECKSUMS)}
+    for dataset, samples, classes, shape in (
+        ("mnist", 48, 10, (1, 28, 28)),
+        ("cifar10", 32, 10, (3, 32, 32)),
+        ("cifar100", 32, 16, (3, 32, 32)),
+    ):
+        tensors = {}
+        for seed, (split, count) in enumerate((("train", samples), ("test", 20))):
+            images, labels = class_images(count, classes, shape, seed)
+            tensors[f"{split}_images"] = torch.from_numpy(images)
+            tensors[f"{split}_labels"] = torch.from_numpy(labels).long()
+        write(tensors, folder / prepared_path(dataset))
+    weights = {name: tensor.contiguous() for name, tensor in resnet18().state_dict().items()}
+    write(weights, folder / "resources/weights/resnet18/model.safetensors")

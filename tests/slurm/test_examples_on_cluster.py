@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import html
 import json
-from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.shrunk_examples import EXAMPLES, fill_mirror, mirror_facts, shrunk
+from tests.shrunk_examples import EXAMPLES, place_data, shrunk
 from tests.slurm.study import LIMIT_SECONDS, ClusterStudy
 from tests.waiting import wait_until
 
@@ -34,15 +33,13 @@ DEVICES: dict[str, list[int | str]] = {
 }
 
 
-def test_every_example_runs_to_its_report_on_a_cluster_under_its_own_launcher(
-    study: ClusterStudy, tmp_path: Path
-) -> None:
+def test_every_example_runs_to_its_report_on_a_cluster_under_its_own_launcher(study: ClusterStudy) -> None:
     experiments: dict[str, dict[str, Any]] = {}
     for example in EXAMPLES:
         experiments |= shrunk(example, DEVICES)
     assert experiments.keys() == DEVICES.keys()
-    # sites say where data come from, studies do not
-    study.configure({}, **mirror_facts(fill_mirror(tmp_path / "mirror")))
+    study.configure({})
+    place_data(study.folder)
     (study.folder / "study.yaml").write_text(yaml.safe_dump({"experiments": experiments}))
 
     runs_planned = _runs(study)

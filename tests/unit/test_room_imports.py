@@ -174,7 +174,7 @@ def test_tests_import_no_benchmark_and_benchmarks_no_test(folder: str, other: st
         ),
         pytest.param(
             ("scalewise.builtin.data.datasets",),
-            ("requests", "filelock", "PIL", "sklearn"),
+            ("torchvision", "PIL", "sklearn"),
             id="a rank, which neither downloads nor decodes",
         ),
         pytest.param(("scalewise.report.finished",), ("torch",), id="the analysis and the report"),

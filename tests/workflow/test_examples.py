@@ -24,8 +24,7 @@ from tests.shrunk_examples import (
     FOLDER,
     OWN_EXAMPLES,
     Experiments,
-    fill_mirror,
-    mirror_facts,
+    place_data,
     shrunk,
     shrunk_own,
 )
@@ -192,10 +191,8 @@ DEVICES: dict[str, dict[str, list[int | str]]] = {
 }
 
 
-@pytest.fixture(scope="session")
-def mirror(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with stand-ins for all published files."""
-    return fill_mirror(tmp_path_factory.mktemp("mirror"))
+SITE = "accelerator: cpu\ndevices_per_node: 2\ncpus_per_node: 4\n"
+"""A machine of four CPUs, of which there may be two: these runs are not for their speed."""
 
 
 @pytest.fixture(scope="session")
@@ -205,15 +202,13 @@ def cluster() -> bool:
 
 
 @pytest.mark.parametrize("example", DEVICES)
-def test_an_example_runs_to_its_report(
-    example: str, workplace: Workplace, mirror: Path, cluster: bool
-) -> None:
+def test_an_example_runs_to_its_report(example: str, workplace: Workplace, cluster: bool) -> None:
     if cluster:
         pytest.skip("tests/slurm runs it on a cluster")
     experiments = shrunk(example, DEVICES[example])
-    outcome = workplace.snakemake(
-        "--scheduler", "greedy", config=yaml.safe_dump({"experiments": experiments}), site=site(mirror)
-    )
+    place_data(workplace.folder)
+    config = yaml.safe_dump({"experiments": experiments})
+    outcome = workplace.snakemake("--scheduler", "greedy", config=config, site=SITE)
     assert outcome.code == 0, outcome.text
     results = workplace.folder / "results"
     for name, experiment in experiments.items():
@@ -221,12 +216,6 @@ def test_an_example_runs_to_its_report(
         check_reported(results, name, experiment, series)
         for run in sorted((results / name / "runs").iterdir()):
             _check_run(read_summary(run), experiment)
-
-
-def site(mirror: Path | None = None) -> str:
-    """Return a machine of four CPUs, of which there may be two: these runs are not for their speed."""
-    facts = {"accelerator": "cpu", "devices_per_node": 2, "cpus_per_node": 4}
-    return yaml.safe_dump(facts | (mirror_facts(mirror) if mirror else {}))
 
 
 def check_reported(results: Path, name: str, experiment: Mapping[str, Any], series: int = 1) -> None:
@@ -274,7 +263,7 @@ def own_folder(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path)
     for example in filter(_is_installed, OWN_EXAMPLES):
         experiments |= shrunk_own(example)
     config = yaml.safe_dump({"experiments": experiments})
-    outcome = workplace.snakemake("--scheduler", "greedy", "--keep-going", config=config, site=site())
+    outcome = workplace.snakemake("--scheduler", "greedy", "--keep-going", config=config, site=SITE)
     assert outcome.code == 0, outcome.text
     return workplace.folder
 

@@ -97,7 +97,6 @@ def write_hostile_study(folder: Path, python: Path) -> None:
     """Every string of both files that may be free text, and the files that they name."""
     (folder / f"{BARE}.py").write_text(PROGRAM)
     stand_ins(folder, {f"{TRAP} python": f'exec {python} "$@"', f"{TRAP} runtime": RUNTIME})
-    (folder / f"{TRAP} sums").touch()
     site = f"""\
 {SITE}
 python: {quoted(f"./{TRAP} python")}
@@ -107,9 +106,7 @@ container:
   runtime: {quoted(f"./{TRAP} runtime")}
   arguments: [{quoted(OPTION)}]
   prelude: [{quoted(f": {shlex.quote(TRAP)}")}]
-proxies: {{http: "http://me:{SECRET}@127.0.0.1:9"}}
 data_mirror: {quoted(f"{TRAP} {{run}}")}
-data_checksums: {quoted(f"{TRAP} sums")}
 """
     (folder / f"{BARE}.yaml").write_text(site)
     study = f"""\
@@ -339,7 +336,6 @@ container:
   runtime: {quoted(TRAP)}
   arguments: [{quoted(OPTION)}]
   prelude: [{quoted(f": {TRAP}")}]
-proxies: {{https: "http://me:{SECRET}@proxy:3128"}}
 data_mirror: {quoted(TRAP)}
 slurm:
   account: {ACCOUNT}

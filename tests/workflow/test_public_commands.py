@@ -14,7 +14,7 @@ import pytest
 import yaml
 from tests.clone import shorten
 from tests.paths import ROOT
-from tests.shrunk_examples import fill_mirror, mirror_facts, shrunk
+from tests.shrunk_examples import place_data, shrunk
 from tests.workflow.test_docs import OWN_PROGRAM, PROGRAM, blocks
 from tests.workflow.workplace import Outcome, Workplace, copy_checkout
 
@@ -95,8 +95,8 @@ def test_princetons_example_of_one_epoch_runs_to_its_report_with_a_machines_fact
     workplace = checkout(tmp_path / "checkout", preloaded_python)
     site, example = "profiles/sites/sigma2-olivia.yaml", "config/examples/princeton-mnist.yaml"
     facts = {"accelerator": "cpu", "devices_per_node": 1, "cpus_per_node": 2, "python": str(preloaded_python)}
-    mirror = mirror_facts(fill_mirror(tmp_path / "mirror"))
-    (workplace.folder / site).write_text(yaml.safe_dump(facts | mirror), encoding="utf-8")
+    place_data(workplace.folder)
+    (workplace.folder / site).write_text(yaml.safe_dump(facts), encoding="utf-8")
     name = "princeton-mnist"
     study = {name: shrunk(name, {name: [1], f"{name}-nodes": [1]})[name]}
     (workplace.folder / example).write_text(yaml.safe_dump({"experiments": study}), encoding="utf-8")
@@ -106,7 +106,6 @@ def test_princetons_example_of_one_epoch_runs_to_its_report_with_a_machines_fact
     (decision,) = json.loads((workplace.folder / "results" / "decision.json").read_text(encoding="utf-8"))
     assert decision["experiment"] == name
     assert f"{name}: {decision['verdict']}" in outcome.text
-    # only the site file that the command names knows where the images are
     assert len(list(workplace.folder.glob("results/*/runs/*/summary.json"))) == 2
     assert "Report: results/report.html" in outcome.text
     # what the guide leaves to its reader is drawn: a panel for each number of CPUs

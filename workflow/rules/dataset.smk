@@ -1,4 +1,4 @@
-# Contract: a dataset, or a model's published weights, is fetched and decoded once, into one file that every rank maps.
+# Contract: a dataset, or a model's published weights, is downloaded once, into one file that every rank maps.
 # in:  a name of the catalog
 # out: resources/datasets/{dataset}/dataset.safetensors, resources/weights/{model}/model.safetensors; downloads stay in
 #      resources/downloads. A user's program prepares its files where it wants: resources/prepared/{preparation}.json

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from scalewise.interpreter import imports_uncollected, quick_exit
+from scalewise.plan.catalog.datasets import MIRROR_VARIABLE
 from scalewise.plan.plan_file import (
     PLAN,
     PLAN_FOLDER,
@@ -56,16 +57,14 @@ def site(options: argparse.Namespace) -> int:
 
 
 def prepare_dataset(options: argparse.Namespace) -> int:
-    """Fetch a dataset and decode it once into a file for all ranks, on a machine with internet access."""
+    """Download a dataset and prepare one file for all ranks, on a machine with internet access."""
     with imports_uncollected():
         from scalewise.builtin.data.datasets import DatasetError
-        from scalewise.builtin.data.fetch import Mirror
         from scalewise.builtin.data.preparation import prepare
 
     try:
-        facts = prepare(
-            options.dataset, options.output, mirror=Mirror.of_environment(os.environ), notify=_print_now
-        )
+        mirror = os.environ.get(MIRROR_VARIABLE)
+        facts = prepare(options.dataset, options.output, mirror=mirror, notify=_print_now)
     except DatasetError as error:
         return _fail(error)
     print(f"{options.output}: {facts}")
@@ -73,14 +72,13 @@ def prepare_dataset(options: argparse.Namespace) -> int:
 
 
 def prepare_weights(options: argparse.Namespace) -> int:
-    """Fetch published weights, on a machine with internet access, into a file that every rank reads."""
+    """Download published weights into one file for all ranks, on a machine with internet access."""
     with imports_uncollected():
         from scalewise.builtin.data import preparation
         from scalewise.builtin.data.datasets import DatasetError
-        from scalewise.builtin.data.fetch import Mirror
 
     try:
-        mirror = Mirror.of_environment(os.environ)
+        mirror = os.environ.get(MIRROR_VARIABLE)
         count = preparation.prepare_weights(options.model, options.output, mirror=mirror, notify=_print_now)
     except DatasetError as error:
         return _fail(error)

@@ -1,70 +1,34 @@
 """Data are prepared once, in any published format, and read back whole or, if damaged, not at all.
 
-What protects what: a published file its sha256; an archive the sums of its own format; a prepared file,
-data or weights, the sha256 in its header, and a checkpoint its own.
+What protects what: a published file the checksum that torchvision has of it; a prepared file, data or
+weights, the sha256 in its header, and a checkpoint its own.
 """
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import io
 import pickle
 import random
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 import torch
-from _pytest.mark import ParameterSet
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
-from tests.data_files import (
-    Trap,
-    class_images,
-    idx,
-    write_checksums,
-    write_cifar10,
-    write_mirror,
-    write_mnist,
-)
+from tests.data_files import Trap, class_images, write_archives
 from tests.machine import largest_file
 from tests.reliability.thoroughness import times
 
 from scalewise.builtin.data.datasets import DatasetError, load, read, write
-from scalewise.builtin.data.decoders import decode_cifar, decode_mnist
-from scalewise.builtin.data.fetch import FILES, Mirror, PublishedFile, read_checksums
-from scalewise.builtin.data.preparation import check, prepare, prepare_weights
+from scalewise.builtin.data.preparation import prepare, prepare_weights
+from scalewise.builtin.data.published import WEIGHTS, PublishedFile
 from scalewise.plan.catalog.datasets import DATASETS, DatasetFacts, dataset_facts
-
-refuses = pytest.mark.refuses
-
-Arrays = dict[str, NDArray[Any]]
-Content = dict[str, NDArray[np.generic]]
-Reader = Callable[[], Content]
-
-
-def sound() -> Arrays:
-    """40 images to train on and 20 to test on, of 5 classes."""
-    arrays: Arrays = {}
-    for split, count in (("train", 40), ("test", 20)):
-        arrays[f"{split}_images"] = np.zeros((count, 3, 6, 5), dtype=np.uint8)
-        arrays[f"{split}_labels"] = np.arange(count, dtype=np.int64) % 5
-    return arrays
-
-
-def with_label(name: str, label: int) -> Arrays:
-    arrays = sound()
-    arrays[name][0] = label
-    return arrays
 
 
 def test_the_digits_are_what_the_catalogue_promises_and_no_image_is_in_two_splits(tmp_path: Path) -> None:
-    assert FILES.keys() - {"resnet18"} == DATASETS.keys() - {"digits"}
     digits = tmp_path / "new" / "folders" / "dataset.safetensors"
     facts = prepare("digits", digits)
     assert facts == DATASETS["digits"]
@@ -82,44 +46,6 @@ def test_the_digits_are_what_the_catalogue_promises_and_no_image_is_in_two_split
     again = digits.with_name("again.safetensors")
     prepare("digits", again)
     assert again.read_bytes() == digits.read_bytes()
-
-
-def wrong(kind: str, damaged: Arrays, message: str) -> ParameterSet:
-    """A case of data that are refused as the catalogue says; without a kind it does not list them."""
-    marks = pytest.mark.refuses(f"data: {kind}") if kind else ()
-    return pytest.param(sound() | damaged, message, id=message, marks=marks)
-
-
-def of(name: str) -> NDArray[Any]:
-    return sound()[name]
-
-
-@pytest.mark.parametrize(
-    ("damaged", "message"),
-    [
-        wrong("wrong type", {"train_images": of("train_images").astype(float)}, "train_images are float"),
-        wrong("wrong type", {"test_labels": of("test_labels").astype(float)}, "test_labels are float64"),
-        wrong("wrong shape", {"train_images": of("train_images")[:, 0]}, r"shape \[40, 6, 5\]"),
-        wrong("wrong shape", {"train_labels": of("train_labels")[:-1]}, r"shape \[39\], not 40 integers"),
-        wrong("", {"test_images": of("test_images")[:0]}, "at least one sample"),
-        wrong(
-            "", {"test_images": of("test_images")[:, :, :, :4]}, r"\[3, 6, 5\] each, test_images \[3, 6, 4\]"
-        ),
-        wrong("labels out of range", with_label("train_labels", -1), "train_labels go down to -1"),
-        wrong("labels out of range", with_label("test_labels", 5), "go up to 5, but training has 5 classes"),
-        # no list as long as the largest label is made to find that out
-        wrong("labels out of range", with_label("train_labels", 2**62), f"train_labels go up to {2**62}"),
-        wrong("empty class", with_label("train_labels", 6), "go up to 6.* class 5 has none"),
-        wrong("empty class", {"train_labels": np.zeros(40, np.int64)}, "go up to 0.* class 1 has none"),
-    ],
-)
-def test_data_that_cannot_be_trained_on_is_refused_by_name_and_value(
-    damaged: Arrays, message: str, record_property: Callable[[str, object], None]
-) -> None:
-    with pytest.raises(DatasetError, match=message) as refused:
-        check(damaged, "mine")
-    record_property("message", str(refused.value))
-    assert str(refused.value).startswith("mine: ")
 
 
 def tensors(samples: int = 64, pixels: int = 64) -> dict[str, torch.Tensor]:
@@ -210,164 +136,42 @@ def test_synthetic_images_are_what_their_name_says_and_always_the_same(tmp_path:
     assert len(data.train_images.unique(dim=0)) == 400
 
 
-def mnist_files(folder: Path) -> dict[str, Path]:
-    return {path.name: path for path in write_mnist(folder, samples=40, test_samples=20)}
-
-
 @pytest.mark.parametrize("dataset", ["mnist", "cifar10", "cifar100"])
-def test_a_site_with_small_files_of_its_own_trains_on_them_unchanged(dataset: str, tmp_path: Path) -> None:
-    """CIFAR's five training members in order, and its fine labels."""
-    near = write_mirror(tmp_path / "near", samples=120, test_samples=100)
-    mirror = Mirror(str(near), read_checksums(near / "SHA256SUMS"))
-    prepared = tmp_path / "dataset.safetensors"
+def test_a_published_dataset_is_read_as_torchvision_reads_it(
+    dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CIFAR's five training files in order, its fine labels, and its channels first."""
+    near, prepared, downloads = tmp_path / "near", tmp_path / "dataset.safetensors", tmp_path / "downloads"
+    near.mkdir()
+    write_archives(dataset, near, monkeypatch)
+    shape, classes = (1, 28, 28) if dataset == "mnist" else (3, 32, 32), 100 if dataset == "cifar100" else 10
+    monkeypatch.setitem(DATASETS, dataset, DatasetFacts(120, 100, *shape))
 
-    prepare(dataset, prepared, downloads=tmp_path / "downloads", mirror=mirror)
+    assert prepare(dataset, prepared, downloads=downloads, mirror=str(near)) == DATASETS[dataset]
 
-    data, classes = load(prepared), 100 if dataset == "cifar100" else 10
+    data = load(prepared)
     assert data.classes == classes
-    shape = (28, 28) if dataset == "mnist" else (3072,)
-    for found, labels, seed in (
-        (data.train_images, data.train_labels, 0),
-        (data.test_images, data.test_labels, 1),
+    for seed, (images, labels) in enumerate(
+        ((data.train_images, data.train_labels), (data.test_images, data.test_labels))
     ):
-        expected, expected_labels = class_images(len(found), classes, shape, seed)
-        assert torch.equal(found.flatten(1), torch.from_numpy(expected).flatten(1))
+        expected, expected_labels = class_images(len(images), classes, (images[0].numel(),), seed)
+        assert images.shape[1:] == shape
+        assert torch.equal(images.flatten(1), torch.from_numpy(expected).flatten(1))
         assert labels.tolist() == expected_labels.tolist()
         assert labels.dtype == torch.int64, "as a loss takes them"
-    assert (len(data.train_images), len(data.test_images)) == (120, 100)
+    # only the archives are kept
+    assert sorted((downloads / dataset).iterdir()) == [
+        downloads / dataset / path.name for path in sorted(near.iterdir())
+    ]
 
 
-def test_a_published_dataset_of_another_size_is_refused(
+def test_a_dataset_of_another_size_than_planned_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of files that pass for the published ones the catalogue knows the sizes."""
-    path = write_cifar10(tmp_path)
-    published = PublishedFile(path.name, hashlib.sha256(path.read_bytes()).hexdigest(), (str(tmp_path),))
-    monkeypatch.setitem(FILES, "cifar10", (published,))
-    with pytest.raises(DatasetError, match=r"decoded as .*train_samples=200.* catalogue says .*50000"):
-        prepare("cifar10", tmp_path / "out", downloads=tmp_path / "downloads")
-
-
-IMAGES = idx(np.zeros((4, 2, 2), np.uint8))
-LABELS = idx(np.array([3, 11, 4], np.uint8))
-
-
-@pytest.mark.parametrize(
-    ("file", "content", "message"),
-    [
-        pytest.param("images-idx3", IMAGES[:-1], "has 31 bytes", id="cut values"),
-        pytest.param("images-idx3", b"\0\0\x08\x01" + IMAGES[4:], "begins with 00000801", id="labels"),
-        pytest.param(
-            "images-idx3", b"\0\0\x08\x03" + b"\xff" * 12, "begins with 00000803ff", id="absurd sizes"
-        ),
-        pytest.param(
-            *("labels-idx1", LABELS, "record 1 has label 11, not 0 to 9"),
-            id="label of no digit",
-            marks=refuses("data: labels out of range"),
-        ),
-    ],
-)
-def test_an_idx_file_of_another_form_is_named(
-    file: str, content: bytes, message: str, tmp_path: Path
-) -> None:
-    files = mnist_files(tmp_path)
-    path = files[f"train-{file}-ubyte.gz"]
-    path.write_bytes(gzip.compress(content))
-    with pytest.raises(DatasetError, match=message) as refused:
-        decode_mnist(files)
-    assert str(refused.value).startswith(f"{path}: ")
-
-
-def archive_of(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
-    with tarfile.open(path, "w:gz") as archive:
-        for member, content in members:
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return path
-
-
-def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfile.TarInfo:
-    info = tarfile.TarInfo(name)
-    info.type = kind
-    info.linkname = target
-    return info
-
-
-TRAIN = "cifar-100-binary/train.bin"
-
-
-def hostile(kind: str, entry: tarfile.TarInfo, message: str) -> ParameterSet:
-    """A case of an archive with such a member."""
-    marks = refuses(f"data: archive with {kind}", "security: hostile archive")
-    return pytest.param(entry, message, id=f"{entry.name}, type {entry.type.decode()}", marks=marks)
-
-
-@pytest.mark.parametrize(
-    ("entry", "message"),
-    [
-        hostile("../", member("../../outside"), r"leads out of it, '\.\./\.\./outside'"),
-        hostile("../", member("a/../../outside"), "leads out of it"),
-        hostile("../", member("/etc/outside"), "leads out of it, '/etc/outside'"),
-        hostile("links", member(TRAIN, tarfile.SYMTYPE, "/etc/passwd"), f"a link .* as member '{TRAIN}'"),
-        hostile("links", member(TRAIN, tarfile.LNKTYPE, "/etc/passwd"), f"a link .* as member '{TRAIN}'"),
-        hostile("devices", member("null", tarfile.CHRTYPE), "a link or a device as member 'null'"),
-        hostile("devices", member("pipe", tarfile.FIFOTYPE), "a link or a device as member 'pipe'"),
-        pytest.param(member(TRAIN, tarfile.DIRTYPE), f"{TRAIN} is missing", id="folder of that name"),
-    ],
-)
-def test_a_hostile_archive_is_refused_and_writes_nothing(
-    entry: tarfile.TarInfo,
-    message: str,
-    tmp_path: Path,
-    record_property: Callable[[str, object], None],
-) -> None:
-    archive = archive_of(tmp_path / "a.tar.gz", (entry, b""))
-    with pytest.raises(DatasetError, match=message) as refused:
-        decode_cifar("cifar100", archive)
-    record_property("message", str(refused.value).replace(f"{tmp_path}/", ""))
-    assert str(refused.value).startswith(f"{archive}: ")
-    assert list(tmp_path.iterdir()) == [archive]
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        pytest.param(b"", "has 0 bytes, not a whole number of 3074-byte records", id="empty"),
-        pytest.param(bytes(3073), "has 3,073 bytes, not a whole number of", id="of CIFAR-10"),
-        pytest.param(
-            bytes(3074) + b"\0\x64" + bytes(3072),
-            "record 1 has label 100, not 0 to 99",
-            id="label",
-            marks=refuses("data: labels out of range"),
-        ),
-    ],
-)
-def test_records_that_are_not_of_cifar_are_named(content: bytes, message: str, tmp_path: Path) -> None:
-    names = ("cifar-100-binary/train.bin", "cifar-100-binary/test.bin")
-    archive = archive_of(tmp_path / "a.tar.gz", *((member(name), content) for name in names))
-    with pytest.raises(DatasetError, match=rf"a\.tar\.gz: cifar-100-binary/train\.bin.*{message}"):
-        decode_cifar("cifar100", archive)
-
-
-PAGE = b"<!DOCTYPE html><html><body>404</body></html>\n"
-
-
-@refuses("data: truncated", "data: html for an archive")
-@pytest.mark.parametrize("damage", [lambda it: it[:-20], lambda _: PAGE], ids=["cut", "a web page"])
-def test_what_cannot_be_unpacked_is_named(damage: Callable[[bytes], bytes], tmp_path: Path) -> None:
-    files, archive = mnist_files(tmp_path), write_cifar10(tmp_path)
-    images = files["train-images-idx3-ubyte.gz"]
-    readers: dict[Path, Reader] = {
-        images: lambda: decode_mnist(files),
-        archive: lambda: decode_cifar("cifar10", archive),
-    }
-    for path, decode in readers.items():
-        path.write_bytes(damage(path.read_bytes()))
-        with pytest.raises(DatasetError, match=f"{path.name}: cannot be unpacked"):
-            decode()
-    archive.write_bytes(gzip.compress(PAGE))
-    with pytest.raises(DatasetError, match=f"{archive.name}: cannot be unpacked"):
-        readers[archive]()
+    monkeypatch.setitem(DATASETS, "digits", DatasetFacts(1400, 360, 1, 8, 8))
+    with pytest.raises(DatasetError, match=r"digits has .*train_samples=1437.*plan counts on .*1400"):
+        prepare("digits", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 NAME = "resnet18-f37072fd.pth"
@@ -381,9 +185,14 @@ def near(tmp_path: Path) -> Path:
 
 
 def prepare_from(near: Path) -> Path:
+    """Prepare the weights in this folder as if they were the published ones."""
     output = near.parent / "out" / "model.safetensors"
-    mirror = Mirror(str(near), read_checksums(write_checksums(near)))
-    prepare_weights("resnet18", output, downloads=near.parent / "downloads", mirror=mirror)
+    published = PublishedFile(
+        f"{near.as_uri()}/{NAME}", hashlib.sha256((near / NAME).read_bytes()).hexdigest(), "sha256"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(WEIGHTS, "resnet18", published)
+        prepare_weights("resnet18", output, downloads=near.parent / "downloads")
     return output
 
 
@@ -407,26 +216,14 @@ def test_weights_come_through_by_their_names(zipped: bool, near: Path) -> None:
 def test_a_program_in_place_of_weights_is_refused_and_not_executed(near: Path) -> None:
     sprung = near / "sprung"
     torch.save({"fc.bias": Trap(sprung)}, near / NAME)
-    with pytest.raises(DatasetError, match=f"{NAME}: does not hold tensors by name, and nothing else"):
+    with pytest.raises(DatasetError, match="other bytes than published"):
+        prepare_weights("resnet18", near / "out", downloads=near / "downloads", mirror=str(near))
+    # and if its checksum were right
+    with pytest.raises(pickle.UnpicklingError):
         prepare_from(near)
     assert not sprung.exists()
     torch.load(near / NAME, weights_only=False)
     assert sprung.exists(), "the trap would have worked"
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"<html>404</html>", {"epoch": 3}, torch.zeros(3)],
-    ids=["HTML", "names without tensors", "a tensor without a name"],
-)
-def test_what_holds_no_weights_is_named_and_nothing_is_left(content: object, near: Path) -> None:
-    if isinstance(content, bytes):
-        (near / NAME).write_bytes(content)
-    else:
-        torch.save(content, near / NAME)
-    with pytest.raises(DatasetError, match=f"{NAME}: does not hold tensors by name.*Delete it"):
-        prepare_from(near)
-    assert not list(near.parent.glob("out/*"))
 
 
 def damages(content: bytes, other: bytes, seed: int) -> bytes:
@@ -446,12 +243,12 @@ def damages(content: bytes, other: bytes, seed: int) -> bytes:
         case 4:
             return b""
         case 5:
-            return PAGE
+            return b"<!DOCTYPE html><html><body>404</body></html>\n"
         case _:
             return other
 
 
-def of_file(path: Path) -> Content:
+def of_file(path: Path) -> dict[str, NDArray[np.generic]]:
     """What ranks would map."""
     data = load(path)
     names = ("train_images", "train_labels", "test_images", "test_labels")

@@ -1,1 +1,1 @@
-"""Files that become batches: fetched, decoded, checked, mapped, shared out."""
+"""Files that become batches: downloaded, checked, mapped, shared out."""

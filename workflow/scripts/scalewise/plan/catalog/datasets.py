@@ -11,9 +11,6 @@ from scalewise.plan.config.errors import RefusedValueError
 MIRROR_VARIABLE = "SCALEWISE_DATA_MIRROR"
 """Environment variable that carries ``data_mirror`` of the site to the download."""
 
-CHECKSUMS_VARIABLE = "SCALEWISE_DATA_CHECKSUMS"
-"""Environment variable that carries ``data_checksums`` of the site to the download."""
-
 MAX_BYTES = 64 * 10**9
 """Largest synthetic dataset: a larger one is more likely a digit too many than intended."""
 

@@ -60,13 +60,6 @@ def _shell_line(value: str) -> str:
     return value
 
 
-def _proxy(value: str) -> str:
-    # an address may hold a password, which no message repeats
-    if not re.fullmatch(r"[^\s\"'`$;|&<>()]+", value):
-        raise reject("is not an address that a proxy variable takes", 'Write such as "http://proxy:3128".')
-    return value
-
-
 def _mirror(value: str) -> str:
     scheme, separator, _ = value.partition("://")
     if separator and scheme not in ("http", "https", "file"):
@@ -87,7 +80,6 @@ PartitionName = Annotated[
     ),
 ]
 ShellLine = Annotated[str, AfterValidator(_shell_line)]
-Proxy = Annotated[str, AfterValidator(_proxy)]
 Mirror = Annotated[Argument, AfterValidator(_mirror)]
 
 
@@ -110,14 +102,6 @@ class Container(StrictModel):
         description="Lines of shell inside the container before the ranks start, such as "
         "`source /ext3/env.sh`. The image needs bash for them.",
     )
-
-
-class Proxies(StrictModel):
-    """Proxies for downloads on the login node."""
-
-    http: Proxy | None = Field(None, description="Sets http_proxy.")
-    https: Proxy | None = Field(None, description="Sets https_proxy.")
-    no: Proxy | None = Field(None, description="Sets no_proxy.")
 
 
 class NodeFacts(StrictModel):
@@ -199,16 +183,10 @@ class SiteFile(NodeFacts):
 
     model_config = ConfigDict(title="Scalewise site")
 
-    proxies: Proxies | None = Field(None, description="For downloads on the login node.")
     data_mirror: Mirror | None = Field(
         None,
-        description="A folder, or an http(s):// or file:// address, that holds the files of public datasets "
-        "and weights under their own names. Tried before the published addresses.",
-    )
-    data_checksums: Argument | None = Field(
-        None,
-        description="Path of a file as sha256sum writes it: checksums of the files on data_mirror that "
-        "differ from the published ones, such as a subset for a test.",
+        description="An http(s):// or file:// address, or a folder, that holds the archives of public "
+        "datasets and weights under their own names. Takes the place of the published addresses.",
     )
     slurm: Slurm | None = Field(None, description="The cluster's scheduler; without it, one machine.")
     partitions: Annotated[dict[PartitionName, PartitionFacts], Field(min_length=1)] | None = Field(

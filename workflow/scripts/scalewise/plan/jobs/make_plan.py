@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from scalewise.plan.catalog.datasets import CHECKSUMS_VARIABLE, MIRROR_VARIABLE
+from scalewise.plan.catalog.datasets import MIRROR_VARIABLE
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.site import Site
 from scalewise.plan.jobs.launch import SiteLaunch
@@ -112,13 +112,8 @@ def site_digest(launch: SiteLaunch, runs: Mapping[str, Job]) -> str:
 
 def site_environment(site: Site) -> dict[str, str]:
     """Return the variables for downloads, by the rules on the login node and by users' programs."""
-    proxies = site.facts.proxies.model_dump(exclude_none=True) if site.facts.proxies else {}
     # a mirror cannot change a file: its checksum is checked
-    downloads = {MIRROR_VARIABLE: site.facts.data_mirror, CHECKSUMS_VARIABLE: site.facts.data_checksums}
-    return {
-        **{name: place for name, place in downloads.items() if place is not None},
-        **{f"{scheme}_proxy": address for scheme, address in proxies.items()},
-    }
+    return {} if site.facts.data_mirror is None else {MIRROR_VARIABLE: site.facts.data_mirror}
 
 
 def write_plan(plan: Plan, folder: Path = PLAN_FOLDER) -> Path:
