@@ -237,11 +237,9 @@ def machine_line() -> str:
 def _gpu() -> list[str]:
     import torch  # noqa: PLC0415  as above
 
-    from scalewise.ranks.monitoring.sensors import driver_version  # noqa: PLC0415
-
     if not torch.cuda.is_available():
         return []
-    return [torch.cuda.get_device_name(0), f"driver {driver_version()}", f"CUDA {torch.version.cuda}"]
+    return [torch.cuda.get_device_name(0), f"CUDA {torch.version.cuda}"]
 
 
 def markdown(rows: Sequence[Row]) -> str:

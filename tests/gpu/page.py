@@ -18,7 +18,6 @@ from tests.paths import SCRIPTS
 from scalewise.measure.origins import versions
 from scalewise.plan.config.site import cpu_model
 from scalewise.ranks.monitoring.environments import source_version
-from scalewise.ranks.monitoring.sensors import driver_version, gpu_limits
 
 BEGIN, END = "<!-- begin: made by pytest -m gpu -->", "<!-- end: made by pytest -m gpu -->"
 
@@ -114,13 +113,10 @@ def describe_machine(accelerator: Literal["cpu", "cuda"]) -> dict[str, str]:
         found["GPU"] = torch.cuda.get_device_name(device)
         found["GPUs"] = str(torch.cuda.device_count())
         found["GPU memory"] = f"{properties.total_memory / 2**30:.0f} GiB"
-        if (limits := gpu_limits(str(properties.uuid))) is not None:
-            found |= limits.named()
         if torch.backends.cudnn.is_available():
             found["cudnn"] = str(torch.backends.cudnn.version())
     else:
         found["GPU"] = "none: a rehearsal on the CPU"
     found["CPU"] = f"{cpu_model()}, {len(os.sched_getaffinity(0))} cores"
     found["system"] = f"{platform.system()} {platform.release()}"
-    driver = driver_version() if accelerator == "cuda" else None
-    return found | versions(accelerator == "cuda") | ({} if driver is None else {"driver": driver})
+    return found | versions(accelerator == "cuda")

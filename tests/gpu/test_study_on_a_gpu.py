@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from datetime import datetime
-from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
 from tests.gpu.conftest import GpuStudy
 from tests.marked_outcomes import Record
 
-from scalewise.records import RANKS, UTILIZATION, read_history
+from scalewise.records import RANKS, read_history
 
 pytestmark = pytest.mark.gpu
 
@@ -77,55 +74,6 @@ def test_steps_by_the_devices_clock_add_up_to_the_windows_of_the_hosts(
     record_property("figure", f"{1e3 * by_device:.3f} ms by events, {1e3 * by_host:.3f} ms by the host")
     # the host's also holds what is between steps and the edges of windows
     assert by_device == pytest.approx(by_host, rel=0.1)
-
-
-@pytest.mark.usefixtures("needs_cuda")
-def test_energy_by_nvmls_counter_is_mean_power_times_time(
-    gpu_study: GpuStudy, record_property: Record
-) -> None:
-    folder, measured = gpu_study.measured("steady")
-    samples = pd.read_csv(folder / UTILIZATION)
-    times = [datetime.fromisoformat(time).timestamp() for time in samples["timestamp"]]
-    power = samples["power_watts"].to_numpy()
-    joules = sum((later - now) * power[index + 1] for index, (now, later) in enumerate(pairwise(times)))
-    assert measured.energy_joules is not None
-    seconds = times[-1] - times[0]
-    assert seconds > 2
-    record_property(
-        "figure",
-        f"{measured.energy_joules:.0f} J by the counter, {joules:.0f} J by {np.mean(power):.0f} W "
-        f"over {seconds:.1f} s",
-    )
-    # the first interval is before the first sample, and NVML's power is itself a mean over a second
-    assert measured.energy_joules == pytest.approx(joules, rel=0.25)
-
-
-@pytest.mark.usefixtures("needs_cuda")
-def test_utilization_csv_has_the_gpus_memory_and_how_busy_it_was(
-    gpu_study: GpuStudy, record_property: Record
-) -> None:
-    folder, _ = gpu_study.measured("steady")
-    samples = pd.read_csv(folder / UTILIZATION)
-    total = torch.cuda.get_device_properties(0).total_memory
-    # NVML also counts what the driver keeps for itself
-    assert samples["memory_total_bytes"].to_numpy() == pytest.approx(total, rel=0.1)
-    assert (samples["memory_bytes"] <= samples["memory_total_bytes"]).all()
-    busy = samples.loc[samples["phase"] == "train", "memory_utilization"]
-    record_property("figure", f"memory busy {100 * busy.max():.0f} % at most, {total / 2**30:.0f} GiB")
-    assert len(busy) > 0
-    assert busy.between(0, 1).all()
-
-
-@pytest.mark.usefixtures("needs_cuda")
-def test_a_gpus_throttling_and_utilization_are_recorded(gpu_study: GpuStudy, record_property: Record) -> None:
-    _, measured = gpu_study.measured("steady")
-    record_property(
-        "figure", f"throttled: {measured.throttled}; {measured.monitor_note or 'nothing is missing'}"
-    )
-    assert measured.throttled is not None
-    assert "NVML gives no" not in measured.monitor_note
-    assert measured.mean_utilization is not None
-    assert measured.mean_utilization > 0.5
 
 
 @pytest.mark.parametrize("experiment", ["own-ddp-throughput", "own-nanogpt"])

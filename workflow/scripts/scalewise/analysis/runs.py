@@ -51,7 +51,7 @@ RUN_COLUMNS = [
     "loader", "loader_wait_fraction", "communication_fraction",
     "mean_utilization", "lowest_utilization", "throttled", "energy_joules", "samples_per_joule",
     "flops_per_step", "model_flops_utilization", "mfu_note", "mfu_basis",
-    "monitor_cpu_fraction", "monitor_note", "launch_seconds", "imports_seconds", "process_group_seconds",
+    "monitor_note", "launch_seconds", "imports_seconds", "process_group_seconds",
     "data_seconds", "model_seconds", "preparation_seconds", "first_step_seconds", "wall_seconds",
     "device_hours", "parameters", "seed", "device_name", "hosts", "commit", "started_at",
     "launcher", "slurm_job_id", "restart_count", "other_jobs", "study_jobs", "other_cpu_fraction",

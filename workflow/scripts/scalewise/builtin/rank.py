@@ -184,7 +184,6 @@ def train_and_record(rank: RankContext, dataset: Dataset, loaders: Loaders, sign
         checkpointer.update_progress(state)
 
     with (
-        trainer.monitor,
         checkpointer.reporter,
         signals.instead_of_an_end(lambda: rank.rank_files.terminated(identity.rank)),
     ):
@@ -213,14 +212,12 @@ def rank_report(rank: RankContext, trainer: Trainer, cpu_use: CpuUse | None = No
         trainer: The rank's part of the training.
         cpu_use: CPU time of the training; None before its end.
     """
-    identity, device = rank.identity, rank.device
-    uuid = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else None
-    monitored = trainer.monitor.report() if cpu_use is None else trainer.monitor.stop()
+    identity = rank.identity
     # by the monotonic clock: the other may be set while the run trains
     ended_at = later(rank.spec.started_at, time.monotonic() - rank.began)
     tested = shard_range(len(trainer.test), identity.rank, identity.world_size)
     return replace(
-        report_of(identity, [uuid], [monitored], cpu_use, rank.timer.seconds["launch_seconds"], ended_at),
+        report_of(identity, cpu_use, rank.timer.seconds["launch_seconds"], ended_at),
         local_rank=identity.local_rank,
         startup=Startup(**rank.timer.seconds, first_step_seconds=None),
         train_samples=trainer.sampler.samples_of_rank,

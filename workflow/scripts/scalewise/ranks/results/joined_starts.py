@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from scalewise.measure.step_flags import WARM_UP
-from scalewise.ranks.monitoring.monitor import MonitorReport, across_starts
 from scalewise.ranks.results.probe_record import ProbeRecord
 from scalewise.ranks.results.starts import StartRecords
 
@@ -45,17 +44,6 @@ class JoinedStarts:
         late = self.ranks[0].flags[max(first - self.ranks[0].from_step, 0) :]
         self.unmeasured_steps = sum(bool(bits & WARM_UP) for bits in late) - max(self.warmup_steps - first, 0)
         """Steps after the first warm-up that warmed up again, or were measured on something else."""
-        monitors = [[monitor for report in start.reports for monitor in report.monitors] for start in starts]
-        alike = [each for each in monitors if len(each) == len(monitors[-1])]
-        self.monitors = [
-            across_starts(reports, changed=bool(changed_at)) for reports in zip(*alike, strict=True)
-        ]
-
-    def monitor_of(self, rank: int) -> MonitorReport | None:
-        """Return the findings on a rank's device; None if it was not watched by itself."""
-        if len(self.monitors) == len(self.ranks):
-            return self.monitors[rank]
-        return None
 
 
 def join_starts(starts: Sequence[Sequence[ProbeRecord]], warmup_steps: Sequence[int]) -> list[ProbeRecord]:

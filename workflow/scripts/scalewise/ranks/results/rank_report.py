@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,9 +11,7 @@ from scalewise.plan.config.site import cpu_model
 from scalewise.ranks.distributed.identity import Identity
 from scalewise.ranks.monitoring.environments import operating_system
 from scalewise.ranks.monitoring.machine_load import CpuUse
-from scalewise.ranks.monitoring.monitor import MonitorReport
-from scalewise.ranks.monitoring.sensors import driver_version, gpu_limits
-from scalewise.records import GpuLimits, Startup, write_text
+from scalewise.records import Startup, write_text
 
 _FILE = "report{rank}.json"
 
@@ -25,13 +22,9 @@ class RankReport:
 
     Args:
         local_rank: None if the program decides.
-        monitors: Findings on each GPU, or on the CPU processes together; empty if the program ended before
-            one could be watched.
         cpu_use: CPU time during the training; None while it goes on.
         launch_seconds: Time from the start of the run to that of the process; None on other hosts than the
             supervisor's, whose clocks may differ.
-        gpu_limits: Limits of each rank's GPU; None for a CPU process.
-        driver: Version of the GPUs' driver; None without a GPU.
         ended_at: UTC, ISO 8601.
         startup: Parts of the start-up; None for a user's program, of which the record of the steps has some.
         train_samples: Training samples of the rank in an epoch; None for a program.
@@ -44,11 +37,8 @@ class RankReport:
     restart_count: int
     cpu_model: str
     operating_system: str
-    monitors: list[MonitorReport]
     cpu_use: CpuUse | None
     launch_seconds: float | None
-    gpu_limits: list[GpuLimits | None]
-    driver: str | None
     ended_at: str
     local_rank: int | None = None
     startup: Startup | None = None
@@ -58,8 +48,6 @@ class RankReport:
 
 def report_of(
     identity: Identity,
-    uuids: Sequence[str | None],
-    monitors: Sequence[MonitorReport],
     cpu_use: CpuUse | None,
     launch_seconds: float | None,
     ended_at: str,
@@ -68,8 +56,6 @@ def report_of(
 
     Args:
         identity: The rank, or the first rank of a node.
-        uuids: UUID of each rank's GPU; None for a CPU process.
-        monitors: Findings on the devices.
         cpu_use: CPU time during the training.
         launch_seconds: Time until the process started.
         ended_at: UTC, ISO 8601.
@@ -81,11 +67,8 @@ def report_of(
         restart_count=identity.restart_count,
         cpu_model=cpu_model(),
         operating_system=operating_system(),
-        monitors=list(monitors),
         cpu_use=cpu_use,
         launch_seconds=launch_seconds,
-        gpu_limits=[None if uuid is None else gpu_limits(uuid) for uuid in uuids],
-        driver=driver_version() if any(uuid is not None for uuid in uuids) else None,
         ended_at=ended_at,
     )
 

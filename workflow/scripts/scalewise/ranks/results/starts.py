@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import dataclass
 from pathlib import Path
 
 from scalewise.execution.messages import TrainSpec
-from scalewise.ranks.monitoring.monitor import across_starts
 from scalewise.ranks.results.probe_record import RECORD, ProbeRecord, read_records
 from scalewise.ranks.results.rank_report import RankReport, read_reports
 from scalewise.records import OUTSIDE_THE_STEPS
@@ -52,21 +50,15 @@ class StartRecords:
 
     def _conditions(self) -> list[dict[str, str]]:
         """Name what takes part in the steps of each rank, as far as it is known."""
-        limits = list(chain.from_iterable(report.gpu_limits for report in self.reports))
-        found = []
-        for rank, limit in zip(self.ranks, limits, strict=True):
-            report = self.report_of(rank.rank)
-            versions = rank.versions | ({"driver": report.driver} if report.driver else {})
-            found.append(
-                {"device model": rank.device, "CPU model": report.cpu_model}
-                | (limit.named() if limit is not None else {})
-                | {
-                    f"{name} version": version
-                    for name, version in versions.items()
-                    if name.lower().replace("_", "-") not in OUTSIDE_THE_STEPS
-                }
-            )
-        return found
+        return [
+            {"device model": rank.device, "CPU model": self.report_of(rank.rank).cpu_model}
+            | {
+                f"{name} version": version
+                for name, version in rank.versions.items()
+                if name.lower().replace("_", "-") not in OUTSIDE_THE_STEPS
+            }
+            for rank in self.ranks
+        ]
 
 
 def read_start(folder: Path) -> StartRecords:
@@ -126,17 +118,5 @@ def kept_starts(starts: Sequence[StartRecords]) -> list[StartRecords]:
             kept.insert(0, start)
     *_, last = starts
     if not last.ranks:
-        trained = kept[-1]
-        # its devices were watched while the steps were made, and again in the last start
-        reports = [
-            replace(
-                after,
-                monitors=[
-                    across_starts(pair, changed=False)
-                    for pair in zip(before.monitors, after.monitors, strict=False)
-                ],
-            )
-            for before, after in zip(trained.reports, last.reports, strict=True)
-        ]
-        kept[-1] = StartRecords(trained.ranks, reports)
+        kept[-1] = StartRecords(kept[-1].ranks, last.reports)
     return kept

@@ -13,7 +13,6 @@ from scalewise.plan.config.settings import Settings
 from scalewise.ranks.distributed.cpus import cpu_list
 from scalewise.ranks.monitoring.environments import commit, merge_environments
 from scalewise.ranks.monitoring.machine_load import other_cpu_fraction
-from scalewise.ranks.monitoring.monitor import MonitorReport, across_ranks
 from scalewise.ranks.results.facts import Facts
 from scalewise.ranks.results.figures import (
     communication_fraction,
@@ -48,8 +47,6 @@ from scalewise.records import (
     write_json,
     write_rows,
 )
-
-ENDED_EARLY = "not monitored: the program ended before a sample could be taken"
 
 
 def write_records(
@@ -97,8 +94,7 @@ def write_records(
         found = program_measurements(program, joined, last, steps, argv, readings, metric_line)
     measurements = _measurements(spec, joined, steps, rows, facts, found)
     write_rows(spec.folder / EPOCHS, EpochRecord, _epochs(facts, joined.ranks[0]) if facts else [])
-    samples = [row for monitor in joined.monitors for row in monitor.samples]
-    write_rows(spec.folder / UTILIZATION, UtilizationRecord, sorted(samples, key=lambda row: row.timestamp))
+    write_rows(spec.folder / UTILIZATION, UtilizationRecord, [])
     write_rows(spec.folder / RANKS, RankRecord, rows)
     diverged, reason = divergence(joined.ranks) if facts is None else facts.diverged, ""
     if diverged and isinstance(settings, Settings):
@@ -142,7 +138,7 @@ def _rank_rows(joined: JoinedStarts, last: StartRecords, steps: MeasuredSteps) -
     waiting = waiting_seconds([record.timed_exchanges for record in joined.ranks])
     reports = {report.rank: report for report in last.reports}
     return [
-        _rank_row(record, reports.get(record.rank), joined.monitor_of(record.rank), steps, waited)
+        _rank_row(record, reports.get(record.rank), steps, waited)
         for record, waited in zip(joined.ranks, waiting, strict=True)
     ]
 
@@ -150,7 +146,6 @@ def _rank_rows(joined: JoinedStarts, last: StartRecords, steps: MeasuredSteps) -
 def _rank_row(
     record: ProbeRecord,
     report: RankReport | None,
-    monitor: MonitorReport | None,
     steps: MeasuredSteps,
     waited: float | None,
 ) -> RankRecord:
@@ -176,7 +171,6 @@ def _rank_row(
         else None,
         peak_memory_bytes=memory.whole_bytes if steps.no_grad == "training" else memory.training_bytes,
         **_startup(record, report).model_dump(),
-        mean_utilization=monitor.mean_utilization if monitor else None,
         communication_seconds_per_step=sum(counted) / len(counted) if counted else None,
         waiting_seconds_per_step=waited,
         evaluation_peak_memory_bytes=memory.evaluation_bytes,
@@ -223,14 +217,10 @@ def _measurements(
     accuracies = [epoch.test_accuracy for epoch in epochs]
     evaluated = [row.evaluation_peak_memory_bytes for row in rows]
     known_evaluated = [each for each in evaluated if each is not None]
-    monitored = {"monitor_note": ENDED_EARLY}
-    if len(joined.monitors) == (len(ranks) if ranks[0].cuda else len(joined.reports)):
-        monitored = across_ranks(joined.monitors)
-    notes = [monitored["monitor_note"], *(rank.peak_memory.note for rank in ranks)]
+    notes = [rank.peak_memory.note for rank in ranks]
     if facts is not None:
         notes += steps.notes
         notes += [event for rank in ranks for event in rank.events if event.startswith(FAULT)]
-    monitored["monitor_note"] = "; ".join(dict.fromkeys(filter(None, notes)))
     resumption = Resumption(starts=spec.start_number) if facts is None else facts.resumption
     uses = [report.cpu_use for report in joined.reports]
     return Measurements(
@@ -255,7 +245,7 @@ def _measurements(
         startup=Startup(
             **{part: slowest_part([getattr(row, part) for row in rows]) for part in Startup.model_fields}
         ),
-        **monitored,
+        monitor_note="; ".join(dict.fromkeys(filter(None, notes))),
         communication_fraction=communication_fraction(rows, windows),
         other_cpu_fraction=other_cpu_fraction([use for use in uses if use is not None]),
         loader=settings.loader if isinstance(settings, Settings) else "program",
@@ -295,13 +285,12 @@ def _provenance(
     environments = []
     for record in last.ranks:
         report = last.report_of(record.rank)
-        driver = {} if report.driver is None else {"driver": report.driver}
         environments.append(
             Environment(
                 hosts=[record.host],
                 cpu_model=report.cpu_model,
                 operating_system=report.operating_system,
-                versions={"scalewise": __version__, **record.versions, **driver},
+                versions={"scalewise": __version__, **record.versions},
             )
         )
     first, resumption = environments[0], facts.resumption if facts else Resumption()
@@ -321,5 +310,5 @@ def _provenance(
         study_jobs=most_known(resumption.earlier_study_jobs, spec.study_jobs),
         inputs=spec.input_hashes,
         environments=merge_environments(environments),
-        gpu_limits=[limit for report in last.reports for limit in report.gpu_limits],
+        gpu_limits=[None for _ in last.ranks],
     )
