@@ -231,6 +231,7 @@ class PlantedStudy:
         windows = _windows(run, rate)
         ranks = _ranks(run, rate, sum(window.steps for window in windows if not window.warmup))
         train_seconds = sum(window.seconds for window in windows)
+        measured_seconds = sum(window.seconds for window in windows if not window.warmup)
         self._started += timedelta(minutes=5)
         ended = self._started + timedelta(seconds=START_UP_SECONDS + train_seconds)
         started, self._started = self._started, max(self._started, ended)  # no two runs share a node
@@ -246,7 +247,7 @@ class PlantedStudy:
             peak_memory_kind="CUDA allocator" if run.accelerator == "cuda" else "process peak RSS",
             mean_utilization=0.9,
             lowest_utilization=0.88,
-            energy_joules=300.0 * train_seconds * run.shape.world_size,
+            energy_joules=300.0 * measured_seconds * run.shape.world_size,
             throttled=False,
         )
         origin = provenance(run, started_at=started.isoformat(), ended_at=ended.isoformat())

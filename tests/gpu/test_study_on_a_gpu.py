@@ -11,7 +11,7 @@ import torch
 from tests.gpu.conftest import GpuStudy
 from tests.marked_outcomes import Record
 
-from scalewise.records import RANKS, read_history
+from scalewise.records import RANKS, UTILIZATION, read_history
 
 pytestmark = pytest.mark.gpu
 
@@ -74,6 +74,51 @@ def test_steps_by_the_devices_clock_add_up_to_the_windows_of_the_hosts(
     record_property("figure", f"{1e3 * by_device:.3f} ms by events, {1e3 * by_host:.3f} ms by the host")
     # the host's also holds what is between steps and the edges of windows
     assert by_device == pytest.approx(by_host, rel=0.1)
+
+
+@pytest.mark.usefixtures("needs_cuda")
+def test_energy_by_nvmls_counter_is_mean_power_times_time(
+    gpu_study: GpuStudy, record_property: Record
+) -> None:
+    folder, measured = gpu_study.measured("steady")
+    samples = pd.read_csv(folder / UTILIZATION)
+    seconds = sum(window.seconds for window in measured.windows if not window.warmup)
+    # before and after the steps the GPU is idle
+    watts = float(samples.loc[samples["utilization"] > 0.5, "power_watts"].median())
+    assert measured.energy_joules is not None
+    record_property(
+        "figure",
+        f"{measured.energy_joules:.0f} J by the counter, {watts * seconds:.0f} J by {watts:.0f} W "
+        f"over {seconds:.1f} s",
+    )
+    assert measured.energy_joules == pytest.approx(watts * seconds, rel=0.25)
+
+
+@pytest.mark.usefixtures("needs_cuda")
+def test_utilization_csv_has_the_gpus_memory_and_how_busy_it_was(
+    gpu_study: GpuStudy, record_property: Record
+) -> None:
+    folder, _ = gpu_study.measured("steady")
+    samples = pd.read_csv(folder / UTILIZATION)
+    total = torch.cuda.get_device_properties(0).total_memory
+    # NVML also counts what the driver keeps for itself
+    assert samples["memory_total_bytes"].to_numpy() == pytest.approx(total, rel=0.1)
+    assert (samples["memory_bytes"] <= samples["memory_total_bytes"]).all()
+    busy = samples["memory_utilization"]
+    record_property("figure", f"memory busy {100 * busy.max():.0f} % at most, {total / 2**30:.0f} GiB")
+    assert busy.between(0, 1).all()
+
+
+@pytest.mark.usefixtures("needs_cuda")
+def test_a_gpus_throttling_and_utilization_are_recorded(gpu_study: GpuStudy, record_property: Record) -> None:
+    _, measured = gpu_study.measured("steady")
+    record_property(
+        "figure", f"throttled: {measured.throttled}; {measured.monitor_note or 'nothing is missing'}"
+    )
+    assert measured.throttled is not None
+    assert "NVML gives no" not in measured.monitor_note
+    assert measured.mean_utilization is not None
+    assert measured.mean_utilization > 0.5
 
 
 @pytest.mark.parametrize("experiment", ["own-ddp-throughput", "own-nanogpt"])

@@ -31,9 +31,10 @@ from scalewise.measure.memory import MemoryPhase, PeakMemory
 from scalewise.measure.probe_spec import FAULT
 from scalewise.measure.step_flags import NEW_ITERATION
 from scalewise.plan.config.settings import Settings
+from scalewise.ranks.monitoring.monitor import MonitorReport, Reading
 from scalewise.ranks.results import rank_report
 from scalewise.ranks.results.facts import Facts
-from scalewise.ranks.results.joined_starts import join_starts, without_measurements
+from scalewise.ranks.results.joined_starts import JoinedStarts, join_starts, without_measurements
 from scalewise.ranks.results.rank_report import RankReport, write_report
 from scalewise.ranks.results.samples import Planned
 from scalewise.ranks.results.starts import StartRecords, kept_starts, read_start
@@ -190,7 +191,7 @@ class InParts:
             path.write_bytes(content)
 
     def report(self) -> RankReport:
-        return rank_report.report_of(ONE_RANK, None, 0.0, ENDED)
+        return rank_report.report_of(ONE_RANK, [], None, 0.0, ENDED)
 
     def recorded(self) -> Measurements:
         spec = self.spec()
@@ -315,11 +316,30 @@ def test_a_start_after_the_last_step_makes_none_and_ends_the_run(training: InPar
 
 def test_one_rank_elsewhere_is_enough() -> None:
     here, there = record(0, world_size=2), record(1, world_size=2)
-    report = rank_report.report_of(ONE_RANK, None, 0.0, ENDED)
+    report = rank_report.report_of(ONE_RANK, [], None, 0.0, ENDED)
     reports = [replace(report, host="n1"), replace(report, rank=1, host="n1")]
     before = StartRecords([here, there.model_copy(update={"device": "A"})], reports)
     after = StartRecords([here, there.model_copy(update={"device": "B"})], reports)
     assert before.changes(after) == ["device model B (before: A)"]
+
+
+def test_energy_is_that_of_the_measured_steps_of_each_start() -> None:
+    """Of two starts of ten steps, each of two seconds, the first two steps warm up."""
+    readings = [Reading(at, "now", 0.5, 0.1, 1, 2, 300.0, 200.0 * at, ()) for at in range(990, 1030)]
+    monitor = MonitorReport(readings, None, "580", "")
+    report = rank_report.report_of(ONE_RANK, [monitor], None, 0.0, ENDED)
+    starts = [
+        StartRecords([record(seconds=[2.0] * 9, from_step=first, device="A GPU")], [report])
+        for first in (0, 10)
+    ]
+    joined = JoinedStarts(starts, warmup_steps=2)
+    (both,), (second,) = joined.device_uses([*range(2, 10), *range(12, 20)]), joined.device_uses([14, 15])
+    assert (both.mean_utilization, both.energy_joules, both.throttled) == (0.5, 200.0 * 2 * 16, False)
+    assert second.energy_joules == 200.0 * 4
+    rows = joined.utilization()
+    assert len(rows) == 2 * len(readings)
+    assert (rows[0].host, rows[0].rank, rows[0].device, rows[0].power_watts) == ("n1", 0, "A GPU", 300.0)
+    assert starts[0].versions_of(starts[0].ranks[0])["driver"] == "580"
 
 
 def test_communication_is_that_of_the_starts_whose_steps_are_measured() -> None:

@@ -356,10 +356,10 @@ class Measurements(_Record):
         peak_memory_kind: The memory that both peaks count.
         loader_wait_fraction: Share of the measured step time spent waiting for data, slowest rank; None if
             unknown.
-        mean_utilization: Share of the training that the devices were busy, a fraction, mean over ranks;
-            this and the next four are None if they could not be measured.
+        mean_utilization: Share of the time of the measured steps in which the GPUs were busy, mean over
+            ranks; this and the next four are None if they could not be measured.
         lowest_utilization: Utilization of the least busy device.
-        energy_joules: Energy of all devices, from the first step to the last evaluation.
+        energy_joules: Energy of all devices, from the first measured step to the last.
         throttled: True if a device lowered its clock, because of heat or its power limit.
         communication_fraction: Share of the step time that waited for gradients of other ranks.
         other_cpu_fraction: Share of a machine's CPU time that processes outside the run took while its last
@@ -551,8 +551,9 @@ class EpochRecord:
 class RankRecord:
     """One row of ``ranks.csv``; step times are of the measured steps, on the device's clock.
 
-    Utilization is of the training, a fraction. The waiting is the part of the communication in which the rank
-    waited for the last rank of that step. Peak memory is that of training. None is a value that is unknown.
+    Utilization is that during these steps, a fraction. The waiting is the part of the communication in which
+    the rank waited for the last rank of that step. Peak memory is that of training. None is a value that is
+    unknown.
     """
 
     rank: int

@@ -281,7 +281,7 @@ def _measured(measured: Measurements, epochs: pd.DataFrame, ranks: pd.DataFrame)
         "samples": samples,
         EPOCH_RATE: epoch_rate(measured, epochs),
         "peak_memory_kind": _memory_kind(measured),
-        "samples_per_joule": samples / measured.energy_joules if measured.energy_joules else None,
+        "samples_per_joule": _samples_per_joule(measured),
         "measured_steps": sum(window.steps for window in windows if not window.warmup),
         "starts": resumption.starts,
         "resumes": len(resumption.resumed_at_steps),
@@ -298,6 +298,15 @@ def _measured(measured: Measurements, epochs: pd.DataFrame, ranks: pd.DataFrame)
     if measured.program is not None:
         row[WITH_NO_GRAD] = measured.program.throughput_with_no_grad
     return row | measured.startup.model_dump() | split(windows, ranks)
+
+
+def _samples_per_joule(measured: Measurements) -> float | None:
+    """Return the samples from the first measured step to the last over the energy in that time."""
+    counted = [index for index, window in enumerate(measured.windows) if not window.warmup]
+    if not counted or not measured.energy_joules:
+        return None
+    within = measured.windows[counted[0] : counted[-1] + 1]
+    return sum(window.samples for window in within) / measured.energy_joules
 
 
 def _origin(origin: Provenance, devices: int) -> dict[str, Any]:

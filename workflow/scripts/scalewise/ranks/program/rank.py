@@ -33,6 +33,7 @@ from scalewise.plan.config.templates import names_in
 from scalewise.ranks.distributed.cpus import take_cpus
 from scalewise.ranks.distributed.identity import Identity, check_place, identify, node_rank
 from scalewise.ranks.monitoring.machine_load import CpuMeter
+from scalewise.ranks.monitoring.monitor import Monitor
 from scalewise.ranks.program.child import GRACE_SECONDS, Child, EndRequest
 from scalewise.ranks.program.environment import (
     build_command,
@@ -135,7 +136,7 @@ class ProgramRank:
                     self.rank_files.started(rank, identity.host, child.pid)
                 if self.is_first:
                     self.rank_files.start_heartbeats(child.is_stopped)
-                code = self._watch(child, request)
+                monitors, code = self._watch(child, request)
             finally:
                 child.end()
         request.read_note()  # a peer may have ended because of a note that this process has not read
@@ -159,7 +160,8 @@ class ProgramRank:
                 raise ProgramError(reason, error.traceback) from error
             raise
         ended_at = self._ended_at(launched, launch_seconds)
-        report = report_of(identity, meter.used(), launch_seconds, ended_at)
+        monitored = [monitor.stop() for monitor in monitors or self._start_monitors(records)]
+        report = report_of(identity, monitored, meter.used(), launch_seconds, ended_at)
         write_report(self.probe_folder, report)
         if self.is_first:
             self._write_records(argv)
@@ -195,9 +197,10 @@ class ProgramRank:
         write_text(path, json.dumps(probe_spec))
         return path.absolute()
 
-    def _watch(self, child: Child, request: EndRequest) -> int:
-        """Wait for the end of the program, and check its first steps; return its exit code."""
-        checked = False
+    def _watch(self, child: Child, request: EndRequest) -> tuple[list[Monitor], int]:
+        """Wait for the end of the program; check its first steps and start to monitor its GPUs."""
+        monitors: list[Monitor] = []
+        checked = monitored = False
         stopped_since: float | None = None
         recorded_since: float | None = None
         samples = self.settings.stated_samples or self.spec.definition.global_batch_size
@@ -208,6 +211,8 @@ class ProgramRank:
                 progress.update(now)
                 checked = self._check_steps(checked)
                 self._check_metric()
+            if not monitored and len(records := self._read_own(SEEN)) >= len(self.ranks):
+                monitored, monitors = True, self._start_monitors(records)
             if recorded_since is None and len(self._read_own(RECORD)) >= len(self.ranks):
                 recorded_since = now
             if recorded_since is not None and now - recorded_since > END_SECONDS:
@@ -228,11 +233,18 @@ class ProgramRank:
                 raise ProgramError(
                     f"stopped by a signal for {now - stopped_since:.0f} s (SIGSTOP), while others waited"
                 )
-        return code
+        return monitors, code
 
     def _read_own(self, kind: str) -> list[ProbeRecord]:
         """Return the probe's records of this process's ranks."""
         return [record for record in read_records(self.probe_folder, kind) if record.rank in self.ranks]
+
+    def _start_monitors(self, records: list[ProbeRecord]) -> list[Monitor]:
+        """Start a monitor for each GPU of these ranks."""
+        monitors = [Monitor(record.device_uuid or "") for record in records if record.cuda]
+        for monitor in monitors:
+            monitor.start()
+        return monitors
 
     @cached_property
     def planned(self) -> Planned:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from scalewise.plan.config.site import cpu_model
 from scalewise.ranks.distributed.identity import Identity
 from scalewise.ranks.monitoring.environments import operating_system
 from scalewise.ranks.monitoring.machine_load import CpuUse
+from scalewise.ranks.monitoring.monitor import MonitorReport
 from scalewise.records import Startup, write_text
 
 _FILE = "report{rank}.json"
@@ -22,6 +24,7 @@ class RankReport:
 
     Args:
         local_rank: None if the program decides.
+        monitors: Readings of each rank's GPU; empty for CPU processes.
         cpu_use: CPU time during the training; None while it goes on.
         launch_seconds: Time from the start of the run to that of the process; None on other hosts than the
             supervisor's, whose clocks may differ.
@@ -37,6 +40,7 @@ class RankReport:
     restart_count: int
     cpu_model: str
     operating_system: str
+    monitors: list[MonitorReport]
     cpu_use: CpuUse | None
     launch_seconds: float | None
     ended_at: str
@@ -48,6 +52,7 @@ class RankReport:
 
 def report_of(
     identity: Identity,
+    monitors: Sequence[MonitorReport],
     cpu_use: CpuUse | None,
     launch_seconds: float | None,
     ended_at: str,
@@ -56,6 +61,7 @@ def report_of(
 
     Args:
         identity: The rank, or the first rank of a node.
+        monitors: Readings of each rank's GPU; empty for CPU processes.
         cpu_use: CPU time during the training.
         launch_seconds: Time until the process started.
         ended_at: UTC, ISO 8601.
@@ -67,6 +73,7 @@ def report_of(
         restart_count=identity.restart_count,
         cpu_model=cpu_model(),
         operating_system=operating_system(),
+        monitors=list(monitors),
         cpu_use=cpu_use,
         launch_seconds=launch_seconds,
         ended_at=ended_at,

@@ -1,0 +1,360 @@
+"""How busy a GPU was, its energy and its throttling, at no cost to the training."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from tests.waiting import LIMIT_SECONDS, wait_until
+
+from scalewise.ranks.monitoring import monitor as monitoring
+from scalewise.ranks.monitoring.monitor import (
+    THROTTLING,
+    DeviceUse,
+    Monitor,
+    MonitorReport,
+    Reading,
+    across_ranks,
+    use_between,
+)
+from scalewise.records import GpuLimits
+
+REASONS = {
+    "nvmlClocksEventReasonGpuIdle": 0x1,
+    "nvmlClocksEventReasonSwPowerCap": 0x4,
+    "nvmlClocksEventReasonHwSlowdown": 0x8,
+    "nvmlClocksEventReasonSwThermalSlowdown": 0x20,
+    "nvmlClocksEventReasonHwThermalSlowdown": 0x40,
+    "nvmlClocksEventReasonHwPowerBrakeSlowdown": 0x80,
+}
+GPU_IDLE, POWER_CAP = REASONS["nvmlClocksEventReasonGpuIdle"], REASONS["nvmlClocksEventReasonSwPowerCap"]
+UUID = "ffc79498-8ff3-c2dc-3b0d-fafd804516ae"
+
+
+class Nvml:
+    """Stands in for the module pynvml, in the units of NVIDIA's reference: no GPU is needed here."""
+
+    class NVMLError(Exception):
+        """As pynvml's."""
+
+    NVML_CLOCK_SM, NVML_CLOCK_MEM = 1, 2
+    nvmlMemory_v2 = 0x02000028  # noqa: N815
+
+    def __init__(self) -> None:
+        self.known = f"GPU-{UUID}"
+        self.unsupported: set[str] = set()
+        self.reasons = 0
+        self.answers: dict[str, Callable[..., Any]] = {
+            "nvmlDeviceGetUtilizationRates": lambda: SimpleNamespace(gpu=37, memory=90),
+            "nvmlDeviceGetMemoryInfo": lambda version: {
+                self.nvmlMemory_v2: SimpleNamespace(total=8 << 30, free=6 << 30, used=2 << 30)
+            }[version],
+            "nvmlDeviceGetPowerUsage": lambda: 412_500,
+            "nvmlDeviceGetTotalEnergyConsumption": lambda: 1_000_000,
+            "nvmlDeviceGetCurrentClocksEventReasons": lambda: self.reasons,
+            "nvmlDeviceGetEnforcedPowerLimit": lambda: 650_000,
+            "nvmlDeviceGetMaxClockInfo": lambda clock: {1: 1980, 2: 2619}[clock],
+        }
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        """Find the driver."""
+
+    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
+        return "580.159.04"
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
+        if uuid != self.known:
+            raise self.NVMLError("Not Found")
+        return uuid
+
+    def __getattr__(self, name: str) -> Any:
+        if name in REASONS:
+            return REASONS[name]
+
+        def call(handle: str, *arguments: Any) -> Any:
+            assert handle == self.known
+            if name in self.unsupported:
+                raise self.NVMLError("Not Supported")
+            return self.answers[name](*arguments)
+
+        return call
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> Nvml:
+    """Return the module pynvml of a machine with a GPU."""
+    stand_in = Nvml()
+    monkeypatch.setitem(sys.modules, "pynvml", stand_in)
+    monkeypatch.setattr(monitoring, "INTERVAL_SECONDS", 0.005)
+    return stand_in
+
+
+def watched(readings: int = 1) -> MonitorReport:
+    """Return what a monitor has read after so many readings."""
+    monitor = Monitor(f"GPU-{UUID}")
+    monitor.start()
+    wait_until(lambda: len(monitor.report().readings) >= readings, "the monitor reads nothing")
+    report = monitor.stop()
+    assert not monitor.is_alive()
+    return report
+
+
+@pytest.mark.parametrize("prefix", ["GPU", "MIG"])
+def test_nvmls_percent_milliwatts_and_millijoules_become_fraction_watts_and_joules(
+    nvml: Nvml, prefix: str
+) -> None:
+    nvml.known = f"{prefix}-{UUID}"
+    report = watched()
+    reading = report.readings[0]
+    assert (reading.utilization, reading.memory_utilization) == (0.37, 0.9)
+    assert (reading.memory_bytes, reading.memory_total_bytes) == (2 << 30, 8 << 30)
+    assert (reading.power_watts, reading.energy_joules, reading.throttling) == (412.5, 1000.0, ())
+    assert report.limits == GpuLimits(
+        power_watts=650.0, sm_clock_mhz=1980, memory_clock_mhz=2619, memory_bytes=8 << 30
+    )
+    assert (report.driver, report.note) == ("580.159.04", "")
+
+
+def test_what_a_gpu_does_not_report_is_unknown_and_named_with_the_reason(nvml: Nvml) -> None:
+    nvml.unsupported = {"nvmlDeviceGetUtilizationRates", "nvmlDeviceGetEnforcedPowerLimit"}
+    report = watched()
+    reading = report.readings[0]
+    assert (reading.utilization, reading.memory_utilization, reading.power_watts) == (None, None, 412.5)
+    assert report.limits is not None
+    assert (report.limits.power_watts, report.limits.sm_clock_mhz) == (None, 1980)
+    assert report.note == (
+        "NVML gives no power limit (Not Supported); NVML gives no utilization (Not Supported)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("reasons", "names"),
+    [
+        *((REASONS[constant] | GPU_IDLE, (name,)) for constant, name in THROTTLING.items()),
+        pytest.param(POWER_CAP | GPU_IDLE, (), id="at its power cap, or idle"),
+    ],
+)
+def test_a_gpu_that_slows_down_is_read_with_nvmls_reason(
+    nvml: Nvml, reasons: int, names: tuple[str, ...]
+) -> None:
+    nvml.reasons = reasons
+    assert watched().readings[0].throttling == names
+
+
+@pytest.mark.parametrize("installed", [True, False], ids=["no such GPU", "no package"])
+def test_a_gpu_that_nvml_does_not_know_leaves_the_reason(
+    nvml: Nvml, monkeypatch: pytest.MonkeyPatch, installed: bool
+) -> None:
+    nvml.known = "another"
+    if not installed:
+        monkeypatch.setitem(sys.modules, "pynvml", None)
+    report = watched(0)
+    assert (report.readings, report.limits) == ([], None)
+    assert report.note == "not monitored: " + (
+        "NVML: Not Found" if installed else "the package nvidia-ml-py is not installed"
+    )
+
+
+def test_a_long_run_keeps_a_bounded_number_of_readings_from_its_whole_length(
+    nvml: Nvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(monitoring, "MAX_READINGS", 8)
+    numbers, monitor = itertools.count(1), Monitor(UUID)
+
+    def number_as_power() -> int:
+        number = next(numbers)
+        if number == 20:
+            monitor._stopping.set()
+        return 1000 * number
+
+    nvml.answers["nvmlDeviceGetPowerUsage"] = number_as_power
+    monitor.start()
+    monitor.join(LIMIT_SECONDS)
+    # in pauses: 16, 32, 48 and 64, as the pause has doubled after 8, 16, 32 and 64
+    assert [reading.power_watts for reading in monitor.stop().readings] == [12, 16, 18, 20]
+
+
+def test_an_nvml_that_hangs_delays_no_end_of_a_run(nvml: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitoring, "STOP_SECONDS", 0.05)
+    hangs, release = threading.Event(), threading.Event()
+
+    def hang() -> int:
+        hangs.set()
+        release.wait(LIMIT_SECONDS)
+        return 0
+
+    nvml.answers["nvmlDeviceGetPowerUsage"] = hang
+    monitor = Monitor(UUID)
+    monitor.start()
+    try:
+        assert hangs.wait(LIMIT_SECONDS), "the GPU is not read"
+        assert monitor.report().readings == []
+        report = monitor.stop()
+    finally:
+        release.set()
+        monitor.join()
+    assert (report.readings, report.note) == ([], "not monitored: NVML does not respond")
+
+
+# ---- the use during the measured steps ------------------------------------------------------------------
+
+
+def reading(at: float, **changed: Any) -> Reading:
+    """Return a reading of a GPU that draws 300 W, of which the counter reads 200 W."""
+    values: dict[str, Any] = {
+        "timestamp": "", "utilization": 0.5, "memory_utilization": 0.1, "memory_bytes": 1,
+        "memory_total_bytes": 2, "power_watts": 300.0, "energy_joules": 200.0 * at, "throttling": (),
+    }  # fmt: skip
+    return Reading(at=at, **values | changed)
+
+
+def read_from(first: int, last: int, note: str = "", **changed: Any) -> MonitorReport:
+    """Return a report with a reading each second."""
+    return MonitorReport([reading(at, **changed) for at in range(first, last)], None, None, note)
+
+
+HOT: dict[str, Any] = {"throttling": ("heat",)}
+IDLE: dict[str, Any] = {"utilization": 0.0, "energy_joules": None, "power_watts": 60.0} | HOT
+
+
+def test_means_energy_and_throttling_are_of_the_measured_steps_only() -> None:
+    report = read_from(10, 15)
+    before, after = ([reading(at, **IDLE) for at in range(*ends)] for ends in ((0, 10), (15, 20)))
+    report = MonitorReport([*before, *report.readings, *after], None, None, "")
+    # the time between the readings and both ends counts too
+    assert use_between([(report, 9.5, 14.5)]) == DeviceUse(0.5, 200.0 * 5.0, False, "")
+
+
+@pytest.mark.parametrize(
+    ("changed", "joules"),
+    [
+        pytest.param({}, 2000.0, id="by the counter"),
+        pytest.param({"energy_joules": None}, 3000.0, id="by the power without a counter"),
+        pytest.param({"energy_joules": 7.0}, None, id="a counter that did not move"),
+        pytest.param({"energy_joules": None, "power_watts": None}, None, id="neither"),
+    ],
+)
+def test_energy_is_that_of_the_counter_or_else_power_times_time(
+    changed: dict[str, Any], joules: float | None
+) -> None:
+    assert use_between([(read_from(0, 11, **changed), 0.0, 10.0)]).energy_joules == joules
+
+
+def test_a_time_that_is_too_short_for_readings_has_no_mean_and_no_energy_but_its_throttling() -> None:
+    assert use_between([(read_from(0, 9, **HOT), 2.5, 4.5)]) == DeviceUse(
+        None,
+        None,
+        True,
+        "2.0 s of measured steps are too short for utilization and energy; throttled in 2 samples: heat",
+    )
+    silent = MonitorReport([], None, None, "not monitored: why")
+    assert use_between([(silent, 0.0, 9.0)]) == DeviceUse(None, None, None, "not monitored: why")
+    assert use_between([]) == DeviceUse(None, None, None, "")
+
+
+def test_a_run_of_several_starts_is_as_busy_as_they_are_by_their_time() -> None:
+    """Each start has a clock of its own."""
+    starts = [(read_from(0, 11), 0.0, 10.0), (read_from(5, 40, utilization=0.8, **HOT), 5.0, 35.0)]
+    use = use_between(starts)
+    assert use.mean_utilization == pytest.approx((0.5 * 10 + 0.8 * 30) / 40)
+    assert (use.energy_joules, use.note) == (200.0 * 40, "throttled in 31 samples: heat")
+    unknown = (read_from(0, 11, "why", energy_joules=None, power_watts=None), 0.0, 10.0)
+    assert use_between([starts[0], unknown]) == DeviceUse(0.5, None, False, "why")
+
+
+def used(**changed: Any) -> DeviceUse:
+    values: dict[str, Any] = {"mean_utilization": 0.8, "energy_joules": 100.0, "throttled": False, "note": ""}
+    return DeviceUse(**values | changed)
+
+
+def test_a_run_is_as_busy_as_its_devices_in_the_mean_and_draws_what_they_draw_together() -> None:
+    slow = used(mean_utilization=0.4, energy_joules=50.0, throttled=True, note="hot")
+    assert across_ranks([used(), slow, used(note="hot")]) == {
+        "mean_utilization": pytest.approx(2.0 / 3),
+        "lowest_utilization": 0.4,
+        "energy_joules": 250.0,
+        "throttled": True,
+        "monitor_note": "rank 1, 2: hot",
+    }
+
+
+def test_a_rank_without_readings_leaves_no_mean_and_no_sum_of_the_others() -> None:
+    blind = used(mean_utilization=None, energy_joules=None, throttled=None, note="not monitored")
+    of_run = across_ranks([used(), blind])
+    assert (of_run["mean_utilization"], of_run["lowest_utilization"], of_run["energy_joules"]) == (None,) * 3
+    assert (of_run["throttled"], of_run["monitor_note"]) == (False, "rank 1: not monitored")
+    assert across_ranks([blind])["throttled"] is None
+
+
+# ---- on a GPU -------------------------------------------------------------------------------------------
+
+
+def test_the_names_of_nvml_are_those_of_its_package() -> None:
+    """The stand-in may know what the package does not."""
+    pynvml = pytest.importorskip("pynvml")
+    assert {name: getattr(pynvml, name) for name in REASONS} == REASONS
+    assert all(callable(getattr(pynvml, name)) for name in Nvml().answers)
+    assert pynvml.nvmlMemory_v2 == Nvml.nvmlMemory_v2
+    assert set(THROTTLING) <= set(REASONS)
+
+
+NVIDIA_SMI = {
+    "hw_slowdown": "hardware slowdown",
+    "hw_thermal_slowdown": "hardware thermal slowdown",
+    "hw_power_brake_slowdown": "power brake",
+    "sw_thermal_slowdown": "thermal slowdown",
+}
+
+
+def nvidia_smi(*fields: str) -> list[str]:
+    """Return what NVIDIA's program prints of CUDA's first GPU, without units."""
+    uuid = torch.cuda.get_device_properties(0).uuid
+    query = [f"--id=GPU-{uuid}", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
+    printed = subprocess.run(["nvidia-smi", *query], stdout=subprocess.PIPE, text=True, check=True).stdout
+    return [value.strip() for value in printed.strip().split(",")]
+
+
+def read_with_nvidia_smi() -> Iterator[tuple[MonitorReport, bool, set[str]]]:
+    """Yield a report, whether nvidia-smi reads the same memory, and its reasons of throttling."""
+    for _ in range(5):
+        before = float(nvidia_smi("memory.used")[0])
+        monitor = Monitor(str(torch.cuda.get_device_properties(0).uuid))
+        monitor.start()
+        report = monitor.stop()
+        named = nvidia_smi(*(f"clocks_event_reasons.{name}" for name in NVIDIA_SMI))
+        after = float(nvidia_smi("memory.used")[0])
+        used = (report.readings[0].memory_bytes or 0) / 2**20
+        active = {name for name, each in zip(NVIDIA_SMI.values(), named, strict=True) if each == "Active"}
+        yield report, min(before, after) - 100 <= used <= max(before, after) + 100, active
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("needs_cuda")
+@pytest.mark.skipif(shutil.which("nvidia-smi") is None, reason="compares with nvidia-smi, not installed")
+def test_a_real_gpu_is_read_as_nvidia_smi_reads_it(record_property: Callable[[str, object], None]) -> None:
+    """Memory, power, limits and reasons of throttling are those that nvidia-smi names."""
+    # other tests may take and give back memory in between
+    for report, alike, active in read_with_nvidia_smi():
+        if alike and set(report.readings[0].throttling or ()) == active:
+            break
+    found, limits = report.readings[0], report.limits
+    record_property("figure", f"{found.power_watts:.0f} W, throttling: {found.throttling or 'none'}")
+    total, limit, clock = map(float, nvidia_smi("memory.total", "enforced.power.limit", "clocks.max.sm"))
+    assert report.note == ""
+    assert str(report.driver) == nvidia_smi("driver_version")[0]
+    assert alike, "NVML and nvidia-smi read another amount of memory"
+    assert set(found.throttling or ()) == active
+    assert (found.memory_total_bytes or 0) / 2**20 == pytest.approx(total, rel=0.02)
+    assert 0 <= (found.memory_utilization or 0.0) <= 1
+    assert limits is not None
+    assert (limits.power_watts, limits.sm_clock_mhz) == pytest.approx((limit, clock), abs=1)
+    assert found.energy_joules is not None
+    assert 0 < (found.power_watts or 0) < 2 * limit
