@@ -23,6 +23,7 @@ class MeasuredTraining(MeasuredProcess):
     """
 
     is_paused = False
+    """Whether ``pause`` was called, and ``resume`` not yet."""
     _optimizer: Optimizer | None = None
 
     def begin_process(self, started: float | None = None) -> None:
