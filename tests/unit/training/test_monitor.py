@@ -253,7 +253,8 @@ def test_a_time_that_is_too_short_for_readings_has_no_mean_and_no_energy_but_its
         None,
         None,
         True,
-        "2.0 s of measured steps are too short for utilization and energy; throttled in 2 samples: heat",
+        "utilization and energy need 3 readings, and 2.0 s of measured steps had 2; "
+        "throttled in 2 samples: heat",
     )
     silent = MonitorReport([], None, None, "not monitored: why")
     assert use_between([(silent, 0.0, 9.0)]) == DeviceUse(None, None, None, "not monitored: why")

@@ -114,7 +114,9 @@ class Monitor(threading.Thread):
 
     def report(self) -> MonitorReport:
         """Return the readings so far."""
-        missing = [f"NVML gives no {quantity} ({error})" for quantity, error in self._failures.items()]
+        # a copy: the thread may add to it
+        failures = self._failures.copy().items()
+        missing = [f"NVML gives no {quantity} ({error})" for quantity, error in failures]
         note = "; ".join(filter(None, [self._note, *missing]))
         return MonitorReport(self._readings[:], self._limits, self._driver, note)
 
@@ -216,7 +218,8 @@ def use_between(spans: Sequence[tuple[MonitorReport, float, float]]) -> DeviceUs
         notes.append(report.note)
         enough = len(within) >= FEWEST_READINGS
         if report.readings and not enough:
-            notes.append(f"{end - begin:.1f} s of measured steps are too short for utilization and energy")
+            had = f"{end - begin:.1f} s of measured steps had {len(within)}"
+            notes.append(f"utilization and energy need {FEWEST_READINGS} readings, and {had}")
         if enough and (known := _known(each.utilization for each in within)):
             busy.append(fmean(known))
             weights.append(end - begin)
