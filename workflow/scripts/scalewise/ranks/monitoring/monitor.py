@@ -204,8 +204,8 @@ def use_between(spans: Sequence[tuple[MonitorReport, float, float]]) -> DeviceUs
     """Return the use of a GPU during the measured steps.
 
     Args:
-        spans: For each start of the run that has such steps: the readings, and the monotonic seconds of the
-            begin and the end of these steps.
+        spans: Readings of each start of the run that has such steps, and the monotonic seconds of their begin
+            and their end.
     """
     busy: list[float] = []
     weights: list[float] = []
