@@ -237,11 +237,13 @@ def machine_line() -> str:
 def _gpu() -> list[str]:
     import torch  # noqa: PLC0415  as above
 
-    from scalewise.ranks.monitoring.sensors import driver_version  # noqa: PLC0415
+    from scalewise.ranks.monitoring.monitor import Monitor  # noqa: PLC0415
 
     if not torch.cuda.is_available():
         return []
-    return [torch.cuda.get_device_name(0), f"driver {driver_version()}", f"CUDA {torch.version.cuda}"]
+    (monitor := Monitor(str(torch.cuda.get_device_properties(0).uuid))).start()
+    driver = f"driver {monitor.stop().driver}"
+    return [torch.cuda.get_device_name(0), driver, f"CUDA {torch.version.cuda}"]
 
 
 def markdown(rows: Sequence[Row]) -> str:

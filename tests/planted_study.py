@@ -244,13 +244,20 @@ class PlantedStudy:
             best_accuracy=accuracy,
             peak_memory_bytes=ranks[0].peak_memory_bytes,
             peak_memory_kind="CUDA allocator" if run.accelerator == "cuda" else "process peak RSS",
-            mean_utilization=0.9,
-            lowest_utilization=0.88,
-            energy_joules=300.0 * train_seconds * run.shape.world_size,
-            throttled=False,
+            **_gpu_use(run, sum(window.seconds for window in windows if not window.warmup)),
         )
         origin = provenance(run, started_at=started.isoformat(), ended_at=ended.isoformat())
         leave_result(folder, run_record(run, measurements=measured, provenance=origin), epochs, ranks)
+
+
+def _gpu_use(run: RunDefinition, seconds: float) -> dict[str, Any]:
+    """Return what only GPUs report."""
+    if run.accelerator == "cpu":
+        return {}
+    joules = 300.0 * seconds * run.shape.world_size
+    return {
+        "mean_utilization": 0.9, "lowest_utilization": 0.88, "energy_joules": joules, "throttled": False,
+    }  # fmt: skip
 
 
 def _windows(run: RunDefinition, rate: float) -> list[Window]:
@@ -308,7 +315,7 @@ def _ranks(run: RunDefinition, rate: float, steps: int) -> list[RankRecord]:
                 step_seconds_max=1.1 * step,
                 loader_wait_seconds=loader * steps,
                 peak_memory_bytes=700_000_000 + 50_000_000 // devices,
-                mean_utilization=0.9,
+                mean_utilization=_gpu_use(run, 0.0).get("mean_utilization"),
                 communication_seconds_per_step=exchange - late,
                 waiting_seconds_per_step=0.0 if late else 0.02 * step,
                 **STARTUP,

@@ -71,7 +71,8 @@ def experiments(accelerator: str) -> dict[str, dict[str, Any]]:
             "model": "wrn-10-1" if rehearsed else "wide_resnet",
             "dataset": IMAGES,
             "global_batch_size": 32 if rehearsed else 256,
-            "steps": 40 if rehearsed else 300,
+            # long enough for readings of the GPU, one a second
+            "steps": 40 if rehearsed else 600,
             "learning_rate": 0.01,
             "warmup_steps": 10,
         }

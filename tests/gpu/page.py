@@ -18,7 +18,7 @@ from tests.paths import SCRIPTS
 from scalewise.measure.origins import versions
 from scalewise.plan.config.site import cpu_model
 from scalewise.ranks.monitoring.environments import source_version
-from scalewise.ranks.monitoring.sensors import driver_version, gpu_limits
+from scalewise.ranks.monitoring.monitor import Monitor
 
 BEGIN, END = "<!-- begin: made by pytest -m gpu -->", "<!-- end: made by pytest -m gpu -->"
 
@@ -107,6 +107,7 @@ def describe_machine(accelerator: Literal["cpu", "cuda"]) -> dict[str, str]:
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "commit": source_version(SCRIPTS) or "unknown",
     }
+    driver: dict[str, str] = {}
     if accelerator == "cuda":
         torch.cuda.init()
         device = torch.device("cuda", 0)
@@ -114,13 +115,15 @@ def describe_machine(accelerator: Literal["cpu", "cuda"]) -> dict[str, str]:
         found["GPU"] = torch.cuda.get_device_name(device)
         found["GPUs"] = str(torch.cuda.device_count())
         found["GPU memory"] = f"{properties.total_memory / 2**30:.0f} GiB"
-        if (limits := gpu_limits(str(properties.uuid))) is not None:
-            found |= limits.named()
+        (monitor := Monitor(str(properties.uuid))).start()
+        report = monitor.stop()
+        if report.limits is not None:
+            found |= report.limits.named()
+        driver = {"driver": report.driver or "unknown"}
         if torch.backends.cudnn.is_available():
             found["cudnn"] = str(torch.backends.cudnn.version())
     else:
         found["GPU"] = "none: a rehearsal on the CPU"
     found["CPU"] = f"{cpu_model()}, {len(os.sched_getaffinity(0))} cores"
     found["system"] = f"{platform.system()} {platform.release()}"
-    driver = driver_version() if accelerator == "cuda" else None
-    return found | versions(accelerator == "cuda") | ({} if driver is None else {"driver": driver})
+    return found | versions(accelerator == "cuda") | driver

@@ -16,8 +16,6 @@ from tests.marked_outcomes import Record
 from tests.startup.planted_models import HELD_BYTES
 from tests.waiting import wait_until
 
-from scalewise.ranks.monitoring.sensors import NvmlSensor
-
 pytestmark = pytest.mark.gpu
 
 
@@ -52,15 +50,8 @@ def runs(tmp_path: Path) -> Iterator[Runs]:
 
 def memory_used() -> int:
     """Return the bytes of the first GPU that any process uses."""
-    import pynvml  # noqa: PLC0415  a machine without a GPU need not have it
-
-    sensor = NvmlSensor(pynvml, str(torch.cuda.get_device_properties(0).uuid))
-    try:
-        used = sensor.read().memory_bytes
-    finally:
-        sensor.close()
-    assert used is not None
-    return used
+    free, total = torch.cuda.mem_get_info(0)
+    return total - free
 
 
 def wait_for_memory(used: int, *, above: bool) -> int:

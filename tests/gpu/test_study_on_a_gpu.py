@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from datetime import datetime
-from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -85,19 +82,16 @@ def test_energy_by_nvmls_counter_is_mean_power_times_time(
 ) -> None:
     folder, measured = gpu_study.measured("steady")
     samples = pd.read_csv(folder / UTILIZATION)
-    times = [datetime.fromisoformat(time).timestamp() for time in samples["timestamp"]]
-    power = samples["power_watts"].to_numpy()
-    joules = sum((later - now) * power[index + 1] for index, (now, later) in enumerate(pairwise(times)))
+    seconds = sum(window.seconds for window in measured.windows if not window.warmup)
+    # before and after the steps the GPU is idle
+    watts = float(samples.loc[samples["utilization"] > 0.5, "power_watts"].median())
     assert measured.energy_joules is not None
-    seconds = times[-1] - times[0]
-    assert seconds > 2
     record_property(
         "figure",
-        f"{measured.energy_joules:.0f} J by the counter, {joules:.0f} J by {np.mean(power):.0f} W "
+        f"{measured.energy_joules:.0f} J by the counter, {watts * seconds:.0f} J by {watts:.0f} W "
         f"over {seconds:.1f} s",
     )
-    # the first interval is before the first sample, and NVML's power is itself a mean over a second
-    assert measured.energy_joules == pytest.approx(joules, rel=0.25)
+    assert measured.energy_joules == pytest.approx(watts * seconds, rel=0.25)
 
 
 @pytest.mark.usefixtures("needs_cuda")
@@ -110,9 +104,8 @@ def test_utilization_csv_has_the_gpus_memory_and_how_busy_it_was(
     # NVML also counts what the driver keeps for itself
     assert samples["memory_total_bytes"].to_numpy() == pytest.approx(total, rel=0.1)
     assert (samples["memory_bytes"] <= samples["memory_total_bytes"]).all()
-    busy = samples.loc[samples["phase"] == "train", "memory_utilization"]
+    busy = samples["memory_utilization"]
     record_property("figure", f"memory busy {100 * busy.max():.0f} % at most, {total / 2**30:.0f} GiB")
-    assert len(busy) > 0
     assert busy.between(0, 1).all()
 
 

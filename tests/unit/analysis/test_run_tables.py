@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tests.planted_records import OWN_INTERVAL, experiment, write_run
+from tests.planted_records import OWN_INTERVAL, WINDOW, experiment, write_run
 from tests.unit.analysis.planted import at, concluded
 
 from scalewise.analysis.runs import RUN_COLUMNS, Tables, collect
@@ -55,6 +55,16 @@ def test_a_completed_run_brings_its_figures_and_what_the_monitor_saw(tmp_path: P
     of_interval = ("own_half_width_fraction", "warmed_up_steps", "steady", "ended_by", "measured_steps")
     assert [unwatched[name] for name in of_interval] == [0.008, 35, True, "interval", 1]
     assert all(pd.isna(row[name]) for name in of_interval[:-1])
+
+
+def test_samples_per_joule_are_those_of_the_time_in_which_the_energy_was_measured(tmp_path: Path) -> None:
+    """From the first measured step to the last, the begin of an epoch in between included."""
+    windows = [
+        WINDOW.model_copy(update={"first_step": step, "warmup": step in {0, 2, 4}}) for step in range(5)
+    ]
+    write_run(tmp_path, "d2.r1", windows=windows, energy_joules=512.0)
+    (row,) = collect("study", with_target(devices=[2], repeats=1), tmp_path).runs.to_dict("records")
+    assert (row["samples"], row["samples_per_joule"]) == (5 * 256, 3 * 256 / 512)
 
 
 def test_time_to_accuracy_is_training_time_until_the_first_epoch_that_reaches_it(tmp_path: Path) -> None:

@@ -31,11 +31,10 @@ from scalewise.measure.memory import MemoryPhase, PeakMemory
 from scalewise.measure.probe_spec import FAULT
 from scalewise.measure.step_flags import NEW_ITERATION
 from scalewise.plan.config.settings import Settings
-from scalewise.ranks.monitoring.monitor import MonitorReport, across_starts
-from scalewise.ranks.monitoring.sensors import Reading
+from scalewise.ranks.monitoring.monitor import MonitorReport, Reading
 from scalewise.ranks.results import rank_report
 from scalewise.ranks.results.facts import Facts
-from scalewise.ranks.results.joined_starts import join_starts, without_measurements
+from scalewise.ranks.results.joined_starts import JoinedStarts, join_starts, without_measurements
 from scalewise.ranks.results.rank_report import RankReport, write_report
 from scalewise.ranks.results.samples import Planned
 from scalewise.ranks.results.starts import StartRecords, kept_starts, read_start
@@ -97,66 +96,35 @@ def test_samples_of_each_step_are_those_of_its_batches_and_each_epoch_begins_an_
 LATE_SECONDS = 1000.0
 
 
-class SlowSensor:
-    """A sensor that takes a quarter of an hour for each reading, by the clock of the steps."""
-
-    window_seconds = 0.0
-    readings = 0
-
-    def read(self) -> Reading:
-        self.readings += 1
-        return Reading(0.5, 1)
-
-    def missing(self) -> str:
-        return ""
-
-    def close(self) -> None:
-        """Holds nothing."""
-
-
-def test_no_change_of_phase_no_evaluation_and_no_line_of_the_log_is_in_a_step(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As the warm-up ends in the middle of an epoch, and at the evaluation."""
-    sensor, evaluate = SlowSensor(), loop.evaluate
+def test_no_evaluation_and_no_line_of_the_log_is_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them takes a quarter of an hour here, by the clock of the steps."""
+    evaluate, enter = loop.evaluate, PeakMemory.enter
     entered: list[str] = []
-    enter = PeakMemory.enter
+    late: list[str] = []
 
     def note_phase(memory: PeakMemory, phase: MemoryPhase) -> None:
         entered.append(phase)
         enter(memory, phase)
 
     def evaluate_slowly(trainer: Trainer) -> tuple[float, float]:
-        sensor.readings += 1
+        late.append("evaluation")
         return evaluate(trainer)
 
     monkeypatch.setattr(PeakMemory, "enter", note_phase)
     monkeypatch.setattr(loop, "evaluate", evaluate_slowly)
     for module in (steps, measured_process):
-        monkeypatch.setattr(
-            module, "perf_counter", lambda: time.perf_counter() + LATE_SECONDS * sensor.readings
-        )
+        monkeypatch.setattr(module, "perf_counter", lambda: time.perf_counter() + LATE_SECONDS * len(late))
     settings = settings_of(global_batch_size=8, warmup_steps=2, epochs=2)
     trainer = trainer_of(random_images(80), settings)
-    trainer.monitor._sensor = sensor
-    # no reading of the thread: only changes of phase take one
-    trainer.monitor._interval = 3600.0
-    lines: list[str] = []
-
-    def write_slowly(line: str) -> None:
-        sensor.readings += 1
-        lines.append(line)
-
-    log = StepLog(trainer, write_slowly, seconds=0.0)
+    log = StepLog(trainer, late.append, seconds=0.0)
 
     def goes_on(state: TrainingState) -> bool:
         log.after_step(state)
         return False
 
-    with trainer.monitor, hooked(trainer.measured):
+    with hooked(trainer.measured):
         train(trainer, TrainingState.start(CPU), lambda _epoch: None, goes_on)
-    assert len(lines) == 2 * 9
-    assert sensor.readings >= 6 + len(lines)
+    assert len(late) == 2 * (9 + 1)
     phases = [phase for phase, _ in groupby(entered)]
     assert phases[phases.index("evaluate") :] == ["evaluate", "train", "evaluate"]
     assert trainer.measured.steps.done == 20
@@ -168,17 +136,6 @@ def test_no_change_of_phase_no_evaluation_and_no_line_of_the_log_is_in_a_step(
 BATCH, STEPS_PER_EPOCH, EPOCHS = 24, 3, 10
 STEPS = STEPS_PER_EPOCH * EPOCHS
 STARTED, ENDED = "2026-01-01T00:00:00.000+00:00", "2026-01-01T00:01:30.000+00:00"
-WATCHED = MonitorReport(
-    samples=[],
-    mean_utilization=0.5,
-    train_seconds=1.0,
-    energy_joules=7.0,
-    cpu_fraction=0.0,
-    throttled=None,
-    note="",
-)
-
-
 Machine = Callable[..., None]
 
 
@@ -234,7 +191,7 @@ class InParts:
             path.write_bytes(content)
 
     def report(self) -> RankReport:
-        return rank_report.report_of(ONE_RANK, [None], [WATCHED], None, 0.0, ENDED)
+        return rank_report.report_of(ONE_RANK, [], None, 0.0, ENDED)
 
     def recorded(self) -> Measurements:
         spec = self.spec()
@@ -323,8 +280,6 @@ def test_a_run_that_resumes_keeps_what_was_measured_unless_its_machine_has_chang
     first, *changes = figures.resumption.problems
     assert (first, len(changes)) == ("of a checkpoint", bool(problem))
     assert "".join(changes).startswith(problem)
-    # that of two machines is unknown
-    assert figures.energy_joules == (None if problem else 7.0 * len(starts))
     rows = (training.folder / "epochs.csv").read_text().splitlines()[1:]
     assert len(rows) == EPOCHS
     assert problem or sum(float(row.split(",")[1]) for row in rows) == pytest.approx(figures.train_seconds)
@@ -357,23 +312,34 @@ def test_a_start_after_the_last_step_makes_none_and_ends_the_run(training: InPar
     assert trainer.measured.steps.done == 0
     assert sum(window.steps for window in figures.windows) == STEPS
     assert figures.epochs_completed == EPOCHS
-    # of both starts: the steps were made in the first one
-    assert figures.energy_joules == 2 * 7.0
 
 
 def test_one_rank_elsewhere_is_enough() -> None:
     here, there = record(0, world_size=2), record(1, world_size=2)
-    report = rank_report.report_of(ONE_RANK, [None], [], None, 0.0, ENDED)
+    report = rank_report.report_of(ONE_RANK, [], None, 0.0, ENDED)
     reports = [replace(report, host="n1"), replace(report, rank=1, host="n1")]
     before = StartRecords([here, there.model_copy(update={"device": "A"})], reports)
     after = StartRecords([here, there.model_copy(update={"device": "B"})], reports)
     assert before.changes(after) == ["device model B (before: A)"]
 
 
-@pytest.mark.parametrize(("changed", "mean"), [(False, 0.75), (True, 0.5)])
-def test_utilization_is_that_of_the_starts_whose_steps_are_measured(changed: bool, mean: float) -> None:
-    earlier = replace(WATCHED, mean_utilization=0.8, train_seconds=5.0)
-    assert across_starts([earlier, WATCHED], changed=changed).mean_utilization == pytest.approx(mean)
+def test_energy_is_that_of_the_measured_steps_of_each_start() -> None:
+    """Of two starts of ten steps, each of two seconds, the first two steps warm up."""
+    readings = [Reading(at, "now", 0.5, 0.1, 1, 2, 300.0, 200.0 * at, ()) for at in range(990, 1030)]
+    monitor = MonitorReport(readings, None, "580", "")
+    report = rank_report.report_of(ONE_RANK, [monitor], None, 0.0, ENDED)
+    starts = [
+        StartRecords([record(seconds=[2.0] * 9, from_step=first, device="A GPU")], [report])
+        for first in (0, 10)
+    ]
+    joined = JoinedStarts(starts, warmup_steps=2)
+    (both,), (second,) = joined.device_uses([*range(2, 10), *range(12, 20)]), joined.device_uses([14, 15])
+    assert (both.mean_utilization, both.energy_joules, both.throttled) == (0.5, 200.0 * 2 * 16, False)
+    assert second.energy_joules == 200.0 * 4
+    rows = joined.utilization()
+    assert len(rows) == 2 * len(readings)
+    assert (rows[0].host, rows[0].rank, rows[0].device, rows[0].power_watts) == ("n1", 0, "A GPU", 300.0)
+    assert starts[0].versions_of(starts[0].ranks[0])["driver"] == "580"
 
 
 def test_communication_is_that_of_the_starts_whose_steps_are_measured() -> None:

@@ -307,10 +307,9 @@ def test_the_record_so_far_is_written_after_three_steps(probed: dict[str, Ended]
     files = probed["plain_loop"].files[0]
     seen = probed["plain_loop"].record(kind="seen.json")
 
-    assert set(files) == {"seen.json", "record.json", "measuring", "steps"}
+    assert set(files) == {"seen.json", "record.json", "steps"}
     assert (seen["ended"], len(seen["seconds"]), seen["samples"]) == ("seen", 3, [8, 8, 8])
     assert set(seen) == set(probed["plain_loop"].record())
-    assert files["measuring"] == ""
     assert int(files["steps"]) == LAST
 
 
@@ -400,7 +399,7 @@ def test_only_processes_that_step_leave_records(probed: dict[str, Ended], left: 
 
     assert len(list(left.glob("*.record.json"))) == recorded + 1  # of a process's own process
     assert {path.name.split(".", 2)[2] for path in left.iterdir()} == {
-        *("seen.json", "record.json", "measuring", "steps", "backwards", "wait")
+        *("seen.json", "record.json", "steps", "backwards", "wait")
     }
 
 

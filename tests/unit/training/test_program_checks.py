@@ -339,7 +339,7 @@ def recorded(
     folder: Path, probe: ProbeRecord, readings: Sequence[tuple[float, float]] = READINGS, **keys: Any
 ) -> RunRecord:
     """The summary of a program on one device; ranks.csv lies in the folder."""
-    monitored = report_of(Identity(0, 0, 1, 1, "n1", None, 0), [None], [], None, 0.5, ENDED)
+    monitored = report_of(Identity(0, 0, 1, 1, "n1", None, 0), [], None, 0.5, ENDED)
     starts = [StartRecords([probe], [replace(monitored, cpu_use=CpuUse("n1", 1.0, 1.0, 10.0))])]
     setup = rank_setup(shape="1x1")
     write_records(spec_of(folder, **keys), setup, PLANNED, starts, argv=["python"], readings=readings)

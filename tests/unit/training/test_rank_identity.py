@@ -24,7 +24,6 @@ from scalewise.ranks.distributed.identity import Identity, check_place, identify
 from scalewise.ranks.distributed.network_interface import Interface, choose_interface, interface_addresses
 from scalewise.ranks.distributed.process_group import open_store
 from scalewise.ranks.monitoring.environments import commit, merge_environments, source_version
-from scalewise.ranks.monitoring.sensors import driver_version
 from scalewise.records import Environment
 
 RANK_LAUNCHERS = ("popen", "torchrun", "spawn")
@@ -172,8 +171,7 @@ def test_versions_are_those_of_the_distributions_with_an_imported_module(
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("needs_cuda")
-def test_a_gpu_process_names_its_driver_and_nccl() -> None:
-    assert str(driver_version()).split(".")[0].isdigit()
+def test_a_gpu_process_names_its_nccl() -> None:
     assert versions(cuda=True)["nccl"].count(".") == 2
 
 

@@ -356,11 +356,10 @@ class Measurements(_Record):
         peak_memory_kind: The memory that both peaks count.
         loader_wait_fraction: Share of the measured step time spent waiting for data, slowest rank; None if
             unknown.
-        mean_utilization: Share of the training that the devices were busy, a fraction, mean over ranks;
-            this and the next five are None if they could not be measured.
+        mean_utilization: Share of the time of the measured steps in which the GPUs were busy, mean over
+            ranks; this and the next four are None if they could not be measured.
         lowest_utilization: Utilization of the least busy device.
-        energy_joules: Energy of all devices, from the first step to the last evaluation.
-        monitor_cpu_fraction: CPU time of the monitor over wall time, on the rank with the most.
+        energy_joules: Energy of all devices, from the first measured step to the last.
         throttled: True if a device lowered its clock, because of heat or its power limit.
         communication_fraction: Share of the step time that waited for gradients of other ranks.
         other_cpu_fraction: Share of a machine's CPU time that processes outside the run took while its last
@@ -389,7 +388,6 @@ class Measurements(_Record):
     mean_utilization: float | None = None
     lowest_utilization: float | None = None
     energy_joules: float | None = None
-    monitor_cpu_fraction: float | None = None
     throttled: bool | None = None
     communication_fraction: float | None = None
     other_cpu_fraction: float | None = None
@@ -553,8 +551,9 @@ class EpochRecord:
 class RankRecord:
     """One row of ``ranks.csv``; step times are of the measured steps, on the device's clock.
 
-    Utilization is of the training, a fraction. The waiting is the part of the communication in which the rank
-    waited for the last rank of that step. Peak memory is that of training. None is a value that is unknown.
+    Utilization is that during these steps, a fraction. The waiting is the part of the communication in which
+    the rank waited for the last rank of that step. Peak memory is that of training. None is a value that is
+    unknown.
     """
 
     rank: int
@@ -587,33 +586,28 @@ class RankRecord:
 
 @dataclass(frozen=True)
 class UtilizationRecord:
-    """One row of ``utilization.csv``: one device at one time; None for a value that it does not report.
+    """One row of ``utilization.csv``: one GPU at one time; None for a value that it does not report.
 
     Args:
         timestamp: UTC, ISO 8601.
-        device: Index and name.
-        phase: Phase of the run: ``start``, then ``warm-up``, ``train`` and ``evaluate``; ``checkpoint`` while
-            one is written, ``end`` after the last step of a training that evaluates nothing.
-        utilization: A fraction. Of a GPU: the time with a kernel on it, in the driver's last sample period.
-            Of a CPU process: its CPU time and its children's since the row before, over wall time and its
-            CPUs.
-        memory_bytes: Memory used on the GPU by all processes; resident memory of a CPU process.
+        device: Name of the GPU.
+        utilization: Fraction of the driver's last sample period in which a kernel ran on the GPU.
+        memory_bytes: Memory used on the GPU by all processes.
         power_watts: Power of the GPU.
-        memory_total_bytes: Memory of the GPU, used or not; None for a CPU process, which shares its memory.
+        memory_total_bytes: Memory of the GPU, used or not.
         memory_utilization: Fraction of the driver's last sample period in which the GPU's memory was read or
-            written: ``utilization.memory`` of nvidia-smi. None for a CPU process: Linux does not count it.
+            written: ``utilization.memory`` of nvidia-smi.
     """
 
     timestamp: str
     host: str
     rank: int
     device: str
-    phase: str
     utilization: float | None
     memory_bytes: int | None
     power_watts: float | None
-    memory_total_bytes: int | None = None
-    memory_utilization: float | None = None
+    memory_total_bytes: int | None
+    memory_utilization: float | None
 
 
 RowKind = type[EpochRecord] | type[RankRecord] | type[UtilizationRecord]

@@ -219,9 +219,8 @@ def amounts_of(points: Points, point: Point, rounds: int = 1, trainings: int = 1
 
 def _energy(points: Points, point: Point) -> pd.Series:
     """Return the kWh of each run for the same work."""
-    if points.clock in ("steps", "epochs"):
-        return points.work / point.column("samples_per_joule") / JOULES_PER_KWH
-    drawn = point.column("energy_joules") / JOULES_PER_KWH
+    samples = points.work if points.clock in ("steps", "epochs") else point.column("samples")
+    drawn = samples / point.column("samples_per_joule") / JOULES_PER_KWH
     if points.clock == "target":
         return drawn * point.seconds("target", points.work) / point.column("train_seconds")
     return drawn

@@ -31,7 +31,7 @@ MAX_NAMED = 2
 def disturbance(record: Mapping[str, Any]) -> str:
     """Return what disturbed a run, with the numbers; empty if nothing did.
 
-    Every reason for a lowered clock counts (``THROTTLING`` of the sensors). The power cap is none: a GPU is
+    Every reason for a lowered clock counts (``THROTTLING`` of the monitor). The power cap is none: a GPU is
     meant to run at it, and a cap that differs between runs is a condition like the device model.
 
     Args:

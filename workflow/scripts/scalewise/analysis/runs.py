@@ -51,7 +51,7 @@ RUN_COLUMNS = [
     "loader", "loader_wait_fraction", "communication_fraction",
     "mean_utilization", "lowest_utilization", "throttled", "energy_joules", "samples_per_joule",
     "flops_per_step", "model_flops_utilization", "mfu_note", "mfu_basis",
-    "monitor_cpu_fraction", "monitor_note", "launch_seconds", "imports_seconds", "process_group_seconds",
+    "monitor_note", "launch_seconds", "imports_seconds", "process_group_seconds",
     "data_seconds", "model_seconds", "preparation_seconds", "first_step_seconds", "wall_seconds",
     "device_hours", "parameters", "seed", "device_name", "hosts", "commit", "started_at",
     "launcher", "slurm_job_id", "restart_count", "other_jobs", "study_jobs", "other_cpu_fraction",
@@ -281,7 +281,7 @@ def _measured(measured: Measurements, epochs: pd.DataFrame, ranks: pd.DataFrame)
         "samples": samples,
         EPOCH_RATE: epoch_rate(measured, epochs),
         "peak_memory_kind": _memory_kind(measured),
-        "samples_per_joule": samples / measured.energy_joules if measured.energy_joules else None,
+        "samples_per_joule": _samples_per_joule(measured),
         "measured_steps": sum(window.steps for window in windows if not window.warmup),
         "starts": resumption.starts,
         "resumes": len(resumption.resumed_at_steps),
@@ -298,6 +298,15 @@ def _measured(measured: Measurements, epochs: pd.DataFrame, ranks: pd.DataFrame)
     if measured.program is not None:
         row[WITH_NO_GRAD] = measured.program.throughput_with_no_grad
     return row | measured.startup.model_dump() | split(windows, ranks)
+
+
+def _samples_per_joule(measured: Measurements) -> float | None:
+    """Return the samples from the first measured step to the last over the energy in that time."""
+    counted = [index for index, window in enumerate(measured.windows) if not window.warmup]
+    if not counted or not measured.energy_joules:
+        return None
+    within = measured.windows[counted[0] : counted[-1] + 1]
+    return sum(window.samples for window in within) / measured.energy_joules
 
 
 def _origin(origin: Provenance, devices: int) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from scalewise.builtin.trainer import Trainer
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.runs.batches import shard_range
 from scalewise.ranks.distributed.process_group import sum_over_ranks
-from scalewise.ranks.monitoring.monitor import END, EVALUATE, TRAIN, WARM_UP
 from scalewise.ranks.results.facts import Epoch
 
 LARGEST_EVALUATION_BATCH = 1024
@@ -112,7 +111,6 @@ def train(
                 return "diverged"
             continue
         ended = time.perf_counter()
-        trainer.monitor.phase = EVALUATE
         trainer.measured.pause("evaluate")
         try:
             test_loss, accuracy = evaluate(trainer)
@@ -171,12 +169,9 @@ def train_epoch(
     planned = [indices for step in steps for indices in step.micro_batches]
     trainer.batch_sampler.plan(planned, state.epoch, first)
     batches = iter(trainer.train)
+    if trainer.measured.is_paused:
+        trainer.measured.resume()
     for step in steps:
-        phase = WARM_UP if trainer.measured.steps.done < trainer.settings.warmup_steps else TRAIN
-        if trainer.monitor.phase != phase:
-            # this reads the device's sensor, which is in no step, nor is an evaluation before it
-            trainer.monitor.phase = phase
-            trainer.measured.resume()
         last = len(step.micro_batches) - 1
         for index in range(len(step.micro_batches)):
             images, labels = next(batches)
@@ -198,9 +193,6 @@ def train_epoch(
             break
         if after_step(state):
             return None
-    if state.ended_early or state.steps == last_step:
-        # what follows is no step, and not to be taken for an idle device
-        trainer.monitor.phase = END
     (total,) = sum_over_ranks([state.loss_sum.item()], trainer.device)
     return total / sum(step.samples for step in epoch[: state.step])
 

@@ -22,6 +22,8 @@ class MeasuredTraining(MeasuredProcess):
     it pauses, so that its evaluations and checkpoints are in no step.
     """
 
+    is_paused = False
+    """Whether ``pause`` was called, and ``resume`` not yet."""
     _optimizer: Optimizer | None = None
 
     def begin_process(self, started: float | None = None) -> None:
@@ -54,10 +56,12 @@ class MeasuredTraining(MeasuredProcess):
 
     def pause(self, phase: MemoryPhase) -> None:
         """Leave the training until ``resume``: what follows is in no step."""
+        self.is_paused = True
         self.memory.enter(phase)
 
     def resume(self) -> None:
         """Begin the next step now."""
+        self.is_paused = False
         self.memory.enter("train")
         self.steps.begin_step(self.passes)
 

@@ -33,6 +33,7 @@ from scalewise.plan.runs.batches import shard_range
 from scalewise.ranks.distributed.identity import Identity
 from scalewise.ranks.distributed.process_group import process_group
 from scalewise.ranks.monitoring.machine_load import CpuMeter, CpuUse
+from scalewise.ranks.monitoring.monitor import Monitor
 from scalewise.ranks.rank_process import initialize_rank
 from scalewise.ranks.results.facts import Epoch, Facts
 from scalewise.ranks.results.rank_report import RankReport, report_of, write_report
@@ -103,8 +104,19 @@ def run_rank(rank_files: RankFiles, process_started: float, signals: Signals) ->
         timer.end("process_group_seconds")
         began = process_started - launch_seconds
         rank = RankContext(
-            rank_files, rank_setup, spec, settings, identity, device, began, process_started, timer
+            rank_files,
+            rank_setup,
+            spec,
+            settings,
+            identity,
+            device,
+            began,
+            process_started,
+            timer,
+            [Monitor(str(torch.cuda.get_device_properties(device).uuid))] if device.type == "cuda" else [],
         )
+        for monitor in rank.monitors:
+            monitor.start()
         # in a function of its own: with it goes DDP, which must be gone before its process group
         train_and_record(rank, dataset, loaders, signals)
     rank_files.finished(identity.rank)
@@ -121,6 +133,7 @@ class RankContext:
         began: Monotonic seconds, by this host's clock, at which this start of the run began.
         process_started: Monotonic seconds at which this process began.
         timer: Divides the time before the first step.
+        monitors: Reads its GPU; empty for a CPU process.
     """
 
     rank_files: RankFiles
@@ -132,6 +145,7 @@ class RankContext:
     began: float
     process_started: float
     timer: StartupTimer
+    monitors: list[Monitor]
 
     @property
     def measured(self) -> Path:
@@ -184,7 +198,6 @@ def train_and_record(rank: RankContext, dataset: Dataset, loaders: Loaders, sign
         checkpointer.update_progress(state)
 
     with (
-        trainer.monitor,
         checkpointer.reporter,
         signals.instead_of_an_end(lambda: rank.rank_files.terminated(identity.rank)),
     ):
@@ -213,14 +226,13 @@ def rank_report(rank: RankContext, trainer: Trainer, cpu_use: CpuUse | None = No
         trainer: The rank's part of the training.
         cpu_use: CPU time of the training; None before its end.
     """
-    identity, device = rank.identity, rank.device
-    uuid = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else None
-    monitored = trainer.monitor.report() if cpu_use is None else trainer.monitor.stop()
+    identity = rank.identity
+    monitored = [each.report() if cpu_use is None else each.stop() for each in rank.monitors]
     # by the monotonic clock: the other may be set while the run trains
     ended_at = later(rank.spec.started_at, time.monotonic() - rank.began)
     tested = shard_range(len(trainer.test), identity.rank, identity.world_size)
     return replace(
-        report_of(identity, [uuid], [monitored], cpu_use, rank.timer.seconds["launch_seconds"], ended_at),
+        report_of(identity, monitored, cpu_use, rank.timer.seconds["launch_seconds"], ended_at),
         local_rank=identity.local_rank,
         startup=Startup(**rank.timer.seconds, first_step_seconds=None),
         train_samples=trainer.sampler.samples_of_rank,

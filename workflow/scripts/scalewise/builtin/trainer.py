@@ -29,7 +29,6 @@ from scalewise.builtin.precision import Precision
 from scalewise.measure.probe_spec import ProbeSpec
 from scalewise.plan.config.settings import Settings
 from scalewise.ranks.distributed.identity import Identity
-from scalewise.ranks.monitoring.monitor import Monitor
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,6 @@ class Trainer:
         train: Gives the batches to train on.
         test: Gives the batches to evaluate on.
         measured: Measures the steps and the memory of this process, once its hooks are set.
-        monitor: Samples how busy the device is.
     """
 
     settings: Settings
@@ -57,7 +55,6 @@ class Trainer:
     train: DataLoader[Batch]
     test: ResidentImages
     measured: MeasuredTraining
-    monitor: Monitor
     identity: Identity
     device: torch.device
 
@@ -162,7 +159,6 @@ def build_trainer(
         train=loaders.train,
         test=loaders.test,
         measured=measured,
-        monitor=Monitor(device, settings.cpus_per_device, identity.host, identity.rank),
         identity=identity,
         device=device,
     )

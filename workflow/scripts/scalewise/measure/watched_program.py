@@ -22,7 +22,7 @@ from .probe_spec import ProbeSpec
 from .process_record import write_json, write_text
 from .rank_waits import GROUP, group_place
 from .step_flags import NO_GRAD
-from .steps import FORWARD_STEPS, Step
+from .steps import Step
 
 COUNTED_EVERY_SECONDS = 2.0
 """Least seconds between two writes of the number of steps."""
@@ -43,7 +43,6 @@ class WatchedProgram(MeasuredProcess):
     """
 
     def __init__(self, spec: ProbeSpec, started: float) -> None:
-        self._early_steps = max(FORWARD_STEPS, spec.check_after, spec.warmup_steps)
         super().__init__(spec, started)
         self._began_at = time() - (perf_counter() - self.started)
         """Time of day at which the process began, by the clock as it was then."""
@@ -110,23 +109,15 @@ class WatchedProgram(MeasuredProcess):
         if parts[-1].ended_at >= self._next_count:
             self._next_count = parts[-1].ended_at + COUNTED_EVERY_SECONDS
             write_text(self._file("steps"), str(done))
-        if done <= self._early_steps:
-            self._after_early_step(done)
+        if done == self.spec.check_after:
+            write_json(self._file("seen.json"), self.record("seen"))
+            self.steps.begin_step(self.passes)
         if done == (self.spec.last_step if self.early_end is None else self.early_end.last_step):
             try:
                 self.finish("steps")
             except Exception as error:  # noqa: BLE001  # without a record it ends all the same
                 self.notes.fault("record", error)
             self.ending.end()
-
-    def _after_early_step(self, done: int) -> None:
-        measuring, checked = done == max(self.spec.warmup_steps, 1), done == self.spec.check_after
-        if measuring:
-            write_text(self._file("measuring"), "")
-        if checked:
-            write_json(self._file("seen.json"), self.record("seen"))
-        if measuring or checked:
-            self.steps.begin_step(self.passes)
 
     def begin_join(self) -> None:
         """Note that torch's Join begins, in which ranks may have different numbers of batches."""

@@ -99,6 +99,8 @@ class Facts:
             if self.experiment.steps is not None:
                 return "`steps` ends every run, so no total time was measured. Measure whole runs."
             return "no run was measured whole and without a resumption. Run the study again."
+        if column in ("mean_utilization", "lowest_utilization") and self.noun != "GPU":
+            return "only GPUs report it."
         notes = self.points["mfu_note"].dropna().unique()
         if column == "model_flops_utilization" and len(notes):
             return str(notes[0])

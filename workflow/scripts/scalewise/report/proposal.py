@@ -90,7 +90,7 @@ def table(facts: Facts, rows: Sequence[Mapping[str, Any]], *columns: str) -> str
         "lowest_utilization": (f"utilization, lowest {noun}", lambda it: percent(it, 0)),
         "peak_memory_bytes": (f"memory of a {noun} (GB)", lambda it: format_3sig(it / 1e9)),
         "loader_wait_fraction": ("wait for data", percent),
-        "energy_joules": ("energy of a run (kJ)", lambda it: format_3sig(it / 1e3)),
+        "energy_joules": ("energy of the measured steps (kJ)", lambda it: format_3sig(it / 1e3)),
         "model_flops_utilization": ("MFU", percent),
     }
 

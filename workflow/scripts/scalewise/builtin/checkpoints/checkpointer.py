@@ -154,9 +154,8 @@ class Checkpointer:
         """Write a checkpoint between two measured steps; returns why there is none, the same on all ranks."""
         if state.steps == self._saved_step:
             return ""
-        measured, monitor = self._trainer.measured, self._trainer.monitor
+        measured = self._trainer.measured
         measured.pause("checkpoint")
-        phase, monitor.phase = monitor.phase, "checkpoint"
         began, problem = time.monotonic(), ""
         try:
             self._write_together(state)
@@ -167,7 +166,6 @@ class Checkpointer:
             self._saved_step = state.steps
             self.resumption.checkpoints += 1
         self.resumption.checkpoint_seconds += time.monotonic() - began
-        monitor.phase = phase
         self._consensus.checkpoint_written()
         measured.resume()
         return problem

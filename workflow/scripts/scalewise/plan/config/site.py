@@ -61,11 +61,16 @@ def _shell_line(value: str) -> str:
 
 
 def _mirror(value: str) -> str:
-    scheme, separator, _ = value.partition("://")
+    scheme, separator, rest = value.partition("://")
     if separator and scheme not in ("http", "https", "file"):
         raise reject(
             f"begins with {scheme}://, which nothing is downloaded from",
             "Write an http://, https:// or file:// address, or a folder.",
+        )
+    if separator and "@" in rest.partition("/")[0]:
+        raise reject(
+            "holds a user or a password, which would stand in logs",
+            "Write an address that needs none, or a folder.",
         )
     return value
 

@@ -1,6 +1,7 @@
-"""Sample the utilization of a rank's device in a thread that uses less than 1 % of a CPU.
+"""Read a rank's GPU once a second by NVML, NVIDIA's management library.
 
-Every rank monitors its device, so all devices of the run are monitored, on every node, and no others.
+Only a daemon thread calls NVML, so neither a training nor the end of a run waits for it. It never calls CUDA,
+which could wait for the GPU, or delay it.
 """
 
 from __future__ import annotations
@@ -8,307 +9,273 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from statistics import fmean
+from typing import Any, TypeVar
 
-from scalewise.ranks.monitoring.sensors import Reading, Sensor, sensor_of
-from scalewise.records import UtilizationRecord, utc_now
+from scalewise.records import GpuLimits, utc_now
 
-if TYPE_CHECKING:
-    import torch
+T = TypeVar("T")
 
-INTERVAL_SECONDS = 0.5
-"""Pause between the first samples: NVML updates its utilization every 1/6 s to 1 s."""
+INTERVAL_SECONDS = 1.0
+"""Pause between readings: NVML's utilization covers 1/6 s to 1 s."""
 
-MAX_SAMPLES = 2000
-"""Most rows of a rank: 17 minutes at the first pause. A longer run keeps each second row, or fourth, ..."""
+MAX_READINGS = 2000
+"""Most readings that are kept; a longer run keeps each second one, or fourth, ..."""
 
-COST_LIMIT = 0.005
-"""CPU time of the monitor over wall time above which the pause doubles: half of the permitted cost."""
+FEWEST_READINGS = 3
+"""Readings during the measured steps below which they show neither a mean nor energy."""
 
-SHORTEST_SECONDS = 0.001
-"""Shortest time that a sample covers; the clocks are too coarse for less."""
+STOP_SECONDS = 2.0
+"""Longest wait for an NVML that does not respond when the training has ended."""
 
-LEAST_WINDOWS = 3
-"""Times what a reading covers beyond which the mean is hardly that of the time before the training."""
+THROTTLING = {
+    "nvmlClocksEventReasonHwSlowdown": "hardware slowdown",
+    "nvmlClocksEventReasonHwThermalSlowdown": "hardware thermal slowdown",
+    "nvmlClocksEventReasonHwPowerBrakeSlowdown": "power brake",
+    "nvmlClocksEventReasonSwThermalSlowdown": "thermal slowdown",
+}
+"""NVML's reasons that disturb a measurement. The power cap is not one: GPUs run at it by design."""
 
-SENSOR_TIMEOUT_SECONDS = 2.0
-"""Longest wait for a sensor that does not respond when the training has ended."""
 
-WARM_UP, TRAIN, EVALUATE, END = "warm-up", "train", "evaluate", "end"
+@dataclass(frozen=True)
+class Reading:
+    """The state of a GPU, as ``UtilizationRecord`` describes it; None for what it does not report.
+
+    Args:
+        at: Monotonic seconds.
+        energy_joules: Energy drawn since a fixed time before the first reading.
+        throttling: Reasons for which the GPU runs slower than it could; empty if it does not.
+    """
+
+    at: float
+    timestamp: str
+    utilization: float | None
+    memory_utilization: float | None
+    memory_bytes: int | None
+    memory_total_bytes: int | None
+    power_watts: float | None
+    energy_joules: float | None
+    throttling: tuple[str, ...] | None
 
 
 @dataclass(frozen=True)
 class MonitorReport:
-    """The results of one rank's monitor; None for a quantity that the device does not report.
+    """All readings of a GPU, with its limits and driver; ``note`` has the reasons for what is missing."""
+
+    readings: list[Reading]
+    limits: GpuLimits | None
+    driver: str | None
+    note: str
+
+
+class Monitor(threading.Thread):
+    """Read a GPU from ``start`` to ``stop``.
 
     Args:
-        samples: Rows of ``utilization.csv``.
-        mean_utilization: Mean over the phase ``train``, weighted by time, 0 to 1. Unknown where that phase is
-            not much longer than what a reading covers.
-        train_seconds: Time of that phase for which the utilization is known.
-        energy_joules: Energy that the device drew from start to stop.
-        cpu_fraction: CPU time of the monitor over wall time.
-        throttled: Whether the device ran slower than it could in some sample.
-        note: Missing quantities and reasons of throttling; empty if there are none.
+        uuid: The only identity that CUDA and NVML share: indices differ if CUDA_VISIBLE_DEVICES is set.
     """
 
-    samples: list[UtilizationRecord]
+    def __init__(self, uuid: str) -> None:
+        super().__init__(name="monitor", daemon=True)
+        self._uuid = uuid.removeprefix("GPU-").removeprefix("MIG-")
+        self._readings: list[Reading] = []
+        self._limits: GpuLimits | None = None
+        self._driver: str | None = None
+        self._note = ""
+        self._failures: dict[str, str] = {}
+        self._stopping = threading.Event()
+
+    def run(self) -> None:
+        """Read until the end; without NVML or such a GPU, note the reason."""
+        try:
+            import pynvml  # noqa: PLC0415 - a machine without GPUs may not have it
+        except ImportError:
+            self._note = "not monitored: the package nvidia-ml-py is not installed"
+            return
+        try:
+            pynvml.nvmlInit()
+            self._driver = str(pynvml.nvmlSystemGetDriverVersion())
+            self._nvml: Any = pynvml
+            self._gpu = self._find()
+        except pynvml.NVMLError as error:
+            self._note = f"not monitored: NVML: {error}"
+            return
+        self._limits = self._read_limits()
+        interval = INTERVAL_SECONDS
+        while True:
+            self._readings.append(self._read())
+            if len(self._readings) >= MAX_READINGS:
+                del self._readings[::2]
+                interval *= 2
+            if self._stopping.wait(interval):
+                return
+
+    def report(self) -> MonitorReport:
+        """Return the readings so far."""
+        # a copy: the thread may add to it
+        failures = self._failures.copy().items()
+        missing = [f"NVML gives no {quantity} ({error})" for quantity, error in failures]
+        note = "; ".join(filter(None, [self._note, *missing]))
+        return MonitorReport(self._readings[:], self._limits, self._driver, note)
+
+    def stop(self) -> MonitorReport:
+        """End the thread and return its readings; none if NVML does not respond."""
+        self._stopping.set()
+        self.join(STOP_SECONDS)
+        if self.is_alive():
+            return MonitorReport([], self._limits, self._driver, "not monitored: NVML does not respond")
+        return self.report()
+
+    def _find(self) -> Any:
+        try:
+            return self._nvml.nvmlDeviceGetHandleByUUID(f"GPU-{self._uuid}")
+        except self._nvml.NVMLError:
+            return self._nvml.nvmlDeviceGetHandleByUUID(f"MIG-{self._uuid}")
+
+    def _read(self) -> Reading:
+        """Read what NVML reports, in percent, milliwatts and millijoules."""
+        nvml = self._nvml
+        rates = self._ask("utilization", nvml.nvmlDeviceGetUtilizationRates)
+        memory = self._memory()
+        milliwatts = self._ask("power", nvml.nvmlDeviceGetPowerUsage)
+        millijoules = self._ask("energy", nvml.nvmlDeviceGetTotalEnergyConsumption)
+        bits = self._ask("throttling", nvml.nvmlDeviceGetCurrentClocksEventReasons)
+        names = THROTTLING.items()
+        return Reading(
+            at=time.monotonic(),
+            timestamp=utc_now(),
+            utilization=rates and rates.gpu / 100,
+            memory_utilization=rates and rates.memory / 100,
+            memory_bytes=memory and memory.used,
+            memory_total_bytes=memory and memory.total,
+            power_watts=milliwatts and milliwatts / 1000,
+            energy_joules=millijoules and millijoules / 1000,
+            throttling=None
+            if bits is None
+            else tuple(name for constant, name in names if bits & getattr(nvml, constant)),
+        )
+
+    def _read_limits(self) -> GpuLimits:
+        """Read the limits in force, which NVML reports in milliwatts and megahertz."""
+        nvml, memory = self._nvml, self._memory()
+        milliwatts = self._ask("power limit", nvml.nvmlDeviceGetEnforcedPowerLimit)
+        return GpuLimits(
+            power_watts=milliwatts and milliwatts / 1000,
+            sm_clock_mhz=self._ask("SM clock", nvml.nvmlDeviceGetMaxClockInfo, nvml.NVML_CLOCK_SM),
+            memory_clock_mhz=self._ask("memory clock", nvml.nvmlDeviceGetMaxClockInfo, nvml.NVML_CLOCK_MEM),
+            memory_bytes=memory and memory.total,
+        )
+
+    def _memory(self) -> Any:
+        # the first version counts memory that the driver reserves as used
+        return self._ask("memory", self._nvml.nvmlDeviceGetMemoryInfo, self._nvml.nvmlMemory_v2)
+
+    def _ask(self, quantity: str, function: Callable[..., Any], *which: Any) -> Any:
+        """Return the answer of NVML; None, with a note, if the GPU does not report it."""
+        try:
+            answer = function(self._gpu, *which)
+        except self._nvml.NVMLError as error:
+            self._failures[quantity] = str(error)
+            return None
+        self._failures.pop(quantity, None)
+        return answer
+
+
+@dataclass(frozen=True)
+class DeviceUse:
+    """The use of a rank's GPU during the measured steps; None for a quantity that is unknown.
+
+    Args:
+        mean_utilization: A fraction.
+        energy_joules: Energy from the begin of these steps to their end.
+        throttled: Whether the GPU ran slower than it could in some reading.
+        note: Reasons for what is unknown, and for throttling; empty without any.
+    """
+
     mean_utilization: float | None
-    train_seconds: float
     energy_joules: float | None
-    cpu_fraction: float
     throttled: bool | None
     note: str
 
 
-class Monitor:
-    """Sample one device from ``start`` to ``stop``; as a context manager, from entry to exit.
-
-    A change of phase takes a sample, so that no sample covers two phases. Change it while no step is timed.
+def use_between(spans: Sequence[tuple[MonitorReport, float, float]]) -> DeviceUse:
+    """Return the use of a GPU during the measured steps.
 
     Args:
-        device: The rank's; a name if another process uses the device.
-        cpus_per_device: Number of CPUs that the rank has.
-        sensor: Replaces the sensor that ``sensor_of`` returns.
-        note: The reason for which there is no sensor.
-        interval_seconds: Pause between the first samples.
+        spans: Readings of each start of the run that has such steps, and the monotonic seconds of their begin
+            and their end.
     """
-
-    def __init__(
-        self,
-        device: torch.device | str,
-        cpus_per_device: int,
-        host: str,
-        rank: int,
-        *,
-        sensor: Sensor | None = None,
-        note: str = "",
-        interval_seconds: float = INTERVAL_SECONDS,
-    ) -> None:
-        self._sensor, self._note = sensor, note
-        if isinstance(device, str):
-            self._device = device
-        else:
-            if sensor is None:
-                self._sensor, self._note = sensor_of(device, cpus_per_device)
-            from scalewise.ranks.distributed.devices import device_name  # noqa: PLC0415 - it imports torch
-
-            self._device = ("" if device.index is None else f"{device} ") + device_name(device)
-        self._host, self._rank = host, rank
-        self._interval = interval_seconds
-        self._phase = "start"
-        self._samples: list[UtilizationRecord] = []
-        self._taken, self._stride = 0, 1
-        self._busy_seconds = self._train_seconds = 0.0
-        self._power_joules: float | None = None
-        self._first: Reading | None = None
-        self._latest: Reading | None = None
-        self._throttling: Counter[str] = Counter()
-        self._thread_cpu_seconds = self._phase_cpu_seconds = 0.0
-        self._began = self._last = time.monotonic()
-        self._lock = threading.Lock()
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._report: MonitorReport | None = None
-        self._latest_report = self._build_report()
-
-    def __enter__(self) -> Monitor:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    def start(self) -> None:
-        """Start to sample, if the device has a sensor."""
-        if self._sensor is None:
-            return
-        self._first = self._sensor.read()
-        self._began = self._last = time.monotonic()
-        self._thread = threading.Thread(target=self._watch, name="monitor", daemon=True)
-        self._thread.start()
-
-    @property
-    def phase(self) -> str:
-        """Return the part of the training, recorded with each sample; means are only over ``train``."""
-        return self._phase
-
-    @phase.setter
-    def phase(self, name: str) -> None:
-        if name != self._phase and self._thread is not None and self._report is None:
-            before = time.thread_time()
-            self._sample()
-            self._phase_cpu_seconds += time.thread_time() - before
-        self._phase = name
-
-    def report(self) -> MonitorReport:
-        """Return the results so far; the last known ones if the sensor does not respond."""
-        if self._lock.acquire(timeout=SENSOR_TIMEOUT_SECONDS):
-            try:
-                self._latest_report = self._build_report()
-            finally:
-                self._lock.release()
-        return self._latest_report
-
-    def stop(self) -> MonitorReport:
-        """Take the last sample, end the thread and return the report; a second call returns the same one."""
-        if self._report is not None:
-            return self._report
-        if self._sensor is not None and self._thread is not None:
-            self._stopping.set()
-            self._thread.join(SENSOR_TIMEOUT_SECONDS)
-            if self._thread.is_alive():
-                self._note = "the sensor stopped answering"
-            else:
-                self._sample(last=True)
-                self._sensor.close()
-        self._report = self._build_report()
-        return self._report
-
-    def _build_report(self) -> MonitorReport:
-        unknown = self._latest is None or self._latest.throttling is None
-        return MonitorReport(
-            samples=list(self._samples),
-            mean_utilization=None if self._too_short() else self._busy_seconds / self._train_seconds,
-            train_seconds=self._train_seconds,
-            energy_joules=self._energy_joules(),
-            cpu_fraction=self._cpu_seconds() / max(time.monotonic() - self._began, SHORTEST_SECONDS),
-            # a device that does not report it may have been throttled
-            throttled=bool(self._throttling) or (None if unknown else False),
-            note="; ".join(filter(None, self._notes())),
-        )
-
-    def _watch(self) -> None:
-        while not self._stopping.wait(self._interval):
-            self._sample()
-            self._thread_cpu_seconds = time.thread_time()
-            if self._cpu_seconds() > COST_LIMIT * (time.monotonic() - self._began):
-                self._interval *= 2
-
-    def _sample(self, last: bool = False) -> None:
-        # if the other thread is sampling, skip this sample: the training never waits for a sensor
-        if self._sensor is None or not self._lock.acquire(blocking=False):
-            return
-        try:
-            now = time.monotonic()
-            seconds = now - self._last
-            if seconds < SHORTEST_SECONDS and not (last and not self._samples):
-                return
-            phase = self._phase
-            reading = self._sensor.read()
-            self._count(reading, phase, seconds)
-            if self._taken % self._stride == 0 or last:
-                self._keep(reading, phase)
-            self._taken += 1
-            self._last = now
-        finally:
-            self._lock.release()
-
-    def _count(self, reading: Reading, phase: str, seconds: float) -> None:
-        self._latest = reading
-        if reading.power_watts is not None:
-            self._power_joules = (self._power_joules or 0.0) + reading.power_watts * seconds
-        if phase == TRAIN and reading.utilization is not None:
-            self._busy_seconds += reading.utilization * seconds
-            self._train_seconds += seconds
-        self._throttling.update(reading.throttling or ())
-
-    def _keep(self, reading: Reading, phase: str) -> None:
-        self._samples.append(
-            UtilizationRecord(
-                timestamp=utc_now(),
-                host=self._host,
-                rank=self._rank,
-                device=self._device,
-                phase=phase,
-                utilization=reading.utilization,
-                memory_bytes=reading.memory_bytes,
-                power_watts=reading.power_watts,
-                memory_total_bytes=reading.memory_total_bytes,
-                memory_utilization=reading.memory_utilization,
-            )
-        )
-        if len(self._samples) > MAX_SAMPLES:
-            del self._samples[1::2]
-            self._stride *= 2
-
-    def _cpu_seconds(self) -> float:
-        return self._thread_cpu_seconds + self._phase_cpu_seconds
-
-    def _energy_joules(self) -> float | None:
-        first, latest = self._first, self._latest
-        if first is None or latest is None or first.energy_joules is None or latest.energy_joules is None:
-            return self._power_joules
-        # a device draws energy all the time: a counter that has not moved is updated more seldom than this
-        return latest.energy_joules - first.energy_joules or None
-
-    def _too_short(self) -> bool:
-        window = 0.0 if self._sensor is None else self._sensor.window_seconds
-        return self._train_seconds <= LEAST_WINDOWS * window
-
-    def _notes(self) -> list[str]:
-        throttled = [f"throttled in {count} samples: {reason}" for reason, count in self._throttling.items()]
-        if self._train_seconds and self._too_short():
-            short = f"{self._train_seconds:.1f} s of training are too short for the device's utilization"
-            throttled.insert(0, short)
-        return [self._note, self._sensor.missing() if self._sensor is not None else "", *throttled]
-
-
-def across_starts(reports: Sequence[MonitorReport], changed: bool) -> MonitorReport:
-    """Join the reports on one rank over the starts of a run.
-
-    Args:
-        reports: One for each start, in their order.
-        changed: Whether the last start was on other devices: then only its utilization counts, and no energy.
-    """
-    *_, last = reports
-    energies = [report.energy_joules for report in reports if report.energy_joules is not None]
-    throttled = [report.throttled for report in reports if report.throttled is not None]
-    known = [
-        (report.mean_utilization, report.train_seconds)
-        for report in ([last] if changed else reports)
-        if report.mean_utilization is not None
-    ]
-    seconds = sum(weight for _, weight in known)
-    return MonitorReport(
-        samples=[sample for report in reports for sample in report.samples],
-        mean_utilization=sum(mean * weight for mean, weight in known) / seconds if seconds else None,
-        train_seconds=seconds,
-        energy_joules=sum(energies) if len(energies) == len(reports) and not changed else None,
-        cpu_fraction=max(report.cpu_fraction for report in reports),
-        throttled=any(throttled) if throttled else None,
-        note="; ".join(dict.fromkeys(report.note for report in reports if report.note)),
+    busy: list[float] = []
+    weights: list[float] = []
+    energy: list[float | None] = []
+    notes: list[str] = []
+    readings: list[Reading] = []
+    for report, begin, end in spans:
+        within = [each for each in report.readings if begin <= each.at <= end]
+        readings += within
+        notes.append(report.note)
+        enough = len(within) >= FEWEST_READINGS
+        if report.readings and not enough:
+            had = f"{end - begin:.1f} s of measured steps had {len(within)}"
+            notes.append(f"utilization and energy need {FEWEST_READINGS} readings, and {had}")
+        if enough and (known := _known(each.utilization for each in within)):
+            busy.append(fmean(known))
+            weights.append(end - begin)
+        watts = _mean_watts(within) if enough else None
+        energy.append(watts and watts * (end - begin))
+    slowed = Counter(reason for each in readings for reason in each.throttling or ())
+    notes += [f"throttled in {count} samples: {reason}" for reason, count in slowed.items()]
+    return DeviceUse(
+        mean_utilization=fmean(busy, weights) if busy else None,
+        energy_joules=_sum(energy),
+        # a GPU that does not report it may have been throttled
+        throttled=bool(slowed) if _known(each.throttling for each in readings) else None,
+        note="; ".join(dict.fromkeys(filter(None, notes))),
     )
 
 
-def across_ranks(reports: Sequence[MonitorReport]) -> dict[str, Any]:
+def _mean_watts(readings: Sequence[Reading]) -> float | None:
+    """Return the mean power by the counter of energy, or else by the readings of power."""
+    first, last = readings[0], readings[-1]
+    if first.energy_joules is None or last.energy_joules is None:
+        power = _known(each.power_watts for each in readings)
+        return fmean(power) if power else None
+    # a GPU draws energy all the time: a counter that has not moved is updated more seldom than this
+    return (last.energy_joules - first.energy_joules) / (last.at - first.at) or None
+
+
+def across_ranks(uses: Sequence[DeviceUse]) -> dict[str, Any]:
     """Return the fields of ``Measurements`` that come from the monitors.
 
     Args:
-        reports: One for each rank, in rank order.
+        uses: One for each rank, in rank order.
 
     Returns:
-        mean_utilization, lowest_utilization, energy_joules, monitor_cpu_fraction, throttled, monitor_note.
+        mean_utilization, lowest_utilization, energy_joules, throttled, monitor_note.
     """
-    busy = [report.mean_utilization for report in reports if report.mean_utilization is not None]
-    energies = [report.energy_joules for report in reports if report.energy_joules is not None]
-    throttled = [report.throttled for report in reports if report.throttled is not None]
+    busy = _known(use.mean_utilization for use in uses)
+    throttled = _known(use.throttled for use in uses)
     ranks_by_note: dict[str, list[str]] = {}
-    for rank, report in enumerate(reports):
-        ranks_by_note.setdefault(report.note, []).append(str(rank))
+    for rank, use in enumerate(uses):
+        ranks_by_note.setdefault(use.note, []).append(str(rank))
     return {
-        "mean_utilization": sum(busy) / len(busy) if len(busy) == len(reports) else None,
-        "lowest_utilization": min(busy) if len(busy) == len(reports) else None,
-        # the energy of some devices could be taken for that of all
-        "energy_joules": sum(energies) if len(energies) == len(reports) else None,
-        "monitor_cpu_fraction": max(report.cpu_fraction for report in reports),
+        "mean_utilization": fmean(busy) if len(busy) == len(uses) else None,
+        "lowest_utilization": min(busy) if len(busy) == len(uses) else None,
+        "energy_joules": _sum([use.energy_joules for use in uses]),
         "throttled": any(throttled) if throttled else None,
         "monitor_note": "; ".join(
             f"rank {', '.join(ranks)}: {note}" for note, ranks in ranks_by_note.items() if note
         ),
     }
+
+
+def _known(values: Iterable[T | None]) -> list[T]:
+    return [value for value in values if value is not None]
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    """Return the sum; None if one is unknown: the energy of some could be taken for that of all."""
+    known = _known(values)
+    return sum(known) if known and len(known) == len(values) else None

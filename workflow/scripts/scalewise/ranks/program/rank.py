@@ -33,8 +33,7 @@ from scalewise.plan.config.templates import names_in
 from scalewise.ranks.distributed.cpus import take_cpus
 from scalewise.ranks.distributed.identity import Identity, check_place, identify, node_rank
 from scalewise.ranks.monitoring.machine_load import CpuMeter
-from scalewise.ranks.monitoring.monitor import TRAIN, WARM_UP, Monitor
-from scalewise.ranks.monitoring.sensors import CpuSensor, NvmlSensor, gpu_sensor
+from scalewise.ranks.monitoring.monitor import Monitor
 from scalewise.ranks.program.child import GRACE_SECONDS, Child, EndRequest
 from scalewise.ranks.program.environment import (
     build_command,
@@ -52,7 +51,6 @@ from scalewise.ranks.results.probe_record import (
     SEEN,
     UNEVEN,
     ProbeRecord,
-    measures,
     read_records,
     steps_by_rank,
     steps_done,
@@ -162,9 +160,8 @@ class ProgramRank:
                 raise ProgramError(reason, error.traceback) from error
             raise
         ended_at = self._ended_at(launched, launch_seconds)
-        uuids = [record.device_uuid if record.cuda else None for record in records]
-        monitored = [monitor.stop() for monitor in monitors]
-        report = report_of(identity, uuids, monitored, meter.used(), launch_seconds, ended_at)
+        monitored = [monitor.stop() for monitor in monitors or self._start_monitors(records)]
+        report = report_of(identity, monitored, meter.used(), launch_seconds, ended_at)
         write_report(self.probe_folder, report)
         if self.is_first:
             self._write_records(argv)
@@ -201,9 +198,9 @@ class ProgramRank:
         return path.absolute()
 
     def _watch(self, child: Child, request: EndRequest) -> tuple[list[Monitor], int]:
-        """Wait for the end of the program; check its first steps and monitor its devices meanwhile."""
+        """Wait for the end of the program; check its first steps and start to monitor its GPUs."""
         monitors: list[Monitor] = []
-        checked = training = False
+        checked = monitored = False
         stopped_since: float | None = None
         recorded_since: float | None = None
         samples = self.settings.stated_samples or self.spec.definition.global_batch_size
@@ -214,16 +211,10 @@ class ProgramRank:
                 progress.update(now)
                 checked = self._check_steps(checked)
                 self._check_metric()
-            if not monitors and len(records := self._read_own(SEEN)) >= len(self.ranks):
-                monitors = self._start_monitors(child, records)
-            if monitors and not training and measures(self.probe_folder):
-                training = True
-                for monitor in monitors:
-                    monitor.phase = TRAIN
+            if not monitored and len(records := self._read_own(SEEN)) >= len(self.ranks):
+                monitored, monitors = True, self._start_monitors(records)
             if recorded_since is None and len(self._read_own(RECORD)) >= len(self.ranks):
                 recorded_since = now
-                for monitor in monitors:
-                    monitor.stop()
             if recorded_since is not None and now - recorded_since > END_SECONDS:
                 self._check_other_ends()
                 because = f"its program did not end within {END_SECONDS:.0f} s of its last step"
@@ -242,28 +233,16 @@ class ProgramRank:
                 raise ProgramError(
                     f"stopped by a signal for {now - stopped_since:.0f} s (SIGSTOP), while others waited"
                 )
-        for monitor in monitors:
-            monitor.stop()
         return monitors, code
 
     def _read_own(self, kind: str) -> list[ProbeRecord]:
         """Return the probe's records of this process's ranks."""
         return [record for record in read_records(self.probe_folder, kind) if record.rank in self.ranks]
 
-    def _start_monitors(self, child: Child, records: list[ProbeRecord]) -> list[Monitor]:
-        """Start a monitor for each GPU of these ranks, or one for the program's CPU processes together."""
-        sensors: list[tuple[ProbeRecord, CpuSensor | NvmlSensor | None, str]]
-        if records[0].cuda:
-            sensors = [(record, *gpu_sensor(record.device_uuid or "")) for record in records]
-        else:
-            cpus = self.rank_setup.cpus_per_device * len(self.ranks)
-            sensors = [(records[0], CpuSensor(cpus, child.pid), "")]
-        monitors = [
-            Monitor(record.device, 1, record.host, record.rank, sensor=sensor, note=note)
-            for record, sensor, note in sensors
-        ]
+    def _start_monitors(self, records: list[ProbeRecord]) -> list[Monitor]:
+        """Start a monitor for each GPU of these ranks."""
+        monitors = [Monitor(record.device_uuid or "") for record in records if record.cuda]
         for monitor in monitors:
-            monitor.phase = WARM_UP
             monitor.start()
         return monitors
 

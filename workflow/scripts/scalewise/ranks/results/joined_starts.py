@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from scalewise.measure.step_flags import WARM_UP
-from scalewise.ranks.monitoring.monitor import MonitorReport, across_starts
+from scalewise.ranks.monitoring.monitor import DeviceUse, use_between
 from scalewise.ranks.results.probe_record import ProbeRecord
 from scalewise.ranks.results.starts import StartRecords
+from scalewise.records import UtilizationRecord
 
 
 class JoinedStarts:
@@ -20,7 +21,7 @@ class JoinedStarts:
     """
 
     def __init__(self, starts: Sequence[StartRecords], warmup_steps: int) -> None:
-        *_, last = starts
+        *_, last = self.starts = list(starts)
         own = last.ranks[0].own_interval
         self.warmup_steps = warmup_steps
         if own is not None:
@@ -45,17 +46,52 @@ class JoinedStarts:
         late = self.ranks[0].flags[max(first - self.ranks[0].from_step, 0) :]
         self.unmeasured_steps = sum(bool(bits & WARM_UP) for bits in late) - max(self.warmup_steps - first, 0)
         """Steps after the first warm-up that warmed up again, or were measured on something else."""
-        monitors = [[monitor for report in start.reports for monitor in report.monitors] for start in starts]
-        alike = [each for each in monitors if len(each) == len(monitors[-1])]
-        self.monitors = [
-            across_starts(reports, changed=bool(changed_at)) for reports in zip(*alike, strict=True)
+
+    def device_uses(self, kept: Sequence[int]) -> list[DeviceUse]:
+        """Return the use of each rank's GPU during the measured steps; nothing for CPU processes.
+
+        Args:
+            kept: Indices of the measured steps.
+        """
+        if any(len(start.monitors) != len(self.ranks) for start in self.starts):
+            return []
+        begins = [start.from_step - self.starts[0].from_step for start in self.starts]
+        spans: list[tuple[StartRecords, int, int]] = []
+        for start, (begin, end) in zip(
+            self.starts, pairwise([*begins, self.ranks[0].step_count]), strict=True
+        ):
+            # the first step of each start warms up
+            if steps := [index for index in kept if begin < index < end]:
+                spans.append((start, steps[0] - 1, steps[-1]))
+        return [
+            use_between(
+                [
+                    (start.monitors[number], rank.ended_at[first], rank.ended_at[last])
+                    for start, first, last in spans
+                ]
+            )
+            for number, rank in enumerate(self.ranks)
         ]
 
-    def monitor_of(self, rank: int) -> MonitorReport | None:
-        """Return the findings on a rank's device; None if it was not watched by itself."""
-        if len(self.monitors) == len(self.ranks):
-            return self.monitors[rank]
-        return None
+    def utilization(self) -> list[UtilizationRecord]:
+        """Return all readings of all GPUs, in the order of their times."""
+        rows = [
+            UtilizationRecord(
+                timestamp=reading.timestamp,
+                host=rank.host,
+                rank=rank.rank,
+                device=rank.device,
+                utilization=reading.utilization,
+                memory_bytes=reading.memory_bytes,
+                power_watts=reading.power_watts,
+                memory_total_bytes=reading.memory_total_bytes,
+                memory_utilization=reading.memory_utilization,
+            )
+            for start in self.starts
+            for rank, monitor in zip(start.ranks, start.monitors, strict=False)
+            for reading in monitor.readings
+        ]
+        return sorted(rows, key=lambda row: row.timestamp)
 
 
 def join_starts(starts: Sequence[Sequence[ProbeRecord]], warmup_steps: Sequence[int]) -> list[ProbeRecord]:

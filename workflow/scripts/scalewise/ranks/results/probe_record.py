@@ -14,7 +14,7 @@ from scalewise.records import MemoryKind, OwnInterval
 FORWARD_STEPS = 20
 """First steps whose forward passes' inputs are looked at."""
 
-SEEN, RECORD, MEASURING, STEPS, BACKWARDS = "seen.json", "record.json", "measuring", "steps", "backwards"
+SEEN, RECORD, STEPS, BACKWARDS = "seen.json", "record.json", "steps", "backwards"
 UNEVEN = "uneven"
 """Ends of the names of the probe's files, behind rank and process."""
 
@@ -177,11 +177,6 @@ def steps_by_rank(folder: Path, kind: str = STEPS) -> dict[int, int]:
 def _largest(folder: Path, kind: str) -> int:
     """Return the largest number in the files of a kind; 0 if there are none."""
     return max(steps_by_rank(folder, kind).values(), default=0)
-
-
-def measures(folder: Path) -> bool:
-    """Whether the warm-up of some process has ended."""
-    return any(True for _ in _listed(folder, MEASURING))
 
 
 def _listed(folder: Path, kind: str) -> Iterator[Path]:

@@ -13,8 +13,7 @@ from scalewise.ranks.distributed.identity import Identity
 from scalewise.ranks.monitoring.environments import operating_system
 from scalewise.ranks.monitoring.machine_load import CpuUse
 from scalewise.ranks.monitoring.monitor import MonitorReport
-from scalewise.ranks.monitoring.sensors import driver_version, gpu_limits
-from scalewise.records import GpuLimits, Startup, write_text
+from scalewise.records import Startup, write_text
 
 _FILE = "report{rank}.json"
 
@@ -25,13 +24,10 @@ class RankReport:
 
     Args:
         local_rank: None if the program decides.
-        monitors: Findings on each GPU, or on the CPU processes together; empty if the program ended before
-            one could be watched.
+        monitors: Readings of each rank's GPU; empty for CPU processes.
         cpu_use: CPU time during the training; None while it goes on.
         launch_seconds: Time from the start of the run to that of the process; None on other hosts than the
             supervisor's, whose clocks may differ.
-        gpu_limits: Limits of each rank's GPU; None for a CPU process.
-        driver: Version of the GPUs' driver; None without a GPU.
         ended_at: UTC, ISO 8601.
         startup: Parts of the start-up; None for a user's program, of which the record of the steps has some.
         train_samples: Training samples of the rank in an epoch; None for a program.
@@ -47,8 +43,6 @@ class RankReport:
     monitors: list[MonitorReport]
     cpu_use: CpuUse | None
     launch_seconds: float | None
-    gpu_limits: list[GpuLimits | None]
-    driver: str | None
     ended_at: str
     local_rank: int | None = None
     startup: Startup | None = None
@@ -58,7 +52,6 @@ class RankReport:
 
 def report_of(
     identity: Identity,
-    uuids: Sequence[str | None],
     monitors: Sequence[MonitorReport],
     cpu_use: CpuUse | None,
     launch_seconds: float | None,
@@ -68,8 +61,7 @@ def report_of(
 
     Args:
         identity: The rank, or the first rank of a node.
-        uuids: UUID of each rank's GPU; None for a CPU process.
-        monitors: Findings on the devices.
+        monitors: Readings of each rank's GPU; empty for CPU processes.
         cpu_use: CPU time during the training.
         launch_seconds: Time until the process started.
         ended_at: UTC, ISO 8601.
@@ -84,8 +76,6 @@ def report_of(
         monitors=list(monitors),
         cpu_use=cpu_use,
         launch_seconds=launch_seconds,
-        gpu_limits=[None if uuid is None else gpu_limits(uuid) for uuid in uuids],
-        driver=driver_version() if any(uuid is not None for uuid in uuids) else None,
         ended_at=ended_at,
     )
 

@@ -9,10 +9,10 @@ from itertools import chain
 from pathlib import Path
 
 from scalewise.execution.messages import TrainSpec
-from scalewise.ranks.monitoring.monitor import across_starts
+from scalewise.ranks.monitoring.monitor import MonitorReport
 from scalewise.ranks.results.probe_record import RECORD, ProbeRecord, read_records
 from scalewise.ranks.results.rank_report import RankReport, read_reports
-from scalewise.records import OUTSIDE_THE_STEPS
+from scalewise.records import OUTSIDE_THE_STEPS, GpuLimits
 
 POLL_SECONDS = 0.1
 """Time between two checks for the reports of other ranks."""
@@ -35,6 +35,21 @@ class StartRecords:
         """Optimizer steps that the training had made before."""
         return self.ranks[0].from_step
 
+    @property
+    def monitors(self) -> list[MonitorReport]:
+        """Return the readings of each rank's GPU, by rank; nothing for CPU processes."""
+        return list(chain.from_iterable(report.monitors for report in self.reports))
+
+    @property
+    def gpu_limits(self) -> list[GpuLimits | None]:
+        """Return the limits of each rank's GPU; None for a CPU process."""
+        return [monitor.limits for monitor in self.monitors] or [None for _ in self.ranks]
+
+    def versions_of(self, rank: ProbeRecord) -> dict[str, str]:
+        """Return the versions of a rank's libraries, and of the driver of its node's GPUs."""
+        drivers = [monitor.driver for monitor in self.report_of(rank.rank).monitors if monitor.driver]
+        return rank.versions | ({"driver": drivers[0]} if drivers else {})
+
     def report_of(self, rank: int) -> RankReport:
         """Return the report on a rank, or on all ranks of its node."""
         return max((each for each in self.reports if each.rank <= rank), key=lambda each: each.rank)
@@ -52,21 +67,16 @@ class StartRecords:
 
     def _conditions(self) -> list[dict[str, str]]:
         """Name what takes part in the steps of each rank, as far as it is known."""
-        limits = list(chain.from_iterable(report.gpu_limits for report in self.reports))
-        found = []
-        for rank, limit in zip(self.ranks, limits, strict=True):
-            report = self.report_of(rank.rank)
-            versions = rank.versions | ({"driver": report.driver} if report.driver else {})
-            found.append(
-                {"device model": rank.device, "CPU model": report.cpu_model}
-                | (limit.named() if limit is not None else {})
-                | {
-                    f"{name} version": version
-                    for name, version in versions.items()
-                    if name.lower().replace("_", "-") not in OUTSIDE_THE_STEPS
-                }
-            )
-        return found
+        return [
+            {"device model": rank.device, "CPU model": self.report_of(rank.rank).cpu_model}
+            | (limits.named() if limits is not None else {})
+            | {
+                f"{name} version": version
+                for name, version in self.versions_of(rank).items()
+                if name.lower().replace("_", "-") not in OUTSIDE_THE_STEPS
+            }
+            for rank, limits in zip(self.ranks, self.gpu_limits, strict=True)
+        ]
 
 
 def read_start(folder: Path) -> StartRecords:
@@ -127,15 +137,9 @@ def kept_starts(starts: Sequence[StartRecords]) -> list[StartRecords]:
     *_, last = starts
     if not last.ranks:
         trained = kept[-1]
-        # its devices were watched while the steps were made, and again in the last start
+        # the steps were made while the GPUs were read there
         reports = [
-            replace(
-                after,
-                monitors=[
-                    across_starts(pair, changed=False)
-                    for pair in zip(before.monitors, after.monitors, strict=False)
-                ],
-            )
+            replace(after, monitors=before.monitors)
             for before, after in zip(trained.reports, last.reports, strict=True)
         ]
         kept[-1] = StartRecords(trained.ranks, reports)

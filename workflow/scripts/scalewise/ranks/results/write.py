@@ -13,7 +13,7 @@ from scalewise.plan.config.settings import Settings
 from scalewise.ranks.distributed.cpus import cpu_list
 from scalewise.ranks.monitoring.environments import commit, merge_environments
 from scalewise.ranks.monitoring.machine_load import other_cpu_fraction
-from scalewise.ranks.monitoring.monitor import MonitorReport, across_ranks
+from scalewise.ranks.monitoring.monitor import DeviceUse, across_ranks
 from scalewise.ranks.results.facts import Facts
 from scalewise.ranks.results.figures import (
     communication_fraction,
@@ -49,7 +49,7 @@ from scalewise.records import (
     write_rows,
 )
 
-ENDED_EARLY = "not monitored: the program ended before a sample could be taken"
+NO_GPUS = "not monitored: CPU processes have no utilization"
 
 
 def write_records(
@@ -91,14 +91,14 @@ def write_records(
             "the warm-up can be measured: each of them evaluates or saves too, or there is none. Lower "
             "warmup_steps, or let it train for longer."
         )
-    rows = _rank_rows(joined, last, steps)
+    uses = joined.device_uses(steps.kept)
+    rows = _rank_rows(joined, last, steps, uses)
     found = None
     if program is not None:
         found = program_measurements(program, joined, last, steps, argv, readings, metric_line)
-    measurements = _measurements(spec, joined, steps, rows, facts, found)
+    measurements = _measurements(spec, joined, steps, rows, uses, facts, found)
     write_rows(spec.folder / EPOCHS, EpochRecord, _epochs(facts, joined.ranks[0]) if facts else [])
-    samples = [row for monitor in joined.monitors for row in monitor.samples]
-    write_rows(spec.folder / UTILIZATION, UtilizationRecord, sorted(samples, key=lambda row: row.timestamp))
+    write_rows(spec.folder / UTILIZATION, UtilizationRecord, joined.utilization())
     write_rows(spec.folder / RANKS, RankRecord, rows)
     diverged, reason = divergence(joined.ranks) if facts is None else facts.diverged, ""
     if diverged and isinstance(settings, Settings):
@@ -138,19 +138,22 @@ def _epochs(facts: Facts, rank: ProbeRecord) -> list[EpochRecord]:
     return records
 
 
-def _rank_rows(joined: JoinedStarts, last: StartRecords, steps: MeasuredSteps) -> list[RankRecord]:
+def _rank_rows(
+    joined: JoinedStarts, last: StartRecords, steps: MeasuredSteps, uses: Sequence[DeviceUse]
+) -> list[RankRecord]:
     waiting = waiting_seconds([record.timed_exchanges for record in joined.ranks])
     reports = {report.rank: report for report in last.reports}
+    busy = [use.mean_utilization for use in uses] or [None for _ in waiting]
     return [
-        _rank_row(record, reports.get(record.rank), joined.monitor_of(record.rank), steps, waited)
-        for record, waited in zip(joined.ranks, waiting, strict=True)
+        _rank_row(record, reports.get(record.rank), utilization, steps, waited)
+        for record, utilization, waited in zip(joined.ranks, busy, waiting, strict=True)
     ]
 
 
 def _rank_row(
     record: ProbeRecord,
     report: RankReport | None,
-    monitor: MonitorReport | None,
+    mean_utilization: float | None,
     steps: MeasuredSteps,
     waited: float | None,
 ) -> RankRecord:
@@ -176,7 +179,7 @@ def _rank_row(
         else None,
         peak_memory_bytes=memory.whole_bytes if steps.no_grad == "training" else memory.training_bytes,
         **_startup(record, report).model_dump(),
-        mean_utilization=monitor.mean_utilization if monitor else None,
+        mean_utilization=mean_utilization,
         communication_seconds_per_step=sum(counted) / len(counted) if counted else None,
         waiting_seconds_per_step=waited,
         evaluation_peak_memory_bytes=memory.evaluation_bytes,
@@ -212,6 +215,7 @@ def _measurements(
     joined: JoinedStarts,
     steps: MeasuredSteps,
     rows: Sequence[RankRecord],
+    uses: Sequence[DeviceUse],
     facts: Facts | None,
     program: ProgramMeasurements | None,
 ) -> Measurements:
@@ -223,16 +227,15 @@ def _measurements(
     accuracies = [epoch.test_accuracy for epoch in epochs]
     evaluated = [row.evaluation_peak_memory_bytes for row in rows]
     known_evaluated = [each for each in evaluated if each is not None]
-    monitored = {"monitor_note": ENDED_EARLY}
-    if len(joined.monitors) == (len(ranks) if ranks[0].cuda else len(joined.reports)):
-        monitored = across_ranks(joined.monitors)
+    monitored = (
+        across_ranks(uses) if uses else {"monitor_note": "not monitored" if ranks[0].cuda else NO_GPUS}
+    )
     notes = [monitored["monitor_note"], *(rank.peak_memory.note for rank in ranks)]
     if facts is not None:
         notes += steps.notes
         notes += [event for rank in ranks for event in rank.events if event.startswith(FAULT)]
     monitored["monitor_note"] = "; ".join(dict.fromkeys(filter(None, notes)))
     resumption = Resumption(starts=spec.start_number) if facts is None else facts.resumption
-    uses = [report.cpu_use for report in joined.reports]
     return Measurements(
         parameters=ranks[0].parameters,
         epochs_completed=len(epochs),
@@ -257,7 +260,9 @@ def _measurements(
         ),
         **monitored,
         communication_fraction=communication_fraction(rows, windows),
-        other_cpu_fraction=other_cpu_fraction([use for use in uses if use is not None]),
+        other_cpu_fraction=other_cpu_fraction(
+            [report.cpu_use for report in joined.reports if report.cpu_use is not None]
+        ),
         loader=settings.loader if isinstance(settings, Settings) else "program",
         own_interval=ranks[0].own_interval,
         **_step_flops(settings, ranks),
@@ -295,13 +300,12 @@ def _provenance(
     environments = []
     for record in last.ranks:
         report = last.report_of(record.rank)
-        driver = {} if report.driver is None else {"driver": report.driver}
         environments.append(
             Environment(
                 hosts=[record.host],
                 cpu_model=report.cpu_model,
                 operating_system=report.operating_system,
-                versions={"scalewise": __version__, **record.versions, **driver},
+                versions={"scalewise": __version__, **last.versions_of(record)},
             )
         )
     first, resumption = environments[0], facts.resumption if facts else Resumption()
@@ -321,5 +325,5 @@ def _provenance(
         study_jobs=most_known(resumption.earlier_study_jobs, spec.study_jobs),
         inputs=spec.input_hashes,
         environments=merge_environments(environments),
-        gpu_limits=[limit for report in last.reports for limit in report.gpu_limits],
+        gpu_limits=last.gpu_limits,
     )
