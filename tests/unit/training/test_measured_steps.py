@@ -220,6 +220,13 @@ def test_passes_of_a_copy_train_in_nearly_every_step_and_are_in_doubt_in_few() -
     assert average.throughput_with_no_grad is not None
 
 
+def test_a_run_of_two_phases_says_that_its_rate_is_of_neither() -> None:
+    grown = record(0, [0.1] * 30 + [0.4] * 30, world_size=1)
+    (caution,) = measured([grown], 5, 8).cautions
+    assert caution.startswith("A sample took 4 times as long")
+    assert measured([record(0, [0.1, 0.13] * 30, world_size=1)], 5, 8).cautions == []
+
+
 def rounds(number: int, period: int = 4, bits: int = NO_GRAD) -> ProbeRecord:
     """One step of each round holds 0.3 s of forward passes without gradients, the others take 0.1 s."""
     steps = number * period

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections import UserDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,13 +20,14 @@ import torch
 from tests.paths import SCRIPTS
 from torch import nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
 
 from scalewise.measure.batches import checksum, samples_in, samples_of_inputs
 from scalewise.measure.counted_optimizers import CountedOptimizers, SteppedOptimizer
 from scalewise.measure.discovery import TrainedModules, all_objects, find_trained
 from scalewise.measure.flops import CountedStep, FlopCount
-from scalewise.measure.loader_iterations import LoaderIterations
+from scalewise.measure.loader_iterations import LoaderIterations, reads_all
 from scalewise.measure.memory import CLEAR_REFS, PeakMemory
 from scalewise.measure.origins import imported_files
 from scalewise.measure.probe_spec import ProbeSpec
@@ -469,3 +471,19 @@ def test_each_phase_has_its_own_peak_beyond_what_was_held_before_or_is_unknown(t
     # nothing of a user's program is reset: it may read its own counters
     _, evaluation, kind = seen["program"]
     assert (evaluation, kind) == (None, "process peak RSS")
+
+
+def test_a_loader_with_a_share_of_the_data_is_told_from_one_with_all() -> None:
+    data = TensorDataset(torch.zeros(80))
+    share: DistributedSampler[Any] = DistributedSampler(data, num_replicas=2, rank=0)
+    assert reads_all(DataLoader(data, batch_size=8, shuffle=True, drop_last=True))
+    assert not reads_all(DataLoader(data, batch_size=8, sampler=share))
+    # too small to tell, and without a length
+    assert not reads_all(DataLoader(data, batch_size=40))
+    assert not reads_all(DataLoader(Endless(), batch_size=8))
+
+
+class Endless(IterableDataset[torch.Tensor]):
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        while True:
+            yield torch.zeros(1)

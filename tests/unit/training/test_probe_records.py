@@ -198,6 +198,7 @@ SEEN: dict[str, dict[str, Any]] = {
         "parameters": 123,
         "sharded": False,
     },
+    "whole_datasets": {"samples": [8] * LAST, "reads_all": True, "world_size": 2},
     "joins_of_equal_steps": {"world_size": 2, "flags": [0, 0, 0, *[NO_GRAD, 0, 0] * 3], "events": []},
     "exchange_by_hand": {"parallelism": [], "world_size": 2, "communication_seconds": []},
     "divided_model": {

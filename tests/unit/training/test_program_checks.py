@@ -31,6 +31,7 @@ from scalewise.ranks.program.failure import ProgramError, add_source, check_end,
 from scalewise.ranks.program.plan_check import check_ends, check_inputs, check_plan
 from scalewise.ranks.program.rank import ProgramRank
 from scalewise.ranks.results.probe_record import ProbeRecord
+from scalewise.ranks.results.program_findings import cautions_on_epochs
 from scalewise.ranks.results.rank_report import report_of
 from scalewise.ranks.results.samples import Planned, samples_seen
 from scalewise.ranks.results.starts import StartRecords
@@ -585,3 +586,12 @@ def test_a_rank_that_nccl_aborts_is_not_taken_for_the_one_it_waited_for(program:
         found.append((error.is_secondary, error.is_timeout))
 
     assert found == [(True, True), (False, False)]
+
+
+def test_ranks_that_all_read_the_whole_dataset_make_no_epoch_shorter_which_is_said() -> None:
+    ranks = pair(reads_all=True)
+    (caution,) = cautions_on_epochs(ranks, SETTINGS)
+    assert "Each of the 2 ranks reads the whole dataset" in caution
+    on_purpose = SETTINGS.model_copy(update={"same_batches": True})
+    assert cautions_on_epochs(ranks, on_purpose) == cautions_on_epochs(ranks[:1], SETTINGS) == []
+    assert cautions_on_epochs([ranks[0], record(1)], SETTINGS) == []

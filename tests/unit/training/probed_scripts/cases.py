@@ -547,6 +547,19 @@ def join() -> int:
 
 
 @case(ranks=2)
+def whole_datasets() -> None:
+    """Each rank shuffles all samples; without data of its own a rank would read a half."""
+    rank = join()
+    model = DistributedDataParallel(network())
+    optimizer = sgd(model)
+    torch.manual_seed(rank)
+    for _ in range(2):
+        for inputs, labels in DataLoader(samples(), batch_size=8, shuffle=True):
+            step(model, optimizer, inputs, labels)
+    dist.destroy_process_group()
+
+
+@case(ranks=2)
 def data_parallel() -> None:
     """Rank 0 alone evaluates; the end is one that needs all ranks."""
     rank = join()

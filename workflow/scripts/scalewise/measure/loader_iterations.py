@@ -30,14 +30,16 @@ class LoaderIteration:
     Args:
         batch_size: Samples of a whole batch; None if the loader has no number of its own.
         workers: Number of the loader's processes; None if unknown.
+        reads_all: True if it goes through the whole dataset, and not through a rank's share of it.
     """
 
     __slots__ = (
         *("_checked", "_followed", "_followed_directly", "_unchecked", "_without_gradients"),
-        *("activity", "batch_size", "checksums", "first_round", "last_round", "workers"),
+        *("activity", "batch_size", "checksums", "first_round", "last_round", "reads_all", "workers"),
     )
 
-    def __init__(self, batch_size: int | None, workers: int | None) -> None:
+    def __init__(self, batch_size: int | None, workers: int | None, *, reads_all: bool = False) -> None:
+        self.reads_all = reads_all
         self.batch_size = batch_size
         self.workers = workers
         self.checksums: list[int | None] = []
@@ -116,6 +118,22 @@ class Batch:
     shape: tuple[int, ...] = ()
 
 
+def reads_all(loader: Any) -> bool:
+    """Return whether a loader goes through its whole dataset, as far as both have a length.
+
+    A dataset of fewer than four batches does not tell it from a share of the dataset.
+    """
+    try:
+        samples, batches, size = (
+            len(loader.dataset),
+            len(loader.batch_sampler),
+            loader.batch_sampler.batch_size,
+        )
+    except (AttributeError, TypeError, NotImplementedError):
+        return False
+    return isinstance(size, int) and samples >= 4 * size and batches * size > samples - size
+
+
 class LoaderIterations:
     """All data-loader iterations of a process."""
 
@@ -140,7 +158,11 @@ class LoaderIterations:
     def begin(self, iterator: Any, loader: Any) -> LoaderIteration:
         """Begin an iteration; the iterator keeps what is known of it."""
         size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
-        begun = LoaderIteration(size if isinstance(size, int) else None, getattr(loader, "num_workers", None))
+        begun = LoaderIteration(
+            size if isinstance(size, int) else None,
+            getattr(loader, "num_workers", None),
+            reads_all=reads_all(loader),
+        )
         if hasattr(iterator, "__dict__"):  # not the generator of a loader that wraps another one
             iterator._scalewise_iteration = begun
         return begun

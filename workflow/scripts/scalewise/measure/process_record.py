@@ -57,6 +57,7 @@ def process_record(process: MeasuredProcess, ended: str) -> dict[str, Any]:
         "first_step_began": steps.first_step_began,
         "first_step_ended": steps.first_step_ended,
         **steps.columns(fed=iteration is not None),
+        "reads_all": iteration is not None and iteration.reads_all,
         "optimizers": process.optimizers.names(),
         "skipped_by_scaler": process.optimizers.count_skipped(),
         **process.model.figures,

@@ -48,6 +48,9 @@ SHORTEST_SECONDS = 1e-9
 WORTH_SAYING = 0.02
 """Difference between two throughputs, as a share, from which on a user is to know both."""
 
+OTHER_PHASE = 1.5
+"""Ratio of the times of a sample at the begin and at the end of a run from which on it had two phases."""
+
 NoGrad = Literal["training", "evaluation"]
 
 
@@ -165,7 +168,7 @@ def measured_steps(
         no_grad=no_grad,
         throughput_with_no_grad=both,
         notes=notes,
-        cautions=_cautions(ranks, kept, per_step, planned),
+        cautions=[*_cautions(ranks, kept, per_step, planned), *_caution_on_phases(ranks, kept, per_step)],
     )
 
 
@@ -247,6 +250,25 @@ def _cautions(
             "loader is right, write `samples_per_step: seen`."
         ]
     return []
+
+
+def _caution_on_phases(ranks: Sequence[ProbeRecord], kept: Sequence[int], per_step: StepSamples) -> list[str]:
+    """Say that a run had two phases, as with sequences that grow: their mean is the rate of neither."""
+    third = len(kept) // 3
+    if third < FEWEST_TIMES:
+        return []
+    early, late = (
+        median(
+            max(rank.step_seconds(index) for rank in ranks) / (per_step.of([index]) or 1) for index in part
+        )
+        for part in (kept[:third], kept[-third:])
+    )
+    if not early or 1 / OTHER_PHASE < late / early < OTHER_PHASE:
+        return []
+    return [
+        f"A sample took {late / early:.2g} times as long in the last third of the measured steps as in the "
+        "first: the rate is the mean of two phases. Measure the one that lasts, by `warmup_steps`."
+    ]
 
 
 def _check_times(ranks: Sequence[ProbeRecord], kept: Sequence[int], training_only: bool) -> None:

@@ -59,6 +59,7 @@ class ProbeRecord(_Part):
         batches: Checksums of the first batches; None without a DataLoader.
         forward_batches: Checksums of the inputs of the first forward passes; None where none was seen.
         data_parallel_devices: Most devices among which a DataParallel divides a batch; 0 without one.
+        reads_all: Whether the loader goes through the whole dataset, and not through a share of it.
         refused: A kind of parallelism of which samples and exchange cannot be told; None as a rule.
         communication_seconds: Exposed exchange of each step, None if DDP did not time it; empty without DDP.
         step_flops: Floating-point operations of a step of this process, by number format; empty if they were
@@ -94,6 +95,7 @@ class ProbeRecord(_Part):
     forward_looks: list[tuple[int, int]] = []
     wait_seconds: list[float]
     backward_passes: list[int]
+    reads_all: bool = False
     optimizers: list[str]
     skipped_by_scaler: int
     parameters: int = 0

@@ -61,7 +61,7 @@ def program_measurements(
         imported_files=_imported(records),
         unknown=unknown,
         notes=_notes(settings, records, steps),
-        cautions=steps.cautions,
+        cautions=[*steps.cautions, *cautions_on_epochs(records, settings)],
         throughput_with_no_grad=steps.throughput_with_no_grad,
     )
 
@@ -80,6 +80,16 @@ def _unknown(records: Sequence[ProbeRecord]) -> dict[str, str]:
     unknown["test accuracy"] = "the program does not tell it; `metric` reads a number from what it prints"
     unknown["parts of the start-up"] = "process group, data and model are made in the program"
     return unknown
+
+
+def cautions_on_epochs(records: Sequence[ProbeRecord], settings: ProgramSettings) -> list[str]:
+    """Say that more ranks make no epoch shorter, because each of them reads the whole dataset."""
+    if len(records) == 1 or settings.same_batches or not all(record.reads_all for record in records):
+        return []
+    return [
+        f"Each of the {len(records)} ranks reads the whole dataset in an epoch: more devices make no epoch "
+        "shorter. If they are to share it, give the DataLoader a DistributedSampler."
+    ]
 
 
 def _losses(record: ProbeRecord) -> list[tuple[int, float | None]]:
