@@ -85,7 +85,7 @@ def test_a_result_that_was_there_when_snakemake_was_killed_is_kept_unless_it_is_
     version = source_version(scripts)
     with running(killed, preloaded_python, TINY) as study:
         # the job continues to its end, which snakemake does not see
-        study.wait_until(lambda: list(killed.glob(f"results/*/runs/*/{RECORD}")), "no run completes")
+        study.wait_until(lambda: list(killed.glob(f"results/*/runs/*/{RECORD}")), "no run completes", 0.01)
         study.process.kill()
         assert study.left_over() == []
     # on a fast machine snakemake has seen earlier runs end

@@ -162,10 +162,17 @@ class Running:
     def output(self) -> str:
         return (self.folder / "snakemake.txt").read_text(encoding="utf-8")
 
-    def wait_until(self, reached: Callable[[], object], missing: str) -> None:
+    def wait_until(
+        self, reached: Callable[[], object], missing: str, longest_pause_seconds: float = 0.3
+    ) -> None:
         """Wait for something to happen while Snakemake runs."""
         ended = self.process.poll
-        wait_until(reached, missing, ended=lambda: None if ended() is None else self.output)
+        wait_until(
+            reached,
+            missing,
+            ended=lambda: None if ended() is None else self.output,
+            longest_pause_seconds=longest_pause_seconds,
+        )
 
     def end(self) -> int:
         """Wait for the end of Snakemake, and return its exit code."""

@@ -105,7 +105,7 @@ class Batch:
         is_first: True for the first batch of its iteration.
         wait_marks: Begin and end of the wait by the clock of the GPU that is trained on; None without one.
         thread: The thread that waited for it.
-        shape: That of its first tensor, where cuDNN tries its kernels for each.
+        shape: Shape of its first tensor, where cuDNN tries its kernels for each.
     """
 
     iteration: LoaderIteration
