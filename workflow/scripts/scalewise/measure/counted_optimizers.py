@@ -74,7 +74,7 @@ class CountedOptimizers:
     @property
     def is_stepping(self) -> bool:
         """True within a step, as in a closure."""
-        return any(each() is not None for each in self._stepping)
+        return bool(self._stepping)
 
     def entries(self) -> Iterable[SteppedOptimizer]:
         """Return all that were there at the first step or have made one."""

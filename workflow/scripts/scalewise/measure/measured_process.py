@@ -132,7 +132,7 @@ class MeasuredProcess:
         """
         step = self.steps.open
         added = self.iterations.add_batch(iterator, batch, requested_at, received_at, self.activity)
-        if torch.backends.cudnn.benchmark:
+        if self.steps.device is not None and torch.backends.cudnn.benchmark:
             added.shape = shape_of(batch)
         if mark is not None:
             added.wait_marks = mark, self.steps.wait_mark()
@@ -221,10 +221,11 @@ class MeasuredProcess:
             self._end_step(parts)
 
     def _cut(self) -> Step:
-        counts = self.backwards, self.gradients, self.backwards_in_steps
-        backwards, gradients, inside = (now - then for now, then in zip(counts, self._counted, strict=True))
-        self._counted = counts
-        self.passes += backwards - inside or gradients or bool(inside)
+        before, gradients_before, inside_before = self._counted
+        inside = self.backwards_in_steps - inside_before
+        outside = self.backwards - before - inside
+        self.passes += outside or self.gradients - gradients_before or bool(inside)
+        self._counted = self.backwards, self.gradients, self.backwards_in_steps
         return self.steps.cut(perf_counter(), self.passes)
 
     def _end_step(self, parts: list[Step]) -> None:
