@@ -56,10 +56,7 @@ CLOCKS: Mapping[Clock, str] = {
 }
 
 
-COST_KEYS: Mapping[str, Sequence[str]] = {
-    "price": ["by the site's price"],
-    "billing": ["by the site's billing"],
-}
+COST_SOURCES = {"price": "by the site's price", "billing": "by the site's billing"}
 """Source of a cost that is in a unit of the site file."""
 
 
@@ -279,12 +276,9 @@ def _figures(case: Case) -> Iterator[Figure]:
     yield Figure(_time_label(case), time_text(time, values), _work_text(case), *_numbers(time))
     if cost is not None:
         hours = interval_of(cost)
-        notes = (
-            [] if place == base else [f"{format_ratio(taken_ratio(case, place, base))}x that on {reference}"]
-        )
-        notes += COST_KEYS.get(points.unit, [])
-        text = cost_text(hours, points.unit, _noun_hours(case))
-        yield Figure("Cost", text, ", ".join(notes), *_numbers(hours))
+        ratio_text = f"{format_ratio(taken_ratio(case, place, base))}x that on {reference}"
+        note = ", ".join(filter(None, ["" if place == base else ratio_text, COST_SOURCES.get(points.unit)]))
+        yield Figure("Cost", cost_text(hours, points.unit, _noun_hours(case)), note, *_numbers(hours))
     accuracy = points.all[place].column("final_accuracy").tolist()
     if points.clock == "target" and case.experiment.target is not None:
         reached, n = int(points.all[place].has_reached.sum()), points.all[place].n
@@ -394,7 +388,8 @@ def _next_larger(case: Case) -> str:
     if ratio is None:
         return ""
     candidate = next((each for each in case.candidates if each.key == following), None)
-    missed = "" if candidate is None else ", ".join(map(_missed, filter(_is_missed, candidate.checks)))
+    checks = () if candidate is None else candidate.checks
+    missed = ", ".join(_missed(check) for check in checks if not check.by_mean)
     gain = interval_text(ratio.interval(), format_ratio, "x")
     share = interval_text(efficiency(case.points, following, base), two_places)
     aim, best = aim_of(case.candidates, case.terms), case.choice.best
@@ -407,10 +402,6 @@ def _next_larger(case: Case) -> str:
         f"{count_devices(following.devices, case.noun)} would be {gain} as fast as "
         f"{count_devices(place.devices, case.noun)}, at an efficiency of {share}: {why}."
     )
-
-
-def _is_missed(check: Check) -> bool:
-    return not check.by_mean
 
 
 def _missed(check: Check) -> str:

@@ -32,7 +32,7 @@ from scalewise.analysis.statistics import (
     ratio_to,
 )
 from scalewise.analysis.words import format_3sig, format_exact, runs_text
-from scalewise.plan.config.experiment import ACCEPTED_LOSS, DEFAULT_EFFICIENCY, DecisionRule
+from scalewise.plan.config.experiment import ACCEPTED_LOSS, LIMITS, DecisionRule
 from scalewise.plan.formatting import format_distinct
 from scalewise.plan.runs.runs import Options
 
@@ -70,21 +70,16 @@ class Terms:
 
     @property
     def min_efficiency(self) -> float | None:
-        """The least efficiency that is required, by default ``DEFAULT_EFFICIENCY``; None if others decide."""
-        given = self.rule
-        if given.min_efficiency is not None:
-            return given.min_efficiency
+        """The least efficiency that is required, by default that of the rule; None if others decide."""
         if self.trainings > 1:
-            return None  # several trainings at a time use all devices, whatever the efficiency of each
-        others = {
-            name for name in ("deadline_minutes", "max_device_hours") if getattr(given, name) is not None
-        }
-        return None if others & self.judgeable else DEFAULT_EFFICIENCY
+            # several trainings at a time use all devices, whatever the efficiency of each
+            return self.rule.min_efficiency
+        return self.rule.required_efficiency(self.judgeable)
 
     @property
     def judged(self) -> DecisionRule:
         """The rule with the criteria that decide, a default one included."""
-        limits = {name: self.limit(name) for name in ("deadline_minutes", "max_device_hours")}
+        limits = {name: self.limit(name) for name in LIMITS}
         return self.rule.model_copy(update={"min_efficiency": self.min_efficiency, **limits})
 
     def limit(self, criterion: str) -> float | None:

@@ -443,7 +443,7 @@ def _advice(case: Case, doubt: Doubt, needed: int) -> tuple[str, str]:
 
 def _further(case: Case, repeats: int) -> str:
     """Return the runs that so many repeats add to those that are there, and their cost, for a sentence."""
-    runs = hours = 0.0
+    runs, hours = 0, 0.0
     for point in case.points.all.values():
         more = max(repeats - len(point.planned), 0)
         runs += more
@@ -452,7 +452,7 @@ def _further(case: Case, repeats: int) -> str:
     cost = (
         "" if math.isnan(hours) else f", about {cost_text(Interval(hours, math.nan, math.nan, 1), noun=noun)}"
     )
-    return f": {pluralize(str(int(runs)), 'more run')}{cost}"
+    return f": {pluralize(str(runs), 'more run')}{cost}"
 
 
 def runs_are_few(case: Case) -> Iterator[Caution]:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from scalewise.plan.config.experiment import DEFAULT_EFFICIENCY, AnyExperiment, Experiment
+from scalewise.plan.config.experiment import AnyExperiment, Experiment
 from scalewise.plan.config.shape import count_devices, device_noun
 from scalewise.plan.planned_study import Study
 from scalewise.plan.runs.rounds import is_settled, known_rounds, requested_repeats
@@ -69,12 +69,8 @@ def required_efficiency(spec: AnyExperiment) -> float | None:
 
     With a goal, the criterion is the efficiency of the time to that goal.
     """
-    goal, rule = spec.target if isinstance(spec, Experiment) else spec.metric, spec.decision
-    if goal:
-        return None
-    if rule.min_efficiency is None and rule.deadline_minutes is None and rule.max_device_hours is None:
-        return DEFAULT_EFFICIENCY
-    return rule.min_efficiency
+    goal = spec.target if isinstance(spec, Experiment) else spec.metric
+    return None if goal else spec.decision.required_efficiency()
 
 
 class WatchedStudy(BaseModel):

@@ -6,7 +6,7 @@ from these models (schema.py, reference.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
@@ -49,6 +49,9 @@ ACCEPTED_LOSS = 0.005
 DEFAULT_EFFICIENCY = 0.7
 """Least parallel efficiency of an answer without a criterion."""
 
+LIMITS = ("deadline_minutes", "max_device_hours")
+"""Criteria on a whole run."""
+
 
 class DecisionRule(StrictModel):
     """Rule for the number of devices. Without a criterion: an efficiency of 0.7 or more."""
@@ -85,6 +88,17 @@ class DecisionRule(StrictModel):
         "for the recommendation if the final accuracy is shown to be at most "
         f"{100 * ACCEPTED_LOSS:g} percentage points lower.",
     )
+
+    def required_efficiency(self, judged: Collection[str] = LIMITS) -> float | None:
+        """Return the least efficiency that is required: by default one, unless another criterion decides.
+
+        Args:
+            judged: Criteria that can be judged.
+        """
+        if self.min_efficiency is not None:
+            return self.min_efficiency
+        decides = any(getattr(self, name) is not None for name in LIMITS if name in judged)
+        return None if decides else DEFAULT_EFFICIENCY
 
 
 class Repeats(ShortForm):

@@ -92,10 +92,13 @@ def _looks_change(rank: ProbeRecord) -> bool:
     return any(samples != rank.forward_samples for _, samples in rank.forward_looks)
 
 
-def _samples_by_looks(rank: ProbeRecord, index: int) -> float:
-    """Return the samples of a step by the latest look at the inputs of forward passes."""
-    earlier = [samples for at, samples in rank.forward_looks if at <= index]
-    return earlier[-1] if earlier else rank.forward_samples or 0.0
+def _samples_by_looks(rank: ProbeRecord, steps: int) -> list[float]:
+    """Return the samples of each step by the latest look at the inputs of forward passes."""
+    looks, latest, found = dict(rank.forward_looks), rank.forward_samples or 0.0, []
+    for index in range(steps):
+        latest = looks.get(index, latest)
+        found.append(latest)
+    return found
 
 
 def _usual(samples: Sequence[int | None]) -> float | None:
@@ -142,7 +145,9 @@ def samples_of_steps(
         if not unusual or (len(unusual) <= UNUSUAL_SHARE * len(clean) and not planned.samples_vary):
             return StepSamples(seen, each), unusual
     elif seen.source == "forward" and any(_looks_change(rank) for rank in ranks):
-        each = [sum(_samples_by_looks(rank, index) for rank in ranks) for index in range(steps)]
+        each = [
+            sum(of_rank) for of_rank in zip(*(_samples_by_looks(rank, steps) for rank in ranks), strict=True)
+        ]
     elif (
         seen.per_step is not None
         and len({rank.backward_passes[index] for rank in ranks for index in clean}) > 1
