@@ -38,6 +38,7 @@ from scalewise.analysis.words import (
     time_text,
     two_places,
 )
+from scalewise.plan.config.shape import plural_of
 from scalewise.plan.formatting import as_in_yaml, points_text
 
 REQUIRED = (0.5, 0.6, 0.7, 0.8, 0.9)
@@ -358,7 +359,7 @@ def _rule(case: Case) -> str:
     having = f" with {listed(conditions)}" if conditions else ""
     aim = aim_of(case.candidates, terms)
     if minutes is not None and aim == "time":
-        return f"The fewest {count_devices(2, noun).removeprefix('2 ')}{having}."
+        return f"The fewest {plural_of(noun)}{having}."
     if chooser_is_by_mean(case):
         least = {"time": "fastest", "cost": "cheapest", "energy": "least energy", "soonest": "earliest end"}[
             aim

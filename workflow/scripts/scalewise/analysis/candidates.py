@@ -66,7 +66,7 @@ class Terms:
     rule: DecisionRule
     options: Mapping[str, Options]
     trainings: int = 1
-    judgeable: frozenset[str] = frozenset({"min_efficiency", "deadline_minutes", "max_device_hours"})
+    judgeable: frozenset[str] = frozenset({"min_efficiency", *LIMITS})
 
     @property
     def min_efficiency(self) -> float | None:

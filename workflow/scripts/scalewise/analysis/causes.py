@@ -17,7 +17,7 @@ import pandas as pd
 from scalewise.analysis.analysis_spec import PROGRAM
 from scalewise.analysis.statistics import ENOUGH_REPEATS, Interval, difference_of, mean_interval
 from scalewise.analysis.steps import COLUMNS, COMMUNICATION, COMPUTE, JITTER, LOADER, STEP_PARTS, STRAGGLER
-from scalewise.plan.config.shape import count_devices
+from scalewise.plan.config.shape import count_devices, plural_of
 from scalewise.plan.formatting import percent
 
 NAMED_FROM = 0.1
@@ -83,7 +83,7 @@ def find_causes(
         noun: Name of a device.
     """
     batch = "global_batch_size" if mode == "strong" else "batch_size_per_device"
-    nouns = count_devices(2, noun).removeprefix("2 ")
+    nouns = plural_of(noun)
     words = {"mode": mode, "noun": noun, "nouns": nouns, "batch": batch}
     parts = _parts(runs[runs["outcome"] == "completed"])
     found = []

@@ -34,7 +34,7 @@ from scalewise.analysis.points import (
 from scalewise.analysis.queue_waits import jobs_of_runs, median_waits
 from scalewise.analysis.runs import Tables, collect
 from scalewise.analysis.words import interval_text
-from scalewise.plan.config.experiment import AnyExperiment
+from scalewise.plan.config.experiment import LIMITS, AnyExperiment
 from scalewise.plan.plan_file import Plan, questions_of, runs_in_slurm
 from scalewise.plan.runs.rounds import is_settled, known_rounds, requested_repeats
 from scalewise.plan.runs.runs import Options, points_by_series, series_name
@@ -284,7 +284,7 @@ def terms_of(
 ) -> tuple[Terms, str]:
     """Return the terms of an experiment, and a sentence on criteria that its runs cannot judge."""
     options = options or {series_name(each): each for each in points_by_series(spec)}
-    of_runs = frozenset({"deadline_minutes", "max_device_hours"})
+    of_runs = frozenset(LIMITS)
     judgeable = frozenset({"min_efficiency"}) | (of_runs if clock == "runs" else frozenset())
     terms = Terms(spec.decision, options, spec.trainings or 1, judgeable)
     given = sorted(name for name in of_runs - judgeable if getattr(spec.decision, name) is not None)

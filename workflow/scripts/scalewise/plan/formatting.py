@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Iterable, Sequence
 
-from scalewise.plan.config.shape import count_devices
+from scalewise.plan.config.shape import count_devices, plural_of
 from scalewise.plan.runs.run_definition import NO_OPTIONS
 
 Goal = float | str
@@ -136,7 +136,7 @@ def name_devices(text: str, noun: str) -> str:
         text: A sentence of this package.
         noun: ``GPU``, ``CPU process`` or ``device``.
     """
-    plural = count_devices(2, noun).removeprefix("2 ")
+    plural = plural_of(noun)
     return _DEVICE.sub(lambda found: plural if found[0].endswith("s") else noun, text)
 
 

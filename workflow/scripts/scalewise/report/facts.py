@@ -15,7 +15,7 @@ from scalewise.analysis.points import Place
 from scalewise.analysis.statistics import ENOUGH_REPEATS, ROUNDING, Interval, Ratio, runs_to_tell
 from scalewise.analysis.study import Analysis
 from scalewise.plan.config.experiment import AnyExperiment, Experiment
-from scalewise.plan.config.shape import count_devices
+from scalewise.plan.config.shape import plural_of
 from scalewise.plan.plan_file import Plan, questions_of
 from scalewise.report.totals import training_hours
 
@@ -58,7 +58,7 @@ class Facts:
     @property
     def plural(self) -> str:
         """Return the name of several devices: ``GPUs``."""
-        return count_devices(2, self.noun).removeprefix("2 ")
+        return plural_of(self.noun)
 
     @property
     def is_equal_work(self) -> bool:

@@ -15,7 +15,7 @@ from scalewise.analysis.answer import Answer
 from scalewise.analysis.conditions import OTHER_CONDITIONS
 from scalewise.analysis.disturbed import DISTURBED
 from scalewise.analysis.study import ANSWER, PROVENANCE
-from scalewise.plan.config.shape import count_devices
+from scalewise.plan.config.shape import plural_of
 from scalewise.plan.plan_file import Plan, questions_of
 from scalewise.plan.runs.run_definition import NO_OPTIONS
 from scalewise.records import RecordError, write_text
@@ -62,7 +62,7 @@ class Section:
     @property
     def plural(self) -> str:
         """Return the name of several devices: ``GPUs``."""
-        return count_devices(2, self.noun).removeprefix("2 ")
+        return plural_of(self.noun)
 
     @property
     def left_out(self) -> list[tuple[str, str]]:

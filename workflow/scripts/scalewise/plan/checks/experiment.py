@@ -16,6 +16,7 @@ from scalewise.plan.checks.program import check_program_series
 from scalewise.plan.config.errors import Place, Problem, RefusedValueError, did_you_mean
 from scalewise.plan.config.experiment import (
     EXPERIMENT_NAME,
+    LIMITS,
     MAX_EXPERIMENT_NAME,
     AnyExperiment,
     Experiment,
@@ -189,7 +190,7 @@ def _check_whole_run(place: Place, experiment: AnyExperiment) -> Iterator[Proble
     steps = experiment.steps
     if steps is None:
         return
-    for key in ("deadline_minutes", "max_device_hours"):
+    for key in LIMITS:
         limit = getattr(experiment.decision, key)
         if limit is not None:
             yield Problem(

@@ -135,7 +135,11 @@ def device_noun(accelerator: str) -> str:
     return {"cuda": "GPU", "cpu": "CPU process"}.get(accelerator, "device")
 
 
+def plural_of(noun: str) -> str:
+    """Name several devices: ``GPUs``, ``CPU processes``."""
+    return f"{noun}es" if noun.endswith("s") else f"{noun}s"
+
+
 def count_devices(number: int, noun: str = "device") -> str:
     """Write a number of devices: ``1 device``, ``4 GPUs``, ``2 CPU processes``."""
-    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
-    return f"{number} {noun if number == 1 else plural}"
+    return f"{number} {noun if number == 1 else plural_of(noun)}"
