@@ -443,6 +443,9 @@ def _speed_reason(case: Case, place: Place, twins: Mapping[Place, Any]) -> str:
             parts.append(f"{text} the speed of {as_in_yaml(value)}")
         elif ratio.at_most < 1 and not competes:
             parts.append(f"{as_in_yaml(value)} is faster, but trains something else")
+        elif ratio.at_most < 1:
+            gain = f"{100 * case.terms.rule.min_gain:g} %"
+            parts.append(f"{text} the speed of {as_in_yaml(value)}, not shown to be {gain} slower")
         else:
             parts.append(f"no difference to {as_in_yaml(value)} is shown: {text}")
     return ", ".join(parts)
