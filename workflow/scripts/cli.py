@@ -59,8 +59,8 @@ def site(options: argparse.Namespace) -> int:
 def prepare_dataset(options: argparse.Namespace) -> int:
     """Download a dataset and prepare one file for all ranks, on a machine with internet access."""
     with imports_uncollected():
-        from scalewise.builtin.data.datasets import DatasetError
-        from scalewise.builtin.data.preparation import prepare
+        from scalewise.training.data import DatasetError
+        from scalewise.training.prepare import prepare
 
     try:
         mirror = os.environ.get(MIRROR_VARIABLE)
@@ -74,8 +74,8 @@ def prepare_dataset(options: argparse.Namespace) -> int:
 def prepare_weights(options: argparse.Namespace) -> int:
     """Download published weights into one file for all ranks, on a machine with internet access."""
     with imports_uncollected():
-        from scalewise.builtin.data import preparation
-        from scalewise.builtin.data.datasets import DatasetError
+        from scalewise.training import prepare as preparation
+        from scalewise.training.data import DatasetError
 
     try:
         mirror = os.environ.get(MIRROR_VARIABLE)
@@ -117,13 +117,6 @@ def train(options: argparse.Namespace) -> int:
     partition = plan["experiments"][options.experiment]["partition"]
     launch = SiteLaunch.model_validate(plan["sites"][partition]["launch"])
     return run_train_job(TrainOptions.of(job, options.log, options.summary, options.attempt), launch)
-
-
-def begin_training(options: argparse.Namespace) -> int:
-    """Prepare a folder in which ranks train a run of a study again, outside the study."""
-    from scalewise.execution.training_again import begin_training
-
-    return begin_training(options.run, options.folder, options.launcher, options.network_interface)
 
 
 def check_site(options: argparse.Namespace) -> int:
@@ -318,12 +311,6 @@ def make_parser() -> argparse.ArgumentParser:
     of_run.add_argument("run", help="name of the run in it")
     of_run.add_argument("--attempt", default=1, type=int, help="number of Snakemake's try at it, from 1")
     of_run.add_argument("summary", type=Path, help="summary.json to write; the other records lie next to it")
-
-    again = add(begin_training)
-    again.add_argument("--launcher", required=True, choices=("srun", "torchrun"), help="starts the ranks")
-    again.add_argument("--network-interface", help="interface between nodes")
-    again.add_argument("run", type=Path, help="folder of a run that has completed")
-    again.add_argument("folder", type=Path, help="receives the records, with the ranks' files in attempt")
 
     add(check_site, "output")
     add(hello, "log", "output")

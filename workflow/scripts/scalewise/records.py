@@ -91,54 +91,30 @@ class Window(_Record):
 class Startup(_Record):
     """Seconds before the first result, of the slowest rank for each part.
 
-    The launch is the time from the start of the run to that of the rank's process. The parts of a user's
-    program are unknown: process group, data and model are then None, and the preparation is all of its time
-    from the import of torch to its first batch or forward pass.
+    The launch is the time from the start of the run to that of the rank's process, the preparation that from
+    the import of torch to the first batch or forward pass: process group, data and model.
     """
 
     imports_seconds: float | None
-    process_group_seconds: float | None
-    data_seconds: float | None
-    model_seconds: float | None
     first_step_seconds: float | None
     launch_seconds: float | None = 0.0
     preparation_seconds: float | None = None
 
 
-def most_known(*numbers: int | None) -> int | None:
-    """Return the largest of the numbers that are known; None if none is."""
-    return max((number for number in numbers if number is not None), default=None)
-
-
 class Resumption(_Record):
-    """Starts and resumes of a run, and their cost; the defaults are those of a run that nothing disturbed.
+    """Starts and resumes of a run; the defaults are those of a run that nothing disturbed.
+
+    The figures of a run are those of its last start.
 
     Args:
         starts: Starts of the training.
-        resumed_at_steps: Steps in each checkpoint that a start resumed from.
+        from_step: Steps in the checkpoint that the last start resumed from; 0 without one.
         lost_steps: Steps done again because no checkpoint had them, as far as they were reported.
-        unmeasured_steps: Steps after a resume that are excluded from the throughput, like the first warm-up.
-        checkpoints: Checkpoints written by all starts.
-        checkpoint_seconds: Time that the training waited for checkpoints.
-        problems: Reasons that a checkpoint could not be written or used, or that its measurements were lost.
-        earlier_hosts: Hosts of the starts before the last one.
-        earlier_other_jobs: Most other jobs on the nodes of an earlier start when it began.
-        earlier_study_jobs: Most other jobs of this study there.
     """
 
-    # a training counts in it
-    model_config = ConfigDict(frozen=False)
-
     starts: int = 1
-    resumed_at_steps: list[int] = []
+    from_step: int = 0
     lost_steps: int = 0
-    unmeasured_steps: int = 0
-    checkpoints: int = 0
-    checkpoint_seconds: float = 0.0
-    problems: list[str] = []
-    earlier_hosts: list[str] = []
-    earlier_other_jobs: int | None = None
-    earlier_study_jobs: int | None = None
 
 
 OUTSIDE_THE_STEPS = frozenset(
@@ -214,7 +190,7 @@ class Provenance(_Record):
     Args:
         commit: Commit of the workflow, with ``-dirty`` if files were changed; None outside a checkout.
         versions: Versions of Python and of the libraries that matter on the first host, by name.
-        hosts: One for each node, of all starts.
+        hosts: One for each node.
         devices: Device name of each rank.
         cpu_model: CPU model of the first host.
         operating_system: Kernel and machine of the first host.
@@ -222,8 +198,8 @@ class Provenance(_Record):
         ended_at: UTC, ISO 8601.
         slurm_job_id: None outside Slurm.
         restart_count: Number of times that the batch system started this job again.
-        other_jobs: Most other jobs on the run's nodes when a start began; None if unknown.
-        study_jobs: Most other jobs of this study there; None if unknown.
+        other_jobs: Other jobs on the run's nodes when it began; None if unknown.
+        study_jobs: Other jobs of this study there; None if unknown.
         inputs: Hashes of the input files that define the run, by name.
         environments: Every different environment of the last start's hosts.
         gpu_limits: Limits of each rank's GPU, None for a CPU process, or without NVML.
@@ -342,7 +318,7 @@ class Measurements(_Record):
 
     Args:
         parameters: Trainable parameters of the model.
-        epochs_completed: Epochs trained and evaluated; 0 if the run has a number of steps, or of a program.
+        epochs_completed: Epochs that the program has written.
         throughput_samples_per_second: Samples over seconds of all windows after warm-up.
         windows: All windows, those that are excluded from the throughput too.
         excluded_steps: Number of steps after the warm-up that are excluded from it, by the reason.
@@ -532,19 +508,19 @@ class History(_Record):
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """One row of ``epochs.csv``.
+    """One row of ``epochs.csv``, which the program writes; None is a value that it does not tell.
 
     Losses are means per sample, accuracy is a fraction, the learning rate is that of the first step.
     """
 
     epoch: int
-    train_seconds: float
-    evaluation_seconds: float
-    samples_per_second: float
-    train_loss: float
-    test_loss: float
-    test_accuracy: float
-    learning_rate: float
+    train_seconds: float | None
+    evaluation_seconds: float | None
+    samples_per_second: float | None
+    train_loss: float | None
+    test_loss: float | None
+    test_accuracy: float | None
+    learning_rate: float | None
 
 
 @dataclass(frozen=True)
@@ -564,7 +540,6 @@ class RankRecord:
     threads: int
     cpu_affinity: str
     train_samples: int | None
-    test_samples: int | None
     step_seconds_p05: float
     step_seconds_p50: float
     step_seconds_p95: float
@@ -572,9 +547,6 @@ class RankRecord:
     loader_wait_seconds: float | None
     peak_memory_bytes: int
     imports_seconds: float | None
-    process_group_seconds: float | None
-    data_seconds: float | None
-    model_seconds: float | None
     first_step_seconds: float | None
     mean_utilization: float | None = None
     communication_seconds_per_step: float | None = None

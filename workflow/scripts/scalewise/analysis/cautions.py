@@ -588,17 +588,11 @@ def damaged_records(case: Case) -> Iterator[Caution]:
 def runs_were_resumed(case: Case) -> Iterator[Caution]:
     """Ask whether compared runs were resumed, so that their whole time is unknown."""
     used = case.runs_of(case.decisive)
-    resumed = used[used["resumes"].fillna(0) > 0]
+    resumed = used[used["resumed"].astype(object).fillna(False).astype(bool)]
     if len(resumed):
         yield Caution(
             f"{pluralize(str(len(resumed)), 'run')} of {len(used)} resumed from a checkpoint: the time of a "
             "whole run is unknown of them."
-        )
-    failed = used[used["checkpoint_problems"].astype(object).fillna("") != ""]
-    if len(failed):
-        yield Caution(
-            f"{pluralize(str(len(failed)), 'run')} could not write or use a checkpoint: "
-            f"{failed['checkpoint_problems'].iloc[0]}."
         )
 
 

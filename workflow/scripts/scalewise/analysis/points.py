@@ -56,11 +56,11 @@ ARITHMETIC = ("final_accuracy", "peak_memory_bytes")
 """Arithmetic means over the repeats, with their intervals."""
 TEXTS = (
     "experiment", "partition", "loader", "mfu_note", "mfu_basis", "peak_memory_kind", "disturbance", "reason",
-    "started_at", "hosts", "slurm_job_id", "checkpoint_problems",
+    "started_at", "hosts", "slurm_job_id",
 )  # fmt: skip
 NUMBERS = (
     "nodes", "epochs_to_accuracy", "samples_to_target", "samples", *GEOMETRIC, *ARITHMETIC, *STARTUP,
-    *AT_WORK, *STEP_SECONDS, "train_seconds", WITH_NO_GRAD, "block", "session", "started", "ended", "resumes",
+    *AT_WORK, *STEP_SECONDS, "train_seconds", WITH_NO_GRAD, "block", "session", "started", "ended", "resumed",
 )  # fmt: skip
 """Columns that are read of a run where they are known: published figures lack some."""
 
@@ -396,12 +396,9 @@ def _own_columns(point: Point) -> dict[str, Any]:
 
 def startup_seconds(done: pd.DataFrame) -> pd.Series:
     """Return the seconds of each run before its second step: of the slowest rank in each part."""
-    parts = done[list(STARTUP)]
-    built_in = parts[["process_group_seconds", "data_seconds", "model_seconds"]].sum(axis=1, skipna=False)
-    between = parts["preparation_seconds"].fillna(built_in)
-    total = parts["launch_seconds"] + parts["imports_seconds"] + between + parts["first_step_seconds"]
+    total = done[list(STARTUP)].sum(axis=1, skipna=False)
     # parts in which different ranks are slow may overlap
-    room = done["wall_seconds"] - done["train_seconds"] + parts["first_step_seconds"]
+    room = done["wall_seconds"] - done["train_seconds"] + done["first_step_seconds"]
     return total.where(~(total > room), room)
 
 

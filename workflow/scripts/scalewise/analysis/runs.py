@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from scalewise.analysis.analysis_spec import EPOCH_RATE, UNREADABLE, WITH_NO_GRAD
+from scalewise.analysis.analysis_spec import EPOCH_RATE, STARTUP, UNREADABLE, WITH_NO_GRAD
 from scalewise.analysis.conditions import conditions_of, fingerprint, leave_out, made_with, origin_cautions
 from scalewise.analysis.disturbed import disturbance, set_apart
 from scalewise.analysis.memory import PEAKS, device_memory_bytes
@@ -51,11 +51,10 @@ RUN_COLUMNS = [
     "loader", "loader_wait_fraction", "communication_fraction",
     "mean_utilization", "lowest_utilization", "throttled", "energy_joules", "samples_per_joule",
     "flops_per_step", "model_flops_utilization", "mfu_note", "mfu_basis",
-    "monitor_note", "launch_seconds", "imports_seconds", "process_group_seconds",
-    "data_seconds", "model_seconds", "preparation_seconds", "first_step_seconds", "wall_seconds",
+    "monitor_note", *STARTUP, "wall_seconds",
     "device_hours", "parameters", "seed", "device_name", "hosts", "commit", "started_at",
     "launcher", "slurm_job_id", "restart_count", "other_jobs", "study_jobs", "other_cpu_fraction",
-    "disturbance", "starts", "resumes", "lost_steps", "checkpoint_problems", "measured_steps",
+    "disturbance", "starts", "resumed", "lost_steps", "measured_steps",
     "warmed_up_steps", "own_half_width_fraction", "steady", "ended_by",
 ]  # fmt: skip
 
@@ -176,9 +175,12 @@ def _read_epochs(folder: Path, summary: RunRecord) -> pd.DataFrame:
     if measured is None or rows.empty:
         return rows
     for column, most in (("train_seconds", 1e9), ("evaluation_seconds", 1e9), ("test_accuracy", 1.0)):
-        if not rows[column].between(0.0, most).all():
+        if not rows[column].dropna().between(0.0, most).all():
             raise damaged(path, f"{column} is not a number from 0 to {most:g} in every row")
-    best, last = rows["test_accuracy"].max(), rows["test_accuracy"].iloc[-1]
+    known_rows = rows["test_accuracy"].dropna()
+    if known_rows.empty and measured.best_accuracy is None:
+        return rows
+    best, last = known_rows.max(), known_rows.iloc[-1]
     known = np.array([measured.best_accuracy, measured.final_accuracy], dtype=float)
     # pandas' reading of a number may differ in its last digit
     if not np.allclose([best, last], known, rtol=1e-9, atol=0.0):
@@ -262,7 +264,7 @@ def _finished(
     if summary.provenance:
         row |= _origin(summary.provenance, run.shape.world_size)
     row["disturbance"] = disturbance(row)
-    if row.get("resumes"):
+    if row.get("resumed"):
         row |= dict.fromkeys(_OF_WHOLE_RUNS)
         if "RSS" in row["peak_memory_kind"]:
             # what was read to be resumed from is in them
@@ -284,9 +286,8 @@ def _measured(measured: Measurements, epochs: pd.DataFrame, ranks: pd.DataFrame)
         "samples_per_joule": _samples_per_joule(measured),
         "measured_steps": sum(window.steps for window in windows if not window.warmup),
         "starts": resumption.starts,
-        "resumes": len(resumption.resumed_at_steps),
+        "resumed": resumption.from_step > 0,
         "lost_steps": resumption.lost_steps,
-        "checkpoint_problems": "; ".join(dict.fromkeys(resumption.problems)),
     }
     if own is not None:
         row |= {

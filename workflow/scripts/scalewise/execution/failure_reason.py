@@ -19,11 +19,11 @@ def failure_reason(group: RankGroup, ended: ExitStatus, cause: RankError | None)
         why = why_not_begun(group.rank_files, group.world_size, ended.last_line)
         return f"stopped after {in_minutes(group.limit_seconds)}, before its first step. {why}"
     if ended.outcome == "timed-out":
-        kept = _what_is_kept(group, ended, "with more time the same command resumes there")
+        kept = _what_is_kept(group, ended)
         return f"stopped after {in_minutes(group.limit_seconds)}{_reached(group)}. {group.fix}{kept}"
     if ended.outcome == "interrupted":
         by = ended.stopped.stop_source if ended.stopped is not None else ended.stop_source
-        return f"ended by {by}.{_what_is_kept(group, ended, 'the same command resumes there')}"
+        return f"ended by {by}.{_what_is_kept(group, ended)}"
     if ended.unstarted_seconds is not None:
         return (
             f"no rank started within {ended.unstarted_seconds:.0f} s. The launcher's output is below. "
@@ -146,13 +146,9 @@ def _reached(group: RankGroup) -> str:
     return f", at {progress}{hangs}"
 
 
-def _what_is_kept(group: RankGroup, ended: ExitStatus, then: str) -> str:
+def _what_is_kept(group: RankGroup, ended: ExitStatus) -> str:
     if group.kept is Kept.NOTHING:
         return " The program starts again from the beginning next time."
     if ended.stopped is None:
         return ""
-    if group.kept is Kept.BY_PROGRAM:
-        return " The program resumes next time from what it has saved."
-    if not ended.stopped.saved:
-        return f" No checkpoint could be written: {ended.stopped.problem}"
-    return f" The checkpoint at step {ended.stopped.step} is kept: {then}."
+    return " The same command resumes it from what it has saved."

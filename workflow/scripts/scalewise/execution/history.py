@@ -103,20 +103,6 @@ def steps_done(rank_files: RankFiles) -> int | None:
     return progress.step if progress is not None else None
 
 
-def has_open_training(folder: Path) -> bool:
-    """Whether a training in the folder has begun and has no result; true also if its history is damaged.
-
-    The folder is listed, as a network file system may remember that a file was missing.
-    """
-    if not folder.exists() or all(path.name != HISTORY for path in folder.iterdir()):
-        return False
-    try:
-        history = read_history(folder)
-    except RecordError:
-        return True
-    return history is not None and not history.starts[-1].has_result
-
-
 class HistoryWriter:
     """Writes one start into the history of a run.
 

@@ -10,11 +10,8 @@ from pydantic import BaseModel, ConfigDict
 from scalewise.plan.jobs.launch import RankLaunch
 from scalewise.plan.runs.run_definition import RunDefinition
 
-CHECKPOINTS = "checkpoints"
-"""The folder of a run's checkpoints, below that of its records."""
-
 PROGRAM_FOLDER = "program"
-"""The folder of a run for what a user's program writes."""
+"""The folder of a run for what its program writes."""
 
 _TIMEOUTS = ("timed out", "timeout")
 _CONSEQUENCES = (
@@ -108,18 +105,16 @@ class Progress(_Note):
 
 
 class GracefulStop(_Note):
-    """The end of all ranks together at a step edge, as requested.
+    """The end of all ranks, as requested.
 
     Args:
         step: Optimizer steps done.
-        saved: Whether a checkpoint holds these steps.
-        problem: The reason if none does; else empty.
+        saved: Whether the program resumes from what it has saved.
         stop_source: The name of the signal that a rank received, or the reason in ``request_stop``.
     """
 
     step: int
     saved: bool
-    problem: str = ""
     stop_source: str
 
 
@@ -193,12 +188,10 @@ class TrainSpec(_Note):
         other_jobs: Other jobs of all users on the run's nodes when it began; None if unknown.
         study_jobs: Those of them that are of this study; None if unknown.
         weights: The file that the training begins from; None for random weights.
-        checkpoint_seconds: Time between two checkpoints.
-        input_hashes: Hashes of the input files that define the run, by name; a checkpoint of others is not
-            used.
+        input_hashes: Hashes of the input files that define the run, by name.
         start_number: Number of this start of the training, from 1.
+        from_step: Optimizer steps that the checkpoint holds from which this start resumes; 0 without one.
         lost_steps: Steps of earlier starts that no checkpoint holds.
-        elapsed_seconds: Time that earlier starts took to reach the newest checkpoint.
     """
 
     definition: RunDefinition
@@ -208,21 +201,15 @@ class TrainSpec(_Note):
     other_jobs: int | None = None
     study_jobs: int | None = None
     weights: Path | None = None
-    checkpoint_seconds: float = 600.0
     input_hashes: dict[str, str] = {}
     start_number: int = 1
+    from_step: int = 0
     lost_steps: int = 0
-    elapsed_seconds: float = 0.0
 
     @property
-    def checkpoints(self) -> Path:
-        """The folder of the run's checkpoints."""
-        return self.folder / CHECKPOINTS
-
-    @property
-    def starts(self) -> Path:
-        """The folder of what each interrupted start has measured up to its last checkpoint."""
-        return self.checkpoints / "starts"
+    def output(self) -> Path:
+        """The folder for what the program writes."""
+        return self.folder / PROGRAM_FOLDER
 
 
 class RankSetup(RankLaunch):

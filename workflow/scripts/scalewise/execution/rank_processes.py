@@ -31,7 +31,7 @@ def command_for(
     visible: Iterable[Path] = (),
     program: ProgramSettings | None = None,
 ) -> Launch:
-    """Return the command that starts ``rank.py``, or ``program_rank.py`` for a program, once for each device.
+    """Return the command that starts a rank on each device: ``program_rank.py``, or ``rank.py``.
 
     A container shows the ranks the visible folders, the working folder, the scripts, and the folder that
     holds the attempt, where ranks also write. Each may be behind a link.

@@ -7,22 +7,23 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from scalewise.execution.checkpoint_files import CheckpointFolder
 from scalewise.execution.failure_reason import failure_reason, in_minutes, would_end_alike
 from scalewise.execution.finished_results import publish
 from scalewise.execution.history import (
     MAX_STARTS_WITHOUT_PROGRESS,
     HistoryWriter,
-    has_open_training,
     in_training,
     lost_steps,
     starts_without_progress,
 )
-from scalewise.execution.messages import CHECKPOINTS, RankError, RankSetup, TrainSpec
+from scalewise.execution.messages import RankError, RankSetup, TrainSpec
 from scalewise.execution.os_errors import explain_os_error, free_bytes
 from scalewise.execution.run_log import log_tail, note, printable, restore_log
+from scalewise.execution.saved_training import saved_training
 from scalewise.execution.supervisor import ExitStatus, RankGroup, supervise
 from scalewise.execution.watchdog import Why
+from scalewise.plan.config.settings import Settings
+from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import (
     EPOCHS,
     MODEL,
@@ -38,7 +39,6 @@ from scalewise.records import (
     Start,
     UtilizationRecord,
     read_record,
-    read_summary,
     write_json,
     write_rows,
 )
@@ -93,13 +93,9 @@ def resume_or_begin(
         OSError: The run's folder cannot be used.
     """
     restore_log(rank_group.log)
-    checkpoints = CheckpointFolder(spec.checkpoints, spec.definition, spec.input_hashes)
-    if checkpoints.folder.exists() and not has_open_training(spec.folder):
-        note(rank_group.log, f"not used: {checkpoints.folder} is of a training that has ended")
-        checkpoints.clear()
-    newest = next(checkpoints.valid([]), None)
-    step, spent = (newest.manifest.step, newest.manifest.elapsed_seconds) if newest is not None else (0, 0.0)
-    rank_group = replace(rank_group, spent_seconds=spent)
+    saved = saved_training(spec.output, spec.definition)
+    step = saved.step
+    rank_group = replace(rank_group, spent_seconds=saved.seconds)
     # the user may have fixed the reason of earlier failures
     failures = [] if history.start.is_requested_by_user else starts_without_progress(history.history, step)
     if len(failures) >= MAX_STARTS_WITHOUT_PROGRESS:
@@ -113,7 +109,7 @@ def resume_or_begin(
         update={
             "start_number": len(in_training(history.history)),
             "lost_steps": lost_steps(history.history, step),
-            "elapsed_seconds": spent,
+            "from_step": step,
         }
     )
     try:
@@ -121,8 +117,8 @@ def resume_or_begin(
     except RunFailedError as error:
         failures = []
         with suppress(OSError):  # the first error is more useful
-            newest = next(checkpoints.valid([]), None)
-            failures = starts_without_progress(history.history, newest.manifest.step if newest else 0)
+            step = saved_training(spec.output, spec.definition).step
+            failures = starts_without_progress(history.history, step)
         if error.ended is None or len(failures) < MAX_STARTS_WITHOUT_PROGRESS:
             raise
         text = _given_up_text(failures)
@@ -130,17 +126,19 @@ def resume_or_begin(
             note(rank_group.log, text)
             history.give_up()
         raise RunFailedError(f"{error}\n{text}", error.reason, error.ended, given_up=True) from error
-    end_training(spec.folder, keep_checkpoints)
+    end_training(spec.output, spec.definition, keep_checkpoints)
 
 
-def end_training(folder: Path, keep_checkpoints: bool) -> None:
-    """Delete the checkpoints of a training that has a result, unless the user keeps them.
+def end_training(output: Path, run: RunDefinition, keep_checkpoints: bool) -> None:
+    """Delete what train.py has left of a training that has a result, unless the user keeps its checkpoints.
 
-    Raises:
-        RecordError: The result cannot be read.
+    Args:
+        output: The folder for what the program writes.
+        run: The run; the files of a user's program are the user's.
+        keep_checkpoints: Whether the user keeps them.
     """
-    if not keep_checkpoints and read_summary(folder).outcome != "diverged":
-        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+    if isinstance(run.settings, Settings) and not keep_checkpoints:
+        shutil.rmtree(output, ignore_errors=True)
 
 
 def _given_up_text(failures: list[Start]) -> str:

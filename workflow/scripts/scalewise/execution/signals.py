@@ -1,4 +1,4 @@
-"""Handle signals of the scheduler and the launcher in a rank, and the end of the rank's parent.
+"""Handle signals of the scheduler before the ranks, and in a rank the end of its parent.
 
 Imported before torch, which takes seconds to load.
 """
@@ -10,56 +10,14 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
 POLL_SECONDS = 1.0
 PR_SET_PDEATHSIG = 1
 """The option, from linux/prctl.h, for the signal that this process gets when its parent ends."""
-
-
-class Signals:
-    """Notes SIGUSR1 and SIGTERM, which would otherwise end the process at any line.
-
-    Slurm sends SIGUSR1 before a job's time limit because the job requests it, and SIGTERM when it preempts
-    or cancels the job. The handlers only set a flag.
-    """
-
-    def __init__(self) -> None:
-        self._received: str | None = None
-        self._is_terminated = False
-        self._terminated = threading.Event()
-        # from the first line on: the default action of SIGUSR1 ends the process
-        signal.signal(signal.SIGUSR1, self._note)
-
-    @property
-    def received(self) -> str | None:
-        """The name of the signal that came first, if any did."""
-        return self._received
-
-    @contextmanager
-    def instead_of_an_end(self, terminated: Callable[[], None]) -> Iterator[None]:
-        """Note SIGTERM, too, in this block.
-
-        Args:
-            terminated: Called once after a SIGTERM, in another thread: launchers send one to the peers of a
-                failed rank, and kill the peers soon after.
-        """
-        _call_once(self._terminated, terminated, "terminated")
-        before = signal.signal(signal.SIGTERM, self._note)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGTERM, before)
-
-    def _note(self, number: int, _frame: FrameType | None) -> None:
-        self._received = self._received or signal.Signals(number).name
-        # once: a second signal may come while the event is locked by the first one's handler
-        if number == signal.SIGTERM and not self._is_terminated:
-            self._is_terminated = True
-            self._terminated.set()
 
 
 def forward_sigusr1(request_stop: Callable[[str], None]) -> None:

@@ -59,7 +59,7 @@ class RankGroup:
     log: Path
     limit_seconds: float
     fix: str = "Raise runtime_minutes, or train fewer epochs or steps."
-    kept: Kept = Kept.CHECKPOINT
+    kept: Kept = Kept.NOTHING
     spent_seconds: float = 0.0
     job_ends_at: float = math.inf
     lock: RunLock | None = None

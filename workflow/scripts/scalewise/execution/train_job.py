@@ -16,6 +16,7 @@ from pathlib import Path
 from scalewise.execution.finished_results import finished_result, publish_again
 from scalewise.execution.history import (
     HistoryWriter,
+    in_training,
     load_history,
     would_fail_again,
 )
@@ -37,6 +38,7 @@ from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.jobs.launch import Launch, RankLaunch, SiteLaunch
 from scalewise.plan.plan_file import Limits, TrainJob
 from scalewise.plan.runs.run_definition import RunDefinition
+from scalewise.plan.runs.training_program import program_of
 from scalewise.records import History, RecordError, RunRecord, Start, utc_now, write_text
 
 JOB_END_SECONDS = STOP_SECONDS + GRACE_SECONDS
@@ -132,8 +134,8 @@ def train_or_reuse(options: TrainOptions, label: str, site: SiteLaunch) -> int:
         os.environ["SLURM_RESTART_COUNT"] = restart_count(os.environ)
     owner = LockOwner.this_process(in_job=site.slurm)
     rank_files = RankFiles(folder / ATTEMPT, owner.token)
-    program = definition.settings if isinstance(definition.settings, ProgramSettings) else None
-    launch = launch_of(definition, options.dataset, options.weights, site, rank_files)
+    program = program_of(definition, dataset=options.dataset, weights=options.weights)
+    launch = launch_of(definition, program, options, site, rank_files)
     wait_seconds = options.limits.limit_seconds if site.slurm else MACHINE_WAIT_SECONDS
     # Slurm assigns devices to jobs; without it, all trainings of a machine take turns
     machine = (
@@ -166,14 +168,13 @@ def train_or_reuse(options: TrainOptions, label: str, site: SiteLaunch) -> int:
             limit_seconds=limit_seconds,
             job_ends_at=job_ends_at,
             lock=lock,
+            kept=Kept.BY_PROGRAM if program.resumes else Kept.NOTHING,
         )
-        if program is not None:
-            rank_group = replace(
-                rank_group,
-                fix="Raise runtime_minutes, or measure fewer steps.",
-                kept=Kept.BY_PROGRAM if program.resumes else Kept.NOTHING,
-            )
-            prepare_program_folder(folder / PROGRAM_FOLDER, keep=program.resumes)
+        if definition.settings is program:
+            rank_group = replace(rank_group, fix="Raise runtime_minutes, or measure fewer steps.")
+        # files of a training that has ended, or of another definition, are not resumed from
+        resumes = program.resumes and bool(in_training(earlier))
+        prepare_program_folder(folder / PROGRAM_FOLDER, keep=resumes)
         others = other_jobs(os.environ) if site.slurm else OtherJobs()
         spec = TrainSpec(
             definition=definition,
@@ -183,7 +184,6 @@ def train_or_reuse(options: TrainOptions, label: str, site: SiteLaunch) -> int:
             weights=options.weights,
             other_jobs=others.all,
             study_jobs=others.of_study,
-            checkpoint_seconds=options.limits.checkpoint_seconds,
             input_hashes=inputs,
         )
         rank_setup = rank_setup_for(RankLaunch.for_run(definition), site, options.limits.timeout_seconds)
@@ -229,13 +229,13 @@ def keep_result(
     text = "the result was there before snakemake saw this run end; it is kept"
     say(f"{label}: {text}")
     append_log(options.log, text)
-    end_training(folder, options.limits.keep_checkpoints)
+    end_training(folder / PROGRAM_FOLDER, options.definition, options.limits.keep_checkpoints)
 
 
 def launch_of(
     definition: RunDefinition,
-    dataset: Path | None,
-    weights: Path | None,
+    program: ProgramSettings,
+    options: TrainOptions,
     site: SiteLaunch,
     rank_files: RankFiles,
 ) -> Launch:
@@ -244,12 +244,10 @@ def launch_of(
     Raises:
         ValueError: The ranks cannot be started on this site.
     """
-    program = definition.settings if isinstance(definition.settings, ProgramSettings) else None
-    files = [path for path in (dataset, weights) if path is not None]
-    if program is not None:
-        files += [*program_files(program), *map(Path, program.files), *map(Path, program.inputs)]
+    files = [path for path in (options.dataset, options.weights) if path is not None]
+    files += [*program_files(program), *map(Path, program.files), *map(Path, program.inputs)]
     visible = [path.resolve().parent for path in files]
-    if program is not None and program.working_directory is not None:
+    if program.working_directory is not None:
         visible.append(Path(program.working_directory).absolute())
     return command_for(RankLaunch.for_run(definition), site, rank_files, visible, program)
 

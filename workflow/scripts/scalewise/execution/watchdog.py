@@ -50,7 +50,6 @@ JOB_END = "the end of the job's time"
 class Kept(Enum):
     """Work of ranks that remains if they are ended early; each value is the message for the user."""
 
-    CHECKPOINT = f"writing a checkpoint, within {STOP_SECONDS:.0f} s"
     BY_PROGRAM = f"the program has {STOP_SECONDS:.0f} s to save"
     NOTHING = "the program is ended; it starts again from the beginning next time"
 
@@ -77,7 +76,7 @@ class Watchdog:
         seconds: float,
         received: Sequence[int],
         notify: Callable[[str], None],
-        kept: Kept = Kept.CHECKPOINT,
+        kept: Kept = Kept.NOTHING,
         job_ends_at: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -40,7 +40,6 @@ def answer_job(facts: Facts, plan: Plan, path: Path) -> str:
     run = RunDefinition.model_validate_json(job["definition"])
     spec = AnalysisSpec.from_json(experiment["definition"])
     held, billed = (each.get(devices) for each in (spec.held_devices, spec.billed_devices))
-    folder = Path("results") / name
     return job_script(
         run,
         job,
@@ -48,7 +47,6 @@ def answer_job(facts: Facts, plan: Plan, path: Path) -> str:
         time_limit(
             next(row for row in facts.rows if row["recommended"]), int(job["resources"].get("runtime", 0))
         ),
-        folder / "runs" / run.run,
         path,
         f"{name} on {count_devices(devices, facts.noun)}, as results/report.html recommends",
         whole_nodes=held is None or billed is not None,

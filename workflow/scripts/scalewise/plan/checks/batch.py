@@ -12,7 +12,6 @@ from scalewise.plan.config.errors import Problem
 from scalewise.plan.config.program import AnySettings
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import count_devices
-from scalewise.plan.runs.batches import MIN_SAMPLES_PER_RANK, step_sizes
 from scalewise.plan.runs.runs import batch_per_device, global_batch
 
 BATCH_KEY = {"strong": "global_batch_size", "weak": "batch_size_per_device"}
@@ -20,6 +19,9 @@ BATCH_KEY = {"strong": "global_batch_size", "weak": "batch_size_per_device"}
 
 MAX_STEPS = 10_000_000
 """Most steps of an epoch; ImageNet with a batch of one image has 1.3 million."""
+
+MIN_SAMPLES_PER_RANK = 2
+"""Batch normalisation needs two values in a forward pass."""
 
 
 def check_batch(
@@ -58,11 +60,10 @@ def check_batch(
             f"Use a larger batch: at most {MAX_STEPS:,} steps are possible.",
         )
         return
-    sizes = {
-        size: step_sizes(facts.train_samples, total, size * micro_batches) for size, total in totals.items()
-    }
-    yield from check_warmup(where, settings, sizes)
-    yield from check_schedule(where, settings, sizes)
+    # what does not fill a batch is left out of an epoch
+    steps = {size: facts.train_samples // total for size, total in totals.items()}
+    yield from check_warmup(where, settings, steps)
+    yield from check_schedule(where, settings, steps)
 
 
 def check_batch_divides(

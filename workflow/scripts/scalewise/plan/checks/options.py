@@ -185,6 +185,12 @@ def _check_steps(where: Where, experiment: Experiment, settings: Settings) -> It
             "anything is evaluated",
             "Keep one of the two.",
         )
+    if settings.save_model:
+        yield Problem(
+            where("save_model"),
+            f"is true, but steps ({settings.steps}) ends the training before its weights are saved",
+            "Keep one of the two.",
+        )
     if "epochs" in experiment.swept and settings.schedule not in SCHEDULES_WITH_AN_END:
         yield Problem(
             where("epochs"),
@@ -264,27 +270,21 @@ def check_images(where: Where, settings: Settings, facts: DatasetFacts) -> Itera
         )
 
 
-def check_warmup(
-    where: Where, settings: Settings, step_sizes: Mapping[int, Sequence[int]]
-) -> Iterator[Problem]:
-    """Refuse a warm-up that ends before the slow first steps do, or that leaves no step to measure.
+def check_warmup(where: Where, settings: Settings, steps: Mapping[int, int]) -> Iterator[Problem]:
+    """Refuse a warm-up that leaves no step to measure, or in which no model can be compiled.
 
     Args:
         where: Gives the place of a key of the series.
         settings: One series' training.
-        step_sizes: Samples of the steps of an epoch, for each world size.
+        steps: Steps of an epoch, for each world size.
     """
-    steps = {world_size: len(sizes) for world_size, sizes in step_sizes.items()}
     fewest = min(steps, key=lambda world_size: steps[world_size])
     whole_run = settings.last_step or settings.epochs * steps[fewest]
-    needed, why = _slow_steps(settings, step_sizes)
-    if settings.warmup_steps < needed:
-        epochs = needed // steps[fewest] + 1
-        also = f" and epochs: {epochs}" if settings.steps is None and epochs > settings.epochs else ""
+    if settings.compile and not settings.warmup_steps:
         yield Problem(
             where("warmup_steps"),
-            f"({settings.warmup_steps}) {why}",
-            f"Use warmup_steps: {needed}{also} or more.",
+            "(0) would measure the first step, in which the model is compiled",
+            "Use warmup_steps: 1 or more.",
         )
     elif settings.warmup_steps >= whole_run:
         yield Problem(
@@ -295,49 +295,26 @@ def check_warmup(
         )
 
 
-def check_schedule(
-    where: Where, settings: Settings, step_sizes: Mapping[int, Sequence[int]]
-) -> Iterator[Problem]:
+def check_schedule(where: Where, settings: Settings, steps: Mapping[int, int]) -> Iterator[Problem]:
     """Refuse steps beyond the end of a schedule: there torch's onecycle raises, and its cosine rises again.
 
     Args:
         where: Gives the place of a key of the series.
         settings: One series' training.
-        step_sizes: Samples of the steps of an epoch, for each world size.
+        steps: Steps of an epoch, for each world size.
     """
     if settings.last_step is None or settings.schedule not in SCHEDULES_WITH_AN_END:
         return
-    world_size, sizes = min(step_sizes.items(), key=lambda entry: len(entry[1]))
-    whole_schedule = settings.epochs * len(sizes)
+    world_size, of_epoch = min(steps.items(), key=lambda entry: entry[1])
+    whole_schedule = settings.epochs * of_epoch
     if settings.last_step > whole_schedule:
         yield Problem(
             where("schedule"),
             f"is {settings.schedule}, which ends after {whole_schedule} steps ({settings.epochs} epochs of "
-            f"{len(sizes)} steps on {count_devices(world_size)}), but warmup_steps ({settings.warmup_steps}) "
+            f"{of_epoch} steps on {count_devices(world_size)}), but warmup_steps ({settings.warmup_steps}) "
             f"and steps ({settings.most_steps}) make {settings.last_step}",
-            f"Use epochs: {math.ceil(settings.last_step / len(sizes))} or more, or another schedule.",
+            f"Use epochs: {math.ceil(settings.last_step / of_epoch)} or more, or another schedule.",
         )
-
-
-def _slow_steps(settings: Settings, step_sizes: Mapping[int, Sequence[int]]) -> tuple[int, str]:
-    """Count the first steps in which the model is compiled, and return why not to measure them."""
-    if not settings.compile:
-        return 0, ""
-    # a smaller last batch is compiled when it first occurs, at the end of the first epoch
-    last_step = settings.last_step or math.inf
-    uneven = [
-        (len(sizes), size)
-        for size, sizes in step_sizes.items()
-        if len(set(sizes)) > 1 and len(sizes) <= last_step
-    ]
-    if not uneven:
-        return 1, "would measure the first step, in which the model is compiled"
-    steps, world_size = max(uneven)
-    sizes = step_sizes[world_size]
-    return steps, (
-        f"would measure the last of the first epoch's {steps} steps on {count_devices(world_size)}, "
-        f"for whose {sizes[-1]} samples, not {sizes[0]}, the model is compiled again"
-    )
 
 
 def option_warnings(name: str, experiment: Experiment, world_sizes: Sequence[int]) -> Iterator[str]:

@@ -27,8 +27,6 @@ BUILTIN_KEYS = frozenset(Experiment.model_fields) - frozenset(ProgramExperiment.
 
 PROGRAM_KEYS = frozenset(ProgramExperiment.model_fields) - frozenset(Experiment.model_fields)
 
-CHECKPOINT_KEYS = frozenset({"checkpoint_minutes", "keep_checkpoints"})
-
 RESERVED_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Variables by which ranks find each other."""
 
@@ -46,7 +44,7 @@ _FIXES = {
     "target": "Use `metric: {pattern: ..., at_most: ...}`, which reads the program's own output.",
     "rendezvous": "Remove it: a program's ranks find each other by MASTER_ADDR and MASTER_PORT.",
     "epochs": "Remove it, or give it to the program in `arguments`; `steps` ends the measurement.",
-    **dict.fromkeys(CHECKPOINT_KEYS, "Remove it: a program writes its own checkpoints."),
+    "keep_checkpoints": "Remove it: a program writes its own checkpoints.",
 }
 
 
@@ -59,7 +57,7 @@ def check_builtin_keys(place: Place, program: object, entry: Mapping[str, Any]) 
         entry: The keys and values of the experiment in the file, without ``defaults``.
     """
     for key in entry:
-        if key in BUILTIN_KEYS | CHECKPOINT_KEYS:
+        if key in BUILTIN_KEYS or key == "keep_checkpoints":
             yield Problem(
                 (*place, key),
                 f"is {as_yaml(entry[key])}, an option of the built-in training, but {program!r} trains here",

@@ -285,14 +285,9 @@ class ExperimentKeys(StrictModel):
     memory_gb: Memory | None = Field(
         None, description="Memory to request, per node, in GB. Changing it reruns nothing."
     )
-    checkpoint_minutes: Annotated[float, Field(gt=0, le=525_600, allow_inf_nan=False)] = Field(
-        10.0,
-        description="Minutes of training between two checkpoints. One more is written when a run has to "
-        "end: at its time limit, at a preemption, at Ctrl-C. Changing it reruns nothing.",
-    )
     keep_checkpoints: bool = Field(
         False,
-        description="Keep the last two checkpoints in the run's folder; they are deleted by "
+        description="Keep the checkpoints of the last two epochs in the run's folder; they are deleted by "
         "default, once the run has completed. Changing it reruns nothing.",
     )
     timeout_seconds: Annotated[int, Field(ge=5)] = Field(

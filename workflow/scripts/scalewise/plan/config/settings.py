@@ -248,10 +248,10 @@ class Settings(StrictModel):
     channels_last: bool = Field(
         False, description="Keep images and weights in the layout that tensor cores take, channels last."
     )
-    compile: bool = Field(
+    compile: bool | Literal["reduce-overhead"] = Field(
         False,
-        description="torch.compile the model. Costs time before the first step. Needs a C++ compiler for "
-        "CPUs, a C compiler and Python's headers for GPUs.",
+        description="torch.compile the model; reduce-overhead: with CUDA graphs. Costs time before the first "
+        "step. Needs a C++ compiler for CPUs, a C compiler and Python's headers for GPUs.",
     )
     parallelism: Literal["ddp", "zero1", "fsdp"] = Field(
         "ddp",

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from scalewise.plan.catalog.program_files import program_command, program_files
 from scalewise.plan.config.program import ARGUMENT, FOLDER, ProgramSettings
+from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import device_noun
 from scalewise.plan.config.templates import fill_in, names_in, parts
 from scalewise.plan.jobs.launch import (
@@ -23,8 +24,7 @@ from scalewise.plan.jobs.launch import (
 from scalewise.plan.plan_file import Job, Value
 from scalewise.plan.runs.allocation import PLACE_RESOURCES
 from scalewise.plan.runs.run_definition import RunDefinition
-
-SCRIPTS = Path(__file__).resolve().parents[3]
+from scalewise.plan.runs.training_program import program_of, weights_of
 
 _OPTIONS = {
     "cpus_per_task": "cpus-per-task",
@@ -65,7 +65,6 @@ def job_script(
     job: Job,
     site: SiteLaunch,
     time_limit: TimeLimit,
-    run_folder: Path,
     path: Path,
     title: str,
     *,
@@ -78,22 +77,19 @@ def job_script(
         job: Requests of the run's job.
         site: Facts of the site.
         time_limit: Replaces the job's.
-        run_folder: Records of the run, relative to the folder of the study.
         path: The script's, from there.
         title: The first comment.
         whole_nodes: Keep a request for whole nodes, as the training is billed for them.
     """
-    program = run.settings if isinstance(run.settings, ProgramSettings) else None
+    if isinstance(run.settings, Settings):  # to the end, with its weights
+        settings = run.settings.model_copy(update={"steps": None, "save_model": True})
+        run = run.model_copy(update={"settings": settings})
     folder, command = f"trained/{run.experiment}", "sbatch" if site.slurm else "bash"
     lines = [
         "#!/bin/bash",
         f"# {title}",
         f"#   {command} {path} [FOLDER]   writes to FOLDER, by default {folder}",
-        *(
-            _requests(run, job, time_limit, keeps_signal=program is None, whole_nodes=whole_nodes)
-            if site.slurm
-            else ()
-        ),
+        *(_requests(run, job, time_limit, whole_nodes=whole_nodes) if site.slurm else ()),
         "",
         "# the folder in which the study was run",
         f"cd {shlex.quote(str(Path.cwd()))} || exit 1",
@@ -102,10 +98,7 @@ def job_script(
         "export output",
         _export(thread_environment(run.settings.cpus_per_device) | site.device_environment(run.shape)),
     ]
-    if program is None:
-        lines += _built_in(run, site, run_folder)
-    else:
-        lines += _program(run, program, site)
+    lines += _program(run, program_of(run, weights=weights_of(run)), site)
     return "\n".join(lines) + "\n"
 
 
@@ -117,9 +110,7 @@ exit 1
 """The script of an experiment without an answer."""
 
 
-def _requests(
-    run: RunDefinition, job: Job, limit: TimeLimit, *, keeps_signal: bool, whole_nodes: bool
-) -> Iterator[str]:
+def _requests(run: RunDefinition, job: Job, limit: TimeLimit, *, whole_nodes: bool) -> Iterator[str]:
     """Yield the options of sbatch, as comments that sbatch reads."""
     resources, shape = job["resources"], run.shape
     options = {_OPTIONS[name]: value for name, value in resources.items() if value and name in _OPTIONS}
@@ -133,9 +124,7 @@ def _requests(
     for word in shlex.split(str(resources.get("slurm_extra", ""))):
         # Slurm's signal ends a program that does not expect it
         if word.startswith("--signal="):
-            if not keeps_signal:
-                continue
-            yield "# at the signal, that long before its end, the training writes a checkpoint"
+            continue
         if word == "--exclusive" and not whole_nodes:
             continue  # only so that nothing disturbed the measurement
         yield f"#SBATCH {shlex.quote(word)}"
@@ -149,21 +138,8 @@ def _sbatch(options: Mapping[str, Value]) -> Iterator[str]:
         yield f"#SBATCH {shlex.quote(f'--{name}={value}')}"
 
 
-def _built_in(run: RunDefinition, site: SiteLaunch, run_folder: Path) -> Iterator[str]:
-    """Yield the lines that train by the built-in training."""
-    begin = [sys.executable, str(SCRIPTS / "cli.py"), "begin-training"]
-    begin += ["--launcher", "srun" if site.slurm else "torchrun"]
-    if site.network_interface is not None:
-        begin += ["--network-interface", site.network_interface]
-    yield ""
-    yield "# the settings and the data of the run, in a folder for its ranks; it receives model.safetensors"
-    yield f'{shlex.join([*begin, "--", str(run_folder)])} "$output" || exit 1'
-    words = [_python(site), "-u", str(SCRIPTS / "rank.py"), _shell('"$output"/attempt')]
-    yield from _start(run, site, [], words, [SCRIPTS, Path("resources").resolve()])
-
-
 def _program(run: RunDefinition, settings: ProgramSettings, site: SiteLaunch) -> Iterator[str]:
-    """Yield the lines that run a user's program as it is."""
+    """Yield the lines that run its program as it is."""
     shape, once_a_node = run.shape, settings.starts == "itself"
     variables = {"PYTHONUNBUFFERED": "1"}
     if run.accelerator == "cpu":

@@ -132,7 +132,6 @@ def allocate(run: RunDefinition, experiment: AnyExperiment, site: Site) -> Alloc
         limits=Limits(
             limit_seconds=experiment.runtime_minutes * 60,
             timeout_seconds=experiment.timeout_seconds,
-            checkpoint_seconds=experiment.checkpoint_minutes * 60,
             keep_checkpoints=experiment.keep_checkpoints,
             limit_over_tries=experiment.budget is not None,
         ),

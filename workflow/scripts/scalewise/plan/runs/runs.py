@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from scalewise.plan.catalog.datasets import prepared_path
+from scalewise.plan.catalog.models import weights_path
 from scalewise.plan.catalog.program_files import program_files
 from scalewise.plan.config.experiment import MAX_REPEATS, AnyExperiment
 from scalewise.plan.config.program import ARGUMENT, AnySettings, ProgramSettings
@@ -53,7 +54,7 @@ def input_files(run: RunDefinition) -> dict[str, str | list[str]]:
         }
     return {
         "dataset": str(prepared_path(settings.dataset)),
-        "weights": f"resources/weights/{settings.model}/model.safetensors" if settings.pretrained else [],
+        "weights": str(weights_path(settings.model)) if settings.pretrained else [],
     }
 
 

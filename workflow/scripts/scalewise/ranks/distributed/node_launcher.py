@@ -1,22 +1,17 @@
-"""Start the ranks of one node, by a torchrun agent or by torch.multiprocessing."""
+"""Start the ranks of one node by a torchrun agent."""
 
 from __future__ import annotations
 
 import os
-import runpy
-import signal
-import sys
 from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
 
 from torch.distributed import run as torchrun
-from torch.multiprocessing.spawn import spawn
 
 from scalewise.execution.messages import RankSetup
 from scalewise.execution.rank_files import RankFiles
-from scalewise.plan.config.shape import Shape
-from scalewise.plan.jobs.launch import rank_environment, standalone_options
+from scalewise.plan.jobs.launch import standalone_options
 from scalewise.ranks.distributed.identity import node_rank
 from scalewise.ranks.distributed.network_interface import choose_interface
 from scalewise.ranks.distributed.process_group import open_store
@@ -30,9 +25,7 @@ def start_ranks(script: Path, rank_files: RankFiles) -> None:
         rank_files: The attempt's folder, with the launcher and the rendezvous.
     """
     rank_setup = rank_files.rank_setup()
-    if rank_setup.launcher == "spawn":
-        _spawn(script, rank_files, rank_setup.shape)
-    elif rank_setup.shape.nodes == 1:
+    if rank_setup.shape.nodes == 1:
         options = standalone_options(rank_setup.shape.devices_per_node)
         torchrun.main([*options, str(script), str(rank_files.folder)])
     else:
@@ -75,25 +68,3 @@ def _torchrun_of_several_nodes(script: Path, rank_files: RankFiles, rank_setup: 
         ]
     )
     del store  # kept open until every agent has ended
-
-
-def _spawn(script: Path, rank_files: RankFiles, shape: Shape) -> None:
-    arguments = (node_rank(os.environ), shape, str(script), str(rank_files.folder))
-    # the ranks inherit it: until they have loaded torch, the signal would end them
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
-    ranks = spawn(_spawned, arguments, nprocs=shape.devices_per_node, join=False)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
-    while not ranks.join():
-        pass
-
-
-def _spawned(local_rank: int, node: int, shape: Shape, script: str, folder: str) -> None:
-    """Run a rank, with the variables that torchrun would set.
-
-    A signal that came before is dropped: the process that started this one has forwarded it.
-    """
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
-    os.environ.update(rank_environment(local_rank, shape, node))
-    sys.argv = [script, folder]
-    runpy.run_path(script, run_name="__main__")

@@ -200,38 +200,30 @@ class DeviceUse:
     note: str
 
 
-def use_between(spans: Sequence[tuple[MonitorReport, float, float]]) -> DeviceUse:
+def use_between(report: MonitorReport, span: tuple[float, float] | None) -> DeviceUse:
     """Return the use of a GPU during the measured steps.
 
     Args:
-        spans: Readings of each start of the run that has such steps, and the monotonic seconds of their begin
-            and their end.
+        report: The readings of the GPU.
+        span: Monotonic seconds of the begin and the end of these steps; None if there are none.
     """
-    busy: list[float] = []
-    weights: list[float] = []
-    energy: list[float | None] = []
-    notes: list[str] = []
-    readings: list[Reading] = []
-    for report, begin, end in spans:
-        within = [each for each in report.readings if begin <= each.at <= end]
-        readings += within
-        notes.append(report.note)
-        enough = len(within) >= FEWEST_READINGS
-        if report.readings and not enough:
-            had = f"{end - begin:.1f} s of measured steps had {len(within)}"
-            notes.append(f"utilization and energy need {FEWEST_READINGS} readings, and {had}")
-        if enough and (known := _known(each.utilization for each in within)):
-            busy.append(fmean(known))
-            weights.append(end - begin)
-        watts = _mean_watts(within) if enough else None
-        energy.append(watts and watts * (end - begin))
-    slowed = Counter(reason for each in readings for reason in each.throttling or ())
+    busy, energy, notes = None, None, [report.note]
+    within = [] if span is None else [each for each in report.readings if span[0] <= each.at <= span[1]]
+    if span is not None and len(within) >= FEWEST_READINGS:
+        known = _known(each.utilization for each in within)
+        busy = fmean(known) if known else None
+        watts = _mean_watts(within)
+        energy = watts and watts * (span[1] - span[0])
+    elif span is not None and report.readings:
+        had = f"{span[1] - span[0]:.1f} s of measured steps had {len(within)}"
+        notes.append(f"utilization and energy need {FEWEST_READINGS} readings, and {had}")
+    slowed = Counter(reason for each in within for reason in each.throttling or ())
     notes += [f"throttled in {count} samples: {reason}" for reason, count in slowed.items()]
     return DeviceUse(
-        mean_utilization=fmean(busy, weights) if busy else None,
-        energy_joules=_sum(energy),
+        mean_utilization=busy,
+        energy_joules=energy,
         # a GPU that does not report it may have been throttled
-        throttled=bool(slowed) if _known(each.throttling for each in readings) else None,
+        throttled=bool(slowed) if _known(each.throttling for each in within) else None,
         note="; ".join(dict.fromkeys(filter(None, notes))),
     )
 

@@ -1,13 +1,15 @@
-"""The progress of a user's program, for the study's display and the history of the run."""
+"""The progress of a program, for the study's display and the history of the run, and lines of its log."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
 
-from scalewise.execution.messages import Progress
+from scalewise.execution.messages import Progress, TrainSpec
 from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.config.program import ProgramSettings
+from scalewise.plan.config.settings import Settings
+from scalewise.plan.runs.training_program import steps_per_epoch
 from scalewise.ranks.results.probe_record import steps_done
 
 PROGRESS_SECONDS = 5.0
@@ -20,15 +22,19 @@ class ProgramProgress:
     Args:
         rank_files: The folder of the file of progress.
         probe_folder: The folder of the probe's files.
-        samples_per_step: Samples of a step over all ranks, as planned.
+        spec: The run.
+        settings: The program's.
     """
 
     def __init__(
-        self, rank_files: RankFiles, probe_folder: Path, settings: ProgramSettings, samples_per_step: int
+        self, rank_files: RankFiles, probe_folder: Path, spec: TrainSpec, settings: ProgramSettings
     ) -> None:
         self._rank_files, self._probe_folder = rank_files, probe_folder
+        run = spec.definition
+        self._from_step, self._steps_per_epoch = spec.from_step, steps_per_epoch(run)
+        self._epochs = run.settings.epochs if isinstance(run.settings, Settings) else 0
         self._warmup, self._most = settings.warmup_steps, settings.most_steps
-        self._samples_per_step = samples_per_step
+        self._samples_per_step = settings.stated_samples or run.global_batch_size
         self._written: Progress | None = None
         self._due_at, self._counted_at, self._steps = 0.0, 0.0, 0
         self._samples_per_second: float | None = None
@@ -51,14 +57,22 @@ class ProgramProgress:
         if not steps:
             return
         last = None if self._most is None else self._warmup + self._most
+        done, of_epoch = self._from_step + steps, self._steps_per_epoch
         progress = Progress(
-            epoch=0,
-            epochs=0,
-            step=steps if last is None else min(steps, last),  # later steps are not measured
+            epoch=done // of_epoch if of_epoch else 0,
+            epochs=self._epochs,
+            step=done if last is None else min(done, last),  # later steps are not measured
             steps=last,
+            steps_per_epoch=of_epoch,
             samples_per_second=self._samples_per_second,
         )
         if progress != self._written:
             with suppress(OSError, ValueError):
                 self._rank_files.progress(progress)
                 self._written = progress
+
+
+def say(text: str) -> None:
+    """Print a line of train.log, unless the disk is full."""
+    with suppress(OSError):
+        print(text, flush=True)

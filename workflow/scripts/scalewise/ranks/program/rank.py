@@ -18,18 +18,17 @@ from functools import cached_property
 from pathlib import Path
 
 from scalewise.execution.messages import (
-    PROGRAM_FOLDER,
     GracefulStop,
     RankError,
     RankSetup,
     TrainSpec,
     is_out_of_memory,
 )
-from scalewise.execution.progress_reporter import say
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.signals import exit_when_parent_dies
 from scalewise.plan.config.program import SEEN_SAMPLES, ProgramSettings
 from scalewise.plan.config.templates import names_in
+from scalewise.plan.runs.training_program import program_of
 from scalewise.ranks.distributed.cpus import take_cpus
 from scalewise.ranks.distributed.identity import Identity, check_place, identify, node_rank
 from scalewise.ranks.monitoring.machine_load import CpuMeter
@@ -45,7 +44,7 @@ from scalewise.ranks.program.environment import (
 from scalewise.ranks.program.failure import ProgramError, check_end
 from scalewise.ranks.program.metric import MetricReader
 from scalewise.ranks.program.plan_check import CHECK_AFTER_STEPS, check_ends, check_inputs, check_plan
-from scalewise.ranks.program.progress import ProgramProgress
+from scalewise.ranks.program.progress import ProgramProgress, say
 from scalewise.ranks.results.probe_record import (
     RECORD,
     SEEN,
@@ -57,7 +56,7 @@ from scalewise.ranks.results.probe_record import (
 )
 from scalewise.ranks.results.rank_report import report_of, write_report
 from scalewise.ranks.results.samples import Planned
-from scalewise.ranks.results.starts import wait_for_start
+from scalewise.ranks.results.start_records import wait_for_start
 from scalewise.ranks.results.write import write_records
 from scalewise.records import later, seconds_between, utc_now, write_text
 
@@ -169,7 +168,7 @@ class ProgramRank:
     @property
     def output(self) -> Path:
         """Return the run's folder for the program's files."""
-        return (self.spec.folder / PROGRAM_FOLDER).absolute()
+        return self.spec.output.absolute()
 
     def _launch_seconds(self) -> float | None:
         """Return the seconds since the start of the run; None on another host, whose clock may differ."""
@@ -203,8 +202,7 @@ class ProgramRank:
         checked = monitored = False
         stopped_since: float | None = None
         recorded_since: float | None = None
-        samples = self.settings.stated_samples or self.spec.definition.global_batch_size
-        progress = ProgramProgress(self.rank_files, self.probe_folder, self.settings, samples)
+        progress = ProgramProgress(self.rank_files, self.probe_folder, self.spec, self.settings)
         while (code := child.wait(POLL_SECONDS)) is None:
             now = time.monotonic()
             if self.is_first:
@@ -345,7 +343,8 @@ class ProgramRank:
                 self.spec,
                 self.rank_setup,
                 self.planned,
-                [start],
+                start,
+                self.settings,
                 argv=argv,
                 readings=self.readings,
                 metric_line="" if self.metric is None else self.metric.first_line,
@@ -375,8 +374,13 @@ def run_program_rank(rank_files: RankFiles, began: float) -> int:
     rank_setup = rank_files.rank_setup()
     spec = rank_setup.training
     assert spec is not None, "the job has started a training"
-    settings = spec.definition.settings
-    assert isinstance(settings, ProgramSettings), "the job has started the entry point of a program"
+    settings = program_of(
+        spec.definition,
+        dataset=spec.dataset,
+        weights=spec.weights,
+        rendezvous=rank_files.rendezvous_file,
+        timeout_seconds=rank_setup.timeout_seconds,
+    )
     shape = rank_setup.shape
     if settings.starts == "itself":
         node = node_rank(os.environ)

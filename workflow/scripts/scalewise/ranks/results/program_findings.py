@@ -10,18 +10,15 @@ from pathlib import Path
 from scalewise.measure.step_flags import EVALUATION, NO_GRAD
 from scalewise.plan.catalog.program_files import program_files
 from scalewise.plan.config.program import ProgramSettings
-from scalewise.ranks.results.joined_starts import JoinedStarts
 from scalewise.ranks.results.measured_steps import MeasuredSteps, NoGrad
 from scalewise.ranks.results.probe_record import ProbeRecord
 from scalewise.ranks.results.samples import samples_seen
-from scalewise.ranks.results.starts import StartRecords
 from scalewise.records import MetricReading, ProgramMeasurements
 
 
 def program_measurements(
     settings: ProgramSettings,
-    joined: JoinedStarts,
-    last: StartRecords,
+    records: Sequence[ProbeRecord],
     steps: MeasuredSteps,
     argv: Sequence[str],
     readings: Sequence[tuple[float, float]],
@@ -31,21 +28,19 @@ def program_measurements(
 
     Args:
         settings: The program's.
-        joined: Records of its ranks.
-        last: Records of its last start.
+        records: One for each rank.
         steps: The steps that are measured.
         argv: Interpreter, program and arguments of rank 0.
         readings: Monotonic seconds and value of each metric that rank 0 printed.
         metric_line: First line of which the metric was read, and the number.
     """
-    records = joined.ranks
     unknown = _unknown(records)
     metric = metric_readings(records[0], readings, steps.no_grad)
     target = settings.metric
     reached = (each.seconds for each in metric if target is not None and target.is_reached(each.value))
     return ProgramMeasurements(
         command=list(argv),
-        ended="steps" if all(record.ended == "steps" for record in last.ranks) else "itself",
+        ended="steps" if all(record.ended == "steps" for record in records) else "itself",
         samples_from=steps.samples.source,
         samples_seen=samples_seen(records).per_step,
         optimizers=list(dict.fromkeys(name for record in records for name in record.optimizers)),

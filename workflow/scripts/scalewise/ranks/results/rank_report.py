@@ -13,7 +13,7 @@ from scalewise.ranks.distributed.identity import Identity
 from scalewise.ranks.monitoring.environments import operating_system
 from scalewise.ranks.monitoring.machine_load import CpuUse
 from scalewise.ranks.monitoring.monitor import MonitorReport
-from scalewise.records import Startup, write_text
+from scalewise.records import write_text
 
 _FILE = "report{rank}.json"
 
@@ -23,15 +23,11 @@ class RankReport:
     """Findings on one rank, or on all ranks of a node that a program has started itself.
 
     Args:
-        local_rank: None if the program decides.
         monitors: Readings of each rank's GPU; empty for CPU processes.
         cpu_use: CPU time during the training; None while it goes on.
         launch_seconds: Time from the start of the run to that of the process; None on other hosts than the
             supervisor's, whose clocks may differ.
         ended_at: UTC, ISO 8601.
-        startup: Parts of the start-up; None for a user's program, of which the record of the steps has some.
-        train_samples: Training samples of the rank in an epoch; None for a program.
-        test_samples: Test samples that the rank evaluates; None if it evaluates none.
     """
 
     rank: int
@@ -44,10 +40,6 @@ class RankReport:
     cpu_use: CpuUse | None
     launch_seconds: float | None
     ended_at: str
-    local_rank: int | None = None
-    startup: Startup | None = None
-    train_samples: int | None = None
-    test_samples: int | None = None
 
 
 def report_of(

@@ -1,20 +1,21 @@
-"""Write the records of a run: what its ranks measured, joined, and what only the built-in training knows."""
+"""Write the records of a run: what its ranks measured, joined, and the epochs that its program wrote."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from scalewise import __version__
 from scalewise.execution.messages import RankSetup, TrainSpec
 from scalewise.measure.probe_spec import FAULT
-from scalewise.plan.config.program import AnySettings, ProgramSettings
+from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.settings import Settings
 from scalewise.ranks.distributed.cpus import cpu_list
 from scalewise.ranks.monitoring.environments import commit, merge_environments
 from scalewise.ranks.monitoring.machine_load import other_cpu_fraction
 from scalewise.ranks.monitoring.monitor import DeviceUse, across_ranks
-from scalewise.ranks.results.facts import Facts
+from scalewise.ranks.results.epochs import read_epochs
 from scalewise.ranks.results.figures import (
     communication_fraction,
     quantile,
@@ -22,15 +23,15 @@ from scalewise.ranks.results.figures import (
     throughput,
     waiting_seconds,
 )
-from scalewise.ranks.results.joined_starts import JoinedStarts
 from scalewise.ranks.results.measured_steps import MeasuredSteps, measured_steps
 from scalewise.ranks.results.probe_record import ProbeRecord
 from scalewise.ranks.results.program_findings import divergence, evaluation_seconds, program_measurements
 from scalewise.ranks.results.rank_report import RankReport
 from scalewise.ranks.results.samples import Planned
-from scalewise.ranks.results.starts import StartRecords
+from scalewise.ranks.results.start_records import StartRecords, with_warmup
 from scalewise.records import (
     EPOCHS,
+    MODEL,
     RANKS,
     RECORD,
     UTILIZATION,
@@ -44,7 +45,6 @@ from scalewise.records import (
     RunRecord,
     Startup,
     UtilizationRecord,
-    most_known,
     write_json,
     write_rows,
 )
@@ -56,8 +56,8 @@ def write_records(
     spec: TrainSpec,
     rank_setup: RankSetup,
     planned: Planned,
-    starts: Sequence[StartRecords],
-    facts: Facts | None = None,
+    start: StartRecords,
+    program: ProgramSettings,
     argv: Sequence[str] = (),
     readings: Sequence[tuple[float, float]] = (),
     metric_line: str = "",
@@ -68,108 +68,99 @@ def write_records(
         spec: The run.
         rank_setup: Says what started the ranks.
         planned: The plan of the run.
-        starts: Records of the run's starts, as ``kept_starts`` returns them.
-        facts: Those of the built-in training; None for a user's program.
-        argv: Interpreter, program and arguments of rank 0 of a program.
-        readings: Monotonic seconds and value of each metric that rank 0 of a program printed.
+        start: The records of its ranks.
+        program: The program that trained.
+        argv: Interpreter, program and arguments of rank 0.
+        readings: Monotonic seconds and value of each metric that rank 0 printed.
         metric_line: First line of which the metric was read, and the number.
 
     Returns:
         The summary.
 
     Raises:
-        ValueError: No step of a program was measured.
+        ValueError: No step was measured, or the epochs that the program wrote cannot be read.
     """
-    settings, (*_, last) = spec.definition.settings, starts
-    joined = JoinedStarts(starts, settings.warmup_steps)
-    program = settings if isinstance(settings, ProgramSettings) else None
-    steps = measured_steps(joined.ranks, planned, None if program is None else program.no_grad_passes)
-    if program is not None and not steps.kept:
-        done = min(record.step_count for record in joined.ranks)
+    settings, own = spec.definition.settings, start.ranks[0].own_interval
+    warmup_steps = program.warmup_steps if own is None else own.warmup_steps
+    ranks = with_warmup(start.ranks, warmup_steps)
+    steps = measured_steps(ranks, planned, program.no_grad_passes)
+    if not steps.kept:
+        done = min(record.step_count for record in ranks)
         raise ValueError(
-            f"{program.program} made {done} steps, and none of them after the {joined.warmup_steps} of "
+            f"{program.program} made {done} steps, and none of them after the {warmup_steps} of "
             "the warm-up can be measured: each of them evaluates or saves too, or there is none. Lower "
             "warmup_steps, or let it train for longer."
         )
-    uses = joined.device_uses(steps.kept)
-    rows = _rank_rows(joined, last, steps, uses)
+    epochs = read_epochs(spec.output)
+    uses = start.device_uses(steps.kept)
+    rows = _rank_rows(ranks, start, steps, uses)
     found = None
-    if program is not None:
-        found = program_measurements(program, joined, last, steps, argv, readings, metric_line)
-    measurements = _measurements(spec, joined, steps, rows, uses, facts, found)
-    write_rows(spec.folder / EPOCHS, EpochRecord, _epochs(facts, joined.ranks[0]) if facts else [])
-    write_rows(spec.folder / UTILIZATION, UtilizationRecord, joined.utilization())
+    if settings is program:
+        found = program_measurements(program, ranks, steps, argv, readings, metric_line)
+    measurements = _measurements(spec, program, ranks, start, steps, rows, uses, epochs, found)
+    write_rows(spec.folder / EPOCHS, EpochRecord, epochs)
+    write_rows(spec.folder / UTILIZATION, UtilizationRecord, start.utilization())
     write_rows(spec.folder / RANKS, RankRecord, rows)
-    diverged, reason = divergence(joined.ranks) if facts is None else facts.diverged, ""
+    if (weights := spec.output / MODEL).exists() and isinstance(settings, Settings):
+        weights.replace(spec.folder / MODEL)
+    diverged, reason = divergence(ranks) or _divergence_of_epochs(epochs), ""
     if diverged and isinstance(settings, Settings):
-        reason = f"the loss is no longer finite {diverged}. Lower learning_rate ({settings.learning_rate})."
-    elif diverged and program is not None:
+        reason = f"{diverged}. Lower learning_rate ({settings.learning_rate})."
+    elif diverged:
         reason = f"{diverged}. Lower the learning rate of {program.program}."
     record = RunRecord(
         definition=spec.definition,
         outcome="diverged" if diverged else "completed",
         reason=reason,
         measurements=measurements,
-        provenance=_provenance(spec, rank_setup, last, facts),
+        provenance=_provenance(spec, rank_setup, start),
     )
     write_json(spec.folder / RECORD, record)
     return record
 
 
-def _epochs(facts: Facts, rank: ProbeRecord) -> list[EpochRecord]:
-    """Add to each epoch the seconds of its steps, by the clock of rank 0's device."""
-    records, begin = [], 0
-    for each in facts.epochs:
-        steps = range(max(begin - rank.from_step, 0), each.end_step - rank.from_step)
-        seconds = sum(rank.step_seconds(index, training_only=True) for index in steps)
-        records.append(
-            EpochRecord(
-                epoch=each.epoch,
-                train_seconds=seconds,
-                evaluation_seconds=each.evaluation_seconds,
-                samples_per_second=each.samples / seconds,
-                train_loss=each.train_loss,
-                test_loss=each.test_loss,
-                test_accuracy=each.test_accuracy,
-                learning_rate=each.learning_rate,
-            )
-        )
-        begin = each.end_step
-    return records
+def _divergence_of_epochs(epochs: Sequence[EpochRecord]) -> str:
+    """Say that the losses of the last epoch are no longer finite; empty if they are."""
+    if not epochs or all(
+        math.isfinite(loss or 0.0) for loss in (epochs[-1].train_loss, epochs[-1].test_loss)
+    ):
+        return ""
+    last = epochs[-1]
+    return (
+        f"the loss is no longer finite in epoch {last.epoch} (training {last.train_loss}, test "
+        f"{last.test_loss})"
+    )
 
 
 def _rank_rows(
-    joined: JoinedStarts, last: StartRecords, steps: MeasuredSteps, uses: Sequence[DeviceUse]
+    ranks: Sequence[ProbeRecord], start: StartRecords, steps: MeasuredSteps, uses: Sequence[DeviceUse]
 ) -> list[RankRecord]:
-    waiting = waiting_seconds([record.timed_exchanges for record in joined.ranks])
-    reports = {report.rank: report for report in last.reports}
+    waiting = waiting_seconds([record.timed_exchanges for record in ranks])
     busy = [use.mean_utilization for use in uses] or [None for _ in waiting]
     return [
-        _rank_row(record, reports.get(record.rank), utilization, steps, waited)
-        for record, utilization, waited in zip(joined.ranks, busy, waiting, strict=True)
+        _rank_row(record, start.report_of(record.rank), utilization, steps, waited)
+        for record, utilization, waited in zip(ranks, busy, waiting, strict=True)
     ]
 
 
 def _rank_row(
     record: ProbeRecord,
-    report: RankReport | None,
+    report: RankReport,
     mean_utilization: float | None,
     steps: MeasuredSteps,
     waited: float | None,
 ) -> RankRecord:
     seconds = [record.step_seconds(index) for index in steps.kept]
     counted, memory = record.timed_exchanges, record.peak_memory
-    local_rank = record.local_rank if report is None or report.local_rank is None else report.local_rank
     return RankRecord(
         rank=record.rank,
-        local_rank=record.rank if local_rank is None else local_rank,
+        local_rank=record.rank if record.local_rank is None else record.local_rank,
         host=record.host,
         device=record.device,
         visible_devices=record.visible_devices,
         threads=record.threads,
         cpu_affinity=cpu_list(record.affinity),
-        train_samples=_train_samples(record, report),
-        test_samples=None if report is None else report.test_samples,
+        train_samples=sum(each or 0 for each in record.samples) if record.samples else None,
         step_seconds_p05=quantile(seconds, 0.05),
         step_seconds_p50=quantile(seconds, 0.50),
         step_seconds_p95=quantile(seconds, 0.95),
@@ -178,7 +169,12 @@ def _rank_row(
         if record.wait_seconds
         else None,
         peak_memory_bytes=memory.whole_bytes if steps.no_grad == "training" else memory.training_bytes,
-        **_startup(record, report).model_dump(),
+        imports_seconds=record.torch_imported - record.process_started,
+        first_step_seconds=record.first_step_seconds,
+        launch_seconds=report.launch_seconds,
+        preparation_seconds=None
+        if record.first_step_began is None
+        else record.first_step_began - record.torch_imported,
         mean_utilization=mean_utilization,
         communication_seconds_per_step=sum(counted) / len(counted) if counted else None,
         waiting_seconds_per_step=waited,
@@ -186,56 +182,32 @@ def _rank_row(
     )
 
 
-def _train_samples(record: ProbeRecord, report: RankReport | None) -> int | None:
-    if report is not None and report.train_samples is not None:
-        return report.train_samples
-    return sum(each or 0 for each in record.samples) if record.samples else None
-
-
-def _startup(record: ProbeRecord, report: RankReport | None) -> Startup:
-    """Return the parts of a rank's start-up; a program makes most of them unseen."""
-    first = record.first_step_seconds
-    if report is not None and report.startup is not None:
-        return report.startup.model_copy(update={"first_step_seconds": first})
-    return Startup(
-        imports_seconds=record.torch_imported - record.process_started,
-        process_group_seconds=None,
-        data_seconds=None,
-        model_seconds=None,
-        first_step_seconds=first,
-        launch_seconds=report.launch_seconds if report is not None else None,
-        preparation_seconds=None
-        if record.first_step_began is None
-        else record.first_step_began - record.torch_imported,
-    )
-
-
 def _measurements(
     spec: TrainSpec,
-    joined: JoinedStarts,
+    program: ProgramSettings,
+    ranks: Sequence[ProbeRecord],
+    start: StartRecords,
     steps: MeasuredSteps,
     rows: Sequence[RankRecord],
     uses: Sequence[DeviceUse],
-    facts: Facts | None,
-    program: ProgramMeasurements | None,
+    epochs: Sequence[EpochRecord],
+    found: ProgramMeasurements | None,
 ) -> Measurements:
-    ranks, windows, settings = joined.ranks, steps.windows, spec.definition.settings
+    windows, settings = steps.windows, spec.definition.settings
     measured_seconds = sum(window.seconds for window in windows if not window.warmup)
     waits = [row.loader_wait_seconds for row in rows]
     known_waits = [wait for wait in waits if wait is not None]
-    epochs = [] if facts is None else facts.epochs
-    accuracies = [epoch.test_accuracy for epoch in epochs]
+    accuracies = [epoch.test_accuracy for epoch in epochs if epoch.test_accuracy is not None]
     evaluated = [row.evaluation_peak_memory_bytes for row in rows]
     known_evaluated = [each for each in evaluated if each is not None]
     monitored = (
         across_ranks(uses) if uses else {"monitor_note": "not monitored" if ranks[0].cuda else NO_GPUS}
     )
     notes = [monitored["monitor_note"], *(rank.peak_memory.note for rank in ranks)]
-    if facts is not None:
+    if found is None:
         notes += steps.notes
         notes += [event for rank in ranks for event in rank.events if event.startswith(FAULT)]
     monitored["monitor_note"] = "; ".join(dict.fromkeys(filter(None, notes)))
-    resumption = Resumption(starts=spec.start_number) if facts is None else facts.resumption
     return Measurements(
         parameters=ranks[0].parameters,
         epochs_completed=len(epochs),
@@ -243,9 +215,7 @@ def _measurements(
         windows=windows,
         excluded_steps=steps.excluded,
         train_seconds=sum(window.seconds for window in windows),
-        evaluation_seconds=max(evaluation_seconds(record, steps.no_grad) for record in ranks)
-        if facts is None
-        else sum(epoch.evaluation_seconds for epoch in epochs),
+        evaluation_seconds=max(evaluation_seconds(record, steps.no_grad) for record in ranks),
         final_accuracy=accuracies[-1] if accuracies else None,
         best_accuracy=max(accuracies, default=None),
         peak_memory_bytes=max(row.peak_memory_bytes for row in rows),
@@ -261,24 +231,19 @@ def _measurements(
         **monitored,
         communication_fraction=communication_fraction(rows, windows),
         other_cpu_fraction=other_cpu_fraction(
-            [report.cpu_use for report in joined.reports if report.cpu_use is not None]
+            [report.cpu_use for report in start.reports if report.cpu_use is not None]
         ),
         loader=settings.loader if isinstance(settings, Settings) else "program",
         own_interval=ranks[0].own_interval,
-        **_step_flops(settings, ranks),
-        program=program,
-        resumption=resumption.model_copy(
-            update={
-                "unmeasured_steps": joined.unmeasured_steps,
-                "problems": [*resumption.problems, *joined.problems],
-            }
-        ),
+        **_step_flops(program, ranks),
+        program=found,
+        resumption=Resumption(starts=spec.start_number, from_step=spec.from_step, lost_steps=spec.lost_steps),
     )
 
 
-def _step_flops(settings: AnySettings, ranks: Sequence[ProbeRecord]) -> dict[str, Any]:
+def _step_flops(program: ProgramSettings, ranks: Sequence[ProbeRecord]) -> dict[str, Any]:
     """Return the floating-point operations of a step of all ranks, or the reason that they are unknown."""
-    if isinstance(settings, ProgramSettings) and not settings.count_flops:
+    if not program.count_flops:
         return {"step_flops_note": "not counted: write `count_flops: true`"}
     notes = list(filter(None, (rank.step_flops_note for rank in ranks)))
     if notes or not all(rank.step_flops for rank in ranks):
@@ -294,36 +259,34 @@ def _share(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-def _provenance(
-    spec: TrainSpec, rank_setup: RankSetup, last: StartRecords, facts: Facts | None
-) -> Provenance:
+def _provenance(spec: TrainSpec, rank_setup: RankSetup, start: StartRecords) -> Provenance:
     environments = []
-    for record in last.ranks:
-        report = last.report_of(record.rank)
+    for record in start.ranks:
+        report = start.report_of(record.rank)
         environments.append(
             Environment(
                 hosts=[record.host],
                 cpu_model=report.cpu_model,
                 operating_system=report.operating_system,
-                versions={"scalewise": __version__, **last.versions_of(record)},
+                versions={"scalewise": __version__, **start.versions_of(record)},
             )
         )
-    first, resumption = environments[0], facts.resumption if facts else Resumption()
+    first = environments[0]
     return Provenance(
         commit=commit(),
         versions=first.versions,
-        hosts=list(dict.fromkeys([*resumption.earlier_hosts, *(record.host for record in last.ranks)])),
-        devices=[record.device for record in last.ranks],
+        hosts=list(dict.fromkeys(record.host for record in start.ranks)),
+        devices=[record.device for record in start.ranks],
         cpu_model=first.cpu_model,
         operating_system=first.operating_system,
         launcher=rank_setup.launcher,
         started_at=spec.started_at,
-        ended_at=max(report.ended_at for report in last.reports),
-        slurm_job_id=last.reports[0].slurm_job_id,
-        restart_count=last.reports[0].restart_count,
-        other_jobs=most_known(resumption.earlier_other_jobs, spec.other_jobs),
-        study_jobs=most_known(resumption.earlier_study_jobs, spec.study_jobs),
+        ended_at=max(report.ended_at for report in start.reports),
+        slurm_job_id=start.reports[0].slurm_job_id,
+        restart_count=start.reports[0].restart_count,
+        other_jobs=spec.other_jobs,
+        study_jobs=spec.study_jobs,
         inputs=spec.input_hashes,
         environments=merge_environments(environments),
-        gpu_limits=last.gpu_limits,
+        gpu_limits=start.gpu_limits,
     )

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from scalewise.builtin.data.datasets import DatasetError, writable, write
-from scalewise.builtin.data.published import WEIGHTS, Notify, fetch, read_published
-from scalewise.builtin.data.synthetic_images import make_synthetic
 from scalewise.plan.catalog.datasets import DATASETS, DatasetFacts, dataset_facts, is_synthetic
 from scalewise.plan.config.errors import RefusedValueError
+from scalewise.training.data import DatasetError
+from scalewise.training.prepared import writable, write
+from scalewise.training.published import WEIGHTS, Notify, fetch, read_published
+from scalewise.training.synthetic_images import make_synthetic
 
 DOWNLOADS = Path("resources/downloads")
 
@@ -28,7 +29,7 @@ def prepare(
 
     Args:
         dataset: A known name.
-        destination: The file to write, which ``datasets.load`` reads.
+        destination: The file to write, which ``data.read`` reads.
         downloads: Holds what is fetched, and files placed by hand: downloads/{dataset}/{file}.
         mirror: The site's source of downloads, or None.
         notify: Gets the address of a download.
@@ -88,7 +89,7 @@ def prepare_weights(
 
     Args:
         model: A name such as resnet18.
-        destination: The file to write, which ``datasets.read`` reads.
+        destination: The file to write, which ``data.read`` reads.
         downloads: Holds what is fetched: downloads/{model}/{file}.
         mirror: The site's source of downloads, or None.
         notify: Gets the address of a download.

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch.hub import download_url_to_file
 
-from scalewise.builtin.data.datasets import DatasetError, writable
+from scalewise.training.data import DatasetError
+from scalewise.training.prepared import writable
 
 SILENT_SECONDS = 30.0
 """Longest wait for a connection, and for the next bytes."""

@@ -106,26 +106,18 @@ def architecture(parameters: int, image: torch.Size, classes: int) -> Architectu
     )
 
 
-def transformer(image: torch.Size, classes: int, parameters: int) -> nn.Module:
-    """Build an encoder (Dosovitskiy et al., arXiv:2010.11929) whose head reads the mean of all tokens.
-
-    Args:
-        image: [channels, height, width].
-        classes: Number of classes.
-        parameters: The requested number; that of the result is within 5 % of it.
-
-    Raises:
-        TransformerSizeError: Embedding, positions and head take more than that.
-    """
-    return Encoder(architecture(parameters, image, classes))
-
-
 class Encoder(nn.Module):
-    """Patches, layers, mean, logits."""
+    """Patches, layers, mean over all tokens, logits (Dosovitskiy et al., arXiv:2010.11929)."""
 
     def __init__(self, sizes: Architecture) -> None:
         super().__init__()
-        self.patches = Patches(sizes)
+        channels, height, width = sizes.image
+        rows, columns = sizes.grid
+        # left, right, top, bottom
+        self.padding = (0, columns * sizes.patch - width, 0, rows * sizes.patch - height)
+        self.embed = nn.Conv2d(channels, sizes.width, sizes.patch, sizes.patch)
+        self.positions = nn.Parameter(torch.empty(sizes.tokens, sizes.width))
+        nn.init.normal_(self.positions, std=0.02)
         # not nn.TransformerEncoder: it copies one layer, so that all begin with the same weights
         self.layers = nn.Sequential(
             *(
@@ -146,27 +138,8 @@ class Encoder(nn.Module):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """[batch, channels, height, width] -> [batch, classes]."""
-        tokens = self.layers(self.patches(images))
-        logits: torch.Tensor = self.head(self.norm(tokens).mean(dim=1))
-        return logits
-
-
-class Patches(nn.Module):
-    """One token a patch, with its learned position added."""
-
-    def __init__(self, sizes: Architecture) -> None:
-        super().__init__()
-        channels, height, width = sizes.image
-        rows, columns = sizes.grid
-        # left, right, top, bottom
-        self.padding = (0, columns * sizes.patch - width, 0, rows * sizes.patch - height)
-        self.embed = nn.Conv2d(channels, sizes.width, sizes.patch, sizes.patch)
-        self.positions = nn.Parameter(torch.empty(sizes.tokens, sizes.width))
-        nn.init.normal_(self.positions, std=0.02)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """[batch, channels, height, width] -> [batch, tokens, width]."""
         if any(self.padding):
             images = functional.pad(images, self.padding)
         tokens: torch.Tensor = self.embed(images).flatten(2).transpose(1, 2)
-        return tokens + self.positions
+        logits: torch.Tensor = self.head(self.norm(self.layers(tokens + self.positions)).mean(dim=1))
+        return logits

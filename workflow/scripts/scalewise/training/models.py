@@ -1,36 +1,110 @@
-"""Residual networks: ResNet-18, the wide network of a tutorial, and those of the paper on wide networks."""
+"""Networks by their names: small ones of tutorials, residual ones, and transformers of any size."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from pathlib import Path
-from textwrap import shorten
+from collections.abc import Callable
 from typing import cast
 
 import torch
 from torch import nn
 
-from scalewise.builtin.data.datasets import DatasetError, read
-from scalewise.plan.catalog.models import IMAGENET_STEM_PIXELS
+from scalewise.training.transformer import Encoder, architecture
 
-IMAGENET_CLASSES = 1000
+IMAGENET_STEM_PIXELS = 64
+"""Least height and width of images for ResNet-18's ImageNet stem; smaller ones get one with other weights."""
+
 GUIDE_CHANNELS = (16, 160, 320, 640)
 
 
-def resnet18(image: torch.Size, classes: int, weights: Path | None = None) -> nn.Module:
+def build(model: str, image: torch.Size, classes: int) -> nn.Module:
+    """Build a network from images of shape [batch, *image] to logits of shape [batch, classes].
+
+    Args:
+        model: digits_cnn, linear, mnist_cnn, resnet18, wide_resnet, ``wrn-28-10`` (depth, widening) or
+            ``transformer-25M`` (parameters).
+        image: [channels, height, width].
+        classes: Number of classes.
+
+    Raises:
+        KeyError: The name is unknown.
+        TransformerSizeError: There is no transformer of the requested size for these images.
+    """
+    if model.startswith("wrn-"):
+        depth, widening = map(int, model.split("-")[1:])
+        return paper_wide_resnet(image, classes, depth, widening)
+    if model.startswith("transformer-"):
+        size = model.removeprefix("transformer-")
+        parameters = round(float(size[:-1]) * {"M": 1e6, "G": 1e9}[size[-1]])
+        return Encoder(architecture(parameters, image, classes))
+    return BUILDERS[model](image, classes)
+
+
+def blocks(network: nn.Module) -> list[nn.Module]:
+    """Return the parts that FSDP gathers one after the other: residual blocks, transformer layers.
+
+    They are the composite modules in an ``nn.Sequential``; in a network without any, its layers. A stem or a
+    head that is in none of them belongs to the network as a whole.
+    """
+    rows = [module for module in network.modules() if isinstance(module, nn.Sequential)]
+    composite = [child for row in rows for child in row if any(map(_has_parameters, child.children()))]
+    return composite or [child for child in network.children() if _has_parameters(child)]
+
+
+def _has_parameters(module: nn.Module) -> bool:
+    return next(module.parameters(), None) is not None
+
+
+def linear(image: torch.Size, classes: int) -> nn.Module:
+    """Build one linear layer on the pixels, the smallest network that trains."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(image.numel(), classes))
+
+
+def digits_cnn(image: torch.Size, classes: int) -> nn.Module:
+    """Build three 3x3 convolutions with batch normalisation, for images of 4 pixels or more.
+
+    A step of 256 digits of 8x8 pixels takes some tens of milliseconds on one CPU core: enough for a second
+    process to be faster.
+    """
+    return nn.Sequential(
+        *_convolved(image[0], 32),
+        *_convolved(32, 64),
+        nn.MaxPool2d(2),
+        *_convolved(64, 128),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(128, classes),
+    )
+
+
+def mnist_cnn(image: torch.Size, classes: int) -> nn.Module:
+    """Build the network of PyTorch's MNIST example, which tutorials on several GPUs train: 1.2 M parameters.
+
+    It returns logits, not their log-softmax, which the loss takes. The linear layer after the convolutions
+    grows with the image, which needs 6 pixels or more.
+    """
+    height, width = ((pixels - 4) // 2 for pixels in image[1:])
+    return nn.Sequential(
+        nn.Conv2d(image[0], 32, 3),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(32, 64, 3),
+        # the example pools after the ReLU: the same values and gradients, for four times the work
+        nn.MaxPool2d(2),
+        nn.ReLU(inplace=True),
+        nn.Dropout(0.25),
+        nn.Flatten(),
+        nn.Linear(64 * height * width, 128),
+        nn.ReLU(inplace=True),
+        nn.Dropout(0.5),
+        nn.Linear(128, classes),
+    )
+
+
+def resnet18(image: torch.Size, classes: int) -> nn.Module:
     """Build torchvision's ResNet-18 (He et al., arXiv:1512.03385), for any number of channels.
 
     ImageNet's stem would shrink images of less than 64 pixels too far. They get the stem that is usual for
     CIFAR: a 3x3 convolution of stride 1, and no pooling.
-
-    Args:
-        image: [channels, height, width].
-        classes: Number of classes.
-        weights: The prepared file, with torchvision's names. Its last layer is left out, and a new one
-            trained, unless there are 1000 classes.
-
-    Raises:
-        DatasetError: The file cannot be read, or its tensors are not those of this network.
     """
     # costs every rank of every other model more than a second
     from torchvision.models import resnet  # noqa: PLC0415
@@ -43,8 +117,6 @@ def resnet18(image: torch.Size, classes: int, weights: Path | None = None) -> nn
         _he_initialise(network.conv1)
     if small:
         network.maxpool = nn.Identity()
-    if weights is not None:
-        _load(network, weights, with_head=classes == IMAGENET_CLASSES)
     return network
 
 
@@ -53,10 +125,6 @@ def wide_resnet(image: torch.Size, classes: int) -> nn.Module:
 
     Three stages of 160, 320 and 640 channels, two blocks each, with max pooling in between. The last
     pooling is over all pixels; the guide's is over 7x7 of the 8x8.
-
-    Args:
-        image: [channels, height, width].
-        classes: Number of classes.
     """
     stem, *widths = GUIDE_CHANNELS
     layers: OrderedDict[str, nn.Module] = OrderedDict(stem=_convolved(image[0], stem))
@@ -164,15 +232,11 @@ def _he_initialise(network: nn.Module) -> None:
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
 
-def _load(network: nn.Module, path: Path, with_head: bool) -> None:
-    state = read(path)
-    if not with_head:
-        state |= {name: tensor for name, tensor in network.state_dict().items() if name.startswith("fc.")}
-    try:
-        network.load_state_dict(state)
-    except RuntimeError as error:
-        raise DatasetError(
-            f"{path} does not fit this network: {shorten(str(error), 400)} Train without pretrained weights, "
-            "or give the file the names and shapes of torchvision's resnet18, for images of 3 channels and "
-            f"{IMAGENET_STEM_PIXELS} pixels or more."
-        ) from error
+BUILDERS: dict[str, Callable[[torch.Size, int], nn.Module]] = {
+    "digits_cnn": digits_cnn,
+    "linear": linear,
+    "mnist_cnn": mnist_cnn,
+    "resnet18": resnet18,
+    "wide_resnet": wide_resnet,
+}
+"""Functions of the shape of an image, [channels, height, width], and the number of classes."""

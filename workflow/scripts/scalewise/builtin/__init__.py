@@ -1,1 +1,0 @@
-"""The shipped training: data, models, loop, options and checkpoints."""

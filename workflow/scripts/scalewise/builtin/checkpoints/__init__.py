@@ -1,1 +1,0 @@
-"""Checkpoints of a training: written by all ranks together, checked before they are used."""

@@ -1,1 +1,0 @@
-"""Files that become batches: downloaded, checked, mapped, shared out."""

@@ -1,0 +1,1 @@
+"""Models, data and options of ``train.py``: torch only, nothing that plans or measures."""
