@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from scalewise.builtin.data.preparation import prepare
+from scalewise.training.prepare import prepare
 from scalewise.plan.catalog.datasets import prepared_path
 
 

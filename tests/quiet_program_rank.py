@@ -8,6 +8,7 @@ machine. The rank starts its program by PYTHON, which may have torch loaded alre
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
 from pathlib import Path
@@ -16,9 +17,10 @@ from pathlib import Path
 def main() -> None:
     sys.executable, script = sys.argv[1:3]
     sys.path[0] = str(Path(script).parent)
-    from scalewise.ranks.results import write as records  # noqa: PLC0415  found by the path above
+    if "COUNTS_OTHERS" not in os.environ:
+        from scalewise.ranks.results import write as records  # noqa: PLC0415  found by the path above
 
-    vars(records)["other_cpu_fraction"] = lambda _ranks: 0.0
+        vars(records)["other_cpu_fraction"] = lambda _ranks: 0.0
     sys.argv = sys.argv[2:]
     runpy.run_path(script, run_name="__main__")
 

@@ -26,7 +26,6 @@ from tests.prepared_digits import place_digits
 from tests.small_runs import plan_one_run, train_command
 from tests.waiting import Found, ended_output, wait_until
 
-from scalewise.builtin.data.datasets import write
 from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.study import load_study
 from scalewise.records import (
@@ -40,6 +39,7 @@ from scalewise.records import (
     read_failure,
     read_summary,
 )
+from scalewise.training.prepared import write
 
 SETTINGS: dict[str, Any] = {
     "model": "linear",
@@ -52,27 +52,6 @@ SETTINGS: dict[str, Any] = {
     "repeats": 1,
 }
 ENDLESS: dict[str, Any] = {"epochs": 1_000_000, "model": "planted_unhurried"}
-PERILOUS: dict[str, Any] = {
-    "model": "planted_perilous",
-    "dataset": "digits",
-    "global_batch_size": 240,
-    "epochs": 20,
-    "learning_rate": 0.05,
-    "schedule": "cosine",
-    "learning_rate_warmup_epochs": 1.5,
-    "crop_padding": 1,
-    "warmup_steps": 2,
-    "deterministic": True,
-    "save_model": True,
-    "devices": [1, 2, 4],
-    "repeats": 1,
-}
-"""Of runs that are ended at chosen steps, 6 an epoch, and whose bits must not differ because of that."""
-
-PERILOUS_LIMITS = {"limit_seconds": 2000.0, "checkpoint_seconds": 0.3}
-PAUSE_SECONDS = 0.03
-"""Of a step of a run that is to be ended: time for it to write checkpoints, and for us to hit it."""
-
 TIMINGS = ("train_seconds", "evaluation_seconds", "samples_per_second")
 END_SECONDS = 900
 """Longest wait for the end of a run, which may wait for others on this machine."""
@@ -117,22 +96,26 @@ class Started:
         assert failure is not None
         return failure
 
-    def stopped_at(self, outcome: str, because: str) -> int:
-        """Return the step at which it stopped in order, once all that it leaves says the same."""
+    @property
+    def saved(self) -> list[str]:
+        """The names of its checkpoints, the newest last."""
+        return sorted(path.name for path in (self.folder / "program" / "checkpoints").glob("epoch-*"))
+
+    def wait_for_checkpoint(self) -> str:
+        """The newest checkpoint, once there is one."""
+        self.wait_until(lambda: self.saved, "no checkpoint is written")
+        return self.saved[-1]
+
+    def stopped(self, outcome: str, because: str) -> str:
+        """Return the newest checkpoint of a run that stopped in order, once all that it leaves says so."""
         failure, stderr = self.fail(outcome)
-        kept = re.search(
-            r"The checkpoint at step (\d+) is kept: (with|the) .* resumes there\.", failure.reason
-        )
-        assert kept is not None, failure.reason
         assert failure.reason in stderr
         assert because in failure.reason
-        step = int(kept[1])
-        manifests = sorted((self.folder / "checkpoints").glob("step-*/manifest.json"))
-        assert json.loads(manifests[-1].read_text(encoding="utf-8"))["step"] == step > 0
-        assert (failure.steps, failure.no_progress) == (step, False)
+        assert failure.reason.endswith("The same command resumes it from what it has saved.")
+        assert not failure.no_progress
         # or the next start's tests would take what this one has left for its own
         shutil.rmtree(self.attempt)
-        return step
+        return self.saved[-1]
 
     def finish(self) -> Finished:
         """Return what it leaves, once it has ended in order."""
@@ -235,33 +218,11 @@ class Finished:
         return (self.folder / "train.log").read_text(encoding="utf-8").splitlines()
 
     @property
-    def resumed_at(self) -> list[int]:
-        """The steps that the log tells it went on from."""
-        return [int(step) for step in re.findall(r"resumed at step (\d+) from ", "\n".join(self.log))]
-
-    @property
     def learned(self) -> tuple[str, list[list[str]]]:
         """What must not depend on how often it was cut off: the sum of its weights, its epochs as text."""
         with (self.folder / EPOCHS).open(encoding="utf-8") as file:
             rows = [[text for key, text in row.items() if key not in TIMINGS] for row in csv.DictReader(file)]
         return hashlib.sha256((self.folder / MODEL).read_bytes()).hexdigest(), rows
-
-
-@dataclass(frozen=True)
-class Kill:
-    """What ends a run: at which pass of a process, counted from its first, and how.
-
-    Args:
-        at: the pass.
-        how: ``forward`` or ``backward``: a rank kills itself in the middle of that; ``ranks``: all are
-            killed; ``train.py``: it is killed alone; ``stop``: train.py gets SIGTERM; ``nan``: a rank's
-            loss is not a number.
-        rank: that kills itself.
-    """
-
-    at: int
-    how: str
-    rank: int = 0
 
 
 @dataclass
@@ -300,8 +261,6 @@ class Runs:
         attempt: int = 1,
         first: tuple[str, ...] = (),
         within: tuple[Path, str] | None = None,
-        peril: Kill | None = None,
-        pause_seconds: float = 0.0,
         **limits: Any,
     ) -> Started:
         """A train.py at work.
@@ -315,8 +274,6 @@ class Runs:
             attempt: of Snakemake at the run.
             first: words ahead of the whole command.
             within: a folder in place of which it sees an empty disk, and the size of that.
-            peril: that its model is to tell of, or to bring about.
-            pause_seconds: that each of its steps takes longer, if its model is the perilous one.
             limits: of the plan, which are not the usual ones.
         """
         chosen = dict(settings or self.settings) | dict(changed or {})
@@ -334,14 +291,7 @@ class Runs:
             "SCALEWISE_MACHINE_LOCK": str(self.folder.parent / "machine.lock"),
             "SCALEWISE_COMMIT": COMMIT,
             COUNTS_OTHERS: "yes",
-            "PERIL_PAUSE": str(pause_seconds),
-            "PERIL_MARK": str(folder.with_suffix(".mark")),
         }
-        folder.with_suffix(".mark").unlink(missing_ok=True)
-        if peril is not None:
-            environment["PERIL_AT"] = str(peril.at)
-            if peril.how in {"forward", "backward", "nan"}:
-                environment |= {"PERIL_RANK": str(peril.rank), "PERIL_IN": peril.how}
         command = [*first, *train_command(run.as_json(), folder, attempt)]
         process = subprocess.Popen(
             on_small_disk(*within, command) if within else command,
@@ -360,36 +310,10 @@ class Runs:
         """Start a run, or go on with it, to its end."""
         return self.start(name, devices, changed, **given).finish()
 
-    def kill_on_the_way(self, name: str, devices: int, peril: Kill) -> tuple[Started, int]:
-        """Start a run, or go on with it, until its peril has ended it or it has completed: its exit code."""
-        # a request to end is looked for once a second: it must not be over by then
-        pause_seconds = 0.1 if peril.how == "stop" else PAUSE_SECONDS
-        training = self.start(name, devices, peril=peril, pause_seconds=pause_seconds)
-        wait_until(
-            lambda: training.mark.exists() or training.process.poll() is not None,
-            f"{name} does not come to {peril}",
-            END_SECONDS,
-            longest_pause_seconds=0.01,
-        )
-        if peril.how == "stop":
-            training.process.send_signal(signal.SIGTERM)
-        elif peril.how == "train.py":
-            training.process.kill()
-        elif peril.how == "ranks":
-            for rank in range(devices):
-                # one that is near its end may be over before it is hit: it then counts as no kill
-                with suppress(ProcessLookupError, FileNotFoundError):
-                    note = (training.attempt / f"rank{rank}.json").read_text(encoding="utf-8")
-                    os.kill(json.loads(note)["pid"], signal.SIGKILL)
-        code, _ = training.end()
-        assert training.left_over() == {}
-        return training, code
-
-    def begun(self, folder: Path) -> Path:
-        """A copy of what a run has left, to go on with under the same name: its folder."""
-        copy = self.folder / folder.relative_to(folder.parents[1])
-        shutil.copytree(folder, copy)
-        return copy
+    def kill(self, pid: int) -> None:
+        """Kill a process, which may have ended."""
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
     def close(self) -> None:
         """End what a failed test has left: it may slow the next one."""

@@ -1,20 +1,18 @@
-"""Runs that get a signal to end write a checkpoint and report it; the same command resumes from there."""
+"""Runs that get a signal to end keep their last checkpoint; the same command resumes from there."""
 
 from __future__ import annotations
 
-import os
+import random
 import signal
 import time
-from typing import Any
 
 import pytest
-from tests.distributed.runs import END_SECONDS, ENDLESS, PERILOUS, Runs, heeds
+from tests.distributed.runs import END_SECONDS, ENDLESS, Runs
 from tests.machine import needs_two_cores
 from tests.marked_outcomes import Record
 
 from scalewise.execution.failure_reason import in_minutes
 from scalewise.execution.history import in_training
-from scalewise.execution.rank_files import RANK_SETUP
 from scalewise.records import RECORD, read_failure, read_history
 
 pytestmark = needs_two_cores
@@ -25,107 +23,82 @@ def test_a_run_that_gets_a_signal_to_end_keeps_what_it_has_trained_and_takes_its
     runs: Runs, record_property: Record
 ) -> None:
     training = runs.start("stopped", 2, ENDLESS)
-    training.wait_for("progress.json")
+    training.wait_for_checkpoint()
     assert len(training.processes()) >= 2
     began = time.monotonic()
     training.process.send_signal(signal.SIGINT)
-    training.stopped_at("interrupted", "ended by SIGINT.")
+    training.stopped("interrupted", "ended by SIGINT.")
     record_property("figure", f"SIGINT: no process left after {time.monotonic() - began:.1f} s")
-
-
-def test_a_signal_before_the_ranks_are_there_ends_the_run_as_interrupted(runs: Runs) -> None:
-    training = runs.start("early", 2, ENDLESS | {"launcher": "spawn"})
-    training.wait_for(RANK_SETUP)
-    (agent, *_) = training.wait_until(
-        lambda: [pid for pid, line in training.processes().items() if "start_ranks.py" in line],
-        "start_ranks.py does not run",
-        0.02,
-    )
-    training.wait_until(lambda: heeds(agent, signal.SIGUSR1), "start_ranks.py does not handle SIGUSR1", 0.02)
-    os.kill(agent, signal.SIGUSR1)
-    training.stopped_at("interrupted", "ended by SIGUSR1.")
 
 
 def test_a_run_at_its_limit_keeps_its_checkpoint_and_resumes_only_with_more_time(runs: Runs) -> None:
     # how long a start takes is the machine's affair: where others slow it down, no time is left to train in
-    for limit in (6, 20, 80, 320):
+    for limit in (10, 40, 160):
         late = runs.start("late", 2, ENDLESS, limit_seconds=limit)
         late.process.wait(timeout=END_SECONDS)
         failure = read_failure(late.folder)
-        if failure is not None and "The checkpoint at step" in failure.reason:
+        if failure is not None and late.saved:
             break
         late.end()
-    step = late.stopped_at("timed-out", "Raise runtime_minutes")
+    last = late.stopped("timed-out", "Raise runtime_minutes")
 
-    spent = runs.start("late", 2, ENDLESS, limit_seconds=limit)
-    code, stderr = spent.end()
+    used = runs.start("late", 2, ENDLESS, limit_seconds=0.05)
+    code, stderr = used.end()
     assert code == 1
-    assert f"late/d2.r1 timed-out: all of its {in_minutes(limit)} are used. Raise runtime_minutes" in stderr
-    assert f"The checkpoint at step {step} is kept" in stderr
-    assert not spent.attempt.exists()
+    assert f"late/d2.r1 timed-out: all of its {in_minutes(0.05)} are used. Raise runtime_minutes" in stderr
+    assert used.saved[-1] == last
+    assert not used.attempt.exists()
 
     more = runs.start("late", 2, ENDLESS, limit_seconds=100_000)
-    assert more.wait_for_line(rf"resumed at step {step} from \S+ \(start \d+\)")
+    assert more.wait_for_line(rf"resumed from \S+/{last}, after epoch {int(last.removeprefix('epoch-'))}")
     more.process.kill()
     more.end()
 
 
-def test_checkpoints_are_kept_if_requested_and_do_not_make_the_next_training_shorter(
-    runs: Runs,
-) -> None:
-    keep = {"checkpoint_seconds": 0.1, "keep_checkpoints": True}
-    changed = {"model": "planted_unhurried", "epochs": 10}
-    run = runs.complete("kept", 1, changed, **keep)
-    kept = list((run.folder / "checkpoints").glob("step-*"))
-    assert 1 <= len(kept) <= 2
-    assert run.resumption.checkpoints >= 1
-    assert not (run.folder / "attempt").exists()
+def test_checkpoints_are_kept_if_requested_and_do_not_make_the_next_training_shorter(runs: Runs) -> None:
+    run = runs.start("kept", 1, {"epochs": 4}, keep_checkpoints=True)
+    finished = run.finish()
+    assert run.saved == ["epoch-000003", "epoch-000004"]
+    assert not run.attempt.exists()
     assert (history := read_history(run.folder)) is not None
     assert [start.outcome for start in history.starts] == ["completed"]
 
-    (run.folder / RECORD).unlink()  # as where the user forces it
-    again = runs.complete("kept", 1, changed, **keep)
-    assert "is of a training that has ended" in "\n".join(again.log)
-    assert (again.resumption.starts, again.resumption.resumed_at_steps) == (1, [])
+    (finished.folder / RECORD).unlink()  # as where the user forces it
+    again = runs.complete("kept", 1, {"epochs": 4}, keep_checkpoints=True)
+    assert (again.resumption.starts, again.resumption.from_step) == (1, 0)
 
 
-def test_a_training_that_was_cut_off_ends_once_its_throughput_is_known(runs: Runs) -> None:
-    """It counts its starts, loses no step, and leaves nothing of them once it is done."""
-    # what its loader's processes have prepared beyond the end is thrown away
-    changed: dict[str, Any] = {
-        "model": PERILOUS["model"],
-        "loader": "workers",
-        "steps": {"most": 20_000, "until_interval": 0.2},
-    }
-    # its first windows would take longer than the test has: it is stopped long before the first look
-    first = runs.start("known", 2, changed, pause_seconds=0.3)
-    first.wait_for("progress.json")
-    first.process.send_signal(signal.SIGTERM)
-    step = first.stopped_at("interrupted", "ended by SIGTERM.")
-    run = runs.complete("known", 2, changed, pause_seconds=0.05)
-
-    # windows that differ between ranks could not be joined
-    measured, own = run.measured, run.measured.own_interval
-    done = sum(window.steps for window in measured.windows)
-    assert own is not None
-    assert own.ended == "interval"
-    assert own.half_width_fraction is not None
-    assert own.half_width_fraction <= changed["steps"]["until_interval"]
-    assert own.windows is not None
-    assert own.windows >= 20
-    found = measured.resumption
-    assert (found.starts, found.resumed_at_steps, found.lost_steps) == (2, [step], 0)
-    assert 0 < step < done - 100
-    # the first warm-up, what was not steady, the warm-up after the resume, and the edges of epochs
-    warm = sum(window.steps for window in measured.windows if window.warmup)
-    excluded = sum(measured.excluded_steps.values())
-    assert warm == own.warmup_steps + found.unmeasured_steps + excluded
-    assert [window.first_step for window in measured.windows] == [
-        sum(window.steps for window in measured.windows[:index]) for index in range(len(measured.windows))
-    ]
-    assert measured.epochs_completed == len(run.epochs) == 0
-    assert read_failure(run.folder) is None
-    assert not {"attempt", "checkpoints"} & {path.name for path in run.folder.iterdir()}
+def test_kills_at_random_moments_cost_an_epoch_at_most_and_change_nothing_that_is_learned(
+    runs: Runs, record_property: Record
+) -> None:
+    changed = {"model": "planted_drawing", "epochs": 60, "save_model": True, "deterministic": True}
+    chosen, kills, epochs = random.Random(1), 0, [0]
+    undisturbed = runs.complete("calm", 2, changed)
+    while kills < 20 and epochs[-1] < 55:
+        training = runs.start("killed", 2, changed)
+        before = training.saved[-1:]
+        training.wait_until(lambda: training.saved[-1:] != before, "no epoch is saved")  # noqa: B023
+        time.sleep(chosen.uniform(0, 0.3))
+        said = training.folder / "train.log"
+        # a rank, or the whole job
+        if kills % 2:
+            training.process.kill()
+        else:
+            runs.kill(training.pid(chosen.randrange(2)))
+        training.end()
+        assert training.left_over() == {}
+        kills += 1
+        epochs.append(int(training.saved[-1].removeprefix("epoch-")))
+        trained = [
+            line for line in said.read_text(encoding="utf-8").splitlines() if line.startswith("epoch ")
+        ]
+        # all that it has evaluated is saved, but for the epoch whose checkpoint was being written
+        assert int(trained[-1].split("/")[0].split()[1]) - epochs[-1] <= 1
+    run = runs.complete("killed", 2, changed)
+    assert run.learned == undisturbed.learned
+    assert epochs == sorted(set(epochs))
+    assert run.resumption.from_step == epochs[-1] * 5
+    record_property("figure", f"{kills} kills, weights and epochs identical")
 
 
 @pytest.mark.fault(17)

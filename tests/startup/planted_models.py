@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from scalewise.builtin.models.transformer import Architecture, Encoder
+from scalewise.training.transformer import Architecture, Encoder
 
 HELD_BYTES = 32 << 30
 """More than all other tests take together."""
@@ -113,14 +113,6 @@ def fail(*_: object) -> None:
     raise ValueError("a fault on purpose")
 
 
-def out_of_memory_after_18_steps(image: torch.Size, classes: int) -> nn.Module:
-    return Planted(image, classes, before=lambda passes: run_out_of_memory() if passes > 18 else None)
-
-
-def run_out_of_memory() -> None:
-    raise torch.OutOfMemoryError("after the last step")
-
-
 # --- counting
 
 
@@ -141,65 +133,20 @@ def counting(image: torch.Size, classes: int) -> nn.Module:
 # --- interruptions
 
 
-class Perilous(nn.Module):
-    """What it draws and counts must survive, and it can end its rank.
-
-    Batch norm counts, dropout draws. The environment, which is no part of a run's settings, sets how long a
-    pass takes and what happens at a chosen one, counted in each process from its first:
-
-    - ``PERIL_PAUSE``: seconds that a pass takes longer.
-    - ``PERIL_AT``: the pass at which ``PERIL_MARK``, a file, is made.
-    - ``PERIL_RANK`` and ``PERIL_IN``: the rank that then kills itself, in its ``forward`` or ``backward``
-      pass, or whose answers are not numbers, ``nan``.
-    """
-
-    def __init__(self, image: torch.Size, classes: int) -> None:
-        super().__init__()
-        channels, height, width = image
-        self.layers = nn.Sequential(
-            nn.Conv2d(channels, 8, 3, padding=1),
-            nn.BatchNorm2d(8),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Dropout(0.25),
-            nn.Linear(8 * height * width, 96),
-            nn.BatchNorm1d(96),
-            nn.ReLU(),
-            nn.Dropout(0.25),
-            nn.Linear(96, classes),
-        )
-        self.passes = 0
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.layers(images)
-        if self.training and torch.is_grad_enabled():
-            self.passes += 1
-            time.sleep(float(os.environ.get("PERIL_PAUSE", "0")))
-            if self.passes == int(os.environ.get("PERIL_AT", "0")):
-                return self._meet(logits)
-        return logits
-
-    def _meet(self, logits: torch.Tensor) -> torch.Tensor:
-        Path(os.environ["PERIL_MARK"]).touch()
-        how = os.environ.get("PERIL_IN")
-        if how is None or os.environ["PERIL_RANK"] != os.environ["RANK"]:
-            return logits
-        if how == "forward":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if how == "backward":
-            logits.register_hook(lambda _gradient: os.kill(os.getpid(), signal.SIGKILL))
-        return logits * float("nan") if how == "nan" else logits
-
-
-def perilous(image: torch.Size, classes: int) -> nn.Module:
-    return Perilous(image, classes)
-
-
-def heavy(image: torch.Size, classes: int) -> nn.Module:
-    """With 16 MB that nothing uses, so that a checkpoint takes its time."""
-    network = Perilous(image, classes)
-    network.ballast = nn.Parameter(torch.zeros(4_000_000), requires_grad=False)
-    return network
+def drawing(image: torch.Size, classes: int) -> nn.Module:
+    """What it draws and counts must survive: batch norm counts, dropout draws."""
+    channels, height, width = image
+    return nn.Sequential(
+        nn.Conv2d(channels, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Dropout(0.25),
+        nn.Linear(8 * height * width, 96),
+        nn.BatchNorm1d(96),
+        nn.ReLU(),
+        nn.Linear(96, classes),
+    )
 
 
 class Steep(nn.Module):

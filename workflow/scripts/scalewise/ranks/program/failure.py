@@ -193,6 +193,8 @@ def check_end(
         ProgramError: It did not.
     """
     program, traceback = settings.program, child.traceback()
+    if Path(program).is_absolute():
+        program = Path(program).name
     if len(records) >= rank_count and all(record.ended == "steps" or code == 0 for record in records):
         if code:
             say(f"{program} ended with code {code} after its last measured step")
