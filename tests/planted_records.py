@@ -35,9 +35,7 @@ from scalewise.records import (
 BEGAN = "2026-01-01T00:00:00+00:00"
 STARTUP = {
     "imports_seconds": 2.0,
-    "process_group_seconds": 0.5,
-    "data_seconds": 0.25,
-    "model_seconds": 1.25,
+    "preparation_seconds": 2.0,
     "first_step_seconds": 0.125,
 }
 OWN_INTERVAL = {
@@ -78,7 +76,6 @@ def rank_record(rank: int, **changes: Any) -> RankRecord:
         "threads": 1,
         "cpu_affinity": "0",
         "train_samples": 256,
-        "test_samples": None,
         "step_seconds_p05": 0.2,
         "step_seconds_p50": 0.25,
         "step_seconds_p95": 0.3,

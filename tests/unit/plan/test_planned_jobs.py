@@ -50,7 +50,7 @@ OF_ONE_MACHINE = """\
 defaults: {dataset: digits, model: linear, global_batch_size: 240, repeats: 1, devices: [1]}
 experiments:
   usual: {memory_gb: 4, timeout_seconds: 77}
-  other: {checkpoint_minutes: 0.02, keep_checkpoints: true}
+  other: {keep_checkpoints: true}
 """
 
 
@@ -90,7 +90,7 @@ PLANS = {
 
 def words_of(facts: Mapping[str, Any]) -> str:
     """Return keys and values, without what is empty and the limits that most jobs have."""
-    usual = {"limit_seconds": 0, "timeout_seconds": 120, "checkpoint_seconds": 600.0}
+    usual = {"limit_seconds": 0, "timeout_seconds": 120}
     return " ".join(
         f"{key}={' '.join(map(str, value)) if isinstance(value, list) else value}"
         for key, value in facts.items()
