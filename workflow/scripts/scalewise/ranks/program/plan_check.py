@@ -34,6 +34,12 @@ def check_plan(planned: Planned, ranks: Sequence[ProbeRecord], all_ended: bool =
                 "model: neither samples of a step nor speedup can be told from its steps. Measure its "
                 "data-parallel part, or train it by other means."
             )
+        if rank.misses_optimizer:
+            return (
+                f"no optimizer of the class {rank.misses_optimizer} has made a step in the first updates of "
+                f"{planned.program}, but {' and '.join(rank.optimizers)} has. Correct `optimizer`, or leave "
+                "it out."
+            )
         if rank.data_parallel_devices > 1:
             return (
                 f"{planned.program} divides each batch among {rank.data_parallel_devices} GPUs in one "
