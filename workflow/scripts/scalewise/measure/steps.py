@@ -188,8 +188,9 @@ class StepRecord:
 
     def _append(self, step: Step) -> None:
         before, is_first = self._before, not self._ended_at
-        flags, samples = flags_of(step), samples_of(step)
-        training = [batch for batch in step.batches if batch.iteration.trains]
+        training, flags = batches_and_flags(step)
+        sizes = [batch.samples for batch in training]
+        samples = UNKNOWN if None in sizes else sum(size or 0 for size in sizes)
         waited = sum(self._waited(batch) for batch in training)
         self.fetched_elsewhere |= any(batch.thread != self.thread for batch in training)
         if step.forwards and None not in step.forwards:
@@ -199,7 +200,7 @@ class StepRecord:
             else:
                 self._forward_looks.append((len(self._ended_at), samples_of_forwards))
         if is_first:
-            requested = [batch.requested_at for batch in step.batches if batch.iteration.trains]
+            requested = [batch.requested_at for batch in training]
             self.first_step_ended = step.ended_at
             trained = (at for at, trains in step.mode_changes if trains)
             self.first_step_began = min(requested) if requested else next(trained, None)
@@ -270,24 +271,15 @@ class StepRecord:
         return float(begin.elapsed_time(end)) / 1e3  # CUDA gives milliseconds
 
 
-def samples_of(step: Step) -> int:
-    """Return the samples of a step's batches that train; ``UNKNOWN`` if those of one are unknown."""
-    sizes = [batch.samples for batch in step.batches if batch.iteration.trains]
-    return UNKNOWN if None in sizes else sum(size or 0 for size in sizes)
-
-
-def flags_of(step: Step) -> int:
-    """Return the flags of a step by what is known of its loaders by now."""
+def batches_and_flags(step: Step) -> tuple[list[Batch], int]:
+    """Return the batches of a step that train, and its flags, by what is known of its loaders by now."""
+    training = [batch for batch in step.batches if batch.iteration.trains]
     bits = step.flags
-    for batch in step.batches:
-        if not batch.iteration.trains:
-            bits |= EVALUATION
-        elif batch.is_first:
-            bits |= NEW_ITERATION
-    for iteration in step.loaders:
-        if iteration.trains:
-            bits |= NEW_ITERATION
-    return bits
+    if len(training) < len(step.batches):
+        bits |= EVALUATION
+    if any(batch.is_first for batch in training) or any(iteration.trains for iteration in step.loaders):
+        bits |= NEW_ITERATION
+    return training, bits
 
 
 def _seconds_without_training(begin: float, step: Step) -> float:
