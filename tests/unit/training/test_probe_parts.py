@@ -390,11 +390,12 @@ def test_a_step_that_cannot_be_counted_has_its_reason(
 def test_no_mode_is_left_after_the_counted_step() -> None:
     counted = CountedStep(warmup_steps=2)
     counted.after_step(1, is_plain=True, compiled=False)
-    assert isinstance(_get_current_dispatch_mode(), FlopCount)
+    counting = _get_current_dispatch_mode()
+    assert counting is not None
     # a program that has entered another mode meanwhile keeps it
     with FlopCounterMode(display=False):
         counted.after_step(2, is_plain=True, compiled=False)
-        assert not isinstance(_get_current_dispatch_mode(), FlopCount)
+        assert _get_current_dispatch_mode() not in (None, counting)
     assert _get_current_dispatch_mode() is None
 
 
