@@ -219,6 +219,7 @@ SEEN: dict[str, dict[str, Any]] = {
     },
     "replicas_of_divided_models": {"sharded_over": 4, "refused": None},
     "divided_among_itself": {"sharded_over": 1, "world_size": 2, "refused": None},
+    "most_of_it_divided_among_itself": {"sharded_over": 1, "world_size": 2, "refused": None},
     "divided_by_a_wrapper": {"sharded_over": 2, "refused": None},
     "divided_by_a_wrapper_among_itself": {"sharded_over": 1, "world_size": 2, "refused": None},
     "replicas_by_a_wrapper": {"sharded_over": 4, "refused": None},

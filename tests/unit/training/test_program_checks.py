@@ -123,6 +123,10 @@ DIFFERENCES: dict[str, tuple[Planned, list[ProbeRecord], list[str]]] = {
         [record(steps=4, world_size=1, data_parallel_devices=4, cuda=True)],
         ["divides each batch among 4 GPUs", "torch.nn.DataParallel", "DistributedDataParallel"],
     ),
+    "shards of one model on the same samples": (
+        *(planned(), pair(parallelism=["fully_shard"], sharded=True, weights=[], batches=[1.0, 2.0, 3.0])),
+        ["same batches", "perfect scaling", "DistributedSampler"],
+    ),
     "another optimizer than the named one": (
         *(planned(), pair(optimizers=["SGD"], misses_optimizer="AdamW")),
         ["class AdamW", "but SGD has", "Correct `optimizer`"],

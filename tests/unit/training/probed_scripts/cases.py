@@ -673,6 +673,19 @@ def divided_among_itself() -> None:
 
 
 @case(ranks=2)
+def most_of_it_divided_among_itself() -> None:
+    """The last layer lies on a mesh of both ranks, and all others on one of a rank each."""
+    rank = join()
+    group: Any = [dist.new_group([each]) for each in range(2)][rank]
+
+    def divide(model: Any) -> Any:
+        fully_shard(model[2], mesh=init_device_mesh("cpu", (2,)))
+        return fully_shard(model, mesh=DeviceMesh.from_group(group, "cpu"))
+
+    train_shards(rank, divide)
+
+
+@case(ranks=2)
 def divided_by_a_wrapper() -> None:
     rank = join()
     train_shards(rank, lambda model: FullyShardedDataParallel(model, device_id=torch.device("cpu")))

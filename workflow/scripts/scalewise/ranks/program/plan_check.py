@@ -143,14 +143,13 @@ def _check_exchange(planned: Planned, ranks: Sequence[ProbeRecord]) -> str:
                 f"{' and '.join(rank.parallelism)} a mesh of all {planned.devices} ranks, or of replicas and "
                 f"shards that make {planned.devices} together."
             )
-    if any(rank.sharded for rank in ranks):
-        return ""
     fix = (
         "Wrap the model in DistributedDataParallel, and call the wrapped model: what is called by its "
         "`.module` exchanges nothing."
     )
     first = ranks[0].weights
-    for rank in ranks[1:]:
+    is_whole = not any(rank.sharded for rank in ranks)
+    for rank in ranks[1:] if is_whole else []:
         if len(rank.weights) != len(first) or not all(map(_equal, first, rank.weights)):
             return (
                 f"rank {rank.rank} of {planned.program} holds other weights than rank {ranks[0].rank}: they "
