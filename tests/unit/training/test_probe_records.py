@@ -473,19 +473,15 @@ def test_workers_that_start_in_each_epoch_after_steps_on_a_gpu_end_without_an_er
 
 
 PRINTED = """
-import os, subprocess, sys
+import os, sys
 print(os.path.basename(os.path.dirname(sys.modules["sitecustomize"].__file__)))
 print(*sys.path)
-os.environ["PYTHONPATH"] = "/inherited"
-child = "import os; print(os.environ['PYTHONPATH'])"
-for given in ({**os.environ, "PYTHONPATH": "/given"}, None):
-    subprocess.run([sys.executable, "-c", child], env=given, check=True)
 print(*sys.modules)
 """
 
 
-def test_the_probe_leaves_the_users_own_start_in_place_and_comes_along_to_children(tmp_path: Path) -> None:
-    """Without torch it imports nothing of ours; a program may set PYTHONPATH as if it were the only user."""
+def test_the_probe_leaves_the_users_own_start_in_place(tmp_path: Path) -> None:
+    """Without torch it imports nothing of ours."""
     own = tmp_path / "own"
     own.mkdir()
     (own / "sitecustomize.py").write_text(
@@ -506,11 +502,9 @@ def test_the_probe_leaves_the_users_own_start_in_place_and_comes_along_to_childr
             timeout=LIMIT_SECONDS,
         )
         printed.append([line.split() for line in done.stdout.splitlines()])
-    (customized, paths, *children, modules), (*_, without) = printed
+    (customized, paths, modules), (*_, without) = printed
 
     assert customized == ["own"]
     assert str(startup) not in paths
-    assert children == [[f"{startup}:/given"], [f"{startup}:/inherited"]]
-    # in the two parents, which took the user's folder from the path of their children
     assert len(list(own.glob("*.ran"))) == 2
     assert set(modules) - set(without) <= {"__future__"}
