@@ -9,7 +9,7 @@ are excluded only if their mean differs from that of the rest by ``CLEAR_DIFFERE
 
 The interval is that of a mean of autocorrelated values: the variance over the number of values that are
 independent in effect, ``n (1 - r) / (1 + r)`` with the first autocorrelation r (Bayley and Hammersley 1946),
-by Student's t (from a table; Zwiers and von Storch 1995). The estimate of r is too low in short series; its bias ``(1 + 3
+by Student's t (Zwiers and von Storch 1995). The estimate of r is too low in short series; its bias ``(1 + 3
 r) / n`` (Kendall 1954) and ``AUTOCORRELATION_MARGIN / sqrt(n)`` are added. Values that follow each other for
 longer than one autocorrelation shows widen the interval of pairs (Flyvbjerg and Petersen 1989): the wider one
 of the intervals of windows and of pairs of windows counts.
