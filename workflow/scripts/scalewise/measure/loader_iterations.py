@@ -168,8 +168,8 @@ class LoaderIterations:
             self._rounds += 1
             # before an iteration that a program has broken off ends, it is unknown what would have followed
             latest.check_batches(activity, directly=True)
-        if activity > iteration.activity:
-            iteration.check_batches(activity, directly=latest is iteration)
+        if latest is not iteration and activity > iteration.activity:
+            iteration.check_batches(activity, directly=False)
         is_first = iteration.activity < 0
         if is_first:
             if len(self._first) < MOST_ITERATIONS or self.training is None:

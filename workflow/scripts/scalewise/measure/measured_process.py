@@ -151,7 +151,9 @@ class MeasuredProcess:
         step, trains = self.steps.open, torch.is_grad_enabled()
         if not trains:
             self._without_gradients(COPY if is_copy else NO_GRAD)
-        elif not step.mode_changes or not step.mode_changes[-1][1]:
+        elif not step.mode_changes:
+            step.mode_changes = ((perf_counter(), True),)
+        elif not step.mode_changes[-1][1]:
             step.change_mode(perf_counter(), trains=True)
         done = self.steps.done
         # closures of an optimizer pass the same batch again and again
@@ -224,7 +226,7 @@ class MeasuredProcess:
             self._follow()
         for parts in ended:
             self._end_step(parts)
-        if training.has_ceased:
+        if not ended and training.has_ceased:
             self._leader_ceased(type(optimizer).__name__)
 
     def _leader_ceased(self, other: str) -> None:
@@ -238,10 +240,9 @@ class MeasuredProcess:
 
     def _cut(self) -> Step:
         before, gradients_before, inside_before = self._counted
-        inside = self.backwards_in_steps - inside_before
-        outside = self.backwards - before - inside
-        self.passes += outside or self.gradients - gradients_before or bool(inside)
-        self._counted = self.backwards, self.gradients, self.backwards_in_steps
+        self._counted = backwards, gradients, inside = self.backwards, self.gradients, self.backwards_in_steps
+        inside -= inside_before
+        self.passes += backwards - before - inside or gradients - gradients_before or bool(inside)
         return self.steps.cut(perf_counter(), self.passes)
 
     def _end_step(self, parts: list[Step]) -> None:
@@ -267,15 +268,14 @@ class MeasuredProcess:
 
     def _flag_new_shape(self, parts: list[Step]) -> None:
         """Flag a step that paid for a shape: something was compiled, or cuDNN tried its kernels."""
-        frames = compiled_frames()
-        is_new = frames != self._compiled_frames
-        self._compiled_frames = frames
+        if (frames := compiled_frames()) != self._compiled_frames:
+            self._compiled_frames = frames
+            parts[-1].flags |= NEW_SHAPE
         if self.steps.device is not None and torch.backends.cudnn.benchmark:
             shape = tuple(batch.shape for part in parts for batch in part.batches)
-            is_new |= shape not in self._shapes
-            self._shapes.add(shape)
-        if is_new:
-            parts[-1].flags |= NEW_SHAPE
+            if shape not in self._shapes:
+                self._shapes.add(shape)
+                parts[-1].flags |= NEW_SHAPE
 
     def _first_step(self, optimizer: Optimizer) -> None:
         device = device_of(optimizer)

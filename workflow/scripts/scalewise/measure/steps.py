@@ -189,10 +189,16 @@ class StepRecord:
     def _append(self, step: Step) -> None:
         before, is_first = self._before, not self._ended_at
         training, flags = batches_and_flags(step)
-        sizes = [batch.samples for batch in training]
-        samples = UNKNOWN if None in sizes else sum(size or 0 for size in sizes)
-        waited = sum(self._waited(batch) for batch in training)
-        self.fetched_elsewhere |= any(batch.thread != self.thread for batch in training)
+        # loops, not generators: this is done in each step
+        samples, waited = 0, 0.0
+        for batch in training:
+            if batch.samples is None:
+                samples = UNKNOWN
+            elif samples != UNKNOWN:
+                samples += batch.samples
+            waited += self._waited(batch)
+            if batch.thread != self.thread:
+                self.fetched_elsewhere = True
         if step.forwards and None not in step.forwards:
             samples_of_forwards = sum(size or 0 for size in step.forwards)
             if len(self._ended_at) < FORWARD_STEPS:
@@ -261,7 +267,8 @@ class StepRecord:
         """Return the device seconds between the ends of two steps; NaN without a common clock."""
         start = before.mark if before.after is None else before.after
         try:
-            return self._elapsed(start, step.mark) - sum(self._elapsed(*pause) for pause in step.pauses)
+            seconds = self._elapsed(start, step.mark)
+            return seconds - sum(self._elapsed(*pause) for pause in step.pauses) if step.pauses else seconds
         except RuntimeError:  # marks of two devices
             return math.nan
 
@@ -273,12 +280,17 @@ class StepRecord:
 
 def batches_and_flags(step: Step) -> tuple[list[Batch], int]:
     """Return the batches of a step that train, and its flags, by what is known of its loaders by now."""
-    training = [batch for batch in step.batches if batch.iteration.trains]
-    bits = step.flags
-    if len(training) < len(step.batches):
-        bits |= EVALUATION
-    if any(batch.is_first for batch in training) or any(iteration.trains for iteration in step.loaders):
-        bits |= NEW_ITERATION
+    training, bits = [], step.flags
+    for batch in step.batches:
+        if not batch.iteration.trains:
+            bits |= EVALUATION
+            continue
+        training.append(batch)
+        if batch.is_first:
+            bits |= NEW_ITERATION
+    for iteration in step.loaders:
+        if iteration.trains:
+            bits |= NEW_ITERATION
     return training, bits
 
 
