@@ -194,7 +194,8 @@ class Hooks:
         ended = untraced(notes, "end of a loader", process.end_iteration)
 
         def next_batch(iterator: Any) -> Any:
-            requested_at, mark = perf_counter(), process.wait_mark()
+            requested_at = perf_counter()
+            mark = None if process.steps.device is None else process.wait_mark()
             try:
                 batch = original(iterator)
             except StopIteration:
