@@ -120,7 +120,7 @@ class TrainingSteps(Generic[Part]):
         """Return the parts of each step of the training that an update ends.
 
         Args:
-            optimizer: It has made the update, or a scaler has skipped it.
+            optimizer: The optimizer whose update was made, or skipped by a scaler.
             cut: Ends a part here; if it is not called, the part continues.
         """
         leader = self.leader
