@@ -61,7 +61,7 @@ def train(epochs, workers=0):
             optimizer.zero_grad()
             (model(inputs) - targets).square().mean().backward()
             optimizer.step()
-            process.optimizers.add_flags([flag := torch.zeros(1)])
+            process.skipped.add_flags([flag := torch.zeros(1)])
             weakref.finalize(flag, freed, "flag").atexit = False
 
 

@@ -123,6 +123,14 @@ DIFFERENCES: dict[str, tuple[Planned, list[ProbeRecord], list[str]]] = {
         [record(steps=4, world_size=1, data_parallel_devices=4, cuda=True)],
         ["divides each batch among 4 GPUs", "torch.nn.DataParallel", "DistributedDataParallel"],
     ),
+    "shards of one model on the same samples": (
+        *(planned(), pair(parallelism=["fully_shard"], sharded=True, weights=[], batches=[1.0, 2.0, 3.0])),
+        ["same batches", "perfect scaling", "DistributedSampler"],
+    ),
+    "another optimizer than the named one": (
+        *(planned(), pair(optimizers=["SGD"], misses_optimizer="AdamW")),
+        ["class AdamW", "but SGD has", "Correct `optimizer`"],
+    ),
     "shards of a model of its own": (
         *(planned(devices=2), pair(parallelism=["fully_shard"], sharded=True, sharded_over=1, weights=[])),
         ["rank 0", "among 1 of 2 ranks", "perfect scaling", "fully_shard a mesh of all 2 ranks"],
@@ -431,7 +439,7 @@ def test_what_a_study_says_of_batches_reaches_the_check(
 @pytest.mark.parametrize("counted", [False, True])
 def test_operations_are_counted_and_a_program_ends_as_the_study_states(counted: bool, tmp_path: Path) -> None:
     until = Steps(most=50, until_interval=0.02)
-    program = program_rank(tmp_path, count_flops=counted, steps=until, warmup_steps=7)
+    program = program_rank(tmp_path, count_flops=counted, optimizer="Muon", steps=until, warmup_steps=7)
     program.probe_folder.mkdir(parents=True)
     spec = json.loads(program._write_probe_spec(tmp_path).read_text())
     probe = record(world_size=1, step_flops={"fp32": 7.0} if spec["count_flops"] else {})
@@ -439,6 +447,7 @@ def test_operations_are_counted_and_a_program_ends_as_the_study_states(counted: 
 
     assert measured.step_flops == ({"fp32": 7.0} if counted else {})
     assert (spec["warmup_steps"], spec["steps"], spec["until_interval"]) == (7, 50, 0.02)
+    assert spec["optimizer"] == "Muon"
 
 
 @pytest.mark.parametrize(("warmup", "rate"), [(12, 80), (2, 8 * 18 / (10 * 1.0 + 8 * 0.1))])

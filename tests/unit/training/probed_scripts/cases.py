@@ -505,6 +505,25 @@ def optimizer_for_later() -> None:
 
 
 @case()
+def another_optimizer_takes_over() -> None:
+    """As networks for differential equations are trained: Adam, then another optimizer of the same model."""
+    model = network()
+    first, second = torch.optim.Adam(model.parameters()), sgd(model)
+    for number in range(40 * ENOUGH_STEPS):
+        step(model, first if number < 6 else second, *batch())
+
+
+@case()
+def optimizers_made_again() -> None:
+    """A new one in each epoch of four steps, as some programs lower the learning rate."""
+    model = network()
+    for _ in range(ENOUGH_STEPS):
+        optimizer = sgd(model)
+        for inputs, labels in DataLoader(samples(32), batch_size=8):
+            step(model, optimizer, inputs, labels)
+
+
+@case()
 def critic_that_begins_later() -> None:
     """Two models of one size; the second one steps after each step of the first, but not in the begin."""
     model, critic = network(), network()
@@ -651,6 +670,19 @@ def divided_among_itself() -> None:
     rank = join()
     group: Any = [dist.new_group([each]) for each in range(2)][rank]
     train_shards(rank, lambda model: fully_shard(model, mesh=DeviceMesh.from_group(group, "cpu")))
+
+
+@case(ranks=2)
+def most_of_it_divided_among_itself() -> None:
+    """The last layer lies on a mesh of both ranks, and all others on one of a rank each."""
+    rank = join()
+    group: Any = [dist.new_group([each]) for each in range(2)][rank]
+
+    def divide(model: Any) -> Any:
+        fully_shard(model[2], mesh=init_device_mesh("cpu", (2,)))
+        return fully_shard(model, mesh=DeviceMesh.from_group(group, "cpu"))
+
+    train_shards(rank, divide)
 
 
 @case(ranks=2)

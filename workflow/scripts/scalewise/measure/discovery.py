@@ -177,14 +177,19 @@ def parameter_figures(parameters: list[torch.Tensor], trained: TrainedModules) -
 
 def _ranks_of_shards(parameters: list[Any], trained: TrainedModules) -> int | None:
     """Return the ranks that share a sharded model, with those of its replicas in HSDP; None if unknown."""
-    meshes = [each.device_mesh.size() for each in parameters if hasattr(each, "device_mesh")]
+    # elements by the size of their mesh: a layer may have one of its own, as experts have
+    held: dict[int, int] = {}
+    for each in parameters:
+        if hasattr(each, "device_mesh"):
+            size = each.device_mesh.size()
+            held[size] = held.get(size, 0) + each.numel()
     modules: list[Any] = [module for root in trained.roots for module in root.modules()]
     for module in modules:
         if type(module).__name__ == "FullyShardedDataParallel":
             replicas = getattr(module, "_inter_node_pg", None)
-            meshes.append(module.process_group.size() * (1 if replicas is None else replicas.size()))
-    # a layer may have a mesh of its own, as experts have
-    return max(meshes, default=None)
+            size = module.process_group.size() * (1 if replicas is None else replicas.size())
+            held[size] = held.get(size, 0) + sum(each.numel() for each in module.parameters(recurse=False))
+    return max(held, key=lambda size: held[size], default=None)
 
 
 def _number_of_flat(trained: TrainedModules) -> tuple[int | None, int | None]:

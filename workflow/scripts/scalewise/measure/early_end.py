@@ -95,7 +95,7 @@ class EarlyEnd:
         return steadiness.record(
             self._spec.until_interval,
             max(warmup, self._spec.warmup_steps),
-            "interval" if ended == "steps" and done < self._most else ended,
+            "interval" if self.is_due(done) else ended,
         )
 
     def _assess(self, until: int) -> Steadiness:

@@ -1,96 +1,83 @@
-"""Count the floating-point operations of forward and backward passes, by torch's formulas."""
+"""The floating-point operations of a step, by torch's FlopCounterMode and its formulas."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch.utils import _python_dispatch as dispatch
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import FlopCounterMode
 
-FORMATS = {
-    torch.bfloat16: "bf16",
-    torch.float16: "fp16",
-    torch.float32: "fp32",
-    torch.float64: "fp64",
-}
+FORMATS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
 
-_WITHOUT_OPERATIONS = (
-    *("aten", "prim", "prims", "profiler"),
-    *("c10d", "c10d_functional", "_c10d_functional", "fsdp"),
+WITHOUT_OPERATIONS = (
+    "aten",
+    "prim",
+    "prims",
+    "profiler",
+    "c10d",
+    "c10d_functional",
+    "_c10d_functional",
+    "fsdp",
 )
-"""Torch's own namespaces: an operator without a formula counts as none, as in torch's FlopCounterMode."""
+"""Torch's own namespaces: an operator of them without a formula counts as none."""
 
 
-class FlopCount(dispatch.TorchDispatchMode):
-    """Counts what runs within it, and changes nothing of it.
-
-    torch's FlopCounterMode has the same formulas, but knows no formats, decomposes operators, and does not
-    run every Triton kernel: this one observes the passes of users' programs, too.
-    """
-
-    supports_higher_order_operators = True
+class FlopCount(FlopCounterMode):
+    """Counts what runs within it by number format, and names what it cannot count."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__(display=False)
+        self.skip_unsupported = True  # otherwise it runs no Triton kernel
+        # it would hook all modules, to count each apart
+        self.mod_tracker: Any = nullcontext()
         self.by_format: dict[str, int] = {}
         """A multiplication and an addition are two operations."""
         self.uncounted: dict[str, None] = {}
-        """Operators that compute and have no formula, in the order of their first call."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operator and count it."""
-        out = func(*args, **(kwargs or {}))
+    def _count_flops(self, func_packet: Any, out: Any, args: Any, kwargs: Any) -> Any:
         try:
-            self._count(func, args, kwargs or {}, out)
+            if (formula := self.flop_registry.get(func_packet)) is not None:
+                tensor = next(each for each in args if isinstance(each, torch.Tensor))
+                if type(tensor).__name__ == "DTensor":  # its shape is that of all ranks together
+                    raise NotImplementedError
+                name = _format(tensor, is_convolution="conv" in str(func_packet))
+                self.by_format[name] = self.by_format.get(name, 0) + formula(*args, **kwargs, out_val=out)
+            elif str(func_packet).partition(".")[0] not in WITHOUT_OPERATIONS:
+                self.uncounted[str(func_packet)] = None
         except Exception as error:  # noqa: BLE001  # nothing of ours may end a user's program
-            self.uncounted[f"{func} ({type(error).__name__})"] = None
+            self.uncounted[f"{func_packet} ({type(error).__name__})"] = None
         return out
-
-    def _count(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-        packet = getattr(func, "_overloadpacket", func)
-        formula: Callable[..., int] | None = flop_registry.get(packet)
-        if formula is None:
-            if getattr(func, "namespace", "higher order") not in _WITHOUT_OPERATIONS:
-                self.uncounted[str(packet)] = None
-            return
-        tensor = next(each for each in args if isinstance(each, torch.Tensor))
-        if type(tensor).__name__ == "DTensor":
-            # its shape is that of all ranks together
-            self.uncounted[f"{packet} of a DTensor"] = None
-            return
-        number_format = _format(tensor, is_convolution="conv" in str(packet))
-        found = formula(*args, **kwargs, out_val=out)
-        self.by_format[number_format] = self.by_format.get(number_format, 0) + found
 
     @property
     def reason(self) -> str:
         """Reason that the count is not whole, as a clause; empty if it is."""
-        if self.uncounted:
-            return f"no formula for {', '.join(list(self.uncounted)[:3])}"
+        if uncounted := [*self.uncounted, *self.get_unsupported_ops()]:
+            return f"no formula for {', '.join(uncounted[:3])}"
         return "" if self.by_format else "no operator with a formula ran"
 
     def stop(self) -> None:
         """Leave the mode, also if a program has entered others since."""
-        above = []
-        while (mode := dispatch._pop_mode()) is not self:
+        own, above = self.mode, []
+        assert own is not None, "it has begun"
+        while (mode := dispatch._pop_mode()) is not own:
             above.append(mode)
+        dispatch._push_mode(own)  # it leaves in its own way
+        self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         for mode in reversed(above):
             dispatch._push_mode(mode)
 
 
 def _format(tensor: torch.Tensor, *, is_convolution: bool) -> str:
     """Return the format in which an operator multiplies."""
-    name = FORMATS.get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
+    name = str(tensor.dtype).removeprefix("torch.")
+    name = FORMATS.get(name, name)
     if name == "fp32" and tensor.is_cuda:
         backends: Any = torch.backends  # its types know no operators
-        operator, library = (
-            (backends.cudnn.conv, backends.cudnn) if is_convolution else (backends.cuda.matmul, backends.cuda)
-        )
-        for level in (operator, library, backends):
-            chosen = getattr(level, "fp32_precision", "none")
-            if chosen != "none":
+        operator = backends.cudnn.conv if is_convolution else backends.cuda.matmul
+        for level in (operator, backends.cudnn if is_convolution else backends.cuda, backends):
+            if (chosen := getattr(level, "fp32_precision", "none")) != "none":
                 return "tf32" if chosen == "tf32" else "fp32"
     return name
 
@@ -127,4 +114,4 @@ class CountedStep:
             self.reason = "the program compiles its model, and the operators of compiled code are not seen"
         elif not self.by_format and 0 < done < self._warmup_steps:
             self._count = FlopCount()
-            dispatch._push_mode(self._count)
+            self._count.__enter__()  # type: ignore[no-untyped-call]

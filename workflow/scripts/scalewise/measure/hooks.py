@@ -161,7 +161,7 @@ class Hooks:
     def steps(self, undo: ExitStack) -> None:
         """Hook the steps of every optimizer, of any subclass and within any wrapper."""
         process, notes = self._process, self._process.notes
-        before = untraced(notes, "begin of a step", process.optimizers.begin_step)
+        before = untraced(notes, "begin of a step", process.before_step)
         after = untraced(notes, "end of a step", process.after_step)
         for register, hook in (
             (optimizers.register_optimizer_step_pre_hook, before),
@@ -176,9 +176,9 @@ class Hooks:
         may_skip = guarded(process.notes, "skipped step", process.step_on_device)
 
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            before = process.optimizers.steps_of(optimizer)
+            before = process.training.calls
             result = original(scaler, optimizer, *args, **kwargs)
-            if process.optimizers.steps_of(optimizer) == before:
+            if process.training.calls == before:
                 skipped(optimizer)
             elif getattr(optimizer, "_step_supports_amp_scaling", False):
                 may_skip(scaler, optimizer)
@@ -194,7 +194,8 @@ class Hooks:
         ended = untraced(notes, "end of a loader", process.end_iteration)
 
         def next_batch(iterator: Any) -> Any:
-            requested_at, mark = perf_counter(), process.wait_mark()
+            requested_at = perf_counter()
+            mark = None if process.steps.device is None else process.wait_mark()
             try:
                 batch = original(iterator)
             except StopIteration:

@@ -1,10 +1,10 @@
 """Data-loader iterations: which of them feed the training, with how many samples, after how much waiting.
 
-An iteration feeds the training if work follows most of its batches: a backward pass or a step, since not all
-ways to compute gradients are seen. Of batches that are fetched at once, such as those of an accumulated step,
-as many count as backward passes follow. Some loaders keep one iterator for all iterations, in validation too.
-Work follows those batches in the end, but a batch of the training's loader comes first, and most steps have
-none of them. Of two loaders that feed each step together, both have a batch in each.
+One rule: an iteration feeds the training if work follows most of its batches, a backward pass or a step,
+before a batch of another iteration comes. Of batches that are fetched at once, such as those of an
+accumulated step, as many count as backward passes follow. If others come in between, as where two loaders
+feed each step, most steps must have a batch of the iteration, taken where gradients are computed: work
+follows a validation too, whose loader keeps one iterator, but in few steps.
 """
 
 from __future__ import annotations
@@ -33,25 +33,21 @@ class LoaderIteration:
         reads_all: True if it goes through the whole dataset, and not through a rank's share of it.
     """
 
-    __slots__ = (
-        *("_checked", "_followed", "_followed_directly", "_unchecked", "_without_gradients"),
-        *("activity", "batch_size", "checksums", "first_round", "last_round", "reads_all", "workers"),
-    )
+    activity = -1
+    """Activity of the process up to the last batch; negative before the first."""
+    first_round = last_round = 0
+    """Times that work had followed a batch of any iteration, at the first and at the last batch."""
+    _unchecked = _checked = 0
+    """Batches since the last check, and before."""
+    _followed = _followed_directly = _without_gradients = 0
+    """Checked batches that work followed; those without another batch in between; batches that were taken
+    where no gradients are computed."""
 
-    def __init__(self, batch_size: int | None, workers: int | None, *, reads_all: bool = False) -> None:
-        self.reads_all = reads_all
-        self.batch_size = batch_size
-        self.workers = workers
+    def __init__(
+        self, batch_size: int | None = None, workers: int | None = None, *, reads_all: bool = False
+    ) -> None:
+        self.batch_size, self.workers, self.reads_all = batch_size, workers, reads_all
         self.checksums: list[int | None] = []
-        self.activity = -1
-        """Activity of the process up to the last batch; negative before the first."""
-        self.first_round = self.last_round = 0
-        """Times that work had followed a batch of any iteration, at the first and at the last batch."""
-        self._unchecked = 0
-        """Number of batches since the last check."""
-        self._checked = self._followed = self._followed_directly = self._without_gradients = 0
-        """Batches that were checked; those that work followed; those without another batch in between; those
-        that were taken where no gradients are computed."""
 
     @property
     def trains(self) -> bool:
@@ -74,8 +70,7 @@ class LoaderIteration:
             self.first_round = round_number
         self.activity, self.last_round = activity, round_number
         self._unchecked += 1
-        if not torch.is_grad_enabled():
-            self._without_gradients += 1
+        self._without_gradients += not torch.is_grad_enabled()
 
     def check_batches(self, activity: int, directly: bool) -> None:
         """Count the batches since the last check, and those of them that work has followed.
@@ -84,12 +79,12 @@ class LoaderIteration:
             activity: Backward passes and steps of the process by now.
             directly: True if no batch of another iteration came since.
         """
-        work = activity - self.activity
-        # a backward pass for each batch, and the step; other batches in between may be those that train
-        followed = min(self._unchecked, max(work - 1, 1) if directly else 1) if work else 0
+        if work := activity - self.activity:
+            # a backward pass for each batch, and the step; other batches in between may be those that train
+            followed = min(self._unchecked, max(work - 1, 1) if directly else 1)
+            self._followed += followed
+            self._followed_directly += followed if directly else 0
         self._checked += self._unchecked
-        self._followed += followed
-        self._followed_directly += followed if directly else 0
         self._unchecked = 0
 
 
@@ -124,11 +119,8 @@ def reads_all(loader: Any) -> bool:
     A dataset of fewer than four batches does not tell it from a share of the dataset.
     """
     try:
-        samples, batches, size = (
-            len(loader.dataset),
-            len(loader.batch_sampler),
-            loader.batch_sampler.batch_size,
-        )
+        samples, batches = len(loader.dataset), len(loader.batch_sampler)
+        size = loader.batch_sampler.batch_size
     except (AttributeError, TypeError, NotImplementedError):
         return False
     return isinstance(size, int) and samples >= 4 * size and batches * size > samples - size
@@ -138,8 +130,8 @@ class LoaderIterations:
     """All data-loader iterations of a process."""
 
     def __init__(self) -> None:
-        self._iterations: list[LoaderIteration] = []
-        self._latest: LoaderIteration | None = None
+        self._first: list[LoaderIteration] = []
+        self._latest = LoaderIteration()
         self._rounds = 0
         self._needs_checksums = True
         """True if the training lacked checksums when the latest iteration began."""
@@ -147,22 +139,19 @@ class LoaderIterations:
     @property
     def training(self) -> LoaderIteration | None:
         """The first iteration that feeds the training."""
-        return next((each for each in self._iterations if each.trains), None)
+        return next((each for each in self._first if each.trains), None)
 
     @property
     def checksums(self) -> list[int | None]:
         """Checksums of the first batches of the training."""
-        sums = [each for iteration in self._iterations if iteration.trains for each in iteration.checksums]
+        sums = [each for iteration in self._first if iteration.trains for each in iteration.checksums]
         return sums[:CHECKED_BATCHES]
 
     def begin(self, iterator: Any, loader: Any) -> LoaderIteration:
         """Begin an iteration; the iterator keeps what is known of it."""
         size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
-        begun = LoaderIteration(
-            size if isinstance(size, int) else None,
-            getattr(loader, "num_workers", None),
-            reads_all=reads_all(loader),
-        )
+        size = size if isinstance(size, int) else None
+        begun = LoaderIteration(size, getattr(loader, "num_workers", None), reads_all=reads_all(loader))
         if hasattr(iterator, "__dict__"):  # not the generator of a loader that wraps another one
             iterator._scalewise_iteration = begun
         return begun
@@ -173,20 +162,19 @@ class LoaderIterations:
         """Note a batch."""
         iteration = iterator.__dict__.get("_scalewise_iteration")
         if iteration is None:
-            iteration = iterator._scalewise_iteration = LoaderIteration(None, None)
+            iteration = iterator._scalewise_iteration = LoaderIteration()
         latest = self._latest
-        if latest is not None and activity > latest.activity:
+        if activity > latest.activity:
             self._rounds += 1
             # before an iteration that a program has broken off ends, it is unknown what would have followed
-            if latest is not iteration:
-                latest.check_batches(activity, directly=True)
+            latest.check_batches(activity, directly=True)
+        if latest is not iteration and activity > iteration.activity:
+            iteration.check_batches(activity, directly=False)
         is_first = iteration.activity < 0
         if is_first:
-            if len(self._iterations) < MOST_ITERATIONS or self.training is None:
-                self._iterations.append(iteration)
+            if len(self._first) < MOST_ITERATIONS or self.training is None:
+                self._first.append(iteration)
             self._needs_checksums = len(self.checksums) < CHECKED_BATCHES
-        elif activity > iteration.activity:
-            iteration.check_batches(activity, directly=latest is iteration)
         iteration.add_batch(activity, self._rounds)
         self._latest = iteration
         if self._needs_checksums and len(iteration.checksums) < CHECKED_BATCHES:
@@ -202,6 +190,5 @@ class LoaderIterations:
 
     def check_latest(self, activity: int) -> None:
         """Check the last batches of all if work has followed them."""
-        latest = self._latest
-        if latest is not None and activity > latest.activity:
-            latest.check_batches(activity, directly=True)
+        if activity > self._latest.activity:
+            self._latest.check_batches(activity, directly=True)

@@ -16,7 +16,6 @@ from torch.optim import Optimizer
 from . import origins
 from .batches import checksum, samples_of_inputs, shape_of
 from .communication import CommunicationSamples
-from .counted_optimizers import CountedOptimizers, SteppedOptimizer
 from .discovery import all_objects, compiled_frames, device_of, parameters_of
 from .early_end import EarlyEnd
 from .flops import CountedStep
@@ -29,7 +28,7 @@ from .process_record import process_record
 from .step_flags import COPY, EVAL_MODE, NEW_SHAPE, NO_GRAD, SAVE
 from .steps import FORWARD_STEPS, LOOK_EVERY, Step, StepRecord
 from .trained_model import TrainedModel
-from .training_steps import TrainingSteps
+from .training_steps import SkippedUpdates, TrainingSteps
 
 
 class MeasuredProcess:
@@ -43,7 +42,6 @@ class MeasuredProcess:
     def __init__(self, spec: ProbeSpec, started: float) -> None:
         self.spec = spec
         self.notes = Notes()
-        self.optimizers = CountedOptimizers()
         self.model = TrainedModel(self.notes, self.forward)
         self.torch_imported = perf_counter()
         self.begin_process(origins.process_started(started))
@@ -54,7 +52,7 @@ class MeasuredProcess:
         What the parent measured is never freed here: the destructor of a CUDA event calls CUDA, which fails
         in a forked process, and ends it by SIGABRT.
         """
-        of_parent = vars(self).copy(), vars(self.optimizers).copy()
+        of_parent = vars(self).copy()
         # the interpreter frees all that nothing but its own modules refer to at its end
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(of_parent))
         self.begin_process()
@@ -73,8 +71,8 @@ class MeasuredProcess:
         self.steps = StepRecord()
         self.early_end = EarlyEnd(self.spec, self.steps, self.notes) if self.spec.until_interval else None
         self.counted_step = CountedStep(self.spec.warmup_steps) if self.spec.count_flops else None
-        self.optimizers.begin_process()
-        self.training_steps = TrainingSteps[Step]()
+        self.training = TrainingSteps[Step](self.spec.optimizer)
+        self.skipped = SkippedUpdates()
         self.iterations = LoaderIterations()
         self.losses = LossTrend()
         self.memory = PeakMemory()
@@ -153,11 +151,13 @@ class MeasuredProcess:
         step, trains = self.steps.open, torch.is_grad_enabled()
         if not trains:
             self._without_gradients(COPY if is_copy else NO_GRAD)
-        elif not step.mode_changes or not step.mode_changes[-1][1]:
+        elif not step.mode_changes:
+            step.mode_changes = ((perf_counter(), True),)
+        elif not step.mode_changes[-1][1]:
             step.change_mode(perf_counter(), trains=True)
         done = self.steps.done
         # closures of an optimizer pass the same batch again and again
-        repeats = bool(step.forwards) and self.optimizers.is_stepping
+        repeats = bool(step.forwards) and self.training.is_stepping
         if trains and not repeats and (done < FORWARD_STEPS or done % LOOK_EVERY == 0):
             step.forwards = [*step.forwards, samples_of_inputs((args, kwargs))]
             if len(self.forward_checksums) < CHECKED_BATCHES:
@@ -166,13 +166,13 @@ class MeasuredProcess:
     def backward(self, tensors: Any) -> None:
         """Note a backward pass, and now and then its loss."""
         self.backwards += 1
-        self.backwards_in_steps += self.optimizers.is_stepping
+        self.backwards_in_steps += self.training.is_stepping
         if self.steps.done % self.losses.every == 0:
             self.losses.keep(self.steps.done, tensors)
 
     def gradient(self) -> None:
         """Note that gradients are computed by ``torch.autograd.grad``, maybe to be put into place by hand."""
-        self.gradients += not self.optimizers.is_stepping
+        self.gradients += not self.training.is_stepping
 
     def evaluates(self, module: nn.Module) -> None:
         """Note that a module changes to its mode for evaluation."""
@@ -185,47 +185,64 @@ class MeasuredProcess:
         """Note that something was saved."""
         self.steps.open.flags |= SAVE
 
+    def before_step(self, optimizer: Optimizer, *_given: Any) -> None:
+        """Note that an optimizer begins a step."""
+        self.training.begin_step(optimizer)
+
     def after_step(self, optimizer: Optimizer, *_given: Any) -> None:
         """Note that an optimizer has made a step."""
-        entry = self.optimizers.end_step(optimizer)
-        if entry is not None:
-            self._end_part(optimizer, entry)
+        if self.training.end_step():
+            self._end_update(optimizer)
 
     def skipped_step(self, optimizer: Optimizer) -> None:
         """Note that a scaler has skipped the update of a step."""
-        entry = self.optimizers.skip_step(optimizer)
-        self.optimizers.skipped += self.training_steps.leader in (None, entry)
-        self._end_part(optimizer, entry)
+        self.skipped.on_host += self._may_lead(optimizer)
+        self._end_update(optimizer)
 
     def step_on_device(self, scaler: Any, optimizer: Optimizer) -> None:
         """Note a step of a fused optimizer, whose kernel itself skips the update if a scaler says so."""
-        if self.training_steps.leader in (None, self.optimizers.entry(optimizer)):
+        if self._may_lead(optimizer):
             # one that is disabled has no states
             state = getattr(scaler, "_per_optimizer_states", {}).get(id(optimizer), {})
-            self.optimizers.add_flags(list(state.get("found_inf_per_device", {}).values()))
+            self.skipped.add_flags(list(state.get("found_inf_per_device", {}).values()))
+
+    def _may_lead(self, optimizer: Optimizer) -> bool:
+        leader = self.training.leader
+        return leader is None or leader.reference() is optimizer
 
     # reactions
 
-    def _end_part(self, optimizer: Optimizer, entry: SteppedOptimizer) -> None:
-        steps, training = self.steps, self.training_steps
+    def _end_update(self, optimizer: Optimizer) -> None:
+        """End the step of the training, if this optimizer leads it."""
+        steps, training = self.steps, self.training
         if not self.place:
             self._first_step(optimizer)
         if steps.device is not None and torch.cuda.is_current_stream_capturing():
             self.notes.note("steps are captured in a CUDA graph: those that it replays are not seen")
             return
         leader = training.leader
-        for parts in training.after(entry, self.optimizers.entries(), self._cut):
-            if training.leader is not leader:
-                leader = training.leader
-                self._follow(None if leader is None else leader.reference())
+        ended = training.after(optimizer, self._cut)
+        if training.leader is not leader:
+            self._follow()
+        for parts in ended:
             self._end_step(parts)
+        if not ended and training.has_ceased:
+            self._leader_ceased(type(optimizer).__name__)
+
+    def _leader_ceased(self, other: str) -> None:
+        """Note that the leader makes no further steps; what another optimizer trains now is not followed."""
+        assert self.training.leader is not None, "only a leader can cease"
+        name = self.training.leader.name
+        self.notes.note(
+            f"optimizer {name} no longer steps after {self.steps.done} steps, but {other} does: only steps "
+            f"of the first count. Write `optimizer: {other}` to measure the other one"
+        )
 
     def _cut(self) -> Step:
         before, gradients_before, inside_before = self._counted
-        inside = self.backwards_in_steps - inside_before
-        outside = self.backwards - before - inside
-        self.passes += outside or self.gradients - gradients_before or bool(inside)
-        self._counted = self.backwards, self.gradients, self.backwards_in_steps
+        self._counted = backwards, gradients, inside = self.backwards, self.gradients, self.backwards_in_steps
+        inside -= inside_before
+        self.passes += backwards - before - inside or gradients - gradients_before or bool(inside)
         return self.steps.cut(perf_counter(), self.passes)
 
     def _end_step(self, parts: list[Step]) -> None:
@@ -251,15 +268,14 @@ class MeasuredProcess:
 
     def _flag_new_shape(self, parts: list[Step]) -> None:
         """Flag a step that paid for a shape: something was compiled, or cuDNN tried its kernels."""
-        frames = compiled_frames()
-        is_new = frames != self._compiled_frames
-        self._compiled_frames = frames
+        if (frames := compiled_frames()) != self._compiled_frames:
+            self._compiled_frames = frames
+            parts[-1].flags |= NEW_SHAPE
         if self.steps.device is not None and torch.backends.cudnn.benchmark:
             shape = tuple(batch.shape for part in parts for batch in part.batches)
-            is_new |= shape not in self._shapes
-            self._shapes.add(shape)
-        if is_new:
-            parts[-1].flags |= NEW_SHAPE
+            if shape not in self._shapes:
+                self._shapes.add(shape)
+                parts[-1].flags |= NEW_SHAPE
 
     def _first_step(self, optimizer: Optimizer) -> None:
         device = device_of(optimizer)
@@ -272,12 +288,9 @@ class MeasuredProcess:
             self.backend = str(distributed.get_backend())
         try:
             modules, optimizers = self._candidates()
-            self.optimizers.register(optimizers, modules)
+            self.training.register(optimizers, modules)
             # one that is there and has yet to step may be the training's
-            leading = max(optimizers, key=lambda each: self.optimizers.entry(each).weight)
-            if self.optimizers.entry(leading).weight <= self.optimizers.entry(optimizer).weight:
-                leading = optimizer
-            self.model.follow(leading, modules, optimizers)
+            self.model.follow(self.training.heaviest(optimizer), modules, optimizers)
             self._time_communication("cpu" if device is None else "cuda")
         except Exception as error:  # noqa: BLE001  # the steps are counted all the same
             self.notes.fault("what is trained", error)
@@ -288,10 +301,12 @@ class MeasuredProcess:
         """Return the modules and optimizers among which the training's are."""
         return all_objects()
 
-    def _follow(self, optimizer: Optimizer | None) -> None:
-        """Follow the optimizer that leads now, if it is another one and the program still has it."""
-        if optimizer is not None and self.model.follows_another_than(optimizer):
-            self.model.follow(optimizer, *self._candidates())
+    def _follow(self) -> None:
+        """Follow the optimizer that leads now, if it is another one than the expected."""
+        entry = self.training.leader
+        leader = None if entry is None else entry.reference()
+        if leader is not None and self.model.follows_another_than(leader):
+            self.model.follow(leader, *self._candidates())
 
     def _time_communication(self, device: str) -> None:
         data_parallel = self.model.modules.data_parallel

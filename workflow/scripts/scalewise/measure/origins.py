@@ -5,30 +5,26 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-import site
+import re
 import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
-from email import message_from_string
-from importlib import metadata
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import torch
 
-CACHES = {
-    "TORCHINDUCTOR_CACHE_DIR": "",
-    "TRITON_CACHE_DIR": "",
-    "TORCH_EXTENSIONS_DIR": "",
-    "TORCH_HOME": "hub",
-    "HF_MODULES_CACHE": "",
-    "HF_HOME": "modules",
-    "XDG_CACHE_HOME": "",
-}
-"""Variables that name a folder, and the folder in it with modules that libraries compile or download."""
+CACHES = (
+    *("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR"),
+    *("TORCH_HOME", "HF_HOME", "HF_MODULES_CACHE", "XDG_CACHE_HOME"),
+)
+"""Variables that name a folder with modules that libraries compile or download."""
+
+INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
 
 LARGEST_HASHED = 64 * 2**20
 """Most bytes of a source file."""
@@ -68,7 +64,7 @@ def process_started(otherwise: float) -> float:
 
 
 def versions(cuda: bool) -> dict[str, str]:
-    """Return the versions of Python, torch, CUDA and of each distribution with an imported module.
+    """Return the versions of Python, torch, CUDA and of all imported libraries that have one.
 
     Args:
         cuda: Whether a GPU is trained on, so that NCCL's counts.
@@ -78,25 +74,12 @@ def versions(cuda: bool) -> dict[str, str]:
         found["cuda"] = torch.version.cuda
     if cuda and torch.distributed.is_available() and torch.distributed.is_nccl_available():
         found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
-    imported = {name.partition(".")[0] for name in list(sys.modules)} - set(sys.stdlib_module_names)
-    for distribution in metadata.distributions():
-        if not imported.isdisjoint(_modules_of(distribution)):
-            # below the headers is the project's description, of up to 100 kB: it is not parsed
-            text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
-            headers = message_from_string(text.partition("\n\n")[0])
-            if headers["Name"]:
-                found.setdefault(headers["Name"], headers["Version"])
+    for name, module in list(sys.modules.items()):
+        # not by getattr: of a module that is lazy it would import the rest
+        version = getattr(module, "__dict__", {}).get("__version__")
+        if isinstance(version, str) and "." not in name and name not in sys.stdlib_module_names:
+            found.setdefault(name, version)
     return found
-
-
-def _modules_of(distribution: metadata.Distribution) -> set[str]:
-    """Return the modules of a distribution, as it declares them, or by the list of its files."""
-    declared = distribution.read_text("top_level.txt")
-    if declared:
-        return set(declared.split())
-    recorded = distribution.read_text("RECORD") or ""
-    first_parts = {line.partition(",")[0].partition("/")[0] for line in recorded.splitlines()}
-    return {part.partition(".")[0] for part in first_parts if not part.endswith((".dist-info", ".data"))}
 
 
 def imported_files(others: Iterable[Path], process_began: float) -> dict[str, str]:
@@ -109,49 +92,31 @@ def imported_files(others: Iterable[Path], process_began: float) -> dict[str, st
         others: Folders with none of the user's modules, such as those of the probe.
         process_began: Time of day, in seconds since the epoch; files written later are generated.
     """
-    libraries = [*site.getsitepackages(), site.getusersitepackages()]
-    libraries += [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    outside = _folders([*libraries, *map(str, others)])
-    caches = [f"{os.environ[name]}/{within}" for name, within in CACHES.items() if os.environ.get(name)]
-    temporary = [tempfile.gettempdir(), os.environ.get("TMPDIR") or "/tmp", "/tmp"]  # noqa: S108
-    caches.append(os.path.expanduser("~/.cache"))  # noqa: PTH111  # Path raises for a user without a home
-    generated = _folders([*temporary, *caches])
-    # a program that lies in a temporary folder has its modules there
     main = getattr(sys.modules.get("__main__"), "__file__", None) or sys.argv[0]
-    homes = _folders([str(Path.cwd()), str(Path(os.path.realpath(main)).parent)])
+    homes = _folders([os.getcwd(), os.path.dirname(os.path.realpath(main))])  # noqa: PTH109, PTH120
+    caches = [os.environ[name] for name in CACHES if os.environ.get(name)]
+    caches += [os.path.expanduser("~/.cache"), tempfile.gettempdir(), "/tmp"]  # noqa: PTH111, S108
+    libraries = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib")]
+    # a program that lies in a temporary folder has its modules there
+    outside = tuple(
+        folder
+        for folder in _folders([*libraries, *caches, *map(str, others)])
+        if not any(home.startswith(folder) for home in homes)
+    )
     found = {}
-    for real_path in _real_paths_of_modules():
-        if real_path.startswith(outside):
-            continue
-        path = Path(real_path)
-        if {"site-packages", "dist-packages"}.intersection(path.parts):
-            continue
-        around = [folder for folder in generated if str(path).startswith(folder)]
-        if around and not any(
-            str(path).startswith(home) and home not in around and home.startswith(max(around, key=len))
-            for home in homes
-        ):
-            continue
-        try:
-            status = path.stat()
-            if status.st_size <= LARGEST_HASHED and status.st_mtime < process_began:
-                found[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
-        except OSError:
-            continue  # of a module that came from an archive, or is gone
-    return dict(sorted(found.items()))
-
-
-def _real_paths_of_modules() -> Iterator[str]:
-    """Yield the files of all modules without links; each folder is resolved once, as thousands share it."""
-    real_folders: dict[str, str] = {}
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if isinstance(file, str):
-            folder, name = os.path.split(file)
-            if folder not in real_folders:
-                real_folders[folder] = os.path.realpath(folder)
-            path = os.path.join(real_folders[folder], name)  # noqa: PTH118  # a Path takes ten times as long
-            yield os.path.realpath(path) if os.path.islink(path) else path  # noqa: PTH114
+        # most by their name: it takes longer to find what a link refers to
+        if not isinstance(file, str) or file.startswith(outside) or INSTALLED.search(file):
+            continue
+        path = os.path.realpath(file)
+        if path.startswith(outside) or INSTALLED.search(path):
+            continue
+        with suppress(OSError):  # of a module that came from an archive, or is gone
+            status = os.stat(path)  # noqa: PTH116
+            if status.st_size <= LARGEST_HASHED and status.st_mtime < process_began:
+                found[path] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    return dict(sorted(found.items()))
 
 
 def _folders(paths: Iterable[str]) -> tuple[str, ...]:

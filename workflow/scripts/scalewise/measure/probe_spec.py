@@ -23,6 +23,8 @@ class ProbeSpec:
             training earlier; 0 for never.
         check_after: Steps after which the record so far is written, so that it can be checked.
         not_imported: Folders without modules of the user, such as the folder that the program writes to.
+        optimizer: Class of the optimizer whose steps are the training's; None for the one with the most
+            parameters.
         count_flops: Count the floating-point operations of a step of the warm-up.
         from_step: Optimizer steps that the training had made before this process.
         sampled_communication: DDP times one exchange in so many, by the type of the device.
@@ -34,6 +36,7 @@ class ProbeSpec:
     until_interval: float = 0.0
     check_after: int = 3
     not_imported: Sequence[Path] = ()
+    optimizer: str | None = None
     count_flops: bool = False
     from_step: int = 0
     sampled_communication: Mapping[str, int] = field(default_factory=lambda: {"cuda": 25, "cpu": 5})

@@ -34,8 +34,8 @@ def process_record(process: MeasuredProcess, ended: str) -> dict[str, Any]:
             return otherwise
 
     process.iterations.check_latest(process.activity)
-    steps, modules, leader = process.steps.snapshot(), process.model.modules, process.training_steps.leader
-    parameters = parameters_of(process.optimizers.of_training(leader))
+    steps, modules = process.steps.snapshot(), process.model.modules
+    parameters = parameters_of(process.training.of_training())
     process.model.count_parameters(parameters, is_over=ended == "itself")
     iteration = process.iterations.training
     workers = None if iteration is None else iteration.workers
@@ -58,8 +58,9 @@ def process_record(process: MeasuredProcess, ended: str) -> dict[str, Any]:
         "first_step_ended": steps.first_step_ended,
         **steps.columns(fed=iteration is not None),
         "reads_all": iteration is not None and iteration.reads_all,
-        "optimizers": process.optimizers.names(),
-        "skipped_by_scaler": process.optimizers.count_skipped(),
+        "optimizers": process.training.names(),
+        "misses_optimizer": process.spec.optimizer if process.training.misses_named else None,
+        "skipped_by_scaler": process.skipped.count(),
         **process.model.figures,
         "weights_finite": value_of("weights", lambda: are_finite(parameters), None),
         "parallelism": modules.parallelism,

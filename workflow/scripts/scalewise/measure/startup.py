@@ -12,7 +12,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
@@ -81,7 +81,6 @@ def begin(probe: str, folder: str) -> None:
     if os.environ.get(SPEC) and COMPILER_PROCESS not in sys.orig_argv:
         after_import = AfterImport()
         sys.meta_path.insert(0, after_import)
-        keep_for_children(folder, after_import)
         after_import.watch("torch", lambda _torch: load(probe, after_import))
     run_hidden(folder)
 
@@ -103,45 +102,6 @@ def load(probe: str, after_import: AfterImport) -> None:
         module.start(os.environ[SPEC], BEGAN, after_import.watch)
     except Exception as error:  # noqa: BLE001  # nothing of ours may end a user's program
         print(f"scalewise: nothing is measured in this process: {error!r}", file=sys.stderr)
-
-
-def keep_for_children(folder: str, after_import: AfterImport) -> None:
-    """Keep the folder on the PYTHONPATH of child processes, whatever the program sets it to for them."""
-    environ_type = type(os.environ)
-    set_item = environ_type.__setitem__
-
-    def set_item_with_folder(self: os._Environ[str], key: str, value: str) -> None:
-        if key == "PYTHONPATH" and self is os.environ and isinstance(value, str):
-            value = first_on_path(folder, value)
-        set_item(self, key, value)
-
-    environ_type.__setitem__ = set_item_with_folder  # type: ignore[method-assign]
-
-    def keep_in_popen(subprocess: ModuleType) -> None:
-        initialize = subprocess.Popen.__init__
-
-        def initialize_with_folder(self: object, *args: object, **kwargs: object) -> None:
-            given = kwargs.get("env")
-            if isinstance(given, dict) and "PYTHONPATH" in given:
-                kwargs["env"] = with_folder(folder, given)
-            initialize(self, *args, **kwargs)
-
-        initialize_with_folder.__wrapped__ = initialize  # type: ignore[attr-defined]  # as inspect reads it
-        subprocess.Popen.__init__ = initialize_with_folder
-
-    after_import.watch("subprocess", keep_in_popen)
-
-
-def with_folder(folder: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return a copy of an environment with the folder first on PYTHONPATH."""
-    return {**environment, "PYTHONPATH": first_on_path(folder, environment["PYTHONPATH"])}
-
-
-def first_on_path(folder: str, path: str) -> str:
-    """Return the value of PYTHONPATH with the folder at its front."""
-    if not isinstance(path, str) or folder in path.split(os.pathsep):
-        return path
-    return os.pathsep.join(filter(None, (folder, path)))
 
 
 def run_hidden(folder: str) -> None:

@@ -188,10 +188,17 @@ class StepRecord:
 
     def _append(self, step: Step) -> None:
         before, is_first = self._before, not self._ended_at
-        flags, samples = flags_of(step), samples_of(step)
-        training = [batch for batch in step.batches if batch.iteration.trains]
-        waited = sum(self._waited(batch) for batch in training)
-        self.fetched_elsewhere |= any(batch.thread != self.thread for batch in training)
+        training, flags = batches_and_flags(step)
+        # loops, not generators: this is done in each step
+        samples, waited = 0, 0.0
+        for batch in training:
+            if batch.samples is None:
+                samples = UNKNOWN
+            elif samples != UNKNOWN:
+                samples += batch.samples
+            waited += self._waited(batch)
+            if batch.thread != self.thread:
+                self.fetched_elsewhere = True
         if step.forwards and None not in step.forwards:
             samples_of_forwards = sum(size or 0 for size in step.forwards)
             if len(self._ended_at) < FORWARD_STEPS:
@@ -199,7 +206,7 @@ class StepRecord:
             else:
                 self._forward_looks.append((len(self._ended_at), samples_of_forwards))
         if is_first:
-            requested = [batch.requested_at for batch in step.batches if batch.iteration.trains]
+            requested = [batch.requested_at for batch in training]
             self.first_step_ended = step.ended_at
             trained = (at for at, trains in step.mode_changes if trains)
             self.first_step_began = min(requested) if requested else next(trained, None)
@@ -260,7 +267,8 @@ class StepRecord:
         """Return the device seconds between the ends of two steps; NaN without a common clock."""
         start = before.mark if before.after is None else before.after
         try:
-            return self._elapsed(start, step.mark) - sum(self._elapsed(*pause) for pause in step.pauses)
+            seconds = self._elapsed(start, step.mark)
+            return seconds - sum(self._elapsed(*pause) for pause in step.pauses) if step.pauses else seconds
         except RuntimeError:  # marks of two devices
             return math.nan
 
@@ -270,24 +278,20 @@ class StepRecord:
         return float(begin.elapsed_time(end)) / 1e3  # CUDA gives milliseconds
 
 
-def samples_of(step: Step) -> int:
-    """Return the samples of a step's batches that train; ``UNKNOWN`` if those of one are unknown."""
-    sizes = [batch.samples for batch in step.batches if batch.iteration.trains]
-    return UNKNOWN if None in sizes else sum(size or 0 for size in sizes)
-
-
-def flags_of(step: Step) -> int:
-    """Return the flags of a step by what is known of its loaders by now."""
-    bits = step.flags
+def batches_and_flags(step: Step) -> tuple[list[Batch], int]:
+    """Return the batches of a step that train, and its flags, by what is known of its loaders by now."""
+    training, bits = [], step.flags
     for batch in step.batches:
         if not batch.iteration.trains:
             bits |= EVALUATION
-        elif batch.is_first:
+            continue
+        training.append(batch)
+        if batch.is_first:
             bits |= NEW_ITERATION
     for iteration in step.loaders:
         if iteration.trains:
             bits |= NEW_ITERATION
-    return bits
+    return training, bits
 
 
 def _seconds_without_training(begin: float, step: Step) -> float:

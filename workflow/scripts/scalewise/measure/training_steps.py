@@ -1,121 +1,226 @@
-"""Steps of the training of a program that has several optimizers. Pure bookkeeping.
+"""Steps of the training, of a program that may have several optimizers. Pure bookkeeping.
 
-The optimizer that updates the most parameters of modules leads: its steps end those of the training. So a
-step of a GAN holds both updates, and an optimizer of an attack, of a fast copy of the model or of a single
-parameter makes no step of the training. If the leader is gone or no longer steps, another one takes over, and
-no step is lost.
+One optimizer leads, and its steps end those of the training: the one with the most parameters of modules
+among those of the first updates, or the one that the user names. So a step of a GAN holds both updates, and
+an optimizer of an attack, or of a single parameter, makes no step of the training. The leader stays: only if
+the program drops it, the next one of its class leads.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
-from .counted_optimizers import SteppedOptimizer
+import torch
+from torch import nn
+from torch.optim import Optimizer
 
-MOST_UNDECIDED = 200
-"""Steps of optimizers after which one that has made some leads."""
+FIRST_UPDATES = 20
+"""Most updates of modules until an optimizer leads."""
 
-PATIENCE, LONG_PATIENCE = 4, 100
-"""Steps of others after which a leader no longer steps; the second where a much smaller one takes over."""
+MOST_UPDATES = 200
+"""The same with updates of other tensors, as of an attack that makes many for each one of the model."""
+
+PATIENCE = 100
+"""Least updates of others after which the leader no longer steps."""
+
+KEPT_FLAGS = 100
+"""Flags of skipped updates that wait on their device, before they are added up there."""
 
 Part = TypeVar("Part")
 
 
+class SteppedOptimizer:
+    """An optimizer that has made updates or may make some, which the program may drop at any time.
+
+    Args:
+        optimizer: The optimizer.
+        weight: Number of parameters of modules that it updates.
+        is_late: Whether the program made it after the first update of all.
+    """
+
+    __slots__ = ("is_late", "name", "reference", "updates", "weight")
+
+    def __init__(self, optimizer: Optimizer, weight: int, *, is_late: bool) -> None:
+        self.name = type(optimizer).__name__
+        self.reference = weakref.ref(optimizer)
+        self.weight, self.is_late = weight, is_late
+        self.updates = 0
+        """Updates, those that a scaler has skipped among them."""
+
+
 class TrainingSteps(Generic[Part]):
-    """Joins the steps of all optimizers, the parts, into those of the training."""
+    """Joins the updates of all optimizers, the parts, into the steps of the training.
 
-    def __init__(self) -> None:
+    Args:
+        named: Class of the optimizer that the user names; None for the one with the most parameters.
+    """
+
+    def __init__(self, named: str | None = None) -> None:
+        self._named = named
         self.leader: SteppedOptimizer | None = None
+        self.calls = 0
+        """Times that an optimizer ended a step, also within one of another optimizer."""
+        self.misses_named = False
+        """True if another optimizer leads than the one that the user names."""
+        self._all: dict[int, SteppedOptimizer] = {}
+        self._of_modules: set[int] = set()
+        self._stepping: list[weakref.ref[Optimizer]] = []
         self._parts: list[tuple[SteppedOptimizer, Part]] = []
-        self._others = 0
-        """Steps of others since the last one of the leader."""
+        """Updates before there is a leader."""
+        self.others = 0
+        """Updates of others since the last one of the leader."""
+        self._names: dict[str, None] = {}
         self._usual = 0
-        """Most steps of others between two of the leader."""
+        """Most updates of others between two of the leader."""
 
-    def after(
-        self, entry: SteppedOptimizer, known: Iterable[SteppedOptimizer], cut: Callable[[], Part]
-    ) -> list[list[Part]]:
-        """Return the parts of each step of the training that ends here.
+    def register(self, optimizers: Iterable[Optimizer], modules: Iterable[nn.Module]) -> None:
+        """Add the optimizers and modules that exist at the first update of all."""
+        for module in modules:
+            self._of_modules.update(id(parameter) for parameter in module.parameters(recurse=False))
+        for optimizer in optimizers:
+            if hasattr(optimizer, "param_groups"):  # not one that is still being made
+                self._add(optimizer, is_late=False)
+
+    def heaviest(self, optimizer: Optimizer) -> Optimizer:
+        """Return the optimizer that will lead if it steps; of equals the given one."""
+        first = self.entry(optimizer)
+        found = max((first, *self._all.values()), key=self._rank).reference()
+        return optimizer if found is None else found
+
+    @property
+    def is_stepping(self) -> bool:
+        """True within a step, as in a closure."""
+        return bool(self._stepping)
+
+    @property
+    def has_ceased(self) -> bool:
+        """True just as it is clear that the leader no longer steps."""
+        return self.leader is not None and self.others == max(PATIENCE, 2 * self._usual) + 1
+
+    def begin_step(self, optimizer: Optimizer) -> None:
+        """Note that an optimizer begins a step, maybe within another one's."""
+        if self._stepping:
+            # an earlier step of this one has raised, or of one that the program has dropped since
+            known = [each() for each in self._stepping]
+            ends = [place for place, each in enumerate(known) if each is None or each is optimizer]
+            if ends:
+                del self._stepping[ends[0] :]
+        self._stepping.append(weakref.ref(optimizer))
+
+    def end_step(self) -> bool:
+        """Note the end of a step; false within a step of another one, which has yet to end."""
+        self.calls += 1
+        if self._stepping:
+            self._stepping.pop()
+        return not self._stepping
+
+    def after(self, optimizer: Optimizer, cut: Callable[[], Part]) -> list[list[Part]]:
+        """Return the parts of each step of the training that an update ends.
 
         Args:
-            entry: The optimizer that has made a step.
-            known: All optimizers of the process.
+            optimizer: The optimizer whose update was made, or skipped by a scaler.
             cut: Ends a part here; if it is not called, the part continues.
         """
-        if self.leader is None:
+        leader = self.leader
+        if leader is not None and leader.reference() is optimizer:
+            leader.updates += 1
+            if self.others:
+                self._usual, self.others = max(self._usual, self.others), 0
+            return [[cut()]]
+        entry = self.entry(optimizer)
+        entry.updates += 1
+        self._names[entry.name] = None
+        if leader is None:
             self._parts.append((entry, cut()))
-            return self._choose(known)
-        if entry is self.leader:
-            if not self._others and not self._parts:  # as most trainings have it
-                return [[cut()]]
-            self._usual, self._others = max(self._usual, self._others), 0
-            self._parts.append((entry, cut()))
-            return self._divide(entry)
-        self._others += 1
-        successor = self._successor(self.leader, entry, known)
-        if successor is not None or self._others > self._usual:
-            self._parts.append((entry, cut()))
-        if successor is None:
-            return []
-        self.leader, self._others = successor, 0
-        return self._divide(successor)
+            return self._choose()
+        if leader.reference() is None and self._replaces(entry, leader):
+            self.leader, self.others = entry, 0
+            return [[cut()]]
+        self.others += 1
+        return []
 
-    def _choose(self, known: Iterable[SteppedOptimizer]) -> list[list[Part]]:
-        stepped = list(dict.fromkeys(entry for entry, _ in self._parts))
-        heaviest = _heaviest(stepped)
-        places = [place for place, (entry, _) in enumerate(self._parts) if entry is heaviest]
-        if len(self._parts) < MOST_UNDECIDED and (
-            _awaits(heaviest, stepped, known) or (len(stepped) > 1 and len(places) < 2)
-        ):
+    def _choose(self) -> list[list[Part]]:
+        """Choose the leader, if it can be known, and return the parts up to its last step."""
+        stepped = [entry for entry, _ in self._parts]
+        # one that is gone makes no further step
+        heaviest = max(
+            [entry for entry in stepped if entry.reference() is not None] or stepped, key=self._rank
+        )
+        self.misses_named = self._named not in (None, heaviest.name)
+        heavier_comes = self.misses_named or any(
+            self._rank(each) > self._rank(heaviest) and each.reference() is not None
+            for each in self._all.values()
+        )
+        looked = sum(bool(entry.weight) for entry in stepped) >= FIRST_UPDATES or len(stepped) >= MOST_UPDATES
+        if heavier_comes and not looked:
             return []
         self.leader = heaviest
-        first = places[0]
-        early: list[list[Part]] = []
-        if first and len(places) > 1 and places[1] == first + 1:
-            # steps before it that do not come again were a training of their own, layer by layer
-            rest, self._parts = self._parts[first:], self._parts[:first]
-            early = self._divide(_heaviest([entry for entry, _ in self._parts]))
-            self._parts += rest
-        return early + self._divide(heaviest)
-
-    def _divide(self, leader: SteppedOptimizer) -> list[list[Part]]:
-        """Remove the parts up to the last step of a leader, and return them divided at each of its steps."""
-        steps: list[list[Part]] = []
-        begin = 0
-        for place, (entry, _) in enumerate(self._parts):
-            if entry is leader:
-                steps.append([part for _, part in self._parts[begin : place + 1]])
-                begin = place + 1
-        del self._parts[:begin]
-        self._usual = max([self._usual, *(len(step) - 1 for step in steps)])
+        steps: list[list[Part]] = [[]]
+        for entry, part in self._parts:
+            steps[-1].append(part)
+            if entry is heaviest:
+                steps.append([])
+        self.others = len(steps.pop())
+        self._usual = max(len(step) - 1 for step in steps)
+        self._parts.clear()
         return steps
 
-    def _successor(
-        self, leader: SteppedOptimizer, entry: SteppedOptimizer, known: Iterable[SteppedOptimizer]
-    ) -> SteppedOptimizer | None:
-        if not leader.is_alive:
-            return _heaviest([each for each in known if each.trains and each.is_alive] or [entry])
-        small = entry.weight * 2 < leader.weight
-        patience = max(LONG_PATIENCE if small else PATIENCE, 2 * self._usual)
-        return entry if entry.weight > leader.weight or self._others > patience else None
+    def _rank(self, entry: SteppedOptimizer) -> tuple[bool, int]:
+        return entry.name == self._named, entry.weight
+
+    @staticmethod
+    def _replaces(entry: SteppedOptimizer, leader: SteppedOptimizer) -> bool:
+        """Return whether an optimizer is the leader made again, as some programs do in each epoch."""
+        return entry.name == leader.name and bool(entry.weight) == bool(leader.weight)
+
+    def entry(self, optimizer: Optimizer) -> SteppedOptimizer:
+        """Return the entry of an optimizer; create it if there is none."""
+        known = self._all.get(id(optimizer))
+        # Python gives the identity of an object that is gone to another one
+        return known if known is not None and known.reference() is optimizer else self._add(optimizer)
+
+    def _add(self, optimizer: Optimizer, *, is_late: bool = True) -> SteppedOptimizer:
+        parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
+        weight = sum(each.numel() for each in parameters if id(each) in self._of_modules)
+        added = self._all[id(optimizer)] = SteppedOptimizer(optimizer, weight, is_late=is_late)
+        return added
+
+    def of_training(self) -> list[Optimizer]:
+        """Return those that update the trained model and still exist, not those of an attack or a copy."""
+        leader = self.leader
+        found = [
+            known.reference()
+            for known in self._all.values()
+            if known is leader
+            or (known.updates and not known.is_late and (known.weight or leader is None or not leader.weight))
+        ]
+        return [optimizer for optimizer in found if optimizer is not None]
+
+    def names(self) -> list[str]:
+        """Return the classes of the optimizers that made updates, each once."""
+        return list(self._names)
 
 
-def _heaviest(entries: Sequence[SteppedOptimizer]) -> SteppedOptimizer:
-    """Return the one with the most parameters among those that are still there; of equals, the first."""
-    return max(entries, key=lambda entry: (entry.is_alive, entry.weight, not entry.is_late))
+class SkippedUpdates:
+    """Number of the training's updates that a gradient scaler has skipped."""
 
+    def __init__(self) -> None:
+        self.on_host = 0
+        self._flags: list[torch.Tensor] = []
+        """One of each step: it is not 0 if the device skipped the update."""
+        self._on_device: list[torch.Tensor] = []
 
-def _awaits(
-    heaviest: SteppedOptimizer, stepped: Sequence[SteppedOptimizer], known: Iterable[SteppedOptimizer]
-) -> bool:
-    """Return whether an optimizer of as many other parameters has yet to make its first step."""
-    held = {parameter for entry in stepped for parameter in entry.parameters}
-    return any(
-        entry.weight >= max(heaviest.weight, 1)
-        and not entry.trains
-        and not entry.is_nested
-        and entry.is_alive
-        and not entry.parameters <= held  # such as what wraps another optimizer
-        for entry in known
-    )
+    def add_flags(self, flags: Sequence[torch.Tensor]) -> None:
+        """Keep a scaler's flag of each device in a step, unread: reading would wait for the devices."""
+        if flags:
+            on_one = [each.to(flags[0].device, non_blocking=True) for each in flags]
+            self._flags.append(on_one[0] if len(on_one) == 1 else torch.stack(on_one).sum())
+        if len(self._flags) >= KEPT_FLAGS:
+            self._on_device.append(torch.stack(self._flags).count_nonzero())
+            self._flags = []
+
+    def count(self) -> int:
+        """Return their number; waits for the device."""
+        return self.on_host + sum(map(bool, self._flags)) + sum(map(int, self._on_device))

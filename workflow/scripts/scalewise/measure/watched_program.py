@@ -15,7 +15,6 @@ from typing import Any
 from torch.optim import Optimizer
 
 from . import origins
-from .counted_optimizers import SteppedOptimizer
 from .ending import Ending, finish_with_multiprocessing
 from .measured_process import MeasuredProcess
 from .probe_spec import ProbeSpec
@@ -90,12 +89,18 @@ class WatchedProgram(MeasuredProcess):
         wait = {"rank": rank, "host": socket.gethostname(), "address": address, "where": name}
         write_json(self._file("wait"), wait)
 
-    def _end_part(self, optimizer: Optimizer, entry: SteppedOptimizer) -> None:
+    def _end_update(self, optimizer: Optimizer) -> None:
         """End a step, or raise SystemExit again in a program that has swallowed it."""
         if not self.ending.raised_exits:
-            super()._end_part(optimizer, entry)
-        elif entry is self.training_steps.leader:
+            super()._end_update(optimizer)
+        elif self._may_lead(optimizer):
             self.ending.end()
+
+    def _leader_ceased(self, other: str) -> None:
+        """Note it, and end a program that would never make its last step."""
+        super()._leader_ceased(other)
+        if self.spec.last_step:
+            self._end_training()
 
     def _first_step(self, optimizer: Optimizer) -> None:
         finish_with_multiprocessing(self.at_exit)
@@ -113,11 +118,15 @@ class WatchedProgram(MeasuredProcess):
             write_json(self._file("seen.json"), self.record("seen"))
             self.steps.begin_step(self.passes)
         if done == (self.spec.last_step if self.early_end is None else self.early_end.last_step):
-            try:
-                self.finish("steps")
-            except Exception as error:  # noqa: BLE001  # without a record it ends all the same
-                self.notes.fault("record", error)
-            self.ending.end()
+            self._end_training()
+
+    def _end_training(self) -> None:
+        """Write the record, and raise SystemExit."""
+        try:
+            self.finish("steps")
+        except Exception as error:  # noqa: BLE001  # without a record it ends all the same
+            self.notes.fault("record", error)
+        self.ending.end()
 
     def begin_join(self) -> None:
         """Note that torch's Join begins, in which ranks may have different numbers of batches."""

@@ -223,6 +223,12 @@ class ProgramSettings(StrictModel):
         description="Count the floating-point operations of one step of the warm-up, for the model FLOPs "
         "utilization. That step runs more slowly; the measured steps do not.",
     )
+    optimizer: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
+        description="Class of the optimizer whose steps are measured, such as AdamW, if the program has "
+        "several. Default: of those in the first 20 updates the one with the most parameters.",
+    )
     no_grad_passes: Literal["training", "evaluation"] | None = Field(
         None,
         description="What forward passes without gradients are, if Scalewise cannot decide it. training: a "

@@ -34,6 +34,12 @@ def check_plan(planned: Planned, ranks: Sequence[ProbeRecord], all_ended: bool =
                 "model: neither samples of a step nor speedup can be told from its steps. Measure its "
                 "data-parallel part, or train it by other means."
             )
+        if rank.misses_optimizer:
+            return (
+                f"no optimizer of the class {rank.misses_optimizer} has made a step in the first updates of "
+                f"{planned.program}, but {' and '.join(rank.optimizers)} has. Correct `optimizer`, or leave "
+                "it out."
+            )
         if rank.data_parallel_devices > 1:
             return (
                 f"{planned.program} divides each batch among {rank.data_parallel_devices} GPUs in one "
@@ -137,14 +143,13 @@ def _check_exchange(planned: Planned, ranks: Sequence[ProbeRecord]) -> str:
                 f"{' and '.join(rank.parallelism)} a mesh of all {planned.devices} ranks, or of replicas and "
                 f"shards that make {planned.devices} together."
             )
-    if any(rank.sharded for rank in ranks):
-        return ""
     fix = (
         "Wrap the model in DistributedDataParallel, and call the wrapped model: what is called by its "
         "`.module` exchanges nothing."
     )
     first = ranks[0].weights
-    for rank in ranks[1:]:
+    is_whole = not any(rank.sharded for rank in ranks)
+    for rank in ranks[1:] if is_whole else []:
         if len(rank.weights) != len(first) or not all(map(_equal, first, rank.weights)):
             return (
                 f"rank {rank.rank} of {planned.program} holds other weights than rank {ranks[0].rank}: they "

@@ -190,6 +190,7 @@ class ProgramRank:
             "steps": self.settings.most_steps or 0,
             "until_interval": (steps and steps.until_interval) or 0.0,
             "check_after": CHECK_AFTER_STEPS,
+            "optimizer": self.settings.optimizer,
             "count_flops": self.settings.count_flops,
             "not_imported": [str(self.output), str(startup)],
         }

@@ -55,6 +55,7 @@ class ProbeRecord(_Part):
         weights: Sums of parts of some parameters, equal on all ranks that exchange gradients.
         weights_finite: Whether the values of parts of some parameters are finite; None if unknown.
         optimizers: Names of those that made steps, each once.
+        misses_optimizer: Class of the optimizer that the configuration names, if another one leads.
         losses: Losses by their steps, from 0; None for one that is not finite.
         batches: Checksums of the first batches; None without a DataLoader.
         forward_batches: Checksums of the inputs of the first forward passes; None where none was seen.
@@ -97,6 +98,7 @@ class ProbeRecord(_Part):
     backward_passes: list[int]
     reads_all: bool = False
     optimizers: list[str]
+    misses_optimizer: str | None = None
     skipped_by_scaler: int
     parameters: int = 0
     gradient_bytes: int | None = None
