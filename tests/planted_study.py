@@ -308,7 +308,6 @@ def _ranks(run: RunDefinition, rate: float, steps: int) -> list[RankRecord]:
                 host=f"node{rank // run.shape.devices_per_node + 1}",
                 device="A GPU",
                 train_samples=STEPS_OF_AN_EPOCH * run.batch_size_per_device,
-                test_samples=100,
                 step_seconds_p05=0.98 * step,
                 step_seconds_p50=step,
                 step_seconds_p95=1.03 * step,

@@ -15,7 +15,6 @@ import pytest
 import torch
 from tests.machine import needs_two_cores
 from tests.paths import CLI
-from tests.planted_records import leave_result, run_record
 from tests.prepared_digits import place_digits_of_study
 from tests.waiting import wait_until
 
@@ -26,7 +25,7 @@ from scalewise.plan.jobs.make_plan import make_plan, write_plan
 from scalewise.plan.jobs.preflight import Findings
 from scalewise.plan.plan_file import PLAN
 from scalewise.plan.study import load_study
-from scalewise.records import EPOCHS, MODEL, RECORD, RunRecord, read_record
+from scalewise.records import EPOCHS, MODEL
 
 pytestmark = needs_two_cores
 
@@ -116,14 +115,10 @@ def train(folder: Path, experiment: dict[str, Any]) -> subprocess.CompletedProce
     site.write_text(json.dumps(ONE_MACHINE))
     study = load_study({"experiments": {"e": experiment | {"devices": [2], "repeats": 1}}}, site_file=site)
     plan, run = make_plan(study), study.runs["e", "d2.r1"]
-    of_study = Path("results/e/runs/d2.r1")
-    leave_result(folder / of_study, run_record(run))
     script = folder / "job.sh"
     launch = SiteLaunch.model_validate(plan["sites"][""]["launch"])
     script.write_text(
-        job_script(
-            run, plan["runs"]["e"]["d2.r1"], launch, TimeLimit(1, ""), of_study, Path(script.name), "e"
-        )
+        job_script(run, plan["runs"]["e"]["d2.r1"], launch, TimeLimit(1, ""), Path(script.name), "e")
     )
     return subprocess.run(["bash", script], capture_output=True, text=True, timeout=600, check=False)
 
@@ -140,13 +135,8 @@ def test_the_job_script_of_an_answer_trains_without_the_study(
     assert ended.returncode == 0, ended.stdout + ended.stderr
     trained = tmp_path / "trained" / "e"
     assert len((trained / EPOCHS).read_text().splitlines()) == 1 + 2
-    record = read_record(trained / RECORD, RunRecord)
-    assert record.outcome == "completed"
     assert (trained / MODEL).exists()
-    assert record.measurements is not None
-    # 2 x 64 x 10 operations a sample, forward and for the weights
-    assert record.measurements.step_flops == {"fp32": 240 * 2 * (2 * 64 * 10)}
+    assert "epoch 2/2 " in ended.stdout
 
-    again = subprocess.run(["bash", "job.sh"], capture_output=True, text=True, check=False)
-    assert again.returncode == 1
-    assert "Name another folder." in again.stderr
+    again = subprocess.run(["bash", "job.sh"], capture_output=True, text=True, check=True)
+    assert "after epoch 2\n" in again.stdout

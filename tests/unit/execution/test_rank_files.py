@@ -9,11 +9,8 @@ from pathlib import Path
 
 import pytest
 from tests import small_runs
-from tests.waiting import wait_until
 
-from scalewise.execution import progress_reporter as messengers
 from scalewise.execution.messages import Progress, RankSetup
-from scalewise.execution.progress_reporter import ProgressReporter
 from scalewise.execution.rank_files import RankFiles
 
 HOST = "node-a"
@@ -118,80 +115,6 @@ def test_heartbeats_are_sent_while_the_program_is_not_stopped_though_one_fails(
         if thread.name == "heartbeat":
             thread.join(60)
     assert sent == 2
-
-
-@pytest.fixture(autouse=True)
-def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messengers, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(messengers, "END_SECONDS", 60)
-
-
-def wait_for_request(reporter: ProgressReporter) -> str:
-    return wait_until(lambda: reporter.stop_request, "the request is not seen") or ""
-
-
-def test_a_request_to_end_is_read_and_progress_is_written(rank_files: RankFiles) -> None:
-    with ProgressReporter(rank_files) as reporter:
-        assert reporter.stop_request is None
-        reporter.progress = Progress(epoch=1, epochs=9, step=10)
-        rank_files.request_stop("the time limit")
-        assert wait_for_request(reporter) == "the time limit"
-        reporter.progress = Progress(epoch=2, epochs=9, step=20)
-    progress = rank_files.read_progress()
-    assert progress is not None
-    assert (progress.epoch, progress.step) == (2, 20)
-
-
-def test_a_folder_that_is_away_for_a_while_ends_nothing(rank_files: RankFiles) -> None:
-    aside = rank_files.folder.with_name("aside")
-    rank_files.folder.rename(aside)
-    with ProgressReporter(rank_files) as reporter:
-        reporter.progress = Progress(epoch=1, epochs=9, step=10)
-        threading.Event().wait(0.1)
-        assert reporter.stop_request is None
-        aside.rename(rank_files.folder)
-        rank_files.request_stop("SIGUSR1")
-        assert wait_for_request(reporter) == "SIGUSR1"
-    progress = rank_files.read_progress()
-    assert progress is not None
-    assert (progress.epoch, progress.step) == (1, 10)
-
-
-def test_a_folder_that_is_gone_at_the_end_keeps_no_rank_from_its_end(rank_files: RankFiles) -> None:
-    with ProgressReporter(rank_files) as reporter:
-        reporter.progress = Progress(epoch=1, epochs=9, step=10)
-        rank_files.folder.rename(rank_files.folder.with_name("aside"))
-    assert not rank_files.folder.exists()
-
-
-def test_a_rank_without_a_supervisor_says_nothing() -> None:
-    with ProgressReporter(None) as reporter:
-        reporter.progress = Progress(epoch=1, epochs=9, step=10)
-        assert "messenger" not in {thread.name for thread in threading.enumerate()}
-    assert reporter.stop_request is None
-
-
-def test_lines_come_in_their_order_and_the_training_waits_for_none(
-    rank_files: RankFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk, printed = threading.Event(), []
-
-    def slowly(text: str) -> None:
-        if threading.current_thread().name == "messenger":
-            disk.wait()
-        printed.append(text)
-
-    monkeypatch.setattr(messengers, "say", slowly)
-    reporter = ProgressReporter(rank_files)
-    reporter.say("resumed")
-    assert printed == ["resumed"]
-    with reporter:
-        for line in ("step 50", "step 100", "epoch 1"):
-            reporter.say(line)
-        assert printed == ["resumed"]
-        disk.set()
-    reporter.say("summary")
-    assert printed == ["resumed", "step 50", "step 100", "epoch 1", "summary"]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from tests.planted_records import BEGAN, leave_failure, provenance, run_record
 from tests.small_runs import definition, plan_one_run, rank_setup, train_arguments
 
 import cli
-from scalewise.builtin.data.datasets import write
 from scalewise.execution import run, train_job
 from scalewise.execution.finished_results import finished_result, publish, publish_again
 from scalewise.execution.history import (
@@ -57,6 +56,7 @@ from scalewise.records import (
     utc_now,
     write_json,
 )
+from scalewise.training.prepared import write
 
 DEFINITION = definition(2, epochs=2)
 
@@ -236,7 +236,7 @@ def test_a_run_that_is_given_up_does_not_say_that_it_could_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Slurm's signal ends each start, and none can write its checkpoint."""
-    stopped = GracefulStop(step=50, saved=False, problem="no room", stop_source="SIGUSR1")
+    stopped = GracefulStop(step=50, saved=False, stop_source="SIGUSR1")
 
     def fail(group: RankGroup, _setup: RankSetup, _spec: TrainSpec, history: HistoryWriter) -> None:
         history.end(group.rank_files, outcome="interrupted", reason="ended by SIGUSR1", no_progress=True)

@@ -288,7 +288,7 @@ OWN = "label 11 is out of range"
 FINISHED = dict.fromkeys(range(4), "finished")
 
 
-def group_of(files: RankFiles, world_size: int, kept: Kept = Kept.CHECKPOINT) -> RankGroup:
+def group_of(files: RankFiles, world_size: int, kept: Kept = Kept.BY_PROGRAM) -> RankGroup:
     launch = Launch("torchrun", (sys.executable,), {})
     log = files.folder.parent / "train.log"
     return RankGroup("study/d4.r1", files, launch, world_size, log, limit_seconds=60, kept=kept)
@@ -459,7 +459,7 @@ def test_ranks_that_abort_as_they_waited_in_vain_are_not_put_down_as_the_cause(
         (None, Kept.NOTHING, "before its first step. "),
         (0, Kept.NOTHING, "at step 10/405. Raise runtime_minutes"),
         (50, Kept.NOTHING, "at step 10/405. It may hang: its last progress was 50 s ago. Raise runtime_minu"),
-        (50, Kept.CHECKPOINT, "at step 10/405. "),
+        (50, Kept.BY_PROGRAM, "at step 10/405. "),
     ],
 )
 def test_a_run_that_reached_its_limit_names_its_progress_and_whether_it_may_hang(

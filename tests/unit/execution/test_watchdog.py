@@ -39,7 +39,7 @@ class Watched:
         folder: Path,
         seconds: float = 1000,
         job_ends_at: float = math.inf,
-        kept: Kept = Kept.CHECKPOINT,
+        kept: Kept = Kept.BY_PROGRAM,
     ) -> None:
         self.rank_files = RankFiles(folder / "attempt")
         self.rank_files.begin(rank_setup(timeout_seconds=TIMEOUT_SECONDS))
@@ -93,17 +93,8 @@ def test_ranks_that_train_are_not_ended(watched: Watched) -> None:
     assert not watched.watchdog.stop_requested
 
 
-@pytest.mark.parametrize(
-    ("kept", "says"),
-    [
-        (Kept.CHECKPOINT, "SIGINT: writing a checkpoint, within 60 s"),
-        (Kept.BY_PROGRAM, "SIGINT: the program has 60 s to save; a second signal ends it at once"),
-    ],
-)
-def test_a_signal_asks_ranks_that_train_to_stop_and_leaves_them_the_time(
-    tmp_path: Path, kept: Kept, says: str
-) -> None:
-    watched = Watched(tmp_path, kept=kept)
+def test_a_signal_asks_ranks_that_train_to_stop_and_leaves_them_the_time(watched: Watched) -> None:
+    says = "SIGINT: the program has 60 s to save; a second signal ends it at once"
     watched.train()
     watched.received.append(signal.SIGINT)
     assert not watched.is_over(10)

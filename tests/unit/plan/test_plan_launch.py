@@ -286,7 +286,6 @@ def script(
         plan["runs"]["e"][run],
         SiteLaunch.model_validate(plan["sites"][""]["launch"]),
         TimeLimit(25, "measured"),
-        Path("results/e/runs") / run,
         Path("results/e/proposal/job.sh"),
         "e, as recommended",
         whole_nodes=whole_nodes,

@@ -201,7 +201,7 @@ def test_repeats_that_were_resumed_leave_no_interval_and_no_nan(tmp_path: Path) 
         for repeat in (2, 3):
             path = folder / "runs" / f"d4.r{repeat}" / SUMMARY
             summary = json.loads(path.read_text(encoding="utf-8"))
-            summary["measurements"]["resumption"].update(starts=2, resumed_at_steps=[40])
+            summary["measurements"]["resumption"].update(starts=2, from_step=40)
             path.write_text(json.dumps(summary), encoding="utf-8")
 
     proposed = Proposed(tmp_path, {"a": keys("csc-roihu")}, resume)

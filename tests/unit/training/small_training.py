@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from tests.small_runs import definition_of
-
 from scalewise.builtin.data.datasets import Dataset
 from scalewise.builtin.trainer import Trainer, build_loaders, build_trainer
+from tests.small_runs import definition_of
+
 from scalewise.plan.config.settings import Settings
 from scalewise.ranks.distributed.identity import Identity
 from scalewise.ranks.results.probe_record import Peaks, ProbeRecord

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from scalewise.builtin.parallel_model import ParallelModel
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from scalewise.builtin.parallel_model import ParallelModel
 from scalewise.measure.communication import CommunicationSamples
 from scalewise.plan.config.settings import Settings
 from scalewise.ranks.all_reduce import all_reduce_seconds

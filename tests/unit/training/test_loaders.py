@@ -19,11 +19,6 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from tests.small_runs import definition_of, rank_setup
-from tests.unit.training.small_training import CPU, random_images, settings_of, trainer_of
-from torch import nn
-from torch.utils.data import DataLoader
-
 from scalewise.builtin import rank as ranks
 from scalewise.builtin.data import datasets
 from scalewise.builtin.data.augmentation import Augmentation
@@ -38,6 +33,11 @@ from scalewise.builtin.data.sampling import EpochSampler, Indices, SampledStep, 
 from scalewise.builtin.loop import TrainingState, evaluation_batch, evaluation_batches, train
 from scalewise.builtin.models.builders import BUILDERS
 from scalewise.builtin.trainer import Trainer, build_loaders
+from tests.small_runs import definition_of, rank_setup
+from tests.unit.training.small_training import CPU, random_images, settings_of, trainer_of
+from torch import nn
+from torch.utils.data import DataLoader
+
 from scalewise.execution.messages import TrainSpec
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.signals import Signals

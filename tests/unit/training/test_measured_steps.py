@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from scalewise.ranks.results.joined_starts import join_starts
 from tests.unit.training.small_training import record
 
 from scalewise.measure.step_flags import COPY, EVAL_MODE, EVALUATION, NEW_ITERATION, NEW_SHAPE, NO_GRAD, SAVE
 from scalewise.ranks.results.figures import WINDOW_STEPS, throughput, waiting_seconds
-from scalewise.ranks.results.joined_starts import join_starts
 from scalewise.ranks.results.measured_steps import MeasuredSteps, NoGrad, measured_steps
 from scalewise.ranks.results.probe_record import ProbeRecord
 from scalewise.ranks.results.program_findings import divergence, evaluation_seconds, metric_readings

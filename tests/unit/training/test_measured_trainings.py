@@ -13,9 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.small_runs import definition_of, rank_setup
-from tests.unit.training.small_training import CPU, ONE_RANK, random_images, record, settings_of, trainer_of
-
 from scalewise.builtin import loop
 from scalewise.builtin.checkpoints import state as states
 from scalewise.builtin.checkpoints.storage import load, save
@@ -24,6 +21,12 @@ from scalewise.builtin.loop import TrainingState, train
 from scalewise.builtin.train_log import StepLog
 from scalewise.builtin.trainer import Trainer
 from scalewise.execution.checkpoint_files import CheckpointError
+from scalewise.ranks.results.facts import Facts
+from scalewise.ranks.results.joined_starts import JoinedStarts, join_starts, without_measurements
+from scalewise.ranks.results.starts import StartRecords, kept_starts, read_start
+from tests.small_runs import definition_of, rank_setup
+from tests.unit.training.small_training import CPU, ONE_RANK, random_images, record, settings_of, trainer_of
+
 from scalewise.execution.messages import TrainSpec
 from scalewise.measure import measured_process, origins, steps
 from scalewise.measure.hooks import hooked
@@ -33,11 +36,8 @@ from scalewise.measure.step_flags import NEW_ITERATION
 from scalewise.plan.config.settings import Settings
 from scalewise.ranks.monitoring.monitor import MonitorReport, Reading
 from scalewise.ranks.results import rank_report
-from scalewise.ranks.results.facts import Facts
-from scalewise.ranks.results.joined_starts import JoinedStarts, join_starts, without_measurements
 from scalewise.ranks.results.rank_report import RankReport, write_report
 from scalewise.ranks.results.samples import Planned
-from scalewise.ranks.results.starts import StartRecords, kept_starts, read_start
 from scalewise.ranks.results.write import write_records
 from scalewise.records import Measurements, Resumption
 

@@ -11,17 +11,17 @@ from typing import Any, cast
 
 import pytest
 import torch
+from scalewise.builtin.data.datasets import DatasetError, write
+from scalewise.builtin.models.builders import BUILDERS, blocks, build
+from scalewise.builtin.models.resnets import GuideBlock, PreactivationBlock
+from scalewise.builtin.models.transformer import TransformerSizeError, architecture
+from scalewise.builtin.parallel_model import ParallelModel
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.fx import GraphModule
 from torch.utils.flop_counter import FlopCounterMode
 
-from scalewise.builtin.data.datasets import DatasetError, write
-from scalewise.builtin.models.builders import BUILDERS, blocks, build
-from scalewise.builtin.models.resnets import GuideBlock, PreactivationBlock
-from scalewise.builtin.models.transformer import TransformerSizeError, architecture
-from scalewise.builtin.parallel_model import ParallelModel
 from scalewise.plan.catalog.models import MODELS, known_models, model_facts
 from scalewise.plan.config.settings import Settings
 

@@ -8,11 +8,11 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from torch import nn, optim
-
 from scalewise.builtin.optim import STATES_OF_A_WEIGHT, build_optimizer, build_schedule, initial_rate
 from scalewise.builtin.precision import Precision, fp32_operators, set_fp32_format
 from scalewise.builtin.trainer import choose_algorithms
+from torch import nn, optim
+
 from scalewise.plan.config.settings import Settings
 
 

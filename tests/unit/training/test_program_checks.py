@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from scalewise.ranks.results.starts import StartRecords
 from tests.small_runs import definition, rank_setup
 from tests.unit.training.small_training import record
 
@@ -34,7 +35,6 @@ from scalewise.ranks.results.probe_record import ProbeRecord
 from scalewise.ranks.results.program_findings import cautions_on_epochs
 from scalewise.ranks.results.rank_report import report_of
 from scalewise.ranks.results.samples import Planned, samples_seen
-from scalewise.ranks.results.starts import StartRecords
 from scalewise.ranks.results.write import write_records
 from scalewise.records import (
     RECORD,

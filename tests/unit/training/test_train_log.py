@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.unit.training.small_training import random_images, settings_of, trainer_of
-
 from scalewise.builtin import train_log
 from scalewise.builtin.loop import TrainingState, is_accurate_enough
 from scalewise.builtin.rank import divergence
@@ -22,9 +20,11 @@ from scalewise.builtin.train_log import (
     describe_steps,
 )
 from scalewise.builtin.trainer import Trainer
+from scalewise.ranks.results.facts import Epoch
+from tests.unit.training.small_training import random_images, settings_of, trainer_of
+
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import Shape
-from scalewise.ranks.results.facts import Epoch
 from scalewise.records import Measurements, OwnInterval
 
 STEPS = 20
