@@ -320,7 +320,7 @@ def write_program_run(
         communication_fraction=None if exposed is None else exposed / step_seconds,
         loader="program",
         excluded_steps={"evaluation": 1},
-        startup=Startup(**startup, launch_seconds=1.0, preparation_seconds=3.0),
+        startup=Startup(**startup | {"preparation_seconds": 3.0}, launch_seconds=1.0),
         program=ProgramMeasurements.model_validate(found | dict(program or {})),
     )
     ranks = [

@@ -46,7 +46,7 @@ def test_a_completed_run_brings_its_figures_and_what_the_monitor_saw(tmp_path: P
     assert row["peak_memory_bytes"] == 700_000_002
     assert row["wall_seconds"] == 90
     assert row["device_hours"] == pytest.approx(90 * 2 / 3600)
-    assert (row["imports_seconds"], row["model_seconds"]) == (2.0, 1.25)
+    assert (row["imports_seconds"], row["preparation_seconds"]) == (2.0, 2.0)
     assert (row["device_name"], row["hosts"], row["commit"]) == ("CPU process", "node1", "abc123")
     assert {column: row[column] for column in seen} == seen
     assert row["samples_per_joule"] == 256 / 512

@@ -76,7 +76,7 @@ def test_columns_are_means_or_medians_of_the_runs_that_know_them() -> None:
 def test_a_start_takes_no_longer_than_the_run_less_its_training() -> None:
     runs = make_runs({(ONLY, 1): [100.0], (ONLY, 2): [180.0]}, train_seconds=20.0, wall_seconds=23.0)
     runs["imports_seconds"] = [0.5, 30.0]  # of a rank that the others did not wait for
-    runs[["launch_seconds", "process_group_seconds", "data_seconds", "model_seconds"]] = 0.0
+    runs[["launch_seconds", "preparation_seconds"]] = 0.0
     runs["first_step_seconds"] = 1.0
     assert analysis_of(runs).scaling["startup_seconds"].tolist() == [1.5, 4.0]
 

@@ -43,6 +43,7 @@ experiments:
       gradient_as_bucket_view: [false, true]
   weak:
     scaling: weak
+    warmup_steps: 5
     batch_size_per_device: 64
     devices: [1, 2]
     learning_rate: 0.1

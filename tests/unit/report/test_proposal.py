@@ -318,8 +318,7 @@ def test_a_new_centre_is_one_file_and_a_value_that_there_is_not_is_named(
 def test_the_job_script_is_of_the_recommended_point(proposed: Proposed) -> None:
     script = proposed.path("csc-roihu", "job.sh").read_text(encoding="utf-8")
     assert "csc-roihu on 32 GPUs, as results/report.html recommends" in script
-    assert "begin-training" in script
-    assert "results/csc-roihu/runs/d32.r1" in script
+    assert "workflow/scripts/train.py" in script
 
 
 @pytest.mark.parametrize(

@@ -44,14 +44,14 @@ def program_of(
     settings = run.settings
     if isinstance(settings, ProgramSettings):
         return settings
-    compiled = "default" if settings.compile is True else settings.compile or "no"
+    compiled = "default" if settings.compile is True else settings.compile or None
     options = {
         "data": dataset or prepared_path(settings.dataset),
         "folder": f"{{{FOLDER}}}",
         "batch_size_per_device": run.batch_size_per_device,
         "steps": settings.last_step,
         "weights": weights,
-        "workers": settings.cpus_per_device,
+        "workers": settings.cpus_per_device if settings.loader == "workers" else None,
         "compile": compiled,
         "device": run.accelerator,
         "timeout_seconds": timeout_seconds,
