@@ -337,8 +337,7 @@ def write_program_run(
             peak_memory_bytes=600_000_000,
             communication_seconds_per_step=exposed,
             waiting_seconds_per_step=None if exposed is None else 0.0,
-            preparation_seconds=3.0,
-            **startup,
+            **startup | {"preparation_seconds": 3.0},
         )
         for rank in range(devices)
     ]

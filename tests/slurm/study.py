@@ -198,15 +198,15 @@ class ClusterStudy:
         return RankFiles(self.run(experiment, name) / "attempt")
 
     def newest_checkpoint(self, experiment: str, name: str) -> int:
-        """The optimizer steps in the newest checkpoint of a run; 0 where there is none."""
-        found = (self.run(experiment, name) / "checkpoints").glob("step-*/manifest.json")
-        return max((int(path.parent.name.removeprefix("step-")) for path in found), default=0)
+        """The epochs in the newest checkpoint of a run; 0 where there is none."""
+        found = (self.run(experiment, name) / "program" / "checkpoints").glob("epoch-*")
+        return max((int(path.name.removeprefix("epoch-")) for path in found), default=0)
 
     def wait_checkpoint(self, experiment: str, name: str, after: int = 0) -> None:
-        """Until a checkpoint holds more than this many steps."""
+        """Until a checkpoint holds more than this many epochs."""
         self.wait_until(
             lambda: self.newest_checkpoint(experiment, name) > after,
-            f"{experiment}/{name} has written no checkpoint after step {after}",
+            f"{experiment}/{name} has written no checkpoint after epoch {after}",
         )
 
     def learned(self, experiment: str, name: str) -> tuple[bytes, pd.DataFrame]:

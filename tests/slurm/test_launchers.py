@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from itertools import product
 
 import psutil
@@ -13,10 +14,20 @@ from tests.machine import listening
 from tests.marked_outcomes import Record
 from tests.slurm.study import ENDLESS, ONE_RANK_A_NODE, TRAININGS, ClusterStudy
 
-from scalewise.execution.rank_files import ENDPOINT
 from scalewise.records import MODEL
 
 pytestmark = pytest.mark.starts_ranks
+
+
+def processes_with(*words: str) -> list[int]:
+    """The processes of all hosts in whose command all of these words are."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            line = " ".join(process.cmdline())
+            found += [process.pid] if all(word in line for word in words) else []
+    return found
+
 
 LAUNCHERS = {"srun": 4, "torchrun": 2, "spawn": 2}
 """Tasks of each for two ranks on each of two nodes."""
@@ -62,17 +73,15 @@ def test_nothing_listens_where_snakemake_runs_and_ranks_do_for_their_jobs_life(
 
     here = psutil.Process(process.pid)
     tree = [here.pid, *(child.pid for child in here.children(recursive=True))]
-    ranks = [study.rank_process("e", "d2x1.r1", rank)[0] for rank in (0, 1)]
+    ranks = processes_with("train.py", str(study.run("e", "d2x1.r1")))
     opened = [listening(pid) for pid in ranks]
     assert [listening(pid) for pid in tree] == [set()] * len(tree)
     assert all(opened), "the ranks were looked at in the right way"
     record_property("figure", f"0 ports where snakemake runs, {sum(map(len, opened))} on two nodes")
 
-    # agents that meet by a file publish no address
     attempt = study.wait_training("file", "d2x1.r1")
     assert (attempt / "rendezvous.agents").stat().st_size
     assert (attempt / "rendezvous").exists()
-    assert not (attempt / ENDPOINT).exists()
 
     study.end()
     study.seconds_until_nothing_runs()

@@ -149,6 +149,24 @@ def drawing(image: torch.Size, classes: int) -> nn.Module:
     )
 
 
+class Paced(nn.Module):
+    """Takes longer for each training pass by ``PERIL_PAUSE``, seconds, which is no part of a run's settings."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            time.sleep(float(os.environ.get("PERIL_PAUSE", "0")))
+        logits: torch.Tensor = self.network(images)
+        return logits
+
+
+def perilous(image: torch.Size, classes: int) -> nn.Module:
+    return Paced(drawing(image, classes))
+
+
 class Steep(nn.Module):
     """Its gradients are too large for fp16 until its scaler has come down from 2^16."""
 

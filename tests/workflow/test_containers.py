@@ -57,7 +57,7 @@ def test_ranks_run_in_the_container_of_nyus_guide(runtime: str, workplace: Workp
         image = words.index(container["image"])
         assert words[:3] == ["exec", *container["arguments"]]
         assert {f"--bind={bind}" for bind in (folder, *container["binds"])} <= set(words[3:image])
-        assert words[-2].endswith("/rank.py")
+        assert words[-2].endswith("/program_rank.py")
         rank = ["python3", "-u", *words[-2:]]
         assert words[image + 1 :] == list(with_prelude(["source /ext3/env.sh"], rank, "container.prelude"))
 

@@ -53,7 +53,7 @@ def test_an_interrupted_study_leaves_nothing_running_and_resumes_where_it_stoppe
         assert list(tmp_path.glob(f"results/*/runs/*/{SUMMARY}")) == []
 
     with running(tmp_path, python, ENDLESS) as study:
-        study.wait_until(lambda: "resumed at step " in study.logs(), "no run resumes")
+        study.wait_until(lambda: "resumed from " in study.logs(), "no run resumes")
         os.killpg(study.process.pid, how)
         study.end()
         assert study.left_over() == []

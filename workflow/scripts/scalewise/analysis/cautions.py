@@ -588,7 +588,7 @@ def damaged_records(case: Case) -> Iterator[Caution]:
 def runs_were_resumed(case: Case) -> Iterator[Caution]:
     """Ask whether compared runs were resumed, so that their whole time is unknown."""
     used = case.runs_of(case.decisive)
-    resumed = used[used["resumed"].astype(object).fillna(False).astype(bool)]
+    resumed = used[used["resumed"].fillna(0) > 0]
     if len(resumed):
         yield Caution(
             f"{pluralize(str(len(resumed)), 'run')} of {len(used)} resumed from a checkpoint: the time of a "

@@ -286,7 +286,7 @@ def _measured(measured: Measurements, epochs: pd.DataFrame, ranks: pd.DataFrame)
         "samples_per_joule": _samples_per_joule(measured),
         "measured_steps": sum(window.steps for window in windows if not window.warmup),
         "starts": resumption.starts,
-        "resumed": resumption.from_step > 0,
+        "resumed": int(resumption.from_step > 0),
         "lost_steps": resumption.lost_steps,
     }
     if own is not None:

@@ -321,7 +321,7 @@ class ProgramRank:
         if request.by_launcher:
             raise SystemExit(128 + abs(code))
         if self.is_first:
-            saved, step = self.settings.resumes, steps_done(self.probe_folder)
+            saved, step = self.settings.resumes, self.spec.from_step + steps_done(self.probe_folder)
             self.rank_files.stopped(GracefulStop(step=step, saved=saved, stop_source=request.source))
         # not as a failure: a launcher would then end the peers while they save
         raise SystemExit(0)
