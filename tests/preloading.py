@@ -41,12 +41,13 @@ SNAKEFILE = ROOT / "workflow" / "Snakefile"
 PLANTED = Path(__file__).with_name("planted_speeds.py")
 PROGRAMS = [
     str(PLANTED),
+    str(SCRIPTS / "train.py"),
     *(
         str(Path(__file__).parent / "distributed" / name)
         for name in ("own_program.py", "trainer_program.py", "probe.py")
     ),
 ]
-"""Training programs of the tests."""
+"""Programs that train: those of the tests, and the one of the pipeline."""
 
 COUNTS_OTHERS = "COUNTS_OTHERS"
 """Variable of ranks that record how much of the CPUs other programs took."""
@@ -364,12 +365,15 @@ if __name__ == "__main__":
 
     import scalewise.analysis.judge_round
     import scalewise.analysis.study
-    import scalewise.builtin.rank
     import scalewise.ranks.preflight_rank
     import scalewise.ranks.results.write
     import scalewise.report.finished
     import scalewise.report.page
     import scalewise.report.proposal
+    import scalewise.training.checkpoints
+    import scalewise.training.data
+    import scalewise.training.models
+    import scalewise.training.options
     from scalewise.interpreter import quick_exit
 
     gc.freeze()

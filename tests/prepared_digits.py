@@ -10,8 +10,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from scalewise.builtin.data.preparation import prepare
 from scalewise.plan.catalog.datasets import prepared_path
+from scalewise.training.prepare import prepare
 
 
 @cache

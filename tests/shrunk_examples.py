@@ -128,9 +128,8 @@ def place_data(folder: Path) -> None:
     """Store stand-ins where the preparation would: images for two steps of the most devices, and weights."""
     # seconds of imports, which tests that are only collected should not pay
     import torch  # noqa: PLC0415
-    from torchvision.models import resnet18  # noqa: PLC0415
-
     from scalewise.builtin.data.datasets import write  # noqa: PLC0415
+    from torchvision.models import resnet18  # noqa: PLC0415
 
     for dataset, samples, classes, shape in (
         ("mnist", 48, 10, (1, 28, 28)),

@@ -30,17 +30,18 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
-from torch import nn
-from torch._dynamo.utils import counters
-from torch.distributed.tensor import DTensor
-from torch.nn.parallel import DistributedDataParallel
-
 from scalewise.builtin.checkpoints.state import SHARED, rank_file, rank_state, resume, shared_state
 from scalewise.builtin.checkpoints.storage import load, save
 from scalewise.builtin.data import datasets
 from scalewise.builtin.loop import TrainingState, train
 from scalewise.builtin.step_flops import count_step_flops
 from scalewise.builtin.trainer import Trainer, build_loaders, build_trainer
+from scalewise.ranks.results.facts import Epoch
+from torch import nn
+from torch._dynamo.utils import counters
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
 from scalewise.execution.rank_files import RankFiles
 from scalewise.measure.hooks import hooked
 from scalewise.plan.config.settings import Settings
@@ -48,7 +49,6 @@ from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.ranks.distributed.devices import claim_cpus, claim_device
 from scalewise.ranks.distributed.identity import Identity, identify
 from scalewise.ranks.distributed.process_group import process_group
-from scalewise.ranks.results.facts import Epoch
 
 TIMEOUT_SECONDS = 60.0
 

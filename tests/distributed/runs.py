@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from scalewise.builtin.data.datasets import write
 from sklearn.datasets import load_digits
 from tests.machine import on_small_disk
 from tests.preloading import COUNTS_OTHERS
@@ -26,7 +27,6 @@ from tests.prepared_digits import place_digits
 from tests.small_runs import plan_one_run, train_command
 from tests.waiting import Found, ended_output, wait_until
 
-from scalewise.builtin.data.datasets import write
 from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.study import load_study
 from scalewise.records import (

@@ -14,6 +14,8 @@ from pathlib import Path, PurePath
 
 import pytest
 import torch
+from scalewise.builtin.checkpoints.storage import load
+from scalewise.execution.checkpoint_files import MANIFEST, Checkpoint, CheckpointFolder, FileSum, Manifest
 from tests.distributed.runs import ENDLESS, PAUSE_SECONDS, Finished, Kill, Runs
 from tests.machine import needs_small_disk, needs_two_cores, seen_by
 from tests.marked_outcomes import Record
@@ -21,8 +23,6 @@ from tests.reliability.thoroughness import times
 from tests.small_runs import rank_setup
 from tests.waiting import wait_until
 
-from scalewise.builtin.checkpoints.storage import load
-from scalewise.execution.checkpoint_files import MANIFEST, Checkpoint, CheckpointFolder, FileSum, Manifest
 from scalewise.execution.rank_files import RankFiles
 from scalewise.records import EPOCHS, HISTORY, SUMMARY, read_failure, write_json
 

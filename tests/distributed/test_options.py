@@ -9,6 +9,8 @@ from collections.abc import Callable
 import pytest
 import torch
 from safetensors.torch import load_file
+from scalewise.builtin.data.datasets import Dataset, load
+from scalewise.builtin.data.loaders import channel_statistics
 from tests.distributed.trainings import (
     GLOBAL_BATCH,
     GPU_ALONE,
@@ -21,9 +23,6 @@ from tests.distributed.trainings import (
 from tests.marked_outcomes import Record
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-
-from scalewise.builtin.data.datasets import Dataset, load
-from scalewise.builtin.data.loaders import channel_statistics
 
 
 @pytest.fixture(scope="session")

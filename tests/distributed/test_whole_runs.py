@@ -13,14 +13,14 @@ from datetime import datetime
 import pytest
 import torch
 from safetensors.torch import load_file
+from scalewise.builtin.data import datasets
+from scalewise.builtin.data.loaders import channel_statistics
+from scalewise.builtin.models.builders import build
 from tests.distributed.runs import COMMIT, ENDLESS, Finished, Runs
 from tests.machine import listening, needs_two_cores
 from tests.planted_records import leave_failure
 from tests.small_runs import definition
 
-from scalewise.builtin.data import datasets
-from scalewise.builtin.data.loaders import channel_statistics
-from scalewise.builtin.models.builders import build
 from scalewise.execution.rank_files import ENDPOINT, PROGRESS, RANK_SETUP
 from scalewise.records import HISTORY, MODEL, RECORD_LOG, RUN_RECORDS, SUMMARY
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 from safetensors.torch import load_file
+from scalewise.builtin.data.datasets import write
 from sklearn.datasets import load_digits
 from tests.distributed.probe import Seen, share_one_gpu
 from tests.distributed.runs import prepare_digits
@@ -23,7 +24,6 @@ from tests.small_runs import definition_of, rank_launch
 from torch import Tensor
 from torchvision.models import resnet18
 
-from scalewise.builtin.data.datasets import write
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.rank_processes import rank_setup_for
 from scalewise.plan.config.settings import Settings

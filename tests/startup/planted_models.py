@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from scalewise.builtin.models.transformer import Architecture, Encoder
+from scalewise.training.transformer import Architecture, Encoder
 
 HELD_BYTES = 32 << 30
 """More than all other tests take together."""

@@ -55,7 +55,7 @@ def plant_silence(watchdog: ModuleType) -> None:
 PLANTED = {
     "scalewise.execution.watchdog": plant_silence,
     "scalewise.plan.catalog.models": plant_facts,
-    "scalewise.builtin.models.builders": plant_builders,
+    "scalewise.training.models": plant_builders,
 }
 
 

@@ -20,12 +20,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.data_files import Trap
-from tests.machine import largest_file
-from tests.reliability.thoroughness import times
-from tests.small_runs import definition
-from tests.waiting import wait_until
-
 from scalewise.builtin.checkpoints.storage import check_space, load, save
 from scalewise.execution.checkpoint_files import (
     MANIFEST,
@@ -35,6 +29,12 @@ from scalewise.execution.checkpoint_files import (
     CheckpointFolder,
     FileSum,
 )
+from tests.data_files import Trap
+from tests.machine import largest_file
+from tests.reliability.thoroughness import times
+from tests.small_runs import definition
+from tests.waiting import wait_until
+
 from scalewise.execution.os_errors import describe_write_error
 
 NAMES = ("shared.pt", "rank0.pt")

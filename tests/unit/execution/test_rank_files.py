@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from scalewise.execution.progress_reporter import ProgressReporter
 from tests import small_runs
 from tests.waiting import wait_until
 
 from scalewise.execution import progress_reporter as messengers
 from scalewise.execution.messages import Progress, RankSetup
-from scalewise.execution.progress_reporter import ProgressReporter
 from scalewise.execution.rank_files import RankFiles
 
 HOST = "node-a"

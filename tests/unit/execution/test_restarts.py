@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+from scalewise.builtin.data.datasets import write
 from tests.planted_records import BEGAN, leave_failure, provenance, run_record
 from tests.small_runs import definition, plan_one_run, rank_setup, train_arguments
 
 import cli
-from scalewise.builtin.data.datasets import write
 from scalewise.execution import run, train_job
 from scalewise.execution.finished_results import finished_result, publish, publish_again
 from scalewise.execution.history import (

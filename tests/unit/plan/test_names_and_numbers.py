@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from scalewise.plan.runs.batches import MIN_SAMPLES_PER_RANK, shard_range, step_sizes
 
 from scalewise.execution.failure_reason import in_minutes
 from scalewise.plan.catalog.datasets import DatasetFacts, dataset_facts
@@ -30,7 +31,6 @@ from scalewise.plan.formatting import (
     percent_in_digits,
     significant,
 )
-from scalewise.plan.runs.batches import MIN_SAMPLES_PER_RANK, shard_range, step_sizes
 
 
 @pytest.mark.parametrize(
