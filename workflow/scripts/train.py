@@ -87,7 +87,7 @@ class Training:
 
     Args:
         network: The parameters; evaluates, and is saved.
-        model: What trains: the network, compiled or in DistributedDataParallel, or divided by FSDP.
+        model: The module that trains: the network, compiled, in DistributedDataParallel or divided by FSDP.
         rows: One for each epoch of the training, those of earlier starts too.
         steps: Optimizer steps of this start.
     """
