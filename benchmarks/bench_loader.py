@@ -13,18 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import DataLoader, DistributedSampler, Subset
 from torchvision import transforms
 from torchvision.datasets import MNIST
 
-from scalewise.builtin.data.augmentation import Augmentation
-from scalewise.builtin.data.loaders import (
-    Preprocessing,
-    ResidentImages,
-    channel_statistics,
-    resident_loader,
-)
-from scalewise.builtin.data.sampling import EpochSampler, SeededBatches
+from scalewise.training.data import Batch, Preprocessing, ResidentImages, channel_statistics, whole_batch
 
 from .measure import Row, interleave, rate_rows
 from .one_rank import one_rank
@@ -47,7 +40,7 @@ SMALL = {
 
 def rows() -> list[Row]:
     """Both datasets, each with its reference in turn."""
-    with one_rank() as (_, device):
+    with one_rank() as device:
         return mnist_rows(device) + cifar_rows(device)
 
 
@@ -60,33 +53,31 @@ def mnist_rows(device: torch.device) -> list[Row]:
     mean, std = channel_statistics(images)
     plain.transform = per_sample(mean, std)
     resident = ResidentImages(images, plain.targets, Preprocessing(mean, std), device)
-    torch.testing.assert_close(resident.load(torch.tensor([7]))[0][0], plain[7][0])
+    torch.testing.assert_close(resident.__getitems__([7])[0][0], plain[7][0])
     return compare("MNIST images/s", resident, MNIST_EPOCHS, plain, LEAST_PLAIN)
 
 
 def cifar_rows(device: torch.device) -> list[Row]:
     """RandomCrop and RandomHorizontalFlip, then ToTensor and Normalize."""
     dataset = stand_in((3, 32, 32), CIFAR_SAMPLES, 10)
-    images, labels = dataset.train_images, dataset.train_labels
+    images, labels = dataset["train_images"], dataset["train_labels"]
     mean, std = channel_statistics(images)
     random = (transforms.RandomCrop(32, padding=CROP_PADDING), transforms.RandomHorizontalFlip())
     samples = PilImages(images, labels, per_sample(mean, std, *random))
-    preprocessing = Preprocessing(mean, std, Augmentation(CROP_PADDING, horizontal_flip=True))
+    preprocessing = Preprocessing(mean, std, CROP_PADDING, horizontal_flip=True)
     resident = ResidentImages(images, labels, preprocessing, device)
     return compare("CIFAR images/s with crop and flip", resident, CIFAR_EPOCHS, samples, LEAST_AUGMENTED)
 
 
 def compare(what: str, resident: ResidentImages, epochs: int, samples: Any, least: float) -> list[Row]:
     """Whole epochs of ours, with their sampler, and a part of one of the DataLoader's, in turn."""
-    sampler = EpochSampler(len(resident), BATCH, rank=0, world_size=1, seed=1)
-    batches = SeededBatches(seed=1)
-    loader = resident_loader(resident, batches)
+    sampler: DistributedSampler[Batch] = DistributedSampler(resident, 1, 0, drop_last=True)
+    loader = DataLoader(resident, BATCH, sampler=sampler, drop_last=True, collate_fn=whole_batch)
     reference_loader = DataLoader(Subset(samples, range(REFERENCE_SAMPLES)), batch_size=BATCH, shuffle=True)
 
     def ours() -> None:
         for epoch in range(epochs):
             sampler.set_epoch(epoch)
-            batches.plan([indices for step in sampler for indices in step.micro_batches], epoch)
             for _batch in loader:
                 pass
 
@@ -96,5 +87,5 @@ def compare(what: str, resident: ResidentImages, epochs: int, samples: Any, leas
 
     interleave(ours, reference, rounds=1)
     pairs = interleave(ours, reference, ROUNDS)
-    our_samples = len(resident) * epochs
+    our_samples = len(resident) // BATCH * BATCH * epochs
     return rate_rows(f"loader: {what}, batch {BATCH}", pairs, our_samples, REFERENCE_SAMPLES, least)

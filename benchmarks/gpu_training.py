@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
+import resource
+from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import nn, optim
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 from torch.utils.flop_counter import FlopCounterMode
 from torchvision import transforms
 
-from scalewise.builtin.data.augmentation import Augmentation
-from scalewise.builtin.data.datasets import Dataset
-from scalewise.builtin.data.loaders import (
-    Preprocessing,
-    ResidentImages,
-    channel_statistics,
-    resident_loader,
-)
-from scalewise.builtin.data.sampling import EpochSampler, SeededBatches
-from scalewise.builtin.loop import TrainingState, train_epoch
-from scalewise.builtin.models.builders import build
-from scalewise.builtin.trainer import Trainer
 from scalewise.ranks.distributed.device_timers import timer_for
+from scalewise.training.data import Batch, Preprocessing, ResidentImages, channel_statistics, whole_batch
+from scalewise.training.models import build
+from train import Training, train_epoch
 
 from .gpu_profile import profiled_shares
 from .measure import Spent, interleave, spend
-from .one_rank import epochs_of, measuring, one_rank, project_task
+from .one_rank import Dataset, epochs_of, one_rank, training_of
 from .stand_in_images import PilImages, per_sample
 
 Accelerator = Literal["cpu", "cuda"]
@@ -90,7 +83,7 @@ class Work:
     @property
     def fast(self) -> dict[str, Any]:
         """What ours are to be fast by."""
-        return {"precision": "bf16", "channels_last": True, "compile": self.compile}
+        return {"precision": "bf16", "channels_last": True, "compile": "default" if self.compile else "no"}
 
     @property
     def cpus(self) -> int:
@@ -129,13 +122,18 @@ def random_images(samples: int, pixels: int) -> Dataset:
     generator = torch.Generator().manual_seed(1)
     images = torch.randint(0, 256, (samples, 3, pixels, pixels), dtype=torch.uint8, generator=generator)
     labels = torch.arange(samples) % CLASSES
-    return Dataset(images, labels, images[:CLASSES], labels[:CLASSES], CLASSES)
+    return {
+        "train_images": images,
+        "train_labels": labels,
+        "test_images": images[:CLASSES].clone(),
+        "test_labels": labels[:CLASSES].clone(),
+    }
 
 
 def product_rates(work: Work) -> list[float]:
     """FLOP/s of a product of two large bf16 matrices, of each round."""
     side, products = (8192, 20) if work.accelerator == "cuda" else (256, 2)
-    with one_rank(work.accelerator) as (_, device):
+    with one_rank(work.accelerator) as device:
         one, other = (torch.randn(side, side, device=device, dtype=torch.bfloat16) for _ in range(2))
         timer = timer_for(device)
 
@@ -155,17 +153,17 @@ def guide(work: Work, several_gpus: bool) -> list[float]:
     """Images/s of the guide's own loop: as on one GPU, or as on several, with all of its options."""
     dataset = random_images(work.samples, work.pixels)
     loader = host_loader(dataset, work, workers=work.workers if several_gpus else 0)
-    network = build(work.model, dataset.train_images.shape[1:], CLASSES)
-    with one_rank(work.accelerator) as (_, device):
+    network = build(work.model, dataset["train_images"].shape[1:], CLASSES)
+    with one_rank(work.accelerator) as device:
         return train_guide(network.to(device), loader, several_gpus, work, device)
 
 
 def host_loader(dataset: Dataset, work: Work, workers: int) -> DataLoader[Any]:
     """Images through torchvision's transforms, one by one, with crop and flip."""
     random = (transforms.RandomCrop(work.pixels, padding=CROP_PADDING), transforms.RandomHorizontalFlip())
-    transform = per_sample(*channel_statistics(dataset.train_images), *random)
+    transform = per_sample(*channel_statistics(dataset["train_images"]), *random)
     return DataLoader(
-        PilImages(dataset.train_images, dataset.train_labels, transform),
+        PilImages(dataset["train_images"], dataset["train_labels"], transform),
         work.batch,
         shuffle=True,
         num_workers=workers,
@@ -211,38 +209,40 @@ def ours(work: Work, options: Sequence[Mapping[str, Any]], profiled: bool = Fals
     """
     dataset = random_images(work.samples, work.pixels)
     found: list[Measured] = []
-    with one_rank(work.accelerator, work.cpus) as (identity, device):
+    with one_rank(work.accelerator, work.cpus) as device:
         for chosen in options:
-            settings = {"model": work.model, "global_batch_size": work.batch} | dict(chosen)
-            trainer = project_task(settings, dataset, identity, device)
-            with measuring(trainer.measured):
-                found.append(train_ours(trainer, work, profiled and not found))
-            del trainer
+            settings = {"model": work.model, "batch_size_per_device": work.batch} | dict(chosen)
+            training = training_of(settings, dataset, device)
+            found.append(train_ours(training, work, profiled and not found))
+            del training
             gc.collect()
     return found
 
 
-def train_ours(trainer: Trainer, work: Work, profiled: bool) -> Measured:
+def train_ours(training: Training, work: Work, profiled: bool) -> Measured:
     """Epochs of the project's own loop."""
-    memory, epoch = trainer.measured.memory, epochs_of(trainer)
+    epoch, on_gpu = epochs_of(training), training.device.type == "cuda"
     # cuDNN tries its algorithms in the process's first training alone, and these take memory, too
-    memory.enter("checkpoint")  # a phase whose peak is not read
     epoch()
-    memory.enter("train")
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats(training.device)
     rates = rates_of(epoch, work)
-    peaks = memory.record(evaluated=False)
-    measured = Measured(rates, peaks["training_bytes"], peaks["kind"])
+    if on_gpu:
+        peak, kind = torch.cuda.max_memory_allocated(training.device), "CUDA allocator"
+    else:
+        peak, kind = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, "process peak RSS"
+    measured = Measured(rates, peak, kind)
     if not profiled:
         return measured
-    steps = steps_of(trainer, PROFILED_STEPS)
-    return replace(measured, shares=profiled_shares(steps, trainer.device))
+    steps = steps_of(training, PROFILED_STEPS)
+    return replace(measured, shares=profiled_shares(steps, training.device))
 
 
-def steps_of(trainer: Trainer, steps: int) -> Callable[[], object]:
+def steps_of(training: Training, steps: int) -> Callable[[], object]:
     """So many steps of an epoch."""
-    return lambda: train_epoch(
-        trainer, TrainingState.start(trainer.device, 1000), lambda state: state.step == steps
-    )
+    part = copy.copy(training)
+    part.steps, part.args = 0, Namespace(**vars(training.args) | {"steps": steps})
+    return lambda: train_epoch(part, 1000)
 
 
 def rates_of(epoch: Callable[[], object], work: Work) -> list[float]:
@@ -253,23 +253,23 @@ def rates_of(epoch: Callable[[], object], work: Work) -> list[float]:
 def loop_and_bare_loop(work: Work) -> list[tuple[Spent, Spent]]:
     """Passes of our loop and of a bare one in turn: the same compiled network, optimizer and batches."""
     dataset = random_images(work.samples, work.pixels)
-    with one_rank(work.accelerator, work.cpus) as (identity, device):
-        settings = {"model": work.model, "global_batch_size": work.batch} | work.fast
+    with one_rank(work.accelerator, work.cpus) as device:
+        settings = {"model": work.model, "batch_size_per_device": work.batch} | work.fast
         # in a function of its own: with it goes DDP, which must be gone before its process group
-        return loops_in_turn(project_task(settings, dataset, identity, device), dataset, work)
+        return loops_in_turn(training_of(settings, dataset, device), dataset, work)
 
 
-def loops_in_turn(trainer: Trainer, dataset: Dataset, work: Work) -> list[tuple[Spent, Spent]]:
-    """Passes of both loops over one trainer."""
-    device = trainer.device
+def loops_in_turn(training: Training, dataset: Dataset, work: Work) -> list[tuple[Spent, Spent]]:
+    """Passes of both loops over one training."""
+    device = training.device
     timer = timer_for(device)
-    mean, std = (part.view(1, -1, 1, 1) for part in channel_statistics(dataset.train_images))
-    images = ((dataset.train_images - mean) / std).to(device)
-    labels = dataset.train_labels.to(device)
-    model, optimizer = trainer.parallel_model.compiled, trainer.optimizer
+    mean, std = (part.view(1, -1, 1, 1) for part in channel_statistics(dataset["train_images"]))
+    images = ((dataset["train_images"] - mean) / std).to(device)
+    labels = dataset["train_labels"].to(device)
+    model, optimizer = training.model, training.optimizer
 
     def bare() -> None:
-        trainer.parallel_model.train()
+        training.model.train()
         order = torch.randperm(len(images), device=device)
         for chosen in order.split(work.batch):
             batch = images[chosen].contiguous(memory_format=torch.channels_last)
@@ -280,27 +280,25 @@ def loops_in_turn(trainer: Trainer, dataset: Dataset, work: Work) -> list[tuple[
             optimizer.step()
         timer.synchronize()
 
-    epoch = epochs_of(trainer)
-    hooks = partial(measuring, trainer.measured)
-    interleave(epoch, bare, rounds=1, around_ours=hooks)
-    return interleave(epoch, bare, work.rounds, around_ours=hooks)
+    epoch = epochs_of(training)
+    interleave(epoch, bare, rounds=1)
+    return interleave(epoch, bare, work.rounds)
 
 
 def batches_alone(work: Work) -> list[tuple[Spent, Spent]]:
     """Passes of the resident loader and of torchvision's in turn, nothing trained: crop and flip."""
     dataset = random_images(work.samples, work.pixels)
-    with one_rank(work.accelerator, work.cpus) as (_, device):
+    with one_rank(work.accelerator, work.cpus) as device:
         timer = timer_for(device)
-        augmentation = Augmentation(CROP_PADDING, horizontal_flip=True)
-        preprocessing = Preprocessing(*channel_statistics(dataset.train_images), augmentation)
-        resident = ResidentImages(dataset.train_images, dataset.train_labels, preprocessing, device)
-        batches = SeededBatches(seed=1)
-        loader = resident_loader(resident, batches)
-        sampler = EpochSampler(work.samples, work.batch, rank=0, world_size=1, seed=1)
+        preprocessing = Preprocessing(
+            *channel_statistics(dataset["train_images"]), CROP_PADDING, horizontal_flip=True
+        )
+        resident = ResidentImages(dataset["train_images"], dataset["train_labels"], preprocessing, device)
+        sampler: DistributedSampler[Batch] = DistributedSampler(resident, 1, 0, drop_last=True)
+        loader = DataLoader(resident, work.batch, sampler=sampler, collate_fn=whole_batch)
         from_host = host_loader(dataset, work, work.workers)
 
         def of_the_device() -> None:
-            batches.plan([indices for step in sampler for indices in step.micro_batches], epoch=0)
             for _batch in loader:
                 pass
             timer.synchronize()

@@ -26,11 +26,11 @@ from benchmarks.replayed_studies import TABLE_FORM
 
 from scalewise.plan.jobs.launch import thread_environment
 
-BENCHMARKS = ("loop", "loader", "training", "gpu", "plan", "design", "own-cost")
+BENCHMARKS = ("loop", "loader", "gpu", "plan", "design", "own-cost")
 
-NAMED_ONLY = ("study", "own-scripts", "allocation")
-"""Not among all, a quarter of an hour or more each: study on a machine that does nothing else, allocation
-where Slurm is, own-scripts with packages that Scalewise does not need."""
+NAMED_ONLY = ("own-scripts", "allocation")
+"""Not among all, a quarter of an hour or more each: allocation where Slurm is, own-scripts with packages that
+Scalewise does not need."""
 
 GPU_PARTS = ("wide-resnet", "loop", "loader", "resnet18", "transformer")
 GPU_SECONDS = 3600.0

@@ -13,7 +13,7 @@ from PIL import Image
 from torch.utils.data import Dataset as Samples
 from torchvision import transforms
 
-from scalewise.builtin.data.datasets import Dataset
+from .one_rank import Dataset
 
 CLASSES = 10
 # hard enough that an epoch of some hundred steps leaves errors to count
@@ -43,7 +43,10 @@ def stand_in(shape: tuple[int, int, int], train_samples: int, test_samples: int,
             images[start : start + 1000] = noisy.clip(0, 255)
         return torch.from_numpy(images), torch.from_numpy(labels)
 
-    return Dataset(*split(train_samples), *split(test_samples), classes=CLASSES)
+    found = {}
+    for name, samples in (("train", train_samples), ("test", test_samples)):
+        found[f"{name}_images"], found[f"{name}_labels"] = split(samples)
+    return found
 
 
 def write_mnist(root: Path, dataset: Dataset) -> None:
@@ -51,8 +54,8 @@ def write_mnist(root: Path, dataset: Dataset) -> None:
     raw = root / "MNIST" / "raw"
     raw.mkdir(parents=True)
     splits = {
-        "train": (dataset.train_images, dataset.train_labels),
-        "t10k": (dataset.test_images, dataset.test_labels),
+        "train": (dataset["train_images"], dataset["train_labels"]),
+        "t10k": (dataset["test_images"], dataset["test_labels"]),
     }
     for split, (images, labels) in splits.items():
         _write_idx(raw / f"{split}-images-idx3-ubyte", images.squeeze(1).numpy())

@@ -40,11 +40,14 @@ SCRIPTS = ROOT / "workflow" / "scripts"
 SNAKEFILE = ROOT / "workflow" / "Snakefile"
 PLANTED = Path(__file__).with_name("planted_speeds.py")
 PROGRAMS = [
-    str(SCRIPTS / "train.py"),
     str(PLANTED),
-    *(str(Path(__file__).parent / "distributed" / name) for name in ("own_program.py", "trainer_program.py")),
+    str(SCRIPTS / "train.py"),
+    *(
+        str(Path(__file__).parent / "distributed" / name)
+        for name in ("own_program.py", "trainer_program.py", "probe.py")
+    ),
 ]
-"""Programs that train."""
+"""Programs that train: those of the tests, and the one of the pipeline."""
 
 COUNTS_OTHERS = "COUNTS_OTHERS"
 """Variable of ranks that record how much of the CPUs other programs took."""

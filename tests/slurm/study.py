@@ -175,14 +175,14 @@ class ClusterStudy:
 
     def rank_process(self, experiment: str, name: str, rank: int) -> tuple[int, str]:
         """A rank's process number as seen from outside, and its host."""
-        rank_files = str(Path("results") / experiment / "runs" / name / "attempt")
-        note = json.loads((self.folder / rank_files / f"rank{rank}.json").read_text())
+        run = str(Path("results") / experiment / "runs" / name)
+        note = json.loads((self.folder / run / "attempt" / f"rank{rank}.json").read_text())
         for pid, line in self.lab.processes(note["host"]).items():
             status = ""
             with suppress(OSError):  # it may have ended since
                 status = Path(f"/proc/{pid}/status").read_text()
             inside = re.search(r"^NSpid:.*\t(\d+)$", status, re.MULTILINE)
-            if rank_files in line and inside is not None and int(inside[1]) == note["pid"]:
+            if run in line and inside is not None and int(inside[1]) == note["pid"]:
                 return pid, str(note["host"])
         raise AssertionError(f"rank {rank} of {name} does not run")
 

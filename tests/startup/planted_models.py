@@ -150,7 +150,7 @@ def drawing(image: torch.Size, classes: int) -> nn.Module:
 
 
 class Paced(nn.Module):
-    """Takes longer for each training pass by ``PERIL_PAUSE``, seconds, which is no part of a run's settings."""
+    """Takes longer for each training pass, by the seconds in ``PERIL_PAUSE``."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()

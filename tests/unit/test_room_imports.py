@@ -15,7 +15,7 @@ from tests.paths import ROOT, SCRIPTS
 
 PACKAGE = SCRIPTS / "scalewise"
 PROBE = PACKAGE / "measure"
-TRAINING = ("scalewise.measure", "scalewise.ranks", "scalewise.builtin")
+TRAINING = ("scalewise.measure", "scalewise.ranks", "scalewise.training")
 HEAVY = (
     *("torch", "torchvision", "pandas", "numpy", "scipy", "seaborn", "matplotlib", "sklearn"),
     "safetensors",
@@ -60,9 +60,9 @@ def crossings(paths: list[Path], forbidden: tuple[str, ...], allowed: tuple[str,
 
 def test_the_imports_of_a_file_are_found(tmp_path: Path) -> None:
     path = tmp_path / "module.py"
-    path.write_text("import numpy as np\ndef late():\n    from scalewise.builtin import loop\n")
+    path.write_text("import numpy as np\ndef late():\n    from scalewise.training import data\n")
 
-    assert imported(path) == {"numpy", "scalewise.builtin.loop"}
+    assert imported(path) == {"numpy", "scalewise.training.data"}
     assert within("torch.nn", ("torch",))
     assert not within("torchvision", ("torch",))
 
@@ -88,8 +88,7 @@ OF_A_RUN = ("scalewise.plan.runs.run_definition", "scalewise.plan.config.shape")
         ("records.py", ("scalewise", *HEAVY), OF_A_RUN),
         ("execution", (*TRAINING, "scalewise.analysis", "scalewise.watch", *HEAVY), ()),
         ("measure", ("scalewise.watch",), ()),
-        ("ranks", ("scalewise.analysis", "scalewise.builtin", "scalewise.watch"), ()),
-        ("builtin", ("scalewise.analysis", "scalewise.watch"), ()),
+        ("ranks", ("scalewise.analysis", "scalewise.training", "scalewise.watch"), ()),
         (
             "analysis",
             ("scalewise.execution", "scalewise.report", *TRAINING, "scalewise.watch", "torch", "torchvision"),
@@ -108,7 +107,30 @@ def test_a_room_imports_no_other_than_it_may(
     assert crossings(paths, forbidden, allowed) == []
 
 
-@pytest.mark.parametrize("room", ["plan", "execution", "ranks", "builtin", "analysis", "report", "watch"])
+ON_THE_LOGIN_NODE = {"prepare.py", "prepared.py", "published.py", "synthetic_images.py"}
+"""Modules that prepare data: they know the plan, which a user who copies train.py does not have."""
+
+
+def test_a_training_needs_nothing_but_itself_and_pytorch() -> None:
+    paths = [path for path in modules("training") if path.name not in ON_THE_LOGIN_NODE]
+    names = {name for path in [SCRIPTS / "train.py", *paths] for name in imported(path)}
+    assert len(paths) > 4
+    others = tuple(f"scalewise.training.{name.removesuffix('.py')}" for name in sorted(ON_THE_LOGIN_NODE))
+    own = {name for name in names if within(name, ("scalewise.training",)) and not within(name, others)}
+    assert {name for name in names if within(name, ("scalewise",))} == own
+    roots = {name.partition(".")[0] for name in names}
+    assert roots - set(sys.stdlib_module_names) == {"scalewise", "torch", "torchvision", "safetensors"}
+    direct = {name.partition(".")[0] for name in imported(SCRIPTS / "train.py")}
+    assert direct - set(sys.stdlib_module_names) == {"scalewise", "torch"}
+
+
+def test_preparing_data_imports_no_more_than_the_plan() -> None:
+    paths = [PACKAGE / "training" / name for name in sorted(ON_THE_LOGIN_NODE)]
+    allowed = ("scalewise.plan", "scalewise.records", "scalewise.training")
+    assert crossings(paths, ("scalewise",), allowed) == []
+
+
+@pytest.mark.parametrize("room", ["plan", "execution", "ranks", "training", "analysis", "report", "watch"])
 def test_no_folder_of_a_room_imports_one_above_it(room: str) -> None:
     """A folder, or a module next to the folders, imports only what is below it."""
     below: dict[str, set[str]] = {}
@@ -173,7 +195,7 @@ def test_tests_import_no_benchmark_and_benchmarks_no_test(folder: str, other: st
             ("scalewise.execution.train_job",), ("torch", "pandas"), id="the process that watches the ranks"
         ),
         pytest.param(
-            ("scalewise.builtin.data.datasets",),
+            ("scalewise.training.data", "train"),
             ("torchvision", "PIL", "sklearn"),
             id="a rank, which neither downloads nor decodes",
         ),

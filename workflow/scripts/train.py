@@ -41,7 +41,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from scalewise.training.checkpoints import Rows, resume, save, save_weights
-from scalewise.training.data import Loaders, open_data, read
+from scalewise.training.data import DatasetError, Loaders, open_data, read
 from scalewise.training.models import blocks, build
 from scalewise.training.options import build_optimizer, build_schedule, make_parser
 
@@ -87,7 +87,7 @@ class Training:
 
     Args:
         network: The parameters; evaluates, and is saved.
-        model: What trains: the network, compiled or in DistributedDataParallel, or divided by FSDP.
+        model: The module that trains: the network, compiled, in DistributedDataParallel or divided by FSDP.
         rows: One for each epoch of the training, those of earlier starts too.
         steps: Optimizer steps of this start.
     """
@@ -306,8 +306,14 @@ def choose_algorithms(args: argparse.Namespace, device: torch.device) -> None:
 def load_weights(network: nn.Module, path: Path) -> None:
     """Begin from pretrained weights; a last layer for another number of classes begins at random."""
     state, own = read(path), network.state_dict()
-    head = [name for name in state if name.startswith("fc.") and state[name].shape != own[name].shape]
-    network.load_state_dict(state | {name: own[name] for name in head})
+    # older files do not count the batches of a normalization
+    counts = {name: own[name] for name in own.keys() - state.keys() if name.endswith("num_batches_tracked")}
+    others = {name for name in own.keys() & state.keys() if own[name].shape != state[name].shape}
+    head = {name: own[name] for name in others if name.startswith("fc.")}
+    try:
+        network.load_state_dict(state | counts | head)
+    except RuntimeError as error:
+        raise DatasetError(f"{path}: weights of another network: {error}") from error
 
 
 def parallelize(args: argparse.Namespace, network: nn.Module, device: torch.device, world_size: int) -> Any:

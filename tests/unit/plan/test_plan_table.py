@@ -26,7 +26,8 @@ STUDY = """\
 defaults: {dataset: digits, model: digits_cnn, repeats: 2, epochs: 5, devices: [1, 2]}
 experiments:
   strong: {global_batch_size: 240, sweep: {gradient_as_bucket_view: [true]}}
-  weak: {scaling: weak, warmup_steps: 5, batch_size_per_device: 64, devices: ["2x2"], repeats: 1, runtime_minutes: 30}
+  weak: {scaling: weak, warmup_steps: 5, batch_size_per_device: 64, devices: ["2x2"], repeats: 1,
+    runtime_minutes: 30}
 """
 ON_TWO = ("strong", "d2.bucket-view-on.r1")
 

@@ -4,17 +4,16 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from scalewise.builtin.parallel_model import ParallelModel
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from scalewise.measure.communication import CommunicationSamples
-from scalewise.plan.config.settings import Settings
 from scalewise.ranks.all_reduce import all_reduce_seconds
 
 CPU = torch.device("cpu")
@@ -80,13 +79,11 @@ class Late:
 
 
 class Steps:
-    """Steps of a built-in model, whose exchanges are sampled from the first step on, as of a program."""
+    """Steps of a model under DDP, whose exchanges are sampled from the first step on, as of a program."""
 
     def __init__(self, when: Callable[[int], bool], micro_batches: int = 1) -> None:
-        settings = Settings(dataset="digits", model="linear", accumulation_steps=micro_batches)
-        self.model = ParallelModel.build(nn.Linear(8, 2), [], settings, CPU)
-        assert isinstance(self.model.data_parallel, DistributedDataParallel)
-        self.model.data_parallel.register_comm_hook(None, Late(when).exchange)
+        self.model = DistributedDataParallel(nn.Linear(8, 2))
+        self.model.register_comm_hook(None, Late(when).exchange)
         self._micro_batches, self._done = micro_batches, 0
         self.samples: CommunicationSamples | None = None
 
@@ -94,11 +91,11 @@ class Steps:
         """Make steps; returns the seconds of the sampled ones."""
         for _ in range(steps):
             for index in range(self._micro_batches):
-                with self.model.gradient_sync(now=index == self._micro_batches - 1):
-                    self.model.compiled(torch.ones(4, 8)).sum().backward()
+                with nullcontext() if index == self._micro_batches - 1 else self.model.no_sync():
+                    self.model(torch.ones(4, 8)).sum().backward()
             self._done += 1
             if self.samples is None:
-                self.samples = CommunicationSamples(self.model.data_parallel, EVERY, WARM_UP)
+                self.samples = CommunicationSamples(self.model, EVERY, WARM_UP)
             self.samples.after_step(self._done)
         assert self.samples is not None
         return [seconds for seconds in self.samples.column(self._done) if seconds is not None]

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scalewise.builtin.data import published as downloads
-from scalewise.builtin.data.datasets import DatasetError
-from scalewise.builtin.data.published import PublishedFile, fetch
 from tests.machine import largest_file
 from tests.unit.training.file_server import Answer, gives, serving, silent, status
+
+from scalewise.training import published as downloads
+from scalewise.training.data import DatasetError
+from scalewise.training.published import PublishedFile, fetch
 
 refuses = pytest.mark.refuses
 

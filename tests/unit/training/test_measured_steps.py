@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from scalewise.ranks.results.joined_starts import join_starts
 from tests.unit.training.small_training import record
 
 from scalewise.measure.step_flags import COPY, EVAL_MODE, EVALUATION, NEW_ITERATION, NEW_SHAPE, NO_GRAD, SAVE
@@ -15,6 +14,7 @@ from scalewise.ranks.results.measured_steps import MeasuredSteps, NoGrad, measur
 from scalewise.ranks.results.probe_record import ProbeRecord
 from scalewise.ranks.results.program_findings import divergence, evaluation_seconds, metric_readings
 from scalewise.ranks.results.samples import Planned, trained_samples
+from scalewise.ranks.results.start_records import with_warmup
 
 
 def measured(
@@ -29,7 +29,7 @@ def measured(
     planned = Planned(
         "train.py", len(ranks), samples, 1, given, frozenset(), accelerator="cpu", samples_vary=vary
     )
-    return measured_steps(join_starts([ranks], [warmup_steps]), planned, no_grad)
+    return measured_steps(with_warmup(ranks, warmup_steps), planned, no_grad)
 
 
 def test_a_step_takes_as_long_as_its_slowest_rank_and_holds_the_samples_of_all() -> None:

@@ -230,7 +230,7 @@ def test_means_energy_and_throttling_are_of_the_measured_steps_only() -> None:
     before, after = ([reading(at, **IDLE) for at in range(*ends)] for ends in ((0, 10), (15, 20)))
     report = MonitorReport([*before, *report.readings, *after], None, None, "")
     # the time between the readings and both ends counts too
-    assert use_between([(report, 9.5, 14.5)]) == DeviceUse(0.5, 200.0 * 5.0, False, "")
+    assert use_between(report, (9.5, 14.5)) == DeviceUse(0.5, 200.0 * 5.0, False, "")
 
 
 @pytest.mark.parametrize(
@@ -245,11 +245,11 @@ def test_means_energy_and_throttling_are_of_the_measured_steps_only() -> None:
 def test_energy_is_that_of_the_counter_or_else_power_times_time(
     changed: dict[str, Any], joules: float | None
 ) -> None:
-    assert use_between([(read_from(0, 11, **changed), 0.0, 10.0)]).energy_joules == joules
+    assert use_between(read_from(0, 11, **changed), (0.0, 10.0)).energy_joules == joules
 
 
 def test_a_time_that_is_too_short_for_readings_has_no_mean_and_no_energy_but_its_throttling() -> None:
-    assert use_between([(read_from(0, 9, **HOT), 2.5, 4.5)]) == DeviceUse(
+    assert use_between(read_from(0, 9, **HOT), (2.5, 4.5)) == DeviceUse(
         None,
         None,
         True,
@@ -257,18 +257,8 @@ def test_a_time_that_is_too_short_for_readings_has_no_mean_and_no_energy_but_its
         "throttled in 2 samples: heat",
     )
     silent = MonitorReport([], None, None, "not monitored: why")
-    assert use_between([(silent, 0.0, 9.0)]) == DeviceUse(None, None, None, "not monitored: why")
-    assert use_between([]) == DeviceUse(None, None, None, "")
-
-
-def test_a_run_of_several_starts_is_as_busy_as_they_are_by_their_time() -> None:
-    """Each start has a clock of its own."""
-    starts = [(read_from(0, 11), 0.0, 10.0), (read_from(5, 40, utilization=0.8, **HOT), 5.0, 35.0)]
-    use = use_between(starts)
-    assert use.mean_utilization == pytest.approx((0.5 * 10 + 0.8 * 30) / 40)
-    assert (use.energy_joules, use.note) == (200.0 * 40, "throttled in 31 samples: heat")
-    unknown = (read_from(0, 11, "why", energy_joules=None, power_watts=None), 0.0, 10.0)
-    assert use_between([starts[0], unknown]) == DeviceUse(0.5, None, False, "why")
+    assert use_between(silent, (0.0, 9.0)) == DeviceUse(None, None, None, "not monitored: why")
+    assert use_between(read_from(0, 9), None) == DeviceUse(None, None, None, "")
 
 
 def used(**changed: Any) -> DeviceUse:

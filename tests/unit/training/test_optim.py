@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import math
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
-from scalewise.builtin.optim import STATES_OF_A_WEIGHT, build_optimizer, build_schedule, initial_rate
-from scalewise.builtin.precision import Precision, fp32_operators, set_fp32_format
-from scalewise.builtin.trainer import choose_algorithms
 from torch import nn, optim
 
-from scalewise.plan.config.settings import Settings
+from scalewise.training.options import build_optimizer, build_schedule, initial_rate, make_parser
+from train import choose_algorithms
+
+OPTIMIZERS = ("sgd", "adam", "adamw", "adadelta")
 
 
-def settings(**changed: Any) -> Settings:
-    return Settings(dataset="digits", model="linear", **changed)
+def options(**changed: Any) -> Namespace:
+    """The options of train.py, but for those that change."""
+    return Namespace(**vars(make_parser().parse_args([])) | changed)
 
 
 def parameter() -> nn.Parameter:
     return nn.Parameter(torch.ones(1))
 
 
-def rates(chosen: Settings, steps_per_epoch: int, world_size: int = 1) -> list[float]:
+def rates(chosen: Namespace, steps_per_epoch: int, world_size: int = 1) -> list[float]:
     """The learning rate that each step of the whole run uses."""
     optimizer = build_optimizer(chosen, [parameter()], world_size)
     schedule = build_schedule(chosen, optimizer, steps_per_epoch)
@@ -49,7 +51,7 @@ def test_steps_are_those_of_torchs_own_optimizer(
     name: str, plain: Callable[[nn.Parameter], optim.Optimizer]
 ) -> None:
     ours, theirs = parameter(), parameter()
-    chosen = settings(optimizer=name, learning_rate=0.1, weight_decay=0.2, momentum=0.8)
+    chosen = options(optimizer=name, learning_rate=0.1, weight_decay=0.2, momentum=0.8)
     optimizer, expected = build_optimizer(chosen, [ours], 1), plain(theirs)
     assert type(optimizer) is type(expected)
     for gradient in (1.0, -2.0, 0.5):
@@ -107,14 +109,14 @@ WARM_UP_OF_HALF = [0.8 / 3, 1.6 / 3]
 def test_the_rate_of_each_step_follows_the_schedule_from_the_scaled_rate(
     chosen: dict[str, Any], steps_per_epoch: int, expected: list[float]
 ) -> None:
-    assert rates(settings(learning_rate=0.8, **chosen), steps_per_epoch) == pytest.approx(expected)
-    of_four = settings(learning_rate=0.2, learning_rate_scaling="linear", **chosen)
+    assert rates(options(learning_rate=0.8, **chosen), steps_per_epoch) == pytest.approx(expected)
+    of_four = options(learning_rate=0.2, learning_rate_scaling="linear", **chosen)
     assert rates(of_four, steps_per_epoch, world_size=4) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("rule", "factor"), [("none", 1), ("linear", 4), ("sqrt", 2)])
 def test_the_rate_grows_with_the_devices_as_the_rule_says(rule: str, factor: float) -> None:
-    chosen = settings(learning_rate=0.03, epochs=2, learning_rate_scaling=rule)
+    chosen = options(learning_rate=0.03, epochs=2, learning_rate_scaling=rule)
     assert initial_rate(chosen, 4) == pytest.approx(0.03 * factor)
     assert rates(chosen, 2, world_size=4) == pytest.approx([0.03 * factor] * 4)
 
@@ -123,7 +125,7 @@ def test_the_rate_grows_with_the_devices_as_the_rule_says(rule: str, factor: flo
 def test_onecycle_rises_to_the_rate_and_falls_to_its_end_however_short_the_run(
     epochs: int, steps: int
 ) -> None:
-    used = rates(settings(learning_rate=0.1, epochs=epochs, schedule="onecycle"), steps)
+    used = rates(options(learning_rate=0.1, epochs=epochs, schedule="onecycle"), steps)
     assert used[-1] == pytest.approx(0.1 / 25 / 1e4)
     if epochs * steps > 2:
         assert (used[0], max(used)) == pytest.approx((0.1 / 25, 0.1))
@@ -131,7 +133,7 @@ def test_onecycle_rises_to_the_rate_and_falls_to_its_end_however_short_the_run(
 
 
 def test_onecycle_leaves_the_momentum_as_it_was_set() -> None:
-    chosen = settings(optimizer="sgd", momentum=0.6, epochs=2, schedule="onecycle")
+    chosen = options(optimizer="sgd", momentum=0.6, epochs=2, schedule="onecycle")
     optimizer = build_optimizer(chosen, [parameter()], 1)
     schedule = build_schedule(chosen, optimizer, 5)
     for _ in range(10):
@@ -140,26 +142,12 @@ def test_onecycle_leaves_the_momentum_as_it_was_set() -> None:
         schedule.step()
 
 
-@pytest.mark.parametrize("optimizer", get_args(Settings.model_fields["optimizer"].annotation))
-def test_no_optimizer_keeps_more_of_a_weight_than_its_estimate(optimizer: str) -> None:
-    """Checkpoints ask for that room before the first step."""
-    chosen, weight = settings(optimizer=optimizer), nn.Parameter(torch.ones(8))
-    built = build_optimizer(chosen, [weight], 1)
-    weight.grad = torch.ones(8)
-    built.step()
-    kept = [
-        value
-        for value in built.state[weight].values()
-        if torch.is_tensor(value) and value.shape == weight.shape
-    ]
-    assert len(kept) <= STATES_OF_A_WEIGHT[chosen.optimizer]
-
-
 CPU = torch.device("cpu")
 
 
-def precision(name: Any) -> Precision:
-    return Precision(settings(precision=name), CPU)
+def fp32_operators() -> list[Any]:
+    backends: Any = torch.backends
+    return [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn]
 
 
 def formats() -> list[str]:
@@ -181,22 +169,6 @@ def untouched_switches() -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [("fp32", torch.float32), ("tf32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)],
-)
-def test_products_are_computed_in_the_requested_format_and_weights_stay_fp32(
-    name: str, dtype: torch.dtype
-) -> None:
-    layer = nn.Linear(4, 3)
-    set_fp32_format(tf32=name != "tf32")
-    with precision(name).autocast():
-        output = layer(torch.ones(2, 4))
-    assert output.dtype == dtype
-    assert layer.weight.dtype == torch.float32
-    assert set(formats()) == {"tf32" if name == "tf32" else "ieee"}
-
-
 @pytest.mark.parametrize("name", ["fp32", "tf32"])
 @pytest.mark.parametrize(
     "line",
@@ -209,7 +181,7 @@ def test_products_are_computed_in_the_requested_format_and_weights_stay_fp32(
 )
 def test_a_model_that_chooses_a_format_neither_keeps_it_nor_makes_torch_raise(line: str, name: str) -> None:
     exec(f"torch.{line}", {"torch": torch})
-    precision(name)
+    choose_algorithms(options(precision=name), CPU)
     assert set(formats()) == {"tf32" if name == "tf32" else "ieee"}
     # what torch's compiler asks, and what many models do
     assert torch.get_float32_matmul_precision() == ("high" if name == "tf32" else "highest")
@@ -225,45 +197,28 @@ def test_tf32_rounds_what_fp32_does_not() -> None:
     exact = matrix.double() @ matrix.double()
     errors = {}
     for name in ("fp32", "tf32"):
-        precision(name)
+        choose_algorithms(options(precision=name), CPU)
         errors[name] = float((matrix @ matrix - exact).abs().max())
     assert errors["tf32"] > 10 * errors["fp32"]
-
-
-@pytest.mark.parametrize("name", ["fp32", "tf32", "bf16", "fp16"])
-def test_fp16_scales_gradients_up_less_after_an_overflow_and_updates_by_the_true_ones(name: str) -> None:
-    weight = nn.Parameter(torch.zeros(1))
-    optimizer = optim.SGD([weight], lr=1.0)
-    used = precision(name)
-    scales: list[float] = []
-    for size in (1e-6, 1e38, 1e-6) if name == "fp16" else (1e-6,):
-        weight.grad = None
-        used.backward((weight * size).sum())
-        assert weight.grad is not None
-        scales.append(float(weight.grad) / size)
-        used.step(optimizer)
-    assert scales == pytest.approx([2**16, math.inf, 2**15] if name == "fp16" else [1])
-    # the step that overflowed is left out
-    assert float(weight.detach()) == pytest.approx(-2e-6 if name == "fp16" else -1e-6)
 
 
 def trained_by_fp16(optimizer_name: str, sizes: Sequence[float], device: torch.device) -> torch.Tensor:
     """Weights after a step of fp16 for each of these gradients."""
     weight = nn.Parameter(torch.zeros(4096, device=device))
-    chosen = settings(precision="fp16", optimizer=optimizer_name)
-    optimizer = build_optimizer(chosen, [weight], 1)
-    used = Precision(chosen, device)
+    optimizer = build_optimizer(options(optimizer=optimizer_name), [weight], 1)
+    scaler = torch.amp.GradScaler(device.type)
     for size in sizes:
         optimizer.zero_grad()
-        used.backward((weight * size).sum())
+        scaler.scale((weight * size).sum()).backward()
         # what is taken next without being filled holds this
         torch.full_like(weight, float("nan"))
-        used.step(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
     return weight.detach().cpu()
 
 
 @pytest.mark.parametrize("home", ["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
-@pytest.mark.parametrize("optimizer_name", get_args(Settings.model_fields["optimizer"].annotation))
+@pytest.mark.parametrize("optimizer_name", OPTIMIZERS)
 @pytest.mark.parametrize("place", [0, 2], ids=["the first", "a later"])
 def test_a_step_that_overflows_leaves_weights_as_if_it_had_not_been(
     place: int, optimizer_name: str, home: str, accelerator: str
@@ -281,11 +236,11 @@ def test_deterministic_refuses_what_has_no_deterministic_way() -> None:
         # which of two values stays is up to chance where threads write at once
         torch.zeros(4).put_(torch.tensor([0, 0]), torch.tensor([1.0, 2.0]))
 
-    chosen = settings(deterministic=True)
+    chosen = options(deterministic=True)
     choose_algorithms(chosen, CPU)
     with pytest.raises(RuntimeError, match="does not have a deterministic implementation"):
         scatter()
-    choose_algorithms(chosen.model_copy(update={"deterministic": False}), CPU)
+    choose_algorithms(options(), CPU)
     scatter()
 
 
@@ -294,6 +249,6 @@ def test_the_fastest_convolutions_are_looked_for_unless_they_must_be_determinist
     deterministic: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
-    chosen = settings(deterministic=deterministic)
+    chosen = options(deterministic=deterministic)
     choose_algorithms(chosen, torch.device("cuda", 0))
     assert torch.backends.cudnn.benchmark is not deterministic

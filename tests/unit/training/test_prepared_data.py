@@ -18,7 +18,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
-from scalewise.builtin.data.datasets import DatasetError, load, read, write
+from scalewise.builtin.data.datasets import DatasetError, read, write
 from scalewise.builtin.data.preparation import prepare, prepare_weights
 from scalewise.builtin.data.published import WEIGHTS, PublishedFile
 from tests.data_files import Trap, class_images, write_archives
@@ -26,23 +26,26 @@ from tests.machine import largest_file
 from tests.reliability.thoroughness import times
 
 from scalewise.plan.catalog.datasets import DATASETS, DatasetFacts, dataset_facts
+from scalewise.training.data import DatasetError, read
+from scalewise.training.prepare import prepare, prepare_weights
+from scalewise.training.prepared import write
+from scalewise.training.published import WEIGHTS, PublishedFile
 
 
 def test_the_digits_are_what_the_catalogue_promises_and_no_image_is_in_two_splits(tmp_path: Path) -> None:
     digits = tmp_path / "new" / "folders" / "dataset.safetensors"
     facts = prepare("digits", digits)
     assert facts == DATASETS["digits"]
-    data = load(digits)
+    data = read(digits)
     shape = (facts.channels, facts.height, facts.width)
-    assert data.train_images.shape == (facts.train_samples, *shape)
-    assert data.test_images.shape == (facts.test_samples, *shape)
-    assert data.train_images.dtype == data.test_images.dtype == torch.uint8
-    assert data.train_labels.dtype == data.test_labels.dtype == torch.int64
-    assert data.classes == 10
-    assert int(data.train_images.max()) == 16
-    assert set(data.test_labels.tolist()) == set(data.train_labels.tolist()) == set(range(10))
+    assert data["train_images"].shape == (facts.train_samples, *shape)
+    assert data["test_images"].shape == (facts.test_samples, *shape)
+    assert data["train_images"].dtype == data["test_images"].dtype == torch.uint8
+    assert data["train_labels"].dtype == data["test_labels"].dtype == torch.int64
+    assert int(data["train_images"].max()) == 16
+    assert set(data["test_labels"].tolist()) == set(data["train_labels"].tolist()) == set(range(10))
     # scikit-learn's 1,797 images are all different
-    assert len(torch.cat([data.train_images, data.test_images]).unique(dim=0)) == 1797
+    assert len(torch.cat([data["train_images"], data["test_images"]]).unique(dim=0)) == 1797
     again = digits.with_name("again.safetensors")
     prepare("digits", again)
     assert again.read_bytes() == digits.read_bytes()
@@ -71,7 +74,7 @@ def prepared(tmp_path: Path) -> Path:
 
 def test_a_file_that_has_gone_is_named(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"file .*gone\.safetensors is missing\. Give the same command"):
-        load(tmp_path / "gone.safetensors")
+        read(tmp_path / "gone.safetensors")
 
 
 @pytest.mark.refuses("data: pickle", "security: pickle for data")
@@ -80,7 +83,7 @@ def test_a_pickle_in_place_of_data_is_refused_and_not_executed(tmp_path: Path) -
     path = tmp_path / "dataset.safetensors"
     path.write_bytes(pickle.dumps(Trap(sprung)))
     with pytest.raises(DatasetError, match="is damaged"):
-        load(path)
+        read(path)
     assert list(tmp_path.iterdir()) == [path]
     pickle.loads(path.read_bytes())
     assert sprung.exists(), "the trap would have worked"
@@ -90,23 +93,23 @@ def test_images_are_mapped_not_copied_and_a_rank_that_writes_changes_neither_fil
     prepared: Path,
 ) -> None:
     """Pages of the file itself, which every process of a node has in common."""
-    data, other = load(prepared), load(prepared)
+    data, other = read(prepared), read(prepared)
     before = prepared.read_bytes()
     # as any reader of safetensors has it; numbers of 8 bytes begin where such may
     stored = load_file(prepared)
     assert stored.keys() == tensors().keys()
     assert all(torch.equal(stored[name], tensor) for name, tensor in tensors().items())
     assert int.from_bytes(before[:8], "little") % 8 == 0
-    assert int(data.train_images.sum()) > 0  # has them read
+    assert int(data["train_images"].sum()) > 0  # has them read
     (mapping,) = (
         each
         for each in psutil.Process().memory_maps(grouped=False)
-        if each.path == str(prepared) and holds(each.addr, data.train_images.data_ptr())
+        if each.path == str(prepared) and holds(each.addr, data["train_images"].data_ptr())
     )
-    assert mapping.rss >= data.train_images.numel()
+    assert mapping.rss >= data["train_images"].numel()
     assert mapping.anonymous == 0, "none is this process's own"
-    data.train_images.zero_()
-    assert int(other.train_images.sum()) > 0
+    data["train_images"].zero_()
+    assert int(other["train_images"].sum()) > 0
     assert prepared.read_bytes() == before
 
 
@@ -131,9 +134,9 @@ def test_synthetic_images_are_what_their_name_says_and_always_the_same(tmp_path:
 
     assert facts == DatasetFacts(400, 40, 2, 5, 7) == dataset_facts(name)
     assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
-    data = load(tmp_path / "a.safetensors")
-    assert data.classes == 3
-    assert len(data.train_images.unique(dim=0)) == 400
+    data = read(tmp_path / "a.safetensors")
+    assert set(data["train_labels"].tolist()) == {0, 1, 2}
+    assert len(data["train_images"].unique(dim=0)) == 400
 
 
 @pytest.mark.parametrize("dataset", ["mnist", "cifar10", "cifar100"])
@@ -149,10 +152,9 @@ def test_a_published_dataset_is_read_as_torchvision_reads_it(
 
     assert prepare(dataset, prepared, downloads=downloads, mirror=str(near)) == DATASETS[dataset]
 
-    data = load(prepared)
-    assert data.classes == classes
+    data = read(prepared)
     for seed, (images, labels) in enumerate(
-        ((data.train_images, data.train_labels), (data.test_images, data.test_labels))
+        ((data["train_images"], data["train_labels"]), (data["test_images"], data["test_labels"]))
     ):
         expected, expected_labels = class_images(len(images), classes, (images[0].numel(),), seed)
         assert images.shape[1:] == shape
@@ -250,9 +252,7 @@ def damages(content: bytes, other: bytes, seed: int) -> bytes:
 
 def of_file(path: Path) -> dict[str, NDArray[np.generic]]:
     """What ranks would map."""
-    data = load(path)
-    names = ("train_images", "train_labels", "test_images", "test_labels")
-    return {name: getattr(data, name).numpy().copy() for name in names}
+    return {name: tensor.numpy().copy() for name, tensor in read(path).items()}
 
 
 @pytest.mark.refuses("data: truncated", "data: pickle")

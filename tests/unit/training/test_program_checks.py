@@ -35,6 +35,7 @@ from scalewise.ranks.results.probe_record import ProbeRecord
 from scalewise.ranks.results.program_findings import cautions_on_epochs
 from scalewise.ranks.results.rank_report import report_of
 from scalewise.ranks.results.samples import Planned, samples_seen
+from scalewise.ranks.results.start_records import StartRecords
 from scalewise.ranks.results.write import write_records
 from scalewise.records import (
     RECORD,
@@ -349,9 +350,11 @@ def recorded(
 ) -> RunRecord:
     """The summary of a program on one device; ranks.csv lies in the folder."""
     monitored = report_of(Identity(0, 0, 1, 1, "n1", None, 0), [], None, 0.5, ENDED)
-    starts = [StartRecords([probe], [replace(monitored, cpu_use=CpuUse("n1", 1.0, 1.0, 10.0))])]
-    setup = rank_setup(shape="1x1")
-    write_records(spec_of(folder, **keys), setup, PLANNED, starts, argv=["python"], readings=readings)
+    start = StartRecords([probe], [replace(monitored, cpu_use=CpuUse("n1", 1.0, 1.0, 10.0))])
+    spec, setup = spec_of(folder, **keys), rank_setup(shape="1x1")
+    program = spec.definition.settings
+    assert isinstance(program, ProgramSettings)
+    write_records(spec, setup, PLANNED, start, program, ["python"], readings)
     return read_record(folder / RECORD, RunRecord)
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.small_runs import definition, rank_setup
 from tests.waiting import wait_until
 
-from scalewise.execution.messages import Endpoint, Progress
+from scalewise.execution.messages import Endpoint, Progress, TrainSpec
 from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.shape import Shape
@@ -194,7 +194,9 @@ class Program:
         self.probe_folder.mkdir(parents=True)
         values = {"program": "train.py", "steps": steps, "warmup_steps": 10}
         settings = ProgramSettings.model_validate(values)
-        self.progress = ProgramProgress(self.files, self.probe_folder, settings, samples_per_step=32)
+        run = definition().model_copy(update={"settings": settings, "global_batch_size": 32})
+        spec = TrainSpec(definition=run, dataset=None, folder=folder, started_at="")
+        self.progress = ProgramProgress(self.files, self.probe_folder, spec, settings)
 
     def after(self, now: float, steps: int | None) -> Progress | None:
         if steps is not None:

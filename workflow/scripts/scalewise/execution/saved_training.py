@@ -13,7 +13,7 @@ from scalewise.plan.runs.training_program import steps_per_epoch
 
 @dataclass(frozen=True)
 class SavedTraining:
-    """What the newest checkpoint of a run holds.
+    """The content of the newest checkpoint of a run.
 
     Args:
         step: Optimizer steps.

@@ -13,14 +13,13 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import nn
+from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
     get_state_dict,
     set_state_dict,
 )
-from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save as save_state
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.optim import Optimizer
 
@@ -38,7 +37,7 @@ def save(
     Args:
         folder: Holds the checkpoints.
         network: The parameters.
-        optimizer: Its state.
+        optimizer: The optimizer, whose state is kept.
         others: Further objects with a ``state_dict``, by name.
         rows: The epochs so far, which the checkpoint keeps.
     """
@@ -47,7 +46,7 @@ def save(
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
     dist.barrier()
-    save_state(_state_of(network, optimizer, others), checkpoint_id=part)
+    dcp.save(_state_of(network, optimizer, others), checkpoint_id=part)  # type: ignore[attr-defined]
     sums: list[dict[str, str]] = [{} for _ in range(dist.get_world_size())]
     dist.all_gather_object(sums, {path.name: _digest(path) for path in part.glob(f"__{rank}_*")})
     if rank == 0:
@@ -71,7 +70,7 @@ def resume(folder: Path, network: nn.Module, optimizer: Optimizer, others: Mappi
         return []
     path, rows = chosen[0]
     state = _state_of(network, optimizer, others)
-    load(state, checkpoint_id=path)
+    dcp.load(state, checkpoint_id=path)  # type: ignore[attr-defined]
     if isinstance(optimizer, ZeroRedundancyOptimizer):
         network.load_state_dict(state["network"])
         optimizer.optim.load_state_dict(state["optimizer"][f"rank {dist.get_rank()}"])

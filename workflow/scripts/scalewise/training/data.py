@@ -221,7 +221,7 @@ def open_data(args: argparse.Namespace, device: torch.device, rank: int, world_s
     Args:
         args: Options of train.py.
         device: Trains.
-        rank: Of this process, from 0.
+        rank: Rank of this process, from 0.
         world_size: Number of ranks.
 
     Raises:

@@ -154,7 +154,8 @@ def _rank_row(
     counted, memory = record.timed_exchanges, record.peak_memory
     return RankRecord(
         rank=record.rank,
-        local_rank=record.rank if record.local_rank is None else record.local_rank,
+        # of ranks that a program starts itself, the report is of the first on the node
+        local_rank=record.rank - report.rank if record.local_rank is None else record.local_rank,
         host=record.host,
         device=record.device,
         visible_devices=record.visible_devices,

@@ -1,0 +1,107 @@
+"""The settings of a run are the command line of train.py, and the epochs that it writes are read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.small_runs import definition
+
+from scalewise.plan.config.settings import Settings
+from scalewise.plan.runs.training_program import NOT_OPTIONS, TRAIN, program_of
+from scalewise.ranks.results.epochs import read_epochs
+from scalewise.training.options import make_parser
+
+DEFAULTS = vars(make_parser().parse_args([]))
+
+
+def test_every_key_of_a_training_is_an_option_with_the_same_default_or_named_as_none() -> None:
+    keys = set(Settings.model_fields)
+    assert keys >= NOT_OPTIONS
+    assert keys - NOT_OPTIONS <= DEFAULTS.keys()
+    usual = Settings(dataset="digits", model="digits_cnn").model_dump()
+    assert {key: usual[key] for key in keys - NOT_OPTIONS} == {
+        key: DEFAULTS[key] for key in keys - NOT_OPTIONS
+    }
+
+
+def options_of(run: Any, **files: Any) -> dict[str, Any]:
+    """The options that train.py gets; its folder is `here`."""
+    program = program_of(run, **files)
+    assert program.program == str(TRAIN)
+    words = [
+        str(word).replace("{output}", "here").replace("{{", "{").replace("}}", "}")
+        for word in program.arguments
+    ]
+    return vars(make_parser().parse_args(words))
+
+
+def test_a_run_trains_by_its_settings() -> None:
+    found = options_of(
+        definition(
+            4, steps=200, warmup_steps=5, optimizer="adamw", horizontal_flip=True, cpus_per_device=3, seed=7
+        )
+    )
+    assert (found["batch_size_per_device"], found["steps"], found["workers"]) == (8, 205, 3)
+    assert (found["optimizer"], found["horizontal_flip"], found["seed"]) == ("adamw", True, 7)
+    assert (found["model"], found["device"], found["spawn"]) == ("linear", "cpu", None)
+
+
+@pytest.mark.parametrize(
+    ("key", "option"), [(False, "no"), (True, "default"), ("reduce-overhead", "reduce-overhead")]
+)
+def test_a_mode_of_compile_is_passed_on(key: object, option: str) -> None:
+    assert options_of(definition(compile=key))["compile"] == option
+
+
+def test_braces_in_the_paths_of_files_are_no_templates() -> None:
+    data = Path("/data/{seed}/digits.safetensors")
+    run = definition()
+    assert options_of(run, dataset=data, weights=Path("/w/{x}"))["data"] == data
+    assert "/data/{{seed}}/digits.safetensors" in program_of(run, dataset=data).arguments
+
+
+def test_a_rendezvous_by_file_is_used_if_the_run_asks_for_one() -> None:
+    place = Path("/shared/rendezvous")
+    by_file = options_of(definition(rendezvous="file"), rendezvous=place, timeout_seconds=90)
+    assert (by_file["init_method"], by_file["timeout_seconds"]) == ("file:///shared/rendezvous", 90)
+    assert options_of(definition(), rendezvous=place)["init_method"] == "env://"
+
+
+def test_spawn_starts_the_ranks_of_each_node() -> None:
+    usual = definition(4)
+    run = type(usual).model_validate(usual.model_dump() | {"launcher": "spawn", "shape": "2x2"})
+    found = options_of(run)
+    assert (found["spawn"], found["nodes"]) == (2, 2)
+    assert program_of(run).starts == "itself"
+
+
+def write_epochs(folder: Path, *lines: str) -> None:
+    (folder / "epochs.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def test_a_column_that_a_program_does_not_write_is_unknown_and_further_ones_are_ignored(
+    tmp_path: Path,
+) -> None:
+    assert read_epochs(tmp_path) == []
+    write_epochs(tmp_path, "epoch,test_accuracy,color,train_loss", "1,0.5,red,", "2,0.75,blue,1e-3")
+    first, second = read_epochs(tmp_path)
+    assert (first.epoch, first.test_accuracy, first.train_loss, first.test_loss) == (1, 0.5, None, None)
+    assert (second.epoch, second.test_accuracy, second.train_loss) == (2, 0.75, 0.001)
+
+
+@pytest.mark.parametrize(
+    ("row", "complaint"),
+    [
+        ("2,much", r"epochs\.csv, line 3: test_accuracy is 'much', not a number"),
+        ("3,0.5", r"epochs\.csv, line 3: epoch is '3', not 2"),
+        (",0.5", r"epochs\.csv, line 3: epoch is '', not 2"),
+    ],
+)
+def test_epochs_that_cannot_be_read_are_named_with_file_line_and_value(
+    row: str, complaint: str, tmp_path: Path
+) -> None:
+    write_epochs(tmp_path, "epoch,test_accuracy", "1,0.4", row)
+    with pytest.raises(ValueError, match=complaint):
+        read_epochs(tmp_path)
