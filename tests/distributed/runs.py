@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from scalewise.builtin.data.datasets import write
 from sklearn.datasets import load_digits
 from tests.machine import on_small_disk
 from tests.preloading import COUNTS_OTHERS

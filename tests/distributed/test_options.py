@@ -85,7 +85,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
         assert ended.returncode == 0, ended.stderr
         return place
 
-    return lambda name, devices=2: launched(devices) / name
+    return lambda name, devices: launched(devices) / name
 
 
 def weights(folder: Path) -> dict[str, Tensor]:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from scalewise.builtin.data.datasets import write
 from tests.planted_records import BEGAN, leave_failure, provenance, run_record
 from tests.small_runs import definition, plan_one_run, rank_setup, train_arguments
 

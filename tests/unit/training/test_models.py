@@ -7,10 +7,6 @@ from typing import cast
 
 import pytest
 import torch
-from scalewise.builtin.data.datasets import DatasetError, write
-from scalewise.builtin.models.builders import BUILDERS, blocks, build
-from scalewise.builtin.models.resnets import GuideBlock, PreactivationBlock
-from scalewise.builtin.models.transformer import TransformerSizeError, architecture
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard

@@ -18,9 +18,6 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
-from scalewise.builtin.data.datasets import DatasetError, read, write
-from scalewise.builtin.data.preparation import prepare, prepare_weights
-from scalewise.builtin.data.published import WEIGHTS, PublishedFile
 from tests.data_files import Trap, class_images, write_archives
 from tests.machine import largest_file
 from tests.reliability.thoroughness import times

@@ -16,7 +16,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from scalewise.ranks.results.starts import StartRecords
 from tests.small_runs import definition, rank_setup
 from tests.unit.training.small_training import record
 

@@ -40,7 +40,14 @@ def options_of(run: Any, **files: Any) -> dict[str, Any]:
 def test_a_run_trains_by_its_settings() -> None:
     found = options_of(
         definition(
-            4, steps=200, warmup_steps=5, optimizer="adamw", horizontal_flip=True, cpus_per_device=3, seed=7
+            4,
+            steps=200,
+            warmup_steps=5,
+            optimizer="adamw",
+            horizontal_flip=True,
+            loader="workers",
+            cpus_per_device=3,
+            seed=7,
         )
     )
     assert (found["batch_size_per_device"], found["steps"], found["workers"]) == (8, 205, 3)

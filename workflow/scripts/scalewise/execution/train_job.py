@@ -34,7 +34,6 @@ from scalewise.execution.slurm import OtherJobs, other_jobs, restart_count, seco
 from scalewise.execution.supervisor import GRACE_SECONDS, STUDY_IS_SHOWN, RankGroup
 from scalewise.execution.watchdog import STOP_SECONDS, Kept
 from scalewise.plan.catalog.program_files import program_files
-from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.jobs.launch import Launch, RankLaunch, SiteLaunch
 from scalewise.plan.plan_file import Limits, TrainJob
 from scalewise.plan.runs.run_definition import RunDefinition
@@ -135,7 +134,7 @@ def train_or_reuse(options: TrainOptions, label: str, site: SiteLaunch) -> int:
     owner = LockOwner.this_process(in_job=site.slurm)
     rank_files = RankFiles(folder / ATTEMPT, owner.token)
     program = program_of(definition, dataset=options.dataset, weights=options.weights)
-    launch = launch_of(definition, program, options, site, rank_files)
+    launch = launch_of(definition, options.dataset, options.weights, site, rank_files)
     wait_seconds = options.limits.limit_seconds if site.slurm else MACHINE_WAIT_SECONDS
     # Slurm assigns devices to jobs; without it, all trainings of a machine take turns
     machine = (
@@ -234,8 +233,8 @@ def keep_result(
 
 def launch_of(
     definition: RunDefinition,
-    program: ProgramSettings,
-    options: TrainOptions,
+    dataset: Path | None,
+    weights: Path | None,
     site: SiteLaunch,
     rank_files: RankFiles,
 ) -> Launch:
@@ -244,7 +243,8 @@ def launch_of(
     Raises:
         ValueError: The ranks cannot be started on this site.
     """
-    files = [path for path in (options.dataset, options.weights) if path is not None]
+    program = program_of(definition, dataset=dataset, weights=weights)
+    files = [path for path in (dataset, weights) if path is not None]
     files += [*program_files(program), *map(Path, program.files), *map(Path, program.inputs)]
     visible = [path.resolve().parent for path in files]
     if program.working_directory is not None:
