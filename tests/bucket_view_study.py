@@ -25,7 +25,7 @@ defaults:
   batch_size_per_device: 2
   epochs: 1
   warmup_steps: 2
-  devices: [1]
+  devices: [2]
   repeats: 1
   learning_rate: 1.0e-4
   sweep:

@@ -10,17 +10,12 @@ import pytest
 from tests.bucket_view_study import COPIES, STUDY, TOLERANCE, compared_options
 from tests.workflow.workplace import Workplace
 
-from scalewise.measure.memory import PeakMemory
-
 MB = 1e6
-SITE = f"accelerator: cpu\ndevices_per_node: 1\ncpus_per_node: 1\npython: {sys.executable}\n"
+SITE = f"accelerator: cpu\ndevices_per_node: 2\ncpus_per_node: 2\npython: {sys.executable}\n"
 """Ranks start as real processes: a fork has the memory of the process that it was forked from."""
 
 
-@pytest.mark.skipif(
-    PeakMemory(resets=True)._reset() != "", reason="this system lets no process reset its peak"
-)
-def test_gradients_as_bucket_views_save_a_third_a_quarter_and_a_fifth_of_the_parameters_part(
+def test_gradients_as_bucket_views_save_one_copy_of_the_parameters(
     workplace: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # what glibc keeps of freed tensors, for each thread, is up to half a copy, by the threads' timing
@@ -32,14 +27,11 @@ def test_gradients_as_bucket_views_save_a_third_a_quarter_and_a_fifth_of_the_par
     for name, copies in COPIES.items():
         gain = compared_options(results / name)
         runs = pd.read_csv(results / name / "runs.csv")
-        assert set(runs["peak_memory_kind"]) == {"RSS beyond that before the model"}
+        # with interpreter and libraries, some 500 MB
+        assert set(runs["peak_memory_kind"]) == {"process peak RSS, evaluation included"}
         parameters = 4 * int(runs["parameters"].iloc[0])
         assert parameters > 4 * 20e6
-        assert gain["reference_peak_memory_bytes"] / parameters == pytest.approx(copies, rel=TOLERANCE)
-        assert gain["peak_memory_bytes"] / parameters == pytest.approx(copies - 1, rel=TOLERANCE)
-        assert 1 - gain["peak_memory_ratio"] == pytest.approx(1 / copies, rel=TOLERANCE)
+        assert gain["reference_peak_memory_bytes"] / parameters > copies
         assert gain["peak_memory_saved_bytes"] / parameters == pytest.approx(1, rel=TOLERANCE)
-        # no gradients, and batches as small; one page is more or less
-        assert (runs["evaluation_peak_memory_bytes"] <= runs["peak_memory_bytes"] + MB).all()
         cells = [f"{gain[f'peak_memory{end}_bytes'] / MB:,.0f}" for end in ("", "_saved")]
         assert re.search("".join(rf'<td data-v="[^"]+">{cell}</td>' for cell in cells), html), name

@@ -15,10 +15,10 @@ from tests.unit.analysis.planted import ONLY, analysis_of, concluded, make_runs
 from scalewise.analysis.mfu import gpu_peaks, mfu_columns, peak_of
 from scalewise.analysis.runs import collect
 from scalewise.plan.runs.runs import Options
-from scalewise.records import Window, read_summary
+from scalewise.records import Window
 
 MB = 1_000_000
-BY_PHASE = "RSS beyond that before the model"
+OF_TENSORS = "CUDA allocator"
 ONE_FOR_BOTH = "process peak RSS, evaluation included"
 
 
@@ -28,14 +28,12 @@ def test_an_option_and_its_point_have_the_same_peaks_and_the_option_what_it_save
     runs = make_runs({(name, 1): [100.0] * 3 for name in options})
     runs = runs.sort_values("series").assign(
         peak_memory_bytes=[*peaks, *(peak - 98 * MB for peak in peaks)],
-        evaluation_peak_memory_bytes=90.0 * MB,
-        peak_memory_kind=BY_PHASE,
+        peak_memory_kind=OF_TENSORS,
     )
     analysis = analysis_of(runs, options, sweep={"gradient_as_bucket_view": [False, True]})
     (gain,) = analysis.options.to_dict("records")
-    for column, both in (("peak_memory_bytes", [320, 222]), ("evaluation_peak_memory_bytes", [90, 90])):
-        expected = [peak * MB for peak in both]
-        assert [gain[f"reference_{column}"], gain[column]] == expected == analysis.scaling[column].tolist()
+    column, expected = "peak_memory_bytes", [320 * MB, 222 * MB]
+    assert [gain[f"reference_{column}"], gain[column]] == expected == analysis.scaling[column].tolist()
     assert gain["peak_memory_saved_bytes"] == 98 * MB
     assert gain["peak_memory_ratio"] == pytest.approx(222 / 320)
 
@@ -45,29 +43,22 @@ def test_a_peak_that_includes_evaluation_is_marked(tmp_path: Path, kind: str) ->
     folder = write_run(tmp_path, "d2.r1")
     path = folder / "summary.json"
     text = path.read_text(encoding="utf-8").replace("process peak RSS", kind)
-    lacking = "\n".join(line for line in text.splitlines() if "evaluation_peak" not in line)
-    path.write_text(lacking, encoding="utf-8")
-    measured = read_summary(folder).measurements
-    assert measured is not None
-    assert measured.evaluation_peak_memory_bytes is None
+    path.write_text(text, encoding="utf-8")
     (row,) = collect("study", experiment(devices=[2], repeats=1), tmp_path).runs.to_dict("records")
     assert row["peak_memory_kind"] == f"{kind}, evaluation included"
     assert row["peak_memory_bytes"] == 700_000_002
-    assert pd.isna(row["evaluation_peak_memory_bytes"])
 
 
 def test_no_mean_joins_peaks_that_count_different_memory() -> None:
     runs = make_runs({(ONLY, 1): [100.0] * 5})
     peaks: dict[str, list[Any]] = {
         "peak_memory_bytes": [2134.0 * MB, 2137.0 * MB, 1041.0 * MB, 1042.0 * MB, 1043.0 * MB],
-        "peak_memory_kind": [ONE_FOR_BOTH] * 2 + [BY_PHASE] * 3,
-        "evaluation_peak_memory_bytes": [None, None, 900.0 * MB, 900.0 * MB, 900.0 * MB],
+        "peak_memory_kind": [ONE_FOR_BOTH] * 2 + [OF_TENSORS] * 3,
     }
     (point,) = analysis_of(runs.assign(**peaks)).scaling.to_dict("records")
     assert point["n"] == 5
     assert point["peak_memory_bytes"] == 1042 * MB
     assert point["peak_memory_bytes_high"] == pytest.approx((1042 + 4.302653 / math.sqrt(3)) * MB)
-    assert point["evaluation_peak_memory_bytes"] == 900 * MB
 
 
 # --- model FLOPs utilization ----------------------------------------------------------------------------

@@ -6,10 +6,11 @@ import re
 import socket
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -17,13 +18,15 @@ import torch
 from scalewise.execution.rank_files import RankFiles
 from scalewise.measure.origins import versions
 from scalewise.plan.config.shape import Shape
+from scalewise.ranks.distributed import cpus as cpus_of_ranks
 from scalewise.ranks.distributed import network_interface
-from scalewise.ranks.distributed.cpus import cpu_list, take_cpus
+from scalewise.ranks.distributed.cpus import cpu_list, cpus_near, take_cpus
 from scalewise.ranks.distributed.devices import claim_device
 from scalewise.ranks.distributed.identity import Identity, check_place, identify, tasks_on_node
 from scalewise.ranks.distributed.network_interface import Interface, choose_interface, interface_addresses
 from scalewise.ranks.distributed.process_group import open_store
 from scalewise.ranks.monitoring.environments import commit, merge_environments, source_version
+from scalewise.ranks.program.environment import check_gpus
 from scalewise.records import Environment
 
 RANK_LAUNCHERS = ("popen", "torchrun", "spawn")
@@ -302,3 +305,48 @@ def test_a_checkout_is_its_commit_with_any_tag_and_dirty_once_a_file_has_changed
     assert source_version(tmp_path) == commit
     script.write_text("print('changed')\n")
     assert source_version(tmp_path) == f"{commit}-dirty"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "names", "cpus"),
+    [
+        pytest.param("1", ["H100", "H100"], {4, 5, 8}, id="a number"),
+        pytest.param("GPU-of-1", ["H100", "A100"], {4, 5, 8}, id="a UUID"),
+        pytest.param("1", ["H100", "A100"], set(), id="GPUs that CUDA may sort in another way"),
+        pytest.param("7", ["H100", "H100"], set(), id="no such GPU"),
+    ],
+)
+def test_the_cpus_next_to_a_gpu_are_those_that_the_kernel_names(
+    gpu: str, names: list[str], cpus: set[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvml = SimpleNamespace(
+        nvmlInit=lambda: None,
+        nvmlDeviceGetCount=lambda: len(names),
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetHandleByUUID=lambda uuid: int(uuid.removeprefix("GPU-of-")),
+        nvmlDeviceGetName=lambda index: names[index],
+        nvmlDeviceGetPciInfo=lambda index: SimpleNamespace(busId=f"0000000{index}:AB:00.0".encode()),
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    monkeypatch.setattr(cpus_of_ranks, "PCI", tmp_path)
+    for address, text in (("0000:ab:00.0", "0-3"), ("0001:ab:00.0", "4-5,8\n")):
+        (tmp_path / address).mkdir()
+        (tmp_path / address / "local_cpulist").write_text(text)
+    assert cpus_near(gpu) == cpus
+
+
+@pytest.mark.parametrize(
+    ("visible", "job", "says"),
+    [
+        pytest.param("0", "7", "Slurm binds GPUs to tasks here", id="bound by Slurm"),
+        pytest.param("0", None, "name more GPUs", id="one named in the shell"),
+        pytest.param("MIG-a,MIG-b", "7", "NCCL does not span them", id="MIG"),
+        pytest.param("0,1", "7", "", id="enough"),
+    ],
+)
+def test_a_rank_that_does_not_see_its_gpu_is_refused_before_its_program_starts(
+    visible: str, job: str | None, says: str
+) -> None:
+    second = Identity(1, 1, 2, 2, "node-a", job, 0)
+    with pytest.raises(RuntimeError, match=says) if says else nullcontext():
+        check_gpus(visible, second, 1)

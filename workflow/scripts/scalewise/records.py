@@ -28,19 +28,15 @@ Outcome = Literal["completed", "diverged", "out-of-memory"]
 CPU_PROCESS = "CPU process"
 """Device name of a rank on a machine without GPUs."""
 
-MemoryKind = Literal[
-    "CUDA allocator", "RSS beyond that before the model", "CUDA allocator peak", "process peak RSS"
-]
+MemoryKind = Literal["CUDA allocator", "CUDA allocator peak", "process peak RSS"]
 """The memory that a peak counts.
 
-Of the allocator it is what tensors hold, data on the GPU included. RSS is the resident memory of the
-process without pages of files, less as much before the model was built. The last two hold evaluation too,
-unless the record also has a peak of evaluation: a program's peak cannot be reset, and without /proc only that
-of the whole process is known, with interpreter, libraries and data.
+Of the allocator it is what tensors hold, data on the GPU included; its peak holds evaluation, too. RSS is the
+resident memory of the process, with interpreter, libraries and data, and evaluation too.
 """
 
 KINDS_OF_THE_WHOLE_RUN: tuple[MemoryKind, ...] = ("CUDA allocator peak", "process peak RSS")
-"""Kinds of a peak that holds evaluation too, unless the record also has a peak of evaluation."""
+"""Kinds of a peak that holds evaluation, too."""
 
 R = TypeVar("R", bound=BaseModel)
 
@@ -327,8 +323,6 @@ class Measurements(_Record):
         final_accuracy: Test accuracy of the last epoch, a fraction.
         best_accuracy: Test accuracy of the best epoch, a fraction.
         peak_memory_bytes: Peak while training, of the rank that used most.
-        evaluation_peak_memory_bytes: The same while evaluating; None if a peak cannot be reset, for which
-            ``monitor_note`` has the reason.
         peak_memory_kind: The memory that both peaks count.
         loader_wait_fraction: Share of the measured step time spent waiting for data, slowest rank; None if
             unknown.
@@ -360,7 +354,6 @@ class Measurements(_Record):
     peak_memory_kind: MemoryKind
     loader_wait_fraction: float | None
     startup: Startup
-    evaluation_peak_memory_bytes: int | None = None
     mean_utilization: float | None = None
     lowest_utilization: float | None = None
     energy_joules: float | None = None
@@ -552,7 +545,6 @@ class RankRecord:
     communication_seconds_per_step: float | None = None
     launch_seconds: float | None = 0.0
     waiting_seconds_per_step: float | None = None
-    evaluation_peak_memory_bytes: int | None = None
     preparation_seconds: float | None = None
 
 

@@ -9,12 +9,9 @@ import pandas as pd
 
 from scalewise.records import GpuLimits
 
-TRAINING, EVALUATION = PEAKS = ("peak_memory_bytes", "evaluation_peak_memory_bytes")
+TRAINING = "peak_memory_bytes"
 
-MEMORY_GAINS = (
-    "peak_memory_ratio", TRAINING, f"reference_{TRAINING}", "peak_memory_saved_bytes",
-    EVALUATION, f"reference_{EVALUATION}",
-)  # fmt: skip
+MEMORY_GAINS = ("peak_memory_ratio", TRAINING, f"reference_{TRAINING}", "peak_memory_saved_bytes")
 """Columns of options.csv on the memory of a value of an option."""
 
 
@@ -28,7 +25,7 @@ def peaks_of_one_kind(runs: pd.DataFrame) -> pd.DataFrame:
     if len(counts) < 2:
         return runs
     alike = runs["peak_memory_kind"] == counts.index[0]
-    return runs.assign(**{name: runs[name].where(alike) for name in PEAKS})
+    return runs.assign(**{TRAINING: runs[TRAINING].where(alike)})
 
 
 def memory_gain(chosen: pd.DataFrame, reference: pd.DataFrame) -> dict[str, Any]:
@@ -39,8 +36,7 @@ def memory_gain(chosen: pd.DataFrame, reference: pd.DataFrame) -> dict[str, Any]
         reference: Those with the first value of the option, all else equal.
     """
     here, there = chosen[TRAINING].mean(), reference[TRAINING].mean()
-    evaluations = chosen[EVALUATION].mean(), reference[EVALUATION].mean()
-    return dict(zip(MEMORY_GAINS, (here / there, here, there, there - here, *evaluations), strict=True))
+    return dict(zip(MEMORY_GAINS, (here / there, here, there, there - here), strict=True))
 
 
 def peaks(runs: pd.DataFrame) -> list[float]:

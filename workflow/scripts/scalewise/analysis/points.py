@@ -47,7 +47,7 @@ UNSUCCESSFUL = ("diverged", "out-of-memory", "failed", "timed-out")
 AT_WORK = (
     "loader_wait_fraction", "communication_fraction", "mean_utilization", "lowest_utilization",
     "energy_joules", "flops_per_step", "model_flops_utilization", "samples_per_joule",
-    "evaluation_peak_memory_bytes", "device_memory_bytes",
+    "device_memory_bytes",
 )  # fmt: skip
 """Use of the devices' time and memory: medians over the repeats."""
 GEOMETRIC = ("time_to_accuracy_seconds", "wall_seconds", "device_hours", THROUGHPUT, EPOCH_RATE)

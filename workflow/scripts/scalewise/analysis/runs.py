@@ -15,7 +15,7 @@ import pandas as pd
 from scalewise.analysis.analysis_spec import EPOCH_RATE, STARTUP, UNREADABLE, WITH_NO_GRAD
 from scalewise.analysis.conditions import conditions_of, fingerprint, leave_out, made_with, origin_cautions
 from scalewise.analysis.disturbed import disturbance, set_apart
-from scalewise.analysis.memory import PEAKS, device_memory_bytes
+from scalewise.analysis.memory import TRAINING, device_memory_bytes
 from scalewise.analysis.mfu import mfu_columns
 from scalewise.analysis.steps import STEP_COLUMNS, split
 from scalewise.plan.config.experiment import AnyExperiment
@@ -47,7 +47,7 @@ RUN_COLUMNS = [
     "fingerprint", "throughput_samples_per_second", EPOCH_RATE, "samples", WITH_NO_GRAD,
     *STEP_COLUMNS, "train_seconds", "time_to_accuracy_seconds",
     "epochs_to_accuracy", "samples_to_target", "final_accuracy", "best_accuracy", "peak_memory_bytes",
-    "evaluation_peak_memory_bytes", "peak_memory_kind", "device_memory_bytes",
+    "peak_memory_kind", "device_memory_bytes",
     "loader", "loader_wait_fraction", "communication_fraction",
     "mean_utilization", "lowest_utilization", "throttled", "energy_joules", "samples_per_joule",
     "flops_per_step", "model_flops_utilization", "mfu_note", "mfu_basis",
@@ -268,7 +268,7 @@ def _finished(
         row |= dict.fromkeys(_OF_WHOLE_RUNS)
         if "RSS" in row["peak_memory_kind"]:
             # what was read to be resumed from is in them
-            row |= dict.fromkeys(PEAKS)
+            row[TRAINING] = None
     if ended_by_steps(summary):
         row |= dict.fromkeys(("wall_seconds", "device_hours"))
     return row
@@ -395,5 +395,4 @@ def _to_metric(measured: Measurements, program: ProgramMeasurements, metric: Met
 def _memory_kind(measured: Measurements) -> str:
     """The memory that the peaks of a run count, and whether the one of training holds evaluation too."""
     kind = measured.peak_memory_kind
-    both = kind in KINDS_OF_THE_WHOLE_RUN and measured.evaluation_peak_memory_bytes is None
-    return f"{kind}, evaluation included" if both else kind
+    return f"{kind}, evaluation included" if kind in KINDS_OF_THE_WHOLE_RUN else kind

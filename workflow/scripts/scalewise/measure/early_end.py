@@ -79,10 +79,6 @@ class EarlyEnd:
         ):
             self._narrow, self.last_step = steadiness, done + ahead
 
-    def is_due(self, done: int) -> bool:
-        """Return whether its interval ends the training after so many steps."""
-        return self.last_step < self._most and done >= self.last_step
-
     def conclude(self, done: int, ended: str) -> dict[str, Any]:
         """Return the interval of the whole run for its record, once the device has done all steps.
 
@@ -95,7 +91,7 @@ class EarlyEnd:
         return steadiness.record(
             self._spec.until_interval,
             max(warmup, self._spec.warmup_steps),
-            "interval" if self.is_due(done) else ended,
+            "interval" if self.last_step < self._most and done >= self.last_step else ended,
         )
 
     def _assess(self, until: int) -> Steadiness:

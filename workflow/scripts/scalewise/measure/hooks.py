@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from time import perf_counter
 from types import ModuleType
 from typing import Any
@@ -66,17 +66,6 @@ def watch_waits(process: WatchedProgram, undo: ExitStack) -> None:
     places = [(distributed, GROUP), (distributed.distributed_c10d, GROUP), (distributed, BARRIER)]
     for owner, name in places:
         replace_one(undo, owner, name, functools.partial(around, name))
-
-
-@contextmanager
-def hooked(process: MeasuredProcess) -> Iterator[None]:
-    """Measure what this process trains within the context."""
-    with ExitStack() as undo:
-        set_hooks(process, undo)
-        try:
-            yield
-        finally:
-            process.model.unhook()
 
 
 def set_hooks(process: MeasuredProcess, undo: ExitStack) -> None:

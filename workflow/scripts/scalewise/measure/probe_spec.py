@@ -26,7 +26,6 @@ class ProbeSpec:
         optimizer: Class of the optimizer whose steps are the training's; None for the one with the most
             parameters.
         count_flops: Count the floating-point operations of a step of the warm-up.
-        from_step: Optimizer steps that the training had made before this process.
         sampled_communication: DDP times one exchange in so many, by the type of the device.
     """
 
@@ -38,7 +37,6 @@ class ProbeSpec:
     not_imported: Sequence[Path] = ()
     optimizer: str | None = None
     count_flops: bool = False
-    from_step: int = 0
     sampled_communication: Mapping[str, int] = field(default_factory=lambda: {"cuda": 25, "cpu": 5})
 
     @property

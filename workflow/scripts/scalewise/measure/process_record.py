@@ -46,7 +46,6 @@ def process_record(process: MeasuredProcess, ended: str) -> dict[str, Any]:
     return {
         "ended": ended,
         "rank": process.rank,
-        "from_step": process.spec.from_step,
         "world_size": process.world_size,
         "local_rank": int(local_rank) if local_rank.isdigit() else None,
         "pid": process.pid,

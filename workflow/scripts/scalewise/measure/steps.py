@@ -236,28 +236,6 @@ class StepRecord:
                 pass
         return batch.received_at - batch.requested_at
 
-    def recent_steps_per_second(self) -> float | None:
-        """Return the rate of the latest steps without flags; None before there are any.
-
-        Another thread may call this: columns only grow, and a step may be missing.
-        """
-        latest = list(zip(self._seconds[-RATE_STEPS:], self._flags[-RATE_STEPS:], strict=False))
-        seconds = [each for each, flags in latest if not flags & ~COPY and not math.isnan(each)]
-        return len(seconds) / sum(seconds) if sum(seconds) else None
-
-    def training_seconds(self, first: int, last: int) -> float:
-        """Return the seconds of some steps without their evaluations.
-
-        Args:
-            first: Index of the first, from 0.
-            last: Index after the last.
-        """
-        if self.device is not None:
-            torch.cuda.synchronize(self.device)
-        columns = self.snapshot()
-        known = zip(columns._seconds[first:last], columns._without_training[first:last], strict=True)
-        return sum(max(seconds - other, 0.0) for seconds, other in known if not math.isnan(seconds))
-
     def wait_for_all_but(self, recent: int) -> None:
         """Wait until a GPU has done all steps but so many recent ones."""
         if self.device is not None:

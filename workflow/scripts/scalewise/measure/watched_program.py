@@ -144,7 +144,7 @@ class WatchedProgram(MeasuredProcess):
     def _without_gradients(self, flags: int) -> None:
         super()._without_gradients(flags)
         if flags & NO_GRAD:
-            self.memory.enter("evaluate")
+            self.memory.begin_evaluation()
 
     def finish(self, ended: str) -> None:
         """Write the record once, in the process that made the steps."""

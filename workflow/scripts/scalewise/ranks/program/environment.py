@@ -110,6 +110,42 @@ def first_gpus(environ: Mapping[str, str], number: int) -> str:
     return ",".join(itertools.islice(gpus, number))
 
 
+def check_gpus(visible: str, identity: Identity, ranks: int) -> None:
+    """Refuse ranks that do not see the GPU with their local number, before anything is started.
+
+    Args:
+        visible: The value of CUDA_VISIBLE_DEVICES.
+        identity: The rank, or the first of several that a process starts.
+        ranks: Number of ranks that this process starts.
+
+    Raises:
+        RuntimeError: They do not; the message has the fix.
+    """
+    listed = [each for each in visible.split(",") if each]
+    if any(each.startswith("MIG-") for each in listed) and identity.local_world_size > 1:
+        raise RuntimeError(
+            f"{identity.host} has MIG instances ({visible}): CUDA shows one of them to a process, and NCCL "
+            "does not span them. Use one device a node, or whole GPUs."
+        )
+    if identity.local_rank + ranks <= len(listed):
+        return
+    sees = "one GPU" if len(listed) == 1 else f"{len(listed)} GPUs"
+    if identity.slurm_job_id is not None and len(listed) == 1:
+        fix = (
+            "Slurm binds GPUs to tasks here: remove options such as --gpu-bind and --gpus-per-task from the "
+            "site's srun_extra, or add a line such as `export CUDA_VISIBLE_DEVICES=0,1,2,3` to its prelude."
+        )
+    else:
+        fix = (
+            "Unset that variable or name more GPUs in it, or correct visible_devices or devices_per_node in "
+            "the site file."
+        )
+    raise RuntimeError(
+        f"local rank {identity.local_rank + ranks - 1} on {identity.host} sees {sees} only "
+        f"(CUDA_VISIBLE_DEVICES={visible}). {fix}"
+    )
+
+
 def build_command(settings: ProgramSettings, values: Mapping[str, object], python: str) -> list[str]:
     """Return interpreter, program and arguments."""
     return program_command(settings, python, [fill_in(str(word), values) for word in settings.arguments])

@@ -281,7 +281,7 @@ def _check_times(ranks: Sequence[ProbeRecord], kept: Sequence[int], training_onl
         for index in kept:
             if (seconds := rank.seconds[index] or 0.0) < 0:
                 raise ValueError(
-                    f"step {rank.from_step + index + 1} of rank {rank.rank} cannot be timed: it would have "
+                    f"step {index + 1} of rank {rank.rank} cannot be timed: it would have "
                     f"taken {seconds:.3g} s by the clock of {rank.device}. Report this to Scalewise, with "
                     "record.log."
                 )
@@ -313,7 +313,7 @@ def _windows(
     for run in consecutive(kept, longest):
         seconds = max(sum(rank.step_seconds(index, training_only) for index in run) for rank in ranks)
         yield Window(
-            first_step=ranks[0].from_step + run[0],
+            first_step=run[0],
             steps=len(run),
             samples=round(per_step.of(run)),
             # less an evaluation by the host's clock, nothing may remain

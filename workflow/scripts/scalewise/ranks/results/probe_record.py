@@ -24,13 +24,11 @@ class _Part(BaseModel):
 
 
 class Peaks(_Part):
-    """Peak memory of training, of evaluation if it is known by itself, and of the whole process."""
+    """Peak memory up to the first evaluation, and of the whole process."""
 
     training_bytes: int
     whole_bytes: int
     kind: MemoryKind
-    evaluation_bytes: int | None = None
-    note: str = ""
 
 
 class ProbeRecord(_Part):
@@ -38,7 +36,6 @@ class ProbeRecord(_Part):
 
     Args:
         rank: Number in the process group; without one, the launcher's.
-        from_step: Optimizer steps that the training had made before this process; the lists begin there.
         world_size: Ranks of the process group; 1 without one.
         ended_at: Monotonic seconds of this host at which each step ended; a GPU may still be at work on it.
         seconds: Device seconds since the end of the step before, or since a pause of the training; None for
@@ -71,7 +68,6 @@ class ProbeRecord(_Part):
 
     ended: Literal["seen", "steps", "itself"]
     rank: int
-    from_step: int = 0
     world_size: int
     local_rank: int | None = None
     pid: int

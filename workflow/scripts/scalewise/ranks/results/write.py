@@ -179,7 +179,6 @@ def _rank_row(
         mean_utilization=mean_utilization,
         communication_seconds_per_step=sum(counted) / len(counted) if counted else None,
         waiting_seconds_per_step=waited,
-        evaluation_peak_memory_bytes=memory.evaluation_bytes,
     )
 
 
@@ -199,12 +198,10 @@ def _measurements(
     waits = [row.loader_wait_seconds for row in rows]
     known_waits = [wait for wait in waits if wait is not None]
     accuracies = [epoch.test_accuracy for epoch in epochs if epoch.test_accuracy is not None]
-    evaluated = [row.evaluation_peak_memory_bytes for row in rows]
-    known_evaluated = [each for each in evaluated if each is not None]
     monitored = (
         across_ranks(uses) if uses else {"monitor_note": "not monitored" if ranks[0].cuda else NO_GPUS}
     )
-    notes = [monitored["monitor_note"], *(rank.peak_memory.note for rank in ranks)]
+    notes = [monitored["monitor_note"]]
     if found is None:
         notes += steps.notes
         notes += [event for rank in ranks for event in rank.events if event.startswith(FAULT)]
@@ -221,8 +218,6 @@ def _measurements(
         best_accuracy=max(accuracies, default=None),
         peak_memory_bytes=max(row.peak_memory_bytes for row in rows),
         peak_memory_kind=ranks[0].peak_memory.kind,
-        # the most of some ranks might be less than that of all
-        evaluation_peak_memory_bytes=max(known_evaluated) if len(known_evaluated) == len(rows) else None,
         loader_wait_fraction=_share(max(known_waits), measured_seconds)
         if len(known_waits) == len(rows)
         else None,
