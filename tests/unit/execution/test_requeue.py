@@ -76,7 +76,7 @@ def test_a_running_job_is_put_back_and_one_that_somebody_ends_stays_ended(
         (
             "exit 3",
             False,
-            "to start again from the beginning",
+            "to start again",
             "scontrol ended with 3. The next start of the run starts again",
         ),
     ],

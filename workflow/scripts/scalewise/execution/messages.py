@@ -109,7 +109,7 @@ class GracefulStop(_Note):
 
     Args:
         step: Optimizer steps done.
-        saved: Whether the program resumes from what it has saved.
+        saved: Whether the next start comes further by what this one has saved.
         stop_source: The name of the signal that a rank received, or the reason in ``request_stop``.
     """
 

@@ -48,16 +48,16 @@ def requeue_job(log: Path, label: str, saved: bool) -> None:
     Args:
         log: The run's log, which also gets the reason if Slurm refuses.
         label: Names the run in messages.
-        saved: Whether a checkpoint has what was trained.
+        saved: Whether the next start comes further by what this one has saved.
     """
     # a job that is cancelled gets its signals one after the other, and must not be requeued
     time.sleep(SIGNAL_SPREAD_SECONDS)
-    then = "to resume" if saved else "to start again from the beginning"
+    then = "to resume" if saved else "to start again"
     text = f"Slurm job {os.environ['SLURM_JOB_ID']} goes back into the queue, {then}"
     append_log(log, text)
     say(f"{label}: {text}")
     if refusal := requeue(os.environ):
-        then = "resumes" if saved else "starts again from the beginning"
+        then = "resumes" if saved else "starts again"
         text = f"it does not go back: {refusal}. The next start of the run {then}"
         append_log(log, text)
         say(f"{label}: {text}")

@@ -25,6 +25,7 @@ from scalewise.execution.messages import (
     is_out_of_memory,
 )
 from scalewise.execution.rank_files import RankFiles
+from scalewise.execution.saved_training import saved_training
 from scalewise.execution.signals import exit_when_parent_dies
 from scalewise.plan.config.program import SEEN_SAMPLES, ProgramSettings
 from scalewise.plan.config.templates import names_in
@@ -243,7 +244,9 @@ class ProgramRank:
 
     def _read_own(self, kind: str) -> list[ProbeRecord]:
         """Return the probe's records of this process's ranks."""
-        return [record for record in read_records(self.probe_folder, kind) if record.rank in self.ranks]
+        one = self.identity.rank if len(self.ranks) == 1 else None  # those of many ranks take their time
+        records = read_records(self.probe_folder, kind, one)
+        return [record for record in records if record.rank in self.ranks]
 
     def _start_monitors(self, records: list[ProbeRecord]) -> list[Monitor]:
         """Start a monitor for each GPU of these ranks."""
@@ -328,7 +331,10 @@ class ProgramRank:
         if request.by_launcher:
             raise SystemExit(128 + abs(code))
         if self.is_first:
-            saved, step = self.settings.resumes, self.spec.from_step + steps_done(self.probe_folder)
+            step, saved = self.spec.from_step + steps_done(self.probe_folder), self.settings.resumes
+            if saved and self.settings is not self.spec.definition.settings:
+                # a job whose time is too short for an epoch must not go back into the queue for ever
+                saved = saved_training(self.output, self.spec.definition).step > self.spec.from_step
             self.rank_files.stopped(GracefulStop(step=step, saved=saved, stop_source=request.source))
         # not as a failure: a launcher would then end the peers while they save
         raise SystemExit(0)
