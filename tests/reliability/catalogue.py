@@ -72,7 +72,11 @@ FAULTS = (
     Fault(15, "SIGKILL to Snakemake, then a restart", "while jobs run"),
     Fault(16, "a node dies", "SIGKILL to the node's first process"),
     Fault(17, "a crash at every start", "the program ends with an error at its start"),
-    Fault(18, "SIGKILL while a checkpoint is written", "at random moments of the write"),
+    Fault(
+        18,
+        "SIGKILL at any moment, also while a checkpoint is written",
+        "at random moments, to a rank or to the whole job",
+    ),
     Fault(19, "the disk or the quota is full", "a small tmpfs, a limit on file sizes"),
     Fault(20, "a checkpoint is damaged", "a flipped byte, truncated, empty, or a web page in its place"),
     Fault(
@@ -158,7 +162,7 @@ BAD_INPUTS = (
     BadInput("security: shell in the site", "shell metacharacters in the strings of the site's file"),
     BadInput("security: pickle for data", "a pickle in place of a dataset", PREPARED),
     BadInput("security: pickle for weights", "a pickle in place of pretrained weights", PREPARED),
-    BadInput("security: pickle for a checkpoint", "a pickle in place of a checkpoint", RESUMED),
+    BadInput("security: pickle for a checkpoint", "a pickle in place of a file of a checkpoint", RESUMED),
     BadInput(
         "security: secrets in the environment", "secrets in the environment (nothing writes them)", HARMLESS
     ),

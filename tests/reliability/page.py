@@ -45,9 +45,8 @@ LIMITS = """\
   test starts ranks with it.
 - On a cluster whose nodes share one machine: a network file system that serves old contents, or a node that
   dies with its disks.
-- Slurm sends SIGTERM to a preempted job's steps, and to srun itself. Where srun ends of it before the ranks
-  have written their checkpoint, the run resumes from the last one that it wrote by the clock
-  (`checkpoint_minutes`).
+- Checksums show that a checkpoint is damaged, not that somebody replaced it together with them:
+  torch.distributed.checkpoint reads a pickle.
 - A configuration given by `--configfile` is read by Snakemake first: tabs, or a list at the top, are
   refused in its words, without a line.
 """
