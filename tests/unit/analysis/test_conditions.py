@@ -17,6 +17,7 @@ from scalewise.analysis.conditions import (
     EXCHANGE,
     OTHER_CONDITIONS,
     PARAMETERS,
+    can_change_speed,
     conditions_of,
     differences,
     fingerprint,
@@ -288,3 +289,13 @@ def test_the_provenance_lists_every_value_and_what_differs_is_a_caution(tmp_path
     cautions = " ".join(each for each, _ in analysis.answer.cautions)
     assert "The runs on 2 devices are of other days than those on 1 device" in cautions
     assert "the commit of the workflow (abc123; def456)" in cautions
+
+
+@pytest.mark.parametrize("name", ["yaml", "PyYAML", "sklearn", "scikit-learn", "dateutil", "markdown_it"])
+def test_a_package_that_computes_nothing_of_a_step_is_no_condition_by_either_of_its_names(name: str) -> None:
+    assert not can_change_speed(name)
+
+
+@pytest.mark.parametrize("name", ["torch", "PIL", "pillow", "transformers"])
+def test_a_package_that_may_take_part_in_a_step_is_a_condition(name: str) -> None:
+    assert can_change_speed(name)

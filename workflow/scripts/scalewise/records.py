@@ -129,6 +129,8 @@ OUTSIDE_THE_STEPS = frozenset(
         # packaging and tests
         *("pip", "setuptools", "wheel", "packaging", "platformdirs", "importlib-metadata", "zipp"),
         *("pytest", "pluggy", "iniconfig"),
+        # modules of some of these packages, under whose names a rank finds their versions
+        *("sklearn", "dateutil", "attr", "yaml", "markdown-it"),
     }
 )
 """Packages that change no measured time: they compute nothing of a step, and read, decode or move no data.

@@ -141,7 +141,7 @@ def can_change_speed(package: str) -> bool:
     """Return whether another version of a package may change the speed of a training.
 
     Args:
-        package: Name of the distribution, as it spells it.
+        package: Name of the distribution, or of its module.
     """
     return re.sub(r"[-_.]+", "-", package).lower() not in OUTSIDE_THE_STEPS
 

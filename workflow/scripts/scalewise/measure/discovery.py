@@ -177,7 +177,7 @@ def parameter_figures(parameters: list[torch.Tensor], trained: TrainedModules) -
 
 def _ranks_of_shards(parameters: list[Any], trained: TrainedModules) -> int | None:
     """Return the ranks that share a sharded model, with those of its replicas in HSDP; None if unknown."""
-    # elements by the size of their mesh: a layer may have one of its own, as experts have
+    # elements by the size of their mesh: a layer may have another one, as experts have
     held: dict[int, int] = {}
     for each in parameters:
         if hasattr(each, "device_mesh"):
