@@ -237,8 +237,7 @@ def test_a_program_that_resumes_is_measured_from_where_it_was(runs: Runs) -> Non
     stopped.wait_for("progress.json")
     stopped.process.send_signal(signal.SIGINT)
     failure, _ = stopped.fail("interrupted")
-    kept = "The program resumes next time from what it has saved."
-    assert failure.reason == f"ended by SIGINT. {kept}"
+    assert re.match(r"ended by SIGINT\..*resumes", failure.reason)
     shutil.rmtree(stopped.attempt)
 
     run = runs.complete("resumes", 2, own, settings=SETTINGS)
@@ -259,7 +258,7 @@ def test_at_the_end_of_a_jobs_time_torchruns_program_gets_the_signal_that_it_han
     training.wait_for("progress.json")
     training.process.send_signal(signal.SIGUSR1)
     failure, _ = training.fail("interrupted")
-    assert failure.reason.startswith("ended by SIGUSR1. The program resumes next time")
+    assert re.match(r"ended by SIGUSR1\..*resumes", failure.reason)
     assert "saved at SIGTERM" in Finished(training.folder).log
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import time
@@ -13,7 +14,7 @@ from tests.marked_outcomes import Record
 
 from scalewise.execution.failure_reason import in_minutes
 from scalewise.execution.history import in_training
-from scalewise.records import RECORD, read_failure, read_history
+from scalewise.records import HISTORY, RECORD, read_failure, read_history
 
 pytestmark = needs_two_cores
 
@@ -99,6 +100,22 @@ def test_kills_at_random_moments_cost_an_epoch_at_most_and_change_nothing_that_i
     assert epochs == sorted(set(epochs))
     assert run.resumption.from_step == epochs[-1] * 5
     record_property("figure", f"{kills} kills, weights and epochs identical")
+
+
+def test_a_run_killed_after_its_last_epoch_trains_that_epoch_again_and_is_measured(runs: Runs) -> None:
+    changed = {"global_batch_size": 50, "save_model": True, "deterministic": True}
+    undisturbed = runs.complete("calm", 1, changed)
+    run = runs.complete("late", 1, changed, keep_checkpoints=True)
+    # as if it had been killed before it wrote its result
+    history = json.loads((run.folder / HISTORY).read_text(encoding="utf-8"))
+    history["starts"][-1] |= {"outcome": None, "ended_at": None}
+    (run.folder / HISTORY).write_text(json.dumps(history), encoding="utf-8")
+    (run.folder / RECORD).unlink()
+
+    again = runs.complete("late", 1, changed)
+    assert again.learned == undisturbed.learned
+    steps = again.measured.windows[-1].first_step + again.measured.windows[-1].steps
+    assert again.resumption.from_step == 2 * steps
 
 
 @pytest.mark.fault(17)

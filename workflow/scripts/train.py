@@ -131,8 +131,8 @@ def train(args: argparse.Namespace, rank: int, local_rank: int, world_size: int)
             if training.steps == args.steps:
                 break
     else:
-        for epoch in range(len(training.rows), args.epochs):
-            if not finish_epoch(training, epoch):
+        while len(training.rows) < args.epochs and not target_reached(training):
+            if not finish_epoch(training, len(training.rows)):
                 break
     if args.save_model:
         save_weights(args.folder / "model.safetensors", training.network)
@@ -207,8 +207,17 @@ def train_epoch(training: Training, epoch: int) -> float:
     return total / float(steps * args.accumulation_steps * training.world_size)
 
 
+def target_reached(training: Training) -> bool:
+    """Return whether the last epochs have the accuracy at which the training ends early."""
+    args = training.args
+    latest = [row["test_accuracy"] for row in training.rows[-args.stop_patience_epochs :]]
+    if args.stop_at_accuracy is None or len(latest) < args.stop_patience_epochs:
+        return False
+    return min(latest) >= args.stop_at_accuracy
+
+
 def finish_epoch(training: Training, epoch: int) -> bool:
-    """Train for an epoch, evaluate and save; return whether the training goes on."""
+    """Train for an epoch, evaluate and save; return whether the loss is still finite."""
     args, rows, began = training.args, training.rows, time.perf_counter()
     learning_rate = training.schedule.get_last_lr()[0]
     train_loss = train_epoch(training, epoch)
@@ -239,11 +248,8 @@ def finish_epoch(training: Training, epoch: int) -> bool:
         return False
     others = {"schedule": training.schedule, "scaler": training.scaler}
     save(args.folder / "checkpoints", training.network, training.optimizer, others, rows)
-    latest = [row["test_accuracy"] for row in rows[-args.stop_patience_epochs :]]
-    enough = args.stop_at_accuracy is not None and len(latest) == args.stop_patience_epochs
-    if enough and min(latest) >= args.stop_at_accuracy:
+    if target_reached(training):
         training.say(f"Target accuracy reached. Early stopping after epoch {epoch + 1}.")
-        return False
     return True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import signal
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from tests.planted_records import BEGAN, leave_failure, provenance, run_record
-from tests.small_runs import definition, plan_one_run, rank_setup, train_arguments
+from tests.small_runs import definition, definition_of, plan_one_run, rank_setup, train_arguments
 
 import cli
 from scalewise.execution import run, train_job
@@ -33,9 +34,11 @@ from scalewise.execution.requeue import Requeue, requeue_after
 from scalewise.execution.run import RunFailedError, refuse_start, resume_or_begin
 from scalewise.execution.run_lock import LOCK, LockLostError, LockOwner
 from scalewise.execution.run_log import SHOWN_BYTES
+from scalewise.execution.saved_training import SavedTraining, leave_enough_to_measure, saved_training
 from scalewise.execution.slurm import OtherJobs
 from scalewise.execution.supervisor import ExitStatus, RankGroup
 from scalewise.plan.config.program import ProgramSettings
+from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.site import Container
 from scalewise.plan.jobs.launch import Launch, SiteLaunch
 from scalewise.plan.plan_file import TrainJob
@@ -59,6 +62,12 @@ from scalewise.records import (
 from scalewise.training.prepared import write
 
 DEFINITION = definition(2, epochs=2)
+SMALL_EPOCHS: dict[str, Any] = {
+    "dataset": "digits",
+    "model": "linear",
+    "global_batch_size": 64,
+    "warmup_steps": 2,
+}
 
 
 class RestartedRun:
@@ -624,3 +633,29 @@ def test_a_file_that_is_cut_has_a_fingerprint_and_is_refused_by_the_ranks(
 ) -> None:
     (tmp_path / "cut").write_bytes(content)
     assert input_hashes(tmp_path / "cut", None) != input_hashes(prepared(tmp_path / "a"), None)
+
+
+@pytest.mark.parametrize(
+    ("changed", "accuracies", "kept"),
+    [
+        ({"epochs": 4}, [0.1, 0.2], 2),
+        ({"epochs": 4}, [0.1, 0.2, 0.3, 0.4], 3),
+        ({"epochs": 4, "warmup_steps": 20}, [0.1, 0.2, 0.3, 0.4], 0),
+        ({"epochs": 4, "warmup_steps": 20}, [0.1, 0.2], 2),
+        ({"epochs": 9, "stop_at_accuracy": 0.3}, [0.1, 0.2, 0.3], 2),
+        ({"epochs": 9, "stop_at_accuracy": 0.3, "stop_patience_epochs": 2}, [0.1, 0.2, 0.3], 3),
+        ({"epochs": 9, "stop_at_accuracy": 0.3, "warmup_steps": 20}, [0.1, 0.2], 0),
+    ],
+)
+def test_a_start_resumes_where_enough_steps_follow_to_be_measured(
+    tmp_path: Path, changed: dict[str, Any], accuracies: list[float], kept: int
+) -> None:
+    run = definition_of(Settings(**{**SMALL_EPOCHS, **changed}))  # 22 steps an epoch
+    rows = [{"train_seconds": 2.0, "evaluation_seconds": 1.0, "test_accuracy": each} for each in accuracies]
+    for epochs in (len(rows) - 1, len(rows)):
+        folder = tmp_path / "checkpoints" / f"epoch-{epochs:06d}"
+        folder.mkdir(parents=True)
+        written = json.dumps({"rows": rows[:epochs], "sha256": {}})
+        (folder / "training.json").write_text(written, encoding="utf-8")
+    leave_enough_to_measure(tmp_path, run)
+    assert saved_training(tmp_path, run) == SavedTraining(22 * kept, 3.0 * kept)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import shutil
 from collections.abc import Iterator
 from datetime import datetime
@@ -19,7 +18,8 @@ import numpy as np
 from torch.utils.tensorboard import SummaryWriter
 
 from scalewise.analysis.analysis_spec import THROUGHPUT, UNREADABLE
-from scalewise.records import EPOCHS, RANKS, SUMMARY, Measurements, RecordError, RunRecord, read_summary
+from scalewise.plan.runs.training_program import steps_per_epoch
+from scalewise.records import EPOCHS, SUMMARY, Measurements, RecordError, RunRecord, read_summary
 
 EVENT_FILES = "tensorboard"
 """The folder of an experiment's event files, one folder a run below it."""
@@ -37,6 +37,8 @@ OF_AN_EPOCH = {
     THROUGHPUT: "samples_per_second",
 }
 """The tags of an epoch, with their columns in epochs.csv."""
+
+PARTS_OF_AN_EPOCH = ("train_seconds", "evaluation_seconds")
 
 
 class Scalar(NamedTuple):
@@ -114,12 +116,12 @@ def _scalars(records: Path, summary: RunRecord, measured: Measurements) -> Itera
     steps = [0, *(window.first_step + window.steps for window in windows)]
     seconds = [0.0, *accumulate(window.seconds for window in windows)]
     if epochs := _read_rows(records / EPOCHS):
-        samples = sum(int(rank["train_samples"]) for rank in _read_rows(records / RANKS))
-        length = math.ceil(samples / summary.definition.global_batch_size)
-        spent = accumulate(float(row["train_seconds"]) + float(row["evaluation_seconds"]) for row in epochs)
+        length = steps_per_epoch(summary.definition) or steps[-1] // len(epochs)
+        spent = accumulate(sum(float(row[part] or 0) for part in PARTS_OF_AN_EPOCH) for row in epochs)
         for row, until in zip(epochs, spent, strict=True):
             for tag, column in OF_AN_EPOCH.items():
-                yield Scalar(tag, float(row[column]), int(row["epoch"]) * length, until)
+                if row[column]:  # a program may not tell it
+                    yield Scalar(tag, float(row[column]), int(row["epoch"]) * length, until)
     else:
         for window, step, until in zip(windows, steps[1:], seconds[1:], strict=True):
             if not window.warmup:

@@ -77,7 +77,7 @@ class Tables:
     Args:
         runs: One row for each planned run, ``RUN_COLUMNS`` and the swept options; ``outcome`` says
             which have no figures and ``reason`` why.
-        epochs: One row for each epoch of each run that trained; of a program, which tells no epochs, one for
+        epochs: One row for each epoch of each run that trained; of a program that tells no epochs one for
             each loss that was seen, ``LOSS_COLUMNS`` in place of ``EPOCH_COLUMNS``.
         origins: Provenance of each run that has it.
         programs: Findings on each run of a program, by devices.
@@ -147,6 +147,7 @@ def collect(
         program = summary.measurements.program if summary.measurements else None
         if program is not None:
             programs.append((row["devices"], program))
+        if program is not None and epochs.empty:
             # a column of None alone would hold objects, not numbers
             epochs = pd.DataFrame(program.losses, columns=LOSS_COLUMNS).astype({"loss": float})
         shared = {key: row[key] for key in ("run", "series", "devices", "repeat", "cpus_per_device")}
@@ -332,11 +333,15 @@ def _origin(origin: Provenance, devices: int) -> dict[str, Any]:
 def epoch_rate(measured: Measurements, epochs: pd.DataFrame) -> float | None:
     """Return the samples over the seconds of whole epochs, their edges included; None if unknown.
 
-    The first epoch warms up. A program has no epochs, but edges: its steps that begin a data-loader iteration
-    are left out of the rate of steps, and are counted here, unless other steps are left out as well.
+    The first epoch of the last start warms up. Of a program the edges count alone: its steps that begin a
+    data-loader iteration are left out of the rate of steps, and are counted here, unless other steps are left
+    out as well.
     """
     if measured.program is None:
-        later = epochs[epochs["epoch"] > 1]
+        resumed = measured.resumption.from_step
+        done = sum(window.steps for window in measured.windows)
+        earlier = round(len(epochs) * resumed / (resumed + done)) if resumed else 0
+        later = epochs[epochs["epoch"] > earlier + 1]
         seconds = later["train_seconds"].sum()
         return (
             float((later["samples_per_second"] * later["train_seconds"]).sum() / seconds) if seconds else None

@@ -19,7 +19,7 @@ from scalewise.execution.history import (
 from scalewise.execution.messages import RankError, RankSetup, TrainSpec
 from scalewise.execution.os_errors import explain_os_error, free_bytes
 from scalewise.execution.run_log import log_tail, note, printable, restore_log
-from scalewise.execution.saved_training import saved_training
+from scalewise.execution.saved_training import leave_enough_to_measure, saved_training
 from scalewise.execution.supervisor import ExitStatus, RankGroup, supervise
 from scalewise.execution.watchdog import Why
 from scalewise.plan.config.settings import Settings
@@ -93,6 +93,7 @@ def resume_or_begin(
         OSError: The run's folder cannot be used.
     """
     restore_log(rank_group.log)
+    leave_enough_to_measure(spec.output, spec.definition)
     saved = saved_training(spec.output, spec.definition)
     step = saved.step
     rank_group = replace(rank_group, spent_seconds=saved.seconds)

@@ -169,11 +169,13 @@ def train_or_reuse(options: TrainOptions, label: str, site: SiteLaunch) -> int:
             lock=lock,
             kept=Kept.BY_PROGRAM if program.resumes else Kept.NOTHING,
         )
-        if definition.settings is program:
+        is_users = definition.settings is program
+        if is_users:
             rank_group = replace(rank_group, fix="Raise runtime_minutes, or measure fewer steps.")
-        # files of a training that has ended, or of another definition, are not resumed from
-        resumes = program.resumes and bool(in_training(earlier))
-        prepare_program_folder(folder / PROGRAM_FOLDER, keep=resumes)
+        # the checkpoints of a training that has ended, or of another definition, are not resumed from; the
+        # files of a user's program are its own
+        keep = program.resumes and (is_users or bool(in_training(earlier)))
+        prepare_program_folder(folder / PROGRAM_FOLDER, keep=keep)
         others = other_jobs(os.environ) if site.slurm else OtherJobs()
         spec = TrainSpec(
             definition=definition,

@@ -432,7 +432,8 @@ def draw_learning(
     epochs = epochs[epochs["series"].isin(names)]
     counts = [f"{count:,}" for count in sorted(set(epochs["devices"]))]
     curves = epochs.assign(y=factor * epochs[column], devices=epochs["devices"].map("{:,}".format))
-    against = "epoch" if "epoch" in curves else "step"
+    # a program that writes no epochs has losses by step
+    against = "epoch" if "epoch" in curves and curves["epoch"].notna().all() else "step"
     colors, dashes = palette(counts), dict(zip(counts, cycle(DASHES), strict=False))
     marker = "o" if curves[against].nunique() <= 12 else "none"
     plot = (

@@ -46,12 +46,12 @@ def read(path: Path) -> dict[str, torch.Tensor]:
             return tensors
     except FileNotFoundError as error:
         raise DatasetError(
-            f"the prepared file {path} is missing. Give the same command again: it prepares the data."
+            f"the prepared file {path} is missing: the rule prepare_dataset makes it."
         ) from error
     except (SafetensorError, OSError) as error:
         reason = str(error)
     raise DatasetError(
-        f"the prepared file {path} is damaged ({reason}). Delete it and give the same command again."
+        f"the prepared file {path} is damaged ({reason}). Delete it and let the rule prepare_dataset make it again."
     )
 
 

@@ -23,7 +23,7 @@ from torch.optim.lr_scheduler import (
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line; docs/options.md and config/README.md explain the options."""
+    """Return the parser of the command line; config/README.md explains the options."""
     parser = argparse.ArgumentParser("train.py", formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     add, switch = parser.add_argument, argparse.BooleanOptionalAction
     add("--data", type=Path, help="a prepared file; default: resources/datasets/DATASET/dataset.safetensors")

@@ -226,12 +226,11 @@ class Slurm(StrictModel):
     )
     signal_seconds: Annotated[int, Field(ge=0, le=3600)] = Field(
         60,
-        description="Seconds before its end at which a job gets SIGUSR1: the run writes a checkpoint and "
-        "goes back into the queue if it needs more time. A checkpoint is written between two steps: if a "
-        "run takes several jobs, give it the time of an evaluation and of a checkpoint, and 30 s more. A run "
-        "that one job holds ends by its own limit, two minutes before the job; the signal then comes at most "
-        "30 s ahead. At a run's own limit and at Ctrl-C it has 60 s. 0: no signal; no run may then "
-        "take longer than longest_walltime.",
+        description="Seconds before its end at which a job gets SIGUSR1: the run ends, and goes back into "
+        "the queue if it has come further. The built-in training resumes after its last whole epoch; a "
+        "program that saves when it gets SIGTERM has 60 s for it. A run that one job holds ends by its own "
+        "limit, two minutes before the job; the signal then comes at most 30 s ahead. 0: no signal; no run "
+        "may then take longer than longest_walltime.",
     )
     queue_minutes: Annotated[dict[Count, Minutes], Field(min_length=1)] | None = Field(
         None,

@@ -37,8 +37,8 @@ def check_plan(planned: Planned, ranks: Sequence[ProbeRecord], all_ended: bool =
         if rank.misses_optimizer:
             return (
                 f"no optimizer of the class {rank.misses_optimizer} has made a step in the first updates of "
-                f"{planned.program}, but {' and '.join(rank.optimizers)} has. Correct `optimizer`, or leave "
-                "it out."
+                f"{planned.program}, which steps {' and '.join(rank.optimizers)}. Correct `optimizer`, or "
+                "leave it out."
             )
         if rank.data_parallel_devices > 1:
             return (

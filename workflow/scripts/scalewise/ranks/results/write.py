@@ -91,12 +91,13 @@ def write_records(
             "the warm-up can be measured: each of them evaluates or saves too, or there is none. Lower "
             "warmup_steps, or let it train for longer."
         )
-    epochs = read_epochs(spec.output)
+    epochs, unread = _epochs_of(spec)
     uses = start.device_uses(steps.kept)
     rows = _rank_rows(ranks, start, steps, uses)
     found = None
     if settings is program:
         found = program_measurements(program, ranks, steps, argv, readings, metric_line)
+        found.notes.extend(unread)
     measurements = _measurements(spec, program, ranks, start, steps, rows, uses, epochs, found)
     write_rows(spec.folder / EPOCHS, EpochRecord, epochs)
     write_rows(spec.folder / UTILIZATION, UtilizationRecord, start.utilization())
@@ -117,6 +118,16 @@ def write_records(
     )
     write_json(spec.folder / RECORD, record)
     return record
+
+
+def _epochs_of(spec: TrainSpec) -> tuple[list[EpochRecord], list[str]]:
+    """Return the epochs that the program wrote, and a note if a user's program has a file of another kind."""
+    try:
+        return read_epochs(spec.output), []
+    except ValueError as error:
+        if isinstance(spec.definition.settings, Settings):
+            raise
+        return [], [f"Its epochs are not drawn: {error}."]
 
 
 def _divergence_of_epochs(epochs: Sequence[EpochRecord]) -> str:
