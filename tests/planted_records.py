@@ -256,6 +256,7 @@ def write_program_run(
     loader_wait: float | None = 0.0,
     program: Mapping[str, Any] | None = None,
     origin: Mapping[str, Any] | None = None,
+    epochs: Sequence[EpochRecord] = (),
 ) -> Path:
     """Write the records of a program's run that completed; return its folder.
 
@@ -268,6 +269,7 @@ def write_program_run(
         loader_wait: Seconds of a step that every rank waits for data; None where that is not known.
         program: Replaces parts of what was found of the program.
         origin: Replaces parts of the provenance.
+        epochs: Those that the program wrote.
     """
     point, repeat = parse_run_name(run)
     place = Shape.parse(shape or f"1x{point.split('.')[0].removeprefix('d')}")
@@ -309,7 +311,11 @@ def write_program_run(
         "unknown": unknown,
     }
     startup = dict.fromkeys(STARTUP) | {"imports_seconds": 2.0, "first_step_seconds": 0.5}
+    accuracies = [epoch.test_accuracy for epoch in epochs if epoch.test_accuracy is not None]
     measured = measurements(
+        epochs_completed=len(epochs),
+        final_accuracy=accuracies[-1] if accuracies else None,
+        best_accuracy=max(accuracies, default=None),
         parameters=10_000_000,
         throughput_samples_per_second=samples / step_seconds,
         windows=windows,
@@ -344,5 +350,5 @@ def write_program_run(
     known = {"inputs": {"program": "b" * 64}, "versions": {"torch": "2.15.0", "python": "3.11.7"}}
     made = provenance(planned, **known | dict(origin or {}))
     return leave_result(
-        runs_folder / run, run_record(planned, measurements=measured, provenance=made), (), ranks
+        runs_folder / run, run_record(planned, measurements=measured, provenance=made), epochs, ranks
     )

@@ -23,6 +23,7 @@ from scalewise.analysis.conditions import OTHER_CONDITIONS
 from scalewise.analysis.runs import collect
 from scalewise.analysis.study import Analysis
 from scalewise.plan.config.experiment import ProgramExperiment
+from scalewise.records import EpochRecord
 
 pytestmark = pytest.mark.slow
 
@@ -60,6 +61,15 @@ def test_planted_speedups_of_a_program_are_found_and_unknown_figures_stay_unknow
     assert scaling["startup_seconds"].to_list() == pytest.approx([6.5] * 3)
     assert not {"NaN", "nan", "None"} & set(re.findall(r"\w+", analysis.answer.to_json()))
     assert analysis.epochs[["step", "loss"]].iloc[1].to_list() == [4, 1.8]
+
+
+def test_epochs_that_a_program_writes_take_the_place_of_the_losses_by_step(tmp_path: Path) -> None:
+    spec = program_experiment(devices=[1, 2])
+    rows = [EpochRecord(number, None, None, None, None, 2.0 / number, None, None) for number in (1, 2, 3)]
+    write_study(tmp_path, spec, {1: 0.1, 2: 0.11}, epochs=rows)
+    analysis = concluded(tmp_path, spec)
+    assert analysis.epochs["test_loss"].to_list() == [2.0, 1.0, 2.0 / 3] * 6
+    assert "loss" not in analysis.epochs
 
 
 @pytest.mark.parametrize(

@@ -102,3 +102,14 @@ def test_a_training_that_diverged_shows_where(tmp_path: Path) -> None:
     first, second = shown(tmp_path).Scalars("loss/test")
     assert (first.value, second.wall_time - first.wall_time) == (2.5, 1.5)
     assert math.isnan(second.value)
+
+
+def test_of_a_programs_epochs_the_columns_that_it_writes_are_shown(tmp_path: Path) -> None:
+    rows = [
+        EpochRecord(number, None, None, None, loss, None, None, None) for number, loss in ((1, 2.5), (2, 1.5))
+    ]
+    write_program_run(tmp_path / "runs", "d1.r1", program_experiment(), 0.1, epochs=rows)
+    board = shown(tmp_path)
+    assert "accuracy" not in board.Tags()["scalars"]
+    # 22 steps, as many in each epoch
+    assert [(scalar.step, scalar.value) for scalar in board.Scalars("loss/train")] == [(11, 2.5), (22, 1.5)]
