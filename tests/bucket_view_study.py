@@ -23,7 +23,7 @@ defaults:
   model: planted_narrow_transformer
   scaling: weak
   batch_size_per_device: 2
-  epochs: 1
+  epochs: 3
   warmup_steps: 2
   devices: [2]
   repeats: 1

@@ -15,7 +15,7 @@ from scalewise.execution.run_lock import lock_run
 from scalewise.plan.study import load_study
 
 STUDY = """\
-defaults: {dataset: digits, model: linear, epochs: 2, devices: [1], repeats: 3}
+defaults: {dataset: digits, model: linear, epochs: 3, devices: [1], repeats: 3}
 experiments:
   first: {global_batch_size: 256}
   second: {global_batch_size: 128}

@@ -33,7 +33,7 @@ TINY = """\
 defaults:
   dataset: digits
   model: linear
-  epochs: 2
+  epochs: 3
   warmup_steps: 2
   devices: [1]
   target: {accuracy: 0.5}
@@ -61,7 +61,7 @@ experiments:
     dataset: digits
     model: linear
     global_batch_size: 256
-    epochs: 2
+    epochs: 3
     devices: [1]
     partitions: all
     repeats: 2

@@ -247,7 +247,8 @@ def launch_of(
     """
     program = program_of(definition, dataset=dataset, weights=weights)
     files = [path for path in (dataset, weights) if path is not None]
-    files += [*program_files(program), *map(Path, program.files), *map(Path, program.inputs)]
+    if definition.settings is program:  # train.py lies next to the program of a rank
+        files += [*program_files(program), *map(Path, program.files), *map(Path, program.inputs)]
     visible = [path.resolve().parent for path in files]
     if program.working_directory is not None:
         visible.append(Path(program.working_directory).absolute())
