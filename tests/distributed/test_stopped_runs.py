@@ -69,6 +69,7 @@ def test_checkpoints_are_kept_if_requested_and_do_not_make_the_next_training_sho
     assert (again.resumption.starts, again.resumption.from_step) == (1, 0)
 
 
+@pytest.mark.fault(18)
 def test_kills_at_random_moments_cost_an_epoch_at_most_and_change_nothing_that_is_learned(
     runs: Runs, record_property: Record
 ) -> None:

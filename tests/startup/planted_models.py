@@ -113,6 +113,18 @@ def fail(*_: object) -> None:
     raise ValueError("a fault on purpose")
 
 
+class LostOnRank1(Planted):
+    """Gives no numbers from a pass on, on one rank."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits = super().forward(images)
+        return logits * math.nan if self.passes > 12 and os.environ["RANK"] == "1" else logits
+
+
+def lost_on_rank_1(image: torch.Size, classes: int) -> nn.Module:
+    return LostOnRank1(image, classes, before=lambda _: None)
+
+
 # --- counting
 
 
@@ -149,22 +161,9 @@ def drawing(image: torch.Size, classes: int) -> nn.Module:
     )
 
 
-class Paced(nn.Module):
-    """Takes longer for each training pass, by the seconds in ``PERIL_PAUSE``."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        if self.training:
-            time.sleep(float(os.environ.get("PERIL_PAUSE", "0")))
-        logits: torch.Tensor = self.network(images)
-        return logits
-
-
-def perilous(image: torch.Size, classes: int) -> nn.Module:
-    return Paced(drawing(image, classes))
+def heavy(image: torch.Size, classes: int) -> nn.Module:
+    """Of which a checkpoint takes long enough to be cut off in the middle."""
+    return Planted(image, 4000, 3000, classes, before=lambda _: None)
 
 
 class Steep(nn.Module):
