@@ -44,7 +44,7 @@ PROGRAMS = [
     str(SCRIPTS / "train.py"),
     *(
         str(Path(__file__).parent / "distributed" / name)
-        for name in ("own_program.py", "trainer_program.py", "probe.py")
+        for name in ("own_program.py", "trainer_program.py", "habits_program.py")
     ),
 ]
 """Programs that train: those of the tests, and the one of the pipeline."""

@@ -28,7 +28,7 @@ from .process_record import process_record
 from .step_flags import COPY, EVAL_MODE, NEW_SHAPE, NO_GRAD, SAVE
 from .steps import FORWARD_STEPS, LOOK_EVERY, Step, StepRecord
 from .trained_model import TrainedModel
-from .training_steps import SkippedUpdates, TrainingSteps
+from .training_steps import SkippedUpdates, SteppedOptimizer, TrainingSteps
 
 
 class MeasuredProcess:
@@ -227,15 +227,19 @@ class MeasuredProcess:
         for parts in ended:
             self._end_step(parts)
         if not ended and training.has_ceased:
-            self._leader_ceased(type(optimizer).__name__)
+            self._leader_ceased(training.entry(optimizer))
 
-    def _leader_ceased(self, other: str) -> None:
+    def _leader_ceased(self, other: SteppedOptimizer) -> None:
         """Note that the leader makes no further steps; what another optimizer trains now is not followed."""
         assert self.training.leader is not None, "only a leader can cease"
         name = self.training.leader.name
+        if other.is_late or other.name == name:
+            fix = "Measure that phase by a program of its own"
+        else:
+            fix = f"Write `optimizer: {other.name}` to measure the other one"
         self.notes.note(
-            f"optimizer {name} no longer steps after {self.steps.done} steps, but {other} does: only steps "
-            f"of the first count. Write `optimizer: {other}` to measure the other one"
+            f"optimizer {name} no longer steps after {self.steps.done} steps, but {other.name} does: only "
+            f"steps of the first count. {fix}"
         )
 
     def _cut(self) -> Step:

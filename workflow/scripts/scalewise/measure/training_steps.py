@@ -154,6 +154,10 @@ class TrainingSteps(Generic[Part]):
             for each in self._all.values()
         )
         looked = sum(bool(entry.weight) for entry in stepped) >= FIRST_UPDATES or len(stepped) >= MOST_UPDATES
+        if looked and self.misses_named and self._named_may_step():
+            # a later phase of the training is to be measured: the present one is no part of it
+            self._parts.clear()
+            return []
         if heavier_comes and not looked:
             return []
         self.leader = heaviest
@@ -166,6 +170,10 @@ class TrainingSteps(Generic[Part]):
         self._usual = max(len(step) - 1 for step in steps)
         self._parts.clear()
         return steps
+
+    def _named_may_step(self) -> bool:
+        """Return whether an optimizer of the class that the user names exists."""
+        return any(each.name == self._named and each.reference() is not None for each in self._all.values())
 
     def _rank(self, entry: SteppedOptimizer) -> tuple[bool, int]:
         return entry.name == self._named, entry.weight

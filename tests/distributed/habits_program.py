@@ -1,0 +1,315 @@
+"""Small trainings, each with a habit of public scripts; arguments: the habit, and a folder for its marks.
+
+Each step takes a known time, most of it asleep. The file marks.csv gets a line after each step: the time by
+the program's own clock, the samples, and whether something else than training took part of the step.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import queue
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+BATCH, SECONDS = 8, 0.01
+MARKS = Path(sys.argv[2]) / "marks.csv"
+
+
+def mark(samples: int = BATCH, beside: bool = False) -> None:
+    """Note the end of a step."""
+    with MARKS.open("a", encoding="utf-8") as file:
+        print(time.perf_counter(), samples, int(beside), sep=",", file=file)
+
+
+class Net(nn.Module):
+    """A layer, whose forward pass takes a while."""
+
+    def __init__(self, seconds: float = SECONDS) -> None:
+        super().__init__()
+        self.layer, self.seconds = nn.Linear(16, 16), seconds
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        time.sleep(self.seconds)
+        output: torch.Tensor = self.layer(inputs).mean(1, keepdim=True)
+        return output
+
+
+def samples(number: int) -> TensorDataset:
+    return TensorDataset(torch.randn(number, 16), torch.randn(number, 1))
+
+
+def sgd(*modules: nn.Module) -> torch.optim.SGD:
+    return torch.optim.SGD([each for module in modules for each in module.parameters()], lr=0.01)
+
+
+def loss_of(network: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+    loss: torch.Tensor = network(inputs).square().mean()
+    return loss
+
+
+def update(network: nn.Module, optimizer: torch.optim.Optimizer, inputs: torch.Tensor) -> None:
+    optimizer.zero_grad()
+    loss_of(network, inputs).backward()
+    optimizer.step()
+
+
+class Items(Dataset[Any]):
+    """Samples of one kind."""
+
+    def __init__(self, number: int, item: Any) -> None:
+        self.number, self.item = number, item
+
+    def __len__(self) -> int:
+        return self.number
+
+    def __getitem__(self, index: int) -> Any:
+        return self.item(index)
+
+
+# --- where batches come from
+
+
+def cycled() -> None:
+    """Keep all batches: after the first pass no DataLoader runs."""
+    network = Net()
+    optimizer = sgd(network)
+    for inputs, _ in itertools.cycle(DataLoader(samples(8 * 30), BATCH)):
+        update(network, optimizer, inputs)
+        mark()
+
+
+def ahead() -> None:
+    """Fetch one batch ahead, as Accelerate does."""
+
+    def fetched(loader: DataLoader[Any]) -> Iterator[Any]:
+        batches = iter(loader)
+        batch = next(batches)
+        for following in batches:
+            yield batch
+            batch = following
+        yield batch
+
+    network = Net()
+    optimizer = sgd(network)
+    while True:
+        for inputs, _ in fetched(DataLoader(samples(8 * 5), BATCH)):
+            update(network, optimizer, inputs)
+            mark()
+
+
+def thread() -> None:
+    """Fetch batches in a thread, which takes longer for them than the training does."""
+
+    def slow(index: int) -> tuple[torch.Tensor, int]:
+        time.sleep(SECONDS / BATCH / 2)
+        return torch.randn(16), index
+
+    batches: queue.Queue[Any] = queue.Queue(4)
+
+    def fill() -> None:
+        for batch in DataLoader(Items(100_000, slow), BATCH):
+            batches.put(batch)
+
+    threading.Thread(target=fill, daemon=True).start()
+    network = Net()
+    optimizer = sgd(network)
+    while True:
+        inputs, _ = batches.get()
+        update(network, optimizer, inputs)
+        mark()
+
+
+def lists() -> None:
+    """Hold a batch as lists of images of unequal size and of boxes, as torchvision's detection does."""
+
+    def sample(index: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        return torch.randn(3, 16, 16 + index % 5), {"boxes": torch.rand(1 + index % 4, 4)}
+
+    network = Net()
+    optimizer = sgd(network)
+    for images, _ in DataLoader(
+        Items(100_000, sample), BATCH, collate_fn=lambda batch: tuple(zip(*batch, strict=True))
+    ):
+        update(network, optimizer, torch.stack([image.mean(0).flatten()[:16] for image in images]))
+        mark()
+
+
+class Unsliceable(torch.Tensor):
+    """A batch as MONAI's."""
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice) and key.step:
+            raise ValueError("Inconsistent batched metadata dicts")
+        return super().__getitem__(key)
+
+
+def metadata() -> None:
+    """Wait half of each step for batches that cannot be sliced."""
+
+    def sample(index: int) -> torch.Tensor:
+        time.sleep(SECONDS / BATCH)
+        return torch.full((16,), float(index))
+
+    network = Net()
+    optimizer = sgd(network)
+    loader = DataLoader(
+        Items(100_000, sample), BATCH, collate_fn=lambda batch: torch.stack(batch).as_subclass(Unsliceable)
+    )
+    for inputs in loader:
+        update(network, optimizer, inputs.as_subclass(torch.Tensor))
+        mark()
+
+
+def growing() -> None:
+    """Double the batch after 30 steps, without a loader."""
+    network, data = Net(0.0), torch.randn(1000, 16)
+    optimizer = sgd(network)
+    for step in itertools.count():
+        size = BATCH if step < 30 else 2 * BATCH
+        time.sleep(SECONDS * (1 + size / BATCH) / 2)
+        update(network, optimizer, data[torch.randint(0, 1000, (size,))])
+        mark(size)
+
+
+# --- what a step is
+
+
+def gradients() -> None:
+    """Add gradients by hand over four batches."""
+    network = Net(SECONDS / 4)
+    optimizer = sgd(network)
+    parameters = list(network.parameters())
+    for number, (inputs, _) in enumerate(DataLoader(samples(100_000), BATCH // 4), 1):
+        found = torch.autograd.grad(loss_of(network, inputs), parameters)
+        for parameter, gradient in zip(parameters, found, strict=True):
+            parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+        if number % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+            mark()
+
+
+def phases() -> None:
+    """Train by Adam, then by LBFGS with several passes a step."""
+    network, inputs = Net(), torch.randn(BATCH, 16)
+    adam = torch.optim.Adam(network.parameters())
+    options: dict[str, Any] = {"max_iter": 5, "tolerance_grad": 0, "tolerance_change": 0}
+    lbfgs = torch.optim.LBFGS(network.parameters(), 0.01, **options)
+
+    def closure() -> torch.Tensor:
+        lbfgs.zero_grad()
+        loss = loss_of(network, inputs)
+        loss.backward()
+        return loss
+
+    for _ in range(30):
+        update(network, adam, inputs)
+        mark()
+    while True:
+        lbfgs.step(closure)  # type: ignore[arg-type]
+        mark()
+
+
+def folds() -> None:
+    """Train three models of one size in turn, each by an optimizer of its own."""
+    networks = [Net() for _ in range(3)]
+    optimizers = [sgd(network) for network in networks]
+    while True:
+        for network, optimizer in zip(networks, optimizers, strict=True):
+            network.train()
+            for number, (inputs, _) in enumerate(DataLoader(samples(8 * 20), BATCH)):
+                update(network, optimizer, inputs)
+                mark(beside=number == 0)
+            network.eval()
+            with torch.no_grad():
+                for inputs, _ in DataLoader(samples(8 * 5), BATCH):
+                    network(inputs)
+
+
+def head() -> None:
+    """Train a head for long; the optimizer of the whole network is there, and waits."""
+    body, network = nn.Linear(16, 16), Net()
+    first, whole = sgd(network), sgd(body, network)
+    for epoch in itertools.count():
+        for number, (inputs, _) in enumerate(DataLoader(samples(8 * 10), BATCH)):
+            update(network, first if epoch < 1000 else whole, body(inputs))
+            mark(beside=number == 0)
+
+
+# --- what else a training does
+
+
+def average() -> None:
+    """Draw samples from the moving average of the model now and then."""
+    network = Net()
+    optimizer, moving = sgd(network), copy.deepcopy(network).requires_grad_(False)
+    for step, (inputs, _) in enumerate(DataLoader(samples(100_000), BATCH)):
+        update(network, optimizer, inputs)
+        drawn = step % 20 == 19
+        if drawn:
+            with torch.no_grad():
+                for _ in range(10):
+                    moving(torch.randn(4, 16))
+        mark(beside=drawn)
+
+
+def estimate() -> None:
+    """Evaluate each 20 steps, without a loader, as nanoGPT does."""
+    network, data = Net(), torch.randn(1000, 16)
+    optimizer = sgd(network)
+    for step in itertools.count():
+        if evaluates := step % 20 == 0:
+            network.eval()
+            with torch.no_grad():
+                for _ in range(10):
+                    network(data[torch.randint(0, 1000, (BATCH,))])
+            network.train()
+        update(network, optimizer, data[torch.randint(0, 1000, (BATCH,))])
+        mark(beside=evaluates)
+
+
+def edges() -> None:
+    """Begin each short epoch with work of its own."""
+    network = Net()
+    optimizer = sgd(network)
+    while True:
+        time.sleep(10 * SECONDS)
+        for number, (inputs, _) in enumerate(DataLoader(samples(8 * 10), BATCH)):
+            update(network, optimizer, inputs)
+            mark(beside=number == 0)
+
+
+def workers() -> None:
+    """Start worker processes anew in each epoch."""
+    network = Net()
+    optimizer = sgd(network)
+    while True:
+        for number, (inputs, _) in enumerate(DataLoader(samples(8 * 20), BATCH, num_workers=1)):
+            update(network, optimizer, inputs)
+            mark(beside=number == 0)
+
+
+def compiled() -> None:
+    """Compile the optimizer's step, as torch's tutorial does."""
+    network = Net()
+    optimizer = torch.optim.AdamW(network.parameters(), 1e-3)
+    step = torch.compile(optimizer.step, fullgraph=False, backend="aot_eager")
+    for inputs, _ in DataLoader(samples(100_000), BATCH):
+        optimizer.zero_grad()
+        loss_of(network, inputs).backward()
+        step()
+        mark()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    globals()[sys.argv[1]]()
