@@ -17,6 +17,7 @@ import torch
 from tests.waiting import LIMIT_SECONDS
 
 from scalewise.ranks.program.environment import write_startup
+from scalewise.ranks.results.probe_record import ProbeRecord
 
 pytestmark = pytest.mark.slow
 
@@ -387,6 +388,17 @@ def test_a_program_that_ends_by_itself_keeps_its_own_end(probed: dict[str, Ended
     assert len(record["weights"]) == 4  # though what it trained is gone
     assert probed["its_own_end"].statuses == [0]
     assert (left.parent / "probed" / "its_own_end" / "handler").read_text() == "ran"
+
+
+def test_a_program_of_few_steps_leaves_a_record_that_is_whole(probed: dict[str, Ended]) -> None:
+    record = probed["two_steps"].record()
+
+    assert "seen.json" not in probed["two_steps"].files[0]
+    assert (record["ended"], len(record["seconds"]), record["parameters"]) == ("itself", 2, 123)
+    assert len(record["weights"]) == 4
+    assert ProbeRecord.model_validate(record).parameters == 123
+    # of some sharded models the number is unknown
+    assert ProbeRecord.model_validate(record | {"parameters": None}).parameters is None
 
 
 def test_a_process_that_runs_no_exit_handlers_leaves_its_record_too(

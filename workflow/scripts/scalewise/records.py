@@ -315,7 +315,7 @@ class Measurements(_Record):
     """The measurements of a run that trained.
 
     Args:
-        parameters: Trainable parameters of the model.
+        parameters: Trainable parameters of the model; 0 if unknown.
         epochs_completed: Epochs that the program has written.
         throughput_samples_per_second: Samples over seconds of all windows after warm-up.
         windows: All windows, those that are excluded from the throughput too.

@@ -423,10 +423,10 @@ def bare_except() -> None:
             print("swallowed", made, flush=True)
 
 
-def six_steps() -> None:
+def some_steps(number: int = 6) -> None:
     model = network()
     optimizer = sgd(model)
-    for inputs, labels in DataLoader(samples(48), batch_size=8):
+    for inputs, labels in DataLoader(samples(8 * number), batch_size=8):
         step(model, optimizer, inputs, labels)
 
 
@@ -434,13 +434,19 @@ def six_steps() -> None:
 def its_own_end() -> None:
     """Six steps on objects that are gone at the end; it has a handler for that."""
     atexit.register(lambda: (folder() / "handler").write_text("ran"))
-    six_steps()
+    some_steps()
+
+
+@case()
+def two_steps() -> None:
+    """Fewer steps than are compared with the plan, on objects that are gone at the end."""
+    some_steps(2)
 
 
 @case()
 def a_process_of_its_own() -> None:
     """A training in a process that multiprocessing forks, which runs no handlers of atexit."""
-    process = multiprocessing.get_context("fork").Process(target=six_steps)
+    process = multiprocessing.get_context("fork").Process(target=some_steps)
     process.start()
     process.join()
     print(process.pid, process.exitcode, flush=True)

@@ -294,7 +294,10 @@ class MeasuredProcess:
             modules, optimizers = self._candidates()
             self.training.register(optimizers, modules)
             # one that is there and has yet to step may be the training's
-            self.model.follow(self.training.heaviest(optimizer), modules, optimizers)
+            heaviest = self.training.heaviest(optimizer)
+            self.model.follow(heaviest, modules, optimizers)
+            # now: a program of few steps may have dropped its model before its record is written
+            self.model.count_parameters(parameters_of([heaviest]), is_over=False)
             self._time_communication("cpu" if device is None else "cuda")
         except Exception as error:  # noqa: BLE001  # the steps are counted all the same
             self.notes.fault("what is trained", error)

@@ -47,6 +47,7 @@ class ProbeRecord(_Part):
             was seen.
         forward_looks: Index and samples of later steps that were looked at.
         wait_seconds: Seconds of waiting for a DataLoader's batches: of the GPU that trains, else of the host.
+        parameters: Number of trained parameters, of all ranks if they share them; None if unknown.
         gradient_bytes: Bytes of all gradients; of one rank's share where ``sharded``.
         sharded_over: Ranks that share a sharded model; None if it is not sharded, or if they are unknown.
         weights: Sums of parts of some parameters, equal on all ranks that exchange gradients.
@@ -96,7 +97,7 @@ class ProbeRecord(_Part):
     optimizers: list[str]
     misses_optimizer: str | None = None
     skipped_by_scaler: int
-    parameters: int = 0
+    parameters: int | None = None
     gradient_bytes: int | None = None
     parameter_dtypes: list[str] = []
     sharded: bool = False

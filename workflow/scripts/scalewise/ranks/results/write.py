@@ -218,7 +218,7 @@ def _measurements(
         notes += [event for rank in ranks for event in rank.events if event.startswith(FAULT)]
     monitored["monitor_note"] = "; ".join(dict.fromkeys(filter(None, notes)))
     return Measurements(
-        parameters=ranks[0].parameters,
+        parameters=ranks[0].parameters or 0,
         epochs_completed=len(epochs),
         throughput_samples_per_second=throughput(windows),
         windows=windows,
