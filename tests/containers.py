@@ -27,8 +27,8 @@ def refusal(path):
     except OSError as error:
         return error.strerror
 
-if any(word.endswith("/rank.py") for word in sys.orig_argv):
-    rank = os.environ.get("RANK", os.environ.get("SLURM_PROCID"))
+if any(word.endswith("/train.py") for word in sys.orig_argv):
+    rank = os.environ["RANK"]
     seen = {{
         "mounts": os.readlink("/proc/self/ns/mnt"),
         "root": sorted(os.listdir("/")),
@@ -38,7 +38,7 @@ if any(word.endswith("/rank.py") for word in sys.orig_argv):
     with open(os.path.join({record!r}, f"inside.rank{{rank}}.json"), "w") as file:
         json.dump(seen, file)
 """
-"""Python reads this at its start, so a rank itself writes what it sees, before it does anything else."""
+"""Python reads this at its start, so the program of a rank itself writes what it sees, before all else."""
 
 
 def missing() -> str | None:
