@@ -135,6 +135,21 @@ class ClusterStudy:
         columns = {"visible_devices": str, "cpu_affinity": str}
         return pd.read_csv(self.run(experiment, name) / "ranks.csv", dtype=columns).sort_values("rank")
 
+    @property
+    def notes_gpus(self) -> str:
+        """A line of a site's prelude by which each rank notes the GPUs that Slurm shows it.
+
+        The lab's devices are CPU processes, and Scalewise hides all GPUs from the programs of those.
+        """
+        return f'echo "$CUDA_VISIBLE_DEVICES" > "{self.folder}/gpus.$SLURM_JOB_ID.$SLURM_PROCID"'
+
+    def gpus(self, experiment: str, name: str) -> list[list[str]]:
+        """The GPUs that Slurm showed each rank of a run, whose prelude has noted them."""
+        origin = self.summary(experiment, name).provenance
+        assert origin is not None
+        noted = [self.folder / f"gpus.{origin.slurm_job_id}.{rank}" for rank in range(len(origin.devices))]
+        return [path.read_text().rstrip().split(",") for path in noted]
+
     def jobs(self, comment: str = "rule_train") -> dict[str, Job]:
         """The jobs of this study by their comment, the last of each."""
         mine = self.submitted()

@@ -22,7 +22,7 @@ from tests.slurm.lab import Lab
 from tests.slurm.study import ENDLESS, LIMIT_SECONDS, TRAININGS, ClusterStudy
 from tests.waiting import wait_until
 
-from scalewise.records import EPOCHS, MODEL, RECORD, RunRecord, read_record
+from scalewise.records import EPOCHS, MODEL
 
 SHAPES = {"d1": (1, 1), "d2": (1, 2), "d4": (1, 4), "d2x4": (2, 4)}
 
@@ -36,12 +36,13 @@ def digits(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clust
         "optimizer": "sgd",
         "learning_rate": 0.2,
         "schedule": "onecycle",
-        "epochs": 4,
+        "epochs": 8,
         "devices": [1, 2, 4, "2x4"],
         "target": {"accuracy": 0.9},
         "proposal": {"centre": "ncar"},
     }
-    study.configure({"digits": experiment}, slurm={"longest_walltime": "01:00:00"})
+    prelude, slurm = [study.notes_gpus], {"longest_walltime": "01:00:00"}
+    study.configure({"digits": experiment}, prelude=prelude, slurm=slurm)
     # on free nodes a run may begin before the first look at the queue
     others = lab.run(
         *("sbatch", "--parsable", "--exclusive", "--nodes=4", "--time=20", "--output=/dev/null"),
@@ -119,10 +120,14 @@ def test_every_rank_is_where_the_plan_put_it(digits: ClusterStudy, run: str) -> 
     ranks = digits.ranks("digits", f"{run}.r1")
     assert list(ranks["rank"]) == list(range(nodes * per_node))
     assert ranks["host"].nunique() == nodes
+    gpus = digits.gpus("digits", f"{run}.r1")
     for _, on_host in ranks.groupby("host"):
         assert list(on_host["local_rank"]) == list(range(per_node))
-        (visible,) = set(on_host["visible_devices"])
-        assert len(visible.split(",")) == per_node
+        # each rank sees all GPUs that the run has on its node
+        (shown,) = {tuple(gpus[rank]) for rank in on_host["rank"]}
+        assert len(set(shown)) == per_node
+    # and its program, a CPU process, none
+    assert ranks["visible_devices"].isna().all()
     assert set(ranks["threads"]) == {1}
 
 
@@ -188,13 +193,13 @@ def test_the_job_script_of_the_answer_is_submitted_as_it_is_and_trains_without_t
     assert [step.tasks for step in job.steps if step.name == "0"] == [answer["devices"]]
 
     trained = digits.folder / "trained" / "digits"
-    assert read_record(trained / RECORD, RunRecord).outcome == "completed"
     assert (trained / MODEL).exists()
     (run,) = (name for name, (nodes, per_node) in SHAPES.items() if nodes * per_node == answer["devices"])
     again, before = (
         pd.read_csv(folder / EPOCHS)["train_loss"].to_numpy()
         for folder in (trained, digits.run("digits", f"{run}.r1"))
     )
+    assert len(again) == 8
     assert again == pytest.approx(before, rel=1e-4)
 
 

@@ -48,7 +48,7 @@ def jobs_at_the_same_time(jobs: list[Job]) -> list[str]:
 def test_no_two_jobs_of_a_study_share_a_node(study: ClusterStudy, slurm: dict[str, Any], of_one: int) -> None:
     if slurm == NO_GPUS:
         del study.site["slurm"]["gpu_type"]
-    study.configure(STUDY, slurm=slurm)
+    study.configure(STUDY, prelude=[study.notes_gpus], slurm=slurm)
     # more than the profile's devices: nothing but the study keeps its jobs apart
     code, output = study.snakemake("--jobs", "100", "--resources", "device_budget=1000", "--", "all")
     assert code == 0, output
@@ -67,8 +67,9 @@ def test_no_two_jobs_of_a_study_share_a_node(study: ClusterStudy, slurm: dict[st
     (ranks,) = (step for step in given.steps if step.name == "0")
     assert (ranks.tasks, ranks.gpus) == (1, min(of_one, 1))
     for run in ("d1.r1", "d2.r1", "d4.r1"):
-        visible = set(study.ranks("a", run)["visible_devices"].fillna(""))
-        assert not of_one or {len(each.split(",")) for each in visible} == {int(run[1])}
+        gpus = study.gpus("a", run)
+        assert len(gpus) == int(run[1])
+        assert {len(shown) for shown in gpus} == {int(run[1])} if of_one else gpus == [[""]] * int(run[1])
     for experiment, runs in (("a", ("d1.r1", "d2.r2", "d4.r1")), ("b", ("d1.r2", "d2x2.r1"))):
         for run in runs:
             origin = study.summary(experiment, run).provenance
