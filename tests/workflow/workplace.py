@@ -33,7 +33,7 @@ TINY = """\
 defaults:
   dataset: digits
   model: linear
-  epochs: 3
+  epochs: 2
   warmup_steps: 2
   devices: [1]
   target: {accuracy: 0.5}
