@@ -30,7 +30,7 @@ class Small:
     """A training whose weights are the number of its epochs."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.rows = folder, []
+        self.folder = folder
         self.network = nn.Linear(4, 4)
         self.optimizer = torch.optim.SGD(self.network.parameters(), lr=0.1, momentum=0.9)
         self.rows: list[dict[str, Any]] = []
