@@ -92,7 +92,7 @@ def fill(path: Path) -> None:
             pass
 
 
-@pytest.mark.fault(19)
+@pytest.mark.fault(29, 19)
 @needs_small_disk
 def test_a_run_whose_disk_is_full_is_named_with_its_folder_and_the_room(
     runs: Runs, record_property: Record

@@ -32,11 +32,11 @@ from scalewise.records import SUMMARY, Resumption, RunRecord
 TRAINED: dict[str, Any] = {
     "model": "planted_perilous",
     "devices": [2],
-    "epochs": times(quick=25, thorough=60),
+    "epochs": times(quick=25, thorough=120),
     "deterministic": True,
     "save_model": True,
 }
-"""Five steps an epoch: more than a minute at a walk, some seconds else."""
+"""Five steps an epoch: at a walk more than a minute for each hop, some seconds else."""
 
 STEPS_PER_EPOCH = 5
 
@@ -209,7 +209,6 @@ def warn(study: ClusterStudy, experiment: str) -> list[GracefulStop]:
     lab, stops, epochs = study.lab, [], 0
     for _ in range(HOPS):
         study.wait_checkpoint(experiment, "d2.r1", epochs)
-        epochs = study.newest_checkpoint(experiment, "d2.r1")
         job = study.job(experiment, "d2.r1")
         if experiment == "limited":
             # Slurm looks twice a minute whose time is about to end, and then sends what the job asked for
@@ -218,6 +217,7 @@ def warn(study: ClusterStudy, experiment: str) -> list[GracefulStop]:
             # what --signal=USR1@... does: to the steps and not to the shell of the job
             lab.run("scancel", "--signal=USR1", job)
         stops.append(stopped(study, experiment))
+        epochs = study.newest_checkpoint(experiment, "d2.r1")
         if experiment == "limited":
             lab.wait(job, "PENDING", "REQUEUED", "COMPLETING")
             # the next start has the time that it was submitted with

@@ -161,6 +161,24 @@ def drawing(image: torch.Size, classes: int) -> nn.Module:
     )
 
 
+class Paced(nn.Module):
+    """Takes longer for each training pass, by the seconds in ``PERIL_PAUSE``."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            time.sleep(float(os.environ.get("PERIL_PAUSE", "0")))
+        logits: torch.Tensor = self.network(images)
+        return logits
+
+
+def perilous(image: torch.Size, classes: int) -> nn.Module:
+    return Paced(drawing(image, classes))
+
+
 def heavy(image: torch.Size, classes: int) -> nn.Module:
     """Of which a checkpoint takes long enough to be cut off in the middle."""
     return Planted(image, 4000, 3000, classes, before=lambda _: None)

@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 from dataclasses import dataclass, replace
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tests.machine import needs_two_cores
 from tests.waiting import wait_until
 from tests.workflow.workplace import Outcome, Running, Workplace, running
 
-from scalewise.plan.runs.rounds import Round, read_round, round_file
+from scalewise.plan.runs.rounds import Round, iter_rounds, round_file
 from scalewise.plan.runs.run_definition import NO_OPTIONS
 from scalewise.records import SUMMARY, read_summary
 
@@ -69,7 +70,10 @@ class RoundsStudy:
         return dict(json.loads((self.results / "planted" / "answer.json").read_text()))
 
     def rounds(self, experiment: str) -> list[Round]:
-        return [read_round(path) for path in sorted(self.results.glob(f"{experiment}/repeats/round*.json"))]
+        """The rounds up to the one that ends the study; those of an earlier rule may lie behind it."""
+        files = (round_file(self.results / experiment, number) for number in count(1))
+        there = list(takewhile(Path.exists, files))
+        return list(iter_rounds(lambda number: there[number - 1] if number <= len(there) else None))
 
     def run(self, *arguments: str, old: str = "", new: str = "") -> Outcome:
         """Make the tables after an edit of the configuration."""
@@ -161,6 +165,7 @@ def test_the_planted_answer_is_found_with_fewer_runs_than_all_though_each_round_
     assert chosen.interruptions >= 2
     assert NOTHING in chosen.study.run().text
     rounds = chosen.study.rounds("planted")
+    assert len(rounds) == len(list(chosen.study.results.glob("planted/repeats/round*.json")))
     assert [each.requests_more for each in rounds] == [True] * (len(rounds) - 1) + [False]
 
 

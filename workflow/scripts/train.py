@@ -213,7 +213,7 @@ def target_reached(training: Training) -> bool:
     latest = [row["test_accuracy"] for row in training.rows[-args.stop_patience_epochs :]]
     if args.stop_at_accuracy is None or len(latest) < args.stop_patience_epochs:
         return False
-    return min(latest) >= args.stop_at_accuracy
+    return bool(min(latest) >= args.stop_at_accuracy)
 
 
 def finish_epoch(training: Training, epoch: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import shutil
 from collections.abc import Callable, Iterator
@@ -29,7 +30,7 @@ class Small:
     """A training whose weights are the number of its epochs."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.rows = folder, []
+        self.folder = folder
         self.network = nn.Linear(4, 4)
         self.optimizer = torch.optim.SGD(self.network.parameters(), lr=0.1, momentum=0.9)
         self.rows: list[dict[str, Any]] = []
@@ -131,6 +132,20 @@ def test_a_pickle_in_place_of_a_file_is_not_unpickled(saved: Path, name: str, tm
     (saved / "epoch-000003" / name).write_bytes(pickle.dumps(Trap(mark)))
     assert Small(saved).resume() == 2
     assert not mark.exists()
+
+
+@pytest.mark.refuses("security: pickle for a checkpoint")
+def test_metadata_without_a_checksum_are_not_unpickled(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mark, newest = tmp_path / "unpickled", saved / "epoch-000003"
+    (newest / ".metadata").write_bytes(pickle.dumps(Trap(mark)))
+    written = json.loads((newest / "training.json").read_text(encoding="utf-8"))
+    del written["sha256"][".metadata"]
+    (newest / "training.json").write_text(json.dumps(written), encoding="utf-8")
+    assert Small(saved).resume() == 2
+    assert not mark.exists()
+    assert f"not used: {newest} is damaged (.metadata)" in capsys.readouterr().out
 
 
 @pytest.mark.fault(19)

@@ -47,7 +47,7 @@ def saved_training(output: Path, run: RunDefinition) -> SavedTraining:
 
 
 def leave_enough_to_measure(output: Path, run: RunDefinition) -> None:
-    """Delete the checkpoints after which too few steps follow to measure: figures are those of the last start.
+    """Delete checkpoints after which too few steps follow to measure: figures are those of the last start.
 
     Args:
         output: The folder for what the program writes.

@@ -51,7 +51,8 @@ def read(path: Path) -> dict[str, torch.Tensor]:
     except (SafetensorError, OSError) as error:
         reason = str(error)
     raise DatasetError(
-        f"the prepared file {path} is damaged ({reason}). Delete it and let the rule prepare_dataset make it again."
+        f"the prepared file {path} is damaged ({reason}). Delete it and let the rule prepare_dataset make it "
+        "again."
     )
 
 
