@@ -215,7 +215,7 @@ def phases() -> None:
         update(network, adam, inputs)
         mark()
     while True:
-        lbfgs.step(closure)  # type: ignore[arg-type]
+        lbfgs.step(closure)
         mark()
 
 

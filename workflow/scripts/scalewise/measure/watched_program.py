@@ -22,6 +22,7 @@ from .process_record import write_json, write_text
 from .rank_waits import GROUP, group_place
 from .step_flags import NO_GRAD
 from .steps import Step
+from .training_steps import SteppedOptimizer
 
 COUNTED_EVERY_SECONDS = 2.0
 """Least seconds between two writes of the number of steps."""
@@ -96,7 +97,7 @@ class WatchedProgram(MeasuredProcess):
         elif self._may_lead(optimizer):
             self.ending.end()
 
-    def _leader_ceased(self, other: str) -> None:
+    def _leader_ceased(self, other: SteppedOptimizer) -> None:
         """Note it, and end a program that would never make its last step."""
         super()._leader_ceased(other)
         if self.spec.last_step:
