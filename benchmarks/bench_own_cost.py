@@ -27,8 +27,8 @@ from torch.utils.data import DataLoader, Dataset, dataloader
 
 from scalewise.analysis.statistics import mean_interval
 from scalewise.measure.hooks import install
+from scalewise.measure.measured_process import MeasuredProcess
 from scalewise.measure.probe_spec import ProbeSpec
-from scalewise.measure.watched_program import WatchedProgram
 
 from .measure import Row, interleave, spread
 
@@ -90,7 +90,7 @@ def rows() -> list[Row]:
     """Two rows for each loop: CPU time, which is judged, and wall time."""
     with tempfile.TemporaryDirectory() as folder:
         before = {place: dict(vars(place)) for place in PLACES}
-        process = WatchedProgram(ProbeSpec(Path(folder)), 0.0)
+        process = MeasuredProcess(ProbeSpec(Path(folder)), 0.0)
         install(process, lambda _name, _action: None)
         torch.set_num_threads(1)  # those of torch's pool would be busy while they wait for the hooks
         ours = {place: replaced(place, before[place]) for place in PLACES}

@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from scalewise.measure import hooks
 from scalewise.measure.probe_spec import ProbeSpec
-from scalewise.measure.watched_program import WatchedProgram
+from scalewise.measure.measured_process import MeasuredProcess
 
 folder = Path(sys.argv[1])
 log = os.open(folder / "freed", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -65,7 +65,7 @@ def train(epochs, workers=0):
             weakref.finalize(flag, freed, "flag").atexit = False
 
 
-process = WatchedProgram(ProbeSpec(folder), time.perf_counter())
+process = MeasuredProcess(ProbeSpec(folder), time.perf_counter())
 process.begin()
 hooks.install(process, lambda *_: None)
 model = nn.Linear(6, 3)

@@ -27,12 +27,12 @@ from scalewise.measure.batches import checksum, samples_in, samples_of_inputs
 from scalewise.measure.discovery import TrainedModules, all_objects, find_trained
 from scalewise.measure.flops import CountedStep, FlopCount
 from scalewise.measure.loader_iterations import LoaderIterations, reads_all
+from scalewise.measure.measured_process import MeasuredProcess
 from scalewise.measure.origins import imported_files
 from scalewise.measure.probe_spec import ProbeSpec
 from scalewise.measure.process_record import write_json
 from scalewise.measure.steps import StepRecord
 from scalewise.measure.training_steps import TrainingSteps
-from scalewise.measure.watched_program import WatchedProgram
 
 
 @dataclass
@@ -164,7 +164,7 @@ def test_values_that_are_not_finite_are_written_as_none(tmp_path: Any) -> None:
 
 
 def test_a_loss_that_cannot_be_read_costs_no_record(tmp_path: Path) -> None:
-    process = WatchedProgram(ProbeSpec(tmp_path), 0.0)
+    process = MeasuredProcess(ProbeSpec(tmp_path), 0.0)
     process.losses._kept[0] = torch.empty((), device="meta")
     record = process.record("seen")
 

@@ -25,9 +25,9 @@ def start(
     """
     # not above: the process that reads the records has no torch
     from .hooks import install  # noqa: PLC0415
+    from .measured_process import MeasuredProcess  # noqa: PLC0415
     from .probe_spec import read_spec  # noqa: PLC0415
-    from .watched_program import WatchedProgram  # noqa: PLC0415
 
-    process = WatchedProgram(read_spec(Path(spec)), process_started)
+    process = MeasuredProcess(read_spec(Path(spec)), process_started)
     process.begin()
     install(process, watch)

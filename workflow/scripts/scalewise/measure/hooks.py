@@ -19,7 +19,6 @@ from torch.utils.data import dataloader
 from .guards import Function, guarded, untraced
 from .measured_process import MeasuredProcess
 from .rank_waits import BARRIER, GROUP
-from .watched_program import WatchedProgram
 
 SAVING = {
     "safetensors.torch": ("save_file",),
@@ -28,7 +27,7 @@ SAVING = {
 """Functions that save, in addition to ``torch.save``, by the modules that programs import for them."""
 
 
-def install(process: WatchedProgram, watch: Callable[[str, Callable[[ModuleType], None]], None]) -> None:
+def install(process: MeasuredProcess, watch: Callable[[str, Callable[[ModuleType], None]], None]) -> None:
     """Set all hooks of a program's process, for as long as it lives.
 
     Args:
@@ -46,7 +45,7 @@ def install(process: WatchedProgram, watch: Callable[[str, Callable[[ModuleType]
     os.register_at_fork(after_in_child=guarded(process.notes, "forked process", process.begin_forked_process))
 
 
-def watch_waits(process: WatchedProgram, undo: ExitStack) -> None:
+def watch_waits(process: MeasuredProcess, undo: ExitStack) -> None:
     """Note where this rank waits for the others before its first step."""
     if not distributed.is_available():
         return
@@ -96,7 +95,7 @@ def set_hooks(process: MeasuredProcess, undo: ExitStack) -> None:
         guarded(process.notes, f"{what} are not seen", place)()
 
 
-def hook_join(process: WatchedProgram, undo: ExitStack, module: ModuleType) -> None:
+def hook_join(process: MeasuredProcess, undo: ExitStack, module: ModuleType) -> None:
     """Hook torch's Join, within which a rank without batches waits for those that have more."""
     began = guarded(process.notes, "begin of a join", process.begin_join)
     waits = guarded(process.notes, "end of a join", process.waits_in_join)

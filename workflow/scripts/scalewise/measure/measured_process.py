@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 # by name: a program may replace the functions in their module
-from time import perf_counter
+from time import perf_counter, sleep, time
 from typing import Any
 
 import torch
@@ -18,24 +22,35 @@ from .batches import checksum, samples_of_inputs, shape_of
 from .communication import CommunicationSamples
 from .discovery import all_objects, compiled_frames, device_of, parameters_of
 from .early_end import EarlyEnd
+from .ending import Ending, finish_with_multiprocessing
 from .flops import CountedStep
 from .guards import Notes
 from .loader_iterations import CHECKED_BATCHES, LoaderIterations
 from .losses import LossTrend
 from .memory import PeakMemory
 from .probe_spec import ProbeSpec
-from .process_record import process_record
+from .process_record import process_record, write_json, write_text
+from .rank_waits import GROUP, group_place
 from .step_flags import COPY, EVAL_MODE, NEW_SHAPE, NO_GRAD, SAVE
 from .steps import FORWARD_STEPS, LOOK_EVERY, Step, StepRecord
 from .trained_model import TrainedModel
 from .training_steps import SkippedUpdates, SteppedOptimizer, TrainingSteps
 
+COUNTED_EVERY_SECONDS = 2.0
+"""Least seconds between two writes of the number of steps."""
+
+NO_STEP_BACKWARDS = 50
+"""Backward passes without an optimizer step, after which a file says so."""
+
+HELD_SECONDS = 60.0
+"""Longest wait of a rank without batches for the end of the run."""
+
 
 class MeasuredProcess:
-    """A process whose training is measured: ``WatchedProgram`` of a user, or the built-in training's.
+    """A process of a program whose training is measured.
 
     Args:
-        spec: Says what to measure.
+        spec: Says what to measure, and the folder of the files.
         started: Monotonic seconds of the process's start, if the system does not report it.
     """
 
@@ -45,6 +60,12 @@ class MeasuredProcess:
         self.model = TrainedModel(self.notes, self.forward)
         self.torch_imported = perf_counter()
         self.begin_process(origins.process_started(started))
+        self._began_at = time() - (perf_counter() - self.started)
+        """Time of day at which the process began, by the clock as it was then."""
+
+    def begin(self) -> None:
+        """Leave a record at the end."""
+        atexit.register(self.at_exit)
 
     def begin_forked_process(self) -> None:
         """Begin again, with nothing but the hooks, in a process that was forked.
@@ -90,11 +111,42 @@ class MeasuredProcess:
         self._compiled_frames = 0
         self._shapes: set[tuple[tuple[int, ...], ...]] = set()
         """Shape of each batch of a step, for all steps so far."""
+        self.ending = Ending()
+        self._next_count = 0.0
+        self._has_ended = False
+        self._group_place = self.rank, ""
+        self._activity_before_join = 0
+        self._is_uneven = False
 
     @property
     def activity(self) -> int:
         """Number of passes and steps."""
         return self.backwards + self.gradients + self.steps.done
+
+    # reports of the hooks before the first step
+
+    def enter_wait(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Write that this rank waits for all others, before its first step.
+
+        Args:
+            name: The function of torch.distributed that it enters.
+            args: Arguments by place.
+            kwargs: Arguments by name.
+        """
+        if name == GROUP:
+            self._group_place = group_place(args, kwargs, self.rank)
+        self._write_wait(name)
+
+    def leave_wait(self) -> None:
+        """Write that all other ranks have come."""
+        self._write_wait("")
+
+    def _write_wait(self, name: str) -> None:
+        if self.steps.done or os.getpid() != self.pid:
+            return
+        rank, address = self._group_place
+        wait = {"rank": rank, "host": socket.gethostname(), "address": address, "where": name}
+        write_json(self._file("wait"), wait)
 
     # reports of the hooks, in the order of a step
 
@@ -169,6 +221,9 @@ class MeasuredProcess:
         self.backwards_in_steps += self.training.is_stepping
         if self.steps.done % self.losses.every == 0:
             self.losses.keep(self.steps.done, tensors)
+        if self.backwards == NO_STEP_BACKWARDS and not self.place:
+            # no step follows after many passes
+            write_text(self._file("backwards"), str(self.backwards))
 
     def gradient(self) -> None:
         """Note that gradients are computed by ``torch.autograd.grad``, maybe to be put into place by hand."""
@@ -210,10 +265,28 @@ class MeasuredProcess:
         leader = self.training.leader
         return leader is None or leader.reference() is optimizer
 
+    def begin_join(self) -> None:
+        """Note that torch's Join begins, in which ranks may have different numbers of batches."""
+        self._activity_before_join = self.activity
+
+    def waits_in_join(self) -> None:
+        """Write that other ranks train on while this one has no more batches; the run is then ended."""
+        if self._is_uneven or self.activity == self._activity_before_join:
+            return
+        self._is_uneven = True
+        write_text(self._file("uneven"), str(self.steps.done))
+        # meanwhile the others wait for this rank: none comes to a last step that the others do not make
+        sleep(HELD_SECONDS)
+
     # reactions
 
     def _end_update(self, optimizer: Optimizer) -> None:
         """End the step of the training, if this optimizer leads it."""
+        if self.ending.raised_exits:
+            # the program has swallowed the SystemExit
+            if self._may_lead(optimizer):
+                self.ending.end()
+            return
         steps, training = self.steps, self.training
         if not self.place:
             self._first_step(optimizer)
@@ -230,7 +303,10 @@ class MeasuredProcess:
             self._leader_ceased(training.entry(optimizer))
 
     def _leader_ceased(self, other: SteppedOptimizer) -> None:
-        """Note that the leader makes no further steps; what another optimizer trains now is not followed."""
+        """Note that the leader makes no further steps, and end a program that would never make its last.
+
+        What another optimizer trains now is not followed.
+        """
         assert self.training.leader is not None, "only a leader can cease"
         name = self.training.leader.name
         if other.is_late or other.name == name:
@@ -241,6 +317,8 @@ class MeasuredProcess:
             f"optimizer {name} no longer steps after {self.steps.done} steps, but {other.name} does: only "
             f"steps of the first count. {fix}"
         )
+        if self.spec.last_step:
+            self._end_training()
 
     def _cut(self) -> Step:
         before, gradients_before, inside_before = self._counted
@@ -250,6 +328,7 @@ class MeasuredProcess:
         return self.steps.cut(perf_counter(), self.passes)
 
     def _end_step(self, parts: list[Step]) -> None:
+        """Write what the watching process waits for; after the last step this raises SystemExit."""
         self._flag_new_shape(parts)
         self.steps.add(parts)
         done = self.steps.done
@@ -261,6 +340,22 @@ class MeasuredProcess:
             self.communication.after_step(done)
         if self.early_end is not None:
             self.early_end.after_step(done, is_latest=parts[-1] is self.steps.latest)
+        if parts[-1].ended_at >= self._next_count:
+            self._next_count = parts[-1].ended_at + COUNTED_EVERY_SECONDS
+            write_text(self._file("steps"), str(done))
+        if done == self.spec.check_after:
+            write_json(self._file("seen.json"), self.record("seen"))
+            self.steps.begin_step(self.passes)
+        if done == (self.spec.last_step if self.early_end is None else self.early_end.last_step):
+            self._end_training()
+
+    def _end_training(self) -> None:
+        """Write the record, and raise SystemExit."""
+        try:
+            self.finish("steps")
+        except Exception as error:  # noqa: BLE001  # without a record it ends all the same
+            self.notes.fault("record", error)
+        self.ending.end()
 
     def _count_flops(self, counted: CountedStep, done: int, *, is_plain: bool) -> None:
         try:
@@ -282,8 +377,9 @@ class MeasuredProcess:
                 parts[-1].flags |= NEW_SHAPE
 
     def _first_step(self, optimizer: Optimizer) -> None:
+        finish_with_multiprocessing(self.at_exit)
         device = device_of(optimizer)
-        self.steps.device = self.memory.device = device
+        self.steps.device = self.memory.device = self.ending.device = device
         self.place = origins.place_on_machine(device)
         distributed = torch.distributed
         if distributed.is_available() and distributed.is_initialized():
@@ -338,6 +434,8 @@ class MeasuredProcess:
         step.flags |= flags
         if not step.mode_changes or step.mode_changes[-1][1]:
             step.change_mode(perf_counter(), trains=False)
+        if flags & NO_GRAD:
+            self.memory.begin_evaluation()
 
     # the record
 
@@ -355,6 +453,29 @@ class MeasuredProcess:
         """Return the versions of the libraries that the training has imported."""
         return origins.versions(self.steps.device is not None)
 
+    def finish(self, ended: str) -> None:
+        """Write the record once, in the process that made the steps."""
+        if self._has_ended or os.getpid() != self.pid:
+            return
+        if self.steps.done:
+            self._has_ended = True
+            write_text(self._file("steps"), str(self.steps.done))
+            write_json(self._file("record.json"), self.record(ended))
+
+    def at_exit(self) -> None:
+        """Write the record and leave the process group as the process ends."""
+        if os.getpid() != self.pid:
+            return
+        try:
+            self.finish("itself")
+        except Exception as error:  # noqa: BLE001  # the program has ended well
+            self.notes.fault("record", error)
+        self.ending.at_exit()
+
     def imported_files(self) -> dict[str, str]:
-        """Return the hashes of the user's source files; there are none of the built-in training."""
-        return {}
+        """Return the hashes of the user's source files."""
+        not_imported = [Path(__file__).parent, *self.spec.not_imported]
+        return origins.imported_files(not_imported, self._began_at)
+
+    def _file(self, kind: str) -> Path:
+        return self.spec.folder / f"{self.rank}.{self.pid}.{kind}"
