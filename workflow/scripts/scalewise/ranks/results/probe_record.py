@@ -145,13 +145,21 @@ class ProbeRecord(_Part):
 
 
 def read_records(folder: Path, kind: str, rank: int | None = None) -> list[ProbeRecord]:
-    """Read the whole records of a kind, one for each process that left one, by rank; or those of a rank."""
+    """Read the records of a kind, one for each process that left one, by rank; or those of a rank.
+
+    Raises:
+        RuntimeError: A record is damaged; the message names file and value.
+    """
     found = []
     for path in _listed(folder, kind):
         if rank is not None and not path.name.startswith(f"{rank}."):
             continue
-        with suppress(OSError, ValidationError, ValueError):  # one that is not there yet
-            found.append(ProbeRecord.model_validate_json(path.read_text(encoding="utf-8")))
+        with suppress(OSError):  # one that a file system does not show yet
+            text = path.read_text(encoding="utf-8")
+            try:
+                found.append(ProbeRecord.model_validate_json(text))
+            except ValidationError as error:  # it is renamed once it is whole
+                raise RuntimeError(f"{path}: {error}") from error
     return sorted(found, key=lambda record: (record.rank, record.pid))
 
 
