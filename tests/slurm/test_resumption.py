@@ -32,7 +32,7 @@ from scalewise.records import SUMMARY, Resumption, RunRecord
 TRAINED: dict[str, Any] = {
     "model": "planted_perilous",
     "devices": [2],
-    "epochs": times(quick=25, thorough=120),
+    "epochs": times(quick=25, thorough=60),
     "deterministic": True,
     "save_model": True,
 }
