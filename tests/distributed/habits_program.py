@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-BATCH, SECONDS = 8, 0.01
+BATCH, SECONDS = 8, 0.02
 MARKS = Path(sys.argv[2]) / "marks.csv"
 
 

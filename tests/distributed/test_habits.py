@@ -22,7 +22,8 @@ SETTINGS: dict[str, Any] = {
     "steps": STEPS,
     "repeats": 1,
 }
-TOLERANCE = 0.1
+TOLERANCE = 0.15
+"""On a machine that does much else. What these habits can do to a rate is a half and more."""
 
 
 def measured(
