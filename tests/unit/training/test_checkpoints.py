@@ -125,6 +125,19 @@ def test_a_checkpoint_with_a_missing_file_is_passed_over(saved: Path) -> None:
     assert Small(saved).resume() == 0
 
 
+@pytest.mark.fault(20)
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_cannot_be_read_now_costs_no_checkpoint(saved: Path, name: str) -> None:
+    path = saved / "epoch-000003" / name
+    aside = path.rename(saved.parent / "aside")
+    path.symlink_to(path.name)
+    with pytest.raises(OSError, match="symbolic links"):
+        Small(saved).resume()
+    path.unlink()
+    aside.rename(path)
+    assert Small(saved).resume() == 3
+
+
 @pytest.mark.refuses("security: pickle for a checkpoint")
 @pytest.mark.parametrize("name", FILES)
 def test_a_pickle_in_place_of_a_file_is_not_unpickled(saved: Path, name: str, tmp_path: Path) -> None:

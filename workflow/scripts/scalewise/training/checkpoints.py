@@ -124,14 +124,18 @@ def _make_state(optimizer: Optimizer) -> None:
 
 
 def _whole(folder: Path) -> Iterator[tuple[Path, Rows]]:
-    """Yield the checkpoints whose files are as they were written, the newest first; name the others."""
+    """Yield the checkpoints whose files are as they were written, the newest first; name the others.
+
+    Raises:
+        OSError: A file is there and cannot be read now: with an older one more would be trained again.
+    """
     for path in sorted(folder.glob("epoch-*"), reverse=True):
         try:
             written = json.loads((path / "training.json").read_text(encoding="utf-8"))
             sums = {".metadata": "", **written["sha256"]}  # torch unpickles it: never without a checksum
             damaged = [name for name, value in sums.items() if _digest(path / name) != value]
             rows: Rows = written["rows"]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError) as error:
             damaged = [f"{type(error).__name__}: {error}"]
         if damaged:
             print(f"not used: {path} is damaged ({', '.join(damaged)})", flush=True)
