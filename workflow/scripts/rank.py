@@ -8,7 +8,6 @@ from scalewise.interpreter import imports_uncollected, quick_exit
 with imports_uncollected():
     from scalewise.execution.rank_files import RankFiles
     from scalewise.ranks.preflight_rank import run_preflight_rank
-    from scalewise.ranks.rank_process import run_and_report_errors
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -16,8 +15,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("attempt", type=Path, help="the attempt's folder, with the ranks' rendezvous")
     options = parser.parse_args(arguments)
-    rank_files = RankFiles.join(options.attempt)
-    run_and_report_errors(rank_files, lambda: run_preflight_rank(rank_files))
+    run_preflight_rank(RankFiles.join(options.attempt))
     return 0
 
 

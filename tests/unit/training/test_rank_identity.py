@@ -14,6 +14,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
+from tests.small_runs import rank_setup
 
 from scalewise.execution.rank_files import RankFiles
 from scalewise.measure.origins import versions
@@ -21,11 +22,11 @@ from scalewise.plan.config.shape import Shape
 from scalewise.ranks.distributed import cpus as cpus_of_ranks
 from scalewise.ranks.distributed import network_interface
 from scalewise.ranks.distributed.cpus import cpu_list, cpus_near, take_cpus
-from scalewise.ranks.distributed.devices import claim_device
 from scalewise.ranks.distributed.identity import Identity, check_place, identify, tasks_on_node
 from scalewise.ranks.distributed.network_interface import Interface, choose_interface, interface_addresses
-from scalewise.ranks.distributed.process_group import open_store
+from scalewise.ranks.distributed.node_launcher import open_store
 from scalewise.ranks.monitoring.environments import commit, merge_environments, source_version
+from scalewise.ranks.preflight_rank import claim_device
 from scalewise.ranks.program.environment import check_gpus
 from scalewise.records import Environment
 
@@ -127,11 +128,12 @@ IN_SLURM = pytest.mark.parametrize("job", [None, "7"], ids=["one machine", "Slur
 def test_advice_names_options_of_srun_only_where_srun_starts_ranks(
     job: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    setup = rank_setup(accelerator="cuda")
     with pytest.raises(RuntimeError, match="but cpus_per_device is 4096") as few_cpus:
         take_cpus("gpu", Identity(0, 0, 1, 1, "node-a", job, 0), 4096)
     with pytest.raises(RuntimeError, match=r"local rank 1 on .* sees one GPU only") as one_gpu:
-        claim_device("cuda", 1, in_slurm=job is not None)
+        claim_device(setup, Identity(1, 1, 2, 2, "node-a", job, 0))
     for refused, key in ((few_cpus, "cpus_per_node"), (one_gpu, "devices_per_node")):
         assert ("srun_extra" in str(refused.value)) == (job is not None)
         assert (key in str(refused.value)) == (job is None)
@@ -140,7 +142,7 @@ def test_advice_names_options_of_srun_only_where_srun_starts_ranks(
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU, so nothing is missing")
 def test_a_gpu_that_is_not_there_is_an_error_and_never_a_silent_cpu() -> None:
     with pytest.raises(RuntimeError, match="local rank 0 needs a GPU") as refused:
-        claim_device("cuda", 0)
+        claim_device(rank_setup(accelerator="cuda"), Identity(0, 0, 1, 1, "node-a", None, 0))
     message = str(refused.value)
     assert f"torch {torch.__version__} sees 0" in message
     assert "CUDA_VISIBLE_DEVICES" in message

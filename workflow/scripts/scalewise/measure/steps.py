@@ -24,9 +24,6 @@ FORWARD_STEPS, LOOK_EVERY = 20, 10
 
 UNKNOWN = -1
 
-RATE_STEPS = 100
-"""Latest steps whose rate is shown while the training runs."""
-
 
 class Step:
     """One optimizer step, from the end of the one before to its own end; most hold few of these."""

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections.abc import Iterable, Sequence
 
-from scalewise.plan.config.shape import count_devices, plural_of
-from scalewise.plan.runs.run_definition import NO_OPTIONS
+from scalewise.plan.config.shape import count_devices
 
 Goal = float | str
 """Goal of a training: a test accuracy, as a fraction, or a program's metric and limit, as text."""
 
-MAX_PLACES = 6
-"""Most points in one sentence; scaling.csv has all."""
-
-NEGLIGIBLE = 0.001
-"""Smallest chance that is shown: chances are shares of a limited number of draws."""
 MAX_COUNTS = 12
 """Most device counts in one line; of more, the first and the last are shown."""
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
-
-_DEVICE = re.compile(r"(?<![\w`-])devices?(?![\w`-]|: ?[\[{])")
 
 
 # --- numbers --------------------------------------------------------------------------------------------
@@ -73,19 +64,6 @@ def percent(fraction: float, places: int = 1) -> str:
     return f"{100 * fraction:.{places}f} %"
 
 
-def percent_in_digits(fraction: float, digits: int = 2) -> str:
-    """Format a share in significant digits, without zeros at the end: ``6.1 %``, ``3 %``, ``104 %``."""
-    text = significant(100 * fraction, digits)
-    return f"{text.rstrip('0').rstrip('.') if '.' in text else text} %"
-
-
-def chance_text(chance: float) -> str:
-    """Format a probability: ``12 %``, ``3.1 %``, ``less than 0.1 %``."""
-    if chance < NEGLIGIBLE:
-        return "less than 0.1 %"
-    return "more than 99 %" if chance > 0.99 else percent_in_digits(chance)
-
-
 def points_text(points: float) -> str:
     """Format percentage points in one or two digits: ``0.06 points``, ``0.3 points``, ``5.0 points``."""
     return f"{points:.1f} points" if points >= 1 else f"{points:.2g} points"
@@ -127,28 +105,9 @@ def pluralize(number: str, unit: str) -> str:
     return f"{number} {unit}" if number == "1" else f"{number} {unit}s"
 
 
-def name_devices(text: str, noun: str) -> str:
-    """Replace "device" in a sentence by its kind: ``4 GPUs`` for ``4 devices``.
-
-    The unit device-hours and keys of the configuration, in backticks, are kept.
-
-    Args:
-        text: A sentence of this package.
-        noun: ``GPU``, ``CPU process`` or ``device``.
-    """
-    plural = plural_of(noun)
-    return _DEVICE.sub(lambda found: plural if found[0].endswith("s") else noun, text)
-
-
 def goal_text(goal: Goal) -> str:
     """Write a goal: ``97.0 % accuracy``, ``val_loss=([-+0-9.eE]+) at most 2.9``."""
     return goal if isinstance(goal, str) else f"{percent(goal)} accuracy"
-
-
-def point_text(devices: float, series: str) -> str:
-    """Name a point: ``8 devices``, ``8 devices of bucket-view-on``."""
-    count = count_devices(int(devices))
-    return count if series == NO_OPTIONS else f"{count} of {series}"
 
 
 def counts_listed(counts: Iterable[int], noun: str) -> str:

@@ -7,6 +7,7 @@ from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
 
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed import run as torchrun
 
 from scalewise.execution.messages import RankSetup
@@ -14,7 +15,6 @@ from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.jobs.launch import standalone_options
 from scalewise.ranks.distributed.identity import node_rank
 from scalewise.ranks.distributed.network_interface import choose_interface
-from scalewise.ranks.distributed.process_group import open_store
 
 
 def start_ranks(script: Path, rank_files: RankFiles) -> None:
@@ -68,3 +68,23 @@ def _torchrun_of_several_nodes(script: Path, rank_files: RankFiles, rank_setup: 
         ]
     )
     del store  # kept open until every agent has ended
+
+
+def open_store(rank_files: RankFiles, host: bool, address: str, timeout: timedelta) -> TCPStore:
+    """Open the store by which the agents of the nodes find each other.
+
+    The system chooses a free port, and the others read it from the attempt's folder. So any number of runs
+    start on one node at once, and nothing depends on host names or a batch system's commands.
+
+    Args:
+        rank_files: The attempt's folder, which all of them see.
+        host: True in the process that hosts the store.
+        address: This host's IPv4 address.
+        timeout: A process waits this long for another.
+    """
+    if host:
+        store = TCPStore(address, 0, is_master=True, wait_for_workers=False, timeout=timeout)
+        rank_files.publish_endpoint(address, store.port)
+        return store
+    point = rank_files.wait_for_endpoint(timeout.total_seconds())
+    return TCPStore(point.host, point.port, is_master=False, timeout=timeout)
