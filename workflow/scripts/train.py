@@ -164,7 +164,8 @@ def set_up(args: argparse.Namespace, rank: int, world_size: int, device: torch.d
     if args.weights is not None:
         load_weights(network, args.weights)
     layout: Any = torch.channels_last if args.channels_last else torch.preserve_format
-    network = network.to(device).to(memory_format=layout)
+    if args.parallelism != "fsdp" or world_size == 1:  # which moves it block by block, as it divides it
+        network = network.to(device).to(memory_format=layout)
     model = parallelize(args, network, device, world_size)
     optimizer = build_optimizer(args, network.parameters(), world_size)
     schedule = build_schedule(args, optimizer, len(data.train) // args.accumulation_steps)
@@ -180,7 +181,8 @@ def train_epoch(training: Training, epoch: int) -> float:
     """Train for an epoch, or to the last of ``--steps``; return the mean loss per sample over all ranks."""
     args, device, model = training.args, training.device, training.model
     training.data.sampler.set_epoch(epoch)
-    # dropout and augmentation: of each rank and epoch its own, also after a resume
+    # dropout and augmentation: of each rank and epoch its own, also after a resume. Worker processes augment
+    # by seeds of their own, which a resume changes
     torch.manual_seed((args.seed * 10_007 + training.rank) * 10_007 + epoch)
     model.train()
     loss_sum = torch.zeros((), device=device)
@@ -194,7 +196,8 @@ def train_epoch(training: Training, epoch: int) -> float:
         # DDP learns a static graph from the passes of the first step, which must all exchange
         with exchange(model, now=updates or (args.static_graph and training.steps == 0)):
             with training.autocast():
-                loss = cross_entropy(model(images), labels, label_smoothing=args.label_smoothing)
+                logits = model(images).float()  # FSDP's are in its format, and a scaled loss exceeds fp16
+                loss = cross_entropy(logits, labels, label_smoothing=args.label_smoothing)
             training.scaler.scale(loss / args.accumulation_steps).backward()
         loss_sum += loss.detach()
         if updates:

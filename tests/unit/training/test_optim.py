@@ -9,8 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn, optim
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from scalewise.training.checkpoints import _state_of
 from scalewise.training.options import build_optimizer, build_schedule, initial_rate, make_parser
 from train import choose_algorithms
 
@@ -252,3 +256,21 @@ def test_the_fastest_convolutions_are_looked_for_unless_they_must_be_determinist
     chosen = options(deterministic=deterministic)
     choose_algorithms(chosen, torch.device("cuda", 0))
     assert torch.backends.cudnn.benchmark is not deterministic
+
+
+def test_a_rank_without_a_part_of_zeros_parameters_saves_without_an_exchange(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The other ranks have their states, and would not take part in it."""
+    store = FakeStore()
+    dist.init_process_group("fake", rank=2, world_size=4, store=store)
+    try:
+        network = nn.Linear(4, 2)
+        optimizer = ZeroRedundancyOptimizer(network.parameters(), optim.SGD, lr=0.1, momentum=0.9)
+        assert not sum(len(group["params"]) for group in optimizer.optim.param_groups)
+        exchanged: list[str] = []
+        monkeypatch.setattr(dist, "broadcast", lambda *_given, **_named: exchanged.append("broadcast"))
+        _state_of(network, optimizer, {})
+    finally:
+        dist.destroy_process_group()
+    assert exchanged == []

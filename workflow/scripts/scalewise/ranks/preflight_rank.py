@@ -77,9 +77,11 @@ def report_rank(rank_files: RankFiles, rank_setup: RankSetup, identity: Identity
     if identity.rank == 0:
         rank_files.start_heartbeats()
     check_place(identity, rank_setup.shape)
-    cpus = take_cpus(rank_setup.accelerator, identity, rank_setup.cpus_per_device)
-    torch.set_num_threads(rank_setup.cpus_per_device)
     device = claim_device(rank_setup, identity)
+    gpus = first_gpus(os.environ, rank_setup.shape.devices_per_node).split(",")
+    gpu = gpus[identity.local_rank] if device.type == "cuda" else ""
+    cpus = take_cpus(rank_setup.accelerator, identity, rank_setup.cpus_per_device, gpu=gpu)
+    torch.set_num_threads(rank_setup.cpus_per_device)
     paths = (rank_files.folder / DATASETS).read_text(encoding="utf-8").splitlines()
     join(rank_files, rank_setup, identity, device)
     number = torch.tensor([identity.rank + 1.0], dtype=torch.float64, device=device)

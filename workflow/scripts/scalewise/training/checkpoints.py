@@ -101,7 +101,8 @@ def _state_of(network: nn.Module, optimizer: Optimizer, others: Mapping[str, Any
     """Return the state of a training, which is saved, or filled in by what is loaded."""
     if isinstance(optimizer, ZeroRedundancyOptimizer):  # each rank has its own part
         if not optimizer.optim.state:
-            _make_state(optimizer)
+            # of this rank's part alone: a rank may have none, and ZeRO's own step exchanges the weights
+            _make_state(optimizer.optim)
         weights: Any = get_model_state_dict(network)
         optimized: Any = {f"rank {dist.get_rank()}": optimizer.optim.state_dict()}
     else:

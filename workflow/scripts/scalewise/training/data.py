@@ -119,7 +119,8 @@ class ResidentImages(Dataset[Batch]):
 
     def __getitems__(self, indices: list[int]) -> Batch:
         """Load a batch; torch's DataLoader calls this once for each."""
-        here = torch.tensor(indices, device=self._device)
+        here = torch.tensor(indices, pin_memory=self._device.type == "cuda")
+        here = here.to(self._device, non_blocking=True)  # else the host would wait for the step before
         return self._preprocess(self._images.index_select(0, here)), self._labels.index_select(0, here)
 
     def _prepare(self, images: torch.Tensor) -> torch.Tensor:
@@ -232,9 +233,10 @@ def open_data(args: argparse.Namespace, device: torch.device, rank: int, world_s
     data, size = read(path), args.image_size
     images, labels = data["train_images"], data["train_labels"]
     batch_size, seed = args.batch_size_per_device, args.seed
-    if batch_size * world_size > len(labels):
+    per_step = batch_size * args.accumulation_steps
+    if per_step * world_size > len(labels):
         raise DatasetError(
-            f"{path} has {len(labels)} training samples, fewer than a batch of {batch_size} on each of "
+            f"{path} has {len(labels)} training samples, fewer than the {per_step} of a step on each of "
             f"{world_size} devices"
         )
     layout = torch.channels_last if args.channels_last else torch.contiguous_format

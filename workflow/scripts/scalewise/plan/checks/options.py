@@ -65,6 +65,7 @@ def check_options(
     if site.accelerator == "cpu":
         yield from _check_cpu(where, settings, site)
     yield from _check_parallelism(where, settings)
+    yield from _check_graphs(where, settings)
     yield from _check_rate(where, settings)
     yield from check_seed(where, experiment, settings)
     yield from _check_stop(where, experiment, settings, stated_keys)
@@ -122,6 +123,26 @@ def _check_parallelism(where: Where, settings: Settings) -> Iterator[Problem]:
             where("channels_last"),
             "is true, but parallelism is fsdp, which cannot divide weights in that layout",
             where.part(otherwise, parallelism="fsdp", channels_last=True),
+        )
+
+
+def _check_graphs(where: Where, settings: Settings) -> Iterator[Problem]:
+    """Refuse what CUDA graphs cannot replay: gradients that they would free, and weights that move."""
+    if settings.compile != "reduce-overhead":
+        return
+    otherwise = "Use compile: true."
+    if settings.accumulation_steps > 1:
+        yield Problem(
+            where("compile"),
+            f"is 'reduce-overhead', but accumulation_steps is {settings.accumulation_steps}: CUDA graphs "
+            "would overwrite the gradients of one micro-batch with those of the next",
+            where.part(otherwise, compile="reduce-overhead", accumulation_steps=settings.accumulation_steps),
+        )
+    if settings.parallelism == "fsdp":
+        yield Problem(
+            where("compile"),
+            "is 'reduce-overhead', but parallelism is fsdp, whose weights have other addresses in each step",
+            where.part(otherwise, compile="reduce-overhead", parallelism="fsdp"),
         )
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import threading
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,8 @@ def take_cpus(
 def _bind(cpus: Sequence[int]) -> None:
     # each thread has a mask of its own; later ones inherit it
     for thread in Path("/proc/self/task").iterdir():
-        os.sched_setaffinity(int(thread.name), cpus)
+        with suppress(ProcessLookupError):  # it has just ended
+            os.sched_setaffinity(int(thread.name), cpus)
 
 
 def cpus_near(gpu: str) -> set[int]:
