@@ -168,9 +168,12 @@ def test_every_test_sample_is_counted_once_in_as_many_batches_on_every_rank(
     assert sorted(seen) == list(range(TEST_SAMPLES))
 
 
-def test_fewer_samples_than_a_batch_on_each_device_are_refused_with_the_numbers(prepared: Path) -> None:
-    with pytest.raises(DatasetError, match=r"60 training samples, fewer than a batch of 8 on each of 9"):
-        open_data(options(prepared), CPU, 0, 9)
+@pytest.mark.parametrize(("words", "devices"), [([], 9), (["--accumulation-steps=8"], 1)])
+def test_fewer_samples_than_those_of_a_step_are_refused_with_the_numbers(
+    prepared: Path, words: list[str], devices: int
+) -> None:
+    with pytest.raises(DatasetError, match=rf"60 training samples, fewer than .* on each of {devices} dev"):
+        open_data(options(prepared, *words), CPU, 0, devices)
 
 
 def test_a_batch_is_not_collated() -> None:
