@@ -19,11 +19,11 @@ from torch.utils.data import DataLoader, DistributedSampler
 from torch.utils.flop_counter import FlopCounterMode
 from torchvision import transforms
 
+from scalewise.ranks.distributed.device_timers import timer_for
 from scalewise.training.data import Batch, Preprocessing, ResidentImages, channel_statistics, whole_batch
 from scalewise.training.models import build
 from train import Training, train_epoch
 
-from .device_timers import timer_for
 from .gpu_profile import profiled_shares
 from .measure import Spent, interleave, spend
 from .one_rank import Dataset, epochs_of, one_rank, training_of

@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import sys
-import time
 from contextlib import suppress
 from datetime import timedelta
 from types import FrameType
@@ -28,6 +27,7 @@ from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.signals import exit_when_parent_dies
 from scalewise.plan.config.shape import Shape
 from scalewise.ranks.distributed.cpus import cpu_list, take_cpus
+from scalewise.ranks.distributed.device_timers import DeviceTimer, timer_for
 from scalewise.ranks.distributed.identity import Identity, check_place, identify
 from scalewise.ranks.distributed.network_interface import choose_interface, interface_addresses
 from scalewise.ranks.program.environment import check_gpus, find_endpoint, first_gpus
@@ -169,13 +169,16 @@ def time_all_reduces(shape: Shape, device: torch.device) -> list[TimedAllReduce]
         groups[Shape(1, shape.devices_per_node)], _ = dist.new_subgroups(shape.devices_per_node)
     if shape.nodes > 1:
         groups[shape] = None
+    timer = timer_for(device)
     return [
-        TimedAllReduce(shape=over, bytes=MESSAGE_BYTES, seconds=all_reduce_seconds(device, group))
+        TimedAllReduce(shape=over, bytes=MESSAGE_BYTES, seconds=all_reduce_seconds(device, timer, group))
         for over, group in groups.items()
     ]
 
 
-def all_reduce_seconds(device: torch.device, group: dist.ProcessGroup | None = None) -> float:
+def all_reduce_seconds(
+    device: torch.device, timer: DeviceTimer[Any], group: dist.ProcessGroup | None = None
+) -> float:
     """Return the seconds of an all-reduce over a group's ranks, a mean, on the slowest of all ranks.
 
     All ranks must call it, each with its own group. Their devices come out of a small all-reduce together,
@@ -184,29 +187,17 @@ def all_reduce_seconds(device: torch.device, group: dist.ProcessGroup | None = N
 
     Args:
         device: Holds the message.
+        timer: The device's.
         group: All ranks by default.
     """
     message = torch.ones(MESSAGE_BYTES // 4, dtype=torch.float32, device=device)
     dist.all_reduce(message, group=group)  # the first opens connections
     dist.all_reduce(torch.ones(1, device=device))
-    start = _mark(device)
+    start = timer.record()
     for _ in range(REPETITIONS):
         dist.all_reduce(message, group=group)
-    end = _mark(device)
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        seconds = start.elapsed_time(end) / 1e3
-    else:
-        seconds = end - start
-    slowest = torch.tensor(seconds / REPETITIONS, dtype=torch.float64, device=device)
+    end = timer.record()
+    timer.synchronize()
+    slowest = torch.tensor(timer.seconds(start, end) / REPETITIONS, dtype=torch.float64, device=device)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
     return float(slowest.item())
-
-
-def _mark(device: torch.device) -> Any:
-    """Mark now by the device's own clock: an event in a GPU's stream, or seconds of a CPU process."""
-    if device.type != "cuda":
-        return time.perf_counter()
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event
