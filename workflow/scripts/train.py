@@ -182,7 +182,7 @@ def train_epoch(training: Training, epoch: int) -> float:
     args, device, model = training.args, training.device, training.model
     training.data.sampler.set_epoch(epoch)
     # dropout and augmentation: of each rank and epoch its own, also after a resume. Worker processes augment
-    # by seeds of their own, which a resume changes
+    # by other seeds, which a resume changes
     torch.manual_seed((args.seed * 10_007 + training.rank) * 10_007 + epoch)
     model.train()
     loss_sum = torch.zeros((), device=device)

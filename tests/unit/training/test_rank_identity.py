@@ -27,7 +27,7 @@ from scalewise.ranks.distributed.network_interface import Interface, choose_inte
 from scalewise.ranks.distributed.node_launcher import open_store
 from scalewise.ranks.monitoring.environments import commit, merge_environments, source_version
 from scalewise.ranks.preflight_rank import claim_device
-from scalewise.ranks.program.environment import check_gpus
+from scalewise.ranks.program.environment import check_gpus, own_gpu
 from scalewise.records import Environment
 
 RANK_LAUNCHERS = ("popen", "torchrun", "spawn")
@@ -126,14 +126,13 @@ IN_SLURM = pytest.mark.parametrize("job", [None, "7"], ids=["one machine", "Slur
 
 @IN_SLURM
 def test_advice_names_options_of_srun_only_where_srun_starts_ranks(
-    job: str | None, monkeypatch: pytest.MonkeyPatch
+    job: str | None,
 ) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     setup = rank_setup(accelerator="cuda")
     with pytest.raises(RuntimeError, match="but cpus_per_device is 4096") as few_cpus:
         take_cpus("gpu", Identity(0, 0, 1, 1, "node-a", job, 0), 4096)
     with pytest.raises(RuntimeError, match=r"local rank 1 on .* sees one GPU only") as one_gpu:
-        claim_device(setup, Identity(1, 1, 2, 2, "node-a", job, 0))
+        own_gpu({"CUDA_VISIBLE_DEVICES": "0"}, setup, Identity(1, 1, 2, 2, "node-a", job, 0))
     for refused, key in ((few_cpus, "cpus_per_node"), (one_gpu, "devices_per_node")):
         assert ("srun_extra" in str(refused.value)) == (job is not None)
         assert (key in str(refused.value)) == (job is None)

@@ -310,7 +310,7 @@ class MeasuredProcess:
         assert self.training.leader is not None, "only a leader can cease"
         name = self.training.leader.name
         if other.is_late or other.name == name:
-            fix = "Measure that phase by a program of its own"
+            fix = "Measure that phase by another program"
         else:
             fix = f"Write `optimizer: {other.name}` to measure the other one"
         self.notes.note(
@@ -387,7 +387,7 @@ class MeasuredProcess:
             self.rank, self.world_size = distributed.get_rank(), distributed.get_world_size()
             self.backend = str(distributed.get_backend())
         try:
-            modules, optimizers = self._candidates()
+            modules, optimizers = all_objects()
             self.training.register(optimizers, modules)
             # one that is there and has yet to step may be the training's
             heaviest = self.training.heaviest(optimizer)
@@ -400,16 +400,12 @@ class MeasuredProcess:
         self._check_threads()
         self._check_devices(optimizer)
 
-    def _candidates(self) -> tuple[list[nn.Module], list[Optimizer]]:
-        """Return the modules and optimizers among which the training's are."""
-        return all_objects()
-
     def _follow(self) -> None:
         """Follow the optimizer that leads now, if it is another one than the expected."""
         entry = self.training.leader
         leader = None if entry is None else entry.reference()
         if leader is not None and self.model.follows_another_than(leader):
-            self.model.follow(leader, *self._candidates())
+            self.model.follow(leader, *all_objects())
 
     def _time_communication(self, device: str) -> None:
         data_parallel = self.model.modules.data_parallel

@@ -30,7 +30,7 @@ from scalewise.ranks.distributed.cpus import cpu_list, take_cpus
 from scalewise.ranks.distributed.device_timers import DeviceTimer, timer_for
 from scalewise.ranks.distributed.identity import Identity, check_place, identify
 from scalewise.ranks.distributed.network_interface import choose_interface, interface_addresses
-from scalewise.ranks.program.environment import check_gpus, find_endpoint, first_gpus
+from scalewise.ranks.program.environment import find_endpoint, own_gpu
 from scalewise.records import CPU_PROCESS, write_json
 
 MESSAGE_BYTES = 25 * 1024**2
@@ -77,9 +77,8 @@ def report_rank(rank_files: RankFiles, rank_setup: RankSetup, identity: Identity
     if identity.rank == 0:
         rank_files.start_heartbeats()
     check_place(identity, rank_setup.shape)
+    gpu = own_gpu(os.environ, rank_setup, identity)
     device = claim_device(rank_setup, identity)
-    gpus = first_gpus(os.environ, rank_setup.shape.devices_per_node).split(",")
-    gpu = gpus[identity.local_rank] if device.type == "cuda" else ""
     cpus = take_cpus(rank_setup.accelerator, identity, rank_setup.cpus_per_device, gpu=gpu)
     torch.set_num_threads(rank_setup.cpus_per_device)
     paths = (rank_files.folder / DATASETS).read_text(encoding="utf-8").splitlines()
@@ -122,7 +121,6 @@ def claim_device(rank_setup: RankSetup, identity: Identity) -> torch.device:
     """
     if rank_setup.accelerator == "cpu":
         return torch.device("cpu")
-    check_gpus(first_gpus(os.environ, rank_setup.shape.devices_per_node), identity, 1)
     if identity.local_rank >= (count := torch.cuda.device_count()):
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         # CUDA ends the list at the first number that no GPU has

@@ -110,6 +110,19 @@ def first_gpus(environ: Mapping[str, str], number: int) -> str:
     return ",".join(itertools.islice(gpus, number))
 
 
+def own_gpu(environ: Mapping[str, str], rank_setup: RankSetup, identity: Identity, ranks: int = 1) -> str:
+    """Return the GPU of a rank as CUDA_VISIBLE_DEVICES names it; empty for a CPU process, or several ranks.
+
+    Raises:
+        RuntimeError: The ranks do not see the GPUs with their local numbers.
+    """
+    if rank_setup.accelerator == "cpu":
+        return ""
+    visible = first_gpus(environ, rank_setup.shape.devices_per_node)
+    check_gpus(visible, identity, ranks)
+    return visible.split(",")[identity.local_rank] if ranks == 1 else ""
+
+
 def check_gpus(visible: str, identity: Identity, ranks: int) -> None:
     """Refuse ranks that do not see the GPU with their local number, before anything is started.
 

@@ -38,9 +38,8 @@ from scalewise.ranks.program.child import GRACE_SECONDS, Child, EndRequest
 from scalewise.ranks.program.environment import (
     build_command,
     build_environment,
-    check_gpus,
     find_endpoint,
-    first_gpus,
+    own_gpu,
     template_values,
     write_startup,
 )
@@ -115,11 +114,7 @@ class ProgramRank:
             ProgramError: The program left no measurement.
         """
         setup, identity = self.rank_setup, self.identity
-        gpu = ""
-        if setup.accelerator == "cuda":
-            visible = first_gpus(os.environ, setup.shape.devices_per_node)
-            check_gpus(visible, identity, len(self.ranks))
-            gpu = visible.split(",")[identity.local_rank] if len(self.ranks) == 1 else ""
+        gpu = own_gpu(os.environ, setup, identity, len(self.ranks))
         take_cpus(setup.accelerator, identity, setup.cpus_per_device, len(self.ranks), gpu)
         self.probe_folder.mkdir(parents=True, exist_ok=True)
         startup = (self.probe_folder / f"startup{identity.rank}").absolute()
