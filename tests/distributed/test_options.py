@@ -118,6 +118,7 @@ def largest_difference(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -
         ("zero1", "deep"),
         ("fsdp", "deep"),
         ("fsdp-accumulated", "accumulated"),
+        ("bf16-fsdp", "bf16"),
     ],
 )
 def test_how_the_work_is_done_changes_nothing_of_what_is_learned(
@@ -132,11 +133,11 @@ def test_how_the_work_is_done_changes_nothing_of_what_is_learned(
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [("bf16", "cnn"), ("bf16-fsdp", "bf16"), ("hook", "cnn"), ("smoothed", "deep"), ("cropped", "cnn")],
+    [("bf16", "cnn"), ("hook", "cnn"), ("smoothed", "deep"), ("cropped", "cnn")],
 )
 def test_what_computes_other_numbers_learns_something_else(one: str, other: str, trained: Trained) -> None:
     assert largest_difference(weights(trained(one, 2)), weights(trained(other, 2))) > 0
-    if "bf16" in one:
+    if one == "bf16":
         losses = [epochs(trained(name, 2))["train_loss"].tolist() for name in (one, other)]
         assert losses[0] == pytest.approx(losses[1], rel=0.1)
 

@@ -358,11 +358,15 @@ def divide(args: argparse.Namespace, network: nn.Module, mesh: Any, compile_opti
     """Divide parameters, gradients and states over all ranks, block by block, by FSDP2."""
     half = HALF.get(args.precision)
     policy = MixedPrecisionPolicy(half, torch.float32 if half else None)
-    full = MixedPrecisionPolicy(torch.float32, output_dtype=half)
-    for module in network.modules():
-        if half and isinstance(module, _BatchNorm):  # its statistics stay fp32
-            fully_shard(module, mesh=mesh, mp_policy=full)
-    for block in blocks(network):
+    # a normalization takes and gives 16 bits, its weights and statistics are fp32
+    full = MixedPrecisionPolicy(cast_forward_inputs=False)
+    parts = blocks(network)
+    for part in [*parts, network]:
+        norms = [module for module in part.modules() if isinstance(module, _BatchNorm)]
+        others: list[nn.Module] = [module for module in norms if not isinstance(module, FSDPModule)]
+        if half and others:  # a block's in one group, for one exchange
+            fully_shard(others, mesh=mesh, mp_policy=full)
+    for block in parts:
         if not isinstance(block, FSDPModule):
             fully_shard(block, mesh=mesh, mp_policy=policy)
         if args.compile != "no":
