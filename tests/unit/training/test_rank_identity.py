@@ -27,7 +27,7 @@ from scalewise.ranks.distributed.network_interface import Interface, choose_inte
 from scalewise.ranks.distributed.node_launcher import open_store
 from scalewise.ranks.monitoring.environments import commit, merge_environments, source_version
 from scalewise.ranks.preflight_rank import claim_device
-from scalewise.ranks.program.environment import check_gpus, own_gpu
+from scalewise.ranks.program.environment import check_gpus, own_gpu, set_interface
 from scalewise.records import Environment
 
 RANK_LAUNCHERS = ("popen", "torchrun", "spawn")
@@ -136,6 +136,14 @@ def test_advice_names_options_of_srun_only_where_srun_starts_ranks(
     for refused, key in ((few_cpus, "cpus_per_node"), (one_gpu, "devices_per_node")):
         assert ("srun_extra" in str(refused.value)) == (job is not None)
         assert (key in str(refused.value)) == (job is None)
+
+
+@pytest.mark.parametrize(("users", "expected"), [({}, "lo"), ({"GLOO_SOCKET_IFNAME": "ib0"}, "ib0")])
+def test_a_users_variable_names_the_interface_before_the_site_does(
+    users: dict[str, str], expected: str
+) -> None:
+    set_interface(users, rank_setup())
+    assert users == {"GLOO_SOCKET_IFNAME": expected}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU, so nothing is missing")

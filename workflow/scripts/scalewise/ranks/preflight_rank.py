@@ -29,8 +29,8 @@ from scalewise.plan.config.shape import Shape
 from scalewise.ranks.distributed.cpus import cpu_list, take_cpus
 from scalewise.ranks.distributed.device_timers import DeviceTimer, timer_for
 from scalewise.ranks.distributed.identity import Identity, check_place, identify
-from scalewise.ranks.distributed.network_interface import choose_interface, interface_addresses
-from scalewise.ranks.program.environment import find_endpoint, own_gpu
+from scalewise.ranks.distributed.network_interface import interface_addresses
+from scalewise.ranks.program.environment import find_endpoint, own_gpu, set_interface
 from scalewise.records import CPU_PROCESS, write_json
 
 MESSAGE_BYTES = 25 * 1024**2
@@ -137,12 +137,7 @@ def claim_device(rank_setup: RankSetup, identity: Identity) -> torch.device:
 
 def join(rank_files: RankFiles, rank_setup: RankSetup, identity: Identity, device: torch.device) -> None:
     """Join the ranks' process group, by NCCL on GPUs and gloo on CPUs."""
-    interface = choose_interface(rank_setup.shape.nodes, rank_setup.network_interface)
-    # gloo would use the address of the host's name, which is a loopback address on many machines
-    os.environ["GLOO_SOCKET_IFNAME"] = interface.name
-    if rank_setup.network_interface is not None:
-        # unless the site's modules name several
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", interface.name)
+    set_interface(os.environ, rank_setup)
     if rank_setup.rendezvous == "file":
         method = f"file://{rank_files.rendezvous_file}"
     else:

@@ -6,7 +6,7 @@ import itertools
 import os
 import random
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
 from scalewise.execution.messages import Endpoint, RankSetup
@@ -110,6 +110,19 @@ def first_gpus(environ: Mapping[str, str], number: int) -> str:
     return ",".join(itertools.islice(gpus, number))
 
 
+def set_interface(environ: MutableMapping[str, str], rank_setup: RankSetup) -> None:
+    """Set the network interface of gloo, and of NCCL if the site file names one; the user's variables stay.
+
+    Raises:
+        RuntimeError: This host does not have it.
+    """
+    interface = choose_interface(rank_setup.shape.nodes, rank_setup.network_interface)
+    # gloo would use the address of the host's name, which is a loopback address on many machines
+    environ.setdefault("GLOO_SOCKET_IFNAME", interface.name)
+    if rank_setup.network_interface is not None:
+        environ.setdefault("NCCL_SOCKET_IFNAME", interface.name)
+
+
 def own_gpu(environ: Mapping[str, str], rank_setup: RankSetup, identity: Identity, ranks: int = 1) -> str:
     """Return the GPU of a rank as CUDA_VISIBLE_DEVICES names it; empty for a CPU process, or several ranks.
 
@@ -195,11 +208,7 @@ def build_environment(
         "MASTER_ADDR": str(values["master_address"]),
         "MASTER_PORT": str(values["master_port"]),
     }
-    interface = choose_interface(shape.nodes, rank_setup.network_interface)
-    # gloo would use the address of the host's name, which is a loopback address on many machines
-    environment.setdefault("GLOO_SOCKET_IFNAME", interface.name)
-    if rank_setup.network_interface is not None:
-        environment.setdefault("NCCL_SOCKET_IFNAME", interface.name)
+    set_interface(environment, rank_setup)
     if settings.starts == "ranks":
         place = (identity.rank, identity.local_rank, identity.world_size, identity.local_world_size)
         environment |= {name: str(value) for name, value in zip(RANK_VARIABLES, place, strict=True)}
