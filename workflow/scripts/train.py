@@ -361,11 +361,10 @@ def divide(args: argparse.Namespace, network: nn.Module, mesh: Any, compile_opti
     # a normalization takes and gives 16 bits, its weights and statistics are fp32
     full = MixedPrecisionPolicy(cast_forward_inputs=False)
     parts = blocks(network)
-    for part in [*parts, network]:
-        norms = [module for module in part.modules() if isinstance(module, _BatchNorm)]
-        others: list[nn.Module] = [module for module in norms if not isinstance(module, FSDPModule)]
-        if half and others:  # a block's in one group, for one exchange
-            fully_shard(others, mesh=mesh, mp_policy=full)
+    for part in [*parts, network] if half else []:  # a block's in one group, for one exchange
+        norms: list[nn.Module] = [each for each in part.modules() if isinstance(each, _BatchNorm)]
+        if norms := [norm for norm in norms if not isinstance(norm, FSDPModule)]:
+            fully_shard(norms, mesh=mesh, mp_policy=full)
     for block in parts:
         if not isinstance(block, FSDPModule):
             fully_shard(block, mesh=mesh, mp_policy=policy)
