@@ -203,9 +203,7 @@ def test_run_that_used_its_time_reaches_the_queue_again_only_with_more_time(stud
 
 
 @pytest.mark.fault(27)
-def test_rank_with_fewer_cpus_than_it_was_promised_is_refused(
-    faults: Faults, record_property: Record
-) -> None:
+def test_rank_with_fewer_cpus_than_planned_is_refused(faults: Faults, record_property: Record) -> None:
     said = re.search(r"may use 1 CPUs \(0\), but cpus_per_device is 2", faults.message_of("bound"))
     assert said
     record_property("figure", f"where it is lost all the same: {said[0]}")

@@ -130,13 +130,11 @@ def test_a_count_fills_nodes_or_is_refused_with_counts_that_do() -> None:
         (significant(1234.0, 2), "1,234"),
         (significant(999.96, 4), "1,000"),
         (significant(42.5, 4), "42.50"),
-        # a share has no zeros at its end
         (percent(0.0605, 0), "6 %"),
         # a ratio has two places, and from 10 on three digits
         (format_ratio(3.6), "3.60"),
         (format_ratio(12.34), "12.3"),
         (format_ratio(123.4), "123"),
-        # a chance is as precise as it is known
         # of many counts the first and the last are named
         (counts_text(range(4, 69, 4)), "4, 8, 12, 16, 20, 24, 28, 32, 36, ..., 64, 68"),
         (counts_text([1, 2, 4]), "1, 2, 4"),
