@@ -25,7 +25,7 @@ from statistics import fmean
 
 import numpy as np
 
-from scalewise.plan.config.experiment import DecisionRule, Repeats
+from scalewise.config.experiment import DecisionRule, Repeats
 
 from .measure import Row
 from .published_tables import T4_STEPS, V100_REPEATS

@@ -20,8 +20,8 @@ from scalewise.analysis.analysis_spec import THROUGHPUT, AnalysisSpec
 from scalewise.analysis.judge_round import Limits, request_runs
 from scalewise.analysis.runs import RUN_COLUMNS, Tables
 from scalewise.analysis.study import Part, conclude
-from scalewise.plan.config.experiment import AnyExperiment, DecisionRule, Repeats, read_experiment
-from scalewise.plan.config.shape import Shape
+from scalewise.config.experiment import AnyExperiment, DecisionRule, Repeats, read_experiment
+from scalewise.config.shape import Shape
 from scalewise.plan.runs.rounds import first_repeats
 from scalewise.plan.runs.run_definition import NO_OPTIONS
 

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from tests.paths import ROOT
 
-from scalewise.plan.config.experiment import (
+from scalewise.config.experiment import (
     Budget,
     DecisionRule,
     Devices,
@@ -33,10 +33,10 @@ from scalewise.plan.config.experiment import (
     Repeats,
     Target,
 )
-from scalewise.plan.config.program import Metric, ProgramSettings
-from scalewise.plan.config.settings import Settings, Steps, StrictModel
-from scalewise.plan.config.site import Container, SiteFile
-from scalewise.plan.config.slurm import Slurm
+from scalewise.config.program import Metric, ProgramSettings
+from scalewise.config.settings import Settings, Steps, StrictModel
+from scalewise.config.site import Container, SiteFile
+from scalewise.config.slurm import Slurm
 
 SCRIPTS = Path("workflow/scripts/scalewise")
 
@@ -46,7 +46,7 @@ MODELS: tuple[type[StrictModel], ...] = (
 )
 
 TESTS = ("tests", "test_", "conftest")
-CONFIG = (*TESTS, "pydantic", "scalewise.plan.config")
+CONFIG = (*TESTS, "pydantic", "scalewise.config")
 READERS = ((*TESTS, "pydantic", "scalewise.plan"), (*CONFIG, "scalewise.plan.checks"), CONFIG)
 """Modules that read a key as it stands, while the others get its default: fewer from try to try.
 
@@ -106,7 +106,7 @@ def ignored_keys() -> Iterator[Mutant]:
                     for readers in READERS
                 ]
                 changes.append(STRICT + NEVER_SET.format(key=key, model=model.__name__))
-                yield Mutant(f"{model.__name__}.{key}", "plan/config/settings.py", STRICT, changes, key)
+                yield Mutant(f"{model.__name__}.{key}", "config/settings.py", STRICT, changes, key)
 
 
 def missed_faults() -> Iterator[Mutant]:

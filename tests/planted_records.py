@@ -8,8 +8,8 @@ from typing import Any
 
 from tests.small_runs import definition
 
-from scalewise.plan.config.experiment import Experiment, ProgramExperiment
-from scalewise.plan.config.shape import Shape
+from scalewise.config.experiment import Experiment, ProgramExperiment
+from scalewise.config.shape import Shape
 from scalewise.plan.runs.run_definition import RunDefinition, parse_point_name, parse_run_name
 from scalewise.plan.runs.runs import global_batch, repeat_settings, settings_of
 from scalewise.records import (

@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from scalewise.plan.catalog.datasets import prepared_path
+from scalewise.config.catalog.datasets import prepared_path
 from scalewise.training.prepare import prepare
 
 

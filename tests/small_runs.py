@@ -10,13 +10,13 @@ from typing import Any
 
 from tests.paths import CLI
 
+from scalewise.config.settings import Settings
 from scalewise.execution.messages import RankSetup
-from scalewise.plan.config.settings import Settings
 from scalewise.plan.jobs.launch import RankLaunch, SiteLaunch
-from scalewise.plan.jobs.preflight import Preflight
 from scalewise.plan.plan_file import PLAN, Limits
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import SUMMARY
+from scalewise.site.preflight import Preflight
 
 
 def definition(devices: int = 1, **settings: Any) -> RunDefinition:

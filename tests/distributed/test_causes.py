@@ -16,7 +16,7 @@ from scalewise.analysis.causes import find_causes
 from scalewise.analysis.disturbed import OTHERS_CPU
 from scalewise.analysis.runs import collect
 from scalewise.analysis.study import Part, conclude
-from scalewise.plan.config.experiment import Experiment
+from scalewise.config.experiment import Experiment
 
 pytestmark = needs_two_cores
 

@@ -22,10 +22,10 @@ from scalewise.execution.machine_lock import machine_lock
 from scalewise.plan.jobs.job_script import TimeLimit, job_script
 from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.jobs.make_plan import make_plan, write_plan
-from scalewise.plan.jobs.preflight import Findings
 from scalewise.plan.plan_file import PLAN
 from scalewise.plan.study import load_study
 from scalewise.records import EPOCHS, MODEL
+from scalewise.site.preflight import Findings
 
 pytestmark = needs_two_cores
 

@@ -15,8 +15,8 @@ import torch
 from tests.marked_outcomes import Shown
 from tests.paths import SCRIPTS
 
+from scalewise.config.site import cpu_model
 from scalewise.measure.origins import versions
-from scalewise.plan.config.site import cpu_model
 from scalewise.ranks.monitoring.environments import source_version
 from scalewise.ranks.monitoring.monitor import Monitor
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.marked_outcomes import Shown
 from tests.reliability.catalogue import BAD_INPUTS, FAULTS
 
-from scalewise.plan.config.site import cpu_model
+from scalewise.config.site import cpu_model
 
 LONGEST_MESSAGE = 400
 

@@ -11,7 +11,7 @@ from tests.shrunk_examples import EXAMPLES, place_data, shrunk
 from tests.slurm.study import LIMIT_SECONDS, ClusterStudy
 from tests.waiting import wait_until
 
-from scalewise.plan.config.shape import Shape
+from scalewise.config.shape import Shape
 from scalewise.plan.study import load_study
 
 # launchers are shown here, not scaling; on several nodes where the model is small

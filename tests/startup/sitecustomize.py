@@ -54,7 +54,7 @@ def plant_silence(watchdog: ModuleType) -> None:
 
 PLANTED = {
     "scalewise.execution.watchdog": plant_silence,
-    "scalewise.plan.catalog.models": plant_facts,
+    "scalewise.config.catalog.models": plant_facts,
     "scalewise.training.models": plant_builders,
 }
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from scalewise.plan.config.experiment import DecisionRule
+from scalewise.config.experiment import DecisionRule
 
 
 class Point(NamedTuple):

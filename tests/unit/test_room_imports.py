@@ -73,18 +73,25 @@ RECORDS_IN_PLAN = (
     *("read_regular", "read_history", "read_summary", "seconds_between"),
 )
 IN_PLAN = (
-    *("scalewise.plan", "scalewise.snakemake_adapter"),
+    # the main process checks the site when it opens a study
+    *("scalewise.config", "scalewise.plan", "scalewise.site", "scalewise.snakemake_adapter"),
     *(f"scalewise.records.{name}" for name in RECORDS_IN_PLAN),
 )
 # a watcher runs during the measurements, on the same machine; ratios bring scipy, with the first speedup
 IN_WATCH = ("scalewise.analysis.statistics", "scalewise.analysis.disturbed")
-OF_A_RUN = ("scalewise.plan.runs.run_definition", "scalewise.plan.config.shape")
+OF_A_RUN = ("scalewise.plan.runs.run_definition", "scalewise.config.shape")
 
 
 @pytest.mark.parametrize(
     ("room", "forbidden", "allowed"),
     [
+        ("config", ("scalewise", *HEAVY), ("scalewise.config",)),
         ("plan", ("scalewise", *HEAVY), IN_PLAN),
+        (
+            "site",
+            ("scalewise", *HEAVY),
+            ("scalewise.config", "scalewise.plan", "scalewise.site", "scalewise.records"),
+        ),
         ("records.py", ("scalewise", *HEAVY), OF_A_RUN),
         ("execution", (*TRAINING, "scalewise.analysis", "scalewise.watch", *HEAVY), ()),
         ("measure", ("scalewise.watch",), ()),
@@ -126,11 +133,13 @@ def test_a_training_needs_nothing_but_itself_and_pytorch() -> None:
 
 def test_preparing_data_imports_no_more_than_the_plan() -> None:
     paths = [PACKAGE / "training" / name for name in sorted(ON_THE_LOGIN_NODE)]
-    allowed = ("scalewise.plan", "scalewise.records", "scalewise.training")
+    allowed = ("scalewise.config", "scalewise.plan", "scalewise.records", "scalewise.training")
     assert crossings(paths, ("scalewise",), allowed) == []
 
 
-@pytest.mark.parametrize("room", ["plan", "execution", "ranks", "training", "analysis", "report", "watch"])
+@pytest.mark.parametrize(
+    "room", ["config", "plan", "execution", "ranks", "training", "analysis", "report", "watch"]
+)
 def test_no_folder_of_a_room_imports_one_above_it(room: str) -> None:
     """A folder, or a module next to the folders, imports only what is below it."""
     below: dict[str, set[str]] = {}

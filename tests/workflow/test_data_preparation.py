@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.workflow.workplace import SITE, Outcome, Workplace
 
-from scalewise.plan.catalog.datasets import prepared_path
+from scalewise.config.catalog.datasets import prepared_path
 
 STUDY = """\
 experiments:

@@ -21,7 +21,7 @@ from tests.paths import ROOT, SCRIPTS
 from tests.unit.watch.planted_status import done, status_of
 from tests.workflow.workplace import Workplace, copy_checkout
 
-from scalewise.plan.config.errors import StudyError
+from scalewise.config.errors import StudyError
 from scalewise.plan.planned_study import Study
 from scalewise.plan.study import load_study
 from scalewise.plan.terminal.plan_table import plan_table

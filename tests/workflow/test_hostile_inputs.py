@@ -21,7 +21,7 @@ from tests.stand_ins import stand_ins
 from tests.workflow.recording_slurm import recording_slurm, submissions
 from tests.workflow.workplace import ACCOUNT, PARTITION, SITE, FinishedStudy, LoginNode, Outcome, Workplace
 
-from scalewise.plan.config.errors import StudyError
+from scalewise.config.errors import StudyError
 from scalewise.plan.study import load_study
 
 refuses = pytest.mark.refuses

@@ -15,7 +15,7 @@ from tests.paths import CLI, SNAKEFILE
 from tests.workflow.workplace import TINY, FinishedStudy, Workplace
 
 from scalewise.analysis.event_files import write_event_files
-from scalewise.plan.catalog.datasets import prepared_path
+from scalewise.config.catalog.datasets import prepared_path
 from scalewise.records import SUMMARY, read_summary
 
 RUNS = ("strong/runs/d1.bucket-view-off.r1", "strong/runs/d1.bucket-view-off.r2", "weak/runs/d1.r1")

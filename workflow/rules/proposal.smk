@@ -4,7 +4,7 @@
 
 import json
 
-from scalewise.plan.catalog.centres import template_of
+from scalewise.config.catalog.centres import template_of
 
 PROPOSED = {
     name: json.loads(EXPERIMENTS[parts[0]]["proposal"])

@@ -1,6 +1,6 @@
 # Contract: the main process turns `config` into STUDY and PLAN, or stops with every mistake in it.
 
-from scalewise.plan.config.errors import StudyError
+from scalewise.config.errors import StudyError
 from scalewise.plan.jobs.make_plan import make_plan
 from scalewise.plan.jobs.open_study import (
     DEFAULT_CONFIG,

@@ -14,8 +14,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from scalewise.config.catalog.datasets import MIRROR_VARIABLE
 from scalewise.interpreter import imports_uncollected, quick_exit
-from scalewise.plan.catalog.datasets import MIRROR_VARIABLE
 from scalewise.plan.plan_file import (
     PLAN,
     PLAN_FOLDER,
@@ -37,10 +37,10 @@ Command = Callable[[argparse.Namespace], int | None]
 
 def site(options: argparse.Namespace) -> int:
     """Write the site file of this cluster from what Slurm reports."""
-    from scalewise.plan.cluster.choices import ChoiceError
-    from scalewise.plan.cluster.reported import ClusterError
-    from scalewise.plan.cluster.site_command import SITE_FILE, SiteOptions, write_site_file
-    from scalewise.plan.config.paths import find_site_file
+    from scalewise.config.paths import find_site_file
+    from scalewise.site.choices import ChoiceError
+    from scalewise.site.reported import ClusterError
+    from scalewise.site.site_command import SITE_FILE, SiteOptions, write_site_file
 
     checkout = Path(__file__).resolve().parents[2]
     output = options.output or find_site_file(SITE_FILE, checkout)
@@ -121,9 +121,9 @@ def train(options: argparse.Namespace) -> int:
 
 def check_site(options: argparse.Namespace) -> int:
     """Check the site's facts with the cluster before any job is sent."""
-    from scalewise.plan.jobs import slurm_checks
-    from scalewise.plan.jobs.preflight import Findings, Preflight
     from scalewise.records import write_json
+    from scalewise.site import slurm_checks
+    from scalewise.site.preflight import Findings, Preflight
 
     found = []
     sites = _plan(options)["sites"]
@@ -155,7 +155,7 @@ def hello(options: argparse.Namespace) -> int:
 
 def conclude_preflight(options: argparse.Namespace) -> int:
     """Print the findings of the checks, and whether the study may start."""
-    from scalewise.plan.jobs.preflight import Findings
+    from scalewise.site.preflight import Findings
 
     checks = [Findings.model_validate_json(path.read_text(encoding="utf-8")) for path in options.found]
     print(*checks, sep="\n")
@@ -349,8 +349,8 @@ FILES = {
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit code of the process."""
-    from scalewise.plan.cluster.commands import ignore_variables
     from scalewise.records import RecordError
+    from scalewise.site.commands import ignore_variables
 
     options = make_parser().parse_args(arguments)
     ignore_variables(os.environ)

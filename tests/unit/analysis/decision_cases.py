@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.unit.analysis.planted import ONLY, START_UP, Planted, spread
 
-from scalewise.plan.config.experiment import DecisionRule
+from scalewise.config.experiment import DecisionRule
 
 
 @dataclass(frozen=True)

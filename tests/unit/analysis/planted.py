@@ -13,7 +13,7 @@ import pandas as pd
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.study import Analysis, Part, analyze, conclude
-from scalewise.plan.config.experiment import AnyExperiment, DecisionRule, read_experiment
+from scalewise.config.experiment import AnyExperiment, DecisionRule, read_experiment
 from scalewise.plan.runs.run_definition import NO_OPTIONS
 from scalewise.plan.runs.runs import Options
 

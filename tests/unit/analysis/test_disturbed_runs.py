@@ -15,7 +15,7 @@ from scalewise.analysis.disturbed import disturbance, set_apart
 from scalewise.analysis.judge_round import in_place_of_disturbed, judge_round
 from scalewise.analysis.memory import device_memory_bytes
 from scalewise.analysis.study import Analysis
-from scalewise.plan.config.experiment import Experiment, Repeats
+from scalewise.config.experiment import Experiment, Repeats
 from scalewise.plan.runs.run_definition import canonical_json
 from scalewise.records import GpuLimits
 

@@ -21,7 +21,7 @@ from tests.unit.analysis.planted import ONLY, Planted, spread
 from scalewise.analysis.analysis_spec import EPOCH_RATE, THROUGHPUT
 from scalewise.analysis.answer import Answer
 from scalewise.analysis.study import ANSWER
-from scalewise.plan.config.experiment import DecisionRule
+from scalewise.config.experiment import DecisionRule
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.terminal.card_lines import card_lines
 

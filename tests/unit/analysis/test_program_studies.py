@@ -22,7 +22,7 @@ from tests.unit.analysis.planted import at, concluded
 from scalewise.analysis.conditions import OTHER_CONDITIONS
 from scalewise.analysis.runs import collect
 from scalewise.analysis.study import Analysis
-from scalewise.plan.config.experiment import ProgramExperiment
+from scalewise.config.experiment import ProgramExperiment
 from scalewise.records import EpochRecord
 
 pytestmark = pytest.mark.slow

@@ -15,7 +15,7 @@ from tests.planted_records import OWN_INTERVAL, WINDOW, experiment, write_run
 from tests.unit.analysis.planted import at, concluded
 
 from scalewise.analysis.runs import RUN_COLUMNS, Tables, collect
-from scalewise.plan.config.experiment import Experiment
+from scalewise.config.experiment import Experiment
 from scalewise.plan.runs.runs import series_name
 from scalewise.records import EPOCHS, RANKS, SUMMARY, Resumption
 

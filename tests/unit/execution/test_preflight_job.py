@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.small_runs import preflight
 
+from scalewise.config.shape import Shape
 from scalewise.execution.preflight_job import (
     PreflightReport,
     RankPreflight,
@@ -15,8 +16,7 @@ from scalewise.execution.preflight_job import (
     check_report,
     file_sizes,
 )
-from scalewise.plan.config.shape import Shape
-from scalewise.plan.jobs.preflight import Preflight
+from scalewise.site.preflight import Preflight
 
 DATASET = "resources/datasets/digits/dataset.safetensors"
 

@@ -16,6 +16,9 @@ from tests.planted_records import BEGAN, leave_failure, provenance, run_record
 from tests.small_runs import definition, definition_of, plan_one_run, rank_setup, train_arguments
 
 import cli
+from scalewise.config.program import ProgramSettings
+from scalewise.config.settings import Settings
+from scalewise.config.site import Container
 from scalewise.execution import run, train_job
 from scalewise.execution.finished_results import finished_result, publish, publish_again
 from scalewise.execution.history import (
@@ -37,9 +40,6 @@ from scalewise.execution.run_log import SHOWN_BYTES
 from scalewise.execution.saved_training import SavedTraining, leave_enough_to_measure, saved_training
 from scalewise.execution.slurm import OtherJobs
 from scalewise.execution.supervisor import ExitStatus, RankGroup
-from scalewise.plan.config.program import ProgramSettings
-from scalewise.plan.config.settings import Settings
-from scalewise.plan.config.site import Container
 from scalewise.plan.jobs.launch import Launch, SiteLaunch
 from scalewise.plan.plan_file import TrainJob
 from scalewise.plan.runs.run_definition import RunDefinition

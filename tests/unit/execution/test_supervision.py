@@ -20,6 +20,7 @@ from tests.paths import SCRIPTS
 from tests.planted_records import leave_failure
 from tests.small_runs import definition, rank_setup
 
+from scalewise.config.shape import Shape
 from scalewise.execution import run_lock
 from scalewise.execution.failure_reason import failure_reason
 from scalewise.execution.history import HistoryWriter, load_history
@@ -30,7 +31,6 @@ from scalewise.execution.run_lock import LOCK, LockLostError, RunLock, lock_run
 from scalewise.execution.run_log import SHOWN_BYTES, shorten_log
 from scalewise.execution.supervisor import ExitStatus, RankGroup
 from scalewise.execution.watchdog import Kept
-from scalewise.plan.config.shape import Shape
 from scalewise.plan.jobs.launch import Launch, rank_environment
 from scalewise.records import (
     EPOCHS,

@@ -28,7 +28,7 @@ from typing import Any
 import pytest
 import yaml
 
-from scalewise.plan.config.errors import StudyError
+from scalewise.config.errors import StudyError
 from scalewise.plan.planned_study import Study
 from scalewise.plan.study import check_spelling, load_study
 

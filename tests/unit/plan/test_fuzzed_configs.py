@@ -33,11 +33,11 @@ from tests.unit.plan.fuzzed_studies import (
 from tests.unit.plan.refusals import StudyFolder
 from tests.workflow.workplace import filled_in
 
-from scalewise.plan.config.errors import StudyError
-from scalewise.plan.config.program import ProgramSettings
-from scalewise.plan.config.shape import Shape
-from scalewise.plan.config.site import Site
-from scalewise.plan.config.slurm import MANAGED_BY_SBATCH, MANAGED_BY_SRUN
+from scalewise.config.errors import StudyError
+from scalewise.config.program import ProgramSettings
+from scalewise.config.shape import Shape
+from scalewise.config.site import Site
+from scalewise.config.slurm import MANAGED_BY_SBATCH, MANAGED_BY_SRUN
 from scalewise.plan.jobs.launch import RankLaunch, SiteLaunch, build_launch
 from scalewise.plan.jobs.make_plan import make_plan
 from scalewise.plan.planned_study import Study

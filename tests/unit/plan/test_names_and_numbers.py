@@ -7,9 +7,8 @@ import re
 
 import pytest
 
-from scalewise.execution.failure_reason import in_minutes
-from scalewise.plan.catalog.datasets import DatasetFacts, dataset_facts
-from scalewise.plan.catalog.models import (
+from scalewise.config.catalog.datasets import DatasetFacts, dataset_facts
+from scalewise.config.catalog.models import (
     ModelFacts,
     known_models,
     model_facts,
@@ -17,8 +16,9 @@ from scalewise.plan.catalog.models import (
     transformer_parameters,
     wide_resnet_shape,
 )
-from scalewise.plan.config.errors import RefusedValueError
-from scalewise.plan.config.shape import Shape, shape_for
+from scalewise.config.errors import RefusedValueError
+from scalewise.config.shape import Shape, shape_for
+from scalewise.execution.failure_reason import in_minutes
 from scalewise.plan.formatting import (
     counts_text,
     duration_text,

@@ -13,9 +13,9 @@ import pytest
 from tests.small_runs import LIMITS
 from tests.unit.plan.conftest import Load
 
-from scalewise.plan.config.errors import StudyError
-from scalewise.plan.config.site import Container, SiteFile, resolve_site
-from scalewise.plan.config.slurm import Slurm
+from scalewise.config.errors import StudyError
+from scalewise.config.site import Container, SiteFile, resolve_site
+from scalewise.config.slurm import Slurm
 from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.jobs.make_plan import make_plan, write_plan
 from scalewise.plan.plan_file import PLAN, Job, Plan, read_plan, requested

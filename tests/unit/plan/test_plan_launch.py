@@ -18,9 +18,9 @@ from tests.golden import compare
 from tests.paths import ROOT
 from tests.stand_ins import stand_ins
 
-from scalewise.plan.config.settings import LauncherName
-from scalewise.plan.config.shape import Shape
-from scalewise.plan.config.site import Container, SiteFile, resolve_site
+from scalewise.config.settings import LauncherName
+from scalewise.config.shape import Shape
+from scalewise.config.site import Container, SiteFile, resolve_site
 from scalewise.plan.jobs.job_script import TimeLimit, job_script
 from scalewise.plan.jobs.launch import Launch, RankLaunch, SiteLaunch, build_launch, with_prelude
 from scalewise.plan.jobs.make_plan import make_plan

@@ -12,7 +12,7 @@ from tests.golden import compare
 from tests.unit.plan.conftest import Load
 from tests.unit.plan.refusals import CPUS, MACHINES, of_program
 
-from scalewise.plan.config.experiment import (
+from scalewise.config.experiment import (
     Budget,
     DecisionRule,
     Devices,
@@ -23,8 +23,8 @@ from scalewise.plan.config.experiment import (
     Sweep,
     Target,
 )
-from scalewise.plan.config.reruns import DECIDES
-from scalewise.plan.config.shape import Shape
+from scalewise.config.reruns import DECIDES
+from scalewise.config.shape import Shape
 from scalewise.plan.planned_study import PlannedExperiment, Study
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.runs.runs import expand, input_files, option_label, priority

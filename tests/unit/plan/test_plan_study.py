@@ -14,7 +14,7 @@ from tests.paths import SCRIPTS
 from tests.unit.plan.conftest import Load, Refuse
 from tests.unit.plan.refusals import CPUS, DEFAULTS, HERE, StudyFolder, built_in, site_of
 
-from scalewise.plan.config.errors import StudyError
+from scalewise.config.errors import StudyError
 from scalewise.plan.planned_study import Study
 from scalewise.plan.study import check_spelling, load_study
 
@@ -344,7 +344,7 @@ def test_event_files_that_cannot_be_written_are_refused_unless_conda_makes_the_e
 CHECK_AS_ANOTHER_USER = """\
 import os, sys
 from pathlib import Path
-from scalewise.plan.config.errors import StudyError
+from scalewise.config.errors import StudyError
 from scalewise.plan.study import check_results_folder
 if os.getuid() == 0:
     os.setgroups([])

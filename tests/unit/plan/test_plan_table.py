@@ -16,7 +16,7 @@ from tests.unit.plan.conftest import Load
 from tests.unit.plan.refusals import CPUS
 from tests.unit.plan.test_rounds import leave
 
-from scalewise.plan.config.experiment import Repeats
+from scalewise.config.experiment import Repeats
 from scalewise.plan.runs.rounds import Round
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.terminal.plan_table import plan_table

@@ -13,9 +13,9 @@ import yaml
 from tests.unit.plan.conftest import Load, Refuse
 from tests.unit.plan.refusals import of_program
 
-from scalewise.plan.catalog.program_files import program_files
-from scalewise.plan.config.program import ProgramSettings
-from scalewise.plan.config.templates import fill_in, names_in
+from scalewise.config.catalog.program_files import program_files
+from scalewise.config.program import ProgramSettings
+from scalewise.config.templates import fill_in, names_in
 from scalewise.plan.runs.runs import input_files
 from scalewise.plan.study import load_study
 

@@ -18,9 +18,9 @@ from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
 from tests.golden import compare
 from tests.unit.plan.refusals import Refusal, StudyFolder, refusals
 
-from scalewise.plan.config.errors import one_line
-from scalewise.plan.config.schema import study_schema
-from scalewise.plan.config.site import SiteFile
+from scalewise.config.errors import one_line
+from scalewise.config.schema import study_schema
+from scalewise.config.site import SiteFile
 
 CASES = {
     ends: [case for case in refusals() if case.ends == ends] for ends in ("refused", "warned", "planned")

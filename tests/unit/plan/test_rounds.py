@@ -11,7 +11,7 @@ import pytest
 from tests.unit.plan.conftest import Load
 from tests.unit.plan.refusals import MACHINES
 
-from scalewise.plan.config.experiment import Repeats
+from scalewise.config.experiment import Repeats
 from scalewise.plan.planned_study import PlannedExperiment
 from scalewise.plan.runs.rounds import (
     Round,

@@ -16,9 +16,9 @@ from tests.paths import ROOT
 from tests.workflow.workplace import filled_in
 
 import write_generated
-from scalewise.plan.config.errors import StudyError
-from scalewise.plan.config.schema import study_schema
-from scalewise.plan.config.site import SiteFile
+from scalewise.config.errors import StudyError
+from scalewise.config.schema import study_schema
+from scalewise.config.site import SiteFile
 from scalewise.plan.study import load_study
 
 GENERATED = (

@@ -15,11 +15,11 @@ import yaml
 from tests.paths import ROOT
 from tests.stand_ins import stand_ins, system_programs
 
-from scalewise.plan.cluster.choices import ChoiceError
-from scalewise.plan.cluster.commands import ask
-from scalewise.plan.cluster.reported import ClusterError, parse_qos
-from scalewise.plan.cluster.site_command import SiteOptions, write_site_file
 from scalewise.plan.study import load_study
+from scalewise.site.choices import ChoiceError
+from scalewise.site.commands import ask
+from scalewise.site.reported import ClusterError, parse_qos
+from scalewise.site.site_command import SiteOptions, write_site_file
 
 CLUSTERS: dict[str, dict[str, Any]] = yaml.safe_load(
     Path(__file__).with_name("recorded_clusters.yaml").read_text(encoding="utf-8")

@@ -18,12 +18,11 @@ from tests.stand_ins import stand_ins
 from tests.unit.plan.conftest import Load, Refuse
 from tests.unit.plan.refusals import built_in, site_of
 
-import scalewise.plan.config.site as site_model
-from scalewise.plan.catalog.datasets import MIRROR_VARIABLE
-from scalewise.plan.cluster.commands import ignore_variables
-from scalewise.plan.config.errors import StudyError
-from scalewise.plan.config.site import Site, SiteFile, resolve_site
-from scalewise.plan.config.slurm import MANAGED_BY_SBATCH
+import scalewise.config.site as site_model
+from scalewise.config.catalog.datasets import MIRROR_VARIABLE
+from scalewise.config.errors import StudyError
+from scalewise.config.site import Site, SiteFile, resolve_site
+from scalewise.config.slurm import MANAGED_BY_SBATCH
 from scalewise.plan.jobs.make_plan import site_environment
 from scalewise.plan.jobs.open_study import (
     check_environment,
@@ -33,11 +32,12 @@ from scalewise.plan.jobs.open_study import (
 )
 from scalewise.plan.planned_study import Study
 from scalewise.plan.runs.allocation import job_resources
+from scalewise.site.commands import ignore_variables
 
 PINNED = """\
 import os
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-from scalewise.plan.config.site import SiteFile, resolve_site
+from scalewise.config.site import SiteFile, resolve_site
 print(resolve_site(SiteFile()).cpus_per_node)
 """
 

@@ -13,10 +13,10 @@ from tests.golden import compare
 from tests.small_runs import preflight
 from tests.stand_ins import stand_ins
 
-from scalewise.plan.config.site import NotFound
-from scalewise.plan.config.slurm import Slurm
-from scalewise.plan.jobs.preflight import Finding, PartOfNode, Preflight
-from scalewise.plan.jobs.slurm_checks import check_site, check_sites
+from scalewise.config.site import NotFound
+from scalewise.config.slurm import Slurm
+from scalewise.site.preflight import Finding, PartOfNode, Preflight
+from scalewise.site.slurm_checks import check_site, check_sites
 
 PARTITION = (
     "PartitionName=gpu AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL Default=NO QoS=N/A MaxNodes=UNLIMITED "

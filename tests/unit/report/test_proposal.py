@@ -20,8 +20,8 @@ import cli
 from scalewise.analysis.analysis_spec import THROUGHPUT
 from scalewise.analysis.statistics import Sample, ratio_of
 from scalewise.analysis.study import Analysis, parts_of, read_and_conclude
-from scalewise.plan.catalog.centres import known_centres, template_of
-from scalewise.plan.config.experiment import ProgramExperiment
+from scalewise.config.catalog.centres import known_centres, template_of
+from scalewise.config.experiment import ProgramExperiment
 from scalewise.plan.jobs.make_plan import make_plan, write_plan
 from scalewise.records import SUMMARY
 from scalewise.report.facts import CLOCKS, Doubling, Facts, facts_of, find_doublings, verdict_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scalewise.plan.config.program import Metric
+from scalewise.config.program import Metric
 from scalewise.ranks.program.failure import ProgramError
 from scalewise.ranks.program.metric import MetricReader
 

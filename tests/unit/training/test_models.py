@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.utils.flop_counter import FlopCounterMode
 
-from scalewise.plan.catalog.models import MODELS, known_models, model_facts
+from scalewise.config.catalog.models import MODELS, known_models, model_facts
 from scalewise.training.data import DatasetError
 from scalewise.training.models import BUILDERS, GuideBlock, PreactivationBlock, blocks, build
 from scalewise.training.prepared import write

@@ -19,11 +19,11 @@ import pytest
 from tests.small_runs import definition, rank_setup
 from tests.unit.training.small_training import record
 
+from scalewise.config.program import Metric, ProgramSettings
+from scalewise.config.settings import Steps
 from scalewise.execution.messages import RankError, TrainSpec
 from scalewise.execution.rank_files import RankFiles
 from scalewise.measure.step_flags import NO_GRAD
-from scalewise.plan.config.program import Metric, ProgramSettings
-from scalewise.plan.config.settings import Steps
 from scalewise.ranks.distributed.identity import Identity
 from scalewise.ranks.monitoring.machine_load import CpuUse
 from scalewise.ranks.program.child import Child, EndRequest

@@ -13,10 +13,10 @@ import pytest
 from tests.small_runs import definition, rank_setup
 from tests.waiting import wait_until
 
+from scalewise.config.program import ProgramSettings
+from scalewise.config.shape import Shape
 from scalewise.execution.messages import Endpoint, Progress, TrainSpec
 from scalewise.execution.rank_files import RankFiles
-from scalewise.plan.config.program import ProgramSettings
-from scalewise.plan.config.shape import Shape
 from scalewise.plan.jobs.launch import RANK_VARIABLES
 from scalewise.ranks.distributed.identity import Identity
 from scalewise.ranks.program.child import LONGEST_LINE, Child

@@ -16,9 +16,9 @@ import pytest
 import torch
 from tests.small_runs import rank_setup
 
+from scalewise.config.shape import Shape
 from scalewise.execution.rank_files import RankFiles
 from scalewise.measure.origins import versions
-from scalewise.plan.config.shape import Shape
 from scalewise.ranks.distributed import cpus as cpus_of_ranks
 from scalewise.ranks.distributed import network_interface
 from scalewise.ranks.distributed.cpus import cpu_list, cpus_near, take_cpus

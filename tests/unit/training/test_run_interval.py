@@ -16,6 +16,7 @@ from torch import distributed
 from torch.distributed import HashStore, Store, TCPStore  # type: ignore[attr-defined]
 from torch.testing._internal.distributed import fake_pg
 
+from scalewise.config.settings import FEWEST_STEPS
 from scalewise.measure.early_end import KEY, EarlyEnd
 from scalewise.measure.guards import Notes
 from scalewise.measure.loader_iterations import Batch, LoaderIteration
@@ -32,7 +33,6 @@ from scalewise.measure.run_interval import (
 )
 from scalewise.measure.step_flags import EVALUATION
 from scalewise.measure.steps import StepRecord
-from scalewise.plan.config.settings import FEWEST_STEPS
 
 MOST_STEPS, UNTIL = 500, 0.01
 Stream = Callable[[random.Random], Iterator[float]]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.small_runs import definition
 
-from scalewise.plan.config.settings import Settings
+from scalewise.config.settings import Settings
 from scalewise.plan.runs.training_program import NOT_OPTIONS, TRAIN, program_of
 from scalewise.ranks.results.epochs import read_epochs
 from scalewise.training.options import make_parser

@@ -18,7 +18,7 @@ from tests.planted_study import PlantedStudy
 from tests.small_runs import definition
 from tests.unit.watch.planted_status import point
 
-from scalewise.plan.config.experiment import Experiment, Target
+from scalewise.config.experiment import Experiment, Target
 from scalewise.plan.planned_study import Study
 from scalewise.records import Start
 from scalewise.snakemake_adapter import BUDGET, Snakemake

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from scalewise.plan.cluster.commands import ask
+from scalewise.site.commands import ask
 
 SACCT_SECONDS = 30.0
 """Time that sacct has to answer."""

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from scalewise.plan.config.experiment import AnyExperiment, Experiment, read_experiment
-from scalewise.plan.config.shape import device_noun
+from scalewise.config.experiment import AnyExperiment, Experiment, read_experiment
+from scalewise.config.shape import device_noun
 from scalewise.plan.formatting import Goal
 
 PROGRAM = "program"

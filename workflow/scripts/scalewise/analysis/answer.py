@@ -38,7 +38,7 @@ from scalewise.analysis.words import (
     time_text,
     two_places,
 )
-from scalewise.plan.config.shape import plural_of
+from scalewise.config.shape import plural_of
 from scalewise.plan.formatting import as_in_yaml, points_text
 
 REQUIRED = (0.5, 0.6, 0.7, 0.8, 0.9)

@@ -32,7 +32,7 @@ from scalewise.analysis.statistics import (
     ratio_to,
 )
 from scalewise.analysis.words import format_3sig, format_exact, runs_text
-from scalewise.plan.config.experiment import ACCEPTED_LOSS, LIMITS, DecisionRule
+from scalewise.config.experiment import ACCEPTED_LOSS, LIMITS, DecisionRule
 from scalewise.plan.formatting import format_distinct
 from scalewise.plan.runs.runs import Options
 

@@ -17,7 +17,7 @@ import pandas as pd
 from scalewise.analysis.analysis_spec import PROGRAM
 from scalewise.analysis.statistics import ENOUGH_REPEATS, Interval, difference_of, mean_interval
 from scalewise.analysis.steps import COLUMNS, COMMUNICATION, COMPUTE, JITTER, LOADER, STEP_PARTS, STRAGGLER
-from scalewise.plan.config.shape import count_devices, plural_of
+from scalewise.config.shape import count_devices, plural_of
 from scalewise.plan.formatting import percent
 
 NAMED_FROM = 0.1

@@ -41,7 +41,7 @@ from scalewise.analysis.words import (
     place_text,
     two_places,
 )
-from scalewise.plan.config.experiment import ACCEPTED_LOSS
+from scalewise.config.experiment import ACCEPTED_LOSS
 from scalewise.plan.formatting import format_distinct, pluralize, points_text
 
 Certainty = Literal["clear", "likely", "doubtful", "open"]

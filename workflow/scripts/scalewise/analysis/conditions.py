@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from scalewise.plan.config.program import ARGUMENT, AnySettings, ProgramSettings
+from scalewise.config.program import ARGUMENT, AnySettings, ProgramSettings
 from scalewise.plan.formatting import as_in_yaml, pluralize
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.runs.runs import repeat_settings

@@ -16,8 +16,8 @@ from scalewise.analysis.conditions import NEVER_MORE, made_with
 from scalewise.analysis.next_runs import Findings, doubts, next_runs
 from scalewise.analysis.runs import collect
 from scalewise.analysis.study import Analysis, Part, conclude, with_waits
-from scalewise.plan.config.experiment import Repeats
-from scalewise.plan.config.shape import Shape
+from scalewise.config.experiment import Repeats
+from scalewise.config.shape import Shape
 from scalewise.plan.runs.rounds import Round, known_rounds, requested_repeats, round_file
 from scalewise.plan.runs.run_definition import parse_run_name
 from scalewise.plan.runs.runs import points, points_by_series, series_name, settings_of

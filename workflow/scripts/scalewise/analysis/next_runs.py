@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scalewise.analysis.statistics import ENOUGH_REPEATS
-from scalewise.plan.config.experiment import DecisionRule, Repeats
+from scalewise.config.experiment import DecisionRule, Repeats
 from scalewise.plan.runs.rounds import FIRST_OF_BASELINE
 
 WIDE_GAP = 1.5

@@ -32,7 +32,7 @@ from scalewise.analysis.statistics import (
     target_ratio,
 )
 from scalewise.analysis.steps import STEP_SECONDS
-from scalewise.plan.config.experiment import AnyExperiment, Experiment
+from scalewise.config.experiment import AnyExperiment, Experiment
 
 Clock = Literal["steps", "epochs", "target", "runs"]
 """Time that is compared: of steps, of whole epochs, until the target, or of whole runs with start-up."""

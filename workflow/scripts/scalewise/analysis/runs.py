@@ -18,8 +18,8 @@ from scalewise.analysis.disturbed import disturbance, set_apart
 from scalewise.analysis.memory import TRAINING, device_memory_bytes
 from scalewise.analysis.mfu import mfu_columns
 from scalewise.analysis.steps import STEP_COLUMNS, split
-from scalewise.plan.config.experiment import AnyExperiment
-from scalewise.plan.config.program import AnySettings, Metric, ProgramSettings
+from scalewise.config.experiment import AnyExperiment
+from scalewise.config.program import AnySettings, Metric, ProgramSettings
 from scalewise.plan.formatting import pluralize
 from scalewise.plan.runs.rounds import known_rounds, requested_repeats
 from scalewise.plan.runs.runs import points, series_name, settings_of

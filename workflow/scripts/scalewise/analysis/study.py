@@ -34,7 +34,7 @@ from scalewise.analysis.points import (
 from scalewise.analysis.queue_waits import jobs_of_runs, median_waits
 from scalewise.analysis.runs import Tables, collect
 from scalewise.analysis.words import interval_text
-from scalewise.plan.config.experiment import LIMITS, AnyExperiment
+from scalewise.config.experiment import LIMITS, AnyExperiment
 from scalewise.plan.plan_file import Plan, questions_of, runs_in_slurm
 from scalewise.plan.runs.rounds import is_settled, known_rounds, requested_repeats
 from scalewise.plan.runs.runs import Options, points_by_series, series_name

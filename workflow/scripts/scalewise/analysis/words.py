@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from scalewise.analysis.statistics import ENOUGH_REPEATS, Interval
-from scalewise.plan.config.shape import count_devices
+from scalewise.config.shape import count_devices
 from scalewise.plan.formatting import format_3sig, format_exact, format_ratio, goal_text, listed, percent
 
 __all__ = ["count_devices", "format_3sig", "format_exact", "format_ratio", "goal_text", "listed", "percent"]

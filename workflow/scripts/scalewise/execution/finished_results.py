@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from scalewise.plan.config.settings import Settings
+from scalewise.config.settings import Settings
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import (
     MODEL,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from scalewise.config.catalog.program_files import program_files
+from scalewise.config.program import ProgramSettings
 from scalewise.execution.history import load_history, seconds_of_earlier_tries, would_fail_again
 from scalewise.execution.input_hashes import input_hashes, program_hashes
 from scalewise.execution.rank_files import ATTEMPT, RankFiles
-from scalewise.plan.catalog.program_files import program_files
-from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.plan_file import Limits, TrainJob
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import History, RecordError, Start, read_failure

@@ -14,18 +14,18 @@ from urllib.request import Request, urlopen
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from scalewise.config.shape import Shape, ShapeText, count_devices
 from scalewise.execution.failure_reason import failure_reason
 from scalewise.execution.machine_lock import MACHINE_WAIT_SECONDS, machine_lock
 from scalewise.execution.rank_files import ATTEMPT, RankFiles
 from scalewise.execution.rank_processes import command_for, rank_setup_for
 from scalewise.execution.run_log import say
 from scalewise.execution.supervisor import RankGroup, supervise
-from scalewise.plan.config.shape import Shape, ShapeText, count_devices
 from scalewise.plan.formatting import format_3sig
 from scalewise.plan.jobs.launch import SiteLaunch
-from scalewise.plan.jobs.preflight import Finding, Findings, Preflight, bad, ok, unknown
 from scalewise.plan.plan_file import SitePlan
 from scalewise.records import write_json, write_text
+from scalewise.site.preflight import Finding, Findings, Preflight, bad, ok, unknown
 
 RANK_REPORT = "rank_report.json"
 """The file of all findings, which rank 0 leaves in the attempt's folder."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scalewise.plan.catalog.program_files import command_for_folder
+from scalewise.config.catalog.program_files import command_for_folder
 from scalewise.plan.jobs.launch import SiteLaunch, site_command
 from scalewise.records import utc_now, write_text
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from scalewise.config.settings import Settings
 from scalewise.execution.failure_reason import failure_reason, in_minutes, would_end_alike
 from scalewise.execution.finished_results import publish
 from scalewise.execution.history import (
@@ -22,7 +23,6 @@ from scalewise.execution.run_log import log_tail, note, printable, restore_log
 from scalewise.execution.saved_training import leave_enough_to_measure, saved_training
 from scalewise.execution.supervisor import ExitStatus, RankGroup, supervise
 from scalewise.execution.watchdog import Why
-from scalewise.plan.config.settings import Settings
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import (
     EPOCHS,

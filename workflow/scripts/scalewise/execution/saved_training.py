@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scalewise.plan.config.settings import Settings
+from scalewise.config.settings import Settings
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.runs.training_program import steps_per_epoch
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from scalewise.plan.config.slurm import duration_seconds
+from scalewise.config.slurm import duration_seconds
 
 ENDED = frozenset(
     {

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from scalewise.config.catalog.program_files import program_files
 from scalewise.execution.finished_results import finished_result, publish_again
 from scalewise.execution.history import (
     HistoryWriter,
@@ -33,7 +34,6 @@ from scalewise.execution.run_log import append_log, say, shorten_log, write_log_
 from scalewise.execution.slurm import OtherJobs, other_jobs, restart_count, seconds_left
 from scalewise.execution.supervisor import GRACE_SECONDS, STUDY_IS_SHOWN, RankGroup
 from scalewise.execution.watchdog import STOP_SECONDS, Kept
-from scalewise.plan.catalog.program_files import program_files
 from scalewise.plan.jobs.launch import Launch, RankLaunch, SiteLaunch
 from scalewise.plan.plan_file import Limits, TrainJob
 from scalewise.plan.runs.run_definition import RunDefinition

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 
-from scalewise.plan.config.shape import count_devices
+from scalewise.config.shape import count_devices
 
 Goal = float | str
 """Goal of a training: a test accuracy, as a fraction, or a program's metric and limit, as text."""

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scalewise.plan.config.experiment import AnyExperiment
-from scalewise.plan.config.program import ProgramSettings
-from scalewise.plan.config.reruns import Product, deciding_values
-from scalewise.plan.config.settings import Settings
-from scalewise.plan.config.shape import Shape
-from scalewise.plan.config.site import Site, Sites
+from scalewise.config.experiment import AnyExperiment
+from scalewise.config.program import ProgramSettings
+from scalewise.config.reruns import Product, deciding_values
+from scalewise.config.settings import Settings
+from scalewise.config.shape import Shape
+from scalewise.config.site import Site, Sites
 from scalewise.plan.runs.allocation import Allocation
 from scalewise.plan.runs.rounds import Round, known_rounds, requested_runs
 from scalewise.plan.runs.run_definition import RunDefinition, canonical_json

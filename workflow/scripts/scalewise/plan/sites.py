@@ -9,12 +9,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from scalewise.config.errors import Place, Problem, StudyError, did_you_mean, key_path, problems_of
+from scalewise.config.paths import find_site_file
+from scalewise.config.site import PartitionFacts, Site, SiteFile, Sites, facts_of_partition, resolve_site
+from scalewise.config.slurm import Slurm
+from scalewise.config.yaml_source import read_source, to_plain
 from scalewise.plan.checks.allocation import check_facts
-from scalewise.plan.config.errors import Place, Problem, StudyError, did_you_mean, key_path, problems_of
-from scalewise.plan.config.paths import find_site_file
-from scalewise.plan.config.site import PartitionFacts, Site, SiteFile, Sites, facts_of_partition, resolve_site
-from scalewise.plan.config.slurm import Slurm
-from scalewise.plan.config.yaml_source import read_source, to_plain
 
 COST_KEYS = ("price_per_device_hour", "billing_per_device_hour")
 

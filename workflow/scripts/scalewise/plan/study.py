@@ -12,7 +12,20 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from scalewise.plan.catalog.centres import check_centre
+from scalewise.config.catalog.centres import check_centre
+from scalewise.config.errors import (
+    Place,
+    Problem,
+    StudyError,
+    did_you_mean,
+    format_value,
+    key_path,
+    problems_of,
+)
+from scalewise.config.experiment import AnyExperiment, Experiment, ProgramExperiment, experiment_kind
+from scalewise.config.paths import site_file_problem
+from scalewise.config.site import Site, Sites
+from scalewise.config.yaml_source import Source, no_value, part_of_study, read_source, to_plain
 from scalewise.plan.checks.chosen_devices import check_budget, check_choice
 from scalewise.plan.checks.experiment import check_devices, check_experiment, check_model_names, check_names
 from scalewise.plan.checks.options import option_warnings
@@ -24,19 +37,6 @@ from scalewise.plan.checks.program import (
     check_program_is_named,
     program_warnings,
 )
-from scalewise.plan.config.errors import (
-    Place,
-    Problem,
-    StudyError,
-    did_you_mean,
-    format_value,
-    key_path,
-    problems_of,
-)
-from scalewise.plan.config.experiment import AnyExperiment, Experiment, ProgramExperiment, experiment_kind
-from scalewise.plan.config.paths import site_file_problem
-from scalewise.plan.config.site import Site, Sites
-from scalewise.plan.config.yaml_source import Source, no_value, part_of_study, read_source, to_plain
 from scalewise.plan.planned_study import PARTITION_MARK, PlannedExperiment, Study
 from scalewise.plan.runs.allocation import allocate
 from scalewise.plan.runs.device_counts import resolve_choice

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from scalewise.config.shape import Shape
 from scalewise.execution.messages import RankSetup, is_out_of_memory
 from scalewise.execution.preflight_job import (
     DATASETS,
@@ -25,7 +26,6 @@ from scalewise.execution.preflight_job import (
 )
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.signals import exit_when_parent_dies
-from scalewise.plan.config.shape import Shape
 from scalewise.ranks.distributed.cpus import cpu_list, take_cpus
 from scalewise.ranks.distributed.device_timers import DeviceTimer, timer_for
 from scalewise.ranks.distributed.identity import Identity, check_place, identify

@@ -14,8 +14,8 @@ from scalewise.analysis.analysis_spec import THROUGHPUT, AnalysisSpec
 from scalewise.analysis.points import Place
 from scalewise.analysis.statistics import ENOUGH_REPEATS, ROUNDING, Interval, Ratio, runs_to_tell
 from scalewise.analysis.study import Analysis
-from scalewise.plan.config.experiment import AnyExperiment, Experiment
-from scalewise.plan.config.shape import plural_of
+from scalewise.config.experiment import AnyExperiment, Experiment
+from scalewise.config.shape import plural_of
 from scalewise.plan.plan_file import Plan, questions_of
 from scalewise.report.totals import training_hours
 

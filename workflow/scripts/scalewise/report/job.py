@@ -9,7 +9,7 @@ from typing import Any
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.statistics import ENOUGH_REPEATS
-from scalewise.plan.config.shape import count_devices
+from scalewise.config.shape import count_devices
 from scalewise.plan.formatting import duration_text, percent, pluralize
 from scalewise.plan.jobs.job_script import MISSING_JOB_SCRIPT, TimeLimit, job_script
 from scalewise.plan.jobs.launch import SiteLaunch

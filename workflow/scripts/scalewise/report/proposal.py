@@ -18,8 +18,8 @@ from scalewise.analysis.analysis_spec import THROUGHPUT
 from scalewise.analysis.points import Clock
 from scalewise.analysis.statistics import Interval, Ratio
 from scalewise.analysis.study import Analysis
-from scalewise.plan.catalog.centres import template_of
-from scalewise.plan.config.shape import count_devices
+from scalewise.config.catalog.centres import template_of
+from scalewise.config.shape import count_devices
 from scalewise.plan.formatting import format_3sig, format_ratio, percent, pluralize
 from scalewise.plan.plan_file import Plan, questions_of
 from scalewise.records import RecordError, write_text

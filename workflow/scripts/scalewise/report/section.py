@@ -15,7 +15,7 @@ from scalewise.analysis.answer import Answer
 from scalewise.analysis.conditions import OTHER_CONDITIONS
 from scalewise.analysis.disturbed import DISTURBED
 from scalewise.analysis.study import ANSWER, PROVENANCE
-from scalewise.plan.config.shape import plural_of
+from scalewise.config.shape import plural_of
 from scalewise.plan.plan_file import Plan, questions_of
 from scalewise.plan.runs.run_definition import NO_OPTIONS
 from scalewise.records import RecordError, write_text

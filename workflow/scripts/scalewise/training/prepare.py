@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from scalewise.plan.catalog.datasets import DATASETS, DatasetFacts, dataset_facts, is_synthetic
-from scalewise.plan.config.errors import RefusedValueError
+from scalewise.config.catalog.datasets import DATASETS, DatasetFacts, dataset_facts, is_synthetic
+from scalewise.config.errors import RefusedValueError
 from scalewise.training.data import DatasetError
 from scalewise.training.prepared import writable, write
 from scalewise.training.published import WEIGHTS, Notify, fetch, read_published

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
-from scalewise.plan.cluster.commands import ask
-from scalewise.plan.jobs.preflight import bad
+from scalewise.site.commands import ask
+from scalewise.site.preflight import bad
 from scalewise.snakemake_adapter import job_event
 
 LOOK_SECONDS, LOOKS = 20.0, 3

@@ -10,8 +10,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from scalewise.plan.config.experiment import AnyExperiment, Experiment
-from scalewise.plan.config.shape import count_devices, device_noun
+from scalewise.config.experiment import AnyExperiment, Experiment
+from scalewise.config.shape import count_devices, device_noun
 from scalewise.plan.planned_study import Study
 from scalewise.plan.runs.rounds import is_settled, known_rounds, requested_repeats
 from scalewise.plan.runs.run_definition import NO_OPTIONS

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from scalewise.analysis.statistics import Interval
-from scalewise.plan.config.shape import count_devices
+from scalewise.config.shape import count_devices
 from scalewise.plan.formatting import clock_text, duration_text, format_3sig, format_ratio
 from scalewise.watch.forecast import Forecast, forecast
 from scalewise.watch.speedups import Speedup, speedups

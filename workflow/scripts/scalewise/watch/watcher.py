@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from scalewise.config.experiment import AnyExperiment
 from scalewise.execution.supervisor import STUDY_IS_SHOWN
-from scalewise.plan.config.experiment import AnyExperiment
 from scalewise.plan.terminal.failure_lines import failure_lines
 from scalewise.records import RecordError, read_failure
 from scalewise.snakemake_adapter import is_command_error, is_for_user, job_event, terminal_handlers

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from scalewise.plan.config.errors import Place, Problem
-from scalewise.plan.config.experiment import AnyExperiment
-from scalewise.plan.config.program import AnySettings
-from scalewise.plan.config.settings import LauncherName
-from scalewise.plan.config.shape import Shape, count_devices
-from scalewise.plan.config.site import AUTO_KEYS, Site, SiteFile, installed_gpus
-from scalewise.plan.config.slurm import Slurm
+from scalewise.config.errors import Place, Problem
+from scalewise.config.experiment import AnyExperiment
+from scalewise.config.program import AnySettings
+from scalewise.config.settings import LauncherName
+from scalewise.config.shape import Shape, count_devices
+from scalewise.config.site import AUTO_KEYS, Site, SiteFile, installed_gpus
+from scalewise.config.slurm import Slurm
 from scalewise.plan.runs.allocation import LEAST_SECONDS, trained_seconds
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from scalewise.plan.catalog.datasets import DatasetFacts
-from scalewise.plan.catalog.models import ModelFacts
+from scalewise.config.catalog.datasets import DatasetFacts
+from scalewise.config.catalog.models import ModelFacts
+from scalewise.config.errors import Problem
+from scalewise.config.program import AnySettings
+from scalewise.config.settings import Settings
+from scalewise.config.shape import count_devices
 from scalewise.plan.checks.options import Where, check_schedule, check_warmup
-from scalewise.plan.config.errors import Problem
-from scalewise.plan.config.program import AnySettings
-from scalewise.plan.config.settings import Settings
-from scalewise.plan.config.shape import count_devices
 from scalewise.plan.runs.runs import batch_per_device, global_batch
 
 BATCH_KEY = {"strong": "global_batch_size", "weak": "batch_size_per_device"}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from scalewise.plan.config.errors import Place, Problem
-from scalewise.plan.config.experiment import AnyExperiment
-from scalewise.plan.config.shape import Shape, count_devices
-from scalewise.plan.config.site import Site
+from scalewise.config.errors import Place, Problem
+from scalewise.config.experiment import AnyExperiment
+from scalewise.config.shape import Shape, count_devices
+from scalewise.config.site import Site
 from scalewise.plan.formatting import counts_listed
 from scalewise.plan.runs.device_counts import (
     MOST_CANDIDATES,

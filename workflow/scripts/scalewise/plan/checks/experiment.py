@@ -7,14 +7,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from scalewise.plan.catalog.datasets import DATASETS, DatasetFacts, dataset_facts
-from scalewise.plan.catalog.models import ModelFacts, known_models, model_facts
-from scalewise.plan.checks.allocation import check_allocations, check_launch
-from scalewise.plan.checks.batch import BATCH_KEY, check_batch
-from scalewise.plan.checks.options import Where, check_images, check_options
-from scalewise.plan.checks.program import check_program_series
-from scalewise.plan.config.errors import Place, Problem, RefusedValueError, did_you_mean
-from scalewise.plan.config.experiment import (
+from scalewise.config.catalog.datasets import DATASETS, DatasetFacts, dataset_facts
+from scalewise.config.catalog.models import ModelFacts, known_models, model_facts
+from scalewise.config.errors import Place, Problem, RefusedValueError, did_you_mean
+from scalewise.config.experiment import (
     EXPERIMENT_NAME,
     LIMITS,
     MAX_EXPERIMENT_NAME,
@@ -22,10 +18,14 @@ from scalewise.plan.config.experiment import (
     Experiment,
     ProgramExperiment,
 )
-from scalewise.plan.config.program import ARGUMENT, ProgramSettings
-from scalewise.plan.config.settings import Settings
-from scalewise.plan.config.shape import Shape, shape_for
-from scalewise.plan.config.site import Site
+from scalewise.config.program import ARGUMENT, ProgramSettings
+from scalewise.config.settings import Settings
+from scalewise.config.shape import Shape, shape_for
+from scalewise.config.site import Site
+from scalewise.plan.checks.allocation import check_allocations, check_launch
+from scalewise.plan.checks.batch import BATCH_KEY, check_batch
+from scalewise.plan.checks.options import Where, check_images, check_options
+from scalewise.plan.checks.program import check_program_series
 from scalewise.plan.runs.runs import (
     Options,
     Point,

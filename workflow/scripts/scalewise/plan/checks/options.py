@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from scalewise.plan.catalog.datasets import DatasetFacts, dataset_facts
-from scalewise.plan.catalog.models import IMAGENET_STEM_PIXELS, MODELS, takes_pretrained
-from scalewise.plan.config.errors import Place, Problem, format_value
-from scalewise.plan.config.experiment import AnyExperiment, Experiment
-from scalewise.plan.config.program import AnySettings
-from scalewise.plan.config.settings import FEWEST_STEPS, MAX_SEED, Settings
-from scalewise.plan.config.shape import count_devices
-from scalewise.plan.config.site import Site
+from scalewise.config.catalog.datasets import DatasetFacts, dataset_facts
+from scalewise.config.catalog.models import IMAGENET_STEM_PIXELS, MODELS, takes_pretrained
+from scalewise.config.errors import Place, Problem, format_value
+from scalewise.config.experiment import AnyExperiment, Experiment
+from scalewise.config.program import AnySettings
+from scalewise.config.settings import FEWEST_STEPS, MAX_SEED, Settings
+from scalewise.config.shape import count_devices
+from scalewise.config.site import Site
 from scalewise.plan.runs.runs import Options, seed_of
 
 PRETRAINED_CHANNELS = 3

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib.util import find_spec
 
-from scalewise.plan.config.errors import Place, Problem
-from scalewise.plan.config.experiment import AnyExperiment
+from scalewise.config.errors import Place, Problem
+from scalewise.config.experiment import AnyExperiment
 
 TENSORBOARD = "tensorboard"
 """The package that writes and shows event files, and the key that requires it."""

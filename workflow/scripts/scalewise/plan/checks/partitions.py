@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
+from scalewise.config.errors import Place, Problem, did_you_mean, format_value, key_path
+from scalewise.config.experiment import AnyExperiment
+from scalewise.config.site import Site, Sites
 from scalewise.plan.checks.allocation import check_whole_nodes
 from scalewise.plan.checks.experiment import check_devices
-from scalewise.plan.config.errors import Place, Problem, did_you_mean, format_value, key_path
-from scalewise.plan.config.experiment import AnyExperiment
-from scalewise.plan.config.site import Site, Sites
 
 
 def choose_sites(place: Place, spec: AnyExperiment, sites: Sites) -> tuple[list[Site], list[Problem]]:

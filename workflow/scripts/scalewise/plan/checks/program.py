@@ -9,17 +9,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scalewise.plan.catalog.program_files import module_of
+from scalewise.config.catalog.program_files import module_of
+from scalewise.config.errors import Place, Problem
+from scalewise.config.experiment import Experiment, ProgramExperiment
+from scalewise.config.paths import invalid_command, kind_of
+from scalewise.config.program import BATCH_NAMES, CUSTOM_NAME, FOLDER, PLANNED, ProgramSettings
+from scalewise.config.shape import Shape, count_devices
+from scalewise.config.site import Site
 from scalewise.plan.checks.batch import check_batch_divides
 from scalewise.plan.checks.options import Where, as_yaml, check_most_steps, check_seed
 from scalewise.plan.checks.program_file import find_writes, refused_program
 from scalewise.plan.checks.program_words import check_words, known_names, meant_names, word_cautions
-from scalewise.plan.config.errors import Place, Problem
-from scalewise.plan.config.experiment import Experiment, ProgramExperiment
-from scalewise.plan.config.paths import invalid_command, kind_of
-from scalewise.plan.config.program import BATCH_NAMES, CUSTOM_NAME, FOLDER, PLANNED, ProgramSettings
-from scalewise.plan.config.shape import Shape, count_devices
-from scalewise.plan.config.site import Site
 from scalewise.plan.runs.runs import global_batch
 
 BUILTIN_KEYS = frozenset(Experiment.model_fields) - frozenset(ProgramExperiment.model_fields)

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from scalewise.plan.catalog.program_files import (
+from scalewise.config.catalog.program_files import (
     NOT_PYTHON,
     import_statements,
     module_files,
     module_of,
     program_files,
 )
-from scalewise.plan.config.paths import explain_missing, invalid_command, kind_of
-from scalewise.plan.config.program import ProgramSettings
+from scalewise.config.paths import explain_missing, invalid_command, kind_of
+from scalewise.config.program import ProgramSettings
 
 Refusal = tuple[str, str] | None
 """A clause that names the value and what is wrong, and the fix; None for nothing."""

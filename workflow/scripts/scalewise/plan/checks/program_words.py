@@ -7,10 +7,9 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from scalewise.plan.checks.options import Where
-from scalewise.plan.config.errors import Place, Problem, key_path, name_all
-from scalewise.plan.config.experiment import ProgramExperiment
-from scalewise.plan.config.program import (
+from scalewise.config.errors import Place, Problem, key_path, name_all
+from scalewise.config.experiment import ProgramExperiment
+from scalewise.config.program import (
     ARGUMENT,
     CUSTOM_NAME,
     FOLDER,
@@ -19,8 +18,9 @@ from scalewise.plan.config.program import (
     RUN_NAMES,
     ProgramSettings,
 )
-from scalewise.plan.config.shape import Shape, count_devices
-from scalewise.plan.config.templates import fill_in, in_braces, names_in
+from scalewise.config.shape import Shape, count_devices
+from scalewise.config.templates import fill_in, in_braces, names_in
+from scalewise.plan.checks.options import Where
 from scalewise.plan.runs.runs import batch_per_device, global_batch
 
 QUOTED = re.compile(r"^(['\"]).*\1$", re.DOTALL)

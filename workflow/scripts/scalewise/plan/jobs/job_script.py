@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalewise.plan.catalog.program_files import program_command, program_files
-from scalewise.plan.config.program import ARGUMENT, FOLDER, ProgramSettings
-from scalewise.plan.config.settings import Settings
-from scalewise.plan.config.shape import device_noun
-from scalewise.plan.config.templates import fill_in, names_in, parts
+from scalewise.config.catalog.program_files import program_command, program_files
+from scalewise.config.program import ARGUMENT, FOLDER, ProgramSettings
+from scalewise.config.settings import Settings
+from scalewise.config.shape import device_noun
+from scalewise.config.templates import fill_in, names_in, parts
 from scalewise.plan.jobs.launch import (
     SiteLaunch,
     site_command,

@@ -15,9 +15,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from scalewise.plan.config.settings import LauncherName
-from scalewise.plan.config.shape import Shape, ShapeText
-from scalewise.plan.config.site import Container, Site
+from scalewise.config.settings import LauncherName
+from scalewise.config.shape import Shape, ShapeText
+from scalewise.config.site import Container, Site
 from scalewise.plan.runs.run_definition import RunDefinition
 
 

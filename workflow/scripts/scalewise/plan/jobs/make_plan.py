@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from scalewise.plan.catalog.datasets import MIRROR_VARIABLE
-from scalewise.plan.config.errors import StudyError
-from scalewise.plan.config.site import Site
+from scalewise.config.catalog.datasets import MIRROR_VARIABLE
+from scalewise.config.errors import StudyError
+from scalewise.config.site import Site
 from scalewise.plan.jobs.launch import SiteLaunch
-from scalewise.plan.jobs.preflight import Preflight, hello_allocation
 from scalewise.plan.plan_file import PLAN_FOLDER, Comparison, Job, Plan, TrainJob
 from scalewise.plan.planned_study import PlannedExperiment, Study
 from scalewise.plan.runs.allocation import Allocation, job_resources, job_threads
 from scalewise.plan.runs.run_definition import RunDefinition, canonical_json
 from scalewise.plan.runs.runs import input_files, priority
 from scalewise.records import replaced_whole
+from scalewise.site.preflight import Preflight, hello_allocation
 
 
 def make_plan(study: Study) -> Plan:

@@ -11,15 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from scalewise.plan.cluster.commands import ignore_variables, missing_commands
-from scalewise.plan.config.errors import StudyError
-from scalewise.plan.config.paths import invalid_command
-from scalewise.plan.config.site import Site
+from scalewise.config.errors import StudyError
+from scalewise.config.paths import invalid_command
+from scalewise.config.site import Site
 from scalewise.plan.jobs.make_plan import site_environment
-from scalewise.plan.jobs.slurm_checks import SUBMISSION_COMMANDS
 from scalewise.plan.planned_study import Study
 from scalewise.plan.runs.allocation import SHARED_NODE
 from scalewise.plan.study import check_results_folder, check_spelling, load_study
+from scalewise.site.commands import ignore_variables, missing_commands
+from scalewise.site.slurm_checks import SUBMISSION_COMMANDS
 from scalewise.snakemake_adapter import Snakemake, array_jobs, own_settings, profile_values
 
 DEFAULT_CONFIG = "config/experiments.yaml"

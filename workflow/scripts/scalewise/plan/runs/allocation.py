@@ -6,8 +6,8 @@ import math
 import shlex
 from dataclasses import dataclass, replace
 
-from scalewise.plan.config.experiment import AnyExperiment
-from scalewise.plan.config.site import Site
+from scalewise.config.experiment import AnyExperiment
+from scalewise.config.site import Site
 from scalewise.plan.plan_file import Limits, Value
 from scalewise.plan.runs.run_definition import RunDefinition
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scalewise.plan.config.experiment import AnyExperiment, Devices
-from scalewise.plan.config.site import Site
+from scalewise.config.experiment import AnyExperiment, Devices
+from scalewise.config.site import Site
 from scalewise.plan.runs.runs import combinations, settings_of
 
 MOST_CANDIDATES = 1000

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from scalewise.plan.config.experiment import AnyExperiment, RepeatsKey
+from scalewise.config.experiment import AnyExperiment, RepeatsKey
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.runs.runs import points, points_by_series
 from scalewise.records import RecordError, read_record

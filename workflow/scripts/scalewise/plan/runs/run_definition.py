@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from scalewise.plan.config.program import AnySettings
-from scalewise.plan.config.settings import LauncherName
-from scalewise.plan.config.shape import Shape, ShapeText
+from scalewise.config.program import AnySettings
+from scalewise.config.settings import LauncherName
+from scalewise.config.shape import Shape, ShapeText
 
 NO_OPTIONS = "all runs"
 """The series of an experiment without a sweep."""

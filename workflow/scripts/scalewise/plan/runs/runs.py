@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from scalewise.plan.catalog.datasets import prepared_path
-from scalewise.plan.catalog.models import weights_path
-from scalewise.plan.catalog.program_files import program_files
-from scalewise.plan.config.experiment import MAX_REPEATS, AnyExperiment
-from scalewise.plan.config.program import ARGUMENT, AnySettings, ProgramSettings
-from scalewise.plan.config.settings import DEFAULT, SWEEPABLE_WITH_DEFAULT, LauncherName, Settings
-from scalewise.plan.config.shape import Shape
-from scalewise.plan.config.templates import fill_in, names_in
+from scalewise.config.catalog.datasets import prepared_path
+from scalewise.config.catalog.models import weights_path
+from scalewise.config.catalog.program_files import program_files
+from scalewise.config.experiment import MAX_REPEATS, AnyExperiment
+from scalewise.config.program import ARGUMENT, AnySettings, ProgramSettings
+from scalewise.config.settings import DEFAULT, SWEEPABLE_WITH_DEFAULT, LauncherName, Settings
+from scalewise.config.shape import Shape
+from scalewise.config.templates import fill_in, names_in
 from scalewise.plan.runs.run_definition import NO_OPTIONS, RunDefinition, canonical_json
 
 Options = tuple[tuple[str, Any], ...]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scalewise.plan.catalog.datasets import dataset_facts, prepared_path
-from scalewise.plan.catalog.models import weights_path
-from scalewise.plan.config.program import FOLDER, ProgramSettings, Word
-from scalewise.plan.config.settings import Settings
+from scalewise.config.catalog.datasets import dataset_facts, prepared_path
+from scalewise.config.catalog.models import weights_path
+from scalewise.config.program import FOLDER, ProgramSettings, Word
+from scalewise.config.settings import Settings
 from scalewise.plan.runs.run_definition import RunDefinition
 
 TRAIN = Path(__file__).resolve().parents[3] / "train.py"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from scalewise.plan.config.shape import count_devices
+from scalewise.config.shape import count_devices
 from scalewise.plan.formatting import counts_text, format_3sig, listed
 from scalewise.plan.planned_study import PlannedExperiment
 from scalewise.plan.runs.device_counts import counts_that_fill_nodes

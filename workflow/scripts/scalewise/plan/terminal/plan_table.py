@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from scalewise.plan.config.program import AnySettings
-from scalewise.plan.config.settings import Settings
-from scalewise.plan.config.shape import count_devices
-from scalewise.plan.config.site import Site
+from scalewise.config.program import AnySettings
+from scalewise.config.settings import Settings
+from scalewise.config.shape import count_devices
+from scalewise.config.site import Site
 from scalewise.plan.formatting import listed, shortened
 from scalewise.plan.planned_study import Study
 from scalewise.plan.terminal.choice_lines import choice_lines

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from scalewise.plan.config.shape import count_devices
-from scalewise.plan.config.slurm import ShortJobs, Slurm
+from scalewise.config.shape import count_devices
+from scalewise.config.slurm import ShortJobs, Slurm
 from scalewise.plan.planned_study import Study
 from scalewise.plan.runs.allocation import Allocation
 from scalewise.plan.terminal.planned_points import PlannedPoint

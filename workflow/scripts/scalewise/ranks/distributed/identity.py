@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from scalewise.plan.config.shape import Shape
+from scalewise.config.shape import Shape
 from scalewise.plan.jobs.launch import RANK_VARIABLES
 
 

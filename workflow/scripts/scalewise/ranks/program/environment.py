@@ -9,11 +9,11 @@ import socket
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
+from scalewise.config.catalog.program_files import program_command
+from scalewise.config.program import ARGUMENT, FOLDER, ProgramSettings
+from scalewise.config.templates import fill_in
 from scalewise.execution.messages import Endpoint, RankSetup
 from scalewise.execution.rank_files import RankFiles
-from scalewise.plan.catalog.program_files import program_command
-from scalewise.plan.config.program import ARGUMENT, FOLDER, ProgramSettings
-from scalewise.plan.config.templates import fill_in
 from scalewise.plan.jobs.launch import RANK_VARIABLES
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.ranks.distributed.identity import Identity

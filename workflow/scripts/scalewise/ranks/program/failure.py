@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from scalewise.plan.config.program import ProgramSettings
+from scalewise.config.program import ProgramSettings
 from scalewise.ranks.program.child import Child
 from scalewise.ranks.program.progress import say
 from scalewise.ranks.results.probe_record import ProbeRecord, backwards_without_step, steps_done

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from scalewise.plan.config.program import Metric
+from scalewise.config.program import Metric
 from scalewise.ranks.program.failure import ProgramError
 
 _NUMBER = r"\d+(?:_\d+)*\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"

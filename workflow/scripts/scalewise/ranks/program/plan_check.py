@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import isclose
 from statistics import median
 
-from scalewise.plan.config.shape import count_devices
+from scalewise.config.shape import count_devices
 from scalewise.ranks.results.probe_record import ProbeRecord
 from scalewise.ranks.results.samples import Planned, Samples, samples_seen, trained_samples
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
+from scalewise.config.program import ProgramSettings
+from scalewise.config.settings import Settings
 from scalewise.execution.messages import Progress, TrainSpec
 from scalewise.execution.rank_files import RankFiles
-from scalewise.plan.config.program import ProgramSettings
-from scalewise.plan.config.settings import Settings
 from scalewise.plan.runs.training_program import steps_per_epoch
 from scalewise.ranks.results.probe_record import steps_done
 

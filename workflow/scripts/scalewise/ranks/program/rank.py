@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from scalewise.config.program import SEEN_SAMPLES, ProgramSettings
+from scalewise.config.templates import names_in
 from scalewise.execution.messages import (
     GracefulStop,
     RankError,
@@ -27,8 +29,6 @@ from scalewise.execution.messages import (
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.saved_training import saved_training
 from scalewise.execution.signals import exit_when_parent_dies
-from scalewise.plan.config.program import SEEN_SAMPLES, ProgramSettings
-from scalewise.plan.config.templates import names_in
 from scalewise.plan.runs.training_program import program_of
 from scalewise.ranks.distributed.cpus import take_cpus
 from scalewise.ranks.distributed.identity import Identity, check_place, identify, node_rank

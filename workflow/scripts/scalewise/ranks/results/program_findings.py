@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 
+from scalewise.config.catalog.program_files import program_files
+from scalewise.config.program import ProgramSettings
 from scalewise.measure.step_flags import EVALUATION, NO_GRAD
-from scalewise.plan.catalog.program_files import program_files
-from scalewise.plan.config.program import ProgramSettings
 from scalewise.ranks.results.measured_steps import MeasuredSteps, NoGrad
 from scalewise.ranks.results.probe_record import ProbeRecord
 from scalewise.ranks.results.samples import samples_seen

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from scalewise.plan.config.site import cpu_model
+from scalewise.config.site import cpu_model
 from scalewise.ranks.distributed.identity import Identity
 from scalewise.ranks.monitoring.environments import operating_system
 from scalewise.ranks.monitoring.machine_load import CpuUse

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from scalewise import __version__
+from scalewise.config.program import ProgramSettings
+from scalewise.config.settings import Settings
 from scalewise.execution.messages import RankSetup, TrainSpec
 from scalewise.measure.probe_spec import FAULT
-from scalewise.plan.config.program import ProgramSettings
-from scalewise.plan.config.settings import Settings
 from scalewise.ranks.distributed.cpus import cpu_list
 from scalewise.ranks.monitoring.environments import commit, merge_environments
 from scalewise.ranks.monitoring.machine_load import other_cpu_fraction

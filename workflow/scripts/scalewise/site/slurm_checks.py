@@ -7,14 +7,14 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 
-from scalewise.plan.cluster.commands import ask, missing_commands
-from scalewise.plan.cluster.reported import parse_gpus, record
-from scalewise.plan.config.errors import name_all
-from scalewise.plan.config.shape import Shape
-from scalewise.plan.config.site import NOT_FOUND
-from scalewise.plan.config.slurm import Slurm, duration_seconds
+from scalewise.config.errors import name_all
+from scalewise.config.shape import Shape
+from scalewise.config.site import NOT_FOUND
+from scalewise.config.slurm import Slurm, duration_seconds
 from scalewise.plan.formatting import pluralize
-from scalewise.plan.jobs.preflight import Finding, Preflight, bad, ok, unknown
+from scalewise.site.commands import ask, missing_commands
+from scalewise.site.preflight import Finding, Preflight, bad, ok, unknown
+from scalewise.site.reported import parse_gpus, record
 
 LONGEST_POLL_SECONDS = 180
 """Longest time between two status queries of the executor plugin, while no job ends."""

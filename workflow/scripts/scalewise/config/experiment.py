@@ -16,9 +16,9 @@ from pydantic import (
 )
 from pydantic.json_schema import SkipJsonSchema
 
-from scalewise.plan.config.errors import reject
-from scalewise.plan.config.program import ARGUMENT, ProgramSettings, ProgramSweep
-from scalewise.plan.config.settings import (
+from scalewise.config.errors import reject
+from scalewise.config.program import ARGUMENT, ProgramSettings, ProgramSweep
+from scalewise.config.settings import (
     SWEEPABLE,
     SWEEPABLE_WITH_DEFAULT,
     Count,

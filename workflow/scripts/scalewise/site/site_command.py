@@ -12,15 +12,15 @@ from pathlib import Path
 import yaml
 from pydantic import ValidationError
 
-from scalewise.plan.cluster.choices import choose, left_out_of_all
-from scalewise.plan.cluster.commands import missing_commands
-from scalewise.plan.cluster.facts import Machine, fast_interfaces
-from scalewise.plan.cluster.reported import ClusterError, read_cluster
-from scalewise.plan.cluster.requests import find_gpu_request
-from scalewise.plan.cluster.site_text import holds_placeholders, write_site_text
-from scalewise.plan.config.errors import key_path, problems_of
-from scalewise.plan.config.site import SiteFile
+from scalewise.config.errors import key_path, problems_of
+from scalewise.config.site import SiteFile
 from scalewise.records import replaced_whole
+from scalewise.site.choices import choose, left_out_of_all
+from scalewise.site.commands import missing_commands
+from scalewise.site.facts import Machine, fast_interfaces
+from scalewise.site.reported import ClusterError, read_cluster
+from scalewise.site.requests import find_gpu_request
+from scalewise.site.site_text import holds_placeholders, write_site_text
 
 SITE_FILE = Path("profiles/slurm/site.yaml")
 _LEFT_OUT = (

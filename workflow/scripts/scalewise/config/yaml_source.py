@@ -15,8 +15,8 @@ from typing import Any
 import yaml
 from yaml.reader import ReaderError
 
-from scalewise.plan.config.errors import Place, Problem, format_value
-from scalewise.plan.config.settings import DEFAULT, SWEEPABLE_WITH_DEFAULT
+from scalewise.config.errors import Place, Problem, format_value
+from scalewise.config.settings import DEFAULT, SWEEPABLE_WITH_DEFAULT
 
 _TRUE_BOOLEANS = {"true", "false", "True", "False", "TRUE", "FALSE"}
 _BOOL, _STR, _MERGE, _INT, _FLOAT = (

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from scalewise.plan.cluster.commands import Answer, ask
-from scalewise.plan.config.slurm import duration_seconds
+from scalewise.config.slurm import duration_seconds
+from scalewise.site.commands import Answer, ask
 
 _NONE = {"", "(null)", "N/A", "None", "NONE", "UNLIMITED", "INFINITE", "unlimited"}
 _PART = re.compile(r"(^|[-_.])\d+g\.\d+gb\b")

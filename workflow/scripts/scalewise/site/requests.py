@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from scalewise.plan.cluster.choices import Choice
-from scalewise.plan.cluster.commands import ask
+from scalewise.site.choices import Choice
+from scalewise.site.commands import ask
 
 TEST_SECONDS = 30
 

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalewise.plan.config.errors import RefusedValueError
+from scalewise.config.errors import RefusedValueError
 
 SMALLEST_TRANSFORMER, LARGEST_TRANSFORMER = 1_000_000, 100_000_000_000
 

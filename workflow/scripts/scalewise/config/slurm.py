@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from scalewise.plan.config.errors import reject
-from scalewise.plan.config.settings import Count, StrictModel
+from scalewise.config.errors import reject
+from scalewise.config.settings import Count, StrictModel
 
 MailEvent = Literal["NONE", "BEGIN", "END", "FAIL", "REQUEUE", "ALL", "TIME_LIMIT", "TIME_LIMIT_80"]
 

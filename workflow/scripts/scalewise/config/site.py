@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, create_model
 
-from scalewise.plan.config.errors import reject
-from scalewise.plan.config.settings import Count, LauncherName, Memory, StrictModel
-from scalewise.plan.config.shape import Shape
-from scalewise.plan.config.slurm import Slurm, duration_seconds, matches
+from scalewise.config.errors import reject
+from scalewise.config.settings import Count, LauncherName, Memory, StrictModel
+from scalewise.config.shape import Shape
+from scalewise.config.slurm import Slurm, duration_seconds, matches
 
 Accelerator = Literal["cpu", "cuda"]
 

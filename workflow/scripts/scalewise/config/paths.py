@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 from typing import Literal
 
-from scalewise.plan.config.errors import Problem
+from scalewise.config.errors import Problem
 
 # Snakemake fills in braces and angle brackets
 _FILLED_IN = re.compile(r"[{}<>]")

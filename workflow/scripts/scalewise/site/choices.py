@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from scalewise.plan.cluster.reported import Association, Cluster, Node, Partition, is_part_of_gpu
-from scalewise.plan.config.errors import did_you_mean
-from scalewise.plan.config.shape import count_devices
+from scalewise.config.errors import did_you_mean
+from scalewise.config.shape import count_devices
+from scalewise.site.reported import Association, Cluster, Node, Partition, is_part_of_gpu
 
 SHORT_SECONDS = 3 * 3600
 """A partition for tests has a time limit of at most this."""

@@ -11,12 +11,12 @@ from typing import Any
 
 import yaml
 
-from scalewise.plan.cluster.choices import Choice, describe, walltime
-from scalewise.plan.cluster.reported import Cluster, Partition, Qos, is_part_of_gpu
-from scalewise.plan.cluster.requests import GpuRequest
-from scalewise.plan.config.errors import one_line
-from scalewise.plan.config.shape import count_devices
-from scalewise.plan.config.site import NotFound
+from scalewise.config.errors import one_line
+from scalewise.config.shape import count_devices
+from scalewise.config.site import NotFound
+from scalewise.site.choices import Choice, describe, walltime
+from scalewise.site.reported import Cluster, Partition, Qos, is_part_of_gpu
+from scalewise.site.requests import GpuRequest
 
 COMMENTS_AT = 34
 FAST_INTERFACE = re.compile(r"(ib|hsn|bond|opa)\w*")

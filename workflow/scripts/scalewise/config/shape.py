@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, PlainSerializer
 
-from scalewise.plan.config.errors import RefusedValueError
+from scalewise.config.errors import RefusedValueError
 
 _SHAPE = re.compile(r"([0-9]{1,9})x([0-9]{1,9})")
 

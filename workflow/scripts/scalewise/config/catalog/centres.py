@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from scalewise.plan.config.errors import Place, Problem, did_you_mean
-from scalewise.plan.config.paths import explain_missing, invalid_path, kind_of
+from scalewise.config.errors import Place, Problem, did_you_mean
+from scalewise.config.paths import explain_missing, invalid_path, kind_of
 
 CENTRES = Path(__file__).resolve().parents[5] / "profiles" / "centres"
 SUFFIX = ".md.j2"

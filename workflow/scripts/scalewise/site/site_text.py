@@ -11,8 +11,10 @@ from pathlib import Path
 
 import yaml
 
-from scalewise.plan.cluster.choices import Choice
-from scalewise.plan.cluster.facts import (
+from scalewise.config.errors import one_line
+from scalewise.config.site import NOT_FOUND, NotFound
+from scalewise.site.choices import Choice
+from scalewise.site.facts import (
     Described,
     Facts,
     Machine,
@@ -22,10 +24,8 @@ from scalewise.plan.cluster.facts import (
     with_comment,
     write_scalar,
 )
-from scalewise.plan.cluster.reported import Cluster
-from scalewise.plan.cluster.requests import GpuRequest
-from scalewise.plan.config.errors import one_line
-from scalewise.plan.config.site import NOT_FOUND, NotFound
+from scalewise.site.reported import Cluster
+from scalewise.site.requests import GpuRequest
 
 _HEADING = (
     "# NOT FOUND. `snakemake preflight` names these, its job shows the network. Delete what is settled."

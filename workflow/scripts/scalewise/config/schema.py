@@ -6,15 +6,15 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from scalewise.plan.config.experiment import (
+from scalewise.config.experiment import (
     EXPERIMENT_NAME,
     MAX_EXPERIMENT_NAME,
     Experiment,
     ProgramExperiment,
 )
-from scalewise.plan.config.program import CUSTOM_NAME, ProgramSweep
-from scalewise.plan.config.settings import StrictModel
-from scalewise.plan.config.site import SiteFile
+from scalewise.config.program import CUSTOM_NAME, ProgramSweep
+from scalewise.config.settings import StrictModel
+from scalewise.config.site import SiteFile
 
 
 class StudyFile(StrictModel):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-from scalewise.plan.config.experiment import AnyExperiment
-from scalewise.plan.config.program import ProgramSettings
-from scalewise.plan.config.settings import Settings
+from scalewise.config.experiment import AnyExperiment
+from scalewise.config.program import ProgramSettings
+from scalewise.config.settings import Settings
 
 Product = Literal["runs", "tables", "rounds"]
 """Runs are trainings; tables are scaling.csv, the decision and its figures; rounds request further runs."""

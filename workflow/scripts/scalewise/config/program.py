@@ -19,8 +19,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from scalewise.plan.config.errors import name_all, reject
-from scalewise.plan.config.settings import (
+from scalewise.config.errors import name_all, reject
+from scalewise.config.settings import (
     AccumulationSteps,
     BatchSizePerDevice,
     Count,
@@ -35,7 +35,7 @@ from scalewise.plan.config.settings import (
     WarmupSteps,
     sweep_model,
 )
-from scalewise.plan.config.templates import names_in
+from scalewise.config.templates import names_in
 
 ARGUMENT = "argument."
 """Prefix of the name of a custom value in templates and under ``sweep``."""

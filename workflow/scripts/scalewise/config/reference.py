@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from scalewise.plan.config.program import SWEEPABLE_PROGRAM_KEYS
-from scalewise.plan.config.schema import site_schema, study_schema
-from scalewise.plan.config.settings import SWEEPABLE
+from scalewise.config.program import SWEEPABLE_PROGRAM_KEYS
+from scalewise.config.schema import site_schema, study_schema
+from scalewise.config.settings import SWEEPABLE
 
-ORIGIN = "made by `make generated` from workflow/scripts/scalewise/plan/config"
+ORIGIN = "made by `make generated` from workflow/scripts/scalewise/config"
 STUDY_MARKERS = (f"<!-- keys: {ORIGIN}/settings.py and experiment.py -->", "<!-- end of keys -->")
 PROGRAM_MARKERS = (
     f"<!-- program keys: {ORIGIN}/program.py and experiment.py -->",

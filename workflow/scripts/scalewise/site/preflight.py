@@ -8,10 +8,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from scalewise.plan.catalog.datasets import prepared_path
-from scalewise.plan.config.shape import ShapeText
-from scalewise.plan.config.site import NotFound, Site
-from scalewise.plan.config.slurm import Slurm
+from scalewise.config.catalog.datasets import prepared_path
+from scalewise.config.shape import ShapeText
+from scalewise.config.site import NotFound, Site
+from scalewise.config.slurm import Slurm
 from scalewise.plan.jobs.launch import RankLaunch
 from scalewise.plan.planned_study import Study
 from scalewise.plan.runs.allocation import Allocation, placement

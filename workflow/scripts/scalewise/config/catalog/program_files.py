@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from scalewise.plan.config.paths import kind_of
-from scalewise.plan.config.program import ProgramSettings
+from scalewise.config.paths import kind_of
+from scalewise.config.program import ProgramSettings
 
 NOT_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
 """Errors of Python's parser on a file that is not Python."""

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalewise.plan.config.errors import RefusedValueError
+from scalewise.config.errors import RefusedValueError
 
 MIRROR_VARIABLE = "SCALEWISE_DATA_MIRROR"
 """Environment variable that carries ``data_mirror`` of the site to the download."""
