@@ -119,5 +119,5 @@ $(VENV)/dev.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(OLDEST)/installed: | $(VENV)/bin/python
 	$(PYTHON) -m venv $(OLDEST)
-	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check snakemake==$(OLDEST_SNAKEMAKE).*
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check snakemake==$(OLDEST_SNAKEMAKE).* snakemake-logger-plugin-rich==0.5.*
 	@touch $@

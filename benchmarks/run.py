@@ -24,7 +24,7 @@ from benchmarks.measure import Row, machine_line, markdown
 from benchmarks.page import write_table
 from benchmarks.replayed_studies import TABLE_FORM
 
-from scalewise.plan.jobs.launch import thread_environment
+from scalewise.plan.launch import thread_environment
 
 BENCHMARKS = ("loop", "loader", "gpu", "plan", "design", "own-cost")
 

@@ -23,7 +23,7 @@ from tests.planted_records import (
 
 import cli
 from scalewise.analysis.judge_round import judge_round
-from scalewise.plan.jobs.make_plan import make_plan, write_plan
+from scalewise.plan.make_plan import make_plan, write_plan
 from scalewise.plan.planned_study import PlannedExperiment, Study
 from scalewise.plan.runs.rounds import Round, known_rounds
 from scalewise.plan.runs.run_definition import RunDefinition

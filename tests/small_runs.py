@@ -12,7 +12,7 @@ from tests.paths import CLI
 
 from scalewise.config.settings import Settings
 from scalewise.execution.messages import RankSetup
-from scalewise.plan.jobs.launch import RankLaunch, SiteLaunch
+from scalewise.plan.launch import RankLaunch, SiteLaunch
 from scalewise.plan.plan_file import PLAN, Limits
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import SUMMARY

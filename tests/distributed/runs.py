@@ -26,7 +26,7 @@ from tests.prepared_digits import place_digits
 from tests.small_runs import plan_one_run, train_command
 from tests.waiting import Found, ended_output, wait_until
 
-from scalewise.plan.jobs.launch import SiteLaunch
+from scalewise.plan.launch import SiteLaunch
 from scalewise.plan.study import load_study
 from scalewise.records import (
     EPOCHS,

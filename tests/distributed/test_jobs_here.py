@@ -19,9 +19,9 @@ from tests.prepared_digits import place_digits_of_study
 from tests.waiting import wait_until
 
 from scalewise.execution.machine_lock import machine_lock
-from scalewise.plan.jobs.job_script import TimeLimit, job_script
-from scalewise.plan.jobs.launch import SiteLaunch
-from scalewise.plan.jobs.make_plan import make_plan, write_plan
+from scalewise.plan.job_script import TimeLimit, job_script
+from scalewise.plan.launch import SiteLaunch
+from scalewise.plan.make_plan import make_plan, write_plan
 from scalewise.plan.plan_file import PLAN
 from scalewise.plan.study import load_study
 from scalewise.records import EPOCHS, MODEL

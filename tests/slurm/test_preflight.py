@@ -12,7 +12,7 @@ from tests.paths import CLI
 from tests.slurm.study import TRAININGS, ClusterStudy
 from tests.stand_ins import stand_ins
 
-from scalewise.plan.jobs.make_plan import make_plan, write_plan
+from scalewise.plan.make_plan import make_plan, write_plan
 from scalewise.plan.plan_file import PLAN
 from scalewise.plan.study import load_study
 

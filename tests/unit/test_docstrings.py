@@ -60,7 +60,7 @@ def test_a_fragment_is_found(tmp_path: Path) -> None:
         "*.py",
         *(
             f"scalewise/{room}"
-            for room in ("plan", "execution", "measure", "ranks", "training", "analysis", "watch", "*.py")
+            for room in ("plan", "execution", "measure", "ranks", "training", "analysis", "*.py")
         ),
     ],
 )

@@ -73,12 +73,9 @@ RECORDS_IN_PLAN = (
     *("read_regular", "read_history", "read_summary", "seconds_between"),
 )
 IN_PLAN = (
-    # the main process checks the site when it opens a study
-    *("scalewise.config", "scalewise.plan", "scalewise.site", "scalewise.snakemake_adapter"),
+    *("scalewise.config", "scalewise.plan", "scalewise.site.preflight"),
     *(f"scalewise.records.{name}" for name in RECORDS_IN_PLAN),
 )
-# a watcher runs during the measurements, on the same machine; ratios bring scipy, with the first speedup
-IN_WATCH = ("scalewise.analysis.statistics", "scalewise.analysis.disturbed")
 OF_A_RUN = ("scalewise.plan.runs.run_definition", "scalewise.config.shape")
 
 
@@ -93,17 +90,15 @@ OF_A_RUN = ("scalewise.plan.runs.run_definition", "scalewise.config.shape")
             ("scalewise.config", "scalewise.plan", "scalewise.site", "scalewise.records"),
         ),
         ("records.py", ("scalewise", *HEAVY), OF_A_RUN),
-        ("execution", (*TRAINING, "scalewise.analysis", "scalewise.watch", *HEAVY), ()),
-        ("measure", ("scalewise.watch",), ()),
-        ("ranks", ("scalewise.analysis", "scalewise.training", "scalewise.watch"), ()),
+        ("execution", (*TRAINING, "scalewise.analysis", *HEAVY), ()),
+        ("ranks", ("scalewise.analysis", "scalewise.training"), ()),
         (
             "analysis",
-            ("scalewise.execution", "scalewise.report", *TRAINING, "scalewise.watch", "torch", "torchvision"),
+            ("scalewise.execution", "scalewise.report", *TRAINING, "torch", "torchvision"),
             # writes TensorBoard's files, and is loaded by one command only
             ("torch.utils.tensorboard",),
         ),
-        ("report", ("scalewise.execution", *TRAINING, "scalewise.watch", "torch", "torchvision"), ()),
-        ("watch", (*TRAINING, "scalewise.analysis", "snakemake", *HEAVY), IN_WATCH),
+        ("report", ("scalewise.execution", *TRAINING, "torch", "torchvision"), ()),
     ],
 )
 def test_a_room_imports_no_other_than_it_may(
@@ -137,9 +132,7 @@ def test_preparing_data_imports_no_more_than_the_plan() -> None:
     assert crossings(paths, ("scalewise",), allowed) == []
 
 
-@pytest.mark.parametrize(
-    "room", ["config", "plan", "execution", "ranks", "training", "analysis", "report", "watch"]
-)
+@pytest.mark.parametrize("room", ["config", "plan", "execution", "ranks", "training", "analysis", "report"])
 def test_no_folder_of_a_room_imports_one_above_it(room: str) -> None:
     """A folder, or a module next to the folders, imports only what is below it."""
     below: dict[str, set[str]] = {}
@@ -196,9 +189,9 @@ def test_tests_import_no_benchmark_and_benchmarks_no_test(folder: str, other: st
     ("modules", "unwanted"),
     [
         pytest.param(
-            ("scalewise.plan.study", "cli", "scalewise.ranks.program.rank", "scalewise.watch.watcher"),
+            ("scalewise.plan.study", "cli", "scalewise.ranks.program.rank"),
             HEAVY,
-            id="the plan, the command line, and what watches a study or a program",
+            id="the plan, the command line, and what watches a program",
         ),
         pytest.param(
             ("scalewise.execution.train_job",), ("torch", "pandas"), id="the process that watches the ranks"

@@ -15,7 +15,7 @@ def test_the_plan_of_a_study_on_partitions_shows_the_runs_of_each(workplace: Wor
     plan = workplace.snakemake("-n", config=ON_PARTITIONS, site=PARTITIONS)
 
     assert plan.code == 0, plan.text
-    assert re.findall(r"^(\S+)/d1\.r1-2 ", plan.text, re.MULTILINE) == ["digits@one", "digits@other"]
+    assert re.findall(r"^(\S+)\n  d1 +2 ", plan.text, re.MULTILINE) == ["digits@one", "digits@other"]
     assert "4 runs" in plan.text
     assert {"train", "analyze", "plot", "write_report"} <= plan.rules
     assert not (workplace.folder / "results").exists()
@@ -72,6 +72,6 @@ def test_a_study_on_two_partitions_runs_from_the_command_to_the_report(workplace
     assert forced.trained == {"digits@other/d1.r1"}
     shown = workplace.run(["python", str(SNAKEFILE.parent / "scripts" / "status.py")])
     assert shown.code == 0, shown.text
-    assert "4 of 4 runs done" in shown.text
-    assert "digits@one" in shown.text
-    assert "digits@other" in shown.text
+    assert shown.text.startswith("digits: ")
+    assert "d1 on one: 2 of 2 done" in shown.text
+    assert "d1 on other: 2 of 2 done" in shown.text

@@ -16,7 +16,7 @@ from tests.paths import ROOT
 from tests.stand_ins import stand_ins
 from tests.workflow.workplace import Workplace
 
-from scalewise.plan.jobs.launch import with_prelude
+from scalewise.plan.launch import with_prelude
 
 STUDY = """\
 experiments:

@@ -18,17 +18,14 @@ from typing import Any
 import pytest
 import yaml
 from tests.paths import ROOT, SCRIPTS
-from tests.unit.watch.planted_status import done, status_of
 from tests.workflow.workplace import Workplace, copy_checkout
 
 from scalewise.config.errors import StudyError
+from scalewise.plan.plan_table import plan_lines
 from scalewise.plan.planned_study import Study
 from scalewise.plan.study import load_study
-from scalewise.plan.terminal.plan_table import plan_table
 from scalewise.report.figures import FIGURES
 from scalewise.report.tables import TABLES
-from scalewise.watch.study import WatchedStudy
-from scalewise.watch.texts import table
 
 DOCUMENTS = sorted(path for path in ROOT.glob("**/*.md") if ".venv" not in path.parts)
 MADE_BY_TESTS = ROOT / "docs" / "reliability.md"
@@ -278,11 +275,6 @@ def printed(start: str) -> list[str]:
     return block.splitlines()
 
 
-def columns(line: str) -> list[str]:
-    """The cells of a printed row."""
-    return re.split(r" {2,}", line.strip())
-
-
 def shipped_study(folder: Path, site: str) -> Study:
     """The study in the repository, on a machine or a cluster."""
     site_file, config = folder / "site.yaml", ROOT / "config" / "experiments.yaml"
@@ -293,31 +285,9 @@ def shipped_study(folder: Path, site: str) -> Study:
 def test_the_plan_that_a_guide_shows_is_that_of_the_shipped_study(tmp_path: Path) -> None:
     site = (ROOT / "profiles" / "slurm" / "site.yaml").read_text(encoding="utf-8")
     study = shipped_study(tmp_path, re.sub(r"<(account|partition)>", "mine", site))
-    *shown, more = printed("run")
-    assert more == "..."
-    assert plan_table(study, tmp_path).splitlines()[: len(shown)] == shown
-
-
-def test_the_status_that_a_guide_shows_has_the_headings_and_the_points_of_that_study(tmp_path: Path) -> None:
-    points = WatchedStudy.of(shipped_study(tmp_path, "accelerator: cpu\ncpus_per_node: 2\n"), None).points
-    said = table(status_of({each: [done(100.0)] * each.most for each in points}), width=200, height=100)
-    _, *whole = printed("experiment")
-    cut = whole.index("...")
-    shown, after = whole[:cut], whole[cut + 1 :]
-    assert columns(shown[0]) == columns(said[0])
-    up_to_runs = re.compile(r".* \d+ of \d+ ")
-    points_of = [[up_to_runs.match(line) for line in lines[1 : len(shown)]] for lines in (shown, said)]
-    assert all(points_of[0])
-    assert [each and columns(each[0]) for each in points_of[0]] == [
-        each and columns(each[0]) for each in points_of[1]
-    ]
-    # the first answers, and the last line
-    answers = [*said[1 + len(points) :][: len(after) - 1], said[-1]]
-    found = [[re.sub(r"[\d.]+", "0", line) for line in lines] for lines in (after, answers)]
-    # single runs are here without bounds, and three repeats in the guide with them
-    assert [re.sub(r" \(0x? to 0x?\)", "", line) for line in found[0]] == [
-        re.sub(r" \(0x? to 0x?\)", "", line) for line in found[1]
-    ]
+    block = printed("A run on 1x1")
+    shown = block[: block.index("...")]
+    assert list(plan_lines(study, tmp_path, {}))[: len(shown)] == shown
 
 
 def test_every_place_of_a_table_is_that_of_a_benchmark_and_has_an_end() -> None:

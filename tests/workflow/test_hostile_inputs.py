@@ -448,7 +448,7 @@ def test_a_program_runs_in_its_own_folder_and_its_words_reach_no_shell(workplace
     assert not (workplace.folder / "results").exists()
     (runs / "my project/features.py").write_text("WIDTH = 9\n")
     again = from_elsewhere(workplace, "-n", "--directory", str(runs), "--config", "site=site.yaml")
-    assert again.trained == {"own/d1.r1"}, again.text
+    assert "1 run, at most" in again.text
 
 
 def test_a_profile_finds_its_site_from_another_folder(workplace: Workplace) -> None:
@@ -456,12 +456,12 @@ def test_a_profile_finds_its_site_from_another_folder(workplace: Workplace) -> N
     (workplace.folder / "study.yaml").write_text(study_in_a_folder())
     here = from_elsewhere(workplace, "-n")
     assert here.code == 0, here.text
-    assert here.trained == {"own/d1.r1"}
+    assert "1 run, at most" in here.text
     other = workplace.folder / "other"
     other.mkdir()
     shutil.move(workplace.folder / "my project", other)
     there = from_elsewhere(workplace, "-n", "--directory", "other")
-    assert there.trained == {"own/d1.r1"}, there.text
+    assert "1 run, at most" in there.text
     missing = from_elsewhere(workplace, "-n", "--config", "site=profiles/local/mine.yaml")
     assert "profiles/local/mine.yaml: there is no such file in" in missing.text
 

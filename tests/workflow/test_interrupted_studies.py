@@ -22,13 +22,10 @@ from tests.workflow.workplace import TINY, Workplace, running
 
 from scalewise.ranks.monitoring.environments import source_version
 from scalewise.records import (
-    HISTORY,
     RECORD,
     RUN_RECORDS,
     SUMMARY,
-    read_history,
     read_summary,
-    write_json,
 )
 
 pytestmark = needs_two_cores
@@ -99,58 +96,7 @@ def test_a_result_that_was_there_when_snakemake_was_killed_is_kept_unless_it_is_
     if source_version(scripts) != version:
         pytest.skip("the checkout was changed while the test ran: a result of other code is not kept")
     assert {name: (summary.parent / name).read_bytes() for name in (SUMMARY, *RUN_RECORDS)} == before
-    log = (summary.parent / "train.log").read_text(encoding="utf-8")
-    assert "epoch 2/2" in log
-    assert "the result was there before snakemake saw this run end" in log.splitlines()[-1]
-
-    asked = ("--rerun-incomplete", "--nolock", "--forcerun", target)
-    with running(tmp_path / "forced", preloaded_python, TINY, *asked) as study:
-        assert study.end() == 0, study.output
-    assert (tmp_path / "forced" / target).read_bytes() != before[SUMMARY]
-
-
-def test_a_run_that_would_use_its_time_again_is_not_started_and_the_others_are(
-    tmp_path: Path, preloaded_python: Path
-) -> None:
-    text = TINY.replace("epochs: 2", "epochs: 2\n  runtime_minutes: 7")
-    wanted = [f"results/{run[0]}/runs/{run[1]}/{SUMMARY}" for run in (LIMITED, ("weak", "d1.r1"))]
-    with running(tmp_path, preloaded_python, text, wanted[0]) as study:
-        assert study.end() == 0, study.output
-    folder = tmp_path / "results" / LIMITED[0] / "runs" / LIMITED[1]
-    plant_time_out(folder, limit_seconds=420)
-
-    for arguments in (["--dry-run"], ["--keep-going", "--show-failed-logs", "--retries", "2"]):
-        with running(tmp_path, preloaded_python, text, *arguments, "--", *wanted) as study:
-            assert study.end() == (0 if arguments == ["--dry-run"] else 1), study.output
-        assert "A run is not started" in study.output
-        assert "/".join(LIMITED) + " timed-out: stopped after 7 minutes. Raise runtime_min" in study.output
-    assert (tmp_path / wanted[1]).exists(), "the other run"
-    assert "1 run would end the same way" in study.output
-    history = read_history(folder)
-    assert history is not None
-    assert len(history.starts) == 1
-
-    more = text.replace("runtime_minutes: 7", "runtime_minutes: 8")
-    with running(tmp_path, preloaded_python, more, "--", wanted[0]) as study:
-        assert study.end() == 0, study.output
-    plant_time_out(folder, limit_seconds=480)
-    with running(tmp_path, preloaded_python, more, "--forcerun", wanted[0], "--", wanted[0]) as study:
-        assert study.end() == 0, study.output
-
-
-LIMITED = ("strong", "d1.bucket-view-off.r1")
-
-
-def plant_time_out(folder: Path, limit_seconds: float) -> None:
-    """Leave a run as if its limit had ended it instead of its last step."""
-    history = read_history(folder)
-    assert history is not None
-    reason = f"stopped after {limit_seconds / 60:.0f} minutes. Raise runtime_minutes."
-    end = {"outcome": "timed-out", "reason": reason, "permanent": True, "limit_seconds": limit_seconds}
-    start = history.starts[-1].model_copy(update=end)
-    write_json(folder / HISTORY, history.model_copy(update={"starts": [start]}))
-    for name in (SUMMARY, RECORD, *RUN_RECORDS):
-        (folder / name).unlink(missing_ok=True)
+    assert "Nothing to be done" in study.output
 
 
 TWO_RUNS = """\

@@ -46,11 +46,8 @@ def test_another_workflow_runs_a_study_to_its_report(workplace: Workplace) -> No
     plan = workplace.run(["snakemake", "-n", "--cores", "1"])
     assert plan.code == 0, plan.text
     assert "scaling_train" in plan.text
-    # what the profiles ask for, so that the terminal shows the study
-    done = workplace.run(["snakemake", "--cores", "2", "--show-failed-logs"])
+    done = workplace.run(["snakemake", "--cores", "2"])
     assert done.code == 0, done.text
-    assert "1 of 1 runs done" in done.text
-    assert "Building DAG of jobs" not in done.text
     results = workplace.folder / "results"
     (decision,) = json.loads((results / "decision.json").read_text(encoding="utf-8"))
     assert decision["experiment"] == "weak"
@@ -72,6 +69,16 @@ def test_a_module_plans_the_runs_of_each_partition(workplace: Workplace) -> None
     assert refused.code == 1
     assert refused.text.count("parent.yaml:") == 1
     assert f"parent.yaml:{line}: " in refused.text
+
+
+def test_a_prefix_is_refused_before_anything_runs(workplace: Workplace) -> None:
+    write_parent(workplace.folder, ON_PARTITIONS, PARTITIONS)
+    snakefile = workplace.folder / "Snakefile"
+    named = '    config: config["scaling"]\n'
+    snakefile.write_text(snakefile.read_text().replace(named, f'{named}    prefix: "below"\n'))
+    refused = workplace.run(["snakemake", "-n", "--cores", "1"])
+    assert refused.code == 1
+    assert "prefix and replace_prefix of a module are not possible" in refused.text
 
 
 def test_a_module_from_a_git_address_is_refused_with_the_fix(workplace: Workplace) -> None:

@@ -13,6 +13,7 @@ from tests.workflow.workplace import Workplace
 
 from scalewise.execution.run_lock import lock_run
 from scalewise.plan.study import load_study
+from scalewise.records import SUMMARY, read_summary, write_json
 
 STUDY = """\
 defaults: {dataset: digits, model: linear, epochs: 3, devices: [1], repeats: 3}
@@ -27,7 +28,7 @@ DISTURBED = {"first/d1.r2", "first/d1.r3", "second/d1.r1"}
 def planted(workplace: Workplace) -> Workplace:
     """A study whose runs are all made, some of them on a busy machine."""
     place_digits_of_study(workplace.folder)
-    assert workplace.snakemake("plan", config=STUDY).code == 0
+    assert workplace.snakemake("resources/datasets/digits/dataset.safetensors", config=STUDY).code == 0
     folder = workplace.folder
     study = load_study(yaml.safe_load(STUDY), [folder / "study.yaml"], folder / "site.yaml")
     for experiment in study.experiments.values():
@@ -39,7 +40,11 @@ def planted(workplace: Workplace) -> Workplace:
 
 
 def redo(study: Workplace, *arguments: str) -> tuple[int, str]:
-    outcome = study.run(["python", str(CLI), "redo", "--disturbed", *arguments])
+    return redone(study, "--disturbed", *arguments)
+
+
+def redone(study: Workplace, *arguments: str) -> tuple[int, str]:
+    outcome = study.run(["python", str(CLI), "redo", *arguments])
     return outcome.code, outcome.text
 
 
@@ -67,9 +72,28 @@ def test_the_next_snakemake_makes_just_the_disturbed_runs_again(planted: Workpla
     assert (code, runs_in(results)) == (0, everything - {"second/d1.r1"})
     code, text = redo(planted)
     assert (code, runs_in(results)) == (0, everything - DISTURBED)
-    assert "2 of 5 runs were disturbed; the records of 2 were removed." in text
+    assert {line.split(":")[0] for line in text.splitlines()[:-1]} == DISTURBED - {"second/d1.r1"}
     assert to_train(planted) == DISTURBED
-    assert redo(planted)[1] == "None of 3 runs was disturbed.\n"
+    assert redo(planted)[1] == "There is no such run: nothing was removed.\n"
+
+
+def test_named_runs_and_failed_ones_are_made_again(planted: Workplace) -> None:
+    results = planted.folder / "results"
+    everything = runs_in(results)
+    folder = results / "second" / "runs" / "d1.r3"
+    record = read_summary(folder)
+    (folder / SUMMARY).unlink()
+    write_json(
+        folder / SUMMARY, record.model_copy(update={"outcome": "diverged", "reason": "the loss is NaN"})
+    )
+    code, text = redone(planted, "--failed")
+    assert (code, runs_in(results)) == (0, everything - {"second/d1.r3"})
+    assert "second/d1.r3: diverged: the loss is NaN" in text
+    code, text = redone(planted, "first/d1.r1")
+    assert (code, runs_in(results)) == (0, everything - {"second/d1.r3", "first/d1.r1"})
+    assert to_train(planted) == {"second/d1.r3", "first/d1.r1"}
+    code, text = redone(planted)
+    assert (code, "name runs or experiments" in text) == (1, True)
 
 
 def test_a_run_that_is_being_made_is_kept(planted: Workplace) -> None:

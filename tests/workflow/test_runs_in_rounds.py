@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 from dataclasses import dataclass, replace
@@ -225,7 +226,7 @@ def test_each_partition_finds_its_answer_with_its_part_of_the_budget(
 
     again = study.run("-n")
     assert NOTHING in again.text
-    assert again.text.count("10 device-hours by its budget, its part of 20") == 2
+    assert again.text.count("at most 10 device-hours by its budget, ") == 2
 
 
 REPEATS = f"""\
@@ -288,8 +289,7 @@ def adaptive(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -
 def test_a_dry_run_before_anything_shows_the_first_runs_and_what_may_follow(adaptive: Adaptive) -> None:
     assert adaptive.plan.code == 0, adaptive.plan.text
     assert adaptive.plan.trained == FIRST
-    assert "clear/d1.r1-3 (up to 5)  1x1" in adaptive.plan.text
-    assert "device-hours (18 runs) if all points need their most repeats." in adaptive.plan.text
+    assert re.search(r"^clear\n  d1 +3 +1x1 ", adaptive.plan.text, re.MULTILINE)
 
 
 @needs_two_cores

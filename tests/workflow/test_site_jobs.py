@@ -24,7 +24,7 @@ from tests.workflow.workplace import ACCOUNT, LoginNode
 
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.train_job import launch_of
-from scalewise.plan.jobs.launch import SiteLaunch
+from scalewise.plan.launch import SiteLaunch
 from scalewise.plan.plan_file import read_plan
 from scalewise.plan.planned_study import Study
 from scalewise.plan.runs.run_definition import RunDefinition

@@ -88,22 +88,20 @@ def test_filled_in_site_shows_what_every_run_asks_for(ready: LoginNode) -> None:
     assert outcome.code == 0, outcome.text
     assert len(outcome.trained) == 32
     # each holds a whole node of four
-    hours = ["1.600", "0.800", "0.800"]
     for devices in (1, 2):
-        rows = re.findall(rf"^digits-\S+/d{devices}\.\S+ .*$", outcome.text, re.MULTILINE)
-        assert [re.findall(r"<= ([\d.]+) ", row) for row in rows] == [[each] for each in hours]
-        for row in rows:
-            assert f" 1x{devices} " in row
-            assert row.endswith(
-                f"--nodes=1 --ntasks-per-node={devices} --exclusive --signal=USR1@30 --cpus-per-task=1 "
-                f"--gres=gpu:{devices} --mem={devices * 60000} --time=5"
-            )
-    assert "32 runs, at most 6.400 device-hours. Devices are GPUs, 4 per node." in outcome.text
-    assert "32 runs on a part of a node hold whole nodes: at most 4.000 device-hours more." in outcome.text
-    assert (
-        "Each run is a separate job: account proj123, partition gpu. "
-        "The longest requests 5 of 1440 minutes." in outcome.text
-    )
+        rows = re.findall(
+            rf"^  d{devices}\S* +\d 1x{devices} .*$".replace(" 1x", " +1x"), outcome.text, re.MULTILINE
+        )
+        assert [row.split()[-1] for row in rows] == ["1.600", "0.800", "0.800"]
+        asked = re.sub(r"\n  ", " ", outcome.text).split(f"A run on 1x{devices} requests ")[1].split("\n")[0]
+        assert {
+            *("nodes=1", "cpus_per_task=1", "runtime=5", f"mem_mb={devices * 60000}", f"gres=gpu:{devices}"),
+            *("slurm_account=proj123", "slurm_partition=gpu", f"slurm_extra=--ntasks-per-node={devices}"),
+            *("--exclusive", "--signal=USR1@30"),
+        } <= set(asked.split())
+    text = " ".join(outcome.text.split())
+    assert "32 runs, at most 6.400 device-hours. Devices are GPUs, 4 per node." in text
+    assert "hold whole nodes: at most 4.000 device-hours more." in text
     assert "Warning: there is no sbatch on this machine" in outcome.text
     assert not (ready.folder / "results").exists()
 
@@ -169,52 +167,14 @@ def test_inside_a_slurm_job_snakemake_is_refused_with_the_fix(
     assert made(ready) == before
 
 
-def test_job_arrays_are_refused_wherever_they_were_switched_on(ready: LoginNode) -> None:
-    (ready.folder / "mine").mkdir()
-    ready.write("mine/config.yaml", "slurm-array-jobs: all\n")
-    mine = str(ready.folder / "mine")
-    for words, refusal in (
-        (("-n", "--profile", mine), "mine/config.yaml: slurm-array-jobs is 'all'"),
-        (("-n", "--workflow-profile", mine), "mine/config.yaml: slurm-array-jobs is 'all'"),
-        (("--slurm-array-jobs", "train"), "the command line: slurm-array-jobs is 'train'"),
-    ):
-        outcome = ready.snakemake(*words)
-        assert outcome.code == 1
-        assert refusal in outcome.text, outcome.text
-        assert "add --slurm-array-jobs= to the command" in outcome.text
-    off = ready.snakemake("-n", "--workflow-profile", mine, "--slurm-array-jobs=")
-    assert off.code == 0, off.text
-
-
 def test_a_clusters_site_does_not_run_on_the_login_node(ready: LoginNode) -> None:
+    recording_slurm(ready.programs, ACCOUNT)
     before = made(ready)
     outcome = ready.snakemake("--config", f"site={SITE}", profile="profiles/local")
 
     assert outcome.code == 1
     assert "the runs would start here, on the login node. Use --profile profiles/slurm" in outcome.text
     assert made(ready) == before
-
-
-@pytest.mark.parametrize(
-    ("above", "below", "message"),
-    [
-        ("onstart:\n    print('PARENT')\n", "", "the runs would start here, on the login node"),
-        (
-            "",
-            "onstart:\n    print('PARENT')\n",
-            "parent.smk: onstart below the module replaces the module's own",
-        ),
-    ],
-    ids=["above", "below"],
-)
-def test_handlers_of_a_module_run_or_are_said_to_be_missing(
-    ready: LoginNode, above: str, below: str, message: str
-) -> None:
-    ready.write("parent.smk", above + MODULE + below)
-    outcome = ready.snakemake("-s", "parent.smk", "--config", f"site={SITE}", profile="profiles/local")
-
-    assert outcome.code == 1
-    assert message in outcome.text, outcome.text
 
 
 def test_what_a_job_requests_defines_no_run(ready: LoginNode) -> None:
@@ -288,9 +248,9 @@ def test_a_run_requests_nothing_that_only_other_runs_have(login_node: LoginNode)
         requested[name] = set(found)
     special = {"-p special", "-C a&b", "--qos=high"}
     assert requested == {
-        "plain_d1.r1": {"--gres=gpu:1", "--mem 50000"},
-        "plain_d2.r1": {"--gres=gpu:2", "--mem 100000"},
-        "plain_d2x2.r1": {"--gres=gpu:2", "--mem 100000"},
+        "plain_d1.r1": {"-p the-default", "--gres=gpu:1", "--mem 50000"},
+        "plain_d2.r1": {"-p the-default", "--gres=gpu:2", "--mem 100000"},
+        "plain_d2x2.r1": {"-p the-default", "--gres=gpu:2", "--mem 100000"},
         # a job that holds a whole node gets this for each of its CPUs
         "special_d1.r1": {*special, "--gpus-per-node=a100-sxm4-80gb:1", "--mem-per-cpu 12500"},
         "special_d2.r1": {*special, "--gpus-per-node=a100-sxm4-80gb:2", "--mem-per-cpu 50000"},

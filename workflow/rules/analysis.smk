@@ -46,7 +46,7 @@ checkpoint judge_round:
 
 rule analyze:
     input:
-        analyzed_files,
+        lambda wc: analyzed_files(wc.experiment),
     output:
         TABLES,
     log:

@@ -1,7 +1,6 @@
-# Contract: PLAN is the study as all rules read it, EXPERIMENTS and TRAININGS are parts of it. The main
-# process makes it and has STUDY, SESSION and SNAKEMAKE in addition (study.smk); a job reads it.
+# Contract: PLAN is the study as all rules read it. The main process makes it of `config` and the site file, or
+# stops with every mistake in them, and writes it down; jobs read what it wrote, so they train what was planned.
 
-import gc
 import os
 import sys
 from pathlib import Path
@@ -18,17 +17,8 @@ if not SCRIPTS.is_dir():
     )
 sys.path.insert(0, str(SCRIPTS))
 
-# Snakemake makes hundreds of objects a job and drops few. Fewer garbage collections take a tenth off the planning of
-# 10,000 runs, at equal memory: `python benchmarks/run.py plan` compares both.
-if workflow.is_main_process:
-    gc.set_threshold(200_000, 50, 1000)
-
-from scalewise.plan.plan_file import (
-    question_definition,
-    questions_of,
-    read_plan,
-    requested,
-)
+from scalewise.plan.plan_file import question_definition, questions_of, read_plan
+from scalewise.terminal import end_message
 
 # The rules' commands find the scripts and this Python by the environment: in `params` a moved checkout would make
 # everything again. An environment of Snakemake's own stands in front of this Python.
@@ -40,40 +30,21 @@ os.environ.update(
 )
 
 if not workflow.is_main_process:
-    # a job checks nothing again
     PLAN = read_plan(os.environ)
 else:
 
     include: "study.smk"
 
 
-EXPERIMENTS = PLAN["experiments"]
 # experiments by the question that they answer: one, or the same on each partition
 QUESTIONS = {name: list(parts.values()) for name, parts in questions_of(PLAN).items()}
-TRAININGS = {
-    (experiment, run): job
-    for experiment, runs in PLAN["runs"].items()
-    for run, job in runs.items()
-}
+EXPERIMENTS = PLAN["experiments"]
 
 
-def train_inputs(wildcards):
-    """Return the inputs of a run, or stop if handlers are missing that its session needs.
-
-    Snakemake calls it after it has read the whole workflow, so all handlers are known. Jobs run none.
-    """
-    if workflow.is_main_process and SNAKEMAKE.is_module:
-        try:
-            check_handlers(SNAKEMAKE)
-        except StudyError as error:
-            raise WorkflowError(str(error)) from None
-    return TRAININGS[wildcards.experiment, wildcards.run]["inputs"]
-
-
-def analyzed_files(wildcards):
-    """Return the rounds and the runs of an experiment, on all of its partitions."""
+def analyzed_files(question):
+    """Return the rounds and the records of an experiment, on all of its partitions."""
     files = []
-    for name in QUESTIONS[wildcards.experiment]:
+    for name in QUESTIONS[question]:
         planned = STUDY.experiments[name]
         judged = list(judged_rounds(checkpoints.judge_round.get, name))
         files += expand(
@@ -87,6 +58,15 @@ def analyzed_files(wildcards):
             run=planned.requested_run_names(judged),
         )
     return files
+
+
+def resources_of(jobs, job_of):
+    """Return the resources of a rule by name, functions of the wildcards; None is one that a job does not have."""
+
+    def resource(name):
+        return lambda wildcards: job_of(wildcards)["resources"].get(name)
+
+    return {name: resource(name) for job in jobs for name in job["resources"]}
 
 
 wildcard_constraints:

@@ -22,10 +22,12 @@ rule check_site:
         'python "$SCALEWISE_SCRIPTS/cli.py" check-site --output {output:q} 2>&1 | tee {log:q}'
 
 
-HELLOS = requested(
-    {name: site["hello"] for name, site in PLAN["sites"].items()},
-    lambda wc: wc.partition.removeprefix("@"),
-)
+HELLOS = {name: site["hello"] for name, site in PLAN["sites"].items()}
+
+
+def of_hello(wildcards):
+    """Return the hello job of a partition."""
+    return HELLOS[wildcards.partition.removeprefix("@")]
 
 
 rule hello:
@@ -44,9 +46,9 @@ rule hello:
     retries: 0
     conda:
         "../envs/scalewise.yaml"
-    threads: HELLOS["threads"]
+    threads: lambda wc: of_hello(wc)["threads"]
     resources:
-        **HELLOS["resources"],
+        **resources_of(HELLOS.values(), of_hello),
     params:
         started=time.time(),
     shell:

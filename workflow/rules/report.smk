@@ -50,13 +50,3 @@ rule write_report:
         'python "$SCALEWISE_SCRIPTS/cli.py" write-report '
         "--output {output.html:q} --decisions {output.decision:q} "
         "results 2>&1 | tee {log:q}"
-
-
-rule plan:
-    log:
-        "logs/plan.log",
-    localrule: True
-    conda:
-        "../envs/scalewise.yaml"
-    shell:
-        "echo 'This was the plan; nothing was trained.' | tee {log:q}"

@@ -1,27 +1,55 @@
 # Contract: the main process turns `config` into STUDY and PLAN, or stops with every mistake in it.
 
+import atexit
+
+from scalewise import snakemake_adapter as adapter
 from scalewise.config.errors import StudyError
-from scalewise.plan.jobs.make_plan import make_plan
-from scalewise.plan.jobs.open_study import (
-    DEFAULT_CONFIG,
-    check_handlers,
-    exit_on_mistakes,
-    open_study,
-    reads_shipped_study,
-)
+from scalewise.plan.make_plan import make_plan, write_plan
+from scalewise.plan.plan_file import PLAN as PLAN_VARIABLE
+from scalewise.plan.plan_table import plan_lines
+from scalewise.plan.study import check_results_folder, check_spelling
 from scalewise.plan.runs.rounds import judged_rounds, required_rounds
-from scalewise.snakemake_adapter import Snakemake
-from scalewise.watch.session import RuleNames, Session
+from scalewise.open_study import open_study
 
-SNAKEMAKE = Snakemake.reading(workflow)
-with exit_on_mistakes():
-    SHIPPED = reads_shipped_study(SNAKEMAKE, config)
-if SHIPPED:
+SHIPPED = "config/experiments.yaml"
 
-    configfile: DEFAULT_CONFIG
+# the shipped study, unless the command or another workflow names one
+if not (config.get("experiments") or adapter.names_config_files(workflow)):
+    try:
+        # Snakemake names no line
+        check_spelling(SHIPPED)
+    except StudyError as error:
+        sys.exit(str(error))
+
+    configfile: SHIPPED
 
 
-with exit_on_mistakes():
-    STUDY = open_study(SNAKEMAKE, config, SCRIPTS.resolve().parents[1])
-PLAN = make_plan(STUDY)
-SESSION = Session(STUDY, PLAN, SNAKEMAKE)
+try:
+    adapter.check_prefix(workflow)
+    adapter.check_site(workflow, config.get("site"))
+    check_results_folder(Path("results"))
+    STUDY = open_study(
+        config,
+        adapter.config_files(workflow),
+        checkout=SCRIPTS.resolve().parents[1],
+        snakefile=workflow.main_snakefile,
+        starts_jobs=not adapter.is_dry_run(workflow),
+        is_module=adapter.is_module(workflow),
+        conda_environments=adapter.makes_environments(workflow),
+    )
+    PLAN = make_plan(STUDY)
+    if not adapter.is_dry_run(workflow):
+        os.environ[PLAN_VARIABLE] = str(write_plan(PLAN))
+except (StudyError, adapter.AdapterError) as error:
+    # for an exception, Snakemake would print further lines
+    sys.exit(str(error))
+
+
+def show_plan():
+    if adapter.is_dry_run(workflow) and adapter.has_planned(workflow):
+        lines = plan_lines(STUDY, Path("results"), adapter.requests(workflow))
+        print(*lines, sep="\n", file=sys.stderr)
+
+
+# a dry run ends with the plan
+atexit.register(show_plan)

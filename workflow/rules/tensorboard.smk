@@ -2,6 +2,10 @@
 # in:  results/{experiment}/runs.csv, which names the runs, and the records of these
 # out: results/{experiment}/tensorboard/{run}/events.out.tfevents.*; of several partitions in a folder for each
 
+WITH_EVENT_FILES = [
+    name for name, parts in QUESTIONS.items() if EXPERIMENTS[parts[0]]["tensorboard"]
+]
+
 
 rule write_event_files:
     input:

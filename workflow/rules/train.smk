@@ -1,10 +1,36 @@
 # Contract: one run is trained and recorded, or fails with a reason.
 # in:  the run's definition; the prepared dataset and first weights, if any; or the files of a user's program
-# out: results/{experiment}/runs/{run}/summary.json, which the job writes last. Snakemake deletes no other file in the
-#      run's folder but train.log, so a job that finds the run's record links it as summary.json again
+# out: results/{experiment}/runs/{run}/summary.json, which the job writes last
+
+RUNS = {
+    (experiment, run): job
+    for experiment, runs in PLAN["runs"].items()
+    for run, job in runs.items()
+}
 
 
-REQUESTED = requested(TRAININGS, lambda wc: (wc.experiment, wc.run))
+def of_run(wildcards):
+    """Return the job of a run."""
+    return RUNS[wildcards.experiment, wildcards.run]
+
+
+def train_inputs(wildcards):
+    """Return the inputs of a run. Snakemake calls it once it knows where jobs go, so the main process checks that."""
+    if workflow.is_main_process:
+        try:
+            adapter.check_executor(workflow, in_slurm=STUDY.site.slurm is not None)
+            adapter.check_requests(workflow, rules.train.rule.name)
+        except adapter.AdapterError as error:
+            raise WorkflowError(str(error)) from None
+        # trained while no snakemake was there to see its end
+        if STUDY.has_record(wildcards.experiment, wildcards.run, Path("results")):
+            adapter.keep_finished(
+                workflow,
+                "results/{experiment}/runs/{run}/summary.json".format(
+                    **dict(wildcards.items())
+                ),
+            )
+    return of_run(wildcards)["inputs"]
 
 
 rule train:
@@ -15,18 +41,18 @@ rule train:
     log:
         "results/{experiment}/runs/{run}/train.log",
     # repeats in shuffled order, each before the next
-    priority: lambda wc: TRAININGS[wc.experiment, wc.run]["priority"]
+    priority: lambda wc: of_run(wc)["priority"]
     conda:
         "../envs/scalewise.yaml"
     # one machine: all cores, so that no two trainings overlap. A cluster: the CPUs of a node's ranks
-    threads: REQUESTED["threads"]
-    # the request to Slurm has the same form for one device and for many: plan/runs/allocation.py
+    threads: lambda wc: of_run(wc)["threads"]
+    # the request to Slurm has the same form for one device and for many; set-resources of a profile replaces it
     resources:
-        **REQUESTED["resources"],
+        **resources_of(RUNS.values(), of_run),
         attempt=lambda wc, attempt: attempt,
     # all that defines the run, and nothing else: a change of it trains the run again
     params:
-        definition=lambda wc: TRAININGS[wc.experiment, wc.run]["definition"],
+        definition=lambda wc: of_run(wc)["definition"],
     shell:
         'python "$SCALEWISE_SCRIPTS/cli.py" train --attempt {resources.attempt} --log {log:q} '
         "{wildcards.experiment:q} {wildcards.run:q} {output.summary:q}"

@@ -11,6 +11,7 @@ import json
 import os
 import shlex
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -89,7 +90,7 @@ def prepare_weights(options: argparse.Namespace) -> int:
 def prepare_program(options: argparse.Namespace) -> int:
     """Run the command that a user's program needs before any job, on a machine with internet access."""
     from scalewise.execution.preparation import prepare_program
-    from scalewise.plan.jobs.launch import SiteLaunch
+    from scalewise.plan.launch import SiteLaunch
 
     plan = _plan(options)
     return prepare_program(
@@ -106,7 +107,7 @@ def prepare_program(options: argparse.Namespace) -> int:
 def train(options: argparse.Namespace) -> int:
     """Start the ranks of one run, watch them, and leave its records."""
     from scalewise.execution.train_job import TrainOptions, run_train_job
-    from scalewise.plan.jobs.launch import SiteLaunch
+    from scalewise.plan.launch import SiteLaunch
     from scalewise.ranks.monitoring.environments import COMMIT, source_version
 
     # not the study's, which may have begun before the checkout changed
@@ -182,7 +183,7 @@ def judge(options: argparse.Namespace) -> None:
     """Decide which runs an experiment needs next."""
     with imports_uncollected():
         from scalewise.analysis.judge_round import judge_round
-        from scalewise.plan.terminal.choice_lines import round_line
+        from scalewise.analysis.round_texts import round_line
 
     plan = _plan(options)
     facts = _facts_in(plan, options)
@@ -245,14 +246,28 @@ def report(options: argparse.Namespace) -> int:
     return 0
 
 
-def redo(options: argparse.Namespace) -> int:
-    """Remove the records of disturbed runs, so that the next snakemake makes these runs again."""
-    from scalewise.watch.redo import RedoError, redo_disturbed
-
+def status(options: argparse.Namespace) -> int:
+    """Show what is done, what runs, what waits and why, and the answer so far."""
     if not _is_started(options):
         return 1
+    with imports_uncollected():
+        from scalewise.status import status_lines
+
+    print(*status_lines(_plan(options), Path("results"), time.time()), sep="\n")
+    return 0
+
+
+def redo(options: argparse.Namespace) -> int:
+    """Remove the records of some runs, so that the next snakemake makes these runs again."""
+    from scalewise.redo import RedoError, redo
+
+    if not (options.disturbed or options.failed or options.names):
+        return _fail(RedoError("name runs or experiments, or give --disturbed or --failed"))
+    if not _is_started(options):
+        return 1
+    chosen = {name: getattr(options, name) for name in ("disturbed", "failed", "dry_run")}
     try:
-        lines = redo_disturbed(_plan(options), Path("results"), options.experiments, dry_run=options.dry_run)
+        lines = redo(_plan(options), Path("results"), options.names, **chosen)
     except RedoError as error:
         return _fail(error)
     print(*lines, sep="\n")
@@ -261,9 +276,9 @@ def redo(options: argparse.Namespace) -> int:
 
 def decisions(options: argparse.Namespace) -> None:
     """Print the decisions of a study and where its report is."""
-    from scalewise.plan.terminal import final_message
+    from scalewise.terminal import decision_lines
 
-    print(final_message.decisions(options.results))
+    print(*decision_lines(options.results), sep="\n")
 
 
 # ---- the command line
@@ -327,17 +342,16 @@ def make_parser() -> argparse.ArgumentParser:
     add_for_experiment(judge).add_argument("--round", required=True, type=int, help="its number, from 1")
 
     add(report)
-    _add_options_of_redo(add(redo))
+    add(status)
+    of_redo = add(redo)
+    of_redo.add_argument("--disturbed", action="store_true", help="runs that something disturbed")
+    of_redo.add_argument("--failed", action="store_true", help="runs that have not completed")
+    of_redo.add_argument("--dry-run", action="store_true", help="name them, and remove nothing")
+    of_redo.add_argument("names", nargs="*", help="runs, digits/d2.r1, or experiments; default: all")
     written = add(write_report, "output", "decisions")
     for added in (written, add(decisions)):
         added.add_argument("results", type=Path, help="folder of all experiments")
     return parser
-
-
-def _add_options_of_redo(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--disturbed", action="store_true", required=True, help="runs that were disturbed")
-    parser.add_argument("--dry-run", action="store_true", help="name them, and remove nothing")
-    parser.add_argument("experiments", nargs="*", help="names; all by default")
 
 
 FILES = {

@@ -23,7 +23,7 @@ from scalewise.analysis.answer import Answer
 from scalewise.analysis.study import ANSWER
 from scalewise.config.experiment import DecisionRule
 from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.plan.terminal.card_lines import card_lines
+from scalewise.terminal import card_lines
 
 pytestmark = pytest.mark.slow
 

@@ -20,7 +20,7 @@ from scalewise.analysis.next_runs import Findings, next_runs
 from scalewise.analysis.study import Analysis, parts_of, read_and_conclude
 from scalewise.config.experiment import DecisionRule, Repeats
 from scalewise.config.shape import Shape
-from scalewise.plan.jobs.make_plan import make_plan
+from scalewise.plan.make_plan import make_plan
 from scalewise.plan.runs.rounds import FIRST_OF_BASELINE, Round
 from scalewise.plan.runs.spending import Spending, device_hours
 from scalewise.records import HISTORY, SUMMARY, Start, later

@@ -14,7 +14,7 @@ from scalewise.execution.rank_waits import BARRIER, GROUP, PROBE, RankWait, last
 from scalewise.execution.run_log import append_log
 from scalewise.execution.supervisor import ExitStatus, RankGroup
 from scalewise.execution.watchdog import Kept
-from scalewise.plan.jobs.launch import Launch
+from scalewise.plan.launch import Launch
 
 OURS, LOCAL = "10.0.0.1:24000", "localhost:12355"
 LINE = "loading shard 3"

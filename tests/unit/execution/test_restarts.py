@@ -40,7 +40,7 @@ from scalewise.execution.run_log import SHOWN_BYTES
 from scalewise.execution.saved_training import SavedTraining, leave_enough_to_measure, saved_training
 from scalewise.execution.slurm import OtherJobs
 from scalewise.execution.supervisor import ExitStatus, RankGroup
-from scalewise.plan.jobs.launch import Launch, SiteLaunch
+from scalewise.plan.launch import Launch, SiteLaunch
 from scalewise.plan.plan_file import TrainJob
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import (

@@ -31,7 +31,7 @@ from scalewise.execution.run_lock import LOCK, LockLostError, RunLock, lock_run
 from scalewise.execution.run_log import SHOWN_BYTES, shorten_log
 from scalewise.execution.supervisor import ExitStatus, RankGroup
 from scalewise.execution.watchdog import Kept
-from scalewise.plan.jobs.launch import Launch, rank_environment
+from scalewise.plan.launch import Launch, rank_environment
 from scalewise.records import (
     EPOCHS,
     HISTORY,

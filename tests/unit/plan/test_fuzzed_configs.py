@@ -38,12 +38,12 @@ from scalewise.config.program import ProgramSettings
 from scalewise.config.shape import Shape
 from scalewise.config.site import Site
 from scalewise.config.slurm import MANAGED_BY_SBATCH, MANAGED_BY_SRUN
-from scalewise.plan.jobs.launch import RankLaunch, SiteLaunch, build_launch
-from scalewise.plan.jobs.make_plan import make_plan
+from scalewise.plan.launch import RankLaunch, SiteLaunch, build_launch
+from scalewise.plan.make_plan import make_plan
+from scalewise.plan.plan_table import plan_lines
 from scalewise.plan.planned_study import Study
 from scalewise.plan.runs.allocation import Allocation, job_resources
 from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.plan.terminal.plan_table import plan_table
 
 pytestmark = pytest.mark.slow
 
@@ -126,7 +126,7 @@ class DrawnStudies(StudyFolder):
 
 def show(study: Study) -> None:
     """Write everything that a plan shows and hands on before anything runs."""
-    plan_table(study).encode()
+    "".join(plan_lines(study, Path("results"), {})).encode()
     for planned in study.experiments.values():
         json.loads(planned.analysis_definition)
         json.loads(planned.rounds_definition)

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 import stat
-from dataclasses import asdict
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from tests.small_runs import LIMITS
 from tests.unit.plan.conftest import Load
 
 from scalewise.config.errors import StudyError
 from scalewise.config.site import Container, SiteFile, resolve_site
 from scalewise.config.slurm import Slurm
-from scalewise.plan.jobs.launch import SiteLaunch
-from scalewise.plan.jobs.make_plan import make_plan, write_plan
-from scalewise.plan.plan_file import PLAN, Job, Plan, read_plan, requested
+from scalewise.plan.launch import SiteLaunch
+from scalewise.plan.make_plan import make_plan, write_plan
+from scalewise.plan.plan_file import PLAN, Plan, read_plan
 
 STUDY = """\
 experiments:
@@ -122,19 +118,3 @@ def test_the_facts_of_a_site_arrive_in_its_jobs_unchanged(tmp_path: Path, plan: 
 
     assert (launch.slurm, launch.srun_extra) == (True, ("--cpu-bind=cores",))
     assert SiteLaunch.model_validate(read_plan({PLAN: str(path)})["sites"][""]["launch"]) == launch
-
-
-def job(**resources: Any) -> Job:
-    return {"threads": 1, "resources": resources, "limits": asdict(LIMITS)}
-
-
-def test_a_rule_requests_a_value_if_all_its_jobs_agree_else_a_function_of_the_wildcards() -> None:
-    jobs = {"1x1": job(nodes=1, runtime=7), "2x1": job(nodes=2, runtime=7, gres="gpu:1")}
-
-    rule = requested(jobs, lambda wildcards: str(wildcards.shape))
-
-    assert (rule["threads"], rule["resources"]["runtime"]) == (1, 7)
-    for name, expected in {"nodes": (1, 2), "gres": (None, "gpu:1")}.items():
-        function = rule["resources"][name]
-        assert callable(function)
-        assert tuple(function(SimpleNamespace(shape=shape)) for shape in jobs) == expected

@@ -21,9 +21,9 @@ from tests.stand_ins import stand_ins
 from scalewise.config.settings import LauncherName
 from scalewise.config.shape import Shape
 from scalewise.config.site import Container, SiteFile, resolve_site
-from scalewise.plan.jobs.job_script import TimeLimit, job_script
-from scalewise.plan.jobs.launch import Launch, RankLaunch, SiteLaunch, build_launch, with_prelude
-from scalewise.plan.jobs.make_plan import make_plan
+from scalewise.plan.job_script import TimeLimit, job_script
+from scalewise.plan.launch import Launch, RankLaunch, SiteLaunch, build_launch, with_prelude
+from scalewise.plan.make_plan import make_plan
 from scalewise.plan.study import load_study
 
 ATTEMPT = "an attempt; $(x)"

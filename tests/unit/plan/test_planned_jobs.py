@@ -13,8 +13,8 @@ from tests.golden import compare
 from tests.unit.plan.conftest import Load, sbatch_line
 from tests.unit.plan.refusals import CPUS, MACHINES, site_of
 
-from scalewise.plan.jobs.make_plan import make_plan
-from scalewise.plan.plan_file import Job, requested
+from scalewise.plan.make_plan import make_plan
+from scalewise.plan.plan_file import Job
 from scalewise.plan.planned_study import Study
 from scalewise.plan.runs.allocation import SHARED_NODE
 
@@ -256,27 +256,6 @@ UNLIKE: dict[str, tuple[str, str]] = {
     "options": ("extra: ['--licenses=a'], reservation: r", ""),
 }
 """Keys of one partition, and of another."""
-
-
-@pytest.mark.parametrize("name", UNLIKE)
-def test_a_run_is_sent_as_if_its_partition_were_the_only_one(name: str, load: Load) -> None:
-    one, other = UNLIKE[name]
-    site = "accelerator: cuda\ndevices_per_node: 4\ncpus_per_node: 64\nmax_nodes: 2\n"
-    partitions = f"slurm: {{}}\npartitions: {{one: {{{one}}}, other: {{{other}}}}}\ndefault_partition: one\n"
-    plan = make_plan(load(ONLY_BOTH, site + partitions))
-
-    for jobs in (
-        {(name, run): job for name, runs in plan["runs"].items() for run, job in runs.items()},
-        {("", partition): site["hello"] for partition, site in plan["sites"].items()},
-    ):
-        rule: Any = requested(jobs, lambda key: key)
-        for key, job in jobs.items():
-            sent = {
-                name: value(key) if callable(value) else value for name, value in rule["resources"].items()
-            }
-            # Snakemake gives the plugin no resource that is None
-            kept = {name: value for name, value in sent.items() if value is not None}
-            assert sbatch_line(kept) == sbatch_line(job["resources"]), key
 
 
 def in_long_form(words: Iterable[str]) -> set[str]:

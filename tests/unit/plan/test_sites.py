@@ -7,29 +7,20 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from snakemake_executor_plugin_slurm.validation import get_forbidden_slurm_options
 from tests.paths import SCRIPTS
-from tests.stand_ins import stand_ins
 from tests.unit.plan.conftest import Load, Refuse
 from tests.unit.plan.refusals import built_in, site_of
 
 import scalewise.config.site as site_model
 from scalewise.config.catalog.datasets import MIRROR_VARIABLE
-from scalewise.config.errors import StudyError
 from scalewise.config.site import Site, SiteFile, resolve_site
 from scalewise.config.slurm import MANAGED_BY_SBATCH
-from scalewise.plan.jobs.make_plan import site_environment
-from scalewise.plan.jobs.open_study import (
-    check_environment,
-    check_operating_system,
-    prepare_submission,
-    profile_warnings,
-)
+from scalewise.plan.make_plan import site_environment
 from scalewise.plan.planned_study import Study
 from scalewise.plan.runs.allocation import job_resources
 from scalewise.site.commands import ignore_variables
@@ -244,83 +235,6 @@ PROFILES = SCRIPTS.parents[1] / "profiles"
 SENDING = ("sbatch", "squeue", "scancel")
 
 
-@pytest.mark.parametrize(
-    ("site", "cluster_profile", "environ"),
-    [
-        (MACHINE, False, {"SLURM_CONF": "/etc/slurm.conf"}),
-        (CLUSTER, True, {"SLURM_CONF": "/etc/slurm.conf"}),
-        (CLUSTER, False, {"SLURM_CONF": "/etc/slurm.conf"}),
-        (MACHINE, False, {"SLURM_JOB_ID": "4711"}),
-    ],
-)
-def test_a_site_that_fits_its_profile_is_planned_and_one_machine_may_be_a_node_of_a_job(
-    site: Site, cluster_profile: bool, environ: dict[str, str]
-) -> None:
-    check_environment(site, cluster_profile, environ)
-
-
-def test_a_clusters_profile_without_its_site_says_how_to_add_it() -> None:
-    with pytest.raises(StudyError, match=r"Add site=profiles/slurm/site\.yaml"):
-        check_environment(MACHINE, True, {})
-
-
-@pytest.mark.refuses("slurm: started inside a job")
-def test_a_plan_for_a_cluster_is_not_made_inside_one_of_its_jobs(
-    record_property: Callable[[str, object], None],
-) -> None:
-    with pytest.raises(StudyError, match=r"inside Slurm job 4711.*env -u SLURM_JOB_ID snakemake") as refused:
-        check_environment(CLUSTER, True, {"SLURM_JOB_ID": "4711"})
-    record_property("message", "; ".join(refused.value.lines))
-
-
-def test_profile_of_the_user_is_named_with_what_it_changes(tmp_path: Path) -> None:
-    own = tmp_path / "config.yaml"
-    own.write_text("executor: slurm\njobs: 3\nlatency-wait: 60\nset-threads: {train: 5}\n", encoding="utf-8")
-
-    (warning,) = profile_warnings(["-n", "--profile", str(own)], PROFILES, MACHINE)
-
-    assert warning.startswith(f"{own} is not Scalewise's and changes how jobs run: jobs 3 (Scalewise: 100); ")
-    assert "set-threads train=5 (Scalewise: not set). set-resources and set-threads replace" in warning
-    assert "Without it: --profile profiles/slurm --workflow-profile none" in warning
-    assert "latency-wait" not in warning
-
-
-def test_profile_that_changes_nothing_is_not_named(tmp_path: Path) -> None:
-    own = tmp_path / "config.yaml"
-    own.write_text("executor: slurm\nlatency-wait: 60\nprintshellcmds: true\n", encoding="utf-8")
-
-    assert list(profile_warnings(["-n", "--profile", str(own)], PROFILES, MACHINE)) == []
-
-
-@pytest.mark.parametrize(
-    ("site", "elsewhere", "fix"),
-    [
-        pytest.param(MACHINE, True, r"Add site=profiles/slurm/site\.yaml", id="no site for the cluster"),
-        pytest.param(
-            CLUSTER, False, "on the login node. Use --profile profiles/slurm", id="cluster's runs here"
-        ),
-        pytest.param(CLUSTER, True, "sbatch, squeue, scancel not on PATH", id="no Slurm"),
-    ],
-)
-@pytest.mark.usefixtures("programs")
-def test_what_cannot_be_sent_is_refused_with_the_fix(site: Site, elsewhere: bool, fix: str) -> None:
-    prepare_submission(MACHINE, False)
-    with pytest.raises(StudyError, match=fix):
-        prepare_submission(site, elsewhere)
-
-
-@pytest.mark.parametrize("absent", SENDING)
-@pytest.mark.refuses("slurm: sbatch missing")
-def test_the_command_that_is_missing_is_named(
-    programs: Path, absent: str, record_property: Callable[[str, object], None]
-) -> None:
-    stand_ins(programs, {name: "exit 0" for name in SENDING if name != absent})
-
-    with pytest.raises(StudyError, match=f"- {absent} not on PATH") as refused:
-        prepare_submission(CLUSTER, True)
-    record_property("message", "; ".join(refused.value.lines))
-
-
 def test_defaults_of_slurms_commands_are_ignored_if_they_hide_jobs_or_change_requests() -> None:
     kept = ("SQUEUE_ALL", "SQUEUE_FEDERATION", "SCONTROL_ALL", "SCANCEL_CTLD", "SLURM_CLUSTERS", "SLURM_CONF")
     chosen = (
@@ -343,9 +257,3 @@ def test_defaults_of_slurms_commands_are_ignored_if_they_hide_jobs_or_change_req
 
     assert ignore_variables(environ) == list(changing)
     assert environ.keys() == {*kept, *chosen}
-
-
-def test_a_system_that_is_not_linux_is_refused_before_anything_else() -> None:
-    check_operating_system("Linux")
-    with pytest.raises(StudyError, match="this machine runs Darwin, and Scalewise needs Linux"):
-        check_operating_system("Darwin")

@@ -22,7 +22,7 @@ from scalewise.analysis.statistics import Sample, ratio_of
 from scalewise.analysis.study import Analysis, parts_of, read_and_conclude
 from scalewise.config.catalog.centres import known_centres, template_of
 from scalewise.config.experiment import ProgramExperiment
-from scalewise.plan.jobs.make_plan import make_plan, write_plan
+from scalewise.plan.make_plan import make_plan, write_plan
 from scalewise.records import SUMMARY
 from scalewise.report.facts import CLOCKS, Doubling, Facts, facts_of, find_doublings, verdict_of
 from scalewise.report.figures import FIGURES

@@ -17,7 +17,7 @@ from scalewise.config.program import ProgramSettings
 from scalewise.config.shape import Shape
 from scalewise.execution.messages import Endpoint, Progress, TrainSpec
 from scalewise.execution.rank_files import RankFiles
-from scalewise.plan.jobs.launch import RANK_VARIABLES
+from scalewise.plan.launch import RANK_VARIABLES
 from scalewise.ranks.distributed.identity import Identity
 from scalewise.ranks.program.child import LONGEST_LINE, Child
 from scalewise.ranks.program.environment import (

@@ -32,13 +32,13 @@ from scalewise.analysis.points import (
     work_of,
 )
 from scalewise.analysis.queue_waits import jobs_of_runs, median_waits
+from scalewise.analysis.round_texts import round_sentences
 from scalewise.analysis.runs import Tables, collect
 from scalewise.analysis.words import interval_text
 from scalewise.config.experiment import LIMITS, AnyExperiment
 from scalewise.plan.plan_file import Plan, questions_of, runs_in_slurm
 from scalewise.plan.runs.rounds import is_settled, known_rounds, requested_repeats
 from scalewise.plan.runs.runs import Options, points_by_series, series_name
-from scalewise.plan.terminal.choice_lines import round_sentences
 from scalewise.records import write_text
 
 ANSWER, PROVENANCE = "answer.json", "provenance.json"

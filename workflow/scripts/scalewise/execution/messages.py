@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from scalewise.plan.jobs.launch import RankLaunch
+from scalewise.plan.launch import RankLaunch
 from scalewise.plan.runs.run_definition import RunDefinition
 
 PROGRAM_FOLDER = "program"

@@ -22,7 +22,7 @@ from scalewise.execution.rank_processes import command_for, rank_setup_for
 from scalewise.execution.run_log import say
 from scalewise.execution.supervisor import RankGroup, supervise
 from scalewise.plan.formatting import format_3sig
-from scalewise.plan.jobs.launch import SiteLaunch
+from scalewise.plan.launch import SiteLaunch
 from scalewise.plan.plan_file import SitePlan
 from scalewise.records import write_json, write_text
 from scalewise.site.preflight import Finding, Findings, Preflight, bad, ok, unknown

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewise.config.catalog.program_files import command_for_folder
-from scalewise.plan.jobs.launch import SiteLaunch, site_command
+from scalewise.plan.launch import SiteLaunch, site_command
 from scalewise.records import utc_now, write_text
 
 

@@ -19,7 +19,7 @@ import psutil
 from scalewise.config.program import ProgramSettings
 from scalewise.execution.messages import RankSetup, Work
 from scalewise.execution.rank_files import RankFiles
-from scalewise.plan.jobs.launch import Launch, RankLaunch, SiteLaunch, build_launch
+from scalewise.plan.launch import Launch, RankLaunch, SiteLaunch, build_launch
 
 SCRIPTS = Path(__file__).parents[2]
 

@@ -26,7 +26,7 @@ from scalewise.execution.rank_processes import RankProcesses
 from scalewise.execution.rank_waits import last_line
 from scalewise.execution.run_lock import LockLostError, RunLock
 from scalewise.execution.watchdog import COLLECT_ERRORS_SECONDS, Kept, Watchdog, Why
-from scalewise.plan.jobs.launch import Launch
+from scalewise.plan.launch import Launch
 from scalewise.records import utc_now, write_text
 
 GRACE_SECONDS = 10.0

@@ -34,7 +34,7 @@ from scalewise.execution.run_log import append_log, say, shorten_log, write_log_
 from scalewise.execution.slurm import OtherJobs, other_jobs, restart_count, seconds_left
 from scalewise.execution.supervisor import GRACE_SECONDS, STUDY_IS_SHOWN, RankGroup
 from scalewise.execution.watchdog import STOP_SECONDS, Kept
-from scalewise.plan.jobs.launch import Launch, RankLaunch, SiteLaunch
+from scalewise.plan.launch import Launch, RankLaunch, SiteLaunch
 from scalewise.plan.plan_file import Limits, TrainJob
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.runs.training_program import program_of

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypedDict
 
 PLAN = "SCALEWISE_PLAN"
 """Variable with the path of the file, in the main process and its child processes."""
@@ -18,7 +18,6 @@ PLAN_FOLDER = Path(".snakemake/scalewise")
 """Folder of the file, below the folder where Snakemake runs."""
 
 Value = int | str
-Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -191,35 +190,3 @@ def read_plan(environ: Mapping[str, str]) -> Plan:
     except (OSError, ValueError) as error:
         sys.exit(f"scalewise: {path}: the plan of the study cannot be read ({error}). Run snakemake again.")
     return plan
-
-
-class Requested(TypedDict):
-    """``threads`` and ``resources`` of a rule."""
-
-    threads: Value | Callable[[Any], Value | None] | None
-    resources: dict[str, Value | Callable[[Any], Value | None] | None]
-
-
-def requested(jobs: Mapping[Key, Job], key: Callable[[Any], Key]) -> Requested:
-    """Return what a rule requests for its jobs: values if all agree, else functions of the wildcards.
-
-    Snakemake calls a function four times a job, which takes a second for 10,000 jobs. A resource that only
-    some jobs have is None for the others: Snakemake drops it, while 0 would reach Slurm as ``--qos=0``.
-
-    Args:
-        jobs: All jobs of the rule; may be empty if the study needs none of them.
-        key: Returns a job's key from its wildcards.
-    """
-
-    def of_job(values: Mapping[Key, Value | None]) -> Value | Callable[[Any], Value | None] | None:
-        if len(set(values.values())) <= 1:
-            return next(iter(values.values()), 1)
-        return lambda wildcards: values[key(wildcards)]
-
-    names = dict.fromkeys(name for job in jobs.values() for name in job["resources"])
-    return {
-        "threads": of_job({each: job["threads"] for each, job in jobs.items()}),
-        "resources": {
-            name: of_job({each: job["resources"].get(name) for each, job in jobs.items()}) for name in names
-        },
-    }

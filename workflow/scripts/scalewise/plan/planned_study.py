@@ -17,7 +17,7 @@ from scalewise.plan.runs.allocation import Allocation
 from scalewise.plan.runs.rounds import Round, known_rounds, requested_runs
 from scalewise.plan.runs.run_definition import RunDefinition, canonical_json
 from scalewise.plan.runs.runs import Preparation, preparation
-from scalewise.records import SUMMARY
+from scalewise.records import RecordError, read_summary
 
 PARTITION_MARK = "@"
 """Separates an experiment's key from the partition, in the name of one that compares partitions."""
@@ -99,17 +99,13 @@ class PlannedExperiment:
         """
         return [run.run for run in requested_runs(self.runs, self.experiment, rounds)]
 
-    def missing_runs(self, folder: Path) -> list[str]:
-        """Return the names of the runs requested so far that have no summary.
+    def known_run_names(self, folder: Path) -> list[str]:
+        """Return the names of the runs that are requested by the rounds on disk.
 
         Args:
             folder: Results of the experiment.
         """
-        return [
-            run
-            for run in self.requested_run_names(known_rounds(self.experiment, folder))
-            if not (folder / "runs" / run / SUMMARY).exists()
-        ]
+        return self.requested_run_names(known_rounds(self.experiment, folder))
 
     def _defining(self, *products: Product) -> dict[str, Any]:
         return {"name": self.name, "spec": deciding_values(self.experiment, *products)}
@@ -165,18 +161,13 @@ class Study:
                 found.setdefault(planned.key, []).append(name)
         return found
 
-    def deleted_runs(self, results: Path) -> list[tuple[str, str]]:
-        """Return the runs that the user has deleted: requested, without a summary, in analysed experiments.
-
-        Snakemake makes a missing file again only if a job needs it, and the tables made from it exist. To
-        request every run of every experiment would take seconds at 10,000 runs.
-        """
-        return [
-            (name, run)
-            for name, planned in self.experiments.items()
-            if (results / planned.key / "scaling.csv").exists()
-            for run in planned.missing_runs(results / name)
-        ]
+    def has_record(self, experiment: str, run: str, results: Path) -> bool:
+        """Return whether a run has a result as it is defined now."""
+        folder = results / experiment / "runs" / run
+        try:
+            return read_summary(folder).definition.as_json() == self.runs[experiment, run].as_json()
+        except RecordError:
+            return False
 
     @property
     def datasets(self) -> list[str]:

@@ -9,13 +9,12 @@ from tempfile import TemporaryDirectory
 
 from scalewise.analysis.study import analyze, parts_of
 from scalewise.plan.plan_file import Plan, questions_of
-from scalewise.plan.terminal.card_lines import card_lines
-from scalewise.plan.terminal.final_message import DECISION, REPORT, EarlierFiles
 from scalewise.records import SUMMARY
 from scalewise.report.figures import draw
 from scalewise.report.page import write_page
 from scalewise.report.proposal import demands_total_times
 from scalewise.report.section import Section, read_section, write_decisions
+from scalewise.terminal import DECISION, REPORT, card_lines
 
 PARTIAL = "partial"
 """Folder of its tables and figures: those of the experiments' folders are files of Snakemake."""
@@ -37,8 +36,7 @@ def report_finished(plan: Plan, results: Path) -> list[str]:
         Each experiment's card, and the path of the report.
     """
     results.mkdir(exist_ok=True)
-    earlier = EarlierFiles()
-    earlier.look(results)
+    earlier = _state(results / REPORT)
     with TemporaryDirectory(prefix=".report-", dir=results) as name:
         drafts = Path(name)
         # the clock of the file server, as for the study's files
@@ -47,7 +45,7 @@ def report_finished(plan: Plan, results: Path) -> list[str]:
         unfinished = not all(_has_ended(plan, section, results) for section in sections)
         write_page(sections, drafts / REPORT, partial=unfinished)
         write_decisions(sections, drafts / DECISION)
-        if earlier.has_new(results / REPORT):
+        if _state(results / REPORT) != earlier:
             return [f"The study has made its own report in the meantime: {results / REPORT}"]
         if (tables := results / PARTIAL).exists():
             tables.rename(drafts / "earlier")
@@ -57,6 +55,15 @@ def report_finished(plan: Plan, results: Path) -> list[str]:
             (drafts / file).replace(results / file)
     lines = [line for section in sections for line in card_lines(json.loads(section.answer.to_json()))]
     return [*lines, f"Report on {'the finished' if unfinished else 'all'} runs: {results / REPORT}"]
+
+
+def _state(path: Path) -> tuple[int, ...] | None:
+    """Return what differs once a file is written again; None without one. Clocks of two hosts may differ."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def _section(plan: Plan, question: str, results: Path, partial: Path) -> Section:

@@ -11,8 +11,8 @@ from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.statistics import ENOUGH_REPEATS
 from scalewise.config.shape import count_devices
 from scalewise.plan.formatting import duration_text, percent, pluralize
-from scalewise.plan.jobs.job_script import MISSING_JOB_SCRIPT, TimeLimit, job_script
-from scalewise.plan.jobs.launch import SiteLaunch
+from scalewise.plan.job_script import MISSING_JOB_SCRIPT, TimeLimit, job_script
+from scalewise.plan.launch import SiteLaunch
 from scalewise.plan.plan_file import Plan
 from scalewise.plan.runs.allocation import START_UP_MINUTES
 from scalewise.plan.runs.run_definition import RunDefinition

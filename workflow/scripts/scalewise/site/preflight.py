@@ -12,7 +12,7 @@ from scalewise.config.catalog.datasets import prepared_path
 from scalewise.config.shape import ShapeText
 from scalewise.config.site import NotFound, Site
 from scalewise.config.slurm import Slurm
-from scalewise.plan.jobs.launch import RankLaunch
+from scalewise.plan.launch import RankLaunch
 from scalewise.plan.planned_study import Study
 from scalewise.plan.runs.allocation import Allocation, placement
 from scalewise.plan.runs.run_definition import RunDefinition

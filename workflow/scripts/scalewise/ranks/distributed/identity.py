@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from scalewise.config.shape import Shape
-from scalewise.plan.jobs.launch import RANK_VARIABLES
+from scalewise.plan.launch import RANK_VARIABLES
 
 
 @dataclass(frozen=True)

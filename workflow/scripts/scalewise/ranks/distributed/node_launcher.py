@@ -12,7 +12,7 @@ from torch.distributed import run as torchrun
 
 from scalewise.execution.messages import RankSetup
 from scalewise.execution.rank_files import RankFiles
-from scalewise.plan.jobs.launch import standalone_options
+from scalewise.plan.launch import standalone_options
 from scalewise.ranks.distributed.identity import node_rank
 from scalewise.ranks.distributed.network_interface import choose_interface
 

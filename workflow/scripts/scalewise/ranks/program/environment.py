@@ -14,7 +14,7 @@ from scalewise.config.program import ARGUMENT, FOLDER, ProgramSettings
 from scalewise.config.templates import fill_in
 from scalewise.execution.messages import Endpoint, RankSetup
 from scalewise.execution.rank_files import RankFiles
-from scalewise.plan.jobs.launch import RANK_VARIABLES
+from scalewise.plan.launch import RANK_VARIABLES
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.ranks.distributed.identity import Identity
 from scalewise.ranks.distributed.network_interface import choose_interface

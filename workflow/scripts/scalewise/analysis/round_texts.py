@@ -1,17 +1,13 @@
-"""The rounds of a study in words: the answer so far, the next runs, the cost."""
+"""The rounds of a study in words: the answer so far, and the next runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 from scalewise.config.shape import count_devices
-from scalewise.plan.formatting import counts_text, format_3sig, listed
-from scalewise.plan.planned_study import PlannedExperiment
-from scalewise.plan.runs.device_counts import counts_that_fill_nodes
-from scalewise.plan.runs.rounds import Round, is_settled, known_rounds
+from scalewise.plan.formatting import format_3sig, listed
+from scalewise.plan.runs.rounds import Round
 from scalewise.plan.runs.run_definition import NO_OPTIONS
-from scalewise.plan.terminal.planned_points import PlannedPoint
 
 LOOKED_AGAIN = (
     "Repeats were added where the decision was not clear. A decision that is looked at again and again is "
@@ -76,58 +72,3 @@ def open_sentences(judged: Round) -> list[str]:
             f"of {listed(judged.over_budget)} are needed, and one of them may take more than the rest."
         ]
     return []
-
-
-def choice_lines(
-    planned: PlannedExperiment, points: Iterable[PlannedPoint], results: Path = Path("results")
-) -> list[str]:
-    """Return the plan of an experiment that chooses its device counts; nothing for another.
-
-    Args:
-        planned: The experiment.
-        points: Those of the study.
-        results: Folder of all experiments.
-    """
-    spec = planned.experiment
-    if not spec.chooses_devices:
-        return []
-    rounds = known_rounds(spec, results / planned.name)
-    lines = [*_excluded(planned), *([round_line(rounds[-1])] if rounds else [])]
-    if planned.budget is not None:
-        part = f", its part of {spec.budget.device_hours:g}" if spec.budget and planned.sharing > 1 else ""
-        spent = (rounds[-1].spent_device_hours or 0.0) if rounds else 0.0
-        lines.append(
-            f"limit: {planned.budget:.4g} device-hours by its budget{part}, of which "
-            f"{format_3sig(spent)} are spent"
-        )
-    elif not is_settled(spec, rounds):
-        hours = sum(point.limit_hours for point in points if point.run.experiment == planned.name)
-        lines.append(
-            f"limit: {format_3sig(spec.max_repeats * hours)} device-hours, if every count needed "
-            f"{spec.max_repeats} runs of {spec.runtime_minutes} minutes; "
-            "`budget: {device_hours: ...}` sets a lower one"
-        )
-    return [_candidates(planned), *(f"  {line}" for line in lines)]
-
-
-def _candidates(planned: PlannedExperiment) -> str:
-    site = planned.site
-    counts = sorted({run.shape.world_size for run in planned.runs})
-    whole = planned.experiment.devices.up_to is not None and counts[-1] > site.devices_per_node
-    nodes = f" that fill nodes of {count_devices(site.devices_per_node)}" if whole else ""
-    return f"{planned.name} chooses among {len(counts)} counts{nodes}: {counts_text(counts)}"
-
-
-def _excluded(planned: PlannedExperiment) -> Iterator[str]:
-    """Yield the counts of ``up_to`` for which the batch size does not allow a run."""
-    most = planned.experiment.devices.up_to
-    if most is None:
-        return
-    left = [
-        each
-        for each in counts_that_fill_nodes(most, planned.site)
-        if each not in planned.experiment.device_counts
-    ]
-    if left:
-        them = "it" if len(left) == 1 else "them"
-        yield f"left out, as global_batch_size is not divisible by {them}: {counts_text(left)}"

@@ -14,7 +14,7 @@ from scalewise.config.program import ARGUMENT, FOLDER, ProgramSettings
 from scalewise.config.settings import Settings
 from scalewise.config.shape import device_noun
 from scalewise.config.templates import fill_in, names_in, parts
-from scalewise.plan.jobs.launch import (
+from scalewise.plan.launch import (
     SiteLaunch,
     site_command,
     srun_step,

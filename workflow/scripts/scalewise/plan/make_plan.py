@@ -11,7 +11,7 @@ from pathlib import Path
 from scalewise.config.catalog.datasets import MIRROR_VARIABLE
 from scalewise.config.errors import StudyError
 from scalewise.config.site import Site
-from scalewise.plan.jobs.launch import SiteLaunch
+from scalewise.plan.launch import SiteLaunch
 from scalewise.plan.plan_file import PLAN_FOLDER, Comparison, Job, Plan, TrainJob
 from scalewise.plan.planned_study import PlannedExperiment, Study
 from scalewise.plan.runs.allocation import Allocation, job_resources, job_threads

@@ -1,1 +1,0 @@
-"""The jobs of runs: command lines, environments, and checks with Slurm."""

@@ -1,1 +1,0 @@
-"""Texts for the terminal: the plan, what is expected, how it ended."""

@@ -1,0 +1,118 @@
+"""Remove the records of some runs, so that the next snakemake makes these runs again."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from scalewise.analysis.disturbed import disturbance
+from scalewise.execution.run_lock import LockTimeoutError, lock_run
+from scalewise.plan.plan_file import Plan
+from scalewise.records import SUMMARY, RecordError, read_failure, read_summary
+
+SNAKEMAKE_LOCKS = Path(".snakemake/locks")
+"""Holds a file while Snakemake works in the folder, or after it was killed."""
+REMOVED = ".removed-"
+"""Begins the name of a run's folder whose records are deleted."""
+
+
+class RedoError(Exception):
+    """No records can be removed now."""
+
+
+def redo(
+    plan: Plan,
+    results: Path,
+    names: Sequence[str] = (),
+    *,
+    disturbed: bool = False,
+    failed: bool = False,
+    dry_run: bool = False,
+) -> list[str]:
+    """Remove the records of runs, except those of a run that is being made.
+
+    The folder of a run is renamed while this process holds the run's lock: a run is there whole, or it is
+    missing. Runs that the plan does not have are kept, because no study would make them again.
+
+    Args:
+        plan: The study.
+        results: Folder of all experiments.
+        names: Runs, ``digits/d2.r1``, or experiments; of these only runs that the next two choose.
+        disturbed: Choose the runs that something disturbed.
+        failed: Choose the runs that have not completed.
+        dry_run: Remove nothing.
+
+    Returns:
+        A line for each run, what was done, and what to do next.
+
+    Raises:
+        RedoError: Snakemake works in this folder, or a name is not in the study.
+    """
+    if any(SNAKEMAKE_LOCKS.glob("*")) and not dry_run:
+        raise RedoError(
+            "Snakemake works in this folder. Wait for its end. If it was killed, run `snakemake --unlock`."
+        )
+    planned = [f"{experiment}/{run}" for experiment, runs in plan["runs"].items() for run in runs]
+    if unknown := [name for name in names if not any(_is_in(run, name) for run in planned)]:
+        raise RedoError(f"{', '.join(unknown)}: not in the study. It has {', '.join(plan['experiments'])}.")
+    folders = {
+        run: results / run.partition("/")[0] / "runs" / run.partition("/")[2]
+        for run in planned
+        if not names or any(_is_in(run, name) for name in names)
+    }
+    chosen = {
+        run: reason
+        for run, folder in folders.items()
+        if folder.exists() and (reason := _reason(folder, disturbed=disturbed, failed=failed))
+    }
+    lines = [f"{run}: {reason}" for run, reason in chosen.items()]
+    if not chosen:
+        return ["There is no such run: nothing was removed."]
+    if dry_run:
+        return [*lines, "Nothing was removed: this is a dry run."]
+    kept = [run for run in chosen if not _remove(folders[run])]
+    return [
+        *lines,
+        *(f"{run} is being made, and was kept." for run in kept),
+        f"The records of {len(chosen) - len(kept)} of {len(folders)} runs were removed. Next: give the same "
+        "snakemake command again. It makes only the missing runs.",
+    ]
+
+
+def _is_in(run: str, name: str) -> bool:
+    """Return whether a name is that of a run, of its experiment, or of that on all partitions."""
+    experiment = run.partition("/")[0]
+    return name in (run, experiment, experiment.partition("@")[0])
+
+
+def _reason(folder: Path, *, disturbed: bool, failed: bool) -> str:
+    """Return why a run is chosen; empty if it is not, or if its record is damaged."""
+    try:
+        if not (folder / SUMMARY).exists():
+            failure = read_failure(folder)
+            return f"{failure.outcome}: {failure.reason}" if failed and failure is not None else ""
+        record = read_summary(folder, folder.name)
+    except RecordError as error:
+        return str(error) if failed else ""
+    if record.outcome != "completed" or record.measurements is None:
+        return f"{record.outcome}: {record.reason}" if failed or not disturbed else ""
+    if disturbed:
+        origin = record.provenance.model_dump() if record.provenance is not None else {}
+        return disturbance(origin | record.measurements.model_dump())
+    return "" if failed else "named"
+
+
+def _remove(run: Path) -> bool:
+    """Remove the folder of a run; return False if another process holds the run."""
+    removed = run.with_name(f"{REMOVED}{run.name}")
+    # left by a process that was killed here
+    shutil.rmtree(removed, ignore_errors=True)
+    try:
+        with lock_run(run, 0.0, lambda _: None):
+            # the lock goes with the folder
+            run.rename(removed)
+    except LockTimeoutError:
+        return False
+    shutil.rmtree(removed)
+    return True

@@ -1,0 +1,180 @@
+"""Show a study as it is: what is done, what runs, what waits and why, and the answer so far.
+
+Everything comes from the newest plan, the folders of the runs and Slurm's own lists, whether snakemake
+runs or not.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from pydantic import ValidationError
+
+from scalewise.analysis.disturbed import named_runs
+from scalewise.analysis.study import Analysis, parts_of, read_and_conclude
+from scalewise.config.shape import count_devices
+from scalewise.execution.messages import Progress
+from scalewise.execution.rank_files import ATTEMPT, PROGRESS
+from scalewise.plan.formatting import duration_text, format_3sig
+from scalewise.plan.plan_file import Plan, questions_of, runs_in_slurm
+from scalewise.plan.runs.spending import Spending
+from scalewise.records import read_regular
+from scalewise.report.proposal import demands_total_times
+from scalewise.site.commands import ask
+
+WIDTH = 80
+SACCT_SECONDS = 30.0
+NOT_RUN = "not run yet"
+
+Run = tuple[str, str]
+"""Experiment and run."""
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Slurm's count of the jobs of a folder.
+
+    Args:
+        hours: Hours of GPUs, or of CPUs if the jobs have no GPUs.
+        unit: ``GPU`` or ``CPU``.
+        jobs: Number of jobs.
+    """
+
+    hours: float
+    unit: str
+    jobs: int
+
+
+def status_lines(plan: Plan, results: Path, now: float) -> Iterator[str]:
+    """Yield the status of a study in lines of at most 80 columns.
+
+    Args:
+        plan: The study.
+        results: Folder of all experiments, below the folder where snakemake runs.
+        now: Seconds since the epoch.
+    """
+    in_slurm = any(runs_in_slurm(plan, facts) for facts in plan["experiments"].values())
+    queue = queued_runs(plan) if in_slurm else {}
+    hours = 0.0
+    for question, names in questions_of(plan).items():
+        parts = parts_of(plan, question, results)
+        found = read_and_conclude(question, parts, total_times=demands_total_times(plan, question))
+        hours += sum(
+            Spending.of(part.runs_folder, part.experiment.held_devices).device_hours for part in parts
+        )
+        sure = "" if found.answer.certainty == "open" else f" [{found.answer.certainty}]"
+        yield from _wrapped(f"{question}: {found.answer.verdict}{sure}")
+        yield from _rows(found, names, results, queue, now)
+        disturbed = found.runs[found.runs["disturbance"].fillna("") != ""]
+        if len(disturbed):
+            yield from _wrapped(
+                f"  {count_devices(len(disturbed), 'disturbed run')}: {named_runs(disturbed)}"
+            )
+    spent = spent_in_slurm(Path.cwd(), _oldest(plan, results)) if in_slurm else None
+    if spent is not None:
+        counted = f"{format_3sig(spent.hours)} {spent.unit}-hours"
+        yield f"Slurm counts {counted} for {count_devices(spent.jobs, 'job')}."
+    else:
+        yield f"{format_3sig(hours)} device-hours by the records of the runs."
+
+
+def _rows(
+    found: Analysis, names: Mapping[str, str], results: Path, queue: Mapping[Run, str], now: float
+) -> Iterator[str]:
+    """Yield a line for each point: runs done, and what the others do."""
+    runs = found.runs.assign(point=found.runs["run"].str.rpartition(".r")[0])
+    for (partition, point), group in runs.groupby(["partition", "point"], sort=False):
+        experiment = names[str(partition)]
+        done = group["outcome"].isin(["completed", "disturbed"])
+        states = Counter(_state(row, experiment, results, queue, now) for _, row in group[~done].iterrows())
+        place = f"{point} on {partition}" if partition else str(point)
+        texts = [f"{int(done.sum())} of {len(group)} done{_rate(group[done])}"]
+        texts += [f"{number} {state}" for state, number in states.items()]
+        yield from _wrapped(f"  {place}: {'; '.join(texts)}")
+
+
+def _rate(done: pd.DataFrame) -> str:
+    rates = done["throughput_samples_per_second"].dropna()
+    return f", {format_3sig(float(rates.median()))} samples/s" if len(rates) else ""
+
+
+def _state(row: pd.Series[Any], experiment: str, results: Path, queue: Mapping[Run, str], now: float) -> str:
+    """Return what a run without a result does, or how it ended."""
+    run = str(row["run"])
+    queued = queue.get((experiment, run), "")
+    if queued and not queued.startswith("running"):
+        return queued
+    with suppress(OSError, ValidationError):
+        path = results / experiment / "runs" / run / ATTEMPT / PROGRESS
+        progress = Progress.model_validate_json(read_regular(path))
+        return f"running ({progress}, {duration_text(now - progress.reported_at)} ago)"
+    if queued:
+        return queued
+    return "waiting" if row["outcome"] == NOT_RUN else str(row["outcome"])
+
+
+def queued_runs(plan: Plan) -> dict[Run, str]:
+    """Return the runs that Slurm has in its queue: ``waiting (Priority)``, ``running``."""
+    known = {
+        f"{experiment}_{run}": (experiment, run) for experiment, runs in plan["runs"].items() for run in runs
+    }
+    # the executor plugin writes rule and wildcards into the comment; a folder may hold any character
+    answer = ask("squeue", "--noheader", "--me", "--format=%T|%r|%k|%Z")
+    found: dict[Run, str] = {}
+    for line in answer.text.splitlines() if answer.ok else ():
+        state, reason, comment, folder = (*line.split("|", 3), "", "", "")[:4]
+        run = known.get(comment.partition("_wildcards_")[2])
+        if run is not None and folder == str(Path.cwd()):
+            found[run] = f"waiting ({reason})" if state == "PENDING" else state.lower()
+    return found
+
+
+def spent_in_slurm(folder: Path, since: float) -> Spent | None:
+    """Return the count of Slurm's accounting of the jobs of a folder; None if it does not answer.
+
+    Args:
+        folder: The folder in which snakemake runs.
+        since: Seconds since the epoch, before the first job.
+    """
+    fields = ("JobIDRaw", "ElapsedRaw", "AllocTRES", "WorkDir")
+    start = pd.Timestamp(since, unit="s", tz="UTC").tz_convert(None).strftime("%Y-%m-%dT%H:%M:%S")
+    answer = ask(
+        *("sacct", "-X", "-n", "-P", "-D", "-o", ",".join(fields), f"--starttime={start}"),
+        seconds=SACCT_SECONDS,
+        environ={"TZ": "UTC"},
+    )
+    if not answer.ok:
+        return None
+    seconds, jobs = Counter[str](), set()
+    for line in answer.text.splitlines():
+        job, elapsed, allocated, place = (*line.split("|", 3), "", "", "")[:4]
+        if place != str(folder) or not elapsed.isdecimal():
+            continue
+        jobs.add(job)
+        for unit, name in (("GPU", "gres/gpu"), ("CPU", "cpu")):
+            if match := re.search(rf"(?:^|,){name}=(\d+)", allocated):
+                seconds[unit] += int(elapsed) * int(match[1])
+    unit = "GPU" if seconds["GPU"] else "CPU"
+    return Spent(seconds[unit] / 3600, unit, len(jobs)) if jobs else None
+
+
+def _oldest(plan: Plan, results: Path) -> float:
+    """Return a time before the first job of a study: when the first folder of its runs was made."""
+    folders = [results / name / "runs" / run for name, runs in plan["runs"].items() for run in runs]
+    files = [path.stat().st_mtime for folder in folders for path in folder.glob("*") if path.is_file()]
+    return min(files, default=0.0) - 86400.0 * 2 if files else 0.0
+
+
+def _wrapped(text: str) -> list[str]:
+    indent = " " * (len(text) - len(text.lstrip()) + 2)
+    return textwrap.wrap(
+        text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )

@@ -1,1 +1,0 @@
-"""A study while it runs: the status of every point, the answer so far, and the expected end."""
