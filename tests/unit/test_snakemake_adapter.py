@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,16 @@ def check(call, *arguments, **keywords):
         call(workflow, *arguments, **keywords)
     except adapter.AdapterError as error:
         FACTS["refused"].append(str(error))
+
+
+def refuses(experiment, run, attempt):
+    FACTS.setdefault("tries", []).append([run, attempt])
+    with open("refuse") as file:
+        return f"{{run}} {{attempt}}" in file.read().splitlines()
+
+
+if "refuse" in config:
+    adapter.refuse_tries(refuses)
 
 
 def write_facts():
@@ -68,7 +79,9 @@ rule train:
         nodes=2,
         gres=lambda wildcards: None,
         mem_mb=lambda wildcards: 10,
-    shell: "echo made > {{output}}; sleep $(cat seconds || echo 0)"
+    shell:
+        "echo {{wildcards.run}} >> tried; test ! -e fail; "
+        "echo made > {{output}}; sleep $(cat seconds || echo 0)"
 """
 
 PARENT = """
@@ -187,8 +200,10 @@ def test_a_file_written_after_snakemake_was_killed_is_made_again_unless_kept(
     process = place.start()
     made = place.folder / "made/a/one.txt"
     try:
-        while not made.exists():
+        marks = place.folder / ".snakemake/incomplete"
+        while not (made.exists() and any(path.is_file() for path in marks.rglob("*"))):
             assert process.poll() is None
+            time.sleep(0.05)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate(timeout=60)
@@ -196,3 +211,23 @@ def test_a_file_written_after_snakemake_was_killed_is_made_again_unless_kept(
     (place.folder / "seconds").write_text("0")
     facts = place.facts("-n", "--rerun-incomplete", *(["--config", "keep=1"] if kept else []))
     assert len(facts["requests"]) == (not kept)
+
+
+@pytest.mark.parametrize(
+    ("refused", "tries", "asked"),
+    [
+        pytest.param("", 3, [1, 2, 2, 3, 3], id="none: as many as --retries says"),
+        pytest.param("one 1", 0, [1], id="the first: no job at all"),
+        pytest.param("one 2", 1, [1, 2], id="the second"),
+        pytest.param("other 1", 3, [1, 2, 2, 3, 3], id="of another run"),
+    ],
+)
+def test_a_try_that_cannot_succeed_is_no_job(
+    place: Place, refused: str, tries: int, asked: list[int]
+) -> None:
+    (place.folder / "refuse").write_text(refused)
+    (place.folder / "fail").touch()
+    facts = place.facts("--retries", "2", "--config", "refuse=1", code=1)
+    tried = place.folder / "tried"
+    assert (tried.read_text().split() if tried.exists() else []) == ["one"] * tries
+    assert facts["tries"] == [["one", attempt] for attempt in asked]

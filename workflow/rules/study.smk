@@ -4,6 +4,7 @@ import atexit
 
 from scalewise import snakemake_adapter as adapter
 from scalewise.config.errors import StudyError
+from scalewise.execution.next_try import failure_to_repeat
 from scalewise.plan.make_plan import make_plan, write_plan
 from scalewise.plan.plan_file import PLAN as PLAN_VARIABLE
 from scalewise.plan.plan_table import plan_lines
@@ -40,6 +41,14 @@ try:
     PLAN = make_plan(STUDY)
     if not adapter.is_dry_run(workflow):
         os.environ[PLAN_VARIABLE] = str(write_plan(PLAN))
+        adapter.refuse_tries(
+            lambda experiment, run, attempt: failure_to_repeat(
+                PLAN["runs"][experiment][run],
+                Path("results") / experiment / "runs" / run,
+                attempt,
+            )
+            is not None
+        )
 except (StudyError, adapter.AdapterError) as error:
     # for an exception, Snakemake would print further lines
     sys.exit(str(error))

@@ -6,7 +6,7 @@ pyproject.toml allows. ``workflow`` is Snakemake's object of that name, which ru
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 DEVICE_BUDGET = "device_budget"
@@ -102,6 +102,41 @@ def check_site(workflow: Any, site: object) -> None:
         raise AdapterError(LOST_SITE)
 
 
+def refuse_tries(is_refused: Callable[[str, str, int], bool]) -> None:
+    """Have tries at runs that cannot succeed fail before any executor gets them.
+
+    Snakemake has no setting for it: ``retries`` is one number for all jobs of a rule, and an error in a
+    function of ``resources`` ends the whole study.
+
+    Args:
+        is_refused: Whether a try is not made; receives experiment, run, and the number of the try, from 1.
+    """
+    from snakemake.scheduling.job_scheduler import JobScheduler  # noqa: PLC0415 - loaded by Snakemake itself
+
+    run, handle_error = JobScheduler.run, JobScheduler._handle_error
+
+    def refuses(job: Any, attempt: int) -> bool:
+        if job.is_group() or not _is_run(job) or not is_refused(*_run_of(job), attempt):
+            return False
+        # not by the property, which forgets the resources that the job holds
+        job._attempt = max(job.restart_times, 0) + 1
+        return True
+
+    def run_others(self: Any, jobs: Sequence[Any], executor: Any = None) -> None:
+        refused = [job for job in jobs if refuses(job, job.attempt)]
+        if others := [job for job in jobs if job not in refused]:
+            run(self, others, executor)
+        for job in refused:
+            self.error_callback(job)
+
+    def handle(self: Any, job: Any, postprocess_job: bool = True) -> None:
+        if job.restart_times >= job.attempt:
+            refuses(job, job.attempt + 1)
+        handle_error(self, job, postprocess_job)
+
+    JobScheduler.run, JobScheduler._handle_error = run_others, handle
+
+
 # ---- known once jobs are planned
 
 
@@ -147,9 +182,15 @@ def requests(workflow: Any) -> dict[tuple[str, str], Mapping[str, Any]]:
         Resources by name, by experiment and run.
     """
     return {
-        (job.wildcards["experiment"], job.wildcards["run"]): {
-            name: value for name, value in job.resources.items() if value is not None
-        }
+        _run_of(job): {name: value for name, value in job.resources.items() if value is not None}
         for job in workflow.dag.needrun_jobs(exclude_finished=False)
-        if set(job.wildcards.keys()) == {"experiment", "run"}
+        if _is_run(job)
     }
+
+
+def _is_run(job: Any) -> bool:
+    return set(job.wildcards.keys()) == {"experiment", "run"}
+
+
+def _run_of(job: Any) -> tuple[str, str]:
+    return job.wildcards["experiment"], job.wildcards["run"]
