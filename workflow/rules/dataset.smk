@@ -14,7 +14,6 @@ rule prepare_dataset:
     conda:
         "../envs/scalewise.yaml"
     shell:
-        "set -o pipefail; "
         'python "$SCALEWISE_SCRIPTS/cli.py" prepare-dataset '
         "--dataset {wildcards.dataset:q} --output {output:q} "
         "2>&1 | tee {log:q}"
@@ -31,7 +30,6 @@ rule prepare_weights:
     conda:
         "../envs/scalewise.yaml"
     shell:
-        "set -o pipefail; "
         'python "$SCALEWISE_SCRIPTS/cli.py" prepare-weights '
         "--model {wildcards.model:q} --output {output:q} "
         "2>&1 | tee {log:q}"
@@ -50,7 +48,6 @@ rule prepare_program:
     params:
         preparation=lambda wc: PLAN["preparations"][wc.preparation],
     shell:
-        "set -o pipefail; "
         'python "$SCALEWISE_SCRIPTS/cli.py" prepare-program '
         "--preparation {wildcards.preparation:q} --output {output:q} "
         "2>&1 | tee {log:q}"
