@@ -75,6 +75,8 @@ def _scalar(value: object) -> object:
         )
     if not isinstance(value, (str, int, float)):
         raise PydanticCustomError("string_type", "is not a word", {})
+    if isinstance(value, str) and "\0" in value:
+        raise reject(f"is {value!r}, and no command line holds a NUL", "Remove it.")
     if isinstance(value, float) and not math.isfinite(value):
         raise reject(f"is {value}, not a finite number", f'Write the word that is meant, such as "{value}".')
     return value

@@ -72,7 +72,6 @@ def open_study(snakemake: Snakemake, config: Mapping[str, Any], checkout: Path) 
         config,
         files,
         site_file,
-        conda_environments=snakemake.makes_environments,
         checkout=checkout,
         is_module=snakemake.is_module,
     )
