@@ -60,7 +60,7 @@ def refuses(job, attempt):
 
 
 take("is_module", "snakefile", "config_files", "has_named_config_files", "device_budget")
-take("makes_environments", "shows_failed_logs", "log_is_changed")
+take("shows_failed_logs", "log_is_changed")
 FACTS["terminals"] = len(list(terminal_handlers(snakemake_logger())))
 atexit.register(write_facts)
 
@@ -163,7 +163,7 @@ def test_a_run_is_known_from_its_rules_to_its_end_and_so_are_wishes_to_make_file
     assert facts["has_planned"]
     assert facts["terminals"] > 0
     for name in (
-        *("is_module", "has_named_config_files", "makes_environments", "shows_failed_logs"),
+        *("is_module", "has_named_config_files", "shows_failed_logs"),
         *("log_is_changed", "is_dry_run", "only_touches", "sends_jobs", "forces_all"),
     ):
         assert facts[name] is False, name
@@ -251,7 +251,6 @@ def test_the_command_line_is_known_while_the_rules_are_read(workflow: Folder) ->
     assert [Path(file).name for file in facts["config_files"]] == ["study.yaml"]
     assert facts["has_named_config_files"]
     assert facts["device_budget"] == 8
-    assert facts["makes_environments"]
     assert facts["shows_failed_logs"]
     assert facts["log_is_changed"]
     assert facts["is_dry_run"]

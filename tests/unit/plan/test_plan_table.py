@@ -56,10 +56,6 @@ PLANS: dict[str, tuple[str, str]] = {
     "two experiments": (STUDY, CPUS),
     "passes": (STUDY.replace("repeats: 2", "repeats: 2, accumulation_steps: 2"), CPUS),
     "steps": (STUDY.replace("repeats: 2", "repeats: 2, steps: 500"), CPUS),
-    "up to some steps": (
-        STUDY.replace("repeats: 2", "repeats: 2, steps: {most: 500, until_interval: 0.01}"),
-        CPUS,
-    ),
     "repeats until it is clear": (REPEATED, CPUS),
     "a long plan": (
         STUDY.replace("gradient_as_bucket_view: [true]", f"epochs: {list(range(3, 24))}"),

@@ -78,7 +78,7 @@ def test_samples_are_given_only_where_the_study_states_them(line: str, given: bo
 
 def test_a_global_batch_of_the_programs_own_is_one_number_and_is_still_counted(load: Load) -> None:
     """What runs are planned from is the number, as if the study had given it itself."""
-    batch = ("global_batch_size: own", "samples_per_step: 512")
+    batch = ("global_batch_size: 512", "samples_per_step: 512")
     study = load(of_program("scaling: strong", "arguments: [a]", *batch, without="batch_size_per_device"))
     runs = study.runs.values()
     assert {run.settings.global_batch_size for run in runs} == {512}

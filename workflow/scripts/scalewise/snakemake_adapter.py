@@ -74,13 +74,6 @@ class Snakemake:
         value = getattr(found, "value", found)
         return value if isinstance(value, int) else None
 
-    @property
-    def makes_environments(self) -> bool:
-        """Whether Snakemake makes conda environments for the rules."""
-        from snakemake.settings.types import DeploymentMethod  # noqa: PLC0415 - loaded by Snakemake itself
-
-        return DeploymentMethod.CONDA in self._workflow.deployment_settings.deployment_method
-
     def limit(self, resource: str, most: int) -> None:
         """Limit the jobs that run at the same time, whatever the command and its profile say.
 

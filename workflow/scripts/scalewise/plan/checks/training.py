@@ -19,7 +19,7 @@ from scalewise.plan.runs.runs import Options, batch_per_device, global_batch
 BATCH_KEY = {"strong": "global_batch_size", "weak": "batch_size_per_device"}
 """The batch size that each scaling keeps."""
 
-_DDP_OPTIONS = ("gradient_as_bucket_view", "static_graph", "bucket_cap_mb", "communication_hook")
+_DDP_OPTIONS = ("gradient_as_bucket_view", "bucket_cap_mb", "communication_hook")
 """Options of DistributedDataParallel only."""
 
 SCHEDULES_WITH_AN_END = ("cosine", "onecycle")

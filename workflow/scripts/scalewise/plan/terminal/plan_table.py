@@ -95,8 +95,7 @@ def _batch(point: PlannedPoint) -> str:
 def _length(settings: AnySettings) -> str:
     """Return the length of a run, in epochs or steps."""
     if settings.steps is not None:
-        up_to = "" if settings.steps.until_interval is None else "up to "
-        return f"{settings.warmup_steps} + {up_to}{settings.steps.most} steps"
+        return f"{settings.warmup_steps} + {settings.steps} steps"
     return str(settings.epochs) if isinstance(settings, Settings) else "to its end"
 
 
