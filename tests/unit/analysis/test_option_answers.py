@@ -59,6 +59,7 @@ def test_an_option_is_compared_on_equal_devices_and_beside_equal_other_options()
     [
         ("bucket_cap_mb", [1, 2, 4], [10.0, 20.0, 40.0], [(1, 2, 2.0), (1, 4, 4.0)]),
         ("bucket_cap_mb", ["default", 50], [100.0, 150.0], [("default", 50, 1.5)]),
+        ("gradient_as_bucket_view", [False, True], [100.0, "failed"], []),
     ],
     ids=["further values", "a name", "failed runs"],
 )
