@@ -89,7 +89,9 @@ def analysis_of(runs: pd.DataFrame, options: Mapping[str, Options] | None = None
     """
     spec = make_spec(sorted(set(runs["devices"])), **keys)
     experiment = AnalysisSpec("study", spec, accelerator="cuda")
-    named: dict[str, Options] = {name: (("gradient_as_bucket_view", name),) for name in dict.fromkeys(runs["series"])}
+    named: dict[str, Options] = {
+        name: (("gradient_as_bucket_view", name),) for name in dict.fromkeys(runs["series"])
+    }
     return conclude("study", [Part("", experiment)], [make_tables(runs)], options=options or named)
 
 
