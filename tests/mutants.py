@@ -34,14 +34,14 @@ from scalewise.config.experiment import (
     Target,
 )
 from scalewise.config.program import Metric, ProgramSettings
-from scalewise.config.settings import Settings, Steps, StrictModel
+from scalewise.config.settings import Settings, StrictModel
 from scalewise.config.site import Container, SiteFile
 from scalewise.config.slurm import Slurm
 
 SCRIPTS = Path("workflow/scripts/scalewise")
 
 MODELS: tuple[type[StrictModel], ...] = (
-    *(Settings, Steps, ProgramSettings, Metric, ExperimentKeys, Target, DecisionRule, Repeats),
+    *(Settings, ProgramSettings, Metric, ExperimentKeys, Target, DecisionRule, Repeats),
     *(Devices, Budget, SiteFile, Container, Slurm),
 )
 
@@ -56,7 +56,11 @@ A test that reads the key back from the configuration shows nothing of the progr
 FOLDERS = ("unit", "reliability", "workflow", "distributed", "slurm", "browser")
 """Folders of the tests, the fastest first."""
 
-STRICT = '    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)\n'
+STRICT = """\
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, defer_build=True, use_attribute_docstrings=True
+    )
+"""
 IGNORED = """
     def __getattribute__(self, name: str) -> Any:
         import sys

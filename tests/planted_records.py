@@ -38,11 +38,6 @@ STARTUP = {
     "preparation_seconds": 2.0,
     "first_step_seconds": 0.125,
 }
-OWN_INTERVAL = {
-    "until_interval": 0.01, "half_width_fraction": 0.008, "confidence": 0.95, "windows": 20,
-    "effective_windows": 14.5, "warmup_steps": 35, "steady": True, "ended": "interval",
-}  # fmt: skip
-"""Of a run that its interval ended."""
 WINDOW = Window(first_step=0, steps=1, samples=256, seconds=0.25, warmup=False)
 
 

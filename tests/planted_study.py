@@ -227,7 +227,7 @@ class PlantedStudy:
         if rate is None:
             leave_failure(folder, run, "failed", "rank 1 on node2: RuntimeError: a fault on purpose")
             return
-        epochs = [] if run.settings.most_steps else _epochs(run, rate)
+        epochs = [] if run.settings.steps else _epochs(run, rate)
         windows = _windows(run, rate)
         ranks = _ranks(run, rate, sum(window.steps for window in windows if not window.warmup))
         train_seconds = sum(window.seconds for window in windows)
@@ -262,7 +262,7 @@ def _gpu_use(run: RunDefinition, seconds: float) -> dict[str, Any]:
 
 def _windows(run: RunDefinition, rate: float) -> list[Window]:
     """One window of all steps, or one for each epoch, of which the first warms up."""
-    most = run.settings.most_steps
+    most = run.settings.steps
     steps, count = (most, 1) if most else (STEPS_OF_AN_EPOCH, EPOCHS_OF_A_RUN)
     samples = steps * run.global_batch_size
     seconds = samples / rate

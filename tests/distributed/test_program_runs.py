@@ -30,7 +30,6 @@ UNENDED: dict[str, Any] = {
     "repeats": 1,
 }
 SETTINGS = UNENDED | {"steps": 40}
-UNTIL: dict[str, Any] = {"steps": {"most": 20_000, "until_interval": 0.2}}
 
 
 def found(run: Finished) -> tuple[Measurements, ProgramMeasurements]:
@@ -96,23 +95,6 @@ def test_hugging_faces_trainer_is_measured_as_it_is(runs: Runs) -> None:
     printed = [float(loss) for line in run.log for loss in re.findall(r"'loss': '([0-9.]+)'", line)]
     assert len(program.losses) == 5
     assert all(loss is not None and abs(loss - printed[step]) < 0.1 for step, loss in program.losses)
-
-
-def test_a_program_ends_once_its_throughput_is_known_after_the_same_step_on_all_ranks(runs: Runs) -> None:
-    run = runs.complete("until", 2, UNTIL | {"launcher": "torchrun"}, settings=SETTINGS)
-
-    measured, program = found(run)
-    own = measured.own_interval
-    assert own is not None
-    assert own.ended == "interval"
-    assert own.windows is not None
-    assert own.windows >= 20
-    assert program.ended == "steps"
-    assert not any("own end" in note or "probe" in note for note in program.notes)
-    (steps,) = set(run.ranks["train_samples"] // 32)
-    assert 105 < steps < 20_005
-    kept = [window for window in measured.windows if not window.warmup]
-    assert min(window.first_step for window in kept) >= own.warmup_steps
 
 
 def test_a_script_that_needs_a_terminal_fails_with_a_fix_that_works_and_its_metric_is_read(

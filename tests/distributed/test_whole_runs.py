@@ -35,12 +35,12 @@ def names_in(run: Finished) -> set[str]:
 @pytest.fixture(scope="module")
 def finished(shared_runs: Runs) -> dict[int, Finished]:
     """A run of one rank, and one of two ranks that was started while the first was training."""
-    halved = {"schedule": "step", "schedule_gamma": 0.5}
+    stepped = {"schedule": "step"}
     # with ranks that load torch, as for users
     runs = replace(shared_runs, python=None)
-    first = runs.start("study", 1, halved)
+    first = runs.start("study", 1, stepped)
     first.wait_for(RANK_SETUP)
-    second = runs.start("study", 2, halved)
+    second = runs.start("study", 2, stepped)
     leave_failure(second.folder, definition(2), "failed", "why an earlier start failed")
     return {1: first.finish(), 2: second.finish()}
 
@@ -183,7 +183,7 @@ def test_a_training_that_steps_end_is_completed_without_an_evaluation_and_measur
 def test_however_ranks_are_started_and_meet_they_leave_the_same_records(
     runs: Runs, finished: dict[int, Finished], launcher: str, rendezvous: str
 ) -> None:
-    changed = {"schedule": "step", "schedule_gamma": 0.5, "launcher": launcher, "rendezvous": rendezvous}
+    changed = {"schedule": "step", "launcher": launcher, "rendezvous": rendezvous}
     other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         run, usual = runs.complete("study", 2, changed), finished[2]

@@ -45,7 +45,6 @@ def seen(training: train.Training) -> dict[str, Any]:
         names = (
             "rebuilt_bucket_sizes",
             "gradient_as_bucket_view",
-            "static_graph",
             "comm_hook",
             "broadcast_buffers",
         )

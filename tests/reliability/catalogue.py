@@ -161,7 +161,6 @@ BAD_INPUTS = (
     BadInput("security: shell in the study", "shell metacharacters in the strings of the study's file"),
     BadInput("security: shell in the site", "shell metacharacters in the strings of the site's file"),
     BadInput("security: pickle for data", "a pickle in place of a dataset", PREPARED),
-    BadInput("security: pickle for weights", "a pickle in place of pretrained weights", PREPARED),
     BadInput("security: pickle for a checkpoint", "a pickle in place of a file of a checkpoint", RESUMED),
     BadInput(
         "security: secrets in the environment", "secrets in the environment (nothing writes them)", HARMLESS

@@ -95,8 +95,7 @@ OF_A_RUN = ("scalewise.plan.runs.run_definition", "scalewise.config.shape")
         (
             "analysis",
             ("scalewise.execution", "scalewise.report", *TRAINING, "torch", "torchvision"),
-            # writes TensorBoard's files, and is loaded by one command only
-            ("torch.utils.tensorboard",),
+            (),
         ),
         ("report", ("scalewise.execution", *TRAINING, "torch", "torchvision"), ()),
     ],

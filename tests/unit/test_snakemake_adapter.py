@@ -51,7 +51,7 @@ def write_facts():
         json.dump(FACTS, file, default=str)
 
 
-for name in ("is_dry_run", "is_module", "config_files", "names_config_files", "makes_environments"):
+for name in ("is_dry_run", "is_module", "config_files", "names_config_files"):
     FACTS[name] = getattr(adapter, name)(workflow)
 check(adapter.check_prefix)
 check(adapter.check_site, config.get("site"))
@@ -139,13 +139,12 @@ def test_facts_of_a_command(place: Place) -> None:
     facts = place.facts("-n")
     assert (facts["is_dry_run"], facts["is_module"], facts["has_planned"]) == (True, False, True)
     assert (facts["names_config_files"], facts["config_files"]) == (False, [])
-    assert (facts["makes_environments"], facts["refused"]) == (False, [])
+    assert facts["refused"] == []
 
     assert not place.facts()["is_dry_run"]
-    facts = place.facts("-n", "--configfile", "study.yaml", "--software-deployment-method", "conda")
+    facts = place.facts("-n", "--configfile", "study.yaml")
     assert facts["names_config_files"]
     assert [Path(file).name for file in facts["config_files"]] == ["study.yaml"]
-    assert facts["makes_environments"]
 
 
 def test_a_command_that_cannot_be_planned_has_no_plan_to_show(place: Place) -> None:

@@ -40,8 +40,6 @@ NOT_RUN = {
     r"cd scalewise": "changes the shell alone",
     r"\. \.venv/bin/activate": "changes the shell alone",
     r"tmux new -s study": "a login node's own program",
-    r"pip install tensorboard": "needs the network",
-    r"tensorboard --logdir results/digits-strong/tensorboard": "serves until it is stopped",
     r"sbatch results/my-training/proposal/job\.sh": "test_programs_on_cluster.py submits one",
     r"snakemake --profile profiles/local --report report\.zip": "test_public_commands.py runs it",
 }

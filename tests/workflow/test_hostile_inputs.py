@@ -241,9 +241,9 @@ FIXED_BATCH = {"scaling": "weak", "batch_size_per_device": 16, "devices": [1], "
 """Keys of a program that takes no batch size."""
 REFUSED = {
     f"{quoted(TRAP)}: {{}}": "experiments has an experiment named ",
-    f"key: {{{quoted(TRAP)}: 4}}": f"experiments.key.{TRAP} is not a known key.",
+    f"key: {{{quoted(TRAP)}: 4}}": f"experiments.key.{TRAP}: Extra inputs are not permitted (is 4)",
     **{
-        f"{key}: {{{key}: {quoted(TRAP)}}}": f"experiments.{key}.{key} is "
+        f"{key}: {{{key}: {quoted(TRAP)}}}": f"experiments.{key}.{key}"
         for key in ("dataset", "model", "optimizer", "launcher", "learning_rate", "scaling")
     },
     f"other: {{devices: [{quoted(TRAP)}], exclude: [{{{quoted(TRAP)}: {quoted(TRAP)}}}]}}": (
@@ -288,7 +288,7 @@ def test_strings_that_a_shell_would_obey_are_refused_at_the_dry_run(
     assert canaries(workplace.folder) == []
 
 
-NO_PATH = r"study\.yaml:3: site is .*\. (Write|Rename) .*\."
+NO_PATH = r"study\.yaml:3: site(:| is) .*"
 
 
 @refuses("security: shell in the study")
@@ -315,7 +315,7 @@ def test_a_file_whose_name_the_shell_that_sends_jobs_would_obey_is_refused(login
 
     assert outcome.code == 1
     assert "the name of a file or folder is '" in outcome.text
-    assert "Rename the file or folder without $ ` \\ and quotes." in outcome.text
+    assert "without { } < > $ ` \\, quotes" in outcome.text
     assert canaries(login_node.folder.parent) == []
 
 

@@ -22,7 +22,6 @@ def test_what_defines_no_run_reruns_nothing(study: FinishedStudy) -> None:
         ("  model: linear\n  epochs: 2\n", "  epochs: 2\n  model: linear\n"),
         # seed has its default here
         ("  epochs: 2\n", "  epochs: 2\n  runtime_minutes: 7\n  memory_gb: 3\n  seed: 1\n"),
-        ("    tensorboard: true\n", ""),
     )
     assert NOTHING in outcome.text
 
@@ -67,11 +66,6 @@ def test_another_centre_and_a_proposal_that_is_requested_later_make_nothing_else
     )
     assert outcome.rules == {"proposal", "all"}
     assert outcome.text.count("rule proposal:") == 2
-
-
-def test_event_files_that_are_requested_later_make_nothing_else(study: FinishedStudy) -> None:
-    outcome = study.after(("repeats: 1\n", "repeats: 1\n    tensorboard: true\n"))
-    assert outcome.rules == {"write_event_files", "all"}
 
 
 def test_a_deleted_run_is_made_again(study: FinishedStudy) -> None:

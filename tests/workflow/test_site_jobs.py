@@ -106,7 +106,7 @@ def srun_of(run: RunDefinition, start: SiteLaunch, folder: Path) -> tuple[str, .
     """Return the command that the job starts its ranks with."""
     rank_files = RankFiles(folder / "results" / run.experiment / "runs" / run.run / "attempt")
     dataset, weights = (
-        folder / str(input_files(run)[name]) if input_files(run)[name] else None
+        folder / str(input_files(run)[name]) if input_files(run).get(name) else None
         for name in ("dataset", "weights")
     )
     return launch_of(run, dataset, weights, start, rank_files).argv
@@ -167,7 +167,7 @@ def submitted(
     """Submit these runs of a study; return the words and the environment of each sbatch by the run's name."""
     for run in runs:
         for name in ("dataset", "weights"):
-            if input_files(run)[name]:
+            if input_files(run).get(name):
                 # no run reads it: all are submitted, none begins
                 prepared = node.folder / str(input_files(run)[name])
                 prepared.parent.mkdir(parents=True, exist_ok=True)

@@ -43,7 +43,6 @@ experiments:
     global_batch_size: 256
     repeats: 2
     learning_rate: 0.05
-    tensorboard: true
     proposal: {centre: ncar}
     sweep:
       gradient_as_bucket_view: [false]
@@ -66,7 +65,6 @@ experiments:
     partitions: all
     repeats: 2
     runtime_minutes: 2
-    tensorboard: true
 """
 """A study on two partitions of one machine."""
 

@@ -1,8 +1,7 @@
-# Contract: a dataset, or a model's published weights, is downloaded once, into one file that every rank maps.
+# Contract: a dataset is downloaded once, into one file that every rank maps.
 # in:  a name of the catalog
-# out: resources/datasets/{dataset}/dataset.safetensors, resources/weights/{model}/model.safetensors; downloads stay in
-#      resources/downloads. A user's program prepares its files where it wants: resources/prepared/{preparation}.json
-#      marks that it has
+# out: resources/datasets/{dataset}/dataset.safetensors; downloads stay in resources/downloads. A user's program
+#      prepares its files where it wants: resources/prepared/{preparation}.json marks that it has
 
 
 rule prepare_dataset:
@@ -16,22 +15,6 @@ rule prepare_dataset:
     shell:
         'python "$SCALEWISE_SCRIPTS/cli.py" prepare-dataset '
         "--dataset {wildcards.dataset:q} --output {output:q} "
-        "2>&1 | tee {log:q}"
-
-
-rule prepare_weights:
-    output:
-        "resources/weights/{model}/model.safetensors",
-    log:
-        "logs/prepare_weights/{model}.log",
-    wildcard_constraints:
-        model="[A-Za-z0-9_-]+",
-    localrule: True
-    conda:
-        "../envs/scalewise.yaml"
-    shell:
-        'python "$SCALEWISE_SCRIPTS/cli.py" prepare-weights '
-        "--model {wildcards.model:q} --output {output:q} "
         "2>&1 | tee {log:q}"
 
 

@@ -36,7 +36,6 @@ try:
         snakefile=workflow.main_snakefile,
         starts_jobs=not adapter.is_dry_run(workflow),
         is_module=adapter.is_module(workflow),
-        conda_environments=adapter.makes_environments(workflow),
     )
     PLAN = make_plan(STUDY)
     if not adapter.is_dry_run(workflow):

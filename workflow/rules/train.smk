@@ -1,5 +1,5 @@
 # Contract: one run is trained and recorded, or fails with a reason.
-# in:  the run's definition; the prepared dataset and first weights, if any; or the files of a user's program
+# in:  the run's definition; the prepared dataset; or the files of a user's program
 # out: results/{experiment}/runs/{run}/summary.json, which the job writes last
 
 RUNS = {

@@ -72,21 +72,6 @@ def prepare_dataset(options: argparse.Namespace) -> int:
     return 0
 
 
-def prepare_weights(options: argparse.Namespace) -> int:
-    """Download published weights into one file for all ranks, on a machine with internet access."""
-    with imports_uncollected():
-        from scalewise.training import prepare as preparation
-        from scalewise.training.data import DatasetError
-
-    try:
-        mirror = os.environ.get(MIRROR_VARIABLE)
-        count = preparation.prepare_weights(options.model, options.output, mirror=mirror, notify=_print_now)
-    except DatasetError as error:
-        return _fail(error)
-    print(f"{options.output}: {count} tensors")
-    return 0
-
-
 def prepare_program(options: argparse.Namespace) -> int:
     """Run the command that a user's program needs before any job, on a machine with internet access."""
     from scalewise.execution.preparation import prepare_program
@@ -214,14 +199,6 @@ def proposal(options: argparse.Namespace) -> None:
     write_proposal(found, plan, question, options.folder)
 
 
-def event_files(options: argparse.Namespace) -> None:
-    """Write the runs of an experiment for TensorBoard."""
-    with imports_uncollected():
-        from scalewise.analysis.event_files import write_event_files
-
-    write_event_files(options.runs, options.folder)
-
-
 def write_report(options: argparse.Namespace) -> None:
     """Write the report on all experiments, from their tables and figures."""
     with imports_uncollected():
@@ -318,7 +295,6 @@ def make_parser() -> argparse.ArgumentParser:
     of_site.add_argument("--force", action="store_true", help="replace a file that you have filled in")
 
     add(prepare_dataset, "output").add_argument("--dataset", required=True, help="its name")
-    add(prepare_weights, "output").add_argument("--model", required=True, help="its name")
     add(prepare_program, "output").add_argument("--preparation", required=True, help="its name in the plan")
 
     of_run = add(train, "log")
@@ -338,7 +314,6 @@ def make_parser() -> argparse.ArgumentParser:
 
     for command in (analyze, plot, proposal):
         add_for_experiment(command)
-    add_for_experiment(event_files).add_argument("--runs", required=True, type=Path, help="table of the runs")
     add_for_experiment(judge).add_argument("--round", required=True, type=int, help="its number, from 1")
 
     add(report)

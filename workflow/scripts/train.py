@@ -41,7 +41,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from scalewise.training.checkpoints import Rows, resume, save, save_weights
-from scalewise.training.data import DatasetError, Loaders, open_data, read
+from scalewise.training.data import Loaders, open_data
 from scalewise.training.models import blocks, build
 from scalewise.training.options import build_optimizer, build_schedule, make_parser
 
@@ -161,8 +161,6 @@ def set_up(args: argparse.Namespace, rank: int, world_size: int, device: torch.d
     data = open_data(args, device, rank, world_size)
     torch.manual_seed(args.seed)  # the same weights on all ranks
     network = build(args.model, data.image, data.classes)
-    if args.weights is not None:
-        load_weights(network, args.weights)
     layout: Any = torch.channels_last if args.channels_last else torch.preserve_format
     if args.parallelism != "fsdp" or world_size == 1:  # which moves it block by block, as it divides it
         network = network.to(device).to(memory_format=layout)
@@ -193,11 +191,10 @@ def train_epoch(training: Training, epoch: int) -> float:
     for number, batch in enumerate(batches, 1):
         images, labels = (part.to(device, non_blocking=True) for part in batch)
         updates = number % args.accumulation_steps == 0
-        # DDP learns a static graph from the passes of the first step, which must all exchange
-        with exchange(model, now=updates or (args.static_graph and training.steps == 0)):
+        with exchange(model, now=updates):
             with training.autocast():
                 logits = model(images).float()  # FSDP's are in its format, and a scaled loss exceeds fp16
-                loss = cross_entropy(logits, labels, label_smoothing=args.label_smoothing)
+                loss = cross_entropy(logits, labels)
             training.scaler.scale(loss / args.accumulation_steps).backward()
         loss_sum += loss.detach()
         if updates:
@@ -312,19 +309,6 @@ def choose_algorithms(args: argparse.Namespace, device: torch.device) -> None:
         operator.fp32_precision = "tf32" if tf32 else "ieee"
 
 
-def load_weights(network: nn.Module, path: Path) -> None:
-    """Begin from pretrained weights; a last layer for another number of classes begins at random."""
-    state, own = read(path), network.state_dict()
-    # older files do not count the batches of a normalization
-    counts = {name: own[name] for name in own.keys() - state.keys() if name.endswith("num_batches_tracked")}
-    others = {name for name in own.keys() & state.keys() if own[name].shape != state[name].shape}
-    head = {name: own[name] for name in others if name.startswith("fc.")}
-    try:
-        network.load_state_dict(state | counts | head)
-    except RuntimeError as error:
-        raise DatasetError(f"{path}: weights of another network: {error}") from error
-
-
 def parallelize(args: argparse.Namespace, network: nn.Module, device: torch.device, world_size: int) -> Any:
     """Return the module that trains: compiled if asked for, and copied to several ranks or divided over them.
 
@@ -345,7 +329,6 @@ def parallelize(args: argparse.Namespace, network: nn.Module, device: torch.devi
         trained,
         device_ids=[device.index] if device.type == "cuda" else None,
         gradient_as_bucket_view=args.gradient_as_bucket_view,
-        static_graph=args.static_graph,
         bucket_cap_mb=args.bucket_cap_mb,
         **buffers,
     )

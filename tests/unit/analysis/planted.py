@@ -89,7 +89,9 @@ def analysis_of(runs: pd.DataFrame, options: Mapping[str, Options] | None = None
     """
     spec = make_spec(sorted(set(runs["devices"])), **keys)
     experiment = AnalysisSpec("study", spec, accelerator="cuda")
-    named: dict[str, Options] = {name: (("static_graph", name),) for name in dict.fromkeys(runs["series"])}
+    named: dict[str, Options] = {
+        name: (("gradient_as_bucket_view", name),) for name in dict.fromkeys(runs["series"])
+    }
     return conclude("study", [Part("", experiment)], [make_tables(runs)], options=options or named)
 
 
@@ -110,7 +112,7 @@ class Planted:
     points: Mapping[Point, Sequence[float | str]]
     target: float | None = None
     epochs: Mapping[Point, Sequence[float | None]] = field(default_factory=dict)
-    swept: Sequence[str] = ("static_graph",)
+    swept: Sequence[str] = ("gradient_as_bucket_view",)
     queue_minutes: Mapping[int, float] = field(default_factory=dict)
     billed: Mapping[int, float] = field(default_factory=dict)
     walls: bool = True

@@ -66,7 +66,7 @@ STUDIES: dict[str, tuple[dict[str, Any], Speed]] = {
         faster("precision", "bf16", 1.6, law(serial=0.1)),
     ),
     "an option without effect": (
-        {"sweep": {"static_graph": [False, True]}, "devices": [1, 2]},
+        {"sweep": {"gradient_as_bucket_view": [False, True]}, "devices": [1, 2]},
         law(serial=0.1),
     ),
     "time to a target": ({"target": {"accuracy": 0.9}}, law(serial=0.1)),

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from tests.planted_records import (
     DDP,
-    OWN_INTERVAL,
     STEPS,
     experiment,
     program_experiment,
@@ -143,17 +142,8 @@ def test_a_limit_of_whole_runs_is_judged_where_runs_are_whole(tmp_path: Path, st
         assert analysis.answer.certainty != "clear"
 
 
-@pytest.mark.parametrize(
-    ("steps", "own"),
-    [
-        pytest.param(50, None, id="fixed"),
-        pytest.param({"most": 100, "until_interval": 0.01}, OWN_INTERVAL, id="until an interval"),
-    ],
-)
-def test_a_built_in_study_that_steps_end_has_an_answer_without_epochs(
-    tmp_path: Path, steps: object, own: object
-) -> None:
-    spec = experiment(steps=steps, decision={"max_device_hours": 1})
+def test_a_built_in_study_that_steps_end_has_an_answer_without_epochs(tmp_path: Path) -> None:
+    spec = experiment(steps=50, decision={"max_device_hours": 1})
     for devices, rate in ((1, 1000.0), (2, 1900.0)):
         for repeat, factor in enumerate(SCATTER, start=1):
             write_run(
@@ -161,9 +151,8 @@ def test_a_built_in_study_that_steps_end_has_an_answer_without_epochs(
                 f"d{devices}.r{repeat}",
                 accuracies=(),
                 rate=rate * factor,
-                settings={"steps": steps},
+                settings={"steps": 50},
                 train_seconds=6.0,
-                own_interval=own,
             )
     analysis = concluded(tmp_path, spec)
     assert analysis.answer.devices == 2

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tests.planted_records import OWN_INTERVAL, WINDOW, experiment, write_run
+from tests.planted_records import WINDOW, experiment, write_run
 from tests.unit.analysis.planted import at, concluded
 
 from scalewise.analysis.runs import RUN_COLUMNS, Tables, collect
@@ -30,7 +30,7 @@ def test_a_completed_run_brings_its_figures_and_what_the_monitor_saw(tmp_path: P
         "communication_fraction": 0.5, "loader": "workers", "monitor_note": "rank 1: hot",
     }  # fmt: skip
     write_run(tmp_path, "d2.r1", rate=1234.5, **seen)
-    write_run(tmp_path, "d2.r2", own_interval=OWN_INTERVAL)
+    write_run(tmp_path, "d2.r2")
     runs = collect("study", with_target(devices=[2]), tmp_path).runs
     assert list(runs.columns) == RUN_COLUMNS
     row, unwatched = runs.to_dict("records")
@@ -52,9 +52,6 @@ def test_a_completed_run_brings_its_figures_and_what_the_monitor_saw(tmp_path: P
     assert row["samples_per_joule"] == 256 / 512
     for column in ("mean_utilization", "energy_joules", "samples_per_joule", "throttled"):
         assert pd.isna(unwatched[column]), column
-    of_interval = ("own_half_width_fraction", "warmed_up_steps", "steady", "ended_by", "measured_steps")
-    assert [unwatched[name] for name in of_interval] == [0.008, 35, True, "interval", 1]
-    assert all(pd.isna(row[name]) for name in of_interval[:-1])
 
 
 def test_samples_per_joule_are_those_of_the_time_in_which_the_energy_was_measured(tmp_path: Path) -> None:

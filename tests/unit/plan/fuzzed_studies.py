@@ -5,14 +5,12 @@ from __future__ import annotations
 import copy
 import math
 import re
-from functools import cache
 from typing import Any
 
 import yaml
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 from tests.paths import ROOT
-from tests.unit.plan.refusals import refusals
 
 STUDIES = [ROOT / "config" / "experiments.yaml", *sorted((ROOT / "config" / "examples").glob("*.yaml"))]
 SITES = sorted((ROOT / "profiles").glob("*/site.yaml")) + sorted((ROOT / "profiles" / "sites").glob("*.yaml"))
@@ -47,39 +45,6 @@ anything: SearchStrategy[Any] = st.one_of(
         max_leaves=6,
     ),
 )
-
-
-@cache
-def planned_pairs() -> list[tuple[Config, Config]]:
-    """Return the studies and sites of refusals.yaml without their mistakes."""
-    texts = [
-        case.planned or (case.study, case.site)
-        for case in refusals()
-        if case.planned or case.ends == "planned"
-    ]
-    return [(yaml.safe_load(study), yaml.safe_load(site) or {}) for study, site in texts if len(study) < 2000]
-
-
-def together(first: Any, second: Any) -> Any:
-    """Return two configurations in one, in which values of the second replace those of the first."""
-    if not (isinstance(first, dict) and isinstance(second, dict)):
-        return copy.deepcopy(second)
-    return first | {key: together(first.get(key), value) for key, value in second.items()}
-
-
-@st.composite
-def plausible_configurations(draw: DrawFn) -> tuple[Config, Config]:
-    """Draw up to three that are planned together, with other device counts and nodes of other sizes."""
-    study: Config = {}
-    site: Config = {}
-    for other_study, other_site in draw(st.lists(st.sampled_from(planned_pairs()), min_size=1, max_size=3)):
-        study, site = together(study, other_study), together(site, other_site)
-    counts = st.lists(st.sampled_from([1, 2, 4, 8, 3, 5, 7, 12, "2x2"]), min_size=1, max_size=3, unique=True)
-    for keys in (study.get("defaults", {}), *study["experiments"].values()):
-        if isinstance(keys.get("devices"), list):
-            keys["devices"] = draw(counts)
-    site |= {"devices_per_node": draw(st.sampled_from([2, 4, 6, 8])), "max_nodes": draw(st.integers(1, 4))}
-    return study, site
 
 
 @st.composite

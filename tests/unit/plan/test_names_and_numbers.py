@@ -10,9 +10,7 @@ import pytest
 from scalewise.config.catalog.datasets import DatasetFacts, dataset_facts
 from scalewise.config.catalog.models import (
     ModelFacts,
-    known_models,
     model_facts,
-    takes_pretrained,
     transformer_parameters,
     wide_resnet_shape,
 )
@@ -50,10 +48,6 @@ def test_a_dataset_has_its_published_sizes_and_a_synthetic_one_those_of_its_name
 
 def test_images_may_be_enlarged() -> None:
     assert dataset_facts("cifar10", 224) == DatasetFacts(50_000, 10_000, 3, 224, 224)
-
-
-def test_pretrained_weights_are_known_of_resnet18_only() -> None:
-    assert [name for name in known_models() if takes_pretrained(name)] == ["resnet18"]
 
 
 @pytest.mark.parametrize(("model", "shape"), [("wrn-28-10", (28, 10)), ("wrn-10-1", (10, 1))])

@@ -56,7 +56,7 @@ def edited(old: str, new: str, text: str = STUDY) -> str:
 
 
 TITLE, VIEWS = "    title: First title\n", "gradient_as_bucket_view: [false, true]"
-CAPS, PRETRAINED = "bucket_cap_mb: [default, 50]", ": cifar10\n  image_size: 224\n  pretrained: true\n"
+CAPS = "bucket_cap_mb: [default, 50]"
 SHAPES = STUDY.replace("devices: [1, 2]", 'devices: [1, 2, 4, "2x3"]').replace(VIEWS, "seed: [1]")
 DEFAULTS = "bucket_cap_mb: [default, 50]\n      launcher: [default, spawn]\n      image_size: [default, 16]"
 OF_VALUES = ('arguments: ["{argument.lr}", "{folder}"]', "sweep: {argument.lr: [0.1, 2.0e-5]}", "repeats: 1")
@@ -74,7 +74,6 @@ STUDIES: dict[str, tuple[str, str]] = {
     "forced shapes": (edited("64\n    devices: [1, 2]", '64\n    devices: [1, "2x2", "1x3", 8]'), CPUS),
     "seeds of repeats": (FEW.replace("repeats: 1", "repeats: 3\n  seed: 40"), CPUS),
     "accumulation steps": (SHAPES.replace("repeats: 2", "repeats: 1\n  accumulation_steps: 2"), CPUS),
-    "first weights": (edited("digits_cnn", "resnet18", edited(": digits\n", PRETRAINED, FEW)), CPUS),
     **{
         f"excluded: {entries}": (edited(TITLE, f"    exclude: [{entries}]\n", edited(VIEWS, CAPS, FEW)), CPUS)
         for entries in (
@@ -235,7 +234,6 @@ FIELDS = Experiment.model_fields | ProgramExperiment.model_fields
 CHANGED: dict[str, Any] = {
     "title": "Another",
     "description": "Another",
-    "tensorboard": True,
     "proposal": Proposal(centre="ncar"),
     "runtime_minutes": 99,
     "memory_gb": 3.5,

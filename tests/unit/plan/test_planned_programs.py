@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-import yaml
 from tests.unit.plan.conftest import Load, Refuse
 from tests.unit.plan.refusals import of_program
 
@@ -17,7 +16,6 @@ from scalewise.config.catalog.program_files import program_files
 from scalewise.config.program import ProgramSettings
 from scalewise.config.templates import fill_in, names_in
 from scalewise.plan.runs.runs import input_files
-from scalewise.plan.study import load_study
 
 
 def test_a_module_on_the_python_path_that_the_study_gives_is_a_program(load: Load, tmp_path: Path) -> None:
@@ -80,7 +78,7 @@ def test_samples_are_given_only_where_the_study_states_them(line: str, given: bo
 
 def test_a_global_batch_of_the_programs_own_is_one_number_and_is_still_counted(load: Load) -> None:
     """What runs are planned from is the number, as if the study had given it itself."""
-    batch = ("global_batch_size: own", "samples_per_step: 512")
+    batch = ("global_batch_size: 512", "samples_per_step: 512")
     study = load(of_program("scaling: strong", "arguments: [a]", *batch, without="batch_size_per_device"))
     runs = study.runs.values()
     assert {run.settings.global_batch_size for run in runs} == {512}
@@ -124,35 +122,6 @@ def test_defaults_of_the_loop_concern_the_other_experiments(load: Load) -> None:
     assert (loop["learning_rate"], loop["target"]) == (0.2, {"accuracy": 0.9})
     assert not {"learning_rate", "epochs", "target"} & own.keys()
     assert (loop["devices"], own["devices"]) == ([1, 2], [1, 2])
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        *("save_image(x, 'results/x.png')", "plt.savefig('x.png')", "model.fit(train)", "np.savez('x', a)"),
-        *("model.save_pretrained('out')", "SummaryWriter()", "Seq2SeqTrainer(model)", "os.makedirs('out')"),
-    ],
-)
-def test_calls_that_write_are_known(call: str, load: Load, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(f"{call}\n", encoding="utf-8")
-    (warning,) = load(of_program("arguments: [a]")).warnings
-    assert "train.py writes files (" in warning
-
-
-@pytest.mark.parametrize("calls", ["", "plt.savefig('x.png')"])
-@pytest.mark.usefixtures("study_folder")
-def test_a_program_that_runs_in_scalewises_folder_is_warned_of(calls: str, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(f"{calls}\n", encoding="utf-8")
-
-    def warnings(*lines: str) -> Sequence[str]:
-        return load_study(yaml.safe_load(of_program(*lines)), checkout=tmp_path).warnings
-
-    (warning,) = warnings("arguments: [a]")
-    known = " (savefig)" if calls else ""
-    assert f"runs in Scalewise's folder, and writes its relative paths there{known}." in warning
-    assert not warnings()
-    elsewhere = warnings("arguments: [a]", "working_directory: config")
-    assert ["Scalewise's folder" in warning for warning in elsewhere] == [False] * bool(calls)
 
 
 def lay_out(folder: Path, files: Mapping[str, str]) -> None:

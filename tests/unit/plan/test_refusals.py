@@ -1,124 +1,250 @@
-"""Each mistake of refusals.yaml is named with its file, line, key and value, in the words of refusals.txt.
-
-``SCALEWISE_GOLDEN=1 pytest tests/unit/plan/test_refusals.py`` renews them and prints what differs.
-"""
+"""Each mistake is refused with its file, line, key and value, and with nothing started."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-import yaml
-from jsonschema import Draft202012Validator
-from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
-from tests.golden import compare
-from tests.unit.plan.refusals import Refusal, StudyFolder, refusals
+from tests.unit.plan.refusals import CPUS, HERE, MACHINES, StudyFolder, built_in, of_program, site_of
 
 from scalewise.config.errors import one_line
-from scalewise.config.schema import study_schema
-from scalewise.config.site import SiteFile
 
-CASES = {
-    ends: [case for case in refusals() if case.ends == ends] for ends in ("refused", "warned", "planned")
-}
-NAMED = [*CASES["refused"], *CASES["warned"]]
-SCHEMAS = {
-    "study.yaml": Draft202012Validator(study_schema()),
-    "site.yaml": Draft202012Validator(SiteFile.model_json_schema()),
-}
-WORDS = Path(__file__).with_name("refusals.txt")
+Case = tuple[str, str, str]
+"""Lines with a mistake in the last or marked one; what the message names; an input of the catalogue."""
+
+BUILTIN: Sequence[Case] = (
+    ("devices: [1, 0]", "devices[1] 0", "topology: 0 devices"),
+    ("devices: [1, 6]", "devices[1] 6 4 8", "topology: 6 at 4 per node"),
+    ('devices: [1, "2x1"]', "devices[1] 2x1 2", "topology: 2 nodes x 1"),
+    ("devices: [1, 32]", "devices[1] 32 16", "topology: more than the partition has"),
+    ("devices: [1, 2, 2]", "devices[2] 2", "topology: repeated devices"),
+    ("devices: []", "devices []", "topology: empty devices"),
+    ("cpus_per_device: 8", "cpus_per_device 16 8 4", "topology: cpus over the node"),
+    ('epochs: "4"', "epochs '4'", "types: quoted number"),
+    ("epochs: 1.5", "epochs 1.5", "types: 1.5 epochs"),
+    ("learning_rate: 1e-3", "learning_rate '1e-3'", "types: 1e-3 as a string"),
+    ("channels_last: yes", "channels_last true yes", "types: yes for true"),
+    ("horizontal_flip: on", "horizontal_flip true on", "types: yes for true"),
+    ("epochs: null", "epochs", "types: null"),
+    ("image_size:", "image_size", "types: null"),
+    ("epoch: 4", "epoch 4 'epochs'", "types: unknown key"),
+    ("decision: {min_eficiency: 0.5}", "decision.min_eficiency 0.5 'min_efficiency'", ""),
+    (f"epochs: 3\nepochs: 4 {HERE}", "epochs", "types: duplicate keys"),
+    ("learning_rate: .nan", "learning_rate nan", "types: nan learning rate"),
+    ("learning_rate: .inf", "learning_rate inf", "types: infinite learning rate"),
+    ("learning_rate: -0.1", "learning_rate 0 -0.1", "types: negative learning rate"),
+    ("model: resnet19", "model resnet19 'resnet18'", "types: unknown model"),
+    ("model: wrn-29-10", "model wrn-29-10 wrn-28-10", "types: unknown model"),
+    ("dataset: digit", "dataset digit 'digits'", "types: unknown dataset"),
+    ("dataset: synthetic-3x32", "dataset synthetic-3x32", "types: unknown dataset"),
+    ("optimizer: sdg", "optimizer 'sgd' 'sdg'", ""),
+    ("compile: 3", "compile boolean 'reduce-overhead' 3", ""),
+    ("epochs: 99999999999999999999", "epochs 99999999999999999999", ""),
+    ("target: {accuracy: 97}", "target.accuracy 1 97", ""),
+    ("sweep: {epochs: []}", "sweep.epochs []", ""),
+    ("sweep: {scaling: [weak]}", "sweep.scaling ['weak']", ""),
+    ("global_batch_size: 241", "global_batch_size 241 2 240 242", "batch: not divisible"),
+    ("global_batch_size: 2400", "global_batch_size 2400 1437", "batch: over the dataset"),
+    ("global_batch_size: 2", "global_batch_size 1 2 digits_cnn 2", "batch: 1 with batch norm"),
+    ("epochs: 1\nwarmup_steps: 5", "warmup_steps 5 5", "batch: warm-up not shorter"),
+    ("compile: true\nwarmup_steps: 0", "warmup_steps 0", ""),
+    ("steps: 100\nschedule: onecycle", "schedule onecycle 110 22", ""),
+    ("batch_size_per_device: 4", "batch_size_per_device 4 global_batch_size", ""),
+    ("precision: fp16", "precision fp16 CPU bf16", ""),
+    ("communication_hook: bf16", "communication_hook bf16 CPU fp16", ""),
+    ("parallelism: fsdp\ngradient_as_bucket_view: true", "gradient_as_bucket_view True fsdp", ""),
+    ("parallelism: fsdp\ncompile: reduce-overhead", "compile reduce-overhead parallelism fsdp", ""),
+    ("accumulation_steps: 2\ncompile: reduce-overhead", "compile accumulation_steps 2", ""),
+    ("steps: 20\ntarget: {accuracy: 0.9}", "target 20", ""),
+    ("steps: 20\nsave_model: true", "save_model 20", ""),
+    ("steps: 20\ndecision: {deadline_minutes: 5}", "decision.deadline_minutes 5 20", ""),
+    ("steps: 20\ntrainings: 8", "trainings 8 samples_per_training", ""),
+    ("target: {accuracy: 0.9}\nstop_at_accuracy: 0.8", "stop_at_accuracy 0.8 0.9", ""),
+    (f"epochs: 3 {HERE}\nsweep: {{epochs: [3, 4]}}", "epochs 3 [3, 4]", ""),
+    ("sweep: {momentum: [0.5, 0.5]}", "sweep.momentum [0.5, 0.5]", ""),
+    (f"sweep: {{seed: {list(range(400))}}}", "sweep 2,400 1,000", ""),
+    ("exclude: [{momentum: 0.5}]", "exclude[0].momentum devices", ""),
+    ("exclude: [{devices: 3}]", "exclude[0].devices 3 [1, 2]", ""),
+    ("exclude: [{}]", "exclude", ""),
+    ("devices: {up_to: 64}", "devices.up_to 64 16", ""),
+    ("budget: {device_hours: 4}", "budget up_to", ""),
+    (
+        f"devices: {{up_to: 4}}\nbudget: {{device_hours: 0.1}} {HERE}\nruntime_minutes: 30",
+        "budget.device_hours 0.1 2 1 runtime_minutes 30 1",
+        "",
+    ),
+    ("repeats: {min: 9, max: 4}", "repeats 9 4", ""),
+    ("partitions: [a100]", "partitions a100", ""),
+    ("decision: {by: cost}", "decision.by cost partitions", ""),
+    ("proposal: {centre: csc-rohu}", "proposal.centre csc-rohu 'csc-roihu'", ""),
+    ("arguments: [--lr]", "arguments program: train.py", ""),
+    ("launcher: srun", "launcher srun", ""),
+    ("epochs: 2001-99-99", "month", ""),
+    ("title: !!python/object/apply:os.mkdir [sprung]", "python/object/apply:os.mkdir", ""),
+)
+PROGRAM: Sequence[Case] = (
+    ("program: gone.py", "program gone.py", "names: data path missing"),
+    ("program: package", "program package folder", ""),
+    ("program: pipe", "program pipe", ""),
+    ("program: loop.py", "program loop.py", ""),
+    ("program: train.py --lr 0.1", "program train.py --lr 0.1 arguments", ""),
+    ("program: -m package.gone.away.x.__main__ y", "program", ""),
+    ("inputs: [data/train.bin]", "inputs[0] data/train.bin", "names: data path missing"),
+    ("inputs: [.]", "inputs[0] . results/", ""),
+    ("working_directory: nowhere", "working_directory nowhere", ""),
+    ("python: no-such-python", "python no-such-python", ""),
+    ("arguments: ['{batch_size}', '{folder}']", "arguments[0] batch_size", ""),
+    ("arguments: ['{rank}']", "arguments[0] rank", ""),
+    ("arguments: ['{batch_size_per_device * 1.5}']", "arguments[0] 1.5", ""),
+    ("arguments: ['{folder * 2}']", "arguments[0] folder", ""),
+    ("arguments: [true]", "arguments[0] true", ""),
+    ('arguments: ["a\\0b"]', "arguments[0] NUL", ""),
+    ("argument: {lr: 0.1}", "argument.lr {argument.lr}", ""),
+    ("sweep: {argument.lr: [0.1, 0.2]}", "sweep.argument.lr {argument.lr}", ""),
+    ("sweep: {seed: [1, 2]}", "sweep.seed {seed}", ""),
+    ("samples_per_step: 5", "samples_per_step 5 16", ""),
+    ("environment: {RANK: 3}", "environment.RANK 3", ""),
+    ("environment: {a-b: 3}", "environment.a-b", ""),
+    ("launcher: spawn", "launcher spawn itself", ""),
+    ("program: -m torch.distributed.run", "program torch.distributed.run itself", ""),
+    ("arguments: []\nresumes: true", "resumes {folder}", ""),
+    ("metric: {pattern: 'loss=(.*)', at_most: 2}", "metric 200", ""),
+    ("momentum: 0.9", "momentum 0.9 built-in arguments", ""),
+)
+NAMES: Sequence[Case] = (
+    ("../x: {}", "../x", "names: ../x"),
+    ("a b: {}", "a b", "names: spaces"),
+    ("a;b: {}", "a;b", "names: semicolon"),
+    ("$(touch sprung): {}", "touch sprung", "names: $()"),
+    ('"a\\nb": {}', r"a\nb", "names: newline"),
+    ("a'b: {}", "a'b", "names: quotes"),
+    ('"": {}', "''", "names: empty"),
+    ("-a: {}", "-a", "names: leading dash"),
+    ("a/b: {}", "a/b", "names: slash"),
+    ("a{}: {}", "a{}", "names: braces"),
+    (f"{'a' * 256}: {{}}", "a" * 256, "names: over 255 bytes"),
+    ("partial: {}", "partial", ""),
+    (f"a: {{}}\nA: {{}} {HERE}", "A a", "names: duplicates by case"),
+    (f"a: {{}}\na: {{}} {HERE}", "a", "names: duplicates"),
+    ("no: {}", "no", ""),
+    ("a: 4", "a 4", ""),
+    ("a:", "a", ""),
+)
+FILES: Sequence[Case] = (
+    ("experiments:\n\ta: {}", r"\t", "types: tabs"),
+    ("- experiments", "mapping", "types: not a mapping"),
+    ("experiments", "mapping", "types: not a mapping"),
+    (f"# nothing {HERE}", "mapping", ""),
+    ("experiments: [a]", "experiments ['a']", "types: not a mapping"),
+    ("experiments:", "experiments", ""),
+    (f"defaults: 3 {HERE}\nexperiments: {{a: {{}}}}", "", ""),
+    ("experiments: {a: &a [*a]}", "", ""),
+    ("experiments: " + "[" * 3000, "", ""),
+    ('experiments: {a: "\0"}', "", ""),
+    ("a: b: c", "mapping values", ""),
+    (
+        "experiments: {a: {dataset: digits, model: linear, devices: [1], scaling: weak}}",
+        "experiments.a.batch_size_per_device weak",
+        "",
+    ),
+    (
+        "experiments: {a: {program: train.py, devices: [1], steps: 9, global_batch_size: 64}}",
+        "experiments.a.scaling strong {batch_size_per_device} samples_per_step: 64",
+        "",
+    ),
+)
+SITES: Sequence[Case] = (
+    ("account: <project_number>", "slurm.account <project_number>", "slurm: placeholder left in"),
+    ("account: nnXXXXk", "slurm.account nnXXXXk", "slurm: placeholder left in"),
+    ("longest_walltime: 1:30", "slurm.longest_walltime", "slurm: walltime 1:30"),
+    ('longest_walltime: "1:30"', "slurm.longest_walltime 1:30", "slurm: walltime 1:30"),
+    ("longest_walltime: 0", "slurm.longest_walltime 0", "slurm: walltime 0"),
+    ('longest_walltime: "99:99:99:99"', "slurm.longest_walltime 99:99:99:99", "slurm: walltime 99:99:99:99"),
+    ("extra: [--nodes=3]", "slurm.extra[0] --nodes", "slurm: managed flag"),
+    ('partition: "a; touch sprung"', "slurm.partition touch sprung", "security: shell in the site"),
+)
 
 
-@pytest.fixture(scope="module")
-def study_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StudyFolder]:
-    folder = tmp_path_factory.mktemp("study")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setenv("HOME", "/home/me")
-        yield StudyFolder(folder)
+def cases(table: Sequence[Case], study: Callable[[str], tuple[str, str]]) -> Iterator[object]:
+    for lines, names, refuses in table:
+        marks = [pytest.mark.refuses(refuses)] if refuses else []
+        yield pytest.param(*study(lines), names, id=re.sub(r"\W+", "-", lines)[:60] or "empty", marks=marks)
 
 
-def case(refusal: Refusal) -> object:
-    marks = [pytest.mark.refuses(refusal.refuses)] if refusal.refuses else []
-    return pytest.param(refusal, id=refusal.name, marks=marks)
+ALL = [
+    *cases(BUILTIN, lambda lines: (built_in(*lines.split("\n")), CPUS)),
+    *cases(PROGRAM, lambda lines: (of_program(*lines.split("\n")), CPUS)),
+    *cases(
+        NAMES,
+        lambda lines: (
+            built_in().split("  digits")[0] + "".join(f"  {line}\n" for line in lines.split("\n")),
+            CPUS,
+        ),
+    ),
+    *cases(FILES, lambda lines: (f"{lines}\n", CPUS)),
+    *cases(SITES, lambda lines: (built_in(), site_of("cluster", slurm=[lines]))),
+]
 
 
-@pytest.mark.parametrize("refusal", [case(refusal) for refusal in CASES["refused"]])
-def test_a_mistake_is_refused_with_its_line_and_value_and_a_fix(
-    refusal: Refusal, study_folder: StudyFolder, record_property: Callable[[str, object], None]
+def place_of(study: str, site: str) -> str:
+    """Return the file and line of the mistake: marked, or the last of the site, or of the study."""
+    for number, line in enumerate(study.splitlines(), 1):
+        if HERE in line:
+            return f"study.yaml:{number}"
+    file, text = ("site.yaml", site) if site != CPUS else ("study.yaml", study)
+    return f"{file}:{len(text.splitlines())}"
+
+
+@pytest.mark.parametrize(("study", "site", "names"), ALL)
+def test_a_mistake_is_refused_with_its_line_key_and_value(
+    study: str,
+    site: str,
+    names: str,
+    study_folder: StudyFolder,
+    record_property: Callable[[str, object], None],
 ) -> None:
     before = sorted(study_folder.folder.rglob("*"))
-    (message,) = study_folder.messages_of(refusal)
+    (message,) = [line.replace(f"{study_folder.folder}/", "") for line in study_folder.refuse(study, site)]
     record_property("message", message)
 
     place, text = message.split(": ", 1)
-    assert place == refusal.place
-    assert re.search(in_this_order(refusal.names), text), f"{refusal.names} are not named"
-    assert re.search(r"\. [A-Z].*[.?]$", text), "there is no fix"
+    assert place == place_of(study, site), message
+    pattern = ".*".join(rf"(?<!\w){re.escape(name)}(?!\w)" for name in names.split(" ") if name)
+    assert re.search(pattern, text), message
     assert message == one_line(message)
     assert len(message) < 4000
     assert sorted(study_folder.folder.rglob("*")) == before, "something was started"
 
 
-def in_this_order(names: Sequence[str]) -> str:
-    """Return a pattern of a text that has these names as whole words, one after the other."""
-    return ".*".join(rf"(?<!\w){re.escape(name)}(?!\w)" for name in names)
-
-
-@pytest.mark.parametrize("refusal", [refusal for refusal in NAMED if refusal.planned], ids=lambda it: it.name)
-def test_the_same_without_the_mistake_is_planned(refusal: Refusal, study_folder: StudyFolder) -> None:
-    assert refusal.planned
-    assert study_folder.plan(*refusal.planned).warnings == []
-
-
-@pytest.mark.parametrize("refusal", [case(refusal) for refusal in CASES["warned"]])
-def test_what_is_possible_and_seldom_meant_is_warned_of(refusal: Refusal, study_folder: StudyFolder) -> None:
-    (warning,) = study_folder.messages_of(refusal)
-    assert re.search(in_this_order(refusal.names), warning), f"{refusal.names} are not named"
-
-
-@pytest.mark.parametrize("refusal", CASES["planned"], ids=lambda it: it.name)
-def test_what_goes_together_is_planned_without_a_warning_and_taken_by_the_executor_plugin(
-    refusal: Refusal, study_folder: StudyFolder
+@pytest.mark.parametrize(
+    ("lines", "site", "place"),
+    [
+        pytest.param(
+            "memory_gb: 4",
+            site_of("cluster", slurm=["memory: none"]),
+            8,
+            marks=pytest.mark.refuses("slurm: memory where forbidden"),
+        ),
+        pytest.param(
+            "runtime_minutes: 90",
+            site_of("cluster", slurm=['longest_walltime: "01:00:00"', "signal_seconds: 0"]),
+            8,
+            marks=pytest.mark.refuses("slurm: walltime over the limit"),
+        ),
+        pytest.param("partitions: [b100]", MACHINES["partitions"], 8),
+        pytest.param("partitions: all\n    memory_gb: 300", MACHINES["partitions"], 9),
+    ],
+)
+def test_what_the_site_does_not_give_is_refused_where_it_is_asked_for(
+    lines: str, site: str, place: int, study_folder: StudyFolder
 ) -> None:
-    study = study_folder.plan(refusal.study, refusal.site)
-    assert study.warnings == []
-    for allocation in study.allocations.values():
-        validate_slurm_extra(SimpleNamespace(resources=SimpleNamespace(**allocation.resources())))
+    (message,) = study_folder.refuse(built_in(lines), site)
+    assert f"study.yaml:{place}: " in message
 
 
-def test_each_message_has_the_words_that_are_kept(
-    study_folder: StudyFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    parts = []
-    for group, members in groupby(NAMED, key=lambda refusal: refusal.group):
-        blocks = [block(refusal, study_folder) for refusal in members]
-        parts.append("\n".join([f"# {group}\n", *dict.fromkeys(blocks)]))
-    compare(WORDS, "\n".join(parts), __file__, capsys)
-
-
-def block(refusal: Refusal, study_folder: StudyFolder) -> str:
-    """Return the name of a case, its mistake, and what a user sees; runs of one character are counted."""
-    marked = "    <- marked in an editor" if is_marked(refusal) else ""
-    mistake = one_line(refusal.mistake) + marked
-    lines = [refusal.name.partition(", on ")[0], mistake, *study_folder.messages_of(refusal)]
-    text = "\n    ".join(line for line in lines if line)
-    return re.sub(r"(.{1,4}?)\1{39,}", lambda it: f"<{it[1]} x {len(it[0]) // len(it[1])}>", text) + "\n"
-
-
-def is_marked(refusal: Refusal) -> bool:
-    """Return whether the schema that an editor completes by refuses what YAML makes of the file."""
-    try:
-        config = yaml.safe_load(refusal.text)
-    except (yaml.YAMLError, ValueError, RecursionError):
-        return False
-    return not SCHEMAS[refusal.place.partition(":")[0]].is_valid(config)
-
-
-def test_no_two_cases_have_one_name() -> None:
-    cases = [case for cases in CASES.values() for case in cases]
-    assert len({refusal.name for refusal in cases}) == len(cases)
+@pytest.mark.refuses("topology: no 1-device run")
+def test_a_study_without_a_run_on_one_device_is_planned_with_a_warning(study_folder: StudyFolder) -> None:
+    (warning,) = study_folder.plan(built_in("devices: [2, 4]")).warnings
+    assert "digits.devices has no 1-device run" in warning
+    assert study_folder.plan(built_in("devices: [1, 4]")).warnings == []

@@ -1,7 +1,4 @@
-"""Schemas and shipped files: what an editor completes is what the models say, and examples fit the sites.
-
-Which mistakes an editor marks is in refusals.txt.
-"""
+"""Schemas and shipped files: what an editor completes is what the models say, and examples fit the sites."""
 
 from __future__ import annotations
 

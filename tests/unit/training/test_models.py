@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import cast
-
 import pytest
 import torch
 from torch import nn
@@ -13,11 +10,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.flop_counter import FlopCounterMode
 
 from scalewise.config.catalog.models import MODELS, known_models, model_facts
-from scalewise.training.data import DatasetError
 from scalewise.training.models import BUILDERS, GuideBlock, PreactivationBlock, blocks, build
-from scalewise.training.prepared import write
 from scalewise.training.transformer import TransformerSizeError, architecture
-from train import load_weights
 
 SMALL_OF_EACH_KIND = [*sorted(BUILDERS), "wrn-10-1", "transformer-1M"]
 every_model = pytest.mark.parametrize("name", SMALL_OF_EACH_KIND)
@@ -164,40 +158,6 @@ def test_the_papers_block_normalises_before_each_convolution(outputs: int, strid
     torch.testing.assert_close(block(x), shortcut + changed)
 
 
-State = dict[str, torch.Tensor]
-IMAGE = torch.Size([3, 64, 64])
-
-
-@pytest.fixture(scope="module")
-def torchvisions_resnet18() -> nn.Module:
-    # torchvision takes seconds to import, which tests that are only collected should not pay
-    from torchvision.models import resnet  # noqa: PLC0415
-
-    torch.manual_seed(7)
-    return cast("nn.Module", resnet.resnet18(weights=None)).eval()
-
-
-@pytest.fixture
-def imagenet_weights(torchvisions_resnet18: nn.Module) -> State:
-    state: State = torchvisions_resnet18.state_dict()
-    return state
-
-
-def built_from(state: State, folder: Path, image: torch.Size = IMAGE, classes: int = 10) -> nn.Module:
-    write(state, folder / "model.safetensors")
-    network = build("resnet18", image, classes)
-    load_weights(network, folder / "model.safetensors")
-    return network
-
-
-def test_images_of_imagenets_size_go_through_torchvisions_network_with_its_pretrained_weights(
-    torchvisions_resnet18: nn.Module, imagenet_weights: State, tmp_path: Path
-) -> None:
-    network = built_from(imagenet_weights, tmp_path, classes=1000).eval()
-    images = torch.randn(2, 3, 64, 96)
-    assert torch.equal(network(images), torchvisions_resnet18(images))
-
-
 @pytest.mark.parametrize(("pixels", "after_stem"), [(32, 32), (63, 63), (64, 16)])
 def test_small_images_keep_their_pixels_at_the_start_of_resnet18(pixels: int, after_stem: int) -> None:
     network = built("resnet18", 1, pixels, pixels)
@@ -206,33 +166,6 @@ def test_small_images_keep_their_pixels_at_the_start_of_resnet18(pixels: int, af
     layer.register_forward_pre_hook(lambda _, inputs: sizes.append(inputs[0].shape[-1]))
     network(torch.empty(2, 1, pixels, pixels, device="meta"))
     assert sizes == [after_stem]
-
-
-def test_pretrained_weights_fill_all_but_the_head_of_another_number_of_classes(
-    imagenet_weights: State, tmp_path: Path
-) -> None:
-    # older files do not count the batches of a normalisation
-    counted = {name for name in imagenet_weights if name.endswith("num_batches_tracked")}
-    state = {name: tensor for name, tensor in imagenet_weights.items() if name not in counted}
-    network = built_from(state, tmp_path).state_dict()
-    assert network["fc.weight"].shape == (10, 512)
-    same = {name for name in state if torch.equal(network[name], state[name])}
-    assert same == state.keys() - {"fc.weight", "fc.bias"}
-
-
-@pytest.mark.parametrize(
-    ("changed", "image", "classes", "complaint"),
-    [
-        pytest.param({"layer5.0.conv1.weight": torch.zeros(1)}, IMAGE, 10, "Unexpected key(s)", id="more"),
-        pytest.param({}, torch.Size([3, 32, 32]), 10, "size mismatch for conv1.weight", id="small"),
-    ],
-)
-def test_weights_of_another_network_are_refused_with_the_file_and_the_tensor(
-    changed: State, image: torch.Size, classes: int, complaint: str, imagenet_weights: State, tmp_path: Path
-) -> None:
-    with pytest.raises(DatasetError, match=r"model\.safetensors: weights of another network") as caught:
-        built_from(imagenet_weights | changed, tmp_path, image, classes)
-    assert complaint in str(caught.value)
 
 
 MILLION = 1_000_000

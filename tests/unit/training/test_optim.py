@@ -15,7 +15,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from scalewise.training.checkpoints import _state_of
-from scalewise.training.options import build_optimizer, build_schedule, initial_rate, make_parser
+from scalewise.training.options import build_optimizer, build_schedule, make_parser
 from train import choose_algorithms
 
 OPTIMIZERS = ("sgd", "adam", "adamw", "adadelta")
@@ -70,59 +70,23 @@ def cosine(peak: float, steps: int) -> list[float]:
     return [peak * (1 + math.cos(math.pi * step / steps)) / 2 for step in range(steps)]
 
 
-WARM_UP_OF_HALF = [0.8 / 3, 1.6 / 3]
-
-
 @pytest.mark.parametrize(
     ("chosen", "steps_per_epoch", "expected"),
     [
         pytest.param({"epochs": 3, "schedule": "constant"}, 4, [0.8] * 12, id="constant"),
         pytest.param(
-            {"epochs": 5, "schedule": "step", "schedule_gamma": 0.5, "schedule_step_epochs": 2},
+            {"epochs": 3, "schedule": "step"},
             3,
-            [0.8] * 6 + [0.4] * 6 + [0.2] * 3,
+            [0.8] * 3 + [0.56] * 3 + [0.392] * 3,
             id="a step counts epochs, not steps",
         ),
         pytest.param({"epochs": 3, "schedule": "cosine"}, 4, cosine(0.8, 12), id="a cosine"),
-        pytest.param(
-            {"epochs": 3, "learning_rate_warmup_epochs": 1},
-            3,
-            [0.2, 0.4, 0.6] + [0.8] * 6,
-            id="a warm-up rises in equal steps and reaches the whole rate right after",
-        ),
-        pytest.param(
-            {"epochs": 1, "learning_rate_warmup_epochs": 0.25},
-            8,
-            WARM_UP_OF_HALF + [0.8] * 6,
-            id="a warm-up of a part of an epoch is counted in steps",
-        ),
-        pytest.param(
-            {"epochs": 4, "learning_rate_warmup_epochs": 0.5, "schedule": "step", "schedule_gamma": 0.5},
-            4,
-            WARM_UP_OF_HALF + [0.8] * 4 + [0.4] * 4 + [0.2] * 4 + [0.1] * 2,
-            id="a step counts its epochs from the end of the warm-up",
-        ),
-        pytest.param(
-            {"epochs": 3, "learning_rate_warmup_epochs": 1, "schedule": "cosine"},
-            3,
-            [0.2, 0.4, 0.6, *cosine(0.8, 6)],
-            id="a cosine falls over what the warm-up leaves",
-        ),
     ],
 )
-def test_the_rate_of_each_step_follows_the_schedule_from_the_scaled_rate(
+def test_the_rate_of_each_step_follows_the_schedule(
     chosen: dict[str, Any], steps_per_epoch: int, expected: list[float]
 ) -> None:
     assert rates(options(learning_rate=0.8, **chosen), steps_per_epoch) == pytest.approx(expected)
-    of_four = options(learning_rate=0.2, learning_rate_scaling="linear", **chosen)
-    assert rates(of_four, steps_per_epoch, world_size=4) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(("rule", "factor"), [("none", 1), ("linear", 4), ("sqrt", 2)])
-def test_the_rate_grows_with_the_devices_as_the_rule_says(rule: str, factor: float) -> None:
-    chosen = options(learning_rate=0.03, epochs=2, learning_rate_scaling=rule)
-    assert initial_rate(chosen, 4) == pytest.approx(0.03 * factor)
-    assert rates(chosen, 2, world_size=4) == pytest.approx([0.03 * factor] * 4)
 
 
 @pytest.mark.parametrize(("epochs", "steps"), [(1, 1), (1, 2), (2, 1), (4, 5), (1, 30)])

@@ -6,7 +6,6 @@ weights, the sha256 in its header, and a checkpoint its own.
 
 from __future__ import annotations
 
-import hashlib
 import pickle
 import random
 from collections.abc import Callable
@@ -24,9 +23,8 @@ from tests.reliability.thoroughness import times
 
 from scalewise.config.catalog.datasets import DATASETS, DatasetFacts, dataset_facts
 from scalewise.training.data import DatasetError, read
-from scalewise.training.prepare import prepare, prepare_weights
+from scalewise.training.prepare import prepare
 from scalewise.training.prepared import write
-from scalewise.training.published import WEIGHTS, PublishedFile
 
 
 def test_the_digits_are_what_the_catalogue_promises_and_no_image_is_in_two_splits(tmp_path: Path) -> None:
@@ -171,58 +169,6 @@ def test_a_dataset_of_another_size_than_planned_is_refused(
     with pytest.raises(DatasetError, match=r"digits has .*train_samples=1437.*plan counts on .*1400"):
         prepare("digits", tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-NAME = "resnet18-f37072fd.pth"
-
-
-@pytest.fixture
-def near(tmp_path: Path) -> Path:
-    folder = tmp_path / "near"
-    folder.mkdir()
-    return folder
-
-
-def prepare_from(near: Path) -> Path:
-    """Prepare the weights in this folder as if they were the published ones."""
-    output = near.parent / "out" / "model.safetensors"
-    published = PublishedFile(
-        f"{near.as_uri()}/{NAME}", hashlib.sha256((near / NAME).read_bytes()).hexdigest(), "sha256"
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(WEIGHTS, "resnet18", published)
-        prepare_weights("resnet18", output, downloads=near.parent / "downloads")
-    return output
-
-
-@pytest.mark.parametrize("zipped", [True, False], ids=["today's format", "the format before it"])
-def test_weights_come_through_by_their_names(zipped: bool, near: Path) -> None:
-    shared = torch.arange(6.0)
-    state = {
-        "conv1.weight": shared.reshape(2, 3).T,
-        "fc.bias": shared,
-        "bn1.num_batches_tracked": torch.tensor(7),
-    }
-    torch.save(state, near / NAME, _use_new_zipfile_serialization=zipped)
-
-    stored = read(prepare_from(near))
-
-    assert stored.keys() == state.keys()
-    assert all(torch.equal(stored[name], value) for name, value in state.items())
-
-
-@pytest.mark.refuses("security: pickle for weights")
-def test_a_program_in_place_of_weights_is_refused_and_not_executed(near: Path) -> None:
-    sprung = near / "sprung"
-    torch.save({"fc.bias": Trap(sprung)}, near / NAME)
-    with pytest.raises(DatasetError, match="other bytes than published"):
-        prepare_weights("resnet18", near / "out", downloads=near / "downloads", mirror=str(near))
-    # and if its checksum were right
-    with pytest.raises(pickle.UnpicklingError):
-        prepare_from(near)
-    assert not sprung.exists()
-    torch.load(near / NAME, weights_only=False)
-    assert sprung.exists(), "the trap would have worked"
 
 
 def damages(content: bytes, other: bytes, seed: int) -> bytes:

@@ -20,7 +20,6 @@ from tests.small_runs import definition, rank_setup
 from tests.unit.training.small_training import record
 
 from scalewise.config.program import Metric, ProgramSettings
-from scalewise.config.settings import Steps
 from scalewise.execution.messages import RankError, TrainSpec
 from scalewise.execution.rank_files import RankFiles
 from scalewise.measure.step_flags import NO_GRAD
@@ -315,7 +314,7 @@ def test_an_error_without_a_message_is_quoted_with_file_line_and_source(prefix: 
     assert add_source("AssertionError", ["AssertionError"]) == "AssertionError"
 
 
-SETTINGS = ProgramSettings(program="train.py", steps=Steps.exactly(15), warmup_steps=5)
+SETTINGS = ProgramSettings(program="train.py", steps=15, warmup_steps=5)
 PLANNED = Planned("train.py", 1, 8, 1, False, frozenset(), accelerator="cpu", samples_vary=False)
 STARTED, ENDED = "2026-01-01T00:00:00.000+00:00", "2026-01-01T00:01:30.000+00:00"
 
@@ -440,15 +439,14 @@ def test_what_a_study_says_of_batches_reaches_the_check(
 
 @pytest.mark.parametrize("counted", [False, True])
 def test_operations_are_counted_and_a_program_ends_as_the_study_states(counted: bool, tmp_path: Path) -> None:
-    until = Steps(most=50, until_interval=0.02)
-    program = program_rank(tmp_path, count_flops=counted, optimizer="Muon", steps=until, warmup_steps=7)
+    program = program_rank(tmp_path, count_flops=counted, optimizer="Muon", steps=50, warmup_steps=7)
     program.probe_folder.mkdir(parents=True)
     spec = json.loads(program._write_probe_spec(tmp_path).read_text())
     probe = record(world_size=1, step_flops={"fp32": 7.0} if spec["count_flops"] else {})
     measured, _ = figures_of(tmp_path, probe, count_flops=counted)
 
     assert measured.step_flops == ({"fp32": 7.0} if counted else {})
-    assert (spec["warmup_steps"], spec["steps"], spec["until_interval"]) == (7, 50, 0.02)
+    assert (spec["warmup_steps"], spec["steps"]) == (7, 50)
     assert spec["optimizer"] == "Muon"
 
 

@@ -65,7 +65,7 @@ def test_a_mode_of_compile_is_passed_on(key: object, option: str) -> None:
 def test_braces_in_the_paths_of_files_are_no_templates() -> None:
     data = Path("/data/{seed}/digits.safetensors")
     run = definition()
-    assert options_of(run, dataset=data, weights=Path("/w/{x}"))["data"] == data
+    assert options_of(run, dataset=data)["data"] == data
     assert "/data/{{seed}}/digits.safetensors" in program_of(run, dataset=data).arguments
 
 

@@ -22,7 +22,6 @@ def open_study(
     *,
     checkout: Path,
     is_module: bool,
-    conda_environments: bool,
     snakefile: str = "",
     starts_jobs: bool = False,
 ) -> Study:
@@ -33,7 +32,6 @@ def open_study(
         files: The configuration files.
         checkout: Scalewise's folder.
         is_module: Whether another workflow uses this one as a module.
-        conda_environments: Whether Snakemake makes conda environments for the rules.
         snakefile: The command's Snakefile.
         starts_jobs: Whether the command sends jobs.
 
@@ -44,7 +42,6 @@ def open_study(
         config,
         files,
         config.get("site"),
-        conda_environments=conda_environments,
         checkout=checkout,
         is_module=is_module,
     )

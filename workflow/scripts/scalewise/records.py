@@ -283,34 +283,6 @@ class ProgramMeasurements(_Record):
     cautions: list[str] = []
 
 
-class OwnInterval(_Record):
-    """The interval of a single run's throughput, which was to end the run once narrow enough.
-
-    It is the uncertainty of the throughput of this run, and does not cover differences between runs.
-
-    Args:
-        until_interval: Half width at which the run was to end, a share of the throughput.
-        half_width_fraction: Half the width of the interval when the run ended, the same share; None if there
-            were too few windows.
-        confidence: Confidence of the interval, repeated checks included.
-        windows: Number of windows in the interval, of a few steps each.
-        effective_windows: Number of independent windows with the same information.
-        warmup_steps: First steps that are not measured, including those before the windows were steady.
-        steady: Whether windows were steady before the middle of them; otherwise the warm-up was cut off.
-        ended: ``interval`` if the run was ended because the interval was narrow, ``steps`` if it reached the
-            most steps before, ``itself`` if a program came to its end.
-    """
-
-    until_interval: float
-    half_width_fraction: float | None
-    confidence: float
-    windows: int | None
-    effective_windows: float | None
-    warmup_steps: int
-    steady: bool
-    ended: Literal["interval", "steps", "itself"]
-
-
 class Measurements(_Record):
     """The measurements of a run that trained.
 
@@ -341,7 +313,6 @@ class Measurements(_Record):
         step_flops: Floating-point operations of a step of all devices, by number format; empty if unknown.
         step_flops_note: Reason that they are unknown.
         program: Findings on a user's program; None for the built-in loop.
-        own_interval: Interval of this run's throughput; None if none was to end it.
     """
 
     parameters: int
@@ -369,7 +340,6 @@ class Measurements(_Record):
     step_flops: dict[str, float] = {}
     step_flops_note: str = ""
     program: ProgramMeasurements | None = None
-    own_interval: OwnInterval | None = None
 
 
 class RunRecord(_Record):

@@ -43,13 +43,6 @@ def names_config_files(workflow: Any) -> bool:
     return bool(workflow.overwrite_configfiles)
 
 
-def makes_environments(workflow: Any) -> bool:
-    """Return whether Snakemake makes conda environments for the rules."""
-    from snakemake.settings.types import DeploymentMethod  # noqa: PLC0415 - loaded by Snakemake itself
-
-    return DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method
-
-
 def is_module(workflow: Any) -> bool:
     """Return whether another workflow uses this one as a module."""
     return workflow.modifier.base_snakefile is not None

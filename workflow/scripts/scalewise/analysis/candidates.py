@@ -32,12 +32,12 @@ from scalewise.analysis.statistics import (
     ratio_to,
 )
 from scalewise.analysis.words import format_3sig, format_exact, runs_text
-from scalewise.config.experiment import ACCEPTED_LOSS, LIMITS, DecisionRule
+from scalewise.config.experiment import LIMITS, DecisionRule
 from scalewise.plan.formatting import format_distinct
 from scalewise.plan.runs.runs import Options
 
 SAME_TRAINING = {
-    "gradient_as_bucket_view", "static_graph", "bucket_cap_mb", "launcher", "rendezvous", "loader",
+    "gradient_as_bucket_view", "bucket_cap_mb", "launcher", "rendezvous", "loader",
     "cpus_per_device",
 }  # fmt: skip
 """Options that change how fast a training runs, not what it trains."""
@@ -104,27 +104,7 @@ def groups(points: Points, terms: Terms) -> list[Group]:
     found: list[Group] = []
     for training in dict.fromkeys(trained.values()):
         found.append([place for place in points.all if trained.get(place.series) == training])
-    if found:
-        found[0] += accepted(points, terms, found[0])
     return found
-
-
-def accepted(points: Points, terms: Terms, group: Group) -> Iterator[Place]:
-    """Yield the points whose options ``accept`` lets compete, with an accuracy that is shown to be kept."""
-    configured = dict(terms.options[group[0].series])
-    for place in points.all:
-        if place in group:
-            continue
-        twin = tuple(
-            (key, configured[key] if key in terms.rule.accept and key in configured else value)
-            for key, value in terms.options[place.series]
-        )
-        equal = next((name for name, options in terms.options.items() if options == twin), None)
-        if equal is None or not any(each.series == equal for each in group):
-            continue
-        difference = accuracy_difference(points, place, place._replace(series=equal))
-        if difference is not None and difference.low >= -ACCEPTED_LOSS:
-            yield place
 
 
 def accuracy_difference(points: Points, place: Place, other: Place) -> Interval | None:

@@ -41,7 +41,7 @@ from scalewise.analysis.words import (
     place_text,
     two_places,
 )
-from scalewise.config.experiment import ACCEPTED_LOSS
+from scalewise.config.experiment import SHOWN_LOSS
 from scalewise.plan.formatting import format_distinct, pluralize, points_text
 
 Certainty = Literal["clear", "likely", "doubtful", "open"]
@@ -159,7 +159,7 @@ def accuracy_collapsed(case: Case) -> Iterator[Caution]:
         return
     top = max(known, key=known.__getitem__)
     lost, difference = known[top] - known[case.best], accuracy_difference(case.points, case.best, top)
-    shown = difference is not None and difference.high < -ACCEPTED_LOSS
+    shown = difference is not None and difference.high < -SHOWN_LOSS
     if not shown and (difference is not None or lost < COLLAPSE):
         return
     places = 1 if lost >= 0.01 else 2

@@ -55,7 +55,6 @@ RUN_COLUMNS = [
     "device_hours", "parameters", "seed", "device_name", "hosts", "commit", "started_at",
     "launcher", "slurm_job_id", "restart_count", "other_jobs", "study_jobs", "other_cpu_fraction",
     "disturbance", "starts", "resumed", "lost_steps", "measured_steps",
-    "warmed_up_steps", "own_half_width_fraction", "steady", "ended_by",
 ]  # fmt: skip
 
 EPOCH_COLUMNS = [field.name for field in fields(EpochRecord)]
@@ -277,7 +276,7 @@ def _finished(
 
 def _measured(measured: Measurements, epochs: pd.DataFrame, ranks: pd.DataFrame) -> dict[str, Any]:
     """Return the figures of a run."""
-    windows, own, resumption = measured.windows, measured.own_interval, measured.resumption
+    windows, resumption = measured.windows, measured.resumption
     samples = sum(window.samples for window in windows)
     figures = measured.model_dump(exclude={"windows", "startup", "program"})
     row = {key: value for key, value in figures.items() if key in RUN_COLUMNS} | {
@@ -290,13 +289,6 @@ def _measured(measured: Measurements, epochs: pd.DataFrame, ranks: pd.DataFrame)
         "resumed": int(resumption.from_step > 0),
         "lost_steps": resumption.lost_steps,
     }
-    if own is not None:
-        row |= {
-            "warmed_up_steps": own.warmup_steps,
-            "own_half_width_fraction": own.half_width_fraction,
-            "steady": own.steady,
-            "ended_by": own.ended,
-        }
     if measured.program is not None:
         row[WITH_NO_GRAD] = measured.program.throughput_with_no_grad
     return row | measured.startup.model_dump() | split(windows, ranks)

@@ -39,11 +39,12 @@ RepeatCount = Annotated[int, Field(gt=0, le=MAX_REPEATS)]
 class Target(StrictModel):
     """Accuracy at which a training counts as done."""
 
-    accuracy: Fraction = Field(description="Test accuracy to reach, 0.97 for 97 %.")
+    accuracy: Fraction
+    """Test accuracy to reach, 0.97 for 97 %."""
 
 
-ACCEPTED_LOSS = 0.005
-"""Final accuracy that an accepted option may cost, as a fraction: the uncertainty with 10,000 test images."""
+SHOWN_LOSS = 0.005
+"""Loss of final accuracy that is worth a caution, as a fraction: the uncertainty with 10,000 test images."""
 
 
 DEFAULT_EFFICIENCY = 0.7
@@ -56,38 +57,21 @@ LIMITS = ("deadline_minutes", "max_device_hours")
 class DecisionRule(StrictModel):
     """Rule for the number of devices. Without a criterion: an efficiency of 0.7 or more."""
 
-    min_efficiency: Fraction | None = Field(
-        None,
-        description="Recommend only device counts whose parallel efficiency is at least this. Default: "
-        f"{DEFAULT_EFFICIENCY:g} if no other criterion is given.",
-    )
-    deadline_minutes: Rate | None = Field(
-        None,
-        description="Recommend the smallest device count on which a whole run, with start-up and the site's "
-        "queue, takes at most this long, by a bound that 95 % of further runs keep.",
-    )
-    max_device_hours: Rate | None = Field(
-        None,
-        description="Only device counts on which a whole run takes at most this many device-hours.",
-    )
-    by: Literal["time", "cost", "energy", "soonest"] | None = Field(
-        None,
-        description="What decides between partitions, for the same work: time; cost by the site's price or "
-        "billing; energy; or soonest, the wait in the queue and the time together. By default time "
-        "decides.",
-    )
-    min_gain: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.05,
-        description="More devices are recommended only if they are shown to be faster than fewer by at "
-        "least this share, 0.05 for 5 %: the whole 95 % interval of the ratio lies above it. Three repeats "
-        "can show 5 % if they scatter by 1 %. 0: any gain.",
-    )
-    accept: list[str] = Field(
-        [],
-        description="Swept keys that change what is trained, such as [precision]. Their other values compete "
-        "for the recommendation if the final accuracy is shown to be at most "
-        f"{100 * ACCEPTED_LOSS:g} percentage points lower.",
-    )
+    min_efficiency: Fraction | None = None
+    """Recommend only device counts whose parallel efficiency is at least this. Default: 0.7 if no other
+    criterion is given."""
+    deadline_minutes: Rate | None = None
+    """Recommend the smallest device count on which a whole run, with start-up and the site's queue, takes at
+    most this long, by a bound that 95 % of further runs keep."""
+    max_device_hours: Rate | None = None
+    """Only device counts on which a whole run takes at most this many device-hours."""
+    by: Literal["time", "cost", "energy", "soonest"] | None = None
+    """What decides between partitions, for the same work: time; cost by the site's price or billing; energy;
+    or soonest, the wait in the queue and the time together. By default time decides."""
+    min_gain: Annotated[float, Field(ge=0, le=1)] = 0.05
+    """More devices are recommended only if they are shown to be faster than fewer by at least this share,
+    0.05 for 5 %: the whole 95 % interval of the ratio lies above it. Three repeats can show 5 % if they
+    scatter by 1 %. 0: any gain."""
 
     def required_efficiency(self, judged: Collection[str] = LIMITS) -> float | None:
         """Return the least efficiency that is required: by default one, unless another criterion decides.
@@ -104,25 +88,17 @@ class DecisionRule(StrictModel):
 class Repeats(ShortForm):
     """Jobs of every point: a fixed number, or more until the decision is clear."""
 
-    min: Annotated[int, Field(ge=2, le=MAX_REPEATS)] = Field(
-        6,
-        description="Jobs of every point; of a study that chooses its device counts, of those that its "
-        "answer rests on.",
-    )
-    max: RepeatCount = Field(
-        10, description="Most jobs of a point: more than `min` only where the decision is not clear."
-    )
+    min: Annotated[int, Field(ge=2, le=MAX_REPEATS)] = 6
+    """Jobs of every point; of a study that chooses its device counts, of those that its answer rests on."""
+    max: RepeatCount = 10
+    """Most jobs of a point: more than `min` only where the decision is not clear."""
 
     @model_validator(mode="after")
     def _check_order(self) -> Repeats:
         if self.min > self.max:
-            by_default = [name for name in ("min", "max") if name not in self.model_fields_set]
-            also = f" ({by_default[0]} is the default)" if by_default else ""
             raise reject(
-                f"requests at least {self.min} (min) and at most {self.max} (max) jobs of a point{also}",
-                f"Use a max of {self.min} or more, or a min of {self.max} or less."
-                if self.max > 1
-                else f"Use a max of {self.min} or more, or write `repeats: {self.max}`.",
+                f"requests at least {self.min} (min) and at most {self.max} (max) jobs of a point",
+                f"Use a max of {self.min} or more, or a smaller min.",
             )
         return self
 
@@ -157,15 +133,13 @@ DeviceCount = Annotated[int | str, BeforeValidator(_device_count)]
 class Devices(ShortForm):
     """Device counts: a list that is measured whole, or candidates from which the study chooses."""
 
-    every: SkipJsonSchema[list[DeviceCount] | None] = Field(None, description="The list.")
-    up_to: Count | None = Field(
-        None,
-        description="Choose among all counts up to this one that fill nodes: even parts of one, and "
-        "whole nodes. With strong scaling, those that divide the batch.",
-    )
-    among: Annotated[list[DeviceCount], Field(min_length=2)] | None = Field(
-        None, description="Choose among these counts."
-    )
+    every: SkipJsonSchema[list[DeviceCount] | None] = None
+    """The list."""
+    up_to: Count | None = None
+    """Choose among all counts up to this one that fill nodes: even parts of one, and whole nodes. With strong
+    scaling, those that divide the batch."""
+    among: Annotated[list[DeviceCount], Field(min_length=2)] | None = None
+    """Choose among these counts."""
 
     @model_validator(mode="after")
     def _check_is_given(self) -> Devices:
@@ -199,10 +173,9 @@ DevicesKey = Annotated[
 class Budget(StrictModel):
     """The most that a study may spend on its runs."""
 
-    device_hours: Rate = Field(
-        description="Device-hours of all runs of the experiment together, as the site bills them. A run is "
-        "made only if its runtime_minutes fit into what is left."
-    )
+    device_hours: Rate
+    """Device-hours of all runs of the experiment together, as the site bills them. A run is made only if its
+    runtime_minutes fit into what is left."""
 
 
 if TYPE_CHECKING:
@@ -214,95 +187,57 @@ else:
 class Proposal(StrictModel):
     """The computing-time proposal that a study is for."""
 
-    centre: str = Field(
-        description="The computing centre: the name of a template in profiles/centres, such as csc-roihu, or "
-        "the path of your own, which ends in .md.j2."
-    )
-    margin: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = Field(
-        0.0, description="Share that is added to the total for runs without a result, 0.05 for 5 %."
-    )
-    unit_factor: Rate | None = Field(
-        None,
-        description="Units of the centre for one GPU-hour (of a centre that counts nodes, one node-hour), if "
-        "its template does not know it.",
-    )
+    centre: str
+    """The computing centre: the name of a template in profiles/centres, such as csc-roihu, or the path of
+    your own, which ends in .md.j2."""
+    margin: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = 0.0
+    """Share that is added to the total for runs without a result, 0.05 for 5 %."""
+    unit_factor: Rate | None = None
+    """Units of the centre for one GPU-hour (of a centre that counts nodes, one node-hour), if its template
+    does not know it."""
 
 
 class ExperimentKeys(StrictModel):
     """Keys of every experiment: device counts, repeats, the decision, limits of a run."""
 
-    title: str = Field("", description="Shown in the report. Changing it reruns nothing.")
-    description: str = Field("", description="Shown below the title.")
-    devices: DevicesKey = Field(
-        description="Device counts to compare, such as [1, 2, 4]. "
-        '"2x2" (nodes x devices per node) forces a shape. {up_to: 64} or {among: [1, 2, 4, 8]} measures '
-        "only those that the answer needs."
-    )
-    partitions: Annotated[list[str], Field(min_length=1)] | Literal["all"] | None = Field(
-        None,
-        description="Partitions of the site to compare, such as [a100, h200], or all. Their runs "
-        "have one answer. Default: the site's default partition. Changing it reruns nothing.",
-    )
-    budget: Budget | None = Field(
-        None,
-        description="The most that the study may spend; for devices that are chosen. Changing it reruns "
-        "nothing.",
-    )
-    repeats: RepeatsKey = Field(
-        3,
-        validate_default=True,
-        description="Jobs per device count and option. 95 % intervals are wide with 3, narrower with 6. A "
-        "mapping adds jobs only where the decision is not clear.",
-    )
-    exclude: list[dict[str, Any]] = Field(
-        default_factory=list,
-        description="Combinations to exclude: a run that matches all keys of an entry (swept keys or "
-        "devices) is not made.",
-    )
-    decision: DecisionRule = Field(
-        default_factory=DecisionRule,
-        description="The rule by which the report recommends a number of devices.",
-    )
-    trainings: Count | None = Field(
-        None,
-        description="Trainings that are planned, such as a sweep or several seeds. The answer compares the "
-        "ways to split the devices between them, and a proposal states their total.",
-    )
-    samples_per_training: Count | None = Field(
-        None,
-        description="Samples that one planned training processes, in all its epochs, if the study's runs are "
-        "shorter: its time and cost then follow from the throughput. Default: a run of the study is a "
-        "training.",
-    )
-    proposal: Proposal | None = Field(
-        None,
-        description="Write a computing-time proposal into results/{experiment}/proposal. Changing it reruns "
-        "nothing.",
-    )
-    runtime_minutes: Count = Field(
-        10, description="Scalewise ends a run after this many minutes. Changing it reruns nothing."
-    )
-    memory_gb: Memory | None = Field(
-        None, description="Memory to request, per node, in GB. Changing it reruns nothing."
-    )
-    keep_checkpoints: bool = Field(
-        False,
-        description="Keep the checkpoints of the last two epochs in the run's folder; they are deleted by "
-        "default, once the run has completed. Changing it reruns nothing.",
-    )
-    timeout_seconds: Annotated[int, Field(ge=5)] = Field(
-        120,
-        description="A run ends when a rank has waited this long for another: at the start, or in a "
-        "collective operation. Raise it if evaluation or a slow file system keeps ranks apart. Changing "
-        "it reruns nothing.",
-    )
-
-    tensorboard: bool = Field(
-        False,
-        description="Write each run's losses, accuracy and throughput for TensorBoard too, from its records: "
-        "`tensorboard --logdir results/{experiment}/tensorboard` then shows them. Needs the package of that "
-        "name in Snakemake's environment. Changing it reruns nothing.",
-    )
+    title: str = ""
+    """Shown in the report. Changing it reruns nothing."""
+    description: str = ""
+    """Shown below the title."""
+    devices: DevicesKey
+    """Device counts to compare, such as [1, 2, 4]. "2x2" (nodes x devices per node) forces a shape. {up_to:
+    64} or {among: [1, 2, 4, 8]} measures only those that the answer needs."""
+    partitions: Annotated[list[str], Field(min_length=1)] | Literal["all"] | None = None
+    """Partitions of the site to compare, such as [a100, h200], or all. Their runs have one answer. Default:
+    the site's default partition. Changing it reruns nothing."""
+    budget: Budget | None = None
+    """The most that the study may spend; for devices that are chosen. Changing it reruns nothing."""
+    repeats: RepeatsKey = Field(3, validate_default=True)
+    """Jobs per device count and option. 95 % intervals are wide with 3, narrower with 6. A mapping adds jobs
+    only where the decision is not clear."""
+    exclude: list[dict[str, Any]] = Field(default_factory=list)
+    """Combinations to exclude: a run that matches all keys of an entry (swept keys or devices) is not
+    made."""
+    decision: DecisionRule = Field(default_factory=DecisionRule)
+    """The rule by which the report recommends a number of devices."""
+    trainings: Count | None = None
+    """Trainings that are planned, such as a sweep or several seeds. The answer compares the ways to split the
+    devices between them, and a proposal states their total."""
+    samples_per_training: Count | None = None
+    """Samples that one planned training processes, in all its epochs, if the study's runs are shorter: its
+    time and cost then follow from the throughput. Default: a run of the study is a training."""
+    proposal: Proposal | None = None
+    """Write a computing-time proposal into results/{experiment}/proposal. Changing it reruns nothing."""
+    runtime_minutes: Count = 10
+    """Scalewise ends a run after this many minutes. Changing it reruns nothing."""
+    memory_gb: Memory | None = None
+    """Memory to request, per node, in GB. Changing it reruns nothing."""
+    keep_checkpoints: bool = False
+    """Keep the checkpoints of the last two epochs in the run's folder; they are deleted by default, once the
+    run has completed. Changing it reruns nothing."""
+    timeout_seconds: Annotated[int, Field(ge=5)] = 120
+    """A run ends when a rank has waited this long for another: at the start, or in a collective operation.
+    Raise it if evaluation or a slow file system keeps ranks apart. Changing it reruns nothing."""
 
     @property
     def device_counts(self) -> Sequence[int | str]:
@@ -333,13 +268,11 @@ class ExperimentKeys(StrictModel):
 class Experiment(ExperimentKeys, Settings):
     """One question about one training: the device counts to compare and the options to combine."""
 
-    sweep: Sweep = Field(
-        default_factory=Sweep,
-        description="Every combination of these values is a series with its own baseline. Of "
-        "image_size, stop_at_accuracy, bucket_cap_mb and launcher one value may be `default`: as without "
-        "the key.",
-    )
-    target: Target | None = Field(None, description="What counts as trained.")
+    sweep: Sweep = Field(default_factory=Sweep)
+    """Every combination of these values is a series with its own baseline. Of image_size, stop_at_accuracy,
+    bucket_cap_mb and launcher one value may be `default`: as without the key."""
+    target: Target | None = None
+    """What counts as trained."""
 
     @property
     def swept(self) -> dict[str, list[Any]]:
@@ -350,11 +283,9 @@ class Experiment(ExperimentKeys, Settings):
 class ProgramExperiment(ExperimentKeys, ProgramSettings):
     """One question about a user's program."""
 
-    sweep: ProgramSweep = Field(
-        default_factory=ProgramSweep,
-        description="Every combination of these values is a series with its own baseline: "
-        "`argument.NAME`, or a key of this table.",
-    )
+    sweep: ProgramSweep = Field(default_factory=ProgramSweep)
+    """Every combination of these values is a series with its own baseline: `argument.NAME`, or a key of this
+    table."""
 
     @property
     def swept(self) -> dict[str, list[Any]]:

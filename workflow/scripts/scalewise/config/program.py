@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 import re
@@ -19,7 +18,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from scalewise.config.errors import name_all, reject
+from scalewise.config.errors import did_you_mean, reject
 from scalewise.config.settings import (
     AccumulationSteps,
     BatchSizePerDevice,
@@ -27,10 +26,10 @@ from scalewise.config.settings import (
     CpusPerDevice,
     GlobalBatchSize,
     Launcher,
+    MeasuredSteps,
     Scaling,
     Seed,
     Settings,
-    StepsKey,
     StrictModel,
     WarmupSteps,
     sweep_model,
@@ -59,9 +58,6 @@ RANK_NAMES = ("rank", "local_rank")
 PLANNED = "planned"
 """Value of ``samples_per_step`` for the planned global batch."""
 
-OWN_BATCH = "own"
-"""Value of ``global_batch_size`` for a batch that the program fixes; samples_per_step has the number."""
-
 SEEN_SAMPLES = "seen"
 """Value of ``samples_per_step`` for the samples counted in the measured steps."""
 
@@ -75,6 +71,8 @@ def _scalar(value: object) -> object:
         )
     if not isinstance(value, (str, int, float)):
         raise PydanticCustomError("string_type", "is not a word", {})
+    if isinstance(value, str) and "\0" in value:
+        raise reject(f"is {value!r}, and no command line holds a NUL", "Remove it.")
     if isinstance(value, float) and not math.isfinite(value):
         raise reject(f"is {value}, not a finite number", f'Write the word that is meant, such as "{value}".')
     return value
@@ -96,12 +94,13 @@ Reading = Annotated[float, Field(allow_inf_nan=False)]
 class Metric(StrictModel):
     """A number in the output of rank 0 that decides when a training counts as done."""
 
-    pattern: str = Field(
-        description="Regular expression with one group, the number, such as `val_loss=([-+0-9.eE]+)`; "
-        "searched in each line that rank 0 prints.",
-    )
-    at_most: Reading | None = Field(None, description="Trained once the number is this or less.")
-    at_least: Reading | None = Field(None, description="Trained once the number is this or more.")
+    pattern: str
+    """Regular expression with one group, the number, such as `val_loss=([-+0-9.eE]+)`; searched in each line
+    that rank 0 prints."""
+    at_most: Reading | None = None
+    """Trained once the number is this or less."""
+    at_least: Reading | None = None
+    """Trained once the number is this or more."""
 
     @model_validator(mode="after")
     def _check(self) -> Metric:
@@ -142,152 +141,78 @@ def _command_in_home(words: list[Word]) -> list[Word]:
     return [_in_home(word) if isinstance(word, str) else word for word in words[:1]] + words[1:]
 
 
-def _known_batch(value: object) -> object:
-    if value == OWN_BATCH:
-        raise reject(
-            "is own, but samples_per_step does not give the number of the program's own batch",
-            "Add `samples_per_step: 512`, the samples of one optimizer step over all devices.",
-        )
-    return value
-
-
-OwnGlobalBatchSize = Annotated[
-    GlobalBatchSize,
-    BeforeValidator(_known_batch),
-    Field(
-        description="Samples of one optimizer step over all devices. For strong scaling. own: the program "
-        "has a fixed one, whatever its arguments; samples_per_step gives the number.",
-        json_schema_extra={
-            "anyOf": [{"exclusiveMinimum": 0, "type": "integer"}, {"const": OWN_BATCH, "type": "string"}]
-        },
-    ),
-]
-
-
 class ProgramSettings(StrictModel):
     """Settings of one training by a user's program."""
 
-    program: HomePath = Field(
-        description="Your training: the path of a Python file, or `-m package.train` for a module. It is "
-        "run as it is, once for each device, like with torchrun. An experiment with it has the keys of this "
-        "table.",
-        json_schema_extra={"examples": ["train.py", "-m package.train"]},
-    )
-    arguments: list[Word] = Field(
-        default_factory=list,
-        description="Words of its command line. No shell reads them. In braces: {devices}, "
-        "{devices_per_node}, {nodes}, {batch_size_per_device}, {global_batch_size}, {accumulation_steps}, "
-        "{seed}, {folder} (the run's own folder for its output) and your own {argument.NAME}; "
-        "arithmetic of whole numbers, as in {global_batch_size * 1024}, with + - * // and parentheses. A "
-        "brace is {{ or }}. ${name} is passed as it is.",
-    )
-    argument: dict[str, Word] = Field(
-        default_factory=dict,
-        description="Values of {argument.NAME}. Swept as `sweep: {argument.NAME: [0.1, 0.2]}`.",
-    )
-    environment: dict[str, Word] = Field(
-        default_factory=dict,
-        description="Variables of its environment, with the same names in braces, with {rank}, {local_rank}, "
-        "and with {node_rank}, {master_address}, {master_port}.",
-    )
-    python: HomePath | None = Field(
-        None,
-        description="The Python that has the program's packages, torch among them, such as "
-        "/home/me/venv/bin/python. Default: that of the ranks.",
-    )
-    working_directory: HomePath | None = Field(
-        None,
-        description="The folder that the program runs in: its own relative paths, and a module of "
-        "`-m package.train`, start there, and so do those of prepare. The paths of this table "
-        "always start in the folder that snakemake runs in. Default: that folder.",
-    )
+    program: HomePath = Field(json_schema_extra={"examples": ["train.py", "-m package.train"]})
+    """Your training: the path of a Python file, or `-m package.train` for a module. It is run as it is, once
+    for each device, like with torchrun. An experiment with it has the keys of this table."""
+    arguments: list[Word] = Field(default_factory=list)
+    """Words of its command line. No shell reads them. In braces: {devices}, {devices_per_node}, {nodes},
+    {batch_size_per_device}, {global_batch_size}, {accumulation_steps}, {seed}, {folder} (the run's own folder
+    for its output) and your own {argument.NAME}; arithmetic of whole numbers, as in {global_batch_size *
+    1024}, with + - * // and parentheses. A brace is {{ or }}. ${name} is passed as it is."""
+    argument: dict[str, Word] = Field(default_factory=dict)
+    """Values of {argument.NAME}. Swept as `sweep: {argument.NAME: [0.1, 0.2]}`."""
+    environment: dict[str, Word] = Field(default_factory=dict)
+    """Variables of its environment, with the same names in braces, with {rank}, {local_rank}, and with
+    {node_rank}, {master_address}, {master_port}."""
+    python: HomePath | None = None
+    """The Python that has the program's packages, torch among them, such as /home/me/venv/bin/python.
+    Default: that of the ranks."""
+    working_directory: HomePath | None = None
+    """The folder that the program runs in: its own relative paths, and a module of `-m package.train`, start
+    there, and so do those of prepare. The paths of this table always start in the folder that snakemake runs
+    in. Default: that folder."""
     scaling: Scaling = "strong"
-    global_batch_size: OwnGlobalBatchSize = None
+    global_batch_size: GlobalBatchSize = None
     batch_size_per_device: BatchSizePerDevice = None
     accumulation_steps: AccumulationSteps = 1
-    samples_per_step: Count | Literal["planned", "seen"] | None = Field(
-        None,
-        description="Samples of one optimizer step over all devices, if Scalewise cannot count them: "
-        "sequence-first batches, LBFGS, several loaders. planned: the samples that the batch size plans. "
-        "seen: the samples of the loader in the measured steps, for batches that vary (packing, "
-        "Poisson sampling, growing accumulation). Default: Scalewise counts them, and compares them with the "
-        "plan after 3 steps.",
-    )
-    same_batches: bool = Field(
-        False,
-        description="All ranks train on the same batches on purpose. Otherwise Scalewise ends such a run: "
-        "copies of one training look like perfect scaling.",
-    )
-    count_flops: bool = Field(
-        False,
-        description="Count the floating-point operations of one step of the warm-up, for the model FLOPs "
-        "utilization. That step runs more slowly; the measured steps do not.",
-    )
-    optimizer: str | None = Field(
-        None,
-        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
-        description="Class of the optimizer whose steps are measured, such as AdamW, if the program has "
-        "several. Default: of those in the first 20 updates the one with the most parameters.",
-    )
-    no_grad_passes: Literal["training", "evaluation"] | None = Field(
-        None,
-        description="What forward passes without gradients are, if Scalewise cannot decide it. training: a "
-        "part of the training (rollouts, generated samples), whose time counts. evaluation: their time does "
-        "not count. Default: decided by when they occur.",
-    )
-    steps: StepsKey | None = Field(
-        None,
-        description="Optimizer steps to measure after warmup_steps; then the program is ended. A mapping "
-        "ends it earlier, once its throughput is known well enough: `{most: 500, until_interval: 0.01}`. "
-        "Default: it runs to its own end.",
-    )
+    samples_per_step: Count | Literal["planned", "seen"] | None = None
+    """Samples of one optimizer step over all devices, if Scalewise cannot count them: sequence-first batches,
+    LBFGS, several loaders. planned: the samples that the batch size plans. A number equal to
+    global_batch_size: the program has that batch, whatever its arguments. seen: the samples of the loader in
+    the measured steps, for batches that vary (packing, Poisson sampling, growing accumulation). Default:
+    Scalewise counts them, and compares them with the plan after 3 steps."""
+    same_batches: bool = False
+    """All ranks train on the same batches on purpose. Otherwise Scalewise ends such a run: copies of one
+    training look like perfect scaling."""
+    count_flops: bool = False
+    """Count the floating-point operations of one step of the warm-up, for the model FLOPs utilization. That
+    step runs more slowly; the measured steps do not."""
+    optimizer: str | None = Field(None, pattern="^[A-Za-z_][A-Za-z0-9_]*$")
+    """Class of the optimizer whose steps are measured, such as AdamW, if the program has several. Default: of
+    those in the first 20 updates the one with the most parameters."""
+    no_grad_passes: Literal["training", "evaluation"] | None = None
+    """What forward passes without gradients are, if Scalewise cannot decide it. training: a part of the
+    training (rollouts, generated samples), whose time counts. evaluation: their time does not count. Default:
+    decided by when they occur."""
+    steps: MeasuredSteps = None
     warmup_steps: WarmupSteps = 10
-    metric: Metric | None = Field(
-        None,
-        description="What counts as trained, read from the program's output: the time to it is reported, and "
-        "decides. Not together with steps.",
-    )
-    starts: Literal["ranks", "itself"] = Field(
-        "ranks",
-        description="ranks: the program is started once for each device. itself: once for each node, and "
-        "starts its own ranks (torch.multiprocessing.spawn, its own launcher).",
-    )
-    resumes: bool = Field(
-        False,
-        description="The program resumes from its own files in {folder}. Default: a run that was "
-        "cut off starts again in an emptied folder.",
-    )
-    prepare: Annotated[list[Word], AfterValidator(_command_in_home)] = Field(
-        default_factory=list,
-        description="A command for the login node, done once before any job, such as "
-        "[download.py, --out, data]: a Python file, or a program, with its arguments.",
-    )
-    files: list[HomePath] = Field(
-        default_factory=list,
-        description="Files that the program reads as its configuration. A changed one trains again. Modules "
-        "that it imports are found automatically.",
-    )
-    inputs: list[HomePath] = Field(
-        default_factory=list,
-        description="Data that it trains on: files, or folders (names, sizes and times of their files "
-        "count). Changed data trains again.",
-    )
+    metric: Metric | None = None
+    """What counts as trained, read from the program's output: the time to it is reported, and decides. Not
+    together with steps."""
+    starts: Literal["ranks", "itself"] = "ranks"
+    """ranks: the program is started once for each device. itself: once for each node, and starts its own
+    ranks (torch.multiprocessing.spawn, its own launcher)."""
+    resumes: bool = False
+    """The program resumes from its own files in {folder}. Default: a run that was cut off starts again in an
+    emptied folder."""
+    prepare: Annotated[list[Word], AfterValidator(_command_in_home)] = Field(default_factory=list)
+    """A command for the login node, done once before any job, such as [download.py, --out, data]: a Python
+    file, or a program, with its arguments."""
+    files: list[HomePath] = Field(default_factory=list)
+    """Files that the program reads as its configuration. A changed one trains again. Modules that it imports
+    are found automatically."""
+    inputs: list[HomePath] = Field(default_factory=list)
+    """Data that it trains on: files, or folders (names, sizes and times of their files count). Changed data
+    trains again."""
     cpus_per_device: CpusPerDevice = 1
     launcher: Launcher = None
     seed: Seed = 1
 
     rendezvous: ClassVar[Literal["tcp"]] = "tcp"
     """A program's ranks find each other by MASTER_ADDR and MASTER_PORT."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _fill_in_own_batch(cls, values: Any) -> Any:
-        """Replace the word ``own`` by the number of the program's batch."""
-        if isinstance(values, dict) and values.get("global_batch_size") == OWN_BATCH:
-            number = values.get("samples_per_step")
-            if type(number) is int:
-                return values | {"global_batch_size": number}
-        return values
 
     @property
     def batch_is_own(self) -> bool:
@@ -299,11 +224,6 @@ class ProgramSettings(StrictModel):
         except ValueError:
             return False  # check_words refuses unpaired braces
         return self.stated_samples == self.global_batch_size and not named & set(BATCH_NAMES)
-
-    @property
-    def most_steps(self) -> int | None:
-        """Most steps to measure beyond the warm-up; None if the program runs to its own end."""
-        return None if self.steps is None else self.steps.most
 
     @property
     def stated_samples(self) -> int | None:
@@ -340,11 +260,9 @@ SWEEPABLE_PROGRAM_KEYS = (
 
 def _custom_value_name(key: str) -> str:
     if not key.startswith(ARGUMENT):
-        near = difflib.get_close_matches(key, SWEEPABLE_PROGRAM_KEYS, n=1)
-        known = f"Did you mean {near[0]!r}?" if near else name_all(SWEEPABLE_PROGRAM_KEYS)
         raise reject(
             "is not a key of a program's training that can be swept",
-            f"{known} A custom value is swept as `{ARGUMENT}NAME`, with {{{ARGUMENT}NAME}} in the arguments.",
+            f"{did_you_mean(key, SWEEPABLE_PROGRAM_KEYS)} A custom value is swept as `{ARGUMENT}NAME`.",
         )
     if not re.fullmatch(CUSTOM_NAME, key.removeprefix(ARGUMENT)):
         raise reject("is not a name", f"Use letters, digits and _, as in `{ARGUMENT}lr`.")

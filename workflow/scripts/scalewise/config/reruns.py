@@ -32,7 +32,6 @@ DECIDES: Mapping[str, frozenset[Product]] = {
     "proposal": _NONE,
     "title": _NONE,
     "description": _NONE,
-    "tensorboard": _NONE,
     "runtime_minutes": _NONE,
     "memory_gb": _NONE,
     "timeout_seconds": _NONE,

@@ -78,8 +78,10 @@ def _schema_of(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _drop_nulls(node: Any) -> None:
-    """Remove the null branches of optional keys: a key without a value is an error."""
+    """Remove breaks of lines, and the null branches of optional keys: a key without a value is an error."""
     if isinstance(node, dict):
+        if isinstance(node.get("description"), str):
+            node["description"] = " ".join(node["description"].split())
         if "anyOf" in node:
             branches = [branch for branch in node["anyOf"] if branch != {"type": "null"}]
             if len(branches) == 1:

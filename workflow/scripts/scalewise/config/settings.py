@@ -33,7 +33,9 @@ MAX_SEED = 2**31 - 1
 class StrictModel(BaseModel):
     """Model that refuses unknown keys and converts nothing: ``"4"`` is not 4."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, defer_build=True, use_attribute_docstrings=True
+    )
 
 
 class ShortForm(StrictModel):
@@ -112,39 +114,15 @@ Seed = Annotated[
 ]
 
 
-FEWEST_STEPS = 100
-"""Fewest measured steps for the interval of a run's throughput: 20 windows of 5."""
-
-
-class Steps(ShortForm):
-    """Steps to measure: a fixed number, or fewer if a run's throughput has a narrow interval before."""
-
-    most: Count = Field(
-        description=f"Most optimizer steps beyond warmup_steps; at least the {FEWEST_STEPS} that an interval "
-        "needs."
-    )
-    until_interval: Annotated[float, Field(gt=0, le=0.2, allow_inf_nan=False)] | None = Field(
-        description="End the run once half the width of the 95 % interval of its throughput, over "
-        "windows of 5 steps, is at most this share of the throughput, 0.01 for 1 %. Steps beyond "
-        "warmup_steps that are not steady yet are excluded, at most half of `most`. The interval shows how "
-        "well one run is known, not how much runs differ; repeats show that.",
-    )
-
-    @classmethod
-    def exactly(cls, steps: int) -> Steps:
-        """Make the form with a fixed number of steps."""
-        return cls(most=steps, until_interval=None)
-
-    @property
-    def short(self) -> int | None:
-        """The number of steps; None if the run may end earlier."""
-        return self.most if self.until_interval is None else None
-
-    def __str__(self) -> str:
-        return str(self.short or f"at most {self.most}")
-
-
-StepsKey = Annotated[Steps, short_form(Count, Steps, Steps.exactly)]
+MeasuredSteps = Annotated[
+    Count | None,
+    Field(
+        description="End the training after this many optimizer steps beyond warmup_steps, which are "
+        "measured: throughput needs no whole epoch. The built-in training evaluates nothing then, and its "
+        "schedule is that of all epochs. Default: to its own end. Not together with target, metric or limits "
+        "of a whole run."
+    ),
+]
 
 
 class Settings(StrictModel):
@@ -153,152 +131,81 @@ class Settings(StrictModel):
     Every key may stand under ``sweep`` as a list, except ``scaling`` and ``steps``.
     """
 
-    dataset: str = Field(
-        description="digits, mnist, cifar10, cifar100, or synthetic-3x32x32-100classes-50000samples: random "
-        "images of any shape. Train on your own data with a program.",
-        json_schema_extra={"examples": ["digits", "cifar10", "synthetic-3x32x32"]},
-    )
-    image_size: Count | None = Field(
-        None,
-        description="Height and width in pixels to which images are resized, on the device, batch by batch. "
-        "Default: those of the dataset.",
-    )
-    model: str = Field(
-        description="The network to train: linear, digits_cnn, mnist_cnn, resnet18, wide_resnet, wrn-28-10 "
-        "(depth, widening) or transformer-25M (parameters). Train your own model with a program.",
-        json_schema_extra={"examples": ["digits_cnn", "resnet18"]},
-    )
-    pretrained: bool = Field(
-        False,
-        description="Begin from torchvision's ImageNet weights, fetched on the login node. For resnet18 with "
-        "images of 224 pixels.",
-    )
+    dataset: str = Field(json_schema_extra={"examples": ["digits", "cifar10", "synthetic-3x32x32"]})
+    """digits, mnist, cifar10, cifar100, or synthetic-3x32x32-100classes-50000samples: random images of any
+    shape. Train on your own data with a program."""
+    image_size: Count | None = None
+    """Height and width in pixels to which images are resized, on the device, batch by batch. Default: those
+    of the dataset."""
+    model: str = Field(json_schema_extra={"examples": ["digits_cnn", "resnet18"]})
+    """The network to train: linear, digits_cnn, mnist_cnn, resnet18, wide_resnet, wrn-28-10 (depth, widening)
+    or transformer-25M (parameters). Train your own model with a program."""
     scaling: Scaling = "strong"
     global_batch_size: GlobalBatchSize = None
     batch_size_per_device: BatchSizePerDevice = None
     accumulation_steps: AccumulationSteps = 1
-    epochs: Count = Field(
-        10,
-        description="Passes over the training data. Throughput needs few, time to accuracy enough to reach "
-        "the target. With steps they only shape the schedule.",
-    )
-    steps: StepsKey | None = Field(
-        None,
-        description="End the training after this many optimizer steps beyond warmup_steps: throughput needs "
-        "no whole epoch. Nothing is evaluated then, the schedule is that of all epochs, and the data starts "
-        "again if it ends before the steps do. A mapping ends it earlier, once its throughput is "
-        "known well enough: `{most: 500, until_interval: 0.01}`. Default: train all epochs. Not together "
-        "with a target.",
-    )
-    stop_at_accuracy: Fraction | None = Field(
-        None,
-        description="End the training once the test accuracy has been at least this, 0.69 for 69 %, in "
-        "stop_patience_epochs epochs in a row. Default: train all epochs.",
-    )
-    stop_patience_epochs: Count = Field(
-        1, description="Epochs in a row at stop_at_accuracy before the training ends."
-    )
-    optimizer: Literal["sgd", "adam", "adamw", "adadelta"] = Field(
-        "sgd", description="The optimizer, as in torch.optim."
-    )
-    learning_rate: Rate = Field(0.1, description="Initial rate; the peak of a onecycle schedule.")
-    learning_rate_scaling: Literal["none", "linear", "sqrt"] = Field(
-        "none",
-        description="Multiplies learning_rate by the number of devices (linear) or its square root (sqrt).",
-    )
-    learning_rate_warmup_epochs: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
-        0.0,
-        description="Epochs over which the rate rises linearly to its first value, ahead of its schedule. "
-        "Parts of an epoch are possible.",
-    )
-    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.9, description="Momentum of sgd; other optimizers ignore it."
-    )
-    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
-        0.0, description="L2 penalty; decoupled from the gradient for adamw."
-    )
-    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.0, description="Share of each label spread over all classes while training."
-    )
-    schedule: Literal["constant", "step", "cosine", "onecycle"] = Field(
-        "constant",
-        description="step: times schedule_gamma every schedule_step_epochs. cosine: down to zero over the "
-        "whole run. onecycle: up, then down, over the whole run.",
-    )
-    schedule_gamma: Fraction = Field(0.7, description="Factor of the step schedule, at each of its steps.")
-    schedule_step_epochs: Count = Field(1, description="Epochs between two steps of the step schedule.")
-    crop_padding: Annotated[int, Field(ge=0)] = Field(
-        0,
-        description="Training images are padded by this many black pixels on each side and cropped back at a "
-        "random place, another one for each image.",
-    )
-    horizontal_flip: bool = Field(
-        False, description="Training images are mirrored at random, every second one."
-    )
-    loader: Literal["resident", "workers"] = Field(
-        "resident",
-        description="resident: the whole dataset on the device, a batch is one gather. workers: torch's "
-        "DataLoader with cpus_per_device processes and a transform for each sample.",
-    )
-    precision: Literal["fp32", "tf32", "bf16", "fp16"] = Field(
-        "fp32",
-        description="Number format of matrix products and convolutions. tf32: only inside the GPU. bf16, "
-        "fp16: by autocast, fp16 with a gradient scaler.",
-    )
-    channels_last: bool = Field(
-        False, description="Keep images and weights in the layout that tensor cores take, channels last."
-    )
-    compile: bool | Literal["reduce-overhead"] = Field(
-        False,
-        description="torch.compile the model; reduce-overhead: with CUDA graphs. Costs time before the first "
-        "step. Needs a C++ compiler for CPUs, a C compiler and Python's headers for GPUs.",
-    )
-    parallelism: Literal["ddp", "zero1", "fsdp"] = Field(
-        "ddp",
-        description="ddp: every device holds all. zero1: optimizer states are divided "
-        "(ZeroRedundancyOptimizer). fsdp: parameters, gradients and states are (FSDP2).",
-    )
-    gradient_as_bucket_view: bool = Field(
-        False,
-        description="DistributedDataParallel keeps gradients as views of its communication buckets, which "
-        "saves one copy of them.",
-    )
-    static_graph: bool = Field(
-        False, description="DistributedDataParallel may assume that every step uses the same parameters."
-    )
-    bucket_cap_mb: Count | None = Field(
-        None,
-        description="Size in MiB of the buckets in which gradients are exchanged. Default: torch's, 25.",
-    )
-    communication_hook: Literal["none", "fp16", "bf16"] = Field(
-        "none", description="Compresses gradients to 16 bits on their way between devices."
-    )
+    epochs: Count = 10
+    """Passes over the training data. Throughput needs few, time to accuracy enough to reach the target. With
+    steps they only shape the schedule."""
+    steps: MeasuredSteps = None
+    stop_at_accuracy: Fraction | None = None
+    """End the training once the test accuracy has been at least this, 0.69 for 69 %, in stop_patience_epochs
+    epochs in a row. Default: train all epochs."""
+    stop_patience_epochs: Count = 1
+    """Epochs in a row at stop_at_accuracy before the training ends."""
+    optimizer: Literal["sgd", "adam", "adamw", "adadelta"] = "sgd"
+    """The optimizer, as in torch.optim."""
+    learning_rate: Rate = 0.1
+    """Initial rate; the peak of a onecycle schedule."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Momentum of sgd; other optimizers ignore it."""
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """L2 penalty; decoupled from the gradient for adamw."""
+    schedule: Literal["constant", "step", "cosine", "onecycle"] = "constant"
+    """step: times 0.7 after each epoch. cosine: down to zero over the whole run.
+    onecycle: up, then down, over the whole run."""
+    crop_padding: Annotated[int, Field(ge=0)] = 0
+    """Training images are padded by this many black pixels on each side and cropped back at a random place,
+    another one for each image."""
+    horizontal_flip: bool = False
+    """Training images are mirrored at random, every second one."""
+    loader: Literal["resident", "workers"] = "resident"
+    """resident: the whole dataset on the device, a batch is one gather. workers: torch's DataLoader with
+    cpus_per_device processes and a transform for each sample."""
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
+    """Number format of matrix products and convolutions. tf32: only inside the GPU. bf16, fp16: by autocast,
+    fp16 with a gradient scaler."""
+    channels_last: bool = False
+    """Keep images and weights in the layout that tensor cores take, channels last."""
+    compile: bool | Literal["reduce-overhead"] = False
+    """torch.compile the model; reduce-overhead: with CUDA graphs. Costs time before the first step. Needs a
+    C++ compiler for CPUs, a C compiler and Python's headers for GPUs."""
+    parallelism: Literal["ddp", "zero1", "fsdp"] = "ddp"
+    """ddp: every device holds all. zero1: optimizer states are divided (ZeroRedundancyOptimizer). fsdp:
+    parameters, gradients and states are (FSDP2)."""
+    gradient_as_bucket_view: bool = False
+    """DistributedDataParallel keeps gradients as views of its communication buckets, which saves one copy of
+    them."""
+    bucket_cap_mb: Count | None = None
+    """Size in MiB of the buckets in which gradients are exchanged. Default: torch's, 25."""
+    communication_hook: Literal["none", "fp16", "bf16"] = "none"
+    """Compresses gradients to 16 bits on their way between devices."""
     cpus_per_device: CpusPerDevice = 1
     launcher: Launcher = None
-    rendezvous: Literal["tcp", "file"] = Field(
-        "tcp",
-        description="How ranks find each other. tcp: at a free port of rank 0. file: in a file of the run's "
-        "folder, if the network between nodes prevents that.",
-    )
+    rendezvous: Literal["tcp", "file"] = "tcp"
+    """How ranks find each other. tcp: at a free port of rank 0. file: in a file of the run's folder, if the
+    network between nodes prevents that."""
     warmup_steps: WarmupSteps = 10
-    deterministic: bool = Field(
-        False,
-        description="Use only deterministic algorithms, which may be slower: equal seeds, equal weights.",
-    )
-    save_model: bool = Field(
-        False, description="Keep the trained weights in the run's folder, as model.safetensors."
-    )
+    deterministic: bool = False
+    """Use only deterministic algorithms, which may be slower: equal seeds, equal weights."""
+    save_model: bool = False
+    """Keep the trained weights in the run's folder, as model.safetensors."""
     seed: Seed = 1
-
-    @property
-    def most_steps(self) -> int | None:
-        """Most steps to measure beyond the warm-up; None if epochs end the training."""
-        return None if self.steps is None else self.steps.most
 
     @property
     def last_step(self) -> int | None:
         """Most optimizer steps of the training, warm-up included; None if epochs end it."""
-        return None if self.most_steps is None else self.warmup_steps + self.most_steps
+        return None if self.steps is None else self.warmup_steps + self.steps
 
 
 SWEEPABLE = tuple(key for key in Settings.model_fields if key not in {"scaling", "steps"})

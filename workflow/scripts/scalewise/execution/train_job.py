@@ -133,7 +133,7 @@ def train_or_reuse(options: TrainOptions, label: str, site: SiteLaunch) -> int:
         os.environ["SLURM_RESTART_COUNT"] = restart_count(os.environ)
     owner = LockOwner.this_process(in_job=site.slurm)
     rank_files = RankFiles(folder / ATTEMPT, owner.token)
-    program = program_of(definition, dataset=options.dataset, weights=options.weights)
+    program = program_of(definition, dataset=options.dataset)
     launch = launch_of(definition, options.dataset, options.weights, site, rank_files)
     wait_seconds = options.limits.limit_seconds if site.slurm else MACHINE_WAIT_SECONDS
     # Slurm assigns devices to jobs; without it, all trainings of a machine take turns
@@ -245,7 +245,7 @@ def launch_of(
     Raises:
         ValueError: The ranks cannot be started on this site.
     """
-    program = program_of(definition, dataset=dataset, weights=weights)
+    program = program_of(definition, dataset=dataset)
     files = [path for path in (dataset, weights) if path is not None]
     if definition.settings is program:  # train.py lies next to the program of a rank
         files += [*program_files(program), *map(Path, program.files), *map(Path, program.inputs)]

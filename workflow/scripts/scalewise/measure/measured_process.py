@@ -21,7 +21,6 @@ from . import origins
 from .batches import checksum, samples_of_inputs, shape_of
 from .communication import CommunicationSamples
 from .discovery import all_objects, compiled_frames, device_of, parameters_of
-from .early_end import EarlyEnd
 from .ending import Ending, finish_with_multiprocessing
 from .flops import CountedStep
 from .guards import Notes
@@ -90,7 +89,6 @@ class MeasuredProcess:
         """Device, threads and CPUs; empty before the first step."""
         self.notes.begin_process()
         self.steps = StepRecord()
-        self.early_end = EarlyEnd(self.spec, self.steps, self.notes) if self.spec.until_interval else None
         self.counted_step = CountedStep(self.spec.warmup_steps) if self.spec.count_flops else None
         self.training = TrainingSteps[Step](self.spec.optimizer)
         self.skipped = SkippedUpdates()
@@ -338,15 +336,13 @@ class MeasuredProcess:
             )
         if self.communication is not None:
             self.communication.after_step(done)
-        if self.early_end is not None:
-            self.early_end.after_step(done, is_latest=parts[-1] is self.steps.latest)
         if parts[-1].ended_at >= self._next_count:
             self._next_count = parts[-1].ended_at + COUNTED_EVERY_SECONDS
             write_text(self._file("steps"), str(done))
         if done == self.spec.check_after:
             write_json(self._file("seen.json"), self.record("seen"))
             self.steps.begin_step(self.passes)
-        if done == (self.spec.last_step if self.early_end is None else self.early_end.last_step):
+        if done == self.spec.last_step:
             self._end_training()
 
     def _end_training(self) -> None:

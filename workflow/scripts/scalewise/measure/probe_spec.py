@@ -18,9 +18,7 @@ class ProbeSpec:
     Args:
         folder: All files of a user's program go there.
         warmup_steps: First optimizer steps, which no figure counts.
-        steps: Most measured steps, after which Scalewise ends the training; 0 lets it run to its own end.
-        until_interval: Half width of the throughput's interval, as a share of it, at which Scalewise ends the
-            training earlier; 0 for never.
+        steps: Measured steps, after which Scalewise ends the training; 0 lets it run to its own end.
         check_after: Steps after which the record so far is written, so that it can be checked.
         not_imported: Folders without modules of the user, such as the folder that the program writes to.
         optimizer: Class of the optimizer whose steps are the training's; None for the one with the most
@@ -32,7 +30,6 @@ class ProbeSpec:
     folder: Path = Path()
     warmup_steps: int = 0
     steps: int = 0
-    until_interval: float = 0.0
     check_after: int = 3
     not_imported: Sequence[Path] = ()
     optimizer: str | None = None

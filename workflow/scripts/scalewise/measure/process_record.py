@@ -81,9 +81,6 @@ def process_record(process: MeasuredProcess, ended: str) -> dict[str, Any]:
         "peak_memory": process.memory.record(steps.evaluated),
         "versions": value_of("versions", process.versions, {}),
         "imported_files": value_of("imported files", process.imported_files, {}),
-        "own_interval": None
-        if process.early_end is None or process.rank or ended == "seen"
-        else process.early_end.conclude(process.steps.done, ended),
         "events": process.notes.events,
     }
 

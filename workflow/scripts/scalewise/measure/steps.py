@@ -233,11 +233,6 @@ class StepRecord:
                 pass
         return batch.received_at - batch.requested_at
 
-    def wait_for_all_but(self, recent: int) -> None:
-        """Wait until a GPU has done all steps but so many recent ones."""
-        if self.device is not None:
-            self._recent[-recent - 1].mark.synchronize()
-
     def seconds_between(self, before: Step, step: Step) -> float:
         """Return the device seconds between the ends of two steps; NaN without a common clock."""
         start = before.mark if before.after is None else before.after

@@ -24,7 +24,7 @@ from scalewise.plan.launch import (
 from scalewise.plan.plan_file import Job, Value
 from scalewise.plan.runs.allocation import PLACE_RESOURCES
 from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.plan.runs.training_program import program_of, weights_of
+from scalewise.plan.runs.training_program import program_of
 
 _OPTIONS = {
     "cpus_per_task": "cpus-per-task",
@@ -98,7 +98,7 @@ def job_script(
         "export output",
         _export(thread_environment(run.settings.cpus_per_device) | site.device_environment(run.shape)),
     ]
-    lines += _program(run, program_of(run, weights=weights_of(run)), site)
+    lines += _program(run, program_of(run), site)
     return "\n".join(lines) + "\n"
 
 

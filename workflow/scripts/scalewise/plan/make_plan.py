@@ -43,7 +43,6 @@ def make_plan(study: Study) -> Plan:
                 "title": planned.experiment.title or name,
                 "description": planned.experiment.description,
                 "partition": planned.site.partition,
-                "tensorboard": planned.experiment.tensorboard,
                 "definition": planned.analysis_definition,
                 "proposal": planned.proposal_definition,
                 "job_script": site_digest(launches[planned.site.partition], runs[name]),

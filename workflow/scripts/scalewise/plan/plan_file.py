@@ -79,7 +79,6 @@ class ExperimentFacts(TypedDict):
 
     Args:
         partition: Key of ``Plan.sites``.
-        tensorboard: Whether its runs become event files.
         definition: Definition of its tables and its decision, as canonical JSON.
         proposal: Definition of its proposal; empty if it requests none.
         job_script: Digest of the site's facts in its job script.
@@ -89,7 +88,6 @@ class ExperimentFacts(TypedDict):
     title: str
     description: str
     partition: str
-    tensorboard: bool
     definition: str
     proposal: str
     job_script: str

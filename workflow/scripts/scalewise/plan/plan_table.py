@@ -153,7 +153,7 @@ def _cells(point: PlannedPoint) -> tuple[str, ...]:
 def _length(settings: AnySettings) -> str:
     """Return the length of a run, in epochs or steps."""
     if settings.steps is not None:
-        return f"{settings.warmup_steps} + {settings.steps.most} steps"
+        return f"{settings.warmup_steps} + {settings.steps} steps"
     return f"{settings.epochs} epochs" if isinstance(settings, Settings) else "to its end"
 
 

@@ -36,10 +36,10 @@ def read_sites(site_file: str | Path | None, checkout: Path | None) -> Sites:
         where = f"{Path.cwd()}, nor in {checkout}" if checkout else f"{Path.cwd()}"
         fix = "Give the path of a site file: --config site=PATH."
         raise StudyError([f"{site_file}: there is no such file in {where}. {fix}"])
-    source = read_source(path, "Write one fact a line, such as `accelerator: auto`.")
+    source = read_source(path, "Begin with a fact, such as `accelerator: auto`.")
     problems = list(source.problems)
     if not problems:
-        to_plain(source.values, (), problems, keys_as_text=True)
+        to_plain(source.values, (), problems)
     if not problems:
         sites = _resolved(source.values, problems)
         if sites is not None and not problems:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import os
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,30 +11,20 @@ from typing import Any
 from pydantic import ValidationError
 
 from scalewise.config.catalog.centres import check_centre
-from scalewise.config.errors import (
-    Place,
-    Problem,
-    StudyError,
-    did_you_mean,
-    format_value,
-    key_path,
-    problems_of,
-)
+from scalewise.config.errors import Place, Problem, StudyError, did_you_mean, problems_of, shown
 from scalewise.config.experiment import AnyExperiment, Experiment, ProgramExperiment, experiment_kind
 from scalewise.config.paths import site_file_problem
 from scalewise.config.site import Site, Sites
-from scalewise.config.yaml_source import Source, no_value, part_of_study, read_source, to_plain
-from scalewise.plan.checks.chosen_devices import check_budget, check_choice
-from scalewise.plan.checks.experiment import check_devices, check_experiment, check_model_names, check_names
-from scalewise.plan.checks.options import option_warnings
-from scalewise.plan.checks.packages import check_packages
-from scalewise.plan.checks.partitions import choose_sites, fit_devices
-from scalewise.plan.checks.program import (
-    BUILTIN_KEYS,
-    check_builtin_keys,
-    check_program_is_named,
-    program_warnings,
+from scalewise.config.yaml_source import Source, read_source, to_plain
+from scalewise.plan.checks.experiment import (
+    MAX_RUNS,
+    check_budget,
+    check_choice,
+    check_devices,
+    check_experiment,
+    check_names,
 )
+from scalewise.plan.checks.partitions import choose_sites, fit_devices
 from scalewise.plan.planned_study import PARTITION_MARK, PlannedExperiment, Study
 from scalewise.plan.runs.allocation import allocate
 from scalewise.plan.runs.device_counts import resolve_choice
@@ -52,7 +40,6 @@ def load_study(
     files: Sequence[str | Path] = (),
     site_file: str | Path | None = None,
     *,
-    conda_environments: bool = False,
     checkout: Path | None = None,
     is_module: bool = False,
 ) -> Study:
@@ -64,17 +51,13 @@ def load_study(
         config: Keys and values that Snakemake merged from files and command line.
         files: The files of the configuration, for line numbers and mistakes of YAML.
         site_file: The profile's facts; None for this machine as it is.
-        conda_environments: Snakemake makes conda environments with all packages for the rules.
         checkout: Scalewise's folder; None if unknown.
-        is_module: Whether the files are another workflow's, of which this study is only a part.
+        is_module: Whether the files are another workflow's, which passes this study by its values.
 
     Raises:
         StudyError: names every mistake.
     """
-    sources = [read_source(Path(file)) for file in files]
-    if is_module:
-        parts = (part_of_study(source, config) for source in sources)
-        sources = [part for part in parts if part is not None]
+    sources = [] if is_module else [read_source(Path(file)) for file in files]
     if misnamed := site_file_problem(site_file):
         raise StudyError([misnamed.render(_origin(misnamed.place, sources))])
     sites = read_sites(site_file, checkout)
@@ -82,22 +65,22 @@ def load_study(
         problem.render(source.origin(problem.place)) for source in sources for problem in source.problems
     ]
     reported = {problem.place for source in sources for problem in source.problems}
-
-    unusable: list[Problem] = []
-    raw = to_plain(config, (), unusable, keys_as_text=not sources)
-    problems = [problem for problem in unusable if problem.place not in reported]
-    lines += [problem.render(_origin(problem.place, sources)) for problem in problems]
-    reported |= {problem.place for problem in unusable}
-    problems = list(_check_top(raw, config, sources))
+    problems: list[Problem] = []
+    raw = to_plain(config, (), problems)
+    # a value that is missing, or that YAML misunderstands, has one mistake
+    hidden = reported | {problem.place for problem in problems}
+    found = [*_check_top(raw, sources)]
     experiments: dict[str, PlannedExperiment] = {}
     if isinstance(raw.get("experiments"), dict) and isinstance(raw.get("defaults", {}), dict):
-        experiments, found = _plan(raw, sites, conda_environments)
-        problems += _once(found, raw)
-    lines += [
-        problem.render(_origin(problem.place, sources))
-        for problem in problems
-        if not any(problem.place[: len(place)] == place for place in reported)
+        experiments, of_experiments = _plan(raw, sites)
+        found += of_experiments
+    problems = [_in_defaults(each, raw) for each in problems if each.place not in reported]
+    problems += [
+        each
+        for each in (_in_defaults(each, raw) for each in found)
+        if not any(each.place[: len(place)] == place for place in hidden)
     ]
+    lines += [problem.render(_origin(problem.place, sources)) for problem in dict.fromkeys(problems)]
     if lines:
         raise StudyError(lines)
     runs = {(name, run.run): run for name, planned in experiments.items() for run in planned.runs}
@@ -105,21 +88,8 @@ def load_study(
         key: allocate(run, experiments[run.experiment].experiment, experiments[run.experiment].site)
         for key, run in runs.items()
     }
-    warnings = [
-        *_mixed([] if is_module else files),
-        *_site_warnings(sites.default),
-        *_warnings(experiments, checkout),
-    ]
-    return Study(experiments, sites, list(dict.fromkeys(warnings)), runs, allocations)
-
-
-def _mixed(files: Sequence[str | Path]) -> Iterator[str]:
-    """Warn that Snakemake merges several configuration files into one study."""
-    if len(files) > 1:
-        yield (
-            f"{', '.join(map(str, files))} are merged into one study: `defaults` and `sweep` of one apply to "
-            "the experiments of the others. Name one file to run only its study."
-        )
+    warnings = dict.fromkeys(_warnings(sources, sites, experiments))
+    return Study(experiments, sites, list(warnings), runs, allocations)
 
 
 def check_spelling(file: str | Path) -> None:
@@ -150,118 +120,106 @@ def check_results_folder(folder: Path) -> None:
         )
 
 
-def _once(problems: Iterable[Problem], raw: Mapping[str, Any]) -> list[Problem]:
-    """Report a mistake in ``defaults`` once, however many experiments take the value from there."""
-    defaults, experiments = raw.get("defaults", {}), raw["experiments"]
-    by_default: dict[Problem, list[str]] = defaultdict(list)
-    kept: list[Problem] = []
-    for problem in problems:
-        name, key = (*problem.place, "", "", "")[1:3]
-        entry = experiments.get(name) if problem.place[:1] == ("experiments",) else None
-        if isinstance(entry, dict) and key in defaults and key not in entry:
-            shared = replace(problem, place=("defaults", *problem.place[2:]))
-            by_default[shared].append(str(name))
-            kept.append(shared)
-        else:
-            kept.append(problem)
-    return [_of_experiments(problem, by_default.get(problem, ()), raw) for problem in dict.fromkeys(kept)]
-
-
-def _of_experiments(problem: Problem, names: Sequence[str], raw: Mapping[str, Any]) -> Problem:
-    """Add the experiments that a mistake in ``defaults`` concerns, unless it concerns all of several."""
-    if len(names) == 1:
-        return replace(problem, place=("experiments", names[0], *problem.place[1:]))
-    if not names or len(names) == len(raw["experiments"]):
+def _in_defaults(problem: Problem, raw: Mapping[str, Any]) -> Problem:
+    """Return a mistake at its place in ``defaults``, if the experiment takes the key from there."""
+    if problem.place[:1] != ("experiments",) or len(problem.place) < 3:
         return problem
-    return replace(problem, subject=f"{key_path(problem.place)} (for {', '.join(names)})")
+    name, key = problem.place[1:3]
+    entry = raw["experiments"].get(name)
+    if isinstance(entry, dict) and key not in entry and key in raw.get("defaults", {}):
+        return replace(problem, place=("defaults", *problem.place[2:]))
+    return problem
 
 
-def _check_top(
-    raw: Mapping[str, Any], config: Mapping[str, Any], sources: Sequence[Source]
-) -> Iterator[Problem]:
-    """Check the keys at the top of the file, and that there are experiments.
+def _origin(place: Place, sources: Sequence[Source]) -> str:
+    """Return file and line of a place, from the file with the longest part of it."""
+    for length in range(len(place), 0, -1):
+        for source in reversed(sources):
+            if place[:length] in source.lines:
+                return source.origin(place[:length])
+    return sources[-1].origin(()) if sources else "config"
 
-    Args:
-        raw: The configuration without keys and values that no record can hold.
-        config: The whole configuration.
-        sources: The files of the configuration.
-    """
-    unknown = [key for key in raw if key not in _TOP_KEYS and not _is_added(key, sources)]
-    for key in unknown:
-        yield Problem((key,), "is not a known key", did_you_mean(key, _TOP_KEYS))
-    experiments, place = raw.get("experiments"), ("experiments",)
-    example = "config/experiments.yaml is an example."
-    if isinstance(experiments, dict) and experiments:
-        yield from check_names(list(experiments))
-    elif isinstance(experiments, list):
-        yield Problem(place, "is a list", "Give each experiment a name, such as `my-training:`.")
-    elif "experiments" in raw and not isinstance(experiments, dict):
-        yield Problem(
-            place, f"is {format_value(experiments)}, not a mapping", f"Write experiments below it; {example}"
-        )
-    elif "experiments" in raw:
-        if not config["experiments"]:  # names that are no text are reported already
-            yield no_value(place)
-    elif not difflib.get_close_matches("experiments", [key.lower() for key in unknown], n=1):
-        yield Problem(place, "is missing", f"Write `experiments:` with one experiment below it; {example}")
+
+def _check_top(raw: Mapping[str, Any], sources: Sequence[Source]) -> Iterator[Problem]:
+    """Check the keys at the top of the file, and that there are experiments."""
+    for key in raw:
+        # --config and other tools may add further keys
+        is_written = not sources or any((key,) in source.lines for source in sources)
+        near = did_you_mean(key, _TOP_KEYS)
+        if key not in _TOP_KEYS and (is_written or near.startswith("Did")):
+            yield Problem((key,), f"Extra inputs are not permitted (is {shown(raw[key])})", near)
+    experiments = raw.get("experiments")
+    if not isinstance(experiments, dict) or not experiments:
+        value = f"is {shown(experiments)}" if "experiments" in raw else "is missing"
+        text = f"Input should be a mapping of names to experiments ({value})"
+        yield Problem(("experiments",), text, "config/experiments.yaml is an example.")
+    else:
+        yield from check_names(experiments)
     if not isinstance(raw.get("defaults", {}), dict):
         yield Problem(
-            ("defaults",),
-            f"is {format_value(raw['defaults'])}, not a mapping of keys to values",
-            "Indent its keys on the lines below it.",
+            ("defaults",), f"Input should be a mapping of keys to values (is {shown(raw['defaults'])})"
         )
 
 
-def _is_added(key: str, sources: Sequence[Source]) -> bool:
-    """Return whether ``--config`` or another tool has added a top-level key that resembles none of ours."""
-    is_written = any((key,) in source.lines for source in sources)
-    return bool(sources) and not is_written and not difflib.get_close_matches(key.lower(), _TOP_KEYS, n=1)
-
-
-def _plan(
-    raw: Mapping[str, Any], sites: Sites, conda_environments: bool
-) -> tuple[dict[str, PlannedExperiment], list[Problem]]:
+def _plan(raw: Mapping[str, Any], sites: Sites) -> tuple[dict[str, PlannedExperiment], list[Problem]]:
     defaults: dict[str, Any] = raw.get("defaults", {})
-    keys = Experiment.model_fields.keys() | ProgramExperiment.model_fields.keys()
+    kinds = (Experiment, ProgramExperiment)
+    known = {key for kind in kinds for key in kind.model_fields}
     problems = [
-        Problem(("defaults", key), "is not a known key", did_you_mean(key, keys))
-        for key in defaults
-        if key not in keys
+        Problem(
+            ("defaults", key), f"Extra inputs are not permitted (is {shown(value)})", did_you_mean(key, known)
+        )
+        for key, value in defaults.items()
+        if key not in known
     ]
     planned: dict[str, PlannedExperiment] = {}
     for name, entry in raw["experiments"].items():
         place: Place = ("experiments", name)
         if not isinstance(entry, dict):
-            fix = "Indent its keys on the lines below it."
-            problems.append(Problem(place, f"is {format_value(entry)}, not a mapping of keys to values", fix))
+            problems.append(
+                Problem(place, f"Input should be a mapping of keys to values (is {shown(entry)})")
+            )
             continue
         kind = experiment_kind(defaults | entry)
-        if kind is Experiment and (nameless := list(check_program_is_named(place, entry))):
-            problems += nameless
-            continue
         merged = {key: value for key, value in defaults.items() if key in kind.model_fields} | entry
-        if kind is ProgramExperiment and (
-            foreign := list(check_builtin_keys(place, merged["program"], entry))
-        ):
-            problems += foreign
-            merged = {key: value for key, value in merged.items() if key not in BUILTIN_KEYS}
         try:
             spec: AnyExperiment = kind.model_validate(merged)
         except ValidationError as error:
-            problems += problems_of(error, place, kind, merged)
-            # the other checks need a valid experiment
-            problems += check_model_names(place, merged)
-            problems += check_devices(place, _sound_counts(merged.get("devices")), sites.default)[1]
+            found = problems_of(error, place, kind, merged)
+            problems += [_of_other_kind(each, kind) for each in found]
+            # device counts do not depend on the other keys; the other checks need a valid experiment
+            counts = merged.get("devices")
+            sound = [each for each in counts if type(each) in (int, str)] if isinstance(counts, list) else []
+            problems += check_devices(place, sound, sites.default)[1]
             continue
-        problems += () if conda_environments else check_packages(place, spec)
         if spec.proposal is not None:
             problems += check_centre((*place, "proposal", "centre"), spec.proposal.centre)
         on, unknown = choose_sites(place, spec, sites)
         problems += unknown
-        made, found = _on_partitions(name, spec, entry, on)
-        problems += found
+        made, of_sites = _on_partitions(name, spec, entry, on)
+        problems += of_sites
         planned |= {each.name: each for each in made}
+    total = sum(len(each.runs) for each in planned.values())
+    if total > MAX_RUNS:
+        text = f"makes {total:,} runs in all; at most {MAX_RUNS:,} are planned"
+        problems.append(Problem(("experiments",), text, "Write several files."))
     return planned, problems
+
+
+def _of_other_kind(problem: Problem, kind: type[AnyExperiment]) -> Problem:
+    """Add to an unknown key that it is one of the built-in training's, or of a program's."""
+    other = Experiment if kind is ProgramExperiment else ProgramExperiment
+    if (
+        len(problem.place) != 3
+        or problem.place[2] in kind.model_fields
+        or problem.place[2] not in other.model_fields
+    ):
+        return problem
+    if kind is ProgramExperiment:
+        return replace(
+            problem, fix="It is a key of the built-in training: give it to the program in `arguments`."
+        )
+    return replace(problem, fix="It is a key of a program: add `program: train.py`, the path of your script.")
 
 
 def _on_partitions(
@@ -269,133 +227,67 @@ def _on_partitions(
 ) -> tuple[list[PlannedExperiment], list[Problem]]:
     """Plan an experiment on each site that it runs on; return the mistakes as well."""
     planned: list[PlannedExperiment] = []
-    by_site = []
+    names: dict[Problem, list[str]] = {}
     for site, (fitting, left_out) in zip(on, fit_devices(("experiments", name), spec, on), strict=True):
         one, found = _on_site(name, fitting, entry, site, left_out)
-        by_site.append(found)
         planned += [one] if one is not None else []
+        for problem in dict.fromkeys(found):
+            names.setdefault(problem, []).append(site.partition)
+    problems = [
+        replace(each, text=f"{each.text} (partition {', '.join(where)})") if len(where) < len(on) else each
+        for each, where in names.items()
+    ]
     planned = [replace(one, sharing=len(planned)) for one in planned]
-    problems = _of_partitions(by_site, on)
-    if not problems:
-        problems += _check_budget(planned)
+    if planned and not problems and spec.budget is not None:
+        first = [
+            [each.site.held_devices(run.shape) for run in requested_runs(each.runs, each.experiment, [])]
+            for each in planned
+        ]
+        problems += check_budget(("experiments", name), spec, max(first, key=sum), len(planned))
     return planned, problems
 
 
-def _of_partitions(by_site: Sequence[Sequence[Problem]], on: Sequence[Site]) -> list[Problem]:
-    """Return the mistakes on all partitions, each once; those of some partitions name them.
-
-    Devices that each partition refuses are reported of the largest one, whose limit is the study's.
-    """
-    names: dict[Problem, list[str]] = defaultdict(list)
-    for found, site in zip(by_site, on, strict=True):
-        for problem in dict.fromkeys(found):
-            names[problem].append(site.partition)
-    largest, of_largest = max(zip(on, by_site, strict=True), key=lambda each: each[0].most_devices)
-    limits = {problem.place for problem in of_largest if problem.place[2:3] == ("devices",)}
-    return [
-        problem
-        if len(where) == len(on)
-        else replace(problem, text=f"{problem.text} (partition {', '.join(where)})")
-        for problem, where in names.items()
-        if problem.place not in limits or largest.partition in where
-    ]
-
-
 def _on_site(
-    name: str,
-    spec: AnyExperiment,
-    entry: Mapping[str, Any],
-    site: Site,
-    left_out: Sequence[str],
+    name: str, spec: AnyExperiment, entry: Mapping[str, Any], site: Site, left_out: Sequence[str]
 ) -> tuple[PlannedExperiment | None, list[Problem]]:
     """Plan an experiment on a site, or return the mistakes."""
-    place: Place = ("experiments", name)
-    unresolved = list(check_choice(place, spec, site))
-    problems = list(unresolved)
+    problems = list(check_choice(("experiments", name), spec, site))
     spec = resolve_choice(spec, site)
     shapes, found = check_experiment(name, spec, entry, site)
     problems += found
-    if found or unresolved:
+    if problems:
         return None, problems
     if spec.partitions is not None:
         title = f"{spec.title or name} on {site.partition}"
         name, spec = f"{name}{PARTITION_MARK}{site.partition}", spec.model_copy(update={"title": title})
     runs = expand(name, spec, shapes, site.accelerator, site.launcher)
     terms = site.queue_and_billing(shapes.values())
-    return PlannedExperiment(name, spec, shapes, runs, site, terms, left_out), problems
+    return PlannedExperiment(name, spec, shapes, runs, site, terms, left_out), []
 
 
-def _check_budget(planned: Sequence[PlannedExperiment]) -> Iterator[Problem]:
-    """Refuse a budget whose equal parts do not cover the first runs on each partition."""
-    if not planned or planned[0].experiment.budget is None:
-        return
-    first = [
-        [
-            (run.shape, each.site.held_devices(run.shape))
-            for run in requested_runs(each.runs, each.experiment, [])
-        ]
-        for each in planned
-    ]
-    most = max(first, key=lambda runs: sum(billed for _, billed in runs))
-    yield from check_budget(("experiments", planned[0].key), planned[0].experiment, most, len(planned))
-
-
-def _sound_counts(devices: object) -> list[int | str]:
-    """Return the entries of ``devices`` that are device counts; the others are reported already."""
-    entries = devices if isinstance(devices, list) else []
-    return [entry for entry in entries if isinstance(entry, (int, str)) and not isinstance(entry, bool)]
-
-
-def _site_warnings(site: Site) -> Iterator[str]:
-    if site.unused_gpus:
+def _warnings(
+    sources: Sequence[Source], sites: Sites, experiments: Mapping[str, PlannedExperiment]
+) -> Iterator[str]:
+    """Warn of what is possible and rarely intended."""
+    if len(sources) > 1:
+        yield (
+            f"{', '.join(source.name for source in sources)} are merged into one study: `defaults` and "
+            "`sweep` of one apply to the experiments of the others. Name one file to run only its study."
+        )
+    if sites.default.unused_gpus:
         yield (
             "this machine has a GPU, which `accelerator: auto` does not use: one has nothing to scale to. To "
             "measure on it, write `accelerator: cuda` in the site file, and `devices: [1]`."
         )
-
-
-def _warnings(experiments: Mapping[str, PlannedExperiment], checkout: Path | None) -> Iterator[str]:
     for planned in experiments.values():
-        name = planned.key
         yield from planned.left_out
-        if isinstance(planned.experiment, ProgramExperiment):
-            yield from program_warnings(name, planned.experiment, checkout)
-        else:
-            yield from option_warnings(
-                name, planned.experiment, [run.shape.world_size for run in planned.runs]
-            )
         fewest: dict[str, int] = {}
         for run in planned.runs:
             fewest[run.series] = min(run.shape.world_size, fewest.get(run.series, run.shape.world_size))
-        for devices in sorted(set(fewest.values()) - {1}):
-            series = [name for name, least in fewest.items() if least == devices]
-            which = "" if len(series) == len(fewest) else f" for {', '.join(series)}"
-            yield (
-                f"experiments.{name}.devices has no 1-device run{which}: speedups will be relative to "
-                f"{devices} devices. {_baseline_advice(devices, planned.site)}"
-            )
-
-
-def _baseline_advice(devices: int, site: Site) -> str:
-    """Return what to do about a series without a run on one device."""
-    if site.slurm is None or site.slurm.partial_nodes != "refused" or site.devices_per_node == 1:
-        return "Add 1 for a baseline."
-    node = site.devices_per_node
-    fewest = f"{node} are the fewest here, as slurm.partial_nodes is refused"
-    return f"{fewest}." if devices == node else f"Add {node} for a baseline: {fewest}."
-
-
-def _origin(place: Place, sources: Sequence[Source]) -> str:
-    """Return file and line of a place, from the file with the longest part of it."""
-    if not sources:
-        return "config"
-    candidates = [place[:length] for length in range(len(place), 2, -1)]
-    if place[:1] == ("experiments",):
-        # a key that is not in the experiment's entry comes from defaults
-        candidates += [("defaults", *place[2:length]) for length in range(len(place), 2, -1)]
-    candidates += [place[:length] for length in range(min(len(place), 2), 0, -1)]
-    for candidate in candidates:
-        for source in reversed(sources):
-            if candidate in source.lines:
-                return source.origin(candidate)
-    return sources[-1].origin(())
+        for series, devices in fewest.items():
+            if devices > 1:
+                which = f" of {series}" if len(fewest) > 1 else ""
+                yield (
+                    f"experiments.{planned.key}.devices has no 1-device run{which}: speedups will be "
+                    f"relative to {devices} devices. Add 1 for a baseline."
+                )

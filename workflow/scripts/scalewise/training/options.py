@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,13 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.optim.lr_scheduler import (
     CosineAnnealingLR,
     LambdaLR,
-    LinearLR,
     LRScheduler,
     OneCycleLR,
-    SequentialLR,
     StepLR,
 )
+
+STEP_FACTOR = 0.7
+"""Factor of the step schedule, after each epoch."""
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -30,7 +30,6 @@ def make_parser() -> argparse.ArgumentParser:
     add("--dataset", default="digits", help="name of a prepared dataset")
     add("--folder", type=Path, default=Path("trained"), help="receives epochs.csv, checkpoints and weights")
     add("--model", default="digits_cnn")
-    add("--weights", type=Path, help="a prepared file of pretrained weights to begin from")
     add("--batch-size-per-device", type=int, default=128)
     add("--accumulation-steps", type=int, default=1)
     add("--epochs", type=int, default=10)
@@ -39,14 +38,9 @@ def make_parser() -> argparse.ArgumentParser:
     add("--stop-patience-epochs", type=int, default=1)
     add("--optimizer", choices=("sgd", "adam", "adamw", "adadelta"), default="sgd")
     add("--learning-rate", type=float, default=0.1)
-    add("--learning-rate-scaling", choices=("none", "linear", "sqrt"), default="none")
-    add("--learning-rate-warmup-epochs", type=float, default=0.0)
     add("--momentum", type=float, default=0.9)
     add("--weight-decay", type=float, default=0.0)
-    add("--label-smoothing", type=float, default=0.0)
     add("--schedule", choices=("constant", "step", "cosine", "onecycle"), default="constant")
-    add("--schedule-gamma", type=float, default=0.7)
-    add("--schedule-step-epochs", type=int, default=1)
     add("--crop-padding", type=int, default=0)
     add("--horizontal-flip", action=switch, default=False)
     add("--image-size", type=int)
@@ -57,7 +51,6 @@ def make_parser() -> argparse.ArgumentParser:
     add("--compile", choices=("no", "default", "reduce-overhead"), default="no", help="mode of torch.compile")
     add("--parallelism", choices=("ddp", "zero1", "fsdp"), default="ddp")
     add("--gradient-as-bucket-view", action=switch, default=False)
-    add("--static-graph", action=switch, default=False)
     add("--bucket-cap-mb", type=int)
     add("--communication-hook", choices=("none", "fp16", "bf16"), default="none")
     add("--deterministic", action=switch, default=False)
@@ -71,12 +64,6 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def initial_rate(args: argparse.Namespace, world_size: int) -> float:
-    """Return the learning rate that a schedule starts from, or peaks at, on so many devices."""
-    factors = {"none": 1.0, "linear": float(world_size), "sqrt": math.sqrt(world_size)}
-    return float(args.learning_rate * factors[args.learning_rate_scaling])
-
-
 def build_optimizer(
     args: argparse.Namespace, parameters: Iterable[nn.Parameter], world_size: int
 ) -> optim.Optimizer:
@@ -85,7 +72,7 @@ def build_optimizer(
     # fsdp, Adadelta none at all
     sharded = args.parallelism == "fsdp" and world_size > 1
     kind: type[optim.Optimizer]
-    options: dict[str, Any] = {"lr": initial_rate(args, world_size), "weight_decay": args.weight_decay}
+    options: dict[str, Any] = {"lr": args.learning_rate, "weight_decay": args.weight_decay}
     if args.optimizer == "sgd":
         kind, options = optim.SGD, options | {"momentum": args.momentum, "fused": not sharded}
     elif args.optimizer == "adadelta":
@@ -115,18 +102,12 @@ def begin_momentum(optimizer: optim.Optimizer) -> None:
 def build_schedule(args: argparse.Namespace, optimizer: optim.Optimizer, steps_per_epoch: int) -> LRScheduler:
     """Build the learning-rate schedule, counted in optimizer steps also if its unit is an epoch."""
     total = args.epochs * steps_per_epoch
-    warmup = round(args.learning_rate_warmup_epochs * steps_per_epoch)
     if args.schedule == "onecycle":
         # cycle_momentum would change the momentum that the options state
         peak = optimizer.param_groups[0]["lr"]
         return OneCycleLR(optimizer, max_lr=peak, total_steps=total, cycle_momentum=False)
-    # LinearLR reaches the full rate after its last step, so that the first step already moves
-    rise = LinearLR(optimizer, 1 / (warmup + 1), total_iters=warmup) if warmup else None
-    after: LRScheduler
     if args.schedule == "step":
-        after = StepLR(optimizer, args.schedule_step_epochs * steps_per_epoch, args.schedule_gamma)
-    elif args.schedule == "cosine":
-        after = CosineAnnealingLR(optimizer, T_max=max(total - warmup, 1))
-    else:
-        after = LambdaLR(optimizer, lambda _step: 1.0)
-    return after if rise is None else SequentialLR(optimizer, [rise, after], milestones=[warmup])
+        return StepLR(optimizer, steps_per_epoch, STEP_FACTOR)
+    if args.schedule == "cosine":
+        return CosineAnnealingLR(optimizer, T_max=total)
+    return LambdaLR(optimizer, lambda _step: 1.0)

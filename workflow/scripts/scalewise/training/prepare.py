@@ -1,4 +1,4 @@
-"""Prepare datasets and pretrained weights for the ranks, on a machine with internet access."""
+"""Prepare datasets for the ranks, on a machine with internet access."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scalewise.config.catalog.datasets import DATASETS, DatasetFacts, dataset_fa
 from scalewise.config.errors import RefusedValueError
 from scalewise.training.data import DatasetError
 from scalewise.training.prepared import writable, write
-from scalewise.training.published import WEIGHTS, Notify, fetch, read_published
+from scalewise.training.published import Notify, read_published
 from scalewise.training.synthetic_images import make_synthetic
 
 DOWNLOADS = Path("resources/downloads")
@@ -75,35 +75,3 @@ def read_digits() -> dict[str, torch.Tensor]:
     )
     names = ("train_images", "test_images", "train_labels", "test_labels")
     return {name: torch.from_numpy(array) for name, array in zip(names, split, strict=True)}
-
-
-def prepare_weights(
-    model: str,
-    destination: Path,
-    *,
-    downloads: Path = DOWNLOADS,
-    mirror: str | None = None,
-    notify: Notify = print,
-) -> int:
-    """Fetch the weights that torchvision publishes for a model, and store them by their names.
-
-    Args:
-        model: A name such as resnet18.
-        destination: The file to write, which ``data.read`` reads.
-        downloads: Holds what is fetched: downloads/{model}/{file}.
-        mirror: The site's source of downloads, or None.
-        notify: Gets the address of a download.
-
-    Returns:
-        Number of tensors.
-
-    Raises:
-        DatasetError: The file cannot be had or stored.
-    """
-    path = fetch(WEIGHTS[model], downloads / model, mirror, notify)
-    # the published format is a pickle, of which torch reads tensors and refuses everything else
-    state = torch.load(path, map_location="cpu", weights_only=True)
-    # tensors may share memory there
-    tensors = {name: tensor.clone().contiguous() for name, tensor in state.items()}
-    write(tensors, destination)
-    return len(tensors)

@@ -1,4 +1,4 @@
-"""Public datasets and weights: downloaded and checked once, and read by torchvision."""
+"""Public datasets: downloaded and checked once, and read by torchvision."""
 
 from __future__ import annotations
 
@@ -48,16 +48,6 @@ class PublishedFile:
             return hashlib.file_digest(
                 file, lambda: hashlib.new(self.algorithm, usedforsecurity=False)
             ).hexdigest()
-
-
-WEIGHTS = {
-    "resnet18": PublishedFile(
-        "https://download.pytorch.org/models/resnet18-f37072fd.pth",
-        "f37072fd47e89c5e827621c5baffa7500819f7896bbacec160b1a16c560e07ec",
-        "sha256",
-    )
-}
-"""Weights that torchvision publishes, by models."""
 
 
 def archives_of(dataset: str) -> list[PublishedFile]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 from scalewise.config.errors import RefusedValueError
 
@@ -67,16 +66,6 @@ def model_facts(model: str) -> ModelFacts:
 def known_models() -> list[str]:
     """List the names for the hint on an unknown one; an example stands for models of many sizes."""
     return [*MODELS, "wrn-28-10", "transformer-25M"]
-
-
-def weights_path(model: str) -> Path:
-    """Return the prepared file of a model's pretrained weights."""
-    return Path(f"resources/weights/{model}/model.safetensors")
-
-
-def takes_pretrained(model: str) -> bool:
-    """Whether the model can begin from torchvision's ImageNet weights."""
-    return model == "resnet18"
 
 
 def is_wide_resnet(model: str) -> bool:

@@ -72,6 +72,8 @@ def program_files(settings: ProgramSettings) -> list[Path]:
         # Python runs the packages first and the module last
         return _with_imports(module_files(folders, module)[::-1], folders)
     path = Path(settings.program)
+    if kind_of(path) != "file":
+        return [path]  # to read a pipe would wait
     # Python searches the folder of the real file first
     folder = path.resolve().parent if path.is_symlink() else path.parent
     return _with_imports([path], [folder, *folders])

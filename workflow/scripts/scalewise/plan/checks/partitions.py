@@ -1,10 +1,10 @@
-"""Check the partitions of an experiment, and leave out the device counts that one of them cannot have."""
+"""Choose the partitions of an experiment, and leave out the device counts that one of them cannot have."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from scalewise.config.errors import Place, Problem, did_you_mean, format_value, key_path
+from scalewise.config.errors import Place, Problem, did_you_mean, key_path, shown
 from scalewise.config.experiment import AnyExperiment
 from scalewise.config.site import Site, Sites
 from scalewise.plan.checks.allocation import check_whole_nodes
@@ -13,43 +13,30 @@ from scalewise.plan.checks.experiment import check_devices
 
 def choose_sites(place: Place, spec: AnyExperiment, sites: Sites) -> tuple[list[Site], list[Problem]]:
     """Return where an experiment runs, and the mistakes in its choice of partitions."""
-    known, names = sites.partitions, spec.partitions
-    here: Place = (*place, "partitions")
+    known, names, by = sites.partitions, spec.partitions, spec.decision.by
+    here, aim = (*place, "partitions"), (*place, "decision", "by")
     if names is None:
-        by = spec.decision.by
         text = f"is {by}, which decides between partitions, but the experiment names none"
-        fix = f"Add `partitions: all`, or remove {'it' if by else ''}."
-        return [sites.default], [] if by is None else [Problem((*place, "decision", "by"), text, fix)]
+        return [sites.default], [Problem(aim, text, "Add `partitions: all`.")] if by else []
     if not known:
-        text = f"is {format_value(names)}, but the site file has no partitions"
+        text = f"is {shown(names)}, but the site file has no partitions"
         return [sites.default], [Problem(here, text, "Add `partitions:` to it, or remove this key.")]
-    if names == "all":
-        return list(known.values()), _check_aim(place, spec, known.values())
-    problems = []
-    for index, each in enumerate(names):
-        if each not in known:
-            text = f"is {each!r}, which is no partition of the site file"
-            problems.append(Problem((*here, index), text, did_you_mean(each, known)))
-        elif each in names[:index]:
-            problems.append(Problem((*here, index), f"is {each!r}, listed twice", "Keep one of the two."))
-    chosen = [known[each] for each in dict.fromkeys(names) if each in known] or [sites.default]
-    return chosen, problems or _check_aim(place, spec, chosen)
-
-
-def _check_aim(place: Place, spec: AnyExperiment, sites: Collection[Site]) -> list[Problem]:
-    """Refuse an aim that the sites cannot measure, and name those that they can."""
-    by = spec.decision.by
-    here: Place = (*place, "decision", "by")
-    reasons = {}
-    if any(site.accelerator == "cpu" for site in sites):
-        reasons["energy"] = "which is measured of GPUs only, and devices here are CPU processes"
-    if any(site.slurm is None for site in sites):
-        reasons["soonest"] = "but without `slurm:` in the site file there is no queue to wait in"
-    if by not in reasons:
-        return []
-    aims = [aim for aim in ("time", "cost", "energy", "soonest") if aim not in reasons]
-    fix = f"Use {', '.join(aims[:-1])} or {aims[-1]}."
-    return [Problem(here, f"is {by}, {reasons[by]}", fix)]
+    chosen = list(known) if names == "all" else list(dict.fromkeys(names))
+    problems = [
+        Problem(
+            (*here, index), f"is {each!r}, which is no partition of the site file", did_you_mean(each, known)
+        )
+        for index, each in enumerate(chosen)
+        if each not in known
+    ]
+    on = [known[each] for each in chosen if each in known] or [sites.default]
+    if by == "energy" and any(site.accelerator == "cpu" for site in on):
+        problems.append(Problem(aim, "is energy, which is measured of GPUs only", "Use time or cost."))
+    if by == "soonest" and any(site.slurm is None for site in on):
+        problems.append(
+            Problem(aim, "is soonest, but without `slurm:` there is no queue", "Use time or cost.")
+        )
+    return on, problems
 
 
 def fit_devices(
@@ -68,8 +55,18 @@ def fit_devices(
     Yields:
         The experiment, and a sentence on each count that is left out.
     """
-    if spec.devices.up_to is not None and spec.devices.among is None:
-        yield from _up_to(place, spec, spec.devices.up_to, sites)
+    if (up_to := spec.devices.up_to) is not None:
+        most = max(site.most_devices for site in sites)
+        for site in sites:
+            if site.most_devices >= up_to or most < up_to:
+                yield spec, []
+                continue
+            devices = spec.devices.model_copy(update={"up_to": site.most_devices})
+            text = (
+                f"{key_path((*place, 'devices', 'up_to'))} is {up_to}: partition {site.partition} is "
+                f"measured up to {site.most_devices}, the most that a run may take there."
+            )
+            yield spec.model_copy(update={"devices": devices}), [text]
         return
     counts = spec.devices.counts
     refused = [_refused(place, counts, site) for site in sites]
@@ -81,31 +78,18 @@ def fit_devices(
             yield spec, []
             continue
         gone = [counts[index] for index in left]
-        key = "every" if spec.devices.every else "among"
-        fitting = spec.model_copy(
-            update={
-                "devices": spec.devices.model_copy(update={key: kept}),
-                "exclude": [entry for entry in spec.exclude if entry.get("devices") not in gone],
-            }
+        fitting = {
+            "devices": spec.devices.model_copy(update={"every": kept}),
+            "exclude": [entry for entry in spec.exclude if entry.get("devices") not in gone],
+        }
+        yield (
+            spec.model_copy(update=fitting),
+            [
+                f"Partition {site.partition} is measured without {counts[index]} devices: "
+                f"{key_path(problem.place)} {problem.text}."
+                for index, problem in left.items()
+            ],
         )
-        yield fitting, [_left_out(counts[index], problem, site) for index, problem in left.items()]
-
-
-def _up_to(
-    place: Place, spec: AnyExperiment, up_to: int, sites: Sequence[Site]
-) -> Iterator[tuple[AnyExperiment, list[str]]]:
-    """Yield the experiment with as many devices as a site has, if another has as many as it names."""
-    most = max(site.most_devices for site in sites)
-    for site in sites:
-        if site.most_devices >= up_to or most < up_to:
-            yield spec, []
-            continue
-        devices = spec.devices.model_copy(update={"up_to": site.most_devices})
-        text = (
-            f"{key_path((*place, 'devices', 'up_to'))} is {up_to}: partition {site.partition} is measured "
-            f"up to {site.most_devices}, the most that a run may take there."
-        )
-        yield spec.model_copy(update={"devices": devices}), [text]
 
 
 def _refused(place: Place, counts: Sequence[int | str], site: Site) -> dict[int, Problem]:
@@ -118,8 +102,3 @@ def _refused(place: Place, counts: Sequence[int | str], site: Site) -> dict[int,
     for problem in problems:
         found.setdefault(int(problem.place[-1]), problem)
     return found
-
-
-def _left_out(devices: int | str, problem: Problem, site: Site) -> str:
-    without = f"Partition {site.partition} is measured without {devices} devices"
-    return f"{without}: {key_path(problem.place)} {problem.text}."

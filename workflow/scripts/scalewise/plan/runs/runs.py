@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from scalewise.config.catalog.datasets import prepared_path
-from scalewise.config.catalog.models import weights_path
 from scalewise.config.catalog.program_files import program_files
 from scalewise.config.experiment import MAX_REPEATS, AnyExperiment
 from scalewise.config.program import ARGUMENT, AnySettings, ProgramSettings
@@ -36,7 +35,7 @@ _SHORT = {
 
 
 def input_files(run: RunDefinition) -> dict[str, str | list[str]]:
-    """Return the files that training needs: prepared data, and first weights, if any.
+    """Return the files that training needs: prepared data.
 
     Of a user's program: its files, and those that the user names.
     """
@@ -45,17 +44,13 @@ def input_files(run: RunDefinition) -> dict[str, str | list[str]]:
         files = program_files(settings)
         return {
             "dataset": [],
-            "weights": [],
             "program": [str(path) for path in files],
             # prepare may not have made them yet; the run's records hold their hashes
             "files": [] if settings.prepare else list(settings.files),
             "data": [] if settings.prepare else list(settings.inputs),
             "prepared": preparation(settings).marker if settings.prepare else [],
         }
-    return {
-        "dataset": str(prepared_path(settings.dataset)),
-        "weights": str(weights_path(settings.model)) if settings.pretrained else [],
-    }
+    return {"dataset": str(prepared_path(settings.dataset))}
 
 
 def seed_of(settings: AnySettings, repeat: int) -> int:

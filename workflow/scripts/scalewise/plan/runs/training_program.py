@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from scalewise.config.catalog.datasets import dataset_facts, prepared_path
-from scalewise.config.catalog.models import weights_path
 from scalewise.config.program import FOLDER, ProgramSettings, Word
 from scalewise.config.settings import Settings
 from scalewise.plan.runs.run_definition import RunDefinition
@@ -14,7 +13,7 @@ TRAIN = Path(__file__).resolve().parents[3] / "train.py"
 
 NOT_OPTIONS = set(
     {
-        *("dataset", "pretrained", "scaling", "global_batch_size", "batch_size_per_device", "steps"),
+        *("dataset", "scaling", "global_batch_size", "batch_size_per_device", "steps"),
         *("compile", "cpus_per_device", "launcher", "rendezvous", "warmup_steps"),
     }
 )
@@ -28,7 +27,6 @@ def program_of(
     run: RunDefinition,
     *,
     dataset: Path | None = None,
-    weights: Path | None = None,
     rendezvous: Path | None = None,
     timeout_seconds: int | None = None,
 ) -> ProgramSettings:
@@ -37,7 +35,6 @@ def program_of(
     Args:
         run: The run.
         dataset: The prepared file; None for the place where the pipeline puts it.
-        weights: The prepared file of pretrained weights; None for random weights.
         rendezvous: The file by which ranks find each other, if the run asks for one.
         timeout_seconds: A rank waits this long for another; None for train.py's default.
     """
@@ -50,7 +47,6 @@ def program_of(
         "folder": f"{{{FOLDER}}}",
         "batch_size_per_device": run.batch_size_per_device,
         "steps": settings.last_step,
-        "weights": weights,
         "workers": settings.cpus_per_device if settings.loader == "workers" else None,
         "compile": compiled,
         "device": run.accelerator,
@@ -85,14 +81,6 @@ def program_of(
         cpus_per_device=settings.cpus_per_device,
         seed=settings.seed,
     )
-
-
-def weights_of(run: RunDefinition) -> Path | None:
-    """Return the prepared file of pretrained weights that a run begins from; None for random weights."""
-    settings = run.settings
-    if not isinstance(settings, Settings) or not settings.pretrained:
-        return None
-    return weights_path(settings.model)
 
 
 def steps_per_epoch(run: RunDefinition) -> int | None:

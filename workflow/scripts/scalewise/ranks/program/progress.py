@@ -33,7 +33,7 @@ class ProgramProgress:
         run = spec.definition
         self._from_step, self._steps_per_epoch = spec.from_step, steps_per_epoch(run)
         self._epochs = run.settings.epochs if isinstance(run.settings, Settings) else 0
-        self._warmup, self._most = settings.warmup_steps, settings.most_steps
+        self._warmup, self._most = settings.warmup_steps, settings.steps
         self._samples_per_step = settings.stated_samples or run.global_batch_size
         self._written: Progress | None = None
         self._due_at, self._counted_at, self._steps = 0.0, 0.0, 0

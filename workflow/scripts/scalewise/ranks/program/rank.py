@@ -186,12 +186,10 @@ class ProgramRank:
 
     def _write_probe_spec(self, startup: Path) -> Path:
         path = self.probe_folder / f"spec{self.identity.rank}.json"
-        steps = self.settings.steps
         probe_spec = {
             "folder": str(self.probe_folder.absolute()),
             "warmup_steps": self.settings.warmup_steps,
-            "steps": self.settings.most_steps or 0,
-            "until_interval": (steps and steps.until_interval) or 0.0,
+            "steps": self.settings.steps or 0,
             "check_after": CHECK_AFTER_STEPS,
             "optimizer": self.settings.optimizer,
             "count_flops": self.settings.count_flops,
@@ -386,7 +384,6 @@ def run_program_rank(rank_files: RankFiles, began: float) -> int:
     settings = program_of(
         spec.definition,
         dataset=spec.dataset,
-        weights=spec.weights,
         rendezvous=rank_files.rendezvous_file,
         timeout_seconds=rank_setup.timeout_seconds,
     )

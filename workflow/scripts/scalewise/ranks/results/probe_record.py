@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from scalewise.records import MemoryKind, OwnInterval
+from scalewise.records import MemoryKind
 
 FORWARD_STEPS = 20
 """First steps whose forward passes' inputs are looked at."""
@@ -64,7 +64,6 @@ class ProbeRecord(_Part):
         step_flops: Floating-point operations of a step of this process, by number format; empty if they were
             not counted.
         step_flops_note: Reason that they are unknown, or not all.
-        own_interval: Interval of the run's own throughput, on rank 0 and where that was to end it.
     """
 
     ended: Literal["seen", "steps", "itself"]
@@ -115,7 +114,6 @@ class ProbeRecord(_Part):
     communication_seconds: list[float | None] = []
     step_flops: dict[str, float] = {}
     step_flops_note: str = ""
-    own_interval: OwnInterval | None = None
     peak_memory: Peaks
     versions: dict[str, str]
     imported_files: dict[str, str] = {}

@@ -134,12 +134,10 @@ def _notes(settings: ProgramSettings, records: Sequence[ProbeRecord], steps: Mea
     done = min(record.step_count for record in records)
     by_itself = any(record.ended == "itself" for record in records)
     if settings.steps is not None and by_itself:
-        asked = settings.warmup_steps + settings.steps.most
-        up_to = "" if settings.steps.until_interval is None else "at most "
+        asked = settings.warmup_steps + settings.steps
         if done < asked:
             notes.append(
-                f"The program came to its own end after {done} steps, before the {up_to}{asked} that were "
-                "asked for."
+                f"The program came to its own end after {done} steps, before the {asked} that were asked for."
             )
     known = {str(path.resolve()) for path in program_files(settings)}
     known |= {str(Path(name).resolve()) for name in settings.files}

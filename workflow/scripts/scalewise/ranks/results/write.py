@@ -80,8 +80,7 @@ def write_records(
     Raises:
         ValueError: No step was measured, or the epochs that the program wrote cannot be read.
     """
-    settings, own = spec.definition.settings, start.ranks[0].own_interval
-    warmup_steps = program.warmup_steps if own is None else own.warmup_steps
+    settings, warmup_steps = spec.definition.settings, program.warmup_steps
     ranks = with_warmup(start.ranks, warmup_steps)
     steps = measured_steps(ranks, planned, program.no_grad_passes)
     if not steps.kept:
@@ -241,7 +240,6 @@ def _measurements(
             [report.cpu_use for report in start.reports if report.cpu_use is not None]
         ),
         loader=settings.loader if isinstance(settings, Settings) else "program",
-        own_interval=ranks[0].own_interval,
         **_step_flops(program, ranks),
         program=found,
         resumption=Resumption(starts=spec.start_number, from_step=spec.from_step, lost_steps=spec.lost_steps),
