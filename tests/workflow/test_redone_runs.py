@@ -11,7 +11,7 @@ from tests.planted_records import leave_result, measurements, run_record
 from tests.prepared_digits import place_digits_of_study
 from tests.workflow.workplace import Workplace
 
-from scalewise.execution.run_lock import lock_run
+from scalewise.execution.lock import lock_run
 from scalewise.plan.study import load_study
 
 STUDY = """\

@@ -16,7 +16,7 @@ from tests.workflow.workplace import TINY, FinishedStudy, Workplace
 
 from scalewise.analysis.event_files import write_event_files
 from scalewise.config.catalog.datasets import prepared_path
-from scalewise.records import SUMMARY, read_summary
+from scalewise.records import RECORD, read_run
 
 RUNS = ("strong/runs/d1.bucket-view-off.r1", "strong/runs/d1.bucket-view-off.r2", "weak/runs/d1.r1")
 
@@ -35,7 +35,7 @@ def test_every_promised_file_is_there(study: FinishedStudy) -> None:
     for run in RUNS:
         kept = {path.name for path in (study.results / run).iterdir()}
         of_ranks = {"epochs.csv", "ranks.csv", "utilization.csv"}
-        assert kept == {"summary.json", "record.json", "record.log", "history.json", "train.log", *of_ranks}
+        assert kept == {"record.json", "train.log", *of_ranks}
 
 
 def test_the_report_needs_no_other_file_and_opens_with_the_answers(study: FinishedStudy) -> None:
@@ -82,7 +82,7 @@ def test_training_runs_never_overlap_and_each_repeat_is_done_before_the_next_beg
     # the study was started with --cores 4
     spans = []
     for run in RUNS:
-        origin = json.loads((study.results / run / "summary.json").read_text())["provenance"]
+        origin = json.loads((study.results / run / "record.json").read_text())["provenance"]
         spans.append((origin["started_at"], origin["ended_at"], run))
     spans.sort()
     for (_, ended, _), (started, _, _) in pairwise(spans):
@@ -120,8 +120,7 @@ def test_a_failed_run_says_why_after_the_answers_that_are_known_and_a_report_sho
     assert "weak/d1.r1 failed: rank 0 on " in failed.text
     assert "is damaged" in failed.text
     assert f"run `python {CLI} report`" in failed.text
-    history = json.loads((workplace.folder / "results/weak/runs/d1.r1/history.json").read_text())
-    failure = history["starts"][-1]
+    failure = json.loads((workplace.folder / "results/weak/runs/d1.r1/failure.json").read_text())
     assert failure["outcome"] == "failed"
     assert failure["log_tail"]
 
@@ -167,7 +166,7 @@ def test_tensorboard_reads_just_the_epochs_that_the_records_hold(study: Finished
         took = epochs["train_seconds"] + epochs["evaluation_seconds"]
         assert abs(second.wall_time - first.wall_time - took[1]) < 1e-3
 
-        measured = read_summary(strong / "runs" / run).measurements
+        measured = read_run(strong / "runs" / run).measurements
         assert measured is not None
         (scalar,) = shown.Scalars("measured/throughput_samples_per_second")
         assert scalar.value == np.float32(measured.throughput_samples_per_second or 0.0)
@@ -180,6 +179,6 @@ def test_of_runs_of_which_some_have_failed_the_others_are_written(
     strong = study.results / "strong"
     shutil.copytree(strong / "runs", tmp_path / "runs")
     failed, completed = sorted(tmp_path.glob("runs/*"))
-    (failed / SUMMARY).unlink()
+    (failed / RECORD).unlink()
     write_event_files(strong / "runs.csv", tmp_path)
     assert [path.name for path in tmp_path.glob("tensorboard/*")] == [completed.name]

@@ -82,7 +82,7 @@ def analyzed_files(wildcards):
             round=required_rounds(planned.experiment, judged),
         )
         files += expand(
-            "results/{experiment}/runs/{run}/summary.json",
+            "results/{experiment}/runs/{run}/record.json",
             experiment=name,
             run=planned.requested_run_names(judged),
         )

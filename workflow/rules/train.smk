@@ -1,7 +1,7 @@
 # Contract: one run is trained and recorded, or fails with a reason.
 # in:  the run's definition; the prepared dataset and first weights, if any; or the files of a user's program
-# out: results/{experiment}/runs/{run}/summary.json, which the job writes last. Snakemake deletes no other file in the
-#      run's folder but train.log, so a job that finds the run's record links it as summary.json again
+# out: results/{experiment}/runs/{run}/record.json, the last file that the job writes, whole. A run that failed leaves
+#      failure.json in its place
 
 
 REQUESTED = requested(TRAININGS, lambda wc: (wc.experiment, wc.run))
@@ -11,7 +11,7 @@ rule train:
     input:
         unpack(train_inputs),
     output:
-        summary="results/{experiment}/runs/{run}/summary.json",
+        record="results/{experiment}/runs/{run}/record.json",
     log:
         "results/{experiment}/runs/{run}/train.log",
     # repeats in shuffled order, each before the next
@@ -29,4 +29,4 @@ rule train:
         definition=lambda wc: TRAININGS[wc.experiment, wc.run]["definition"],
     shell:
         'python "$SCALEWISE_SCRIPTS/cli.py" train --attempt {resources.attempt} --log {log:q} '
-        "{wildcards.experiment:q} {wildcards.run:q} {output.summary:q}"
+        "{wildcards.experiment:q} {wildcards.run:q} {output.record:q}"

@@ -15,7 +15,7 @@ from tests.planted_records import STEPS, leave_result, program_experiment, run_r
 from tests.small_runs import definition
 
 from scalewise.analysis.event_files import EVENT_FILES, write_event_files
-from scalewise.records import EPOCHS, EpochRecord, RecordError, read_summary, write_rows
+from scalewise.records import EPOCHS, EpochRecord, RecordError, read_run, write_rows
 
 
 def shown(folder: Path, run: str = "d1.r1") -> EventAccumulator:
@@ -35,7 +35,7 @@ def start_of(board: EventAccumulator) -> Any:
 def test_a_program_shows_its_losses_and_throughput_against_its_steps(tmp_path: Path) -> None:
     readings = [{"seconds": 9.5, "step": 5, "value": 3.25}, {"seconds": 10.0, "step": 10, "value": 2.5}]
     write_program_run(tmp_path / "runs", "d1.r1", program_experiment(), 0.1, program={"metric": readings})
-    summary = read_summary(tmp_path / "runs" / "d1.r1")
+    summary = read_run(tmp_path / "runs" / "d1.r1")
     assert summary.measurements is not None
     assert summary.measurements.program is not None
     board = shown(tmp_path)

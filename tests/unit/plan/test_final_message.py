@@ -148,7 +148,7 @@ def test_only_a_report_that_this_command_made_is_announced(tmp_path: Path) -> No
 def test_the_latest_answers_are_shown_until_a_run_is_newer(tmp_path: Path) -> None:
     answered(tmp_path, STRONG)
     assert latest_answers(tmp_path)[0].startswith("strong: Use 4 GPUs.")
-    summary = tmp_path / "strong" / "runs" / "d1.r1" / "summary.json"
+    summary = tmp_path / "strong" / "runs" / "d1.r1" / "record.json"
     summary.parent.mkdir(parents=True)
     summary.touch()
     os.utime(summary, (10**10, 10**10))
@@ -194,7 +194,7 @@ def fail(
     results: Path, run: str, seconds: int, reason: str = "Out of disk.", tail: Sequence[str] = ()
 ) -> Path:
     """A run that failed on a node whose clock shows so many seconds after 1970."""
-    path = results / "strong" / "runs" / run / "history.json"
+    path = results / "strong" / "runs" / run / "failure.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     run_of = definition().model_copy(update={"experiment": "strong", "run": run})
     leave_failure(path.parent, run_of, "failed", reason, log_tail=list(tail))
@@ -230,7 +230,7 @@ def test_a_traceback_that_has_left_the_last_lines_is_shown_instead(tmp_path: Pat
 
 
 def test_a_failure_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    path = fail(tmp_path, "d1.r1", 1000) / "history.json"
+    path = fail(tmp_path, "d1.r1", 1000) / "failure.json"
     path.write_text("[]")
 
     assert str(path) in reasons(tmp_path, EarlierFiles())
@@ -249,7 +249,7 @@ def finish(results: Path, experiment: str, *runs: str, decided: bool = True) -> 
     folder = results / experiment
     for run in runs:
         (folder / "runs" / run).mkdir(parents=True)
-        (folder / "runs" / run / "summary.json").write_text("{}")
+        (folder / "runs" / run / "record.json").write_text("{}")
     if decided:
         decide(folder)
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from tests.golden import compare
-from tests.planted_records import BEGAN, leave_result, provenance, run_record
+from tests.planted_records import leave_failure, leave_result, provenance, run_record
 from tests.planted_study import CHOOSING, PlantedStudy, overhead
+from tests.small_runs import definition
 from tests.stand_ins import stand_ins
 from tests.unit.plan.conftest import Load
 from tests.unit.plan.refusals import CPUS
@@ -20,7 +21,7 @@ from scalewise.config.experiment import Repeats
 from scalewise.plan.runs.rounds import Round
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.terminal.plan_table import plan_table
-from scalewise.records import SUMMARY, Start, later
+from scalewise.records import RECORD, later, read_failure
 
 STUDY = """\
 defaults: {dataset: digits, model: digits_cnn, repeats: 2, epochs: 5, devices: [1, 2]}
@@ -37,7 +38,7 @@ def finish(run: RunDefinition, results: Path) -> Path:
     began = "2026-03-01T23:59:30+00:00"
     origin = provenance(run, started_at=began, ended_at=later(began, 90))
     folder = results / run.experiment / "runs" / run.run
-    return leave_result(folder, run_record(run, provenance=origin)) / SUMMARY
+    return leave_result(folder, run_record(run, provenance=origin)) / RECORD
 
 
 ON_CLUSTER = """\
@@ -129,7 +130,9 @@ def with_results(load: Load, folder: Path) -> Iterator[tuple[str, str]]:
     finish(study.runs[ON_TWO], results)
     yield "a finished run", plan_table(study, results)
     reason = "stopped after 60 minutes, at step 7/9. Raise runtime_minutes."
-    ended = Start(started_at=BEGAN, limit_seconds=3600, outcome="timed-out", reason=reason, permanent=True)
+    leave_failure(folder, definition(), "timed-out", reason, permanent=True)
+    ended = read_failure(folder)
+    assert ended is not None
     refused = {("strong", run): ended for run in ("d2.bucket-view-on.r2", "d1.bucket-view-on.r1")}
     yield "runs that are not started", plan_table(study, results, refused)
     unfinished = {run: ended for run in study.runs if run != ON_TWO}

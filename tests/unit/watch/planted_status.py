@@ -5,19 +5,16 @@ from __future__ import annotations
 import io
 import logging
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tests.planted_records import leave_history, leave_result, measurements, run_record
-from tests.small_runs import definition
+from tests.planted_records import leave_result, measurements, run_record
+from tests.small_runs import definition, rank_setup
 from tests.terminal_screen import TerminalScreen
 
-from scalewise.execution.messages import Progress
-from scalewise.execution.rank_files import PROGRESS
-from scalewise.records import Start
+from scalewise.execution.rank_files import PROGRESS, Progress, RankFiles, TrainSpec
 from scalewise.watch.jobs import JobLog
 from scalewise.watch.status import PointStatus, RunStatus, StatusReader, StudyStatus
 from scalewise.watch.study import QueuedJob, Rounds, RunKey, StudySession, WatchedPoint, WatchedStudy
@@ -148,37 +145,11 @@ class Follower:
         if slurm:
             self.report(None, f"Job {job} has been submitted with SLURM jobid {slurm} (log: x.log).")
 
-    def starts(self, *ended: float, outcome: str = "failed", devices: int = 2) -> None:
-        """Write that a start begins, after others that took so many seconds; None of one that was killed."""
-        shutil.rmtree(self.folder / "attempt", ignore_errors=True)
-        began = self._start(len(ended)).model_copy(
-            update={"slurm_job_id": self.slurm_id or None, "restart_count": self.restarts}
-        )
-        self.write_history([*self._ended(ended, outcome), began], devices)
-        self.clock = max(self.clock, EPOCH + 1000 * len(ended))
-
-    def ends(self, *seconds: float, outcome: str = "completed") -> None:
-        """Write that a start has ended, the last of these."""
-        *earlier, last = self._ended(seconds, outcome)
-        of_job = {"slurm_job_id": self.slurm_id or None, "restart_count": self.restarts}
-        self.write_history([*earlier, last.model_copy(update=of_job)])
-        self.clock = EPOCH + 1000 * (len(seconds) - 1) + seconds[-1]
-
-    def _ended(self, seconds: Sequence[float], outcome: str) -> list[Start]:
-        return [
-            self._start(number).model_copy(
-                update={"ended_at": time_of(1000 * number + each), "outcome": outcome}
-                if each < LIMIT_SECONDS
-                else {"outcome": "killed"}
-            )
-            for number, each in enumerate(seconds)
-        ]
-
-    def _start(self, number: int) -> Start:
-        return Start(started_at=time_of(1000 * number), limit_seconds=LIMIT_SECONDS)
-
-    def write_history(self, starts: list[Start], devices: int = 2) -> None:
-        leave_history(self.folder, definition(devices), *starts)
+    def starts(self) -> None:
+        """Write that ranks begin."""
+        spec = TrainSpec(definition=definition(2), dataset=None, folder=self.folder, started_at=time_of(0))
+        RankFiles(self.folder / "attempt").begin(rank_setup(training=spec))
+        self.clock = max(self.clock, EPOCH)
 
     def write(self, name: str, text: str) -> Path:
         path = self.folder / name

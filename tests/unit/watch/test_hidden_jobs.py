@@ -127,7 +127,6 @@ def test_a_run_that_has_its_result_while_its_job_is_hidden_is_reported_once(
     # a run at work is followed by its own reports
     assert looks() == []
     run.summary()
-    run.ends(60.0)
     squeue(SHOWS)
     assert looks() == []
     # Slurm forgets it before snakemake has looked

@@ -7,25 +7,23 @@ import json
 import os
 import socket
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.planted_records import leave_failure, leave_history, leave_result, run_record
+from tests.planted_records import leave_failure, leave_result, run_record
 from tests.planted_study import PlantedStudy
 from tests.small_runs import definition
 from tests.unit.watch.planted_status import point
 
 from scalewise.config.experiment import Experiment, Target
 from scalewise.plan.planned_study import Study
-from scalewise.records import Start
 from scalewise.snakemake_adapter import BUDGET, Snakemake
 from scalewise.watch.follow import SILENT_SECONDS, follow_status, print_status
 from scalewise.watch.session import RuleNames, forced_runs, watch_session
 from scalewise.watch.status import StatusReader
-from scalewise.watch.study import SESSION, Job, Rounds, StudySession, WatchedStudy, required_efficiency
+from scalewise.watch.study import SESSION, Rounds, StudySession, WatchedStudy, required_efficiency
 
 STUDY = WatchedStudy(points=(point(1), point(2)), min_efficiency={"digits": None})
 
@@ -109,21 +107,6 @@ def test_after_the_study_it_shows_the_answers(tmp_path: Path) -> None:
     assert "Use 2 GPUs." not in "".join(status(tmp_path)), "the study may change it"
     session(ended=True).write(tmp_path)
     assert status(tmp_path)[-1] == "digits: Use 2 GPUs. [clear]"
-
-
-@pytest.mark.parametrize("ended", [True, False])
-def test_what_was_at_work_at_the_end_has_cost_its_time_until_then(tmp_path: Path, ended: bool) -> None:
-    run, began = ("digits", "d2.r1"), float(int(time.time()) - 2 * 86400)
-    start = Start(started_at=datetime.fromtimestamp(began, UTC).isoformat(), limit_seconds=86400.0)
-    folder = leave_history(tmp_path / "results" / "digits" / "runs" / "d2.r1", definition(2), start)
-    progress = folder / "attempt" / "progress.json"
-    progress.parent.mkdir()
-    progress.write_text(json.dumps({"epoch": 3, "epochs": 10, "reported_at": began + 60}))
-    job = Job(state="handed over", handed_over=began)
-    cut = session(host="login9", began=began, written_at=began + 1800, jobs=((run, job),), ended=ended)
-    cut.write(tmp_path)
-
-    assert status(tmp_path)[-1] == "0 of 3 runs done, 1.00 device-hours spent"
 
 
 def test_following_a_study_shows_who_runs_it_and_when_it_has_ended(
@@ -268,9 +251,9 @@ ONE, TWO = ("digits", "d1.r1"), ("digits", "d2.r1")
     ("command", "forced"),
     [
         ({}, []),
-        ({"targets": {"results/digits/runs/d1.r1/summary.json"}}, []),
-        ({"forcetargets": True, "targets": {"./results/digits/runs/d1.r1/summary.json"}}, [ONE]),
-        ({"forcerun": ["results/digits/runs/d2.r1/summary.json"]}, [TWO]),
+        ({"targets": {"results/digits/runs/d1.r1/record.json"}}, []),
+        ({"forcetargets": True, "targets": {"./results/digits/runs/d1.r1/record.json"}}, [ONE]),
+        ({"forcerun": ["results/digits/runs/d2.r1/record.json"]}, [TWO]),
         ({"forcerun": ["scaling_train"]}, [ONE, TWO]),
         ({"forcerun": ["plot_figures"]}, []),
         ({"forceall": True}, [ONE, TWO]),

@@ -19,7 +19,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from scalewise.analysis.analysis_spec import THROUGHPUT, UNREADABLE
 from scalewise.plan.runs.training_program import steps_per_epoch
-from scalewise.records import EPOCHS, SUMMARY, Measurements, RecordError, RunRecord, read_summary
+from scalewise.records import EPOCHS, RECORD, Measurements, RecordError, RunRecord, read_run
 
 EVENT_FILES = "tensorboard"
 """The folder of an experiment's event files, one folder a run below it."""
@@ -74,9 +74,9 @@ def write_event_files(runs: Path, folder: Path) -> None:
         partition, run = row["partition"], row["run"]
         of_partition = folder.with_name(f"{folder.name}@{partition}") if partition else folder
         records = of_partition / "runs" / run
-        if row["outcome"] != UNREADABLE and (records / SUMMARY).exists():
+        if row["outcome"] != UNREADABLE and (records / RECORD).exists():
             with SummaryWriter(str(folder / EVENT_FILES / partition / run)) as writer:
-                _write_run(writer, records, read_summary(records))
+                _write_run(writer, records, read_run(records))
 
 
 def _write_run(writer: SummaryWriter, records: Path, summary: RunRecord) -> None:

@@ -17,7 +17,7 @@ from scalewise.plan.runs.allocation import Allocation
 from scalewise.plan.runs.rounds import Round, known_rounds, requested_runs
 from scalewise.plan.runs.run_definition import RunDefinition, canonical_json
 from scalewise.plan.runs.runs import Preparation, preparation
-from scalewise.records import SUMMARY
+from scalewise.records import RECORD
 
 PARTITION_MARK = "@"
 """Separates an experiment's key from the partition, in the name of one that compares partitions."""
@@ -108,7 +108,7 @@ class PlannedExperiment:
         return [
             run
             for run in self.requested_run_names(known_rounds(self.experiment, folder))
-            if not (folder / "runs" / run / SUMMARY).exists()
+            if not (folder / "runs" / run / RECORD).exists()
         ]
 
     def _defining(self, *products: Product) -> dict[str, Any]:

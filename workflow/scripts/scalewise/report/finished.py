@@ -11,7 +11,7 @@ from scalewise.analysis.study import analyze, parts_of
 from scalewise.plan.plan_file import Plan, questions_of
 from scalewise.plan.terminal.card_lines import card_lines
 from scalewise.plan.terminal.final_message import DECISION, REPORT, EarlierFiles
-from scalewise.records import SUMMARY
+from scalewise.records import RECORD
 from scalewise.report.figures import draw
 from scalewise.report.page import write_page
 from scalewise.report.proposal import demands_total_times
@@ -76,6 +76,6 @@ def _has_ended(plan: Plan, section: Section, results: Path) -> bool:
     names = questions_of(plan)[section.name]
     partitions = section.runs["partition"].astype(object).fillna("").astype(str)
     return all(
-        (results / names[partition] / "runs" / str(run) / SUMMARY).exists()
+        (results / names[partition] / "runs" / str(run) / RECORD).exists()
         for partition, run in zip(partitions, section.runs["run"], strict=True)
     )

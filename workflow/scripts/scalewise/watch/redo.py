@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scalewise.analysis.disturbed import disturbance
-from scalewise.execution.run_lock import LockTimeoutError, lock_run
+from scalewise.execution.lock import LockError, lock_run
 from scalewise.plan.formatting import pluralize
 from scalewise.plan.plan_file import Plan, runs_in_slurm
-from scalewise.records import SUMMARY, RecordError, read_summary
+from scalewise.records import RECORD, RecordError, read_run
 
 SNAKEMAKE_LOCKS = Path(".snakemake/locks")
 """Holds a file while Snakemake works in the folder, or after it was killed."""
@@ -50,7 +50,7 @@ def redo_disturbed(
     if unknown := [name for name in experiments if not any(_is_in(each, [name]) for each in chosen)]:
         raise RedoError(f"{', '.join(unknown)}: not in the study. It has {', '.join(plan['experiments'])}.")
     runs = [results / name / "runs" / run for name in chosen for run in plan["runs"].get(name, {})]
-    made = [run for run in runs if (run / SUMMARY).exists()]
+    made = [run for run in runs if (run / RECORD).exists()]
     disturbed = {run: reason for run in made if (reason := _reason(run))}
     lines = [f"{run.parents[1].name}/{run.name}: {reason}" for run, reason in disturbed.items()]
     if not disturbed:
@@ -83,7 +83,7 @@ def _is_in(experiment: str, names: Sequence[str]) -> bool:
 def _reason(run: Path) -> str:
     """Return what disturbed a run that has completed; empty if nothing did, or if its record is damaged."""
     try:
-        record = read_summary(run, run.name)
+        record = read_run(run, run.name)
     except RecordError:
         return ""
     if record.outcome != "completed" or record.measurements is None:
@@ -101,7 +101,7 @@ def _remove(run: Path) -> bool:
         with lock_run(run, 0.0, lambda _: None):
             # the lock goes with the folder
             run.rename(removed)
-    except LockTimeoutError:
+    except LockError:
         return False
     shutil.rmtree(removed)
     return True

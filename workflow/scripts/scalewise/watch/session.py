@@ -18,7 +18,7 @@ from scalewise.plan.plan_file import PLAN, Plan, TrainJob
 from scalewise.plan.planned_study import Study
 from scalewise.plan.terminal.final_message import EarlierFiles, decisions, end_with_errors
 from scalewise.plan.terminal.plan_table import plan_table
-from scalewise.records import HISTORY, RECORD, SUMMARY, Start
+from scalewise.records import FAILURE, RECORD, Failure
 from scalewise.snakemake_adapter import PlannedJob, Snakemake, snakemake_logger, terminal_handlers
 from scalewise.watch.hidden_jobs import PluginQueue, PreflightCheck
 from scalewise.watch.jobs import SlurmQueue
@@ -58,7 +58,7 @@ class Session:
         self._earlier = EarlierFiles()
         self._watcher: Watcher | None = None
         self._plan_is_shown = False
-        self._refused: Mapping[RunKey, Start] | None = None
+        self._refused: Mapping[RunKey, Failure] | None = None
         self._silence = silence_opening(snakemake)
         atexit.register(self._show_plan_at_exit)
 
@@ -85,8 +85,6 @@ class Session:
                 queue = PluginQueue(lambda: snakemake.slurm_query)
                 PreflightCheck(queue, rules.hello).start(snakemake_logger())
         self._earlier.look(self._results)
-        for experiment, run in forced:
-            (self._results / experiment / "runs" / run / RECORD).unlink(missing_ok=True)
         if not snakemake.only_touches:
             snakemake.refuse_jobs(lambda job, attempt: self._is_refused(job, attempt, rules.train))
         self._watcher = watch_session(study, snakemake, rules, refused=self._refused)
@@ -152,11 +150,11 @@ def forced_runs(snakemake: Snakemake, train: str, runs: Iterable[RunKey]) -> lis
     return [
         (experiment, run)
         for experiment, run in runs
-        if all_are or f"results/{experiment}/runs/{run}/{SUMMARY}" in forced
+        if all_are or f"results/{experiment}/runs/{run}/{RECORD}" in forced
     ]
 
 
-def refused_runs(plan: Plan, results: Path, forced: Iterable[RunKey] = ()) -> dict[RunKey, Start]:
+def refused_runs(plan: Plan, results: Path, forced: Iterable[RunKey] = ()) -> dict[RunKey, Failure]:
     """Return the runs that are not started, as they would fail as before, each with that failure.
 
     Args:
@@ -164,11 +162,11 @@ def refused_runs(plan: Plan, results: Path, forced: Iterable[RunKey] = ()) -> di
         results: Folder of all experiments.
         forced: Runs that the user forces to be trained.
     """
-    found: dict[RunKey, Start] = {}
+    found: dict[RunKey, Failure] = {}
     for run in [(experiment, name) for experiment, runs in plan["runs"].items() for name in runs]:
         job, folder = _job_of(plan, results, run)
         # a run with a result is not read again, which takes long for thousands
-        if run not in forced and not (folder / SUMMARY).exists() and (folder / HISTORY).exists():
+        if run not in forced and not (folder / RECORD).exists() and (folder / FAILURE).exists():
             with suppress(ValueError):  # no try at it has failed
                 if failure := failure_to_repeat(job, folder, attempt=1):
                     found[run] = failure

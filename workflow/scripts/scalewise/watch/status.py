@@ -12,9 +12,8 @@ from pydantic import ValidationError
 
 from scalewise.analysis.disturbed import disturbance
 from scalewise.analysis.statistics import Interval, geometric_interval
-from scalewise.execution.messages import Progress, Waiting
-from scalewise.execution.rank_files import ATTEMPT, PROGRESS, WAITING
-from scalewise.records import HISTORY, SUMMARY, History, epoch_seconds, read_regular
+from scalewise.execution.rank_files import ATTEMPT, PROGRESS, RANK_SETUP, Progress, RankSetup
+from scalewise.records import FAILURE, RECORD, Failure, epoch_seconds, read_regular
 from scalewise.watch.study import Job, QueuedJob, Rounds, RunKey, StudySession, WatchedPoint, WatchedStudy
 
 Content = TypeVar("Content")
@@ -179,14 +178,13 @@ class StatusReader:
         if (settled := self._settled.get(run)) is not None and settled[0] is None:
             return settled[1]
         folder = self._folder(run)
-        history = self._history(folder)
-        seconds = _job_seconds(history, None)
-        if refused and history is not None and history.failure is not None:
-            status = RunStatus("failed", history.failure.outcome or "failed", job_seconds=seconds)
+        failure = self._failure(folder)
+        if refused and failure is not None:
+            status = RunStatus("failed", failure.outcome, job_seconds=(failure.seconds,))
         elif in_session:
-            status = RunStatus("waiting", job_seconds=seconds)
+            status = RunStatus("waiting")
         else:
-            status = self._ended(folder, seconds) or RunStatus("later", job_seconds=seconds)
+            status = self._ended(folder) or RunStatus("later")
         if status.state != "later":
             self._settled[run] = None, status
         return status
@@ -203,43 +201,34 @@ class StatusReader:
 
     def _of_job(self, folder: Path, job: Job, slurm: QueuedJob | None, on_cluster: bool) -> RunStatus:
         """Return the status of a run by what its job and its ranks state."""
-        history = self._history(folder)
-        progress = None
-        if history is not None and history.starts[-1].outcome is None:
-            progress = self._parsed(folder / ATTEMPT / PROGRESS, Progress.model_validate_json)
-        seconds = _job_seconds(history, progress)
-        start = history.starts[-1] if history is not None and job.has_made(history.starts[-1]) else None
-        if job.state == "finished" or (start is not None and start.has_result):
-            return self._ended(folder, seconds) or RunStatus("done", job_seconds=seconds)
-        if job.state == "failed":
-            reason = start.outcome if start is not None and start.has_failed else None
-            return RunStatus("failed", reason or "failed", job_seconds=seconds)
-        if start is not None and slurm is not None and slurm.restarts > start.restart_count:
-            start = None  # Slurm has put the job back into its queue since
-        if start is None:
-            if on_cluster:
-                runs = slurm is not None and slurm.state == "RUNNING"
-                return RunStatus("starting" if runs else "queued", job_seconds=seconds, slurm=slurm)
-            waiting = self._parsed(folder / ATTEMPT / WAITING, Waiting.model_validate_json)
-            if waiting is not None and waiting.since >= job.handed_over:
-                return RunStatus("blocked", job_seconds=seconds, waits_for=waiting.reason)
-            return RunStatus("starting", job_seconds=seconds)
-        if start.has_failed:
-            return RunStatus("failed", start.outcome or "failed", job_seconds=seconds)
-        began = epoch_seconds(start.started_at)
+        failure = self._failure(folder)
+        # an interrupted job may have gone back into the queue
+        if failure is not None and (not job.has_made(failure) or failure.outcome == "interrupted"):
+            failure = None
+        # Snakemake has deleted an earlier record
+        if job.state == "finished" or (job.state == "handed over" and (folder / RECORD).exists()):
+            return self._ended(folder) or RunStatus("done")
+        if job.state == "failed" or failure is not None:
+            seconds = () if failure is None else (failure.seconds,)
+            return RunStatus("failed", "failed" if failure is None else failure.outcome, job_seconds=seconds)
+        if slurm is not None and slurm.state != "RUNNING":
+            return RunStatus("queued", slurm=slurm)
+        setup = self._parsed(folder / ATTEMPT / RANK_SETUP, RankSetup.model_validate_json)
+        began = epoch_seconds(setup.training.started_at) if setup is not None and setup.training else 0.0
+        if began < job.handed_over:  # the files are of an earlier job
+            return RunStatus("queued" if on_cluster and slurm is None else "starting", slurm=slurm)
+        progress = self._parsed(folder / ATTEMPT / PROGRESS, Progress.model_validate_json)
         state: RunState = "starting" if progress is None else "running"
-        return RunStatus(state, progress=progress, job_seconds=seconds[:-1], began=began)
+        return RunStatus(state, progress=progress, began=began or None)
 
     def _folder(self, run: RunKey) -> Path:
         return self._results / run[0] / "runs" / run[1]
 
-    def _history(self, folder: Path) -> History | None:
-        history = self._parsed(folder / HISTORY, History.model_validate_json)
-        return history if history is not None and history.starts else None
+    def _failure(self, folder: Path) -> Failure | None:
+        return self._parsed(folder / FAILURE, Failure.model_validate_json)
 
-    def _ended(self, folder: Path, seconds: tuple[float, ...]) -> RunStatus | None:
-        status = self._parsed(folder / SUMMARY, _result)
-        return None if status is None else replace(status, job_seconds=seconds)
+    def _ended(self, folder: Path) -> RunStatus | None:
+        return self._parsed(folder / RECORD, _result)
 
     def _parsed(self, path: Path, parse: Callable[[bytes], Content]) -> Content | None:
         """Return what a file states; the last readable content if it cannot be read, None if it is gone."""
@@ -251,17 +240,6 @@ class StatusReader:
             pass
         content: Content | None = self._readable.get(path)
         return content
-
-
-def _job_seconds(history: History | None, progress: Progress | None) -> tuple[float, ...]:
-    """Return the length of each start of a run; of one without an end, until its last report."""
-    if history is None:
-        return ()
-    *seconds, last = history.seconds
-    if history.starts[-1].outcome is None:
-        began = epoch_seconds(history.starts[-1].started_at)
-        last = min(last, progress.reported_at - began) if progress is not None else 0.0
-    return (*seconds, last)
 
 
 def _result(text: bytes) -> RunStatus:

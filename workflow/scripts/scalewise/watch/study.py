@@ -16,7 +16,7 @@ from scalewise.plan.planned_study import Study
 from scalewise.plan.runs.rounds import is_settled, known_rounds, requested_repeats
 from scalewise.plan.runs.run_definition import NO_OPTIONS
 from scalewise.plan.terminal.choice_lines import round_line
-from scalewise.records import RecordError, Start, epoch_seconds
+from scalewise.records import Failure, RecordError, epoch_seconds
 
 SESSION = Path(".snakemake") / "scalewise" / "study.json"
 """The session's file, below the folder in which Snakemake runs."""
@@ -163,11 +163,11 @@ class Job(BaseModel):
     handed_over: float
     slurm_id: str = ""
 
-    def has_made(self, start: Start) -> bool:
-        """Return whether a start of the run is this job's, and not an earlier one's."""
+    def has_made(self, failure: Failure) -> bool:
+        """Return whether a failure of the run is this job's, and not an earlier one's."""
         if self.slurm_id:
-            return start.slurm_job_id == self.slurm_id
-        return epoch_seconds(start.started_at) >= self.handed_over
+            return failure.slurm_job_id == self.slurm_id
+        return epoch_seconds(failure.started_at) >= self.handed_over
 
 
 class QueuedJob(BaseModel):

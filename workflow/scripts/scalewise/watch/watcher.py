@@ -13,7 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from scalewise.config.experiment import AnyExperiment
-from scalewise.execution.supervisor import STUDY_IS_SHOWN
 from scalewise.plan.terminal.failure_lines import failure_lines
 from scalewise.records import RecordError, read_failure
 from scalewise.snakemake_adapter import is_command_error, is_for_user, job_event, terminal_handlers
@@ -133,7 +132,6 @@ class Watcher:
                 for handler in terminal_handlers(self._logger):
                     handler.addFilter(self._silence)
                 # the bar of a single run would be drawn across it
-                os.environ[STUDY_IS_SHOWN] = "1"
             atexit.register(self.end)
             self._thread.start()
         except Exception as error:  # noqa: BLE001 - no error of the display may end the study
@@ -161,7 +159,6 @@ class Watcher:
     def _give_log_back(self) -> None:
         """Let Snakemake's log onto the terminal again; the jobs are still followed through it."""
         self._silence.on = False
-        os.environ.pop(STUDY_IS_SHOWN, None)
         for handler in terminal_handlers(self._logger):
             handler.removeFilter(self._silence)
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from scalewise.records import Start
+from scalewise.records import Failure
 
 MAX_REASONS = 10
 MAX_RUNS = 6
@@ -14,12 +14,12 @@ MAX_RUNS = 6
 _RANK = re.compile(r"^rank \d+ on \S+: ")
 
 
-def failure_lines(label: str, failure: Start, log: Path, shown: dict[str, str]) -> list[str]:
+def failure_lines(label: str, failure: Failure, log: Path, shown: dict[str, str]) -> list[str]:
     """Return the reason of a failed run with the last lines of its output.
 
     Args:
         label: Names the run.
-        failure: The start that failed.
+        failure: The failure.
         log: The run's whole output.
         shown: The run that a reason was first shown for, by reason; a new reason is added. The output of a
             second run that failed alike is not shown.
@@ -31,22 +31,22 @@ def failure_lines(label: str, failure: Start, log: Path, shown: dict[str, str]) 
     return [*lines, f"    Whole output: {log}"]
 
 
-def reason_lines(failures: Iterable[tuple[str, Start]]) -> list[str]:
+def reason_lines(failures: Iterable[tuple[str, Failure]]) -> list[str]:
     """Return one line for each reason, with the runs that failed for it.
 
     Args:
-        failures: Names of runs in the order in which they are named, and the start of each that failed.
+        failures: Names of runs in the order in which they are named, and the failure of each.
     """
-    runs: dict[str, list[tuple[str, Start]]] = {}
+    runs: dict[str, list[tuple[str, Failure]]] = {}
     for label, failure in failures:
         runs.setdefault(_cause(failure.reason), []).append((label, failure))
     lines = [_reason_line(alike) for alike in list(runs.values())[:MAX_REASONS]]
     if len(runs) > MAX_REASONS:
-        lines.append(f"{len(runs) - MAX_REASONS} more reasons are in results/*/runs/*/history.json.")
+        lines.append(f"{len(runs) - MAX_REASONS} more reasons are in results/*/runs/*/failure.json.")
     return lines
 
 
-def _reason_line(alike: list[tuple[str, Start]]) -> str:
+def _reason_line(alike: list[tuple[str, Failure]]) -> str:
     """Return the runs that failed alike, and the reason of the first."""
     names, first = [label for label, _ in alike], alike[0][1]
     more = f" and {len(names) - MAX_RUNS} more" if len(names) > MAX_RUNS else ""

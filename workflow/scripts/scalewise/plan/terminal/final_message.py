@@ -12,11 +12,11 @@ from typing import Any
 from scalewise.plan.planned_study import Study
 from scalewise.plan.terminal.card_lines import answer_lines, card_lines
 from scalewise.plan.terminal.failure_lines import reason_lines
-from scalewise.records import HISTORY, SUMMARY, RecordError, Start, read_history, read_regular
+from scalewise.records import FAILURE, RECORD, Failure, RecordError, read_failure, read_regular
 
 REPORT = "report.html"
 DECISION, ANSWER = "decision.json", "answer.json"
-HISTORIES = f"*/runs/*/{HISTORY}"
+FAILURES = f"*/runs/*/{FAILURE}"
 
 SCRIPTS = Path(__file__).resolve().parents[3]
 PARTIAL_REPORT = "For a report on the finished runs, run `python {cli} report`."
@@ -34,7 +34,7 @@ class EarlierFiles:
 
     def look(self, results: Path) -> None:
         """Record the state of the files for answers and failures."""
-        patterns = (REPORT, f"*/{ANSWER}", HISTORIES)
+        patterns = (REPORT, f"*/{ANSWER}", FAILURES)
         paths = [path for pattern in patterns for path in results.glob(pattern)]
         self._states = {path: state for path in paths if (state := _state(path)) is not None}
 
@@ -56,7 +56,7 @@ def end_with_errors(
     study: Study,
     results: Path,
     earlier: EarlierFiles,
-    refused: Mapping[tuple[str, str], Start] = MappingProxyType({}),
+    refused: Mapping[tuple[str, str], Failure] = MappingProxyType({}),
 ) -> str:
     """Answers of the finished experiments, failures, and the experiments that have no answer yet.
 
@@ -157,25 +157,25 @@ def _is_up_to_date(folder: Path, answer: Path, experiments: str = "") -> bool:
         answer: File of the answer.
         experiments: Pattern of the folders below it that hold runs: none for a folder of one experiment.
     """
-    patterns = (f"{experiments}runs/*/{SUMMARY}", f"{experiments}repeats/*.json")
+    patterns = (f"{experiments}runs/*/{RECORD}", f"{experiments}repeats/*.json")
     made_from = [path for pattern in patterns for path in folder.glob(pattern)]
     return answer.exists() and all(path.stat().st_mtime_ns <= answer.stat().st_mtime_ns for path in made_from)
 
 
-def failures(results: Path, earlier: EarlierFiles) -> tuple[dict[tuple[str, str], Start], list[str]]:
-    """Return the failures of this session by experiment and run, and the errors of damaged histories.
+def failures(results: Path, earlier: EarlierFiles) -> tuple[dict[tuple[str, str], Failure], list[str]]:
+    """Return the failures of this session by experiment and run, and the errors of damaged files.
 
     Args:
         results: Folder of all experiments.
         earlier: Files from before the session, which are left out.
     """
-    failed: dict[tuple[str, str], Start] = {}
+    failed: dict[tuple[str, str], Failure] = {}
     damaged: list[str] = []
-    for path in sorted(results.glob(HISTORIES)):
+    for path in sorted(results.glob(FAILURES)):
         if not earlier.has_new(path):
             continue
         try:
-            if (history := read_history(path.parent)) and (failure := history.failure):
+            if (failure := read_failure(path.parent)) is not None:
                 failed[path.parts[-4], path.parent.name] = failure
         except RecordError as error:
             damaged.append(str(error))

@@ -20,7 +20,7 @@ from scalewise.plan.terminal.failure_lines import reason_lines
 from scalewise.plan.terminal.final_message import DECISION, REPORT
 from scalewise.plan.terminal.planned_points import PlannedPoint, planned_points
 from scalewise.plan.terminal.short_jobs import short_job_lines
-from scalewise.records import Start, read_regular
+from scalewise.records import Failure, read_regular
 
 MAX_ROWS = 40
 MAX_WARNINGS = 5
@@ -29,7 +29,7 @@ MAX_WARNINGS = 5
 def plan_table(
     study: Study,
     results: Path = Path("results"),
-    refused: Mapping[tuple[str, str], Start] = MappingProxyType({}),
+    refused: Mapping[tuple[str, str], Failure] = MappingProxyType({}),
 ) -> str:
     """Return the plan for a terminal.
 
@@ -121,7 +121,7 @@ def _to_do(requested: Sequence[PlannedPoint], refused: Iterable[tuple[str, str]]
     return f"{done} of {runs} runs are done. To do: {cost}" if done or ended else cost
 
 
-def _refused(refused: Mapping[tuple[str, str], Start]) -> Iterator[str]:
+def _refused(refused: Mapping[tuple[str, str], Failure]) -> Iterator[str]:
     """Yield why runs are not started, and what has them started."""
     if refused:
         what = "A run is" if len(refused) == 1 else f"{len(refused)} runs are"

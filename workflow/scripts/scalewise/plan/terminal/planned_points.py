@@ -11,7 +11,7 @@ from scalewise.plan.planned_study import Study
 from scalewise.plan.runs.allocation import Allocation
 from scalewise.plan.runs.rounds import is_settled, known_rounds, requested_repeats
 from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.records import SUMMARY, RecordError, read_summary, seconds_between
+from scalewise.records import RECORD, RecordError, read_run, seconds_between
 
 MAX_CHANGES = 5
 
@@ -112,10 +112,10 @@ def planned_points(study: Study, results: Path) -> Iterator[PlannedPoint]:
 
 def _finished(folder: Path, run: RunDefinition) -> FinishedRun | None:
     """Read a run's summary; None for a run that has not finished."""
-    if not os.path.lexists(folder / SUMMARY):
+    if not os.path.lexists(folder / RECORD):
         return None
     try:
-        summary = read_summary(folder, folder.name)
+        summary = read_run(folder, folder.name)
     except RecordError as error:
         return FinishedRun(damage=str(error))
     if change := _change(summary.definition, run):
