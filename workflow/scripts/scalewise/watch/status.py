@@ -249,5 +249,7 @@ def _result(text: bytes) -> RunStatus:
         return RunStatus("failed", record["outcome"])
     measured = record["measurements"] or {}
     rate = measured.get("throughput_samples_per_second")
-    disturbed = disturbance({**(record.get("provenance") or {}), **measured})
-    return RunStatus("done", "completed", float(rate) if rate else None, disturbed)
+    origin = record.get("provenance") or {}
+    disturbed = disturbance({**origin, **measured})
+    seconds = (epoch_seconds(origin["ended_at"]) - epoch_seconds(origin["started_at"]),) if origin else ()
+    return RunStatus("done", "completed", float(rate) if rate else None, disturbed, job_seconds=seconds)
