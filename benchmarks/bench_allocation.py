@@ -37,7 +37,7 @@ PLACE = ("SBATCH_ACCOUNT", "SBATCH_PARTITION")
 BARE = """
 rule train:
     output:
-        "results/one/runs/d2.r1/summary.json",
+        "results/one/runs/d2.r1/record.json",
     resources:
         mpi="", nodes=1, tasks=2, cpus_per_task=1, runtime=5,
         slurm_account="{account}", slurm_partition="{partition}",
@@ -119,7 +119,7 @@ def workflow(folder: Path) -> None:
     record = shlex.join(RECORD)
     text = BARE.format(step=STEP, record=record, account=account, partition=partition)
     (folder / "Snakefile").write_text(text, encoding="utf-8")
-    snakemake(folder, "--executor", "slurm", "--jobs", "1", "results/one/runs/d2.r1/summary.json")
+    snakemake(folder, "--executor", "slurm", "--jobs", "1", "results/one/runs/d2.r1/record.json")
 
 
 def scalewise(folder: Path) -> None:

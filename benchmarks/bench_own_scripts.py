@@ -27,7 +27,7 @@ from pathlib import Path
 
 import yaml
 
-from scalewise.records import ProgramMeasurements, RunRecord, read_failure, read_summary
+from scalewise.records import ProgramMeasurements, RunRecord, read_failure, read_run
 
 from .measure import Row
 from .public_scripts import SCRIPTS, PublicScript
@@ -187,7 +187,7 @@ def measure(script: PublicScript, folder: Path, python: str) -> tuple[RunRecord 
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(snakefile), "--cores", "all"]
     command += ["--scheduler", "greedy", "--configfile", "study.yaml", "--config", "site=site.yaml"]
     done = subprocess.run(
-        [*command, "--", str(run / "summary.json")],
+        [*command, "--", str(run / "record.json")],
         cwd=folder,
         env=os.environ | ENVIRONMENT,
         stdin=subprocess.DEVNULL,
@@ -198,8 +198,8 @@ def measure(script: PublicScript, folder: Path, python: str) -> tuple[RunRecord 
     )
     log = folder / run / "train.log"
     printed = log.read_text(errors="replace") if log.exists() else ""
-    if (folder / run / "summary.json").exists():
-        summary = read_summary(folder / run)
+    if (folder / run / "record.json").exists():
+        summary = read_run(folder / run)
         return (summary if summary.outcome == "completed" else summary.reason), printed
     failure = read_failure(folder / run)
     return (failure.reason if failure is not None else done.stdout[-1500:]), printed

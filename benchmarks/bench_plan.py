@@ -36,7 +36,7 @@ DEVICES = (1, 2)
 BARE = """
 rule all:
     input:
-        [f"results/bench/runs/{run}/summary.json" for run in range(config["runs"])],
+        [f"results/bench/runs/{run}/record.json" for run in range(config["runs"])],
 
 
 rule dataset:
@@ -50,7 +50,7 @@ rule train:
     input:
         "resources/datasets/digits/dataset.safetensors",
     output:
-        "results/{experiment}/runs/{run}/summary.json",
+        "results/{experiment}/runs/{run}/record.json",
         "results/{experiment}/runs/{run}/epochs.csv",
         "results/{experiment}/runs/{run}/ranks.csv",
     log:

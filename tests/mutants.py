@@ -116,18 +116,18 @@ def ignored_keys() -> Iterator[Mutant]:
 def missed_faults() -> Iterator[Mutant]:
     """Yield a mutant for each reason for which the watchdog ends ranks."""
     for name, text, changed in (
+        ("signal", "        if signals:\n            return", "        if False:\n            return"),
+        ("time limit", "if self._now > self._group.limit_seconds:", "if False:"),
+        ("failed rank", "if self._failed_at is not None and self._now", "if False and self._now"),
         (
-            "signal",
-            "if self._stop_signals:\n            return",
-            "if False:\n            return",
+            "no step",
+            "if since is not None and self._now",
+            'if since is not None and cause != "no step" and self._now',
         ),
-        ("time limit", "if now > self._deadline:", "if False:"),
-        ("end of the job", "if now > self._job_ends_at:", "if False:"),
-        ("failed rank", "if self._rank_failed_at is not None and now", "if False and now"),
-        ("silence", "if self._heartbeat is not None and now", "if False and now"),
-        ("no start", "if now >= self._unstarted_at and not any(", "if False and not any("),
-        ("second signal", "return len(self._stop_signals) > signals or now", "return now"),
-        ("unheeded stop", " or now - since >= STOP_SECONDS", ""),
+        ("no group", "self._waiting_since = self._now", "self._waiting_since = None"),
+        ("no start", "None if has_started else 0.0", "None"),
+        ("second signal", "return cause if signals > before or self._now", "return cause if self._now"),
+        ("unheeded stop", " or self._now - since >= STOP_SECONDS", ""),
         ("Slurm's warning", "if signal.SIGUSR1 in self._received and", "if False and"),
     ):
         yield Mutant(name, "execution/watchdog.py", text, [changed], "[Ww]atchdog")

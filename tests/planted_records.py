@@ -15,17 +15,16 @@ from scalewise.plan.runs.runs import global_batch, repeat_settings, settings_of
 from scalewise.records import (
     CPU_PROCESS,
     EPOCHS,
-    HISTORY,
+    FAILURE,
     RANKS,
-    SUMMARY,
+    RECORD,
     EpochRecord,
-    History,
+    Failure,
     Measurements,
     ProgramMeasurements,
     Provenance,
     RankRecord,
     RunRecord,
-    Start,
     Startup,
     Window,
     write_json,
@@ -117,31 +116,21 @@ def leave_result(
     folder.mkdir(parents=True, exist_ok=True)
     write_rows(folder / EPOCHS, EpochRecord, epochs)
     write_rows(folder / RANKS, RankRecord, ranks)
-    write_json(folder / SUMMARY, record)
+    write_json(folder / RECORD, record)
     return folder
 
 
-def leave_history(folder: Path, run: RunDefinition, *starts: Start, first: int = 0) -> Path:
-    """Write the history of a run; return its folder.
+def leave_failure(folder: Path, run: RunDefinition, outcome: str, reason: str, **changes: Any) -> Path:
+    """Write why a run has no result; return its folder.
 
     Args:
-        starts: All of them, oldest first.
-        first: Index of the first start of the last training.
+        changes: Fields that are not the usual ones.
     """
+    usual = {"definition": run, "inputs": {}, "started_at": BEGAN, "ended_at": BEGAN, "seconds": 0.0}
+    usual |= {"limit_seconds": 600.0, "outcome": outcome, "reason": reason}
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / HISTORY, History(definition=run, inputs={}, starts=list(starts), first=first))
+    write_json(folder / FAILURE, Failure.model_validate(usual | changes))
     return folder
-
-
-def leave_failure(folder: Path, run: RunDefinition, outcome: str, reason: str, **start: Any) -> Path:
-    """Write the history of a run that has failed once; return its folder.
-
-    Args:
-        start: Fields of its start that are not the usual ones.
-    """
-    usual = {"started_at": BEGAN, "limit_seconds": 600.0}
-    usual |= {"ended_at": BEGAN, "outcome": outcome, "reason": reason}
-    return leave_history(folder, run, Start.model_validate(usual | start))
 
 
 def experiment(**changed: Any) -> Experiment:

@@ -11,11 +11,11 @@ from typing import Any
 from tests.paths import CLI
 
 from scalewise.config.settings import Settings
-from scalewise.execution.messages import RankSetup
+from scalewise.execution.rank_files import RankSetup
 from scalewise.plan.launch import RankLaunch, SiteLaunch
 from scalewise.plan.plan_file import PLAN, Limits
 from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.records import SUMMARY
+from scalewise.records import RECORD
 from scalewise.site.preflight import Preflight
 
 
@@ -132,7 +132,7 @@ def plan_one_run(
     run = RunDefinition.model_validate_json(definition)
     job = {
         "definition": definition,
-        "inputs": {"dataset": [] if dataset is None else str(dataset), "weights": []},
+        "inputs": {"dataset": [] if dataset is None else str(dataset)},
         "limits": asdict(LIMITS) | limits,
     }
     plan = {
@@ -149,7 +149,7 @@ def train_arguments(definition: str, folder: Path, attempt: int = 1) -> list[str
     run = RunDefinition.model_validate_json(definition)
     return [
         *("train", "--log", str(folder / "train.log"), "--attempt", str(attempt)),
-        *(run.experiment, run.run, str(folder / SUMMARY)),
+        *(run.experiment, run.run, str(folder / RECORD)),
     ]
 
 

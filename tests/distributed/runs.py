@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Mapping
@@ -26,18 +25,18 @@ from tests.prepared_digits import place_digits
 from tests.small_runs import plan_one_run, train_command
 from tests.waiting import Found, ended_output, wait_until
 
+from scalewise.execution.rank_files import RANK_SETUP
 from scalewise.plan.launch import SiteLaunch
 from scalewise.plan.study import load_study
 from scalewise.records import (
     EPOCHS,
     MODEL,
     RANKS,
+    Failure,
     Measurements,
-    Resumption,
     RunRecord,
-    Start,
     read_failure,
-    read_summary,
+    read_run,
 )
 from scalewise.training.prepared import write
 
@@ -81,7 +80,7 @@ class Started:
         _, stderr = self.process.communicate(timeout=END_SECONDS)
         return self.process.returncode, stderr
 
-    def fail(self, outcome: str = "failed") -> tuple[Start, str]:
+    def fail(self, outcome: str = "failed") -> tuple[Failure, str]:
         """Return how it failed, and stderr, once it has ended so and nothing of it runs on."""
         code, stderr = self.end()
         assert code == 1, stderr
@@ -90,7 +89,7 @@ class Started:
         assert self.left_over() == {}
         return failure, stderr
 
-    def failure(self) -> Start:
+    def failure(self) -> Failure:
         """Return how it failed, as it has left it."""
         failure = read_failure(self.folder)
         assert failure is not None
@@ -111,11 +110,14 @@ class Started:
         failure, stderr = self.fail(outcome)
         assert failure.reason in stderr
         assert because in failure.reason
-        assert failure.reason.endswith("The same command resumes it from what it has saved.")
-        assert not failure.no_progress
-        # or the next start's tests would take what this one has left for its own
-        shutil.rmtree(self.attempt)
+        self.forget()
         return self.saved[-1]
+
+    def forget(self) -> None:
+        """Remove its notes, or the test of the next start would take them for its own."""
+        for path in self.attempt.iterdir():
+            if path.is_file() and path.name != RANK_SETUP:
+                path.unlink()
 
     def finish(self) -> Finished:
         """Return what it leaves, once it has ended in order."""
@@ -193,7 +195,7 @@ class Finished:
 
     @property
     def summary(self) -> RunRecord:
-        return read_summary(self.folder)
+        return read_run(self.folder)
 
     @property
     def measured(self) -> Measurements:
@@ -202,8 +204,8 @@ class Finished:
         return measured
 
     @property
-    def resumption(self) -> Resumption:
-        return self.measured.resumption
+    def from_step(self) -> int:
+        return self.measured.from_step
 
     @property
     def epochs(self) -> pd.DataFrame:

@@ -18,7 +18,7 @@ from tests.machine import needs_two_cores
 from tests.marked_outcomes import Record
 from tests.startup.sitecustomize import SILENCE
 
-from scalewise.records import EPOCHS, RANKS, SUMMARY, UTILIZATION
+from scalewise.records import EPOCHS, RANKS, RECORD, UTILIZATION
 
 pytestmark = needs_two_cores
 
@@ -44,7 +44,7 @@ def test_a_rank_killed_from_outside_is_named_and_the_others_end_with_it(
     expected = f"rank 1 on {HERE}: train.py was ended by SIGKILL"
     assert failure.reason.startswith(expected)
     assert expected in stderr
-    assert not (training.folder / SUMMARY).exists()
+    assert not (training.folder / RECORD).exists()
 
 
 @pytest.mark.fault(2)
@@ -111,7 +111,7 @@ def test_the_traceback_of_the_one_rank_that_raised_comes_first_and_no_stale_resu
 ) -> None:
     folder = runs.folder / "raising" / "d2.r1"
     folder.mkdir(parents=True)
-    for name in (SUMMARY, EPOCHS, RANKS, UTILIZATION):
+    for name in (RECORD, EPOCHS, RANKS, UTILIZATION):
         (folder / name).write_text("of an earlier run", encoding="utf-8")
 
     failure, stderr = runs.start("raising", 2, ENDLESS | {"model": "planted_raising_on_rank_1"}).fail()
@@ -124,7 +124,7 @@ def test_the_traceback_of_the_one_rank_that_raised_comes_first_and_no_stale_resu
     assert "closed by peer" not in stderr
     assert failure.reason.startswith(said)
     assert failure.log_tail
-    assert not any((folder / name).exists() for name in (SUMMARY, EPOCHS, RANKS, UTILIZATION))
+    assert not any((folder / name).exists() for name in (RECORD, EPOCHS, RANKS, UTILIZATION))
     record_property("figure", f"first line: {first.removeprefix('scalewise: ')}")
 
 
@@ -201,4 +201,4 @@ def test_a_loader_process_that_dies_ends_the_run_in_the_name_of_its_rank(runs: R
         )
     )
     assert json.loads((training.attempt / "rank1.json").read_text())["state"] == "failed"
-    assert not (training.folder / SUMMARY).exists()
+    assert not (training.folder / RECORD).exists()

@@ -18,7 +18,7 @@ from tests.paths import CLI
 from tests.prepared_digits import place_digits_of_study
 from tests.waiting import wait_until
 
-from scalewise.execution.machine_lock import machine_lock
+from scalewise.execution.lock import machine_lock
 from scalewise.plan.job_script import TimeLimit, job_script
 from scalewise.plan.launch import SiteLaunch
 from scalewise.plan.make_plan import make_plan, write_plan

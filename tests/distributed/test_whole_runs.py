@@ -19,13 +19,13 @@ from tests.planted_records import leave_failure
 from tests.small_runs import definition
 
 from scalewise.execution.rank_files import PROGRESS, RANK_SETUP
-from scalewise.records import HISTORY, MODEL, RECORD_LOG, RUN_RECORDS, SUMMARY
+from scalewise.records import EPOCHS, MODEL, RANKS, RECORD, UTILIZATION
 from scalewise.training.data import channel_statistics, read
 from scalewise.training.models import build
 
 pytestmark = needs_two_cores
 
-LEFT = {SUMMARY, *RUN_RECORDS, RECORD_LOG, HISTORY, "train.log"}
+LEFT = {RECORD, EPOCHS, RANKS, UTILIZATION, "train.log"}
 
 
 def names_in(run: Finished) -> set[str]:
@@ -233,12 +233,12 @@ def test_of_two_trainings_of_one_run_the_second_adopts_what_the_first_has_left(r
     first.process.send_signal(signal.SIGCONT)
 
     trained = first.finish()
-    before = (trained.folder / SUMMARY).stat().st_mtime_ns
+    before = (trained.folder / RECORD).stat().st_mtime_ns
     code, stderr = second.end()
 
     assert code == 0, stderr
-    assert "twice/d2.r1: the other training has left its result" in stderr
-    assert (trained.folder / SUMMARY).stat().st_mtime_ns == before
+    assert "twice/d2.r1: another job has left its result" in stderr
+    assert (trained.folder / RECORD).stat().st_mtime_ns == before
     assert len([line for line in trained.log if line.startswith("epoch ")]) == 3
     assert names_in(trained) == LEFT
 

@@ -19,7 +19,7 @@ from tests.shrunk_examples import shrunk_own
 from tests.stand_ins import stand_ins
 from tests.workflow.workplace import Outcome, Workplace
 
-from scalewise.records import Measurements, RunRecord, read_summary
+from scalewise.records import Measurements, RunRecord, read_run
 
 FULL_SPEED: dict[str, Any] = {"precision": "bf16", "channels_last": True, "loader": "resident"}
 IMAGES = "synthetic-3x32x32-10classes-2048samples"
@@ -125,16 +125,16 @@ class GpuStudy:
 
     def run_folders(self) -> list[Path]:
         """The folders of all runs."""
-        return sorted(path.parent for path in self.results.glob("*/runs/*/summary.json"))
+        return sorted(path.parent for path in self.results.glob("*/runs/*/record.json"))
 
     def summaries(self) -> dict[str, RunRecord]:
         """What each run left, by experiment/run."""
-        return {f"{run.parents[1].name}/{run.name}": read_summary(run) for run in self.run_folders()}
+        return {f"{run.parents[1].name}/{run.name}": read_run(run) for run in self.run_folders()}
 
     def measured(self, experiment: str) -> tuple[Path, Measurements]:
         """Folder and measurements of an experiment's only run."""
         (folder,) = (self.results / experiment / "runs").iterdir()
-        measurements = read_summary(folder).measurements
+        measurements = read_run(folder).measurements
         assert measurements is not None
         return folder, measurements
 

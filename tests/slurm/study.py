@@ -25,7 +25,7 @@ from tests.slurm.records import Job
 from tests.waiting import wait_until
 
 from scalewise.execution.rank_files import RankFiles
-from scalewise.records import EPOCHS, MODEL, RunRecord, Start, read_failure, read_summary
+from scalewise.records import EPOCHS, MODEL, Failure, RunRecord, read_failure, read_run
 
 PROMPT = Path(__file__).with_name("prompt_snakemake.py")
 TRAININGS = ("--until", "train")
@@ -122,9 +122,9 @@ class ClusterStudy:
 
     def summary(self, experiment: str, name: str) -> RunRecord:
         """What the run left."""
-        return read_summary(self.run(experiment, name))
+        return read_run(self.run(experiment, name))
 
-    def failure(self, experiment: str, name: str) -> Start:
+    def failure(self, experiment: str, name: str) -> Failure:
         """Why the run has no result."""
         found = read_failure(self.run(experiment, name))
         assert found is not None

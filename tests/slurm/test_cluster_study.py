@@ -287,7 +287,7 @@ def test_a_report_that_is_made_while_jobs_wait_leaves_them_what_they_need(study:
     snakemake = study.start()
     small, large = ([f"{shape}.r{repeat}" for repeat in (1, 2)] for shape in ("d1", "d2x4"))
     for run in small:
-        study.wait_for(study.run("digits", run) / "summary.json")
+        study.wait_for(study.run("digits", run) / "record.json")
     study.wait_until(lambda: len(lab.queue()) == 3, "not all jobs of two nodes are queued")
     jobs = [study.job("digits", run) for run in large]
     states = [lab.ask("squeue", "--noheader", "--format=%T", f"--jobs={job}").strip() for job in jobs]

@@ -25,7 +25,7 @@ from tests.slurm.study import ENDLESS, LIMIT_SECONDS, ONE_RANK_A_NODE, TRAININGS
 from tests.stand_ins import stand_ins
 from tests.waiting import wait_until
 
-from scalewise.records import SUMMARY
+from scalewise.records import RECORD
 
 # fails as often as the file next to it has lines, then becomes the real command
 FAILS_AT_FIRST = """
@@ -170,7 +170,7 @@ def test_end_of_the_walltime_without_a_warning_is_recognised(faults: Faults, rec
 def test_run_that_used_its_time_reaches_the_queue_again_only_with_more_time(study: ClusterStudy) -> None:
     experiments = {"wall": {"devices": [1], **ENDLESS, "runtime_minutes": 1}}
     study.configure(experiments)
-    wanted = f"results/wall/runs/d1.r1/{SUMMARY}"
+    wanted = f"results/wall/runs/d1.r1/{RECORD}"
     reason = "wall/d1.r1 timed-out: stopped after 1 minute, at epoch "
     # the profile has Snakemake try twice again
     code, output = study.snakemake("--", wanted)
@@ -331,7 +331,7 @@ def test_workflow_started_twice_or_killed_and_started_again_trains_a_run_once(
     assert summary.provenance is not None
     assert summary.provenance.slurm_job_id == min(study.submitted(), key=int)
     assert summary.measurements is not None
-    assert summary.measurements.resumption.starts == 1
+    assert summary.measurements.from_step == 0
     record_property("figure", "trained 1 time by 3 workflows")
     study.seconds_until_nothing_runs()
 

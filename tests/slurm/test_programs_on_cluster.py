@@ -13,7 +13,7 @@ import pytest
 from tests.slurm.lab import Lab
 from tests.slurm.study import LIMIT_SECONDS, ClusterStudy
 
-from scalewise.records import SUMMARY
+from scalewise.records import RECORD
 
 PROGRAM = Path(__file__).parents[1] / "distributed" / "own_program.py"
 BATCH = ["--batch-size", "{batch_size_per_device}", "--out", "{folder}"]
@@ -53,7 +53,7 @@ def test_a_program_is_measured_over_nodes_and_its_job_script_trains_without_the_
     names = [f"d2x2.launcher-{launcher}.r1" for launcher in ("srun", "torchrun")]
     runs = [("killed", "d2x2.r1"), *(("own", name) for name in names)]
     script = "results/answered/proposal/job.sh"
-    wanted = [script, *(f"results/{experiment}/runs/{run}/{SUMMARY}" for experiment, run in runs)]
+    wanted = [script, *(f"results/{experiment}/runs/{run}/{RECORD}" for experiment, run in runs)]
     code, output = study.snakemake("--resources", "device_budget=8", "--retries", "0", "--", *wanted)
 
     assert code == 1, output

@@ -1,4 +1,4 @@
-"""Faults after which a training resumes where it was, on a real cluster, and learns the same to the bit.
+"""Faults after which a training resumes at its last epoch, on a real cluster, and learns the same.
 
 The runs of a study meet theirs at once: a cluster's reactions take seconds, whatever a test does.
 """
@@ -26,8 +26,8 @@ from tests.slurm.lab import Lab
 from tests.slurm.study import LIMIT_SECONDS, ONE_RANK_A_NODE, ClusterStudy
 from tests.waiting import wait_until
 
-from scalewise.execution.messages import GracefulStop
-from scalewise.records import SUMMARY, Resumption, RunRecord
+from scalewise.execution.rank_files import Rank
+from scalewise.records import FAILURE, RECORD, RunRecord
 
 TRAINED: dict[str, Any] = {
     "model": "planted_perilous",
@@ -109,21 +109,13 @@ def configure(
 
 def result(experiment: str, run: str = "d2.r1") -> str:
     """What to ask snakemake for: no tables, figures and reports, which other tests look at."""
-    return f"results/{experiment}/runs/{run}/{SUMMARY}"
+    return f"results/{experiment}/runs/{run}/{RECORD}"
 
 
-def resumption(summary: RunRecord) -> Resumption:
-    """What a run says of its starts."""
+def from_step(summary: RunRecord) -> int:
+    """Steps in the checkpoint that a run resumed from."""
     assert summary.measurements is not None
-    return summary.measurements.resumption
-
-
-def retold(found: Resumption) -> str:
-    """The figure of a run that was hit."""
-    return (
-        f"{found.starts - 1} starts more, the last from step {found.from_step}, "
-        f"{found.lost_steps} steps lost, weights identical"
-    )
+    return summary.measurements.from_step
 
 
 @dataclass(frozen=True)
@@ -138,7 +130,7 @@ class RequeuedRuns:
 
     study: ClusterStudy
     output: str
-    stops: Mapping[str, list[GracefulStop]]
+    stops: Mapping[str, list[Rank]]
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +196,7 @@ def late_folder(study: ClusterStudy, folder: Path) -> Iterator[Callable[[], None
         study.lab.run("umount", "--lazy", folder)
 
 
-def warn(study: ClusterStudy, experiment: str) -> list[GracefulStop]:
+def warn(study: ClusterStudy, experiment: str) -> list[Rank]:
     """Warn a run's job of the end of its time, each time that it has trained on; how its ranks ended."""
     lab, stops, epochs = study.lab, [], 0
     for _ in range(HOPS):
@@ -225,13 +217,13 @@ def warn(study: ClusterStudy, experiment: str) -> list[GracefulStop]:
     return stops
 
 
-def stopped(study: ClusterStudy, experiment: str) -> GracefulStop:
-    """How the ranks of a run end."""
-    found: list[GracefulStop] = []
+def stopped(study: ClusterStudy, experiment: str) -> Rank:
+    """How rank 0 of a run ends."""
+    found: list[Rank] = []
 
     def ended() -> bool:
-        note = study.rank_files(experiment, "d2.r1").read_stopped()
-        found.extend([] if note is None else [note])
+        rank = study.rank_files(experiment, "d2.r1").read_rank(0)
+        found.extend([rank] if rank is not None and rank.state == "stopped" else [])
         return bool(found)
 
     study.wait_until(ended, f"the ranks of {experiment} have not ended")
@@ -244,17 +236,16 @@ def test_run_longer_than_its_walltime_comes_to_its_end_in_hops_and_learns_the_sa
     requeued: RequeuedRuns, run: str, record_property: Record
 ) -> None:
     summary, stops = requeued.study.summary(run, "d2.r1"), requeued.stops[run]
-    assert [(stop.stop_source, stop.saved) for stop in stops] == [("SIGUSR1", True)] * HOPS
-    found = resumption(summary)
-    # the last checkpoint is at most an epoch behind, and the number of steps is written now and then
-    assert abs(found.from_step - stops[-1].step) <= 2 * STEPS_PER_EPOCH
-    assert found.from_step % STEPS_PER_EPOCH == 0 < found.from_step
-    assert found.starts == 1 + HOPS, (requeued.study.run(run, "d2.r1") / "train.log").read_text()
-    assert found.lost_steps <= HOPS * STEPS_PER_EPOCH
+    assert [stop.stop_source for stop in stops] == ["SIGUSR1"] * HOPS
+    assert from_step(summary) % STEPS_PER_EPOCH == 0 < from_step(summary)
     assert_same(requeued, requeued.study, run)
-    record_property("figure", f"{run}: {HOPS} hops under 1 job id, {retold(found)}")
+    record_property(
+        "figure", f"{run}: {HOPS} hops under 1 job id, from step {from_step(summary)}, weights identical"
+    )
     assert summary.provenance is not None
     assert summary.provenance.restart_count == HOPS
+    assert summary.provenance.failed_seconds > 0
+    assert not (requeued.study.run(run, "d2.r1") / FAILURE).exists()
 
 
 @pytest.mark.fault(12)
@@ -267,13 +258,12 @@ def test_run_longer_than_the_longest_walltime_comes_to_its_end_without_help(
     code, output = study.snakemake("--", result("long"))
     assert code == 0, output
     summary = study.summary("long", "d2.r1")
-    found = resumption(summary)
     assert summary.provenance is not None
     assert {summary.provenance.slurm_job_id} == study.submitted()
-    assert summary.provenance.restart_count == found.starts - 1 >= 1
-    assert found.from_step > 0
+    assert summary.provenance.restart_count >= 1
+    assert from_step(summary) > 0
     assert_same(requeued, study, "long")
-    record_property("figure", f"a walltime of 4 minutes: {retold(found)}")
+    record_property("figure", f"a walltime of 4 minutes: from step {from_step(summary)}, weights identical")
 
 
 def assert_same(requeued: RequeuedRuns, study: ClusterStudy, experiment: str) -> None:
@@ -283,7 +273,7 @@ def assert_same(requeued: RequeuedRuns, study: ClusterStudy, experiment: str) ->
     assert weights == expected_weights
     assert epochs.equals(expected_epochs), f"{epochs}\n{expected_epochs}"
     assert len(epochs) == TRAINED["epochs"]
-    assert resumption(requeued.study.summary("undisturbed", "d2.r1")).starts == 1
+    assert from_step(requeued.study.summary("undisturbed", "d2.r1")) == 0
 
 
 @pytest.mark.fault(23)
@@ -406,11 +396,9 @@ def test_run_that_is_preempted_or_loses_a_node_resumes_and_learns_the_same(
 ) -> None:
     study, output = interrupted[name]
     summary = study.summary("e", "d2.r1")
-    found = resumption(summary)
-    assert found.starts == 2
-    assert found.from_step > 0
+    assert from_step(summary) > 0
     assert_same(requeued, study, "e")
-    record_property("figure", f"{name}: {retold(found)}")
+    record_property("figure", f"{name}: from step {from_step(summary)}, weights identical")
     if name != "dying":
         assert summary.provenance is not None
         assert summary.provenance.restart_count == 1

@@ -82,7 +82,7 @@ def held_back(image: torch.Size, classes: int) -> nn.Module:
 
 def held_back_later(image: torch.Size, classes: int) -> nn.Module:
     """The same for runs that begin after another has finished."""
-    finished = any(Path().glob("results/*/runs/*/summary.json"))
+    finished = any(Path().glob("results/*/runs/*/record.json"))
     return Planted(image, classes, before=lambda _: wait_for_leave() if finished else None)
 
 

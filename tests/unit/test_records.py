@@ -19,16 +19,14 @@ from tests.waiting import LIMIT_SECONDS
 
 from scalewise.records import (
     EPOCHS,
-    HISTORY,
-    SUMMARY,
+    FAILURE,
+    RECORD,
     EpochRecord,
-    History,
+    Failure,
     RecordError,
-    Start,
     Window,
     read_failure,
-    read_history,
-    read_summary,
+    read_run,
     write_json,
     write_rows,
 )
@@ -81,20 +79,20 @@ def python(program: str, *arguments: str, **options: Any) -> subprocess.Popen[st
 def test_a_disk_that_fills_up_leaves_the_old_file_and_nothing_half_written(
     tmp_path: Path, before: str | None
 ) -> None:
-    path = tmp_path / SUMMARY
+    path = tmp_path / RECORD
     if before is not None:
         path.write_text(before, encoding="utf-8")
     with python(WRITE_TOO_MUCH, str(path), stderr=subprocess.PIPE) as process:
         _, stderr = process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 1
     assert "OSError" in stderr
-    assert [p.name for p in tmp_path.iterdir()] == ([SUMMARY] if before else [])
+    assert [p.name for p in tmp_path.iterdir()] == ([RECORD] if before else [])
     if before is not None:
         assert path.read_text(encoding="utf-8") == before
 
 
 def test_a_writer_that_is_killed_at_any_moment_leaves_a_whole_file(tmp_path: Path) -> None:
-    path = tmp_path / SUMMARY
+    path = tmp_path / RECORD
     for _ in range(3):
         with python(WRITE_FOR_EVER, str(path), stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
@@ -119,34 +117,34 @@ def test_a_writer_that_is_killed_at_any_moment_leaves_a_whole_file(tmp_path: Pat
 )
 def test_a_summary_comes_back_as_it_was_written(changes: dict[str, Any], tmp_path: Path) -> None:
     record = SUMMARY_RECORD.model_copy(update=changes)
-    write_json(tmp_path / SUMMARY, record)
-    assert read_summary(tmp_path) == record
+    write_json(tmp_path / RECORD, record)
+    assert read_run(tmp_path) == record
 
 
 def test_a_summary_of_another_run_is_refused_with_the_fix(tmp_path: Path) -> None:
-    write_json(tmp_path / SUMMARY, SUMMARY_RECORD)
-    assert read_summary(tmp_path, DEFINITION.run) == SUMMARY_RECORD
+    write_json(tmp_path / RECORD, SUMMARY_RECORD)
+    assert read_run(tmp_path, DEFINITION.run) == SUMMARY_RECORD
     with pytest.raises(RecordError, match=rf"is of the run {DEFINITION.run}. Delete {tmp_path} and give"):
-        read_summary(tmp_path, "d9.r9")
+        read_run(tmp_path, "d9.r9")
 
 
 def test_a_failure_comes_back_as_it_was_written_and_none_is_none(tmp_path: Path) -> None:
     assert read_failure(tmp_path) is None
-    earlier = Start(started_at="2026-01-01T00:00:00+00:00", limit_seconds=600)
-    last = Start(
+    record = Failure(
+        definition=DEFINITION,
+        inputs={"dataset": "a"},
         started_at="2026-01-01T00:05:00+00:00",
+        ended_at="2026-01-01T00:15:09+00:00",
         limit_seconds=600,
         outcome="timed-out",
         reason="not done after 10 minutes.",
         log_tail=["epoch 1/2", ""],
-        ended_at="2026-01-01T00:15:09+00:00",
+        seconds=609.0,
     )
-    record = History(definition=DEFINITION, inputs={"dataset": "a"}, starts=[earlier, last])
-    write_json(tmp_path / HISTORY, record)
-    assert read_history(tmp_path) == record
-    assert read_failure(tmp_path) == last
-    # the first, which was killed, ended before the next one began
-    assert record.seconds == [300.0, 609.0]
+    write_json(tmp_path / FAILURE, record)
+    assert read_failure(tmp_path) == record
+    write_json(tmp_path / RECORD, SUMMARY_RECORD)
+    assert read_failure(tmp_path) is None
 
 
 def test_rows_come_back_to_the_last_digit_and_a_run_that_never_trained_has_none(tmp_path: Path) -> None:
@@ -182,16 +180,16 @@ WHOLE = SUMMARY_RECORD.model_dump_json()
     ],
 )
 def test_a_damaged_summary_is_named_with_the_fix(tmp_path: Path, damaged: bytes) -> None:
-    (tmp_path / SUMMARY).write_bytes(damaged)
+    (tmp_path / RECORD).write_bytes(damaged)
     with pytest.raises(RecordError) as refused:
-        read_summary(tmp_path)
+        read_run(tmp_path)
     message = str(refused.value)
-    assert message.startswith(f"{tmp_path / SUMMARY}: not a record of this version")
+    assert message.startswith(f"{tmp_path / RECORD}: not a record of this version")
     assert message.endswith("Delete the file and run snakemake again.")
 
 
 def test_a_record_that_is_not_there_is_named_with_the_fix(tmp_path: Path) -> None:
     with pytest.raises(RecordError) as refused:
-        read_summary(tmp_path)
+        read_run(tmp_path)
     message = str(refused.value)
-    assert message == f"{tmp_path / SUMMARY}: No such file or directory. Run snakemake again to make it."
+    assert message == f"{tmp_path / RECORD}: No such file or directory. Run snakemake again to make it."

@@ -69,8 +69,8 @@ def test_the_imports_of_a_file_are_found(tmp_path: Path) -> None:
 
 # a plan is made and shown by what earlier runs left, and there is one way to write and to read a record
 RECORDS_IN_PLAN = (
-    *("RecordError", "SUMMARY", "HISTORY", "History", "Start", "replaced_whole", "read_record"),
-    *("read_regular", "read_history", "read_summary", "seconds_between"),
+    *("RecordError", "RECORD", "FAILURE", "Failure", "replaced_whole", "read_record"),
+    *("read_regular", "read_failure", "read_run", "seconds_between"),
 )
 IN_PLAN = (
     *("scalewise.config", "scalewise.plan", "scalewise.site.preflight"),
@@ -193,7 +193,7 @@ def test_tests_import_no_benchmark_and_benchmarks_no_test(folder: str, other: st
             id="the plan, the command line, and what watches a program",
         ),
         pytest.param(
-            ("scalewise.execution.train_job",), ("torch", "pandas"), id="the process that watches the ranks"
+            ("scalewise.execution.job",), ("torch", "pandas"), id="the process that watches the ranks"
         ),
         pytest.param(
             ("scalewise.training.data", "train"),

@@ -31,7 +31,7 @@ KEPT = HERE / "kept_study"
 LISTING = HERE / "results_contract.yaml"
 
 RECORDS = {
-    r"[\w@-]+/runs/[^/]+/(summary|history)\.json": "{experiment}/runs/{run}/",
+    r"[\w@-]+/runs/[^/]+/(record|failure)\.json": "{experiment}/runs/{run}/",
     r"[\w@-]+/runs/[^/]+/(epochs|ranks|utilization)\.csv": "{experiment}/runs/{run}/",
 }
 FILES = RECORDS | {

@@ -64,7 +64,7 @@ def test_a_study_on_two_partitions_runs_from_the_command_to_the_report(workplace
     )
     assert repriced.rules == {"all", "analyze", "plot", "write_report"}
 
-    run = "results/digits@other/runs/d1.r1/summary.json"
+    run = "results/digits@other/runs/d1.r1/record.json"
     forced = workplace.snakemake("-n", "--forcerun", run, config=ON_PARTITIONS, site=PARTITIONS)
     assert forced.trained == {"digits@other/d1.r1"}
     shown = workplace.run(["python", str(SNAKEFILE.parent / "scripts" / "status.py")])

@@ -46,7 +46,7 @@ def test_ranks_run_in_the_container_of_nyus_guide(runtime: str, workplace: Workp
     site = nyu_site(folder)
     outcome = workplace.snakemake("--until", "train", config=STUDY, site=f"# NYU's\n{yaml.safe_dump(site)}")
     run = folder / "results" / "study" / "runs" / "d2.r1"
-    assert (run / "summary.json").exists(), outcome.text
+    assert (run / "record.json").exists(), outcome.text
 
     assert_contained(folder, [os.getpid()] * 2)
     assert list(pd.read_csv(run / "ranks.csv")["rank"]) == [0, 1]

@@ -31,7 +31,7 @@ from tests.shrunk_examples import (
 from tests.slurm.machines import missing
 from tests.workflow.workplace import LoginNode, Workplace
 
-from scalewise.records import RunRecord, read_summary
+from scalewise.records import RunRecord, read_run
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ def test_an_example_runs_to_its_report(example: str, workplace: Workplace, clust
         series = math.prod(len(values) for values in experiment.get("sweep", {}).values())
         check_reported(results, name, experiment, series)
         for run in sorted((results / name / "runs").iterdir()):
-            _check_run(read_summary(run), experiment)
+            _check_run(read_run(run), experiment)
 
 
 def check_reported(results: Path, name: str, experiment: Mapping[str, Any], series: int = 1) -> None:
@@ -279,7 +279,7 @@ def test_an_own_script_runs_to_its_report(example: str, own_folder: Path) -> Non
     for name, experiment in shrunk_own(example).items():
         check_reported(own_folder / "results", name, experiment)
         for run in sorted((own_folder / "results" / name / "runs").iterdir()):
-            measured = read_summary(run).measurements
+            measured = read_run(run).measurements
             assert measured is not None
             counted = [window for window in measured.windows if not window.warmup]
             steps = sum(window.steps for window in counted)

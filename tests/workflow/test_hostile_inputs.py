@@ -162,8 +162,8 @@ def hostile(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) ->
     found = HostileStudy(folder, Outcome(ended[-1].returncode, printed))
     assert found.outcome.code == 0, printed
     for trained in ("sound", "program"):
-        assert len(list(folder.glob(f"results/{trained}/runs/*/summary.json"))) == 1, printed
-    assert "crashes at every start" in next(folder.glob("results/broken/runs/*/history.json")).read_text()
+        assert len(list(folder.glob(f"results/{trained}/runs/*/record.json"))) == 1, printed
+    assert "crashes at every start" in next(folder.glob("results/broken/runs/*/failure.json")).read_text()
     return found
 
 
@@ -194,7 +194,7 @@ def test_a_title_is_shown_in_the_report_and_not_obeyed_by_the_browser(hostile: H
 def test_no_secret_around_a_study_is_written_anywhere(hostile: HostileStudy) -> None:
     files = [path for path in hostile.made() if path.is_file()]
     names = {path.name for path in files}
-    assert {"summary.json", "history.json", "train.log"} <= names
+    assert {"record.json", "train.log"} <= names
     assert any(path.parent.name == "log" for path in files), "snakemake's own log is looked at too"
 
     assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
@@ -437,10 +437,10 @@ def test_a_program_runs_in_its_own_folder_and_its_words_reach_no_shell(workplace
     (runs / "site.yaml").write_text(f"{SITE}python: {workplace.python}\n{container}")
     outcome = from_elsewhere(
         *(workplace, "--directory", str(runs), "--config", "site=site.yaml"),
-        *("--printshellcmds", "results/own/runs/d1.r1/summary.json"),
+        *("--printshellcmds", "results/own/runs/d1.r1/record.json"),
     )
     run = runs / "results/own/runs/d1.r1"
-    assert (run / "summary.json").exists(), outcome.text
+    assert (run / "record.json").exists(), outcome.text
 
     received = json.loads((run / "program/received.json").read_text())
     assert received == {"words": [*WORDS, "16384", TRAP], "variable": TRAP, "data": TRAP}

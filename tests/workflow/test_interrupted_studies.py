@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 from tests.machine import needs_two_cores
 from tests.marked_outcomes import Record
-from tests.paths import CLI, SNAKEFILE
+from tests.paths import CLI
+from tests.planted_records import leave_failure
 from tests.waiting import wait_until
 from tests.workflow.workplace import TINY, Workplace, running
 
-from scalewise.ranks.monitoring.environments import source_version
-from scalewise.records import (
-    RECORD,
-    RUN_RECORDS,
-    SUMMARY,
-    read_summary,
-)
+from scalewise.records import EPOCHS, RANKS, RECORD, UTILIZATION, read_run
 
 pytestmark = needs_two_cores
 
@@ -47,7 +42,7 @@ def test_an_interrupted_study_leaves_nothing_running_and_resumes_where_it_stoppe
         assert code != 0
         assert study.left_over() == []
         assert list((tmp_path / ".snakemake" / "locks").glob("*")) == []
-        assert list(tmp_path.glob(f"results/*/runs/*/{SUMMARY}")) == []
+        assert list(tmp_path.glob(f"results/*/runs/*/{RECORD}")) == []
 
     with running(tmp_path, python, ENDLESS) as study:
         study.wait_until(lambda: "resumed from " in study.logs(), "no run resumes")
@@ -69,34 +64,63 @@ def test_sigterm_to_only_snakemake_ends_the_study_after_the_run_that_is_under_wa
         assert study.end() != 0
         assert "Will exit after finishing currently running jobs" in study.output
         assert study.left_over() == []
-    assert len(list(tmp_path.glob(f"results/*/runs/*/{SUMMARY}"))) == 1
+    assert len(list(tmp_path.glob(f"results/*/runs/*/{RECORD}"))) == 1
 
 
 @pytest.mark.fault(14)
-def test_a_result_that_was_there_when_snakemake_was_killed_is_kept_unless_it_is_forced(
+def test_a_forced_run_is_trained_from_the_beginning(tmp_path: Path, preloaded_python: Path) -> None:
+    text = TINY.replace("epochs: 2", "epochs: 2\n  keep_checkpoints: true")
+    target = f"results/weak/runs/d1.r1/{RECORD}"
+    records = []
+    for forced in ([], ["--forcerun", target]):
+        with running(tmp_path, preloaded_python, text, *forced, "--", target) as study:
+            assert study.end() == 0, study.output
+        records.append(read_run((tmp_path / target).parent))
+    first, second = (record.provenance for record in records)
+    assert first is not None
+    assert second is not None
+    assert second.started_at > first.ended_at
+    assert [record.measurements and record.measurements.from_step for record in records] == [0, 0]
+
+
+def test_a_run_that_would_use_its_time_again_is_not_started_and_the_others_are(
     tmp_path: Path, preloaded_python: Path
 ) -> None:
-    killed = tmp_path / "killed"
-    killed.mkdir()
-    scripts = SNAKEFILE.parent / "scripts"
-    version = source_version(scripts)
-    with running(killed, preloaded_python, TINY) as study:
-        # the job continues to its end, which snakemake does not see
-        study.wait_until(lambda: list(killed.glob(f"results/*/runs/*/{RECORD}")), "no run completes", 0.01)
-        study.process.kill()
-        assert study.left_over() == []
-    # on a fast machine snakemake has seen earlier runs end
-    summary = max(killed.glob(f"results/*/runs/*/{SUMMARY}"), key=lambda path: path.stat().st_mtime_ns)
-    target = str(summary.relative_to(killed))
-    before = {name: (summary.parent / name).read_bytes() for name in (SUMMARY, *RUN_RECORDS)}
-    shutil.copytree(killed, tmp_path / "forced", symlinks=True)
-
-    with running(killed, preloaded_python, TINY, "--rerun-incomplete", "--nolock", target) as study:
+    text = TINY.replace("epochs: 2", "epochs: 2\n  runtime_minutes: 7")
+    wanted = [f"results/{run[0]}/runs/{run[1]}/{RECORD}" for run in (LIMITED, ("weak", "d1.r1"))]
+    with running(tmp_path, preloaded_python, text, wanted[0]) as study:
         assert study.end() == 0, study.output
-    if source_version(scripts) != version:
-        pytest.skip("the checkout was changed while the test ran: a result of other code is not kept")
-    assert {name: (summary.parent / name).read_bytes() for name in (SUMMARY, *RUN_RECORDS)} == before
-    assert "Nothing to be done" in study.output
+    folder = tmp_path / "results" / LIMITED[0] / "runs" / LIMITED[1]
+    plant_time_out(folder, limit_seconds=420)
+
+    for arguments in (["--dry-run"], ["--keep-going", "--show-failed-logs", "--retries", "2"]):
+        with running(tmp_path, preloaded_python, text, *arguments, "--", *wanted) as study:
+            assert study.end() == (0 if arguments == ["--dry-run"] else 1), study.output
+        assert "A run is not started" in study.output
+        assert "/".join(LIMITED) + " timed-out: stopped after 7 minutes. Raise runtime_min" in study.output
+    assert (tmp_path / wanted[1]).exists(), "the other run"
+    assert "1 run would end the same way" in study.output
+
+    more = text.replace("runtime_minutes: 7", "runtime_minutes: 8")
+    with running(tmp_path, preloaded_python, more, "--", wanted[0]) as study:
+        assert study.end() == 0, study.output
+    plant_time_out(folder, limit_seconds=480)
+    with running(tmp_path, preloaded_python, more, "--forcerun", wanted[0], "--", wanted[0]) as study:
+        assert study.end() == 0, study.output
+
+
+LIMITED = ("strong", "d1.bucket-view-off.r1")
+
+
+def plant_time_out(folder: Path, limit_seconds: float) -> None:
+    """Leave a run as if its limit had ended it instead of its last step."""
+    record = read_run(folder)
+    assert record.provenance is not None
+    reason = f"stopped after {limit_seconds / 60:.0f} minutes. Raise runtime_minutes."
+    changes: dict[str, Any] = {"permanent": True, "limit_seconds": limit_seconds}
+    leave_failure(folder, record.definition, "timed-out", reason, inputs=record.provenance.inputs, **changes)
+    for name in (RECORD, EPOCHS, RANKS, UTILIZATION):
+        (folder / name).unlink()
 
 
 TWO_RUNS = """\
@@ -120,9 +144,9 @@ def test_a_report_on_finished_runs_is_made_while_the_study_runs_and_does_not_dis
     held_back, runs = tmp_path / "held.back", tmp_path / "results" / "halfway" / "runs"
     held_back.touch()
     with running(tmp_path, preloaded_python, TWO_RUNS) as study:
-        study.wait_until(lambda: list(runs.glob(f"*/{SUMMARY}")), "no run completes")
+        study.wait_until(lambda: list(runs.glob(f"*/{RECORD}")), "no run completes")
         # the folder of an attempt goes with its end
-        (first,) = runs.glob(f"*/{SUMMARY}")
+        (first,) = runs.glob(f"*/{RECORD}")
         study.wait_until(lambda: not (first.parent / "attempt").exists(), "the attempt of run 1 is left")
         study.wait_until(lambda: list(runs.glob("*/attempt/rank0.json")), "run 2 does not begin")
         before = {path: path.read_bytes() for path in first.parent.iterdir() if path.is_file()}
@@ -145,9 +169,9 @@ def test_a_report_on_finished_runs_is_made_while_the_study_runs_and_does_not_dis
         assert study.end() == 0, study.output
     assert {path: path.read_bytes() for path in before} == before
     for run in ("d1.r1", "d1.r2"):
-        measured = read_summary(runs / run).measurements
+        measured = read_run(runs / run).measurements
         assert measured is not None
-        assert measured.resumption.starts == 1
+        assert measured.from_step == 0
     assert "Partial report." not in (tmp_path / "results" / "report.html").read_text(encoding="utf-8")
     (answer,) = json.loads((tmp_path / "results" / "decision.json").read_text(encoding="utf-8"))
     assert answer == json.loads((runs.parent / "answer.json").read_text(encoding="utf-8"))

@@ -53,7 +53,7 @@ def test_another_workflow_runs_a_study_to_its_report(workplace: Workplace) -> No
     assert decision["experiment"] == "weak"
     page = html.unescape((results / "report.html").read_text(encoding="utf-8"))
     assert decision["verdict"] in page
-    assert len(list(results.glob("*/runs/*/summary.json"))) == 1
+    assert len(list(results.glob("*/runs/*/record.json"))) == 1
 
 
 def test_a_module_plans_the_runs_of_each_partition(workplace: Workplace) -> None:

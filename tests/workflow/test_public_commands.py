@@ -55,7 +55,7 @@ def test_make_run_runs_the_shipped_study_to_its_report_and_prints_its_decisions(
     results = shipped.folder / "results"
     decisions = json.loads((results / "decision.json").read_text(encoding="utf-8"))
     assert [each["experiment"] for each in decisions] == ["digits-strong", "digits-transformer"]
-    assert len(list(results.glob("*/runs/*/summary.json"))) == 4
+    assert len(list(results.glob("*/runs/*/record.json"))) == 4
     status = shipped.run(["python", "workflow/scripts/status.py"])
     assert status.code == 0, status.text
     assert "of 1 done" in status.text
@@ -106,7 +106,7 @@ def test_princetons_example_of_one_epoch_runs_to_its_report_with_a_machines_fact
     (decision,) = json.loads((workplace.folder / "results" / "decision.json").read_text(encoding="utf-8"))
     assert decision["experiment"] == name
     assert f"{name}: {decision['verdict']}" in outcome.text
-    assert len(list(workplace.folder.glob("results/*/runs/*/summary.json"))) == 2
+    assert len(list(workplace.folder.glob("results/*/runs/*/record.json"))) == 2
     assert "Report: results/report.html" in outcome.text
     # what the guide leaves to its reader is drawn: a panel for each number of CPUs
     results = workplace.folder / "results" / name

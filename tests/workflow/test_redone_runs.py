@@ -11,9 +11,9 @@ from tests.planted_records import leave_result, measurements, run_record
 from tests.prepared_digits import place_digits_of_study
 from tests.workflow.workplace import Workplace
 
-from scalewise.execution.run_lock import lock_run
+from scalewise.execution.lock import lock_run
 from scalewise.plan.study import load_study
-from scalewise.records import SUMMARY, read_summary, write_json
+from scalewise.records import RECORD, read_run, write_json
 
 STUDY = """\
 defaults: {dataset: digits, model: linear, epochs: 3, devices: [1], repeats: 3}
@@ -81,10 +81,10 @@ def test_named_runs_and_failed_ones_are_made_again(planted: Workplace) -> None:
     results = planted.folder / "results"
     everything = runs_in(results)
     folder = results / "second" / "runs" / "d1.r3"
-    record = read_summary(folder)
-    (folder / SUMMARY).unlink()
+    record = read_run(folder)
+    (folder / RECORD).unlink()
     write_json(
-        folder / SUMMARY, record.model_copy(update={"outcome": "diverged", "reason": "the loss is NaN"})
+        folder / RECORD, record.model_copy(update={"outcome": "diverged", "reason": "the loss is NaN"})
     )
     code, text = redone(planted, "--failed")
     assert (code, runs_in(results)) == (0, everything - {"second/d1.r3"})

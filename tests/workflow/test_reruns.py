@@ -69,7 +69,7 @@ def test_another_centre_and_a_proposal_that_is_requested_later_make_nothing_else
 
 
 def test_a_deleted_run_is_made_again(study: FinishedStudy) -> None:
-    summary = study.results / "weak" / "runs" / "d1.r1" / "summary.json"
+    summary = study.results / "weak" / "runs" / "d1.r1" / "record.json"
     aside = summary.with_suffix(".aside")
     summary.rename(aside)
     try:
@@ -108,7 +108,7 @@ experiments:
 def test_a_changed_module_of_a_program_trains_it_again_and_nothing_else(
     workplace: Workplace,
 ) -> None:
-    folder, run = workplace.folder, "results/own/runs/d1.r1/summary.json"
+    folder, run = workplace.folder, "results/own/runs/d1.r1/record.json"
     (folder / "train.py").write_text(PROGRAM)
     (folder / "helper.py").write_text("def features():\n    return 8\n")
     (folder / "settings.txt").write_text("wide\n")

@@ -22,7 +22,7 @@ from tests.workflow.workplace import Outcome, Running, Workplace, running
 
 from scalewise.plan.runs.rounds import Round, iter_rounds, round_file
 from scalewise.plan.runs.run_definition import NO_OPTIONS
-from scalewise.records import SUMMARY, read_summary
+from scalewise.records import RECORD, read_run
 
 PROGRAM = Path(__file__).parents[1] / "planted_speeds.py"
 SITE = """\
@@ -107,8 +107,8 @@ class Interrupted:
 def ends(folder: Path) -> dict[str, str]:
     """The times at which the runs of a folder ended, by their names."""
     found = {}
-    for path in folder.glob(f"*/{SUMMARY}"):
-        provenance = read_summary(path.parent).provenance
+    for path in folder.glob(f"*/{RECORD}"):
+        provenance = read_run(path.parent).provenance
         assert provenance is not None
         found[path.parent.name] = provenance.ended_at
     return found
@@ -116,7 +116,7 @@ def ends(folder: Path) -> dict[str, str]:
 
 def under_way(folder: Path) -> bool:
     """Whether a run has begun and not ended."""
-    return any(not (path.parents[1] / SUMMARY).exists() for path in folder.glob("*/attempt/rank_setup.json"))
+    return any(not (path.parents[1] / RECORD).exists() for path in folder.glob("*/attempt/rank_setup.json"))
 
 
 def interrupt(snakemake: Running, judged: Path, runs: Path) -> None:
@@ -313,7 +313,7 @@ def test_snakemakes_own_report_of_rounds_can_be_made(adaptive: Adaptive) -> None
 @needs_two_cores
 def test_a_deleted_extra_run_is_made_again(adaptive: Adaptive, tmp_path: Path) -> None:
     study = replace(adaptive.study.copied(tmp_path), tables=())
-    (study.results / "open" / "runs" / "d1.r4" / "summary.json").unlink()
+    (study.results / "open" / "runs" / "d1.r4" / "record.json").unlink()
 
     # a table that is there needs no run: only what a study ends with requires it
     assert trained(study.run("--until", "analyze")) == {"open/d1.r4"}

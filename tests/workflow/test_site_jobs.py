@@ -19,17 +19,19 @@ import yaml
 from tests.golden import compare
 from tests.paths import ROOT, SCRIPTS
 from tests.shrunk_examples import EXAMPLES, FOLDER
+from tests.small_runs import LIMITS
 from tests.workflow.recording_slurm import recording_slurm, submitted_jobs
 from tests.workflow.workplace import ACCOUNT, LoginNode
 
+from scalewise.execution.job import RunJob, launch_of
 from scalewise.execution.rank_files import RankFiles
-from scalewise.execution.train_job import launch_of
 from scalewise.plan.launch import SiteLaunch
 from scalewise.plan.plan_file import read_plan
 from scalewise.plan.planned_study import Study
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.runs.runs import input_files
 from scalewise.plan.study import load_study
+from scalewise.records import RECORD
 
 SITE_JOBS = Path(__file__).parent / "site_jobs"
 PLUGINS = ("snakemake-executor-plugin-slurm", "snakemake-executor-plugin-slurm-jobstep")
@@ -105,11 +107,9 @@ def largest_of_each_launcher(study: Study) -> list[RunDefinition]:
 def srun_of(run: RunDefinition, start: SiteLaunch, folder: Path) -> tuple[str, ...]:
     """Return the command that the job starts its ranks with."""
     rank_files = RankFiles(folder / "results" / run.experiment / "runs" / run.run / "attempt")
-    dataset, weights = (
-        folder / str(input_files(run)[name]) if input_files(run).get(name) else None
-        for name in ("dataset", "weights")
-    )
-    return launch_of(run, dataset, weights, start, rank_files).argv
+    dataset = folder / str(input_files(run)["dataset"]) if input_files(run).get("dataset") else None
+    job = RunJob(run, dataset, folder / "train.log", LIMITS, 1, rank_files.folder.parent / RECORD)
+    return launch_of(job, start, rank_files).argv
 
 
 def option(words: Sequence[str], name: str) -> int:
@@ -166,16 +166,15 @@ def submitted(
 ) -> dict[str, tuple[list[str], dict[str, str]]]:
     """Submit these runs of a study; return the words and the environment of each sbatch by the run's name."""
     for run in runs:
-        for name in ("dataset", "weights"):
-            if input_files(run).get(name):
-                # no run reads it: all are submitted, none begins
-                prepared = node.folder / str(input_files(run)[name])
-                prepared.parent.mkdir(parents=True, exist_ok=True)
-                prepared.touch()
+        if dataset := input_files(run).get("dataset"):
+            # no run reads it: all are submitted, none begins
+            prepared = node.folder / str(dataset)
+            prepared.parent.mkdir(parents=True, exist_ok=True)
+            prepared.touch()
     record = recording_slurm(node.programs, ACCOUNT)
     record.unlink(missing_ok=True)
     outcome = node.snakemake(
-        *(f"results/{run.experiment}/runs/{run.run}/summary.json" for run in runs),
+        *(f"results/{run.experiment}/runs/{run.run}/record.json" for run in runs),
         *("--configfile", file, "--config", f"site={site}"),
         *("--retries", "0", "--slurm-init-seconds-before-status-checks", "1", "--latency-wait", "0"),
     )

@@ -29,7 +29,7 @@ def test_every_promised_file_is_there(study: FinishedStudy) -> None:
     for run in RUNS:
         kept = {path.name for path in (study.results / run).iterdir()}
         of_ranks = {"epochs.csv", "ranks.csv", "utilization.csv"}
-        assert kept == {"summary.json", "record.json", "record.log", "history.json", "train.log", *of_ranks}
+        assert kept == {"record.json", "train.log", *of_ranks}
 
 
 def test_the_report_needs_no_other_file_and_opens_with_the_answers(study: FinishedStudy) -> None:
@@ -60,7 +60,7 @@ def test_training_runs_never_overlap_and_each_repeat_is_done_before_the_next_beg
     # the study was started with --cores 4
     spans = []
     for run in RUNS:
-        origin = json.loads((study.results / run / "summary.json").read_text())["provenance"]
+        origin = json.loads((study.results / run / "record.json").read_text())["provenance"]
         spans.append((origin["started_at"], origin["ended_at"], run))
     spans.sort()
     for (_, ended, _), (started, _, _) in pairwise(spans):
@@ -98,8 +98,7 @@ def test_a_failed_run_says_why_after_the_answers_that_are_known_and_a_report_sho
     assert "weak/d1.r1 failed: rank 0 on " in failed.text
     assert "is damaged" in failed.text
     assert f"python {CLI} report" in failed.text
-    history = json.loads((workplace.folder / "results/weak/runs/d1.r1/history.json").read_text())
-    failure = history["starts"][-1]
+    failure = json.loads((workplace.folder / "results/weak/runs/d1.r1/failure.json").read_text())
     assert failure["outcome"] == "failed"
     assert failure["log_tail"]
 
@@ -111,6 +110,3 @@ def test_a_failed_run_says_why_after_the_answers_that_are_known_and_a_report_sho
     assert "is damaged" in html
     runs = pd.read_csv(workplace.folder / "results" / "partial" / "strong" / "runs.csv")
     assert list(runs["outcome"]) == ["completed", "completed"]
-
-
-# --- the files of TensorBoard, from the records of the runs ----------------------------------------------

@@ -1,5 +1,5 @@
 # Contract: the records of an experiment's runs become tables and an answer, and decide which runs are needed next.
-# in:  results/{experiment}/runs/{run}/summary.json; of an experiment that compares partitions, those of each of them
+# in:  results/{experiment}/runs/{run}/record.json; of an experiment that compares partitions, those of each of them
 # out: results/{experiment}/ runs.csv, epochs.csv, scaling.csv, options.csv, answer.json, provenance.json;
 #      repeats/round{round}.json of an experiment whose next runs follow from earlier ones
 
@@ -21,7 +21,7 @@ checkpoint judge_round:
             round=range(1, int(wc.round)),
         ),
         runs=lambda wc: expand(
-            "results/{experiment}/runs/{run}/summary.json",
+            "results/{experiment}/runs/{run}/record.json",
             experiment=wc.experiment,
             run=STUDY.experiments[wc.experiment].requested_run_names(
                 judged_rounds(

@@ -53,7 +53,7 @@ def analyzed_files(question):
             round=required_rounds(planned.experiment, judged),
         )
         files += expand(
-            "results/{experiment}/runs/{run}/summary.json",
+            "results/{experiment}/runs/{run}/record.json",
             experiment=name,
             run=planned.requested_run_names(judged),
         )

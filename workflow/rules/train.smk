@@ -1,6 +1,7 @@
 # Contract: one run is trained and recorded, or fails with a reason.
 # in:  the run's definition; the prepared dataset; or the files of a user's program
-# out: results/{experiment}/runs/{run}/summary.json, which the job writes last
+# out: results/{experiment}/runs/{run}/record.json, the last file that the job writes, whole. A run that failed leaves
+#      failure.json in its place
 
 RUNS = {
     (experiment, run): job
@@ -26,7 +27,7 @@ def train_inputs(wildcards):
         if STUDY.has_record(wildcards.experiment, wildcards.run, Path("results")):
             adapter.keep_finished(
                 workflow,
-                "results/{experiment}/runs/{run}/summary.json".format(
+                "results/{experiment}/runs/{run}/record.json".format(
                     **dict(wildcards.items())
                 ),
             )
@@ -37,7 +38,7 @@ rule train:
     input:
         unpack(train_inputs),
     output:
-        summary="results/{experiment}/runs/{run}/summary.json",
+        record="results/{experiment}/runs/{run}/record.json",
     log:
         "results/{experiment}/runs/{run}/train.log",
     # repeats in shuffled order, each before the next
@@ -55,4 +56,4 @@ rule train:
         definition=lambda wc: of_run(wc)["definition"],
     shell:
         'python "$SCALEWISE_SCRIPTS/cli.py" train --attempt {resources.attempt} --log {log:q} '
-        "{wildcards.experiment:q} {wildcards.run:q} {output.summary:q}"
+        "{wildcards.experiment:q} {wildcards.run:q} {output.record:q}"

@@ -91,7 +91,7 @@ def prepare_program(options: argparse.Namespace) -> int:
 
 def train(options: argparse.Namespace) -> int:
     """Start the ranks of one run, watch them, and leave its records."""
-    from scalewise.execution.train_job import TrainOptions, run_train_job
+    from scalewise.execution.job import RunJob, run_train_job
     from scalewise.plan.launch import SiteLaunch
     from scalewise.ranks.monitoring.environments import COMMIT, source_version
 
@@ -102,7 +102,7 @@ def train(options: argparse.Namespace) -> int:
     job = plan["runs"][options.experiment][options.run]
     partition = plan["experiments"][options.experiment]["partition"]
     launch = SiteLaunch.model_validate(plan["sites"][partition]["launch"])
-    return run_train_job(TrainOptions.of(job, options.log, options.summary, options.attempt), launch)
+    return run_train_job(RunJob.of(job, options.log, options.record, options.attempt), launch)
 
 
 def check_site(options: argparse.Namespace) -> int:
@@ -127,14 +127,14 @@ def check_site(options: argparse.Namespace) -> int:
 
 def hello(options: argparse.Namespace) -> int:
     """Start the ranks of the largest run where a training would start, and write their findings."""
-    from scalewise.execution.machine_lock import MachineBusyError
+    from scalewise.execution.lock import LockError
     from scalewise.execution.preflight_job import run_hello_job
 
     # hello@a100.json is of a partition, hello.json of a site without any
     partition = options.output.stem.partition("@")[2]
     try:
         run_hello_job(_plan(options)["sites"][partition], options.log, options.output)
-    except MachineBusyError as error:
+    except LockError as error:
         return _fail(error)
     return 0
 
@@ -301,7 +301,7 @@ def make_parser() -> argparse.ArgumentParser:
     of_run.add_argument("experiment", help="name of the experiment")
     of_run.add_argument("run", help="name of the run in it")
     of_run.add_argument("--attempt", default=1, type=int, help="number of Snakemake's try at it, from 1")
-    of_run.add_argument("summary", type=Path, help="summary.json to write; the other records lie next to it")
+    of_run.add_argument("record", type=Path, help="record.json to write; the other records lie next to it")
 
     add(check_site, "output")
     add(hello, "log", "output")

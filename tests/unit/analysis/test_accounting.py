@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tests.planted_records import BEGAN, experiment, leave_history, write_run
-from tests.small_runs import definition
+from tests.planted_records import experiment, write_run
 from tests.stand_ins import stand_ins
 from tests.unit.analysis.planted import at
 
@@ -16,7 +15,6 @@ from scalewise.analysis.accounting import Accounting, parse_records, read_accoun
 from scalewise.analysis.analysis_spec import MEASURED_WAITS, AnalysisSpec
 from scalewise.analysis.queue_waits import jobs_of_runs, median_waits
 from scalewise.analysis.study import Part, analyze
-from scalewise.records import Start
 
 RECORDED = """\
 1|wl[1-4]|1795788427|1795788427|1795788428
@@ -121,22 +119,10 @@ def test_waits_are_medians_by_device_count_of_the_jobs_that_have_started() -> No
     assert median_waits(RUNS, others, accounting) == {1: 0.1}
 
 
-def test_the_jobs_of_a_run_are_those_of_its_present_training(tmp_path: Path) -> None:
-    def start(job: str | None, restarts: int = 0) -> Start:
-        return Start(started_at=BEGAN, limit_seconds=60, slurm_job_id=job, restart_count=restarts)
+def test_the_job_of_a_run_is_the_one_that_left_its_result() -> None:
+    runs = RUNS.assign(slurm_job_id=["12", "", "21"], restart_count=[2, 0, 0])
 
-    starts = [start("10"), start("11"), start("11", 1), start("12")]
-    leave_history(tmp_path / "d1.r1", definition(1), *starts, first=1)
-    leave_history(tmp_path / "d1.r2", definition(1), start(None))
-    (tmp_path / "d2.r1").mkdir()
-    (tmp_path / "d2.r1" / "history.json").write_text("damaged")
-    runs = RUNS.assign(slurm_job_id=["12", "", "21"])
-
-    assert jobs_of_runs(runs, tmp_path) == {
-        "d1.r1": {"11": 1, "12": 0},
-        "d1.r2": {},
-        "d2.r1": {"21": 0},
-    }
+    assert jobs_of_runs(runs) == {"d1.r1": {"12": 2}, "d1.r2": {}, "d2.r1": {"21": 0}}
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from scalewise.analysis.conditions import (
 )
 from scalewise.analysis.runs import Tables, collect
 from scalewise.analysis.study import Analysis
-from scalewise.records import read_summary
+from scalewise.records import read_run
 
 HASH = {"dataset": f"1024:{'a' * 64}", "weights": "b" * 64}
 
@@ -149,9 +149,7 @@ def test_settings_that_differ_between_device_counts_are_named_with_both_values(
     tmp_path: Path, one: dict[str, Any], two: dict[str, Any], expected: list[tuple[str, str, str]]
 ) -> None:
     written = write_run(tmp_path, "d1.r1", settings=one), write_run(tmp_path, "d2.r3", settings=two)
-    first, other = (
-        conditions_of(record.definition, record.provenance) for record in map(read_summary, written)
-    )
+    first, other = (conditions_of(record.definition, record.provenance) for record in map(read_run, written))
     assert differences(first, other) == expected
     assert (fingerprint(first) == fingerprint(other)) == (expected == [])
 

@@ -41,7 +41,7 @@ def test_an_option_and_its_point_have_the_same_peaks_and_the_option_what_it_save
 @pytest.mark.parametrize("kind", ["process peak RSS", "CUDA allocator peak"])
 def test_a_peak_that_includes_evaluation_is_marked(tmp_path: Path, kind: str) -> None:
     folder = write_run(tmp_path, "d2.r1")
-    path = folder / "summary.json"
+    path = folder / "record.json"
     text = path.read_text(encoding="utf-8").replace("process peak RSS", kind)
     path.write_text(text, encoding="utf-8")
     (row,) = collect("study", experiment(devices=[2], repeats=1), tmp_path).runs.to_dict("records")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.planted_records import leave_history
+from tests.planted_records import leave_failure
 from tests.planted_study import CHOOSING, SITE, PlantedStudy, overhead
 from tests.small_runs import definition
 from tests.unit.analysis.decision_cases import RATES, of
@@ -23,7 +24,7 @@ from scalewise.config.shape import Shape
 from scalewise.plan.make_plan import make_plan
 from scalewise.plan.runs.rounds import FIRST_OF_BASELINE, Round
 from scalewise.plan.runs.spending import Spending, device_hours
-from scalewise.records import HISTORY, SUMMARY, Start, later
+from scalewise.records import FAILURE, RECORD
 
 COUNTS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
 REPEATS = Repeats(min=3, max=10)
@@ -274,18 +275,10 @@ def most(judged: Round) -> float:
     return sum(devices[point] * more * OF_A_MINUTE for point, more in judged.further.items())
 
 
-KILLED = None
-"""The seconds of a start that was killed after it had begun: it may have taken its limit of a minute."""
-
-
-def leave_starts(folder: Path, shape: str, *seconds: float | None) -> None:
-    starts = []
-    for number, taken in enumerate(seconds):
-        began = later("2026-03-01T00:00:00+00:00", 1000 * number)
-        ended_at = None if taken is KILLED else later(began, taken)
-        starts.append(Start(started_at=began, limit_seconds=60, ended_at=ended_at))
+def leave_failed(folder: Path, shape: str, seconds: float) -> None:
+    """Leave a run whose tries have taken so many seconds and no result."""
     run = definition().model_copy(update={"shape": Shape.parse(shape)})
-    leave_history(folder, run, *starts)
+    leave_failure(folder, run, "failed", "", seconds=seconds)
 
 
 def analyzed(study: PlantedStudy) -> Analysis:
@@ -325,19 +318,20 @@ def test_a_rest_that_pays_for_one_of_two_repeats_buys_that_one_and_the_answer_sa
     assert "budget" in " ".join([answer.spent, answer.reason, *(text for text, _ in answer.cautions)])
 
 
-@pytest.mark.parametrize("further", [[], [KILLED, KILLED]], ids=["one job", "put back twice"])
-def test_jobs_that_were_put_back_into_the_queue_are_paid_from_the_budget(
-    tmp_path: Path, further: list[float | None]
-) -> None:
+@pytest.mark.parametrize("failed_seconds", [0.0, 120.0], ids=["one job", "failed twice"])
+def test_tries_that_failed_are_paid_from_the_budget(tmp_path: Path, failed_seconds: float) -> None:
     # two runs of the baseline, and one on 2 devices with all of its time
     budget = 2 * 35.4 / 3600 + 4.5 * OF_A_MINUTE
     study = PlantedStudy(tmp_path, limited(budget), overhead(0.04))
     for run in study.make_runs():
-        leave_starts(study.folder / "runs" / run, "1x1", *further, 35.4)
+        path = study.folder / "runs" / run / RECORD
+        record = json.loads(path.read_text(encoding="utf-8"))
+        record["provenance"]["failed_seconds"] = failed_seconds
+        path.write_text(json.dumps(record), encoding="utf-8")
     judged = study.judge()
 
-    assert judged.spent_device_hours == pytest.approx(2 * (35.4 + 60 * len(further)) / 3600)
-    assert ("d2" in judged.further) == (not further)
+    assert spent(judged) >= 2 * failed_seconds / 3600
+    assert ("d2" in judged.further) == (not failed_seconds)
     assert spent(judged) + most(judged) <= budget
 
 
@@ -345,15 +339,14 @@ def test_spending_is_of_all_jobs_of_all_runs_as_they_are_billed(tmp_path: Path) 
     played = PlantedStudy(tmp_path / "played", ONE_MINUTE_RUNS, overhead(0.04))
     played.make_runs()
     runs = tmp_path / "runs"
-    leave_starts(runs / "d2.r1", "1x2", 100.0, 50.0)
-    leave_starts(runs / "d8.r1", "2x4", 10.0)  # it failed, or still runs
+    leave_failed(runs / "d2.r1", "1x2", 150.0)
+    leave_failed(runs / "d8.r1", "2x4", 10.0)
     (runs / "d16.r1").mkdir()  # nothing is known of it
-    leave_starts(runs / "d4.r1", "1x4", 30.0)
-    (runs / "d4.r1" / HISTORY).write_text("{", encoding="utf-8")
-    # without a history: from its start to its end
+    leave_failed(runs / "d4.r1", "1x4", 30.0)
+    (runs / "d4.r1" / FAILURE).write_text("{", encoding="utf-8")
     (runs / "d1.r1").mkdir()
-    summary = (played.folder / "runs" / "d1.r1" / SUMMARY).read_text(encoding="utf-8")
-    (runs / "d1.r1" / SUMMARY).write_text(summary, encoding="utf-8")
+    summary = (played.folder / "runs" / "d1.r1" / RECORD).read_text(encoding="utf-8")
+    (runs / "d1.r1" / RECORD).write_text(summary, encoding="utf-8")
 
     found = Spending.of(runs, {2: 4.0})
 

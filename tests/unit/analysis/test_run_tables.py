@@ -17,7 +17,7 @@ from tests.unit.analysis.planted import at, concluded
 from scalewise.analysis.runs import RUN_COLUMNS, Tables, collect
 from scalewise.config.experiment import Experiment
 from scalewise.plan.runs.runs import series_name
-from scalewise.records import EPOCHS, RANKS, SUMMARY, Resumption
+from scalewise.records import EPOCHS, RANKS, RECORD
 
 
 def with_target(**changed: Any) -> Experiment:
@@ -100,7 +100,7 @@ def test_folders_of_runs_that_are_no_longer_planned_are_not_in_the_tables(tmp_pa
     write_run(tmp_path, "d4.r1")
     write_run(tmp_path, "d1.bucket-view-on.r1")
     damaged = write_run(tmp_path, "d8.r1")
-    (damaged / SUMMARY).write_text("{", encoding="utf-8")
+    (damaged / RECORD).write_text("{", encoding="utf-8")
     tables = collect("study", with_target(devices=[1], repeats=1), tmp_path)
     assert tables.runs["run"].tolist() == ["d1.r1"]
     assert set(tables.epochs["run"]) == {"d1.r1"}
@@ -132,29 +132,29 @@ def _edit(name: str, change: Callable[[str], str]) -> Callable[[Path], None]:
 
 
 def _number(key: str, value: str) -> Callable[[Path], None]:
-    return _edit(SUMMARY, lambda text: re.sub(rf'"{key}": [^,\n]*', f'"{key}": {value}', text))
+    return _edit(RECORD, lambda text: re.sub(rf'"{key}": [^,\n]*', f'"{key}": {value}', text))
 
 
 def _pipe(folder: Path) -> None:
-    (folder / SUMMARY).unlink()
-    os.mkfifo(folder / SUMMARY)
+    (folder / RECORD).unlink()
+    os.mkfifo(folder / RECORD)
 
 
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
-        pytest.param(SUMMARY, _edit(SUMMARY, lambda _: ""), id="empty summary"),
-        pytest.param(SUMMARY, _edit(SUMMARY, lambda _: "[" * 100_000), id="nested without end"),
-        pytest.param(SUMMARY, _pipe, id="named pipe"),
+        pytest.param(RECORD, _edit(RECORD, lambda _: ""), id="empty summary"),
+        pytest.param(RECORD, _edit(RECORD, lambda _: "[" * 100_000), id="nested without end"),
+        pytest.param(RECORD, _pipe, id="named pipe"),
         *(
-            pytest.param(SUMMARY, _number("throughput_samples_per_second", value), id=f"throughput {value}")
+            pytest.param(RECORD, _number("throughput_samples_per_second", value), id=f"throughput {value}")
             for value in ("NaN", "-5", "0", "1e400", "1e300", "1e-300", '"fast"')
         ),
-        pytest.param(SUMMARY, _number("final_accuracy", "7"), id="accuracy"),
-        pytest.param(SUMMARY, _number("ended_at", '"2026-01-01T00:01:30"'), id="no zone"),
-        pytest.param(SUMMARY, _number("ended_at", '"2025-12-31T23:00:00+00:00"'), id="clock set back"),
-        pytest.param(SUMMARY, _number("ended_at", '"soon"'), id="no time"),
-        pytest.param(SUMMARY, _number("run", '"d1.r1"'), id="of another run"),
+        pytest.param(RECORD, _number("final_accuracy", "7"), id="accuracy"),
+        pytest.param(RECORD, _number("ended_at", '"2026-01-01T00:01:30"'), id="no zone"),
+        pytest.param(RECORD, _number("ended_at", '"2025-12-31T23:00:00+00:00"'), id="clock set back"),
+        pytest.param(RECORD, _number("ended_at", '"soon"'), id="no time"),
+        pytest.param(RECORD, _number("run", '"d1.r1"'), id="of another run"),
         pytest.param(EPOCHS, lambda folder: (folder / EPOCHS).unlink(), id="missing epochs"),
         pytest.param(EPOCHS, _edit(EPOCHS, lambda _: "\0\1"), id="binary epochs"),
         pytest.param(EPOCHS, _edit(EPOCHS, lambda text: text.splitlines()[0] + "\n"), id="header alone"),
@@ -204,18 +204,16 @@ def test_equal_records_make_equal_files(tmp_path: Path) -> None:
 # --- runs that resumed from a checkpoint ----------------------------------------------------------------
 
 
-TWICE = Resumption(starts=3, from_step=300, lost_steps=14)
-ONCE = Resumption(starts=2, from_step=40)
-RESTARTED = Resumption(starts=2, lost_steps=7)
-"""It failed before its first checkpoint: what counts was done in one go."""
+TWICE, ONCE = 300, 40
+"""Steps in the checkpoint that a run resumed from."""
 
 
-def study(folder: Path, resumed: Mapping[str, Resumption]) -> Tables:
+def study(folder: Path, resumed: Mapping[str, int]) -> Tables:
     """Three runs on one device and three on two, some of them resumed, each of 90 s by its clock."""
     for devices in (1, 2):
         for repeat in (1, 2, 3):
             run = f"d{devices}.r{repeat}"
-            known: dict[str, Any] = {"resumption": resumed[run]} if run in resumed else {}
+            known: dict[str, Any] = {"from_step": resumed[run]} if run in resumed else {}
             write_run(folder / "runs", run, rate=1000.0 * devices, energy_joules=512.0, **known)
     return collect("study", experiment(), folder / "runs")
 
@@ -228,14 +226,10 @@ def row_of(tables: Tables, run: str) -> dict[str, Any]:
 def test_a_resumed_run_has_no_wall_time_and_memory_to_compare_but_keeps_its_throughput(
     tmp_path: Path,
 ) -> None:
-    tables = study(tmp_path, {"d2.r1": TWICE, "d2.r2": RESTARTED})
+    tables = study(tmp_path, {"d2.r1": TWICE})
     resumed, restarted, undisturbed = (row_of(tables, f"d2.r{repeat}") for repeat in (1, 2, 3))
     rows = (resumed, restarted, undisturbed)
-    assert [[row[key] for key in ("starts", "resumed", "lost_steps")] for row in rows] == [
-        [3, 1, 14],
-        [2, 0, 7],
-        [1, 0, 0],
-    ]
+    assert [row["resumed"] for row in rows] == [1, 0, 0]
     # the process that read the checkpoint had other memory
     of_whole = ["wall_seconds", "device_hours", "peak_memory_bytes"]
     assert all(pd.isna(resumed[column]) for column in of_whole)
@@ -253,7 +247,7 @@ def test_a_resumed_run_has_no_wall_time_and_memory_to_compare_but_keeps_its_thro
 def test_walls_of_a_point_are_those_of_its_undisturbed_runs(tmp_path: Path) -> None:
     study(tmp_path, {"d2.r1": TWICE})
     # what its last start took is far from what a whole run takes
-    summary = tmp_path / "runs" / "d2.r1" / SUMMARY
+    summary = tmp_path / "runs" / "d2.r1" / RECORD
     summary.write_text(summary.read_text().replace("00:01:30", "01:00:00"), encoding="utf-8")
     point = at(concluded(tmp_path, experiment()), 2)
     # two runs are taken to scatter by 5 %
@@ -266,7 +260,7 @@ def test_walls_of_a_point_are_those_of_its_undisturbed_runs(tmp_path: Path) -> N
 
 
 def test_a_resumed_run_reached_the_target_in_so_many_epochs_and_in_no_time_to_compare(tmp_path: Path) -> None:
-    study(tmp_path, {"d2.r1": TWICE, "d2.r2": RESTARTED})
+    study(tmp_path, {"d2.r1": TWICE})
     # seconds of the renewed warm-up, which no undisturbed run has
     epochs = tmp_path / "runs" / "d2.r1" / EPOCHS
     epochs.write_text(epochs.read_text(encoding="utf-8").replace("\n2,2.0,", "\n2,20.0,"), encoding="utf-8")

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.stand_ins import stand_ins
 
-from scalewise.execution import train_job
-from scalewise.execution.messages import GracefulStop
-from scalewise.execution.requeue import Requeue, requeue_after, requeue_job
-from scalewise.execution.run import RunFailedError
-from scalewise.execution.run_lock import LockTimeoutError
-from scalewise.execution.slurm import REQUEUE_ATTEMPTS, PreemptionWatch, requeue, seconds_left
-from scalewise.execution.supervisor import ExitStatus
-from scalewise.execution.watchdog import JOB_END
+from scalewise.execution.slurm import REQUEUE_ATTEMPTS, PreemptionWatch, requeue
 
 JOB = {"SLURM_JOB_ID": "7"}
 
@@ -62,111 +53,6 @@ def test_a_running_job_is_put_back_and_one_that_somebody_ends_stays_ended(
     answer("squeue", squeue)
     assert requeue(environ) == refusal
     assert asked() == ([] if refusal else ["requeue 7"])
-
-
-@pytest.mark.parametrize(
-    ("script", "saved", "first", "second"),
-    [
-        (
-            "echo 'is disabled' >&2; exit 1",
-            True,
-            "to resume",
-            "it does not go back: is disabled. The next start of the run resumes",
-        ),
-        (
-            "exit 3",
-            False,
-            "to start again",
-            "scontrol ended with 3. The next start of the run starts again",
-        ),
-    ],
-)
-def test_why_a_job_was_not_put_back_stands_in_the_log_of_the_run(
-    script: str,
-    saved: bool,
-    first: str,
-    second: str,
-    answer: Answer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    answer("scontrol", script)
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    requeue_job(tmp_path / "train.log", "study/d2.r1", saved=saved)
-    before, after = (tmp_path / "train.log").read_text(encoding="utf-8").splitlines()
-    assert before.endswith(f"Slurm job 7 goes back into the queue, {first}")
-    assert second in after
-
-
-@pytest.mark.parametrize(
-    ("because", "asked", "requeue"),
-    [
-        pytest.param("SIGUSR1", False, Requeue.FROM_CHECKPOINT, id="Slurm signaled the ranks"),
-        pytest.param("SIGTERM", False, Requeue.FROM_CHECKPOINT, id="Slurm preempts the ranks"),
-        pytest.param(JOB_END, True, Requeue.FROM_CHECKPOINT, id="its end was seen coming"),
-        pytest.param("SIGUSR1", True, Requeue.NO, id="Slurm signaled this process, too"),
-        pytest.param("SIGTERM", True, Requeue.NO, id="somebody ends it"),
-        pytest.param("the time limit", True, Requeue.NO, id="its own limit"),
-    ],
-)
-def test_only_a_run_that_the_end_of_its_job_ended_goes_back_into_the_queue(
-    because: str, asked: bool, requeue: Requeue
-) -> None:
-    ended = ExitStatus(0, "interrupted", GracefulStop(step=9, saved=True, stop_source=because), asked)
-    assert requeue_after(RunFailedError("", "", ended), in_slurm_job=True) is requeue
-    assert requeue_after(RunFailedError("", "", ended), in_slurm_job=False) is Requeue.NO
-    assert requeue_after(RunFailedError("", "", ended, given_up=True), in_slurm_job=True) is Requeue.NO
-    apart = ExitStatus(1, "interrupted", None, stop_requested=False)
-    assert requeue_after(RunFailedError("", "", apart), in_slurm_job=True) is Requeue.NO
-
-
-@pytest.mark.parametrize(
-    ("reply", "seconds"),
-    [
-        ("echo 0:09", 9.0),
-        ("echo 04:00", 240.0),
-        ("echo 2-01:00:05", 176_405.0),
-        ("echo UNLIMITED", math.inf),
-        ("echo INVALID", None),
-        ("exit 1", None),
-    ],
-)
-def test_what_slurm_leaves_a_job_is_read_as_seconds(
-    answer: Answer, reply: str, seconds: float | None
-) -> None:
-    answer("squeue", f'[ "$*" = "--noheader --jobs=7 --format=%L" ] && {reply}')
-    assert seconds_left(JOB) == seconds
-    assert seconds_left({}) is None
-
-
-HOURS = 3600.0
-
-
-@pytest.mark.parametrize(
-    ("reply", "waited", "least", "most"),
-    [
-        # a run of ten hours in jobs of one; what is kept is for the last checkpoint
-        pytest.param("echo 30:00", 0.5 * HOURS, 1700, 1750, id="what Slurm leaves it"),
-        pytest.param("exit 1", 0.5 * HOURS, 9.4 * HOURS, 9.5 * HOURS + 1, id="the limit less the wait"),
-        pytest.param("echo UNLIMITED", 20 * HOURS, math.inf, math.inf, id="no end"),
-    ],
-)
-def test_a_job_that_has_waited_trains_for_what_is_left_of_it(
-    answer: Answer, reply: str, waited: float, least: float, most: float
-) -> None:
-    answer("squeue", reply)
-    now = time.monotonic()
-    assert least <= train_job.end_of_job(JOB, 10 * HOURS, now - waited) - now <= most
-
-
-def test_a_job_of_which_too_little_is_left_says_how_much_and_what_to_do(answer: Answer) -> None:
-    answer("squeue", "echo 2:00")
-    with pytest.raises(LockTimeoutError) as busy:
-        train_job.end_of_job(JOB, 10 * HOURS, time.monotonic() - 3000)
-    assert str(busy.value) == (
-        "another training of this run ended without a result after 3000 s of waiting, and 50 s of this job "
-        "are left to train in, less than 60 s. Run snakemake again: a new job has all of its time."
-    )
 
 
 class Queue:

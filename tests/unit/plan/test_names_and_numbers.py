@@ -16,7 +16,7 @@ from scalewise.config.catalog.models import (
 )
 from scalewise.config.errors import RefusedValueError
 from scalewise.config.shape import Shape, shape_for
-from scalewise.execution.failure_reason import in_minutes
+from scalewise.execution.reason import in_minutes
 from scalewise.plan.formatting import (
     counts_text,
     duration_text,

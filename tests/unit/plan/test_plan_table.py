@@ -45,7 +45,7 @@ def test_finished_runs_are_counted_and_cost_what_they_took(load: Load, tmp_path:
     for run in list(study.runs.values())[:2]:
         folder = tmp_path / run.experiment / "runs" / run.run
         leave_result(folder, run_record(run, measurements=measurements()))
-    record = json.loads(next(tmp_path.rglob("summary.json")).read_text())["provenance"]
+    record = json.loads(next(tmp_path.rglob("record.json")).read_text())["provenance"]
     lines = list(plan_lines(study, tmp_path, {}))
     first = next(iter(rows(lines).values()))
     assert first[:3] == ["2", "of", "3"]

@@ -23,7 +23,7 @@ from scalewise.analysis.study import Analysis, parts_of, read_and_conclude
 from scalewise.config.catalog.centres import known_centres, template_of
 from scalewise.config.experiment import ProgramExperiment
 from scalewise.plan.make_plan import make_plan, write_plan
-from scalewise.records import SUMMARY
+from scalewise.records import RECORD
 from scalewise.report.facts import CLOCKS, Doubling, Facts, facts_of, find_doublings, verdict_of
 from scalewise.report.figures import FIGURES
 from scalewise.report.job import time_limit
@@ -199,9 +199,9 @@ def test_repeats_that_were_resumed_leave_no_interval_and_no_nan(tmp_path: Path) 
 
     def resume(folder: Path) -> None:
         for repeat in (2, 3):
-            path = folder / "runs" / f"d4.r{repeat}" / SUMMARY
+            path = folder / "runs" / f"d4.r{repeat}" / RECORD
             summary = json.loads(path.read_text(encoding="utf-8"))
-            summary["measurements"]["resumption"].update(starts=2, from_step=40)
+            summary["measurements"]["from_step"] = 40
             path.write_text(json.dumps(summary), encoding="utf-8")
 
     proposed = Proposed(tmp_path, {"a": keys("csc-roihu")}, resume)

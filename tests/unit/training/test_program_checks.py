@@ -20,8 +20,7 @@ from tests.small_runs import definition, rank_setup
 from tests.unit.training.small_training import record
 
 from scalewise.config.program import Metric, ProgramSettings
-from scalewise.execution.messages import RankError, TrainSpec
-from scalewise.execution.rank_files import RankFiles
+from scalewise.execution.rank_files import RankError, RankFiles, TrainSpec
 from scalewise.measure.step_flags import NO_GRAD
 from scalewise.ranks.distributed.identity import Identity
 from scalewise.ranks.monitoring.machine_load import CpuUse

@@ -15,8 +15,7 @@ from tests.waiting import wait_until
 
 from scalewise.config.program import ProgramSettings
 from scalewise.config.shape import Shape
-from scalewise.execution.messages import Endpoint, Progress, TrainSpec
-from scalewise.execution.rank_files import RankFiles
+from scalewise.execution.rank_files import Endpoint, Progress, RankFiles, TrainSpec
 from scalewise.plan.launch import RANK_VARIABLES
 from scalewise.ranks.distributed.identity import Identity
 from scalewise.ranks.program.child import LONGEST_LINE, Child
@@ -231,7 +230,7 @@ def test_progress_that_cannot_be_written_or_read_does_not_end_the_program(tmp_pa
     damaged = program.files.folder / "progress.json"
     damaged.write_text("{")
     program.progress.update(100.0)
-    assert damaged.read_text() == "{"
+    assert program.files.read_progress() is not None
     damaged.unlink()
     (program.files.folder / ".progress.json").mkdir()
     assert program.after(200.0, 40) is None

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -18,13 +17,14 @@ from tests.small_runs import rank_setup
 
 from scalewise.config.shape import Shape
 from scalewise.execution.rank_files import RankFiles
+from scalewise.execution.reason import root_cause
 from scalewise.measure.origins import versions
 from scalewise.ranks.distributed import cpus as cpus_of_ranks
-from scalewise.ranks.distributed import network_interface
+from scalewise.ranks.distributed import network_interface, node_launcher
 from scalewise.ranks.distributed.cpus import cpu_list, cpus_near, take_cpus
 from scalewise.ranks.distributed.identity import Identity, check_place, identify, tasks_on_node
 from scalewise.ranks.distributed.network_interface import Interface, choose_interface, interface_addresses
-from scalewise.ranks.distributed.node_launcher import open_store
+from scalewise.ranks.distributed.node_launcher import agent_options
 from scalewise.ranks.monitoring.environments import commit, merge_environments, source_version
 from scalewise.ranks.preflight_rank import claim_device
 from scalewise.ranks.program.environment import check_gpus, own_gpu, set_interface
@@ -266,30 +266,35 @@ def test_nodes_do_not_look_for_each_other_on_loopback(
 
 
 @pytest.mark.fault(7)
-def test_any_number_of_runs_meet_on_one_machine_at_once(tmp_path: Path) -> None:
-    attempts = [RankFiles(tmp_path / str(number)) for number in range(5)]
-    for rank_files in attempts:
-        rank_files.folder.mkdir()
-    stores = [open_store(rank_files, True, "127.0.0.1", timedelta(seconds=30)) for rank_files in attempts]
-
-    assert len({store.port for store in stores}) == 5
-    for number, rank_files in enumerate(attempts):
-        open_store(rank_files, False, "127.0.0.1", timedelta(seconds=30)).set("who", str(number))
-    assert [store.get("who") for store in stores] == [b"0", b"1", b"2", b"3", b"4"]
-
-
-def test_a_rank_without_a_peer_at_the_rendezvous_ends_with_a_reason_and_is_not_taken_for_the_cause(
-    rank_files: RankFiles,
+def test_the_agents_of_two_nodes_meet_at_a_free_port_that_the_first_has_chosen(
+    rank_files: RankFiles, interfaces: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    rank_files.begin(rank_setup(shape="2x4", launcher="torchrun", timeout_seconds=5))
+    monkeypatch.setattr(node_launcher, "free_port", lambda _address: 24_000)
+    words = {}
+    for node in ("0", "1"):
+        monkeypatch.setenv("SLURM_PROCID", node)
+        words[node] = [*agent_options(rank_files)]
+
+    endpoint = rank_files.endpoint()
+    assert endpoint is not None
+    for node in ("0", "1"):
+        assert {f"--node-rank={node}", f"--master-port={endpoint.port}", "--nnodes=2"} <= {*words[node]}
+        assert {f"--master-addr={endpoint.host}", "--nproc-per-node=4"} <= {*words[node]}
+
+
+def test_an_agent_without_a_first_node_ends_with_a_reason_that_is_not_taken_for_the_cause(
+    rank_files: RankFiles, interfaces: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank_files.begin(rank_setup(shape="2x4", launcher="torchrun"))
     rank_files.started(1, "node-a")
     with pytest.raises(TimeoutError, match=r"no rank waited at a rendezvous within 0\.2 s") as refused:
-        open_store(rank_files, False, "127.0.0.1", timedelta(seconds=0.2))
+        rank_files.wait_for_endpoint(0.2)
     rank_files.failed(1, "node-a", refused.value, out_of_memory=False)
 
-    cause = rank_files.root_cause(2)
+    cause = root_cause(rank_files.ranks(2))
     assert cause is not None
     assert cause.is_secondary
-    assert rank_files.never_started(2) == [0]
 
 
 def git(folder: Path, *arguments: str) -> str:

@@ -40,12 +40,9 @@ KINDS_OF_THE_WHOLE_RUN: tuple[MemoryKind, ...] = ("CUDA allocator peak", "proces
 
 R = TypeVar("R", bound=BaseModel)
 
-SUMMARY, EPOCHS, RANKS, HISTORY = "summary.json", "epochs.csv", "ranks.csv", "history.json"
-UTILIZATION, MODEL = "utilization.csv", "model.safetensors"
-RECORD, RECORD_LOG = "record.json", "record.log"
-"""The files whose links are ``summary.json`` and ``train.log``; Snakemake deletes only the links."""
-RUN_RECORDS = (RECORD, EPOCHS, RANKS, UTILIZATION)
-"""The files of every run that has a result; the summary is a link to the first."""
+RECORD, EPOCHS, RANKS, UTILIZATION = "record.json", "epochs.csv", "ranks.csv", "utilization.csv"
+"""The files of every run that has a result; the record is written last."""
+FAILURE, MODEL = "failure.json", "model.safetensors"
 
 
 MOST_BYTES = 2**28
@@ -95,22 +92,6 @@ class Startup(_Record):
     first_step_seconds: float | None
     launch_seconds: float | None = 0.0
     preparation_seconds: float | None = None
-
-
-class Resumption(_Record):
-    """Starts and resumes of a run; the defaults are those of a run that nothing disturbed.
-
-    The figures of a run are those of its last start.
-
-    Args:
-        starts: Starts of the training.
-        from_step: Steps in the checkpoint that the last start resumed from; 0 without one.
-        lost_steps: Steps done again because no checkpoint had them, as far as they were reported.
-    """
-
-    starts: int = 1
-    from_step: int = 0
-    lost_steps: int = 0
 
 
 OUTSIDE_THE_STEPS = frozenset(
@@ -198,6 +179,7 @@ class Provenance(_Record):
         restart_count: Number of times that the batch system started this job again.
         other_jobs: Other jobs on the run's nodes when it began; None if unknown.
         study_jobs: Other jobs of this study there; None if unknown.
+        failed_seconds: Time of earlier tries at the run, which left no result.
         inputs: Hashes of the input files that define the run, by name.
         environments: Every different environment of the last start's hosts.
         gpu_limits: Limits of each rank's GPU, None for a CPU process, or without NVML.
@@ -216,6 +198,7 @@ class Provenance(_Record):
     restart_count: int
     other_jobs: int | None = None
     study_jobs: int | None = None
+    failed_seconds: Seconds = 0.0
     inputs: dict[str, str]
     environments: list[Environment]
     gpu_limits: list[GpuLimits | None]
@@ -309,6 +292,8 @@ class Measurements(_Record):
         other_cpu_fraction: Share of a machine's CPU time that processes outside the run took while its last
             start trained, of the machine with the most; None if unknown.
         loader: ``resident`` or ``workers``; ``program`` if a program loads its data.
+        from_step: Optimizer steps in the checkpoint that the run resumed from, 0 without one. All figures are
+            those of its last start.
         monitor_note: Measurements that failed, or devices that were throttled, and why.
         step_flops: Floating-point operations of a step of all devices, by number format; empty if unknown.
         step_flops_note: Reason that they are unknown.
@@ -336,14 +321,14 @@ class Measurements(_Record):
     excluded_steps: dict[str, int] = {}
     loader: str = "resident"
     monitor_note: str = ""
-    resumption: Resumption = Resumption()
+    from_step: int = 0
     step_flops: dict[str, float] = {}
     step_flops_note: str = ""
     program: ProgramMeasurements | None = None
 
 
 class RunRecord(_Record):
-    """``summary.json``: one run, its outcome and its figures.
+    """``record.json``: one run, its outcome and its figures.
 
     Args:
         reason: A sentence if the outcome is not ``completed``.
@@ -363,57 +348,39 @@ LOG_TAIL_LINES = 30
 """Lines of a failed run's output that are kept with its reason, and shown."""
 
 
-class Start(_Record):
-    """One start of a run's ranks, or the refusal to start them.
+class Failure(_Record):
+    """``failure.json``: the last try at a run, if it left no result; a result removes the file.
 
     Args:
+        definition: The run, with every setting written out.
+        inputs: Hashes of the input files that define it, by name.
+        reason: A sentence that names rank and host if they are known.
+        permanent: Whether another try would end the same way.
         started_at: UTC, ISO 8601.
+        ended_at: UTC, ISO 8601.
         host: Host of the job.
-        limit_seconds: Most time that the start may take.
-        from_step: Optimizer steps that the checkpoint held, 0 without one; None if no rank was started.
         attempt: Snakemake's count of its tries at the run, from 1.
         slurm_job_id: None outside Slurm.
-        restart_count: Number of times that Slurm had started that job again.
-        ended_at: UTC, ISO 8601; None while the ranks are at work, and if they were killed.
-        outcome: None while the ranks are at work; ``killed`` is written by the next start.
-        reason: A sentence that names rank and host if they are known; empty for a run that completed.
-        steps: Optimizer steps done at the end; None if unknown.
-        no_progress: Whether it counts as a try without progress if the next start begins at the same step.
-        permanent: Whether another try would end the same way.
+        limit_seconds: The run's limit.
+        seconds: Time of this try and of those before it.
         traceback: Traceback of the first rank that raised; empty if none did.
-        log_tail: Last lines of train.log; empty for a run that has a result.
+        log_tail: Last lines of train.log.
     """
 
+    definition: RunDefinition
+    inputs: dict[str, str]
+    outcome: Literal["failed", "timed-out", "interrupted"]
+    reason: str
+    permanent: bool = False
     started_at: str
+    ended_at: str
     host: str = ""
-    limit_seconds: float
-    from_step: int | None = 0
     attempt: int = 1
     slurm_job_id: str | None = None
-    restart_count: int = 0
-    ended_at: str | None = None
-    outcome: Outcome | Literal["failed", "timed-out", "interrupted", "killed"] | None = None
-    reason: str = ""
-    steps: int | None = None
-    no_progress: bool = False
-    permanent: bool = False
+    limit_seconds: float
+    seconds: Seconds
     traceback: str = ""
     log_tail: list[str] = []
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether it ended without a result, and with a reason."""
-        return self.outcome in {"failed", "timed-out", "interrupted"}
-
-    @property
-    def has_result(self) -> bool:
-        """Whether it ended with a result: another start would begin another training."""
-        return self.outcome in {"completed", "diverged", "out-of-memory"}
-
-    @property
-    def is_requested_by_user(self) -> bool:
-        """Whether a command of the user made this start, and not another try by Snakemake or Slurm."""
-        return self.attempt == 1 and self.restart_count == 0
 
     @property
     def output(self) -> list[str]:
@@ -425,50 +392,6 @@ class Start(_Record):
         if traceback and not set(traceback[-1:]) & set(self.log_tail):
             return traceback
         return self.log_tail[-LOG_TAIL_LINES:]
-
-    def seconds(self, next_started_at: str | None = None) -> float:
-        """Return the seconds that it took, or the most that it may have taken.
-
-        Args:
-            next_started_at: Start of the next one, before which this one has ended; None if there is none.
-        """
-        ended_at = self.ended_at or next_started_at
-        if ended_at is None:
-            return self.limit_seconds
-        seconds = max(seconds_between(self.started_at, ended_at), 0.0)
-        return min(seconds, self.limit_seconds) if self.ended_at is None else seconds
-
-
-class History(_Record):
-    """``history.json``: every start of a run, with the reason of each that failed.
-
-    Args:
-        definition: The run of the last start, with every setting written out.
-        inputs: Hashes of the input files that define it, by name.
-        first: Index of the first start of the last training; that training cannot resume from earlier ones.
-        starts: All starts over the same shape, in their order.
-    """
-
-    definition: RunDefinition
-    inputs: dict[str, str]
-    first: int = 0
-    starts: list[Start]
-
-    @property
-    def label(self) -> str:
-        """The run's name in messages."""
-        return self.definition.label
-
-    @property
-    def failure(self) -> Start | None:
-        """The last start if it has failed."""
-        return self.starts[-1] if self.starts and self.starts[-1].has_failed else None
-
-    @property
-    def seconds(self) -> list[float]:
-        """Seconds of each start; the most that it may have taken if it was killed or is still at work."""
-        following = [*(start.started_at for start in self.starts[1:]), None]
-        return [start.seconds(after) for start, after in zip(self.starts, following, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -604,8 +527,8 @@ def write_rows(path: Path, kind: RowKind, rows: Sequence[Any]) -> None:
     write_text(path, buffer.getvalue())
 
 
-def read_summary(run_folder: Path, run: str | None = None) -> RunRecord:
-    """Read the summary of a run.
+def read_run(run_folder: Path, run: str | None = None) -> RunRecord:
+    """Read the record of a run.
 
     Args:
         run_folder: The run's folder.
@@ -614,17 +537,17 @@ def read_summary(run_folder: Path, run: str | None = None) -> RunRecord:
     Raises:
         RecordError: It is missing, damaged, of another run, or its times are not in order.
     """
-    path = run_folder / SUMMARY
-    summary = read_record(path, RunRecord)
-    if run is not None and summary.definition.run != run:
-        raise damaged(path, f"is of the run {summary.definition.run}")
-    if (origin := summary.provenance) is not None and not _in_order(origin.started_at, origin.ended_at):
+    path = run_folder / RECORD
+    record = read_record(path, RunRecord)
+    if run is not None and record.definition.run != run:
+        raise damaged(path, f"is of the run {record.definition.run}")
+    if (origin := record.provenance) is not None and not _in_order(origin.started_at, origin.ended_at):
         raise damaged(
             path,
             f"started_at is {origin.started_at!r} and ended_at {origin.ended_at!r}, not two times "
             "with a zone, the earlier one first. A clock may have been set back",
         )
-    return summary
+    return record
 
 
 def _in_order(started_at: str, ended_at: str) -> bool:
@@ -646,25 +569,15 @@ def damaged(path: Path, problem: str) -> RecordError:
     return RecordError(f"{path}: {problem}. Delete {path.parent} and give the same command again.")
 
 
-def read_history(run_folder: Path) -> History | None:
-    """Read the history of a run; None if it has never been started.
+def read_failure(run_folder: Path) -> Failure | None:
+    """Read why the last try at a run left no result; None if it has one, or was never tried.
 
     Raises:
-        RecordError: It is damaged.
+        RecordError: The file is damaged.
     """
-    if not (run_folder / HISTORY).exists():
+    if (run_folder / RECORD).exists() or not (run_folder / FAILURE).exists():
         return None
-    return read_record(run_folder / HISTORY, History)
-
-
-def read_failure(run_folder: Path) -> Start | None:
-    """Read the last start of a run if it has failed; None if it has not, or never started.
-
-    Raises:
-        RecordError: The history is damaged.
-    """
-    history = read_history(run_folder)
-    return history.failure if history is not None else None
+    return read_record(run_folder / FAILURE, Failure)
 
 
 def read_record(path: Path, kind: type[R]) -> R:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scalewise.analysis.disturbed import disturbance
-from scalewise.execution.run_lock import LockTimeoutError, lock_run
+from scalewise.execution.lock import LockError, lock_run
 from scalewise.plan.plan_file import Plan
-from scalewise.records import SUMMARY, RecordError, read_failure, read_summary
+from scalewise.records import RECORD, RecordError, read_failure, read_run
 
 SNAKEMAKE_LOCKS = Path(".snakemake/locks")
 """Holds a file while Snakemake works in the folder, or after it was killed."""
@@ -89,10 +89,10 @@ def _is_in(run: str, name: str) -> bool:
 def _reason(folder: Path, *, disturbed: bool, failed: bool) -> str:
     """Return why a run is chosen; empty if it is not, or if its record is damaged."""
     try:
-        if not (folder / SUMMARY).exists():
+        if not (folder / RECORD).exists():
             failure = read_failure(folder)
             return f"{failure.outcome}: {failure.reason}" if failed and failure is not None else ""
-        record = read_summary(folder, folder.name)
+        record = read_run(folder, folder.name)
     except RecordError as error:
         return str(error) if failed else ""
     if record.outcome != "completed" or record.measurements is None:
@@ -112,7 +112,7 @@ def _remove(run: Path) -> bool:
         with lock_run(run, 0.0, lambda _: None):
             # the lock goes with the folder
             run.rename(removed)
-    except LockTimeoutError:
+    except LockError:
         return False
     shutil.rmtree(removed)
     return True

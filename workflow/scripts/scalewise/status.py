@@ -21,8 +21,7 @@ from pydantic import ValidationError
 from scalewise.analysis.disturbed import named_runs
 from scalewise.analysis.study import Analysis, parts_of, read_and_conclude
 from scalewise.config.shape import count_devices
-from scalewise.execution.messages import Progress
-from scalewise.execution.rank_files import ATTEMPT, PROGRESS
+from scalewise.execution.rank_files import ATTEMPT, PROGRESS, Progress
 from scalewise.plan.formatting import duration_text, format_3sig
 from scalewise.plan.plan_file import Plan, questions_of, runs_in_slurm
 from scalewise.plan.runs.spending import Spending

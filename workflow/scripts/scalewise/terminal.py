@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewise.plan.plan_file import Plan, questions_of
-from scalewise.records import SUMMARY, RecordError, Start, read_failure, read_regular
+from scalewise.records import RECORD, Failure, RecordError, read_failure, read_regular
 
 WIDTH = 80
 MAX_CAUTIONS = 3
@@ -76,18 +76,18 @@ def _cards(path: Path, lines: Callable[[Any], Iterable[str]]) -> list[str]:
         return [f"{path} is damaged. Delete it and {report}, and give the same snakemake command again."]
 
 
-def failed_runs(plan: Plan, results: Path) -> Iterator[tuple[str, str, Start]]:
+def failed_runs(plan: Plan, results: Path) -> Iterator[tuple[str, str, Failure]]:
     """Yield the runs without a result whose last start failed: experiment, run and that start."""
     for experiment, runs in plan["runs"].items():
         for run in runs:
             folder = results / experiment / "runs" / run
             # a damaged file is named by the job that reads it
             with suppress(RecordError):
-                if not (folder / SUMMARY).exists() and (failure := read_failure(folder)):
+                if not (folder / RECORD).exists() and (failure := read_failure(folder)):
                     yield experiment, run, failure
 
 
-def failure_lines(failures: Mapping[tuple[str, str], Start]) -> Iterator[str]:
+def failure_lines(failures: Mapping[tuple[str, str], Failure]) -> Iterator[str]:
     """Yield the reason and the last output of failed runs, those that failed alike together."""
     alike: dict[str, list[str]] = {}
     for run, failure in failures.items():

@@ -22,7 +22,7 @@ from scalewise.plan.runs.rounds import Round, known_rounds, requested_repeats, r
 from scalewise.plan.runs.run_definition import parse_run_name
 from scalewise.plan.runs.runs import points, points_by_series, series_name, settings_of
 from scalewise.plan.runs.spending import Spending, device_hours
-from scalewise.records import SUMMARY, RecordError, read_summary, write_json
+from scalewise.records import RECORD, RecordError, read_run, write_json
 
 
 def judge_round(definition: str, number: int, folder: Path, *, in_slurm: bool = False) -> Round:
@@ -233,10 +233,10 @@ def _with_earlier_runs(
         place = (Shape.parse(choice["shapes"][str(point.devices)]), choice["launchers"][point.name])
         for repeat in range(there[point.name] + 1, spec.max_repeats + 1):
             folder = runs_folder / point.run_name(repeat)
-            if not (folder / SUMMARY).exists():
+            if not (folder / RECORD).exists():
                 break
             try:
-                made = read_summary(folder).definition
+                made = read_run(folder).definition
             except RecordError:
                 break
             if (made.shape, made.launcher) != place or not made_with(made, settings):

@@ -4,37 +4,25 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from pathlib import Path
 from statistics import median
 
 import pandas as pd
 
 from scalewise.analysis.accounting import Accounting
-from scalewise.records import RecordError, read_history
 
 Jobs = Mapping[str, int]
 """Jobs of a run, each with the number of times that Slurm had requeued it at its last start."""
 
 
-def jobs_of_runs(runs: pd.DataFrame, runs_folder: Path) -> dict[str, Jobs]:
-    """Return the jobs of the present training of each run, by the run's name.
+def jobs_of_runs(runs: pd.DataFrame) -> dict[str, Jobs]:
+    """Return the job of each run, by the run's name.
 
     Args:
         runs: Rows of runs.csv.
-        runs_folder: Holds a folder for each run.
     """
     found: dict[str, Jobs] = {}
-    for run, last in zip(runs["run"], runs["slurm_job_id"], strict=True):
-        jobs: dict[str, int] = {}
-        try:
-            history = read_history(runs_folder / str(run))
-        except RecordError:
-            history = None
-        for start in history.starts[history.first :] if history is not None else []:
-            if start.slurm_job_id is not None:
-                jobs[start.slurm_job_id] = max(start.restart_count, jobs.get(start.slurm_job_id, 0))
-        jobs.setdefault(str(last), 0)
-        found[str(run)] = {job: restarts for job, restarts in jobs.items() if job.isdecimal()}
+    for run, job, restarts in zip(runs["run"], runs["slurm_job_id"], runs["restart_count"], strict=True):
+        found[str(run)] = {str(job): int(restarts)} if str(job).isdecimal() else {}
     return found
 
 

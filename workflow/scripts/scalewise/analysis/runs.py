@@ -27,7 +27,7 @@ from scalewise.records import (
     EPOCHS,
     KINDS_OF_THE_WHOLE_RUN,
     RANKS,
-    SUMMARY,
+    RECORD,
     EpochRecord,
     Measurements,
     ProgramMeasurements,
@@ -37,7 +37,7 @@ from scalewise.records import (
     damaged,
     read_failure,
     read_regular,
-    read_summary,
+    read_run,
     seconds_between,
 )
 
@@ -54,7 +54,7 @@ RUN_COLUMNS = [
     "monitor_note", *STARTUP, "wall_seconds",
     "device_hours", "parameters", "seed", "device_name", "hosts", "commit", "started_at",
     "launcher", "slurm_job_id", "restart_count", "other_jobs", "study_jobs", "other_cpu_fraction",
-    "disturbance", "starts", "resumed", "lost_steps", "measured_steps",
+    "disturbance", "resumed", "measured_steps",
 ]  # fmt: skip
 
 EPOCH_COLUMNS = [field.name for field in fields(EpochRecord)]
@@ -122,12 +122,12 @@ def collect(
     for planned, settings in _planned_rows(name, spec, asked):
         folder = runs_folder / str(planned["run"])
         try:
-            if not (folder / SUMMARY).exists():
+            if not (folder / RECORD).exists():
                 failure = read_failure(folder)
                 outcome, reason = (failure.outcome, failure.reason) if failure else ("not run yet", "")
                 run_rows.append(planned | {"outcome": outcome, "reason": reason})
                 continue
-            summary = read_summary(folder, folder.name)
+            summary = read_run(folder, folder.name)
             epochs, ranks = _read_epochs(folder, summary), _read_ranks(folder, summary)
         except RecordError as error:
             run_rows.append(planned | {"outcome": UNREADABLE, "reason": str(error)})
@@ -171,7 +171,7 @@ def _read_epochs(folder: Path, summary: RunRecord) -> pd.DataFrame:
     rows = _read_rows(path, EPOCH_COLUMNS)
     expected = measured.epochs_completed if measured else 0
     if rows["epoch"].tolist() != list(range(1, expected + 1)):
-        raise damaged(path, f"has {len(rows)} rows, not those of epochs 1 to {expected} of {SUMMARY}")
+        raise damaged(path, f"has {len(rows)} rows, not those of epochs 1 to {expected} of {RECORD}")
     if measured is None or rows.empty:
         return rows
     for column, most in (("train_seconds", 1e9), ("evaluation_seconds", 1e9), ("test_accuracy", 1.0)):
@@ -187,7 +187,7 @@ def _read_epochs(folder: Path, summary: RunRecord) -> pd.DataFrame:
         raise damaged(
             path,
             f"the best and the last accuracy are {best} and {last}, but "
-            f"{measured.best_accuracy} and {measured.final_accuracy} in {SUMMARY}",
+            f"{measured.best_accuracy} and {measured.final_accuracy} in {RECORD}",
         )
     return rows
 
@@ -276,7 +276,7 @@ def _finished(
 
 def _measured(measured: Measurements, epochs: pd.DataFrame, ranks: pd.DataFrame) -> dict[str, Any]:
     """Return the figures of a run."""
-    windows, resumption = measured.windows, measured.resumption
+    windows = measured.windows
     samples = sum(window.samples for window in windows)
     figures = measured.model_dump(exclude={"windows", "startup", "program"})
     row = {key: value for key, value in figures.items() if key in RUN_COLUMNS} | {
@@ -285,9 +285,7 @@ def _measured(measured: Measurements, epochs: pd.DataFrame, ranks: pd.DataFrame)
         "peak_memory_kind": _memory_kind(measured),
         "samples_per_joule": _samples_per_joule(measured),
         "measured_steps": sum(window.steps for window in windows if not window.warmup),
-        "starts": resumption.starts,
-        "resumed": int(resumption.from_step > 0),
-        "lost_steps": resumption.lost_steps,
+        "resumed": int(measured.from_step > 0),
     }
     if measured.program is not None:
         row[WITH_NO_GRAD] = measured.program.throughput_with_no_grad
@@ -330,7 +328,7 @@ def epoch_rate(measured: Measurements, epochs: pd.DataFrame) -> float | None:
     out as well.
     """
     if measured.program is None:
-        resumed = measured.resumption.from_step
+        resumed = measured.from_step
         done = sum(window.steps for window in measured.windows)
         earlier = round(len(epochs) * resumed / (resumed + done)) if resumed else 0
         later = epochs[epochs["epoch"] > earlier + 1]

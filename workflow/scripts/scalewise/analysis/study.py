@@ -154,7 +154,7 @@ def with_waits(part: Part, table: Tables) -> Part:
     stated = part.experiment.queue_minutes
     if stated or not part.in_slurm:
         return part
-    jobs = jobs_of_runs(table.runs, part.runs_folder)
+    jobs = jobs_of_runs(table.runs)
     accounting = read_accounting(job for of_run in jobs.values() for job in of_run)
     minutes = median_waits(table.runs, jobs, accounting)
     source = (

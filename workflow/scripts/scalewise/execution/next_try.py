@@ -2,87 +2,65 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
-from scalewise.config.catalog.program_files import program_files
-from scalewise.config.program import ProgramSettings
-from scalewise.execution.history import load_history, seconds_of_earlier_tries, would_fail_again
-from scalewise.execution.input_hashes import input_hashes, program_hashes
-from scalewise.execution.rank_files import ATTEMPT, RankFiles
+from scalewise.execution.inputs import input_hashes
 from scalewise.plan.plan_file import Limits, TrainJob
 from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.records import History, RecordError, Start, read_failure
+from scalewise.records import Failure, RecordError, read_failure
 
 LEAST_SECONDS = 60.0
-"""Least time left for training in a job that has waited; with less, a new job is better."""
+"""Least time in which a try at a run is worth a start."""
 
 
-def failure_to_repeat(job: TrainJob, folder: Path, attempt: int) -> Start | None:
+def failure_to_repeat(job: TrainJob, folder: Path, attempt: int) -> Failure | None:
     """Return the failure that another try at a run would repeat; None if it may succeed.
 
     Args:
         job: The run as it is planned now.
         folder: Holds the run's records.
-        attempt: Snakemake's count of its tries, from 1; the user requests the first.
-
-    Raises:
-        ValueError: Earlier tries have taken what a budget counts for the run.
+        attempt: Snakemake's count of its tries, from 1. The user requests the first, and may have removed the
+            cause since: only a run that needs more time than it gets is then known to fail.
     """
     try:
         if read_failure(folder) is None:
             return None  # most runs: their inputs need not be hashed
         definition = RunDefinition.model_validate_json(job["definition"])
-        dataset, weights = (job["inputs"].get(name) for name in ("dataset", "weights"))
-        inputs = hashes_of(
-            definition,
-            Path(dataset) if isinstance(dataset, str) else None,
-            Path(weights) if isinstance(weights, str) else None,
-        )
+        inputs = input_hashes(definition, dataset_path(job))
     except (OSError, RecordError):
         return None  # the job states it
-    history, limits = (
-        load_history(folder, definition, inputs, RankFiles(folder / ATTEMPT)),
-        Limits(**job["limits"]),
-    )
-    failure = would_fail_again(history, limits.limit_seconds, by_user=attempt == 1)
+    failure, limits = earlier_failure(folder, definition, inputs), Limits(**job["limits"])
     if failure is None:
-        limit_of_this_try(limits, attempt, history)
-    return failure
+        return None
+    if limit_of_try(limits, attempt, failure) < LEAST_SECONDS:
+        spent = f"its tries have taken the {limits.limit_seconds:.0f} s that the budget counts for it."
+        return failure.model_copy(update={"reason": f"{spent} The last one: {failure.reason}"})
+    if failure.outcome == "timed-out" and limits.limit_seconds > failure.limit_seconds:
+        return None
+    by_user = attempt == 1
+    repeats = failure.permanent and (not by_user or failure.outcome == "timed-out")
+    return failure if repeats or (failure.outcome == "timed-out" and not by_user) else None
 
 
-def hashes_of(definition: RunDefinition, dataset: Path | None, weights: Path | None) -> dict[str, str]:
-    """Return the hashes of the input files that define a run, by name.
-
-    Args:
-        definition: The run.
-        dataset: The prepared file; None if a user's program trains.
-        weights: The file to begin from; None for random weights.
-
-    Raises:
-        OSError: A file cannot be read.
-    """
-    program = definition.settings
-    if isinstance(program, ProgramSettings):
-        files, inputs = map(Path, program.files), map(Path, program.inputs)
-        return program_hashes(program_files(program), list(files), list(inputs))
-    assert dataset is not None, "the rule names the prepared file of a built-in training"
-    return input_hashes(dataset, weights)
+def earlier_failure(folder: Path, definition: RunDefinition, inputs: Mapping[str, str]) -> Failure | None:
+    """Return the failure of the last try at a run; None if it was of another definition, or is damaged."""
+    with suppress(RecordError):
+        failure = read_failure(folder)
+        if failure is not None and failure.definition == definition and failure.inputs == dict(inputs):
+            return failure
+    return None
 
 
-def limit_of_this_try(limits: Limits, attempt: int, earlier: History) -> float:
-    """Return the seconds that a try at a run may take.
+def limit_of_try(limits: Limits, attempt: int, failure: Failure | None) -> float:
+    """Return the seconds that a try may take: in a budget, all tries of one command share the limit."""
+    if failure is None or attempt == 1 or not limits.limit_over_tries:
+        return limits.limit_seconds
+    return limits.limit_seconds - failure.seconds
 
-    Raises:
-        ValueError: Earlier tries have taken what a budget counts for the run.
-    """
-    limit = limits.limit_seconds
-    if not limits.limit_over_tries or attempt == 1:
-        return limit
-    left = limit - seconds_of_earlier_tries(earlier, attempt)
-    if left < LEAST_SECONDS:
-        raise ValueError(
-            f"not tried again: of the {limit:.0f} s that the budget counts for this run "
-            f"{max(left, 0):.0f} s are left, less than {LEAST_SECONDS:.0f} s. Raise runtime_minutes, or fix "
-            "the cause of the earlier failures."
-        )
-    return left
+
+def dataset_path(job: TrainJob) -> Path | None:
+    """Return the prepared file of a job's dataset; None if a user's program trains."""
+    dataset = job["inputs"].get("dataset")
+    return Path(dataset) if isinstance(dataset, str) else None

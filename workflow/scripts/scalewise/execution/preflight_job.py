@@ -15,12 +15,12 @@ from urllib.request import Request, urlopen
 from pydantic import BaseModel, ConfigDict, Field
 
 from scalewise.config.shape import Shape, ShapeText, count_devices
-from scalewise.execution.failure_reason import failure_reason
-from scalewise.execution.machine_lock import MACHINE_WAIT_SECONDS, machine_lock
+from scalewise.execution.lock import MACHINE_WAIT_SECONDS, machine_lock
+from scalewise.execution.log import say
 from scalewise.execution.rank_files import ATTEMPT, RankFiles
-from scalewise.execution.rank_processes import command_for, rank_setup_for
-from scalewise.execution.run_log import say
-from scalewise.execution.supervisor import RankGroup, supervise
+from scalewise.execution.reason import failure_reason
+from scalewise.execution.start import command_for, rank_setup_for
+from scalewise.execution.watchdog import RankGroup, supervise
 from scalewise.plan.formatting import format_3sig
 from scalewise.plan.launch import SiteLaunch
 from scalewise.plan.plan_file import SitePlan
@@ -112,7 +112,7 @@ def run_hello_job(site_plan: SitePlan, log: Path, output: Path) -> None:
         output: Receives ``Findings``, also if the ranks ended without a result.
 
     Raises:
-        MachineBusyError: Another job has used this machine for a day.
+        LockError: Another job has used this machine for a day.
     """
     preflight, limits = Preflight.model_validate(site_plan["preflight"]), site_plan["hello"]["limits"]
     shape, site = preflight.shape, SiteLaunch.model_validate(site_plan["launch"])
@@ -120,7 +120,7 @@ def run_hello_job(site_plan: SitePlan, log: Path, output: Path) -> None:
     rank_files = RankFiles(output.parent / output.stem.replace("hello", ATTEMPT))
     visible = [Path(path).resolve().parent for path in preflight.datasets]
     launch = command_for(preflight, site, rank_files, visible)
-    rank_files.begin(rank_setup_for(preflight, site, limits["timeout_seconds"], "hello"))
+    rank_files.begin(rank_setup_for(preflight, site, limits["timeout_seconds"]))
     write_text(rank_files.folder / DATASETS, "\n".join(preflight.datasets))
     rank_group = RankGroup(
         label="hello",
@@ -140,7 +140,7 @@ def run_hello_job(site_plan: SitePlan, log: Path, output: Path) -> None:
         rank_reports = PreflightReport.model_validate_json(report.read_text(encoding="utf-8"))
         findings = list(check_report(rank_reports, preflight, file_sizes(preflight.datasets)))
     else:
-        why = failure_reason(rank_group, ended, rank_files.root_cause(shape.world_size))
+        why = failure_reason(rank_group, ended)
         fix = f"The ranks' output is in {log}."
         findings = [bad(f"the hello job over {shape} ended without a result: {why}", fix)]
     if site.container is not None and ended.code == 0:

@@ -1,71 +1,287 @@
-"""Read and write the files of ``attempt/``: messages between the ranks of one attempt and their supervisor.
+"""Read and write the files of ``attempt/``: messages between the ranks of a run and their job.
 
 Files work for every launcher and across nodes, and a rank that is killed cannot state that it has finished.
 
-=================  ====================================  =====================================
-file               written by                            read by
-=================  ====================================  =====================================
-waiting.json       job, while another one trains         display
-rank_setup.json    supervisor, before the ranks start    ranks, supervisor
-endpoint.json      rank 0, or a program's first rank     the other ranks
-rendezvous         torch's file store                    torch's file store
-rank{n}.json       rank n; its time is the heartbeat     supervisor
-rank{n}.fault      Python, on a fatal signal in rank n   supervisor
-progress.json      rank 0                                supervisor, display, next start
-stop               supervisor, or a node's launcher      ranks
-stopped.json       rank 0                                supervisor, next start
-=================  ====================================  =====================================
+=================  =======================================  =======================================
+file               written by                               read by
+=================  =======================================  =======================================
+rank_setup.json    job, before the ranks start              ranks; the next job, if there is no result
+endpoint.json      rank 0, or torchrun's first agent        the other ranks or agents
+rank{n}.json       rank n                                   job
+progress.json      rank 0                                   job, status
+stop               job, or a node's torchrun agent          ranks
+=================  =======================================  =======================================
 
-The hello job and programs add files, which their modules name.
+The hello job and the probe of programs add files, which their modules name.
 """
 
 from __future__ import annotations
 
 import errno
-import faulthandler
 import json
 import os
 import shutil
-import threading
 import time
 import traceback
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from scalewise.execution.messages import (
-    Endpoint,
-    GracefulStop,
-    Progress,
-    Rank,
-    RankError,
-    RankSetup,
-    Waiting,
-)
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from scalewise.plan.launch import RankLaunch
+from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import write_json, write_text
 
 ATTEMPT = "attempt"
-"""The folder of the last attempt, below that of the run's records."""
+"""The folder of these files, below that of the run's records."""
 
-WAITING, RANK_SETUP, ENDPOINT = "waiting.json", "rank_setup.json", "endpoint.json"
-PROGRESS, STOP, STOPPED = "progress.json", "stop", "stopped.json"
+PROGRAM_FOLDER = "program"
+"""The folder of a run for what its program writes."""
 
-RANK_HEARTBEAT_SECONDS = 2.0
-"""Time between two heartbeats of rank 0."""
+PROBE = "probe"
+"""The folder of the probe's files, below that of the files of the ranks."""
 
-FAULT_BYTES = 200
-"""The beginning of a rank's fault file, which names the fatal signal."""
+GROUP, BARRIER = "init_process_group", "barrier"
+"""Functions in which each rank waits for all others, as measure/rank_waits.py names them."""
+
+RANK_SETUP, ENDPOINT, PROGRESS, STOP = "rank_setup.json", "endpoint.json", "progress.json", "stop"
+
+_TIMEOUTS = ("timed out", "timeout")
+_CONSEQUENCES = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "broken pipe",
+    "remote process exited",
+    "recvvalue failed",
+    *_TIMEOUTS,
+)
+"""Phrases of gloo, nccl and the store in errors of ranks that have lost another rank: never the cause."""
+
+_WITHOUT_MEMORY = (
+    "OutOfMemoryError",
+    "CUDA out of memory",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "'out of memory'",
+)
+"""Phrases of torch's allocator, CUDA, its libraries and NCCL if a GPU has no memory left."""
+
+
+def is_out_of_memory(error: str) -> bool:
+    """Whether an error, given by the exception's type and message, means that a device had no memory left."""
+    return any(words in error for words in _WITHOUT_MEMORY)
+
+
+class _Note(BaseModel):
+    model_config = ConfigDict(frozen=True, defer_build=True)
+
+
+class TrainSpec(_Note):
+    """The run that the ranks of a training train.
+
+    Args:
+        dataset: The prepared file; None if a user's program trains.
+        folder: Receives the run's records.
+        started_at: UTC, ISO 8601; before the ranks were started.
+        other_jobs: Other jobs of all users on the run's nodes when it began; None if unknown.
+        study_jobs: Those of them that are of this study; None if unknown.
+        input_hashes: Hashes of the input files that define the run, by name.
+        from_step: Optimizer steps in the checkpoint that this start resumes from; 0 without one.
+        failed_seconds: Time of earlier tries at the run, which left no result.
+    """
+
+    definition: RunDefinition
+    dataset: Path | None
+    folder: Path
+    started_at: str
+    other_jobs: int | None = None
+    study_jobs: int | None = None
+    input_hashes: dict[str, str] = {}
+    from_step: int = 0
+    failed_seconds: float = 0.0
+
+    @property
+    def output(self) -> Path:
+        """The folder for what the program writes."""
+        return self.folder / PROGRAM_FOLDER
+
+
+class RankSetup(RankLaunch):
+    """The start of the ranks, their rendezvous and their work.
+
+    Args:
+        network_interface: The interface for traffic between nodes; None for that of the node's address.
+        timeout_seconds: A rank waits this long for another.
+        supervisor_host: The host of the job that started the ranks.
+        supervisor_pid: The job's process there; None under Slurm, which ends the ranks.
+        token: Names the job among those that use the folder.
+        training: The run to train; None for the hello job.
+    """
+
+    network_interface: str | None
+    timeout_seconds: int
+    supervisor_host: str
+    supervisor_pid: int | None
+    token: str = ""
+    training: TrainSpec | None = None
+
+
+class Endpoint(_Note):
+    """The address at which rank 0, or the agent of the first node, waits for the others."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class Progress(_Note):
+    """The progress of a training, as rank 0 reported it last.
+
+    Args:
+        epoch: Epochs done.
+        epochs: Epochs of the whole training, if they end it; 0 for a program, whose epochs are unknown.
+        step: Optimizer steps done since the training began.
+        steps: Optimizer steps of the whole training, if they end it; None otherwise.
+        steps_per_epoch: Optimizer steps of an epoch; None if unknown.
+        reported_at: Time of the report, seconds since the epoch by the clock of rank 0's host.
+        first_step: Steps that this start's first report had; the steps of earlier starts are among them.
+        first_reported_at: Time of that report.
+        samples_per_second: Throughput between the last two messages of the program; None before.
+    """
+
+    epoch: int
+    epochs: int
+    step: int = 0
+    steps: int | None = None
+    steps_per_epoch: int | None = None
+    reported_at: float = 0.0
+    first_step: int = 0
+    first_reported_at: float = 0.0
+    samples_per_second: float | None = None
+
+    @property
+    def total_steps(self) -> int | None:
+        """Optimizer steps of the whole training; None if unknown."""
+        if self.steps is not None:
+            return self.steps
+        return self.epochs * (self.steps_per_epoch or 0) or None
+
+    @property
+    def fraction(self) -> float | None:
+        """Share of the training that is done; None if its length is unknown."""
+        return self.step / self.total_steps if self.total_steps else None
+
+    def __str__(self) -> str:
+        if self.steps is not None:
+            return f"step {self.step}/{self.steps}"
+        return f"epoch {self.epoch}/{self.epochs}" if self.epochs else f"step {self.step}"
+
+
+class RankError(_Note):
+    """The exception that ended a rank.
+
+    Args:
+        time: Seconds since the epoch by the host's clock; orders the ranks of one host.
+        message: The exception's type and text.
+        out_of_memory: Whether the device had no memory left.
+        permanent: Whether another try would end the same way.
+    """
+
+    rank: int
+    host: str
+    time: float
+    message: str
+    traceback: str
+    out_of_memory: bool
+    permanent: bool = False
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} on {self.host}: {(self.message.splitlines() or [''])[0]}"
+
+    @property
+    def is_secondary(self) -> bool:
+        """Whether it is only the consequence of another rank's end."""
+        return self._has_phrase(_CONSEQUENCES)
+
+    @property
+    def is_timeout(self) -> bool:
+        """Whether another rank did not answer in time."""
+        return self._has_phrase(_TIMEOUTS)
+
+    def _has_phrase(self, phrases: tuple[str, ...]) -> bool:
+        text = self.message.lower()
+        return any(phrase in text for phrase in phrases)
+
+
+class Rank(_Note):
+    """``rank{n}.json``: the state of a rank, which the rank writes.
+
+    Args:
+        pid: Number of its process; for a program, of the program's process.
+        state: ``terminated`` after a request to end, which launchers send to the peers of a rank that failed;
+            ``stopped`` if it has ended because of a signal or of ``stop``.
+        stop_source: The signal's name, or the text of ``stop``.
+        error: The exception that ended it; None in other states.
+    """
+
+    rank: int
+    host: str
+    pid: int
+    state: Literal["running", "terminated", "finished", "failed", "stopped"] = "running"
+    stop_source: str = ""
+    error: RankError | None = None
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} on {self.host} (pid {self.pid})"
+
+
+class RankWait(_Note):
+    """``{rank}.{pid}.wait``: the place where a rank waits for the others; the probe writes it.
+
+    Args:
+        address: Host and port at which it looks for rank 0; empty if unknown.
+        where: The function that it is in; empty after it has returned.
+    """
+
+    rank: int
+    host: str
+    address: str
+    where: str
+
+
+def read_waits(folder: Path) -> dict[int, RankWait]:
+    """Return the last note of each rank that has reached ``init_process_group``, by rank."""
+    found: dict[int, RankWait] = {}
+    for path in folder.glob("*.wait"):
+        with suppress(OSError, ValidationError):
+            wait = RankWait.model_validate_json(path.read_text(encoding="utf-8"))
+            found[wait.rank] = wait
+    return dict(sorted(found.items()))
+
+
+def steps_of_ranks(folder: Path) -> dict[int, int]:
+    """Return the optimizer steps that each rank has noted, by rank."""
+    found: dict[int, int] = {}
+    for path in folder.glob("*.steps"):
+        with suppress(OSError, ValueError):
+            rank, done = int(path.name.partition(".")[0]), int(path.read_text(encoding="utf-8"))
+            found[rank] = max(done, found.get(rank, 0))
+    return dict(sorted(found.items()))
 
 
 @dataclass(frozen=True)
 class RankFiles:
-    """The folder of one attempt at a run.
+    """The folder of the messages.
 
     Args:
-        folder: Used again by the next attempt.
-        token: Names the process that began this attempt; empty if no other process begins one here. After a
-            long suspension, processes of an earlier attempt may find another token: they write nothing.
+        folder: Used again by the next job of the run.
+        token: Names the job that uses it; empty if no other job of this run can exist. After a long
+            suspension, ranks of an earlier job may find another token: they write nothing.
     """
 
     folder: Path
@@ -73,67 +289,92 @@ class RankFiles:
 
     @classmethod
     def join(cls, folder: Path) -> RankFiles:
-        """Return the current attempt in a folder, for a process that was started for it."""
+        """Return the files in a folder, for a process that the job has started."""
         return cls(folder, cls(folder)._read_token())
 
+    # ---- from the job to the ranks
+
     def begin(self, rank_setup: RankSetup) -> None:
-        """Delete an earlier attempt and write how the ranks meet, and their work."""
-        self.clear()
+        """Delete the files of an earlier job and write how the ranks meet, and their work."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        # the earlier setup is replaced last: it says that what the program has saved belongs to this run
+        for path in self.folder.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name != RANK_SETUP:
+                path.unlink()
         write_json(self.folder / RANK_SETUP, rank_setup.model_copy(update={"token": self.token}))
+
+    def rank_setup(self) -> RankSetup:
+        """Read how the ranks meet, and their work."""
+        return RankSetup.model_validate_json((self.folder / RANK_SETUP).read_text(encoding="utf-8"))
+
+    def unfinished(self) -> TrainSpec | None:
+        """Return the training of the last job; None if there is none or it cannot be read."""
+        with suppress(OSError, ValidationError):
+            return self.rank_setup().training
+        return None
+
+    def request_stop(self, because: str) -> None:
+        """Request the ranks to let their program save, and to end."""
+        write_text(self._to_write(STOP), because)
+
+    def stop_request(self) -> str | None:
+        """Return the reason of a request to stop, if there is one."""
+        # listed, not looked up: a network file system may remember for a minute that a file was missing
+        if not any(path.name == STOP for path in self.folder.iterdir()):
+            return None
+        return (self.folder / STOP).read_text(encoding="utf-8")
+
+    def end(self) -> None:
+        """Delete the folder, unless another job uses it."""
+        if self.is_current:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    # ---- the token of the job
 
     @property
     def is_current(self) -> bool:
-        """Whether no other attempt has the folder; true also if the folder is gone."""
+        """Whether no other job has the folder; true also if the folder is gone."""
         try:
             return not self.token or self._read_token() == self.token
         except OSError:
             return True
 
     def check_current(self) -> None:
-        """Check that this attempt may still write the run's files.
+        """Check that these ranks may still write the run's files.
 
         Raises:
-            OSError: Another attempt has the folder by now.
+            OSError: Another job trains the run by now.
         """
         if not self.is_current:
-            raise OSError(errno.ESTALE, "another attempt has it by now", str(self.folder))
+            raise OSError(errno.ESTALE, "another job has it by now", str(self.folder))
+
+    def _read_token(self) -> str:
+        token: str = json.loads((self.folder / RANK_SETUP).read_bytes())["token"]
+        return token
 
     def _to_write(self, name: str) -> Path:
         """Return the path of a file to write; raises as ``check_current`` does."""
         self.check_current()
         return self.folder / name
 
-    def clear(self) -> None:
-        """Delete the folder, whichever attempt has it."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def rank_setup(self) -> RankSetup:
-        """Read how the ranks meet, and their work."""
-        return RankSetup.model_validate_json((self.folder / RANK_SETUP).read_text(encoding="utf-8"))
-
-    def _read_token(self) -> str:
-        token: str = json.loads((self.folder / RANK_SETUP).read_bytes())["token"]
-        return token
-
-    def end(self) -> None:
-        """Delete the folder, unless another attempt has it."""
-        if self.is_current:
-            self.clear()
+    # ---- the rendezvous
 
     @property
     def rendezvous_file(self) -> Path:
-        """Return the path of the file by which ranks meet without a port."""
+        """Return the path of the file by which ranks meet without a port; torch writes it."""
         return self.folder.absolute() / "rendezvous"
 
     def publish_endpoint(self, host: str, port: int) -> None:
-        """Write the address to which the other ranks connect."""
+        """Write the address to which the others connect."""
         write_json(self._to_write(ENDPOINT), Endpoint(host=host, port=port))
 
     def endpoint(self) -> Endpoint | None:
-        """Read the address to which the ranks connect; None before it is published."""
-        path = self.folder / ENDPOINT
-        return Endpoint.model_validate_json(path.read_text(encoding="utf-8")) if path.exists() else None
+        """Read the address to which the others connect; None before it is published."""
+        with suppress(OSError, ValidationError):
+            return Endpoint.model_validate_json((self.folder / ENDPOINT).read_text(encoding="utf-8"))
+        return None
 
     def wait_for_endpoint(self, timeout_seconds: float) -> Endpoint:
         """Wait for the address to connect to.
@@ -142,18 +383,15 @@ class RankFiles:
             TimeoutError: There was none in time.
         """
         deadline = time.monotonic() + timeout_seconds
-        # listed, not looked up: a network file system may remember for a minute that a file was missing
-        while not any(path.name == ENDPOINT for path in self.folder.iterdir()):
+        while True:
+            listed = any(path.name == ENDPOINT for path in self.folder.iterdir())
+            if listed and (endpoint := self.endpoint()) is not None:
+                return endpoint
             if time.monotonic() > deadline:
                 raise TimeoutError(f"timed out: no rank waited at a rendezvous within {timeout_seconds:g} s")
             time.sleep(0.05)
-        try:
-            text = (self.folder / ENDPOINT).read_text(encoding="utf-8")
-        except FileNotFoundError:
-            # the listing was an earlier attempt's
-            time.sleep(0.05)
-            return self.wait_for_endpoint(deadline - time.monotonic())
-        return Endpoint.model_validate_json(text)
+
+    # ---- from the ranks to the job
 
     def started(self, rank: int, host: str, pid: int | None = None) -> None:
         """State that a rank runs, in this process or in another one."""
@@ -161,21 +399,16 @@ class RankFiles:
 
     def finished(self, rank: int) -> None:
         """State that a rank has ended in order."""
-        self.check_current()
-        if (earlier := self.read_rank(rank)) is not None:
-            self._write_rank(earlier.model_copy(update={"state": "finished"}))
+        self._change(rank, state="finished")
 
     def terminated(self, rank: int) -> None:
         """State that a rank was requested to end, unless it has ended: a signal comes at any time."""
-        self.check_current()
         if (earlier := self.read_rank(rank)) is not None and earlier.state == "running":
-            self._write_rank(earlier.model_copy(update={"state": "terminated"}))
+            self._change(rank, state="terminated")
 
-    def ended(self, rank: int, because: str) -> None:
-        """State that Scalewise ended the program of a rank."""
-        self.check_current()
-        if (earlier := self.read_rank(rank)) is not None:
-            self._write_rank(earlier.model_copy(update={"ended_because": because}))
+    def stopped(self, rank: int, source: str) -> None:
+        """State that a rank has ended because of a signal or a request to stop."""
+        self._change(rank, state="stopped", stop_source=source)
 
     def failed(self, rank: int, host: str, error: BaseException, out_of_memory: bool) -> None:
         """State the exception that ends a rank."""
@@ -205,6 +438,11 @@ class RankFiles:
         earlier = self.read_rank(rank) or Rank(rank=rank, host=host, pid=os.getpid())
         self._write_rank(earlier.model_copy(update={"state": "failed", "error": error}))
 
+    def _change(self, rank: int, **changes: str) -> None:
+        self.check_current()
+        if (earlier := self.read_rank(rank)) is not None:
+            self._write_rank(earlier.model_copy(update=changes))
+
     def _write_rank(self, rank: Rank) -> None:
         # one draft per state: a signal's handler may write while another state is written
         path = self._to_write(f"rank{rank.rank}.json")
@@ -213,131 +451,28 @@ class RankFiles:
         draft.replace(path)
 
     def read_rank(self, rank: int) -> Rank | None:
-        """Read the state of a rank; None before it has started."""
-        try:
-            text = (self.folder / f"rank{rank}.json").read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return None
-        return Rank.model_validate_json(text)
+        """Read the state of a rank; None before it has started, and if its file cannot be read."""
+        with suppress(OSError, ValidationError):
+            return Rank.model_validate_json((self.folder / f"rank{rank}.json").read_text(encoding="utf-8"))
+        return None
 
-    def keep_fault(self, rank: int) -> None:
-        """Let Python write a fatal signal that this process raises, such as SIGABRT by NCCL's watchdog."""
-        # stays open as long as the process lives
-        faulthandler.enable(self._to_write(f"rank{rank}.fault").open("wb"), all_threads=False)
-
-    def aborted(self, rank: int) -> bool:
-        """Whether a rank ended itself by SIGABRT, as NCCL does if another rank does not answer."""
-        try:
-            return b"Aborted" in (self.folder / f"rank{rank}.fault").read_bytes()[:FAULT_BYTES]
-        except OSError:
-            return False
-
-    def request_stop(self, because: str) -> None:
-        """Request the ranks to write a checkpoint at the next step edge and to end."""
-        write_text(self._to_write(STOP), because)
-
-    def stop_request(self) -> str | None:
-        """Return the reason of a request to stop, if there is one; listed, as in ``wait_for_endpoint``."""
-        if not any(path.name == STOP for path in self.folder.iterdir()):
-            return None
-        return (self.folder / STOP).read_text(encoding="utf-8")
-
-    def stopped(self, note: GracefulStop) -> None:
-        """State that all ranks end as requested; rank 0 does so before it ends."""
-        write_json(self._to_write(STOPPED), note)
-
-    def read_stopped(self) -> GracefulStop | None:
-        """Read how the ranks ended, if they ended as requested."""
-        path = self.folder / STOPPED
-        return GracefulStop.model_validate_json(path.read_text(encoding="utf-8")) if path.exists() else None
-
-    def heartbeat(self) -> None:
-        """Show that rank 0 is alive: set the time of its file."""
-        os.utime(self._to_write("rank0.json"))
-
-    def start_heartbeats(self, is_stopped: Callable[[], bool] = lambda: False) -> None:
-        """Show from a thread that rank 0 is alive: if it is the only rank, no other would miss it.
-
-        Args:
-            is_stopped: Whether a signal has stopped the process that trains; then no heartbeat is sent.
-        """
-
-        def send() -> None:
-            while True:
-                if not is_stopped():
-                    with suppress(OSError):
-                        self.heartbeat()
-                time.sleep(RANK_HEARTBEAT_SECONDS)
-
-        threading.Thread(target=send, name="heartbeat", daemon=True).start()
-
-    def last_heartbeat(self) -> float | None:
-        """Return the time of the last ``heartbeat`` by the file's server; None before rank 0 has started."""
-        try:
-            # opened: a network file system may remember an old time
-            with (self.folder / "rank0.json").open("rb") as file:
-                return os.fstat(file.fileno()).st_mtime
-        except OSError:
-            return None
-
-    def waits(self, reason: str) -> None:
-        """State what the job waits for, unless the disk is full."""
-        with suppress(OSError):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_json(self.folder / WAITING, Waiting(reason=reason, since=time.time()))
+    def ranks(self, world_size: int) -> list[Rank]:
+        """Read the states of the ranks that have started."""
+        return [rank for number in range(world_size) if (rank := self.read_rank(number)) is not None]
 
     def progress(self, progress: Progress) -> None:
-        """Write the progress of the training, for the supervisor and the display."""
+        """Write the progress of the training, for the job and the status."""
         # not flushed to disk: it is written while the clock runs
         path, now = self._to_write(PROGRESS), time.time()
         draft = path.with_name(f".{path.name}")
         earlier = self.read_progress()
         first = (progress.step, now) if earlier is None else (earlier.first_step, earlier.first_reported_at)
         times = {"reported_at": now, "first_step": first[0], "first_reported_at": first[1]}
-        reported = progress.model_copy(update=times)
-        draft.write_text(reported.model_dump_json(), encoding="utf-8")
+        draft.write_text(progress.model_copy(update=times).model_dump_json(), encoding="utf-8")
         draft.replace(path)
 
     def read_progress(self) -> Progress | None:
-        """Read the progress that rank 0 reported last."""
-        path = self.folder / PROGRESS
-        return Progress.model_validate_json(path.read_text()) if path.exists() else None
-
-    def seconds_since_progress(self) -> float:
-        """Return the time since rank 0 last reported progress; 0 if it has not."""
-        progress = self.read_progress()
-        return max(time.time() - progress.reported_at, 0.0) if progress is not None else 0.0
-
-    def ranks(self, world_size: int) -> list[Rank]:
-        """Read the states of the ranks that have started."""
-        return [rank for number in range(world_size) if (rank := self.read_rank(number)) is not None]
-
-    def root_cause(self, world_size: int) -> RankError | None:
-        """Return the first exception that is not the consequence of another rank's end."""
-        errors = [rank.error for rank in self.ranks(world_size) if rank.error is not None]
-        primary = [error for error in errors if not error.is_secondary]
-        if not primary and self.died_without_note(world_size):
-            return None
-        return min(primary or errors, key=lambda error: error.time, default=None)
-
-    def died_without_note(self, world_size: int) -> list[Rank]:
-        """Return the ranks that started and stated no end: they were killed."""
-        return [rank for rank in self.ranks(world_size) if rank.state == "running"]
-
-    def unresponsive(self, world_size: int) -> list[Rank]:
-        """Return the ranks that started and stated neither success nor an error, also if a signal ended them.
-
-        If all have an error, the single rank whose error is not a timeout: to end a rank that was stopped,
-        Slurm continues it first, and then its connections to the others fail.
-        """
-        ranks = self.ranks(world_size)
-        silent = [rank for rank in ranks if rank.state in {"running", "terminated"}]
-        if not silent and all(rank.error is not None for rank in ranks) and len(ranks) == world_size:
-            silent = [rank for rank in ranks if rank.error is not None and not rank.error.is_timeout]
-            silent = silent if len(silent) == 1 < world_size else []
-        return silent
-
-    def never_started(self, world_size: int) -> list[int]:
-        """Return the ranks that never started."""
-        started = {rank.rank for rank in self.ranks(world_size)}
-        return [rank for rank in range(world_size) if rank not in started]
+        """Read the progress that rank 0 reported last; None before the first."""
+        with suppress(OSError, ValidationError):
+            return Progress.model_validate_json((self.folder / PROGRESS).read_text(encoding="utf-8"))
+        return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import subprocess
 import sys
@@ -10,8 +9,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-
-from scalewise.config.slurm import duration_seconds
 
 ENDED = frozenset(
     {
@@ -50,13 +47,6 @@ def restart_count(environ: Mapping[str, str]) -> str:
     if job is None or count is not None:
         return count or "0"
     return squeue(f"--jobs={job}", "--Format=RestartCnt") or "0"
-
-
-def seconds_left(environ: Mapping[str, str]) -> float | None:
-    """Return the time until Slurm ends this job, infinite without a limit; None if unknown."""
-    job = environ.get("SLURM_JOB_ID")
-    duration = squeue(f"--jobs={job}", "--format=%L") if job is not None else None
-    return math.inf if duration == "UNLIMITED" else duration_seconds(duration or "")
 
 
 @dataclass(frozen=True)

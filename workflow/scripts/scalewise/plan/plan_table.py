@@ -18,7 +18,7 @@ from scalewise.plan.formatting import counts_text, format_3sig, listed, shortene
 from scalewise.plan.planned_study import PlannedExperiment, Study
 from scalewise.plan.runs.rounds import known_rounds, requested_repeats
 from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.records import SUMMARY, RecordError, read_regular, read_summary, seconds_between
+from scalewise.records import RECORD, RecordError, read_regular, read_run, seconds_between
 
 WIDTH = 80
 MAX_ROWS = 40
@@ -97,10 +97,10 @@ def _points(planned: PlannedExperiment, results: Path) -> list[PlannedPoint]:
         seconds: list[float] = []
         for each in planned.runs[start : start + number]:
             path = folder / "runs" / each.run
-            if not (path / SUMMARY).exists():
+            if not (path / RECORD).exists():
                 continue
             try:
-                record = read_summary(path, each.run)
+                record = read_run(path, each.run)
             except RecordError as error:
                 damages.append(str(error))
                 continue

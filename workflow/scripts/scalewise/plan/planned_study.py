@@ -17,7 +17,7 @@ from scalewise.plan.runs.allocation import Allocation
 from scalewise.plan.runs.rounds import Round, known_rounds, requested_runs
 from scalewise.plan.runs.run_definition import RunDefinition, canonical_json
 from scalewise.plan.runs.runs import Preparation, preparation
-from scalewise.records import RecordError, read_summary
+from scalewise.records import RecordError, read_run
 
 PARTITION_MARK = "@"
 """Separates an experiment's key from the partition, in the name of one that compares partitions."""
@@ -165,7 +165,7 @@ class Study:
         """Return whether a run has a result as it is defined now."""
         folder = results / experiment / "runs" / run
         try:
-            return read_summary(folder).definition.as_json() == self.runs[experiment, run].as_json()
+            return read_run(folder).definition.as_json() == self.runs[experiment, run].as_json()
         except RecordError:
             return False
 

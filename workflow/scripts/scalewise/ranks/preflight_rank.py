@@ -15,7 +15,6 @@ import torch
 import torch.distributed as dist
 
 from scalewise.config.shape import Shape
-from scalewise.execution.messages import RankSetup, is_out_of_memory
 from scalewise.execution.preflight_job import (
     DATASETS,
     RANK_REPORT,
@@ -24,8 +23,8 @@ from scalewise.execution.preflight_job import (
     TimedAllReduce,
     file_sizes,
 )
-from scalewise.execution.rank_files import RankFiles
-from scalewise.execution.signals import exit_when_parent_dies
+from scalewise.execution.rank_files import RankFiles, RankSetup, is_out_of_memory
+from scalewise.execution.start import exit_when_parent_dies
 from scalewise.ranks.distributed.cpus import cpu_list, take_cpus
 from scalewise.ranks.distributed.device_timers import DeviceTimer, timer_for
 from scalewise.ranks.distributed.identity import Identity, check_place, identify
@@ -72,10 +71,7 @@ def report_rank(rank_files: RankFiles, rank_setup: RankSetup, identity: Identity
         RuntimeError: Place, CPUs or device are not as planned.
     """
     rank_files.started(identity.rank, identity.host)
-    rank_files.keep_fault(identity.rank)
     exit_when_parent_dies(rank_setup.supervisor_pid, rank_setup.supervisor_host == identity.host)
-    if identity.rank == 0:
-        rank_files.start_heartbeats()
     check_place(identity, rank_setup.shape)
     gpu = own_gpu(os.environ, rank_setup, identity)
     device = claim_device(rank_setup, identity)

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 from scalewise.analysis.study import analyze, parts_of
 from scalewise.plan.plan_file import Plan, questions_of
-from scalewise.records import SUMMARY
+from scalewise.records import RECORD
 from scalewise.report.figures import draw
 from scalewise.report.page import write_page
 from scalewise.report.proposal import demands_total_times
@@ -83,6 +83,6 @@ def _has_ended(plan: Plan, section: Section, results: Path) -> bool:
     names = questions_of(plan)[section.name]
     partitions = section.runs["partition"].astype(object).fillna("").astype(str)
     return all(
-        (results / names[partition] / "runs" / str(run) / SUMMARY).exists()
+        (results / names[partition] / "runs" / str(run) / RECORD).exists()
         for partition, run in zip(partitions, section.runs["run"], strict=True)
     )

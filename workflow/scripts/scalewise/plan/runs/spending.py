@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalewise.records import SUMMARY, RecordError, read_history, read_summary, seconds_between
+from scalewise.records import RECORD, RecordError, read_failure, read_run, seconds_between
 
 
 def device_hours(seconds: float, devices: int, billed: Mapping[int, float]) -> float:
@@ -51,16 +51,17 @@ class Spending:
 
 
 def _seconds_and_devices(folder: Path) -> tuple[float, int] | None:
-    """Return the seconds of a run's starts and its devices; None if no record has them."""
+    """Return the seconds of a run, or of its failed tries, and its devices; None if no record has them."""
     try:
-        if (history := read_history(folder)) is not None:
-            return sum(history.seconds), history.definition.shape.world_size
-        if not (folder / SUMMARY).exists():
+        if (failure := read_failure(folder)) is not None:
+            return failure.seconds, failure.definition.shape.world_size
+        if not (folder / RECORD).exists():
             return None
-        summary = read_summary(folder)
+        summary = read_run(folder)
     except RecordError:
         return None
     if summary.provenance is None:
         return None
-    seconds = seconds_between(summary.provenance.started_at, summary.provenance.ended_at)
+    origin = summary.provenance
+    seconds = origin.failed_seconds + seconds_between(origin.started_at, origin.ended_at)
     return seconds, summary.definition.shape.world_size

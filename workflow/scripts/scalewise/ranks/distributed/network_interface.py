@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import random
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
+PORTS = range(20_000, 32_000)
+"""Ports outside the kernel's range for outgoing connections, which could take one before the program does."""
 
 
 @dataclass(frozen=True)
@@ -81,3 +85,19 @@ def _default_route() -> str | None:
     except OSError:
         return None
     return next((line.split()[0] for line in lines if line.split()[1:2] == ["00000000"]), None)
+
+
+def free_port(address: str) -> int:
+    """Return a free port of ``PORTS``.
+
+    Raises:
+        OSError: There is none.
+    """
+    for port in random.SystemRandom().sample(PORTS, 200):
+        with socket.socket() as probe:
+            try:
+                probe.bind((address, port))
+            except OSError:
+                continue
+            return port
+    raise OSError(f"no free port from {PORTS.start} to {PORTS.stop} on {address}")

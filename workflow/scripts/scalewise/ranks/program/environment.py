@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import itertools
 import os
-import random
-import socket
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
 from scalewise.config.catalog.program_files import program_command
 from scalewise.config.program import ARGUMENT, FOLDER, ProgramSettings
 from scalewise.config.templates import fill_in
-from scalewise.execution.messages import Endpoint, RankSetup
-from scalewise.execution.rank_files import RankFiles
+from scalewise.execution.rank_files import Endpoint, RankFiles, RankSetup
 from scalewise.plan.launch import RANK_VARIABLES
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.ranks.distributed.identity import Identity
-from scalewise.ranks.distributed.network_interface import choose_interface
-
-PORTS = range(20_000, 32_000)
-"""Ports outside the kernel's range for outgoing connections, which could take one before the program does."""
+from scalewise.ranks.distributed.network_interface import choose_interface, free_port
 
 PROBE = Path(__file__).resolve().parents[2] / "measure"
 
@@ -55,24 +49,8 @@ def find_endpoint(rank_files: RankFiles, rank_setup: RankSetup, identity: Identi
         return endpoint
     if identity.rank == 0:
         address = choose_interface(rank_setup.shape.nodes, rank_setup.network_interface).address
-        rank_files.publish_endpoint(address, _free_port(address))
+        rank_files.publish_endpoint(address, free_port(address))
     return rank_files.wait_for_endpoint(rank_setup.timeout_seconds)
-
-
-def _free_port(address: str) -> int:
-    """Return a free port of ``PORTS``.
-
-    Raises:
-        OSError: There is none.
-    """
-    for port in random.SystemRandom().sample(PORTS, 200):
-        with socket.socket() as probe:
-            try:
-                probe.bind((address, port))
-            except OSError:
-                continue
-            return port
-    raise OSError(f"no free port from {PORTS.start} to {PORTS.stop} on {address}")
 
 
 def template_values(

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from scalewise.config.program import ProgramSettings
 from scalewise.config.settings import Settings
-from scalewise.execution.messages import Progress, TrainSpec
-from scalewise.execution.rank_files import RankFiles
+from scalewise.execution.rank_files import Progress, RankFiles, TrainSpec
 from scalewise.plan.runs.training_program import steps_per_epoch
 from scalewise.ranks.results.probe_record import steps_done
 

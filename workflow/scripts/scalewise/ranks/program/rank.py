@@ -19,16 +19,14 @@ from pathlib import Path
 
 from scalewise.config.program import SEEN_SAMPLES, ProgramSettings
 from scalewise.config.templates import names_in
-from scalewise.execution.messages import (
-    GracefulStop,
+from scalewise.execution.rank_files import (
     RankError,
+    RankFiles,
     RankSetup,
     TrainSpec,
     is_out_of_memory,
 )
-from scalewise.execution.rank_files import RankFiles
-from scalewise.execution.saved_training import saved_training
-from scalewise.execution.signals import exit_when_parent_dies
+from scalewise.execution.start import exit_when_parent_dies
 from scalewise.plan.runs.training_program import program_of
 from scalewise.ranks.distributed.cpus import take_cpus
 from scalewise.ranks.distributed.identity import Identity, check_place, identify, node_rank
@@ -54,7 +52,6 @@ from scalewise.ranks.results.probe_record import (
     ProbeRecord,
     read_records,
     steps_by_rank,
-    steps_done,
 )
 from scalewise.ranks.results.rank_report import report_of, write_report
 from scalewise.ranks.results.samples import Planned
@@ -136,8 +133,6 @@ class ProgramRank:
             try:
                 for rank in self.ranks:
                     self.rank_files.started(rank, identity.host, child.pid)
-                if self.is_first:
-                    self.rank_files.start_heartbeats(child.is_stopped)
                 monitors, code = self._watch(child, request)
             finally:
                 child.end()
@@ -219,8 +214,6 @@ class ProgramRank:
                 self._check_other_ends()
                 because = f"its program did not end within {END_SECONDS:.0f} s of its last step"
                 say(f"{because}, and was ended")
-                for rank in self.ranks:
-                    self.rank_files.ended(rank, because)
                 child.end(GRACE_SECONDS)
                 code = 0
                 break
@@ -323,12 +316,8 @@ class ProgramRank:
         """Leave the message that the program was stopped as requested, and exit."""
         if request.by_launcher:
             raise SystemExit(128 + abs(code))
-        if self.is_first:
-            step, saved = self.spec.from_step + steps_done(self.probe_folder), self.settings.resumes
-            if saved and self.settings is not self.spec.definition.settings:
-                # a job whose time is too short for an epoch must not go back into the queue for ever
-                saved = saved_training(self.output, self.spec.definition).step > self.spec.from_step
-            self.rank_files.stopped(GracefulStop(step=step, saved=saved, stop_source=request.source))
+        for rank in self.ranks:
+            self.rank_files.stopped(rank, request.source)
         # not as a failure: a launcher would then end the peers while they save
         raise SystemExit(0)
 

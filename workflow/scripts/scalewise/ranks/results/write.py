@@ -9,7 +9,7 @@ from typing import Any
 from scalewise import __version__
 from scalewise.config.program import ProgramSettings
 from scalewise.config.settings import Settings
-from scalewise.execution.messages import RankSetup, TrainSpec
+from scalewise.execution.rank_files import RankSetup, TrainSpec
 from scalewise.measure.probe_spec import FAULT
 from scalewise.ranks.distributed.cpus import cpu_list
 from scalewise.ranks.monitoring.environments import commit, merge_environments
@@ -41,7 +41,6 @@ from scalewise.records import (
     ProgramMeasurements,
     Provenance,
     RankRecord,
-    Resumption,
     RunRecord,
     Startup,
     UtilizationRecord,
@@ -242,7 +241,7 @@ def _measurements(
         loader=settings.loader if isinstance(settings, Settings) else "program",
         **_step_flops(program, ranks),
         program=found,
-        resumption=Resumption(starts=spec.start_number, from_step=spec.from_step, lost_steps=spec.lost_steps),
+        from_step=spec.from_step,
     )
 
 
@@ -291,6 +290,7 @@ def _provenance(spec: TrainSpec, rank_setup: RankSetup, start: StartRecords) -> 
         restart_count=start.reports[0].restart_count,
         other_jobs=spec.other_jobs,
         study_jobs=spec.study_jobs,
+        failed_seconds=spec.failed_seconds,
         inputs=spec.input_hashes,
         environments=merge_environments(environments),
         gpu_limits=start.gpu_limits,
