@@ -55,7 +55,7 @@ accelerator: cpu
 devices_per_node: 4
 cpus_per_node: 64
 max_nodes: 16
-slurm: {account: mine, partition: gpu, gpu_request: none}
+slurm: {account: mine, partition: gpu, gpu_type: none}
 """
 
 PROGRAM = "/path/to/train.py"

@@ -67,7 +67,7 @@ PLANS: dict[str, tuple[str, str]] = {
     ),
     "a cluster": (
         ON_CLUSTER,
-        f"{GPUS}slurm: {{account: nn9999k, constraint: a&b, longest_walltime: '01:00:00'}}\n",
+        f"{GPUS}slurm: {{account: nn9999k, extra: ['--constraint=a&b'], longest_walltime: '01:00:00'}}\n",
     ),
     "a cluster without a known limit": (ON_CLUSTER, f"{GPUS}slurm: {{account: a}}\n"),
     "a cluster whose jobs are shorter": (
@@ -77,9 +77,9 @@ PLANS: dict[str, tuple[str, str]] = {
 }
 TWO_PARTITIONS = (
     "accelerator: cuda\ncpus_per_node: 64\nslurm: {account: a}\npartitions:\n"
-    "  a100: {partition: gpu-a100, devices_per_node: 4, max_nodes: 4,\n"
-    "    test_partition: {name: gputest, longest_walltime: '00:40:00', max_nodes: 1}}\n"
-    "  h200: {partition: gpu-h200, devices_per_node: 8, longest_walltime: '01:00:00', constraint: nvlink}\n"
+    "  a100: {partition: gpu-a100, devices_per_node: 4, max_nodes: 4}\n"
+    "  h200: {partition: gpu-h200, devices_per_node: 8, longest_walltime: '01:00:00',\n"
+    "    extra: ['--constraint=nvlink']}\n"
     "default_partition: a100\n"
 )
 PLANS["two partitions"] = (
@@ -94,19 +94,9 @@ PLANS["chosen counts of two partitions"] = (
 PLANS |= {
     f"nodes that are {name}": (ON_CLUSTER, f"{GPUS}slurm: {{{line}}}\n")
     for name, line in (
-        ("whole by default", "partial_nodes: allowed"),
+        ("whole by default", "account: a"),
         ("shared", "exclusive: false"),
-        ("billed whole", "partial_nodes: billed-whole"),
         ("exclusive", "exclusive: true"),
-    )
-}
-TESTS = "name: gputest, longest_walltime: '00:40:00', max_nodes"
-PLANS |= {
-    f"a test partition: {name}": (ON_CLUSTER, f"{GPUS}slurm: {{test_partition: {{{limits}}}{use}}}\n")
-    for name, limits, use in (
-        ("some runs fit", f"{TESTS}: 1", ""),
-        ("few devices, and it is used", f"{TESTS}: 2, max_devices: 1", ", use_test_partition: true"),
-        ("a QOS, and no run fits", "qos: devel, longest_walltime: '00:10:00', max_nodes: 2", ""),
     )
 }
 WORDS = Path(__file__).with_name("plan_tables.txt")

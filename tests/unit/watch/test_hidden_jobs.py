@@ -11,7 +11,7 @@ import pytest
 from tests.stand_ins import stand_ins
 from tests.unit.watch.planted_status import Follower, point
 
-from scalewise.watch.hidden_jobs import LOOK_SECONDS, LOOKS, PluginQueue, PreflightCheck
+from scalewise.watch.hidden_jobs import LOOK_SECONDS, LOOKS, PluginQueue
 from scalewise.watch.study import WatchedStudy
 from scalewise.watch.watcher import Watcher
 
@@ -40,65 +40,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.seconds
-
-
-class Preflight:
-    """A preflight whose log is followed."""
-
-    def __init__(self) -> None:
-        self.clock, self.said, self.given_up = Clock(), list[str](), 0
-        self.check = PreflightCheck(PluginQueue(lambda: QUERY, self.clock), "hello", self.said.append)
-        self.logger = logging.Logger("snakemake", logging.INFO)
-        self.logger.addHandler(self.check)
-
-    def send(self, slurm_id: str, rule: str = "hello", job: int = 1) -> None:
-        self.logger.info("", extra={"event": "job_info", "jobid": job, "rule_name": rule, "wildcards": {}})
-        self.logger.info(f"Job {job} has been submitted with SLURM jobid {slurm_id} (log: x.log).")
-
-    def looks(self, times: int = LOOKS + 1) -> list[bool]:
-        found = []
-        for _ in range(times):
-            found.append(self.check.look())
-            self.clock.seconds += LOOK_SECONDS
-        return found
-
-
-@pytest.mark.parametrize(
-    ("script", "cause"),
-    [
-        pytest.param("echo '40|RUNNING'", "prints no line of it", id="other jobs"),
-        pytest.param("", "prints no line of it", id="nothing"),
-        pytest.param("echo unknown option --name >&2; exit 1", "exit status 1: unknown option", id="refused"),
-    ],
-)
-def test_a_preflight_whose_job_is_hidden_is_not_ok_after_a_minute(
-    squeue: Squeue, script: str, cause: str
-) -> None:
-    squeue(script)
-    preflight = Preflight()
-    preflight.send("41")
-    assert preflight.looks() == [False, False, True, False]
-    (line,) = preflight.said
-    assert line.startswith("NOT OK ")
-    assert "job 41" in line
-    assert "squeue '--format=%i|%T' --states=all" in line
-    assert cause in line
-    assert "slurm-status-command" in line
-
-
-def test_a_job_that_is_shown_once_and_a_squeue_that_fails_for_a_moment_are_ok(squeue: Squeue) -> None:
-    preflight = Preflight()
-    assert preflight.looks(2) == [False, False]
-    # not the preflight's
-    preflight.send("39", "measure", job=2)
-    preflight.send("41")
-    squeue("exit 1")
-    assert preflight.looks(LOOKS - 1) == [False] * (LOOKS - 1)
-    squeue(SHOWS)
-    preflight.looks(1)
-    squeue("exit 1")
-    assert preflight.looks(2 * LOOKS) == [False] * (2 * LOOKS)
-    assert preflight.said == []
 
 
 def test_a_run_that_has_its_result_while_its_job_is_hidden_is_reported_once(

@@ -247,6 +247,23 @@ class JoinedHandler:
         self.top_level(log)
 
 
+STATUS_COMMAND = "SCALEWISE_STATUS_COMMAND"
+"""Variable with the command by which the executor plugin queries its jobs, for the preflight."""
+
+
+def status_query(command: str, name: str) -> list[str]:
+    """Return the query of the executor plugin for the states of its jobs.
+
+    Args:
+        command: ``squeue`` or ``sacct``.
+        name: The name of the jobs.
+    """
+    from snakemake_executor_plugin_slurm import job_status_query as plugin  # noqa: PLC0415 - loads Snakemake
+
+    query = plugin.query_job_status_sacct if command == "sacct" else plugin.query_job_status_squeue
+    return shlex.split(query(name))
+
+
 # ---- Snakemake's log
 
 

@@ -11,12 +11,9 @@ from pydantic import ValidationError
 
 from scalewise.config.errors import Place, Problem, StudyError, did_you_mean, key_path, problems_of
 from scalewise.config.paths import find_site_file
-from scalewise.config.site import PartitionFacts, Site, SiteFile, Sites, facts_of_partition, resolve_site
-from scalewise.config.slurm import Slurm
+from scalewise.config.site import PartitionFacts, SiteFile, Sites, facts_of_partition, resolve_site
 from scalewise.config.yaml_source import read_source, to_plain
 from scalewise.plan.checks.allocation import check_facts
-
-COST_KEYS = ("price_per_device_hour", "billing_per_device_hour")
 
 
 def read_sites(site_file: str | Path | None, checkout: Path | None) -> Sites:
@@ -79,7 +76,6 @@ def _resolved(values: Mapping[str, Any], problems: list[Problem]) -> Sites | Non
         if not found:
             sites[name] = resolve_site(of_partition, name)
     problems += _of_shared_facts(shared, len(facts.partitions))
-    problems += _check_scheduler(values["partitions"], sites)
     problems += _check_costs({name: site.facts for name, site in sites.items()})
     return None if problems else Sites(sites[str(facts.default_partition)], sites)
 
@@ -145,34 +141,13 @@ def _check_names(names: Sequence[str]) -> Iterator[Problem]:
             yield Problem(("partitions", name), text, "Rename one of the two.")
 
 
-def _check_scheduler(
-    partitions: Mapping[str, Mapping[str, Any]], sites: Mapping[str, Site]
-) -> Iterator[Problem]:
-    """Refuse keys of Slurm in some partitions of a site that otherwise has no Slurm."""
-    without = [name for name, site in sites.items() if site.slurm is None]
-    if not without:
-        return
-    for name in (name for name in sites if name not in without):
-        key = next(key for key in partitions[name] if key in Slurm.model_fields)
-        yield Problem(
-            ("partitions", name, key),
-            f"is {partitions[name][key]!r}, a fact of Slurm, but partition {without[0]} has no Slurm",
-            "Add `slurm: {}` to the file: then all partitions have Slurm. Or remove the key.",
-        )
-
-
 def _check_costs(partitions: Mapping[str, SiteFile]) -> Iterator[Problem]:
-    """Refuse partitions whose costs cannot be compared: of two units, or only some of them known."""
-    known = {
-        name: [key for key in COST_KEYS if getattr(facts, key) is not None]
-        for name, facts in partitions.items()
-    }
-    of_first, first = next(((keys, name) for name, keys in known.items() if keys), ([], ""))
-    for name, keys in known.items():
-        if of_first and keys != of_first and len(of_first) == 1:
-            has = f"has {' and '.join(keys)}" if keys else f"has no {of_first[0]}"
+    """Refuse partitions whose costs cannot be compared, as only some of them are known."""
+    priced = [name for name, facts in partitions.items() if facts.price_per_device_hour is not None]
+    for name in partitions:
+        if priced and name not in priced:
             yield Problem(
                 ("partitions", name),
-                f"{has}, but {first} has {of_first[0]}: their costs cannot be compared",
-                f"Give all partitions {of_first[0]}, or none of them.",
+                f"has no price_per_device_hour, but {priced[0]} has: their costs cannot be compared",
+                "Give all partitions price_per_device_hour, or none of them.",
             )

@@ -372,17 +372,8 @@ def _warnings(experiments: Mapping[str, PlannedExperiment], checkout: Path | Non
             which = "" if len(series) == len(fewest) else f" for {', '.join(series)}"
             yield (
                 f"experiments.{name}.devices has no 1-device run{which}: speedups will be relative to "
-                f"{devices} devices. {_baseline_advice(devices, planned.site)}"
+                f"{devices} devices. Add 1 for a baseline."
             )
-
-
-def _baseline_advice(devices: int, site: Site) -> str:
-    """Return what to do about a series without a run on one device."""
-    if site.slurm is None or site.slurm.partial_nodes != "refused" or site.devices_per_node == 1:
-        return "Add 1 for a baseline."
-    node = site.devices_per_node
-    fewest = f"{node} are the fewest here, as slurm.partial_nodes is refused"
-    return f"{fewest}." if devices == node else f"Add {node} for a baseline: {fewest}."
 
 
 def _origin(place: Place, sources: Sequence[Source]) -> str:

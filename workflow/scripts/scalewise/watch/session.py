@@ -19,8 +19,14 @@ from scalewise.plan.planned_study import Study
 from scalewise.plan.terminal.final_message import EarlierFiles, decisions, end_with_errors
 from scalewise.plan.terminal.plan_table import plan_table
 from scalewise.records import HISTORY, RECORD, SUMMARY, Start
-from scalewise.snakemake_adapter import PlannedJob, Snakemake, snakemake_logger, terminal_handlers
-from scalewise.watch.hidden_jobs import PluginQueue, PreflightCheck
+from scalewise.snakemake_adapter import (
+    STATUS_COMMAND,
+    PlannedJob,
+    Snakemake,
+    snakemake_logger,
+    terminal_handlers,
+)
+from scalewise.watch.hidden_jobs import PluginQueue
 from scalewise.watch.jobs import SlurmQueue
 from scalewise.watch.study import RunKey, WatchedStudy
 from scalewise.watch.terminal import display_for
@@ -37,7 +43,6 @@ class RuleNames:
     train: str = "train"
     judge_round: str = "judge_round"
     plan: str = "plan"
-    hello: str = "hello"
 
 
 class Session:
@@ -78,12 +83,9 @@ class Session:
             self._show_plan()
         os.environ[PLAN] = str(write_plan(self._plan))
         prepare_submission(study.site, snakemake.sends_jobs)
-        if study.site.slurm is not None:
-            if snakemake.slurm_run_id:
-                PreemptionWatch(snakemake.slurm_run_id).start()
-            if any(job.rule == rules.hello for job in snakemake.jobs):
-                queue = PluginQueue(lambda: snakemake.slurm_query)
-                PreflightCheck(queue, rules.hello).start(snakemake_logger())
+        if study.site.slurm is not None and snakemake.slurm_run_id:
+            PreemptionWatch(snakemake.slurm_run_id).start()
+            os.environ[STATUS_COMMAND] = snakemake.slurm_query[0]
         self._earlier.look(self._results)
         for experiment, run in forced:
             (self._results / experiment / "runs" / run / RECORD).unlink(missing_ok=True)

@@ -14,7 +14,6 @@ from typing import Any
 from scalewise.config.errors import StudyError
 from scalewise.config.paths import invalid_command
 from scalewise.config.site import Site
-from scalewise.plan.jobs.make_plan import site_environment
 from scalewise.plan.planned_study import Study
 from scalewise.plan.runs.allocation import SHARED_NODE
 from scalewise.plan.study import check_results_folder, check_spelling, load_study
@@ -81,7 +80,6 @@ def open_study(snakemake: Snakemake, config: Mapping[str, Any], checkout: Path) 
     check_results_folder(Path("results"))
     check_environment(study.site, on_cluster, os.environ, [*files, snakemake.snakefile, Path.cwd()])
     check_job_arrays(sys.argv[1:])
-    os.environ.update(site_environment(study.site))
     warnings = list(profile_warnings(sys.argv[1:], checkout / "profiles", study.site))
     if study.site.slurm is not None and (ignored := ignore_variables(os.environ)):
         warnings.append(

@@ -19,7 +19,6 @@ from scalewise.plan.terminal.choice_lines import choice_lines
 from scalewise.plan.terminal.failure_lines import reason_lines
 from scalewise.plan.terminal.final_message import DECISION, REPORT
 from scalewise.plan.terminal.planned_points import PlannedPoint, planned_points
-from scalewise.plan.terminal.short_jobs import short_job_lines
 from scalewise.records import Start, read_regular
 
 MAX_ROWS = 40
@@ -52,7 +51,6 @@ def plan_table(
         *_parts_of_nodes(study, requested),
         *(line for planned in study.experiments.values() for line in choice_lines(planned, points, results)),
         *_jobs(study),
-        *short_job_lines(study, requested),
         *_trained_again(points),
         *_damaged(points),
         *_replaced(study, results),
@@ -159,8 +157,8 @@ def _parts_of_nodes(study: Study, requested: Sequence[PlannedPoint]) -> Iterator
             continue
         if allocation.shares_nodes:
             turns += point.to_do
-        # otherwise the site bills whole nodes for any request
-        elif slurm.partial_nodes != "billed-whole":
+        # otherwise an answer counts whole nodes, too
+        elif slurm.exclusive is None:
             whole.append(point)
     more = sum(
         point.to_do * point.hours * (1 - point.run.shape.world_size / point.billed_devices) for point in whole
@@ -222,7 +220,7 @@ def _place_of_jobs(study: Study, partition: str, site: Site) -> str:
     place = [
         f"account {slurm.account or 'by default'}",
         f"partition {slurm.partition or 'by default'}",
-        *(f"{key} {value}" for key in ("qos", "constraint") if (value := getattr(slurm, key))),
+        *slurm.extra,
     ]
     where = f" on {partition}" if partition else ""
     return (
