@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.paths import SCRIPTS
 
-from scalewise.snakemake_adapter import array_jobs, own_settings, profile_values
+from scalewise.snakemake_adapter import array_jobs, own_settings, profile_values, status_query
 
 OLDEST = "SCALEWISE_OLDEST_SNAKEMAKE"
 """Variable with the interpreter of an environment with the oldest Snakemake; `make test` creates it."""
@@ -362,6 +362,17 @@ def test_profiles_of_scalewise_and_the_command_are_no_users_settings() -> None:
 
     assert list(own_settings(arguments, PROFILES)) == []
     assert profile_values(PROFILES / "slurm")["jobs"] == "100"
+
+
+@pytest.mark.parametrize("command", ["squeue", "sacct"])
+def test_the_plugins_query_of_its_jobs_is_known(command: str) -> None:
+    words = status_query(command, "a-name")
+
+    assert words[0] == command
+    assert words[words.index("--name") + 1] == "a-name"
+    # number and state of each job, without a heading
+    assert "--noheader" in words
+    assert any(word in ("--format=%i|%T", "--format=JobIdRaw,State") for word in words)
 
 
 def test_the_workflow_and_the_package_need_the_same_oldest_snakemake() -> None:

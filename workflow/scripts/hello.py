@@ -209,14 +209,13 @@ def node_link(device: torch.device) -> tuple[str, float]:
 def network_link(device: torch.device, interface: Interface) -> tuple[str, float]:
     """Return the link between the nodes and its bytes per second in one direction; 0 if unknown."""
     if device.type == "cuda":
-        ports = list(Path("/sys/class/infiniband").glob("*/ports/*"))
+        # NCCL takes all of them; which other interfaces it takes is not known
         rates = []
-        for port in ports:
+        for port in Path("/sys/class/infiniband").glob("*/ports/*"):
             with suppress(OSError, ValueError, IndexError):
                 if "ACTIVE" in (port / "state").read_text():
                     rates.append(float((port / "rate").read_text().split()[0]))
-        if rates:
-            return f"{len(rates)} InfiniBand or RoCE ports", sum(rates) * 1e9 / 8
+        return (f"{len(rates)} InfiniBand or RoCE ports", sum(rates) * 1e9 / 8) if rates else ("", 0)
     with suppress(OSError, ValueError):
         megabits = int(Path(f"/sys/class/net/{interface.name}/speed").read_text())
         if megabits > 0:

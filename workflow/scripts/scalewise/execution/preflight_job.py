@@ -33,6 +33,7 @@ from scalewise.snakemake_adapter import STATUS_COMMAND, status_query
 
 SHARE_EXPECTED = 0.25
 """A smaller part of what the hardware promises is worth a look."""
+HIDDEN_FROM_SRUN = re.compile(r"SRUN_|SBATCH_|SLURM_(?!JOB_?ID$|CLUSTER_NAME$|SUBMIT_(DIR|HOST)$)")
 REPORT_SECONDS = 60
 """A shared file system may show a file so long after it was written."""
 
@@ -180,6 +181,10 @@ def run_hello_ranks(site_plan: SitePlan, report: Path, log: Path) -> int:
     folders = [SCRIPTS, report.parent, *(Path(path).resolve().parent for path in preflight.datasets)]
     launch = build_launch(ranks, site, words, sys.executable, folders)
     report.with_suffix(".endpoint").unlink(missing_ok=True)
+    if site.slurm:
+        # as the executor plugin does in a run's job: srun gets its shape from its options only
+        for name in [name for name in os.environ if HIDDEN_FROM_SRUN.match(name)]:
+            del os.environ[name]
     with log.open("w", encoding="utf-8") as output:
         processes = RankProcesses(launch, output)
         try:
