@@ -255,7 +255,7 @@ def facts_of_partition(values: Mapping[str, Any], partition: str) -> dict[str, A
         values: Content of the site file, with ``partitions``.
         partition: Name of one of them.
     """
-    own = values["partitions"][partition] or {}
+    own = {key: value for key, value in (values["partitions"][partition] or {}).items() if value is not None}
     of_slurm = {key: value for key, value in own.items() if key in Slurm.model_fields}
     rest = {key: value for key, value in own.items() if key not in of_slurm}
     base = {key: value for key, value in values.items() if key not in ("partitions", "default_partition")}

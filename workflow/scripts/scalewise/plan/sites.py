@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from scalewise.config.errors import Place, Problem, StudyError, did_you_mean, key_path, problems_of
+from scalewise.config.errors import Problem, StudyError, did_you_mean, problems_of
 from scalewise.config.paths import find_site_file
 from scalewise.config.site import PartitionFacts, SiteFile, Sites, facts_of_partition, resolve_site
 from scalewise.config.yaml_source import read_source, to_plain
@@ -56,26 +56,17 @@ def _resolved(values: Mapping[str, Any], problems: list[Problem]) -> Sites | Non
         problems += check_facts(facts)
         return None if problems else Sites(resolve_site(facts))
     problems += [*_check_default(facts), *_check_names(list(facts.partitions))]
-    sites, shared = {}, []
+    sites = {}
+    shared = {**values, **(values.get("slurm") or {})}
     for name in facts.partitions:
-        merged = facts_of_partition(values, name)
-        found: list[Problem] = []
-        try:
-            of_partition = SiteFile.model_validate(merged)
-        except ValidationError as error:
-            found += problems_of(error, (), SiteFile, merged)
-        else:
-            found += check_facts(of_partition)
-        own = values["partitions"][name]
-        problems += [
-            replace(problem, place=("partitions", name, *_flat(problem)))
-            for problem in found
-            if _is_in(own, problem)
-        ]
-        shared += [(problem, name) for problem in found if not _is_in(own, problem)]
-        if not found:
-            sites[name] = resolve_site(of_partition, name)
-    problems += _of_shared_facts(shared, len(facts.partitions))
+        of_partition = SiteFile.model_validate(facts_of_partition(values, name))
+        own = values["partitions"][name] or {}
+        for problem in check_facts(of_partition):
+            # keys of `slurm` stand among the others of a partition
+            place = problem.place[1:] if problem.place[:1] == ("slurm",) else problem.place
+            is_own = place[0] in own or place[0] not in shared
+            problems.append(replace(problem, place=("partitions", name, *place)) if is_own else problem)
+        sites[name] = resolve_site(of_partition, name)
     problems += _check_costs({name: site.facts for name, site in sites.items()})
     return None if problems else Sites(sites[str(facts.default_partition)], sites)
 
@@ -90,30 +81,6 @@ def _of_whole_site(problem: Problem) -> Problem:
     if key == "slurm":
         return replace(problem, fix="Write its keys among the others of the partition.")
     return replace(problem, fix=f"Write {key} at the top of the file: all partitions share it.")
-
-
-def _flat(problem: Problem) -> Place:
-    """Return the place of a mistake as the entry of a partition has it."""
-    return problem.place[1:] if problem.place[:1] == ("slurm",) else problem.place
-
-
-def _is_in(own: Mapping[str, Any], problem: Problem) -> bool:
-    """Return whether a mistake is a key in the entry of a partition."""
-    return any(key in own for key in _flat(problem)[:1])
-
-
-def _of_shared_facts(found: Sequence[tuple[Problem, str]], partitions: int) -> Iterator[Problem]:
-    """Yield each mistake in the facts of the whole site once, and the partitions if not all have it."""
-    names: dict[Problem, list[str]] = {}
-    for problem, partition in found:
-        names.setdefault(problem, []).append(partition)
-    for problem, where in names.items():
-        subject = problem.subject or key_path(problem.place)
-        yield (
-            problem
-            if len(where) == partitions
-            else replace(problem, subject=f"{subject} of {', '.join(where)}")
-        )
 
 
 def _check_default(facts: SiteFile) -> Iterator[Problem]:
