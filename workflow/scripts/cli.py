@@ -39,7 +39,8 @@ def site(options: argparse.Namespace) -> int:
     """Write the site file of this cluster from what Slurm reports."""
     from scalewise.config.paths import find_site_file
     from scalewise.site.cluster import ClusterError
-    from scalewise.site.site_file import SITE_FILE, SiteOptions, write_site_file
+    from scalewise.site.places import SiteOptions
+    from scalewise.site.site_file import SITE_FILE, write_site_file
 
     checkout = Path(__file__).resolve().parents[2]
     output = options.output or find_site_file(SITE_FILE, checkout)

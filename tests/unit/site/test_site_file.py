@@ -19,7 +19,8 @@ from scalewise.config.slurm import RESOURCES_OF_OPTIONS
 from scalewise.plan.study import load_study
 from scalewise.site.cluster import ClusterError, parse_gpus
 from scalewise.site.commands import ask
-from scalewise.site.site_file import SiteOptions, compressed, write_site_file
+from scalewise.site.places import SiteOptions
+from scalewise.site.site_file import compressed, write_site_file
 
 EXPERIMENT = {"dataset": "digits", "model": "linear", "global_batch_size": 240, "devices": [1]}
 
