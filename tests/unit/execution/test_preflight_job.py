@@ -128,6 +128,16 @@ def test_ranks_without_a_report_are_not_ok_with_their_last_words(
     assert f"(exit code 1): {said}" in finding.text
 
 
+def test_a_job_that_started_no_ranks_is_quoted(tmp_path: Path) -> None:
+    (tmp_path / "hello.slurm.log").write_text(
+        "slurm_script: line 2: /gone/python: No such file or directory\n"
+    )
+
+    (finding,) = judge(tmp_path / "none.json", tmp_path / "hello.log", planned(), "job 41 FAILED")
+
+    assert "(job 41 FAILED): slurm_script: line 2: /gone/python: No such file" in finding.text
+
+
 def test_sizes_are_those_of_the_files_that_can_be_seen(tmp_path: Path) -> None:
     there, absent = tmp_path / "there", tmp_path / "absent"
     there.write_bytes(b"12345")

@@ -220,14 +220,17 @@ def judge(report: Path, log: Path, preflight: Preflight, end: str) -> Iterator[F
         return
     yield bad(
         f"the hello job over {preflight.shape} ended without a report ({end}): {_last_words(log)}",
-        f"The ranks' output is in {log}.",
+        f"The output is in {log}{'' if preflight.slurm is None else f' and {log.stem}.slurm.log'}.",
     )
 
 
 def _last_words(log: Path) -> str:
-    """Return the first error in the ranks' output, or else its last line."""
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
-    lines = [printable(line.strip()) for line in lines if line.strip()]
+    """Return the first error in the ranks' output, or else its last line; without any, that of their job."""
+    lines: list[str] = []
+    for file in (log, log.with_suffix(".slurm.log")):
+        if not lines and file.exists():
+            text = file.read_text(encoding="utf-8", errors="replace")
+            lines = [printable(line.strip()) for line in text.splitlines() if line.strip()]
     # a traceback ends with a line that begins with the exception; that of a peer says only that another left
     errors = [line for line in lines if re.match(r"(\[rank\d+\]: ?)?\w*(Error|Exception)\b", line)]
     return next(iter([*errors, *lines[-1:]]), "there is no output")
