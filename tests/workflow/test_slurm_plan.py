@@ -43,8 +43,6 @@ experiments:
   memory:
     devices: [4]
     memory_gb: 241
-  parts:
-    devices: [1, 4, "2x3"]
 """
 
 
@@ -117,7 +115,6 @@ def test_all_that_the_scheduler_would_refuse_is_said_in_one_go(ready: LoginNode)
     assert found == [
         "experiments.processors.cpus_per_device (17)",
         "experiments.memory.memory_gb (241)",
-        "experiments.parts.devices[2] is '2x3'",
     ]
     assert "Traceback" not in outcome.text
 
