@@ -131,7 +131,7 @@ def scalewise(folder: Path) -> None:
         "cpus_per_node": 2,
         "max_nodes": 1,
         "prelude": [shlex.join([*RECORD, str(folder / "delay")])],
-        "slurm": {"account": account, "partition": partition, "gpu_request": "none"},
+        "slurm": {"account": account, "partition": partition, "gpu_type": "none"},
     }
     (folder / "site.yaml").write_text(yaml.safe_dump(site), encoding="utf-8")
     (folder / "study.yaml").write_text(yaml.safe_dump({"experiments": {"one": EXPERIMENT}}), encoding="utf-8")

@@ -71,9 +71,9 @@ folder, _, script = os.path.abspath(words[0]).rpartition("/workflow/scripts/")
 if folder and script == "program_rank.py":
     os.execv({python!r}, [{python!r}, "-u", {quiet!r}, sys.argv[0], *words])
 snakemake = words[:2] == ["-m", "snakemake"] or words[0] == {prompt!r}
-rank = folder and script == "rank.py"
+rank = folder and script == "hello.py"
 torchrun = {torchrun!r} and words[:2] == ["-m", "torch.distributed.run"]
-scalewise = snakemake or (folder and script in ("rank.py", "cli.py", "status.py"))
+scalewise = snakemake or (folder and script in ("hello.py", "cli.py", "status.py"))
 program = words[0] in {programs!r}
 known = program or torchrun or (scalewise and os.environ.get("PYTHONPATH") == {path!r})
 computes = rank or program
@@ -290,7 +290,7 @@ def _become_interpreter(program: str, words: list[str], environment: dict[str, s
         sys.path.remove(str(SCRIPTS))
         for name in [name for name in sys.modules if name.partition(".")[0] == "scalewise"]:
             del sys.modules[name]
-    if not words[0].endswith("rank.py"):
+    if not words[0].endswith("hello.py"):
         # what they start is forked, too
         sys.executable = program
 
@@ -365,7 +365,6 @@ if __name__ == "__main__":
 
     import scalewise.analysis.judge_round
     import scalewise.analysis.study
-    import scalewise.ranks.preflight_rank
     import scalewise.ranks.results.write
     import scalewise.report.finished
     import scalewise.report.page

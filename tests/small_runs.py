@@ -71,9 +71,6 @@ def preflight(**changes: Any) -> Preflight:
         "launcher": "torchrun",
         "rendezvous": "tcp",
         "options": [],
-        "cpus_per_node": 2,
-        "memory_mb_per_node": 0,
-        "longest_minutes": 10,
         "datasets": [],
     }
     return Preflight(**usual | changes)

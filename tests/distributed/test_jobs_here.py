@@ -6,8 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,79 +27,67 @@ from scalewise.site.preflight import Findings
 
 pytestmark = needs_two_cores
 
+SITE = """\
+accelerator: {}
+cpus_per_node: 2
+devices_per_node: 2
+partitions: {{one: {{}}, two: {{}}}}
+default_partition: one
+"""
 STUDY = {
     "dataset": "digits",
     "model": "linear",
     "global_batch_size": 240,
-    "devices": [1],
+    "devices": [2],
     "partitions": "all",
 }
-SITE = "accelerator: {}\ncpus_per_node: 1\npartitions: {}\ndefault_partition: one\n"
-
-Start = Callable[[str], "subprocess.Popen[str]"]
 
 
-def hello_jobs(folder: Path, accelerator: str, partitions: str) -> Start:
-    """Return a function that starts the hello job of a partition, by its name."""
-    (folder / "site.yaml").write_text(SITE.format(accelerator, partitions), encoding="utf-8")
-    study = load_study({"experiments": {"e": STUDY}}, (), folder / "site.yaml")
-    plan = make_plan(study)
+def preflight(folder: Path, accelerator: str) -> subprocess.Popen[str]:
+    """Start the preflight of two partitions of this machine."""
+    (folder / "site.yaml").write_text(SITE.format(accelerator), encoding="utf-8")
+    plan = make_plan(load_study({"experiments": {"e": STUDY}}, (), folder / "site.yaml"))
     for site in plan["sites"].values():
         site["preflight"]["datasets"] = []
-    environment = {**os.environ, PLAN: str(write_plan(plan, folder))}
-
-    def start(partition: str) -> subprocess.Popen[str]:
-        files = ["--log", f"{folder / partition}.log", "--output", f"{folder}/hello@{partition}.json"]
-        command = [sys.executable, str(CLI), "hello", *files]
-        output = (folder / f"{partition}.said").open("w", encoding="utf-8")
-        with output:
-            return subprocess.Popen(
-                command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT, text=True
-            )
-
-    return start
+    command = [sys.executable, str(CLI), "preflight", "--output", str(folder / "results" / "findings.json")]
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        env={**os.environ, PLAN: str(write_plan(plan, folder))},
+        stdout=subprocess.PIPE,
+        stderr=(folder / "errors.txt").open("w"),
+        text=True,
+    )
 
 
-def waits(said: Path) -> bool:
-    """Whether a job has printed that it waits for another."""
-    return "waiting: another" in said.read_text(encoding="utf-8")
-
-
-def findings(folder: Path, partition: str) -> Findings:
-    return Findings.model_validate_json((folder / f"hello@{partition}.json").read_text(encoding="utf-8"))
-
-
-def test_hello_jobs_of_a_machine_wait_for_its_training_and_for_each_other(tmp_path: Path) -> None:
-    names = ("one", "two")
-    start = hello_jobs(tmp_path, "cpu", "{one: {devices_per_node: 1}, two: {devices_per_node: 1}}")
-
+def test_the_preflight_of_a_machine_waits_for_its_training_and_starts_each_partitions_ranks(
+    tmp_path: Path,
+) -> None:
     with machine_lock(0, pytest.fail):
-        jobs = [start(name) for name in names]
-        for name in names:
-            said = tmp_path / f"{name}.said"
-            wait_until(
-                partial(waits, said),
-                f"the hello job of {name} does not wait",
-            )
-        started = [name for name in names if (tmp_path / f"{name}.log").exists()]
-    codes = [job.wait() for job in jobs]
+        job = preflight(tmp_path, "cpu")
+        wait_until(
+            lambda: "waiting: another" in (tmp_path / "errors.txt").read_text(encoding="utf-8"),
+            "the preflight does not wait",
+        )
+        started = list((tmp_path / "results").glob("hello*.log"))
+    output, _ = job.communicate()
 
     assert started == []
-    assert codes == [0, 0]
-    for name in names:
-        assert not findings(tmp_path, name).bad
-        assert "all-reduce over 1 ranks" in str(findings(tmp_path, name))
+    assert job.returncode == 0, output
+    assert output.count("all-reduce over 2 ranks") == 2
+    assert output.count("all-reduce inside a node, 2 devices: 26.2 MB in ") == 2
+    found = Findings.model_validate_json((tmp_path / "results" / "findings.json").read_text(encoding="utf-8"))
+    assert {each.state for each in found.findings} == {"ok"}
 
 
-@pytest.mark.skipif(torch.cuda.device_count() > 97, reason="this machine has a GPU 97")
-def test_visible_devices_that_the_machine_does_not_have_are_named_with_the_fix(tmp_path: Path) -> None:
-    start = hello_jobs(tmp_path, "cuda", "{one: {devices_per_node: 1}, two: {visible_devices: [97]}}")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU, so nothing is missing")
+def test_gpus_that_the_machine_does_not_have_are_named_with_the_fix(tmp_path: Path) -> None:
+    job = preflight(tmp_path, "cuda")
+    output, _ = job.communicate()
 
-    assert start("two").wait() == 0
-
-    (found,) = (each for each in findings(tmp_path, "two").findings if each.state == "bad")
-    assert "CUDA_VISIBLE_DEVICES=97" in str(found)
-    assert "fix the driver or visible_devices" in str(found)
+    assert job.returncode == 1
+    assert "needs a GPU, but torch" in output
+    assert "Correct devices_per_node, the driver" in output
 
 
 # --- the job script of an answer ------------------------------------------------------------------------

@@ -154,7 +154,7 @@ BAD_INPUTS = (
     BadInput("slurm: walltime 0", "walltime `0`"),
     BadInput("slurm: walltime 99:99:99:99", "walltime `99:99:99:99`"),
     BadInput("slurm: walltime over the limit", "a walltime over the partition's limit", KNOWN_LIMIT),
-    BadInput("slurm: memory where forbidden", "memory where the site forbids to ask for it"),
+    BadInput("slurm: memory where forbidden", "memory that the site refuses", PREFLIGHT),
     BadInput("slurm: managed flag", "a flag among the extra options that Scalewise sets itself"),
     BadInput("slurm: sbatch missing", "no sbatch on the PATH", STARTED),
     BadInput("slurm: started inside a job", "Snakemake started inside a job"),

@@ -40,9 +40,9 @@ SITE: dict[str, Any] = {
     "cpus_per_node": 16,
     "memory_gb_per_node": 32,
     "max_nodes": 4,
-    "slurm": {"account": "lab", "partition": "main", "gpu_request": "gres", "gpu_type": "h100"},
+    "slurm": {"account": "lab", "partition": "main", "gpu_type": "h100"},
 }
-"""The lab: CPU processes stand in for its GPUs, which Slurm gives out all the same."""
+"""The lab: CPU processes stand in for its GPUs, which Slurm gives out as their type is named."""
 
 TRAINING: dict[str, Any] = {
     "dataset": "digits",

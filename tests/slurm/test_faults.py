@@ -259,8 +259,8 @@ def test_many_runs_on_one_node_at_once_all_start_and_a_study_needs_no_internet(
     # its data are prepared here too
     study.prepared = False
     runs = times(quick=4, thorough=20)
-    slurm = {"gpu_request": "none", "memory": "none", "extra": [f"--nodelist={node}"]}
-    del study.site["slurm"]["gpu_type"], study.site["memory_gb_per_node"]
+    slurm = {"gpu_type": "none", "extra": [f"--nodelist={node}"]}
+    del study.site["memory_gb_per_node"]
     # a description by which a run fills the node, so that several run there at once
     facts = {"devices_per_node": 1, "cpus_per_node": 1}
     study.configure({"e": {"devices": [1], "repeats": runs}}, **facts, slurm=slurm)

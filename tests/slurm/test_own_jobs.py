@@ -15,7 +15,7 @@ STUDY: dict[str, dict[str, Any]] = {
 }
 """Runs on parts of nodes of two experiments, and on whole nodes."""
 
-NO_GPUS = {"exclusive": False, "gpu_request": "none"}
+NO_GPUS = {"exclusive": False, "gpu_type": "none"}
 
 
 def nodes_of(job: Job) -> set[str]:

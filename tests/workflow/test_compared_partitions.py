@@ -21,13 +21,11 @@ def test_the_plan_of_a_study_on_partitions_shows_the_runs_of_each(workplace: Wor
     assert not (workplace.folder / "results").exists()
 
 
-def test_the_preflight_of_each_partition_is_planned(workplace: Workplace) -> None:
+def test_the_preflight_of_all_partitions_is_one_step(workplace: Workplace) -> None:
     plan = workplace.snakemake("-n", "preflight", config=ON_PARTITIONS, site=PARTITIONS)
 
     assert plan.code == 0, plan.text
-    for partition in ("one", "other"):
-        assert f"results/preflight/hello@{partition}.json" in plan.text
-    assert "results/preflight/hello.json" not in plan.text
+    assert "results/preflight/findings.json" in plan.text
 
 
 def test_an_unknown_partition_is_refused_with_its_line(workplace: Workplace) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.workflow.workplace import SITE, Outcome, Workplace
 
-from scalewise.config.catalog.datasets import prepared_path
+from scalewise.config.catalog.datasets import MIRROR_VARIABLE, prepared_path
 
 STUDY = """\
 experiments:
@@ -25,17 +26,20 @@ def prepare(workplace: Workplace, dataset: str, *arguments: str, site: str = SIT
     return workplace.snakemake(*arguments, target, config=STUDY.format(dataset=dataset), site=site)
 
 
-def test_the_mirror_of_the_site_is_used_and_its_change_reruns_nothing(workplace: Workplace) -> None:
+def test_a_mirror_is_used_and_its_change_reruns_nothing(
+    workplace: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (workplace.folder / "near").mkdir()
     name = "train-images-idx3-ubyte.gz"
     (workplace.folder / "near" / name).write_bytes(b"other bytes")
-    outcome = prepare(workplace, "mnist", site=f"{SITE}data_mirror: near\n")
+    monkeypatch.setenv(MIRROR_VARIABLE, "near")
+    outcome = prepare(workplace, "mnist")
     assert outcome.code != 0
     assert f"{workplace.folder}/near/{name}" in outcome.text
 
     assert prepare(workplace, "digits").code == 0
-    elsewhere = f"{SITE}data_mirror: https://mirror.example/data\n"
-    assert "Nothing to be done" in prepare(workplace, "digits", site=elsewhere).text
+    monkeypatch.setenv(MIRROR_VARIABLE, "https://mirror.example/data")
+    assert "Nothing to be done" in prepare(workplace, "digits").text
 
 
 def test_a_refused_download_is_an_error_without_a_traceback(workplace: Workplace) -> None:

@@ -50,7 +50,7 @@ accelerator: cpu
 devices_per_node: 4
 cpus_per_node: 64
 max_nodes: 16
-slurm: {account: mine, partition: gpu, gpu_request: none}
+slurm: {account: mine, partition: gpu, gpu_type: none}
 """
 
 PROGRAM = "/path/to/train.py"
@@ -321,7 +321,7 @@ def test_the_messages_it_shows_are_those_a_user_gets(tmp_path: Path) -> None:
 def test_the_examples_of_the_configuration_guide_are_valid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    block, own, with_partitions, workstation = blocks(ROOT / "config" / "README.md", "yaml")
+    block, own, with_partitions, further = blocks(ROOT / "config" / "README.md", "yaml")
     (tmp_path / "site.yaml").write_text("accelerator: cpu\ncpus_per_node: 2\n")
     study = load_study(yaml.safe_load(block), [], tmp_path / "site.yaml")
     assert ("digits-strong", "d2.bucket-view-on.r1") not in study.runs
@@ -338,6 +338,9 @@ def test_the_examples_of_the_configuration_guide_are_valid(
     compared = load_study({"experiments": {"digits": experiment}}, [], "site.yaml")
     assert compared.comparisons == {"digits": ["digits@a100", "digits@h200"]}
 
-    (tmp_path / "site.yaml").write_text(workstation)
-    compared = load_study({"experiments": {"digits": experiment | {"devices": [1]}}}, [], "site.yaml")
-    assert compared.comparisons == {"digits": ["digits@a100", "digits@t4"]}
+    (tmp_path / "site.yaml").write_text(further)
+    del experiment["partitions"], experiment["decision"]
+    study = load_study({"experiments": {"digits": experiment | {"devices": [1]}}}, [], "site.yaml")
+    (allocation, *_) = study.allocations.values()
+    assert allocation.placed["constraint"] == "a100&hbm80g"
+    assert "--reservation=course" in allocation.extra

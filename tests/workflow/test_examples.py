@@ -58,7 +58,7 @@ PLANS = {
     "own-images": Plan("profiles/slurm/site.yaml", {"1x1", "1x2"}, 6),
     "own-lightning": Plan("profiles/slurm/site.yaml", {"1x1", "1x2"}, 6),
     "own-nanogpt": Plan("profiles/slurm/site.yaml", {"1x1", "1x2"}, 12),
-    "palmetto-torchrun": Plan("profiles/sites/clemson-palmetto.yaml", {"1x1", "1x2", "2x2"}, 12),
+    "palmetto-torchrun": Plan("profiles/slurm/site.yaml", {"1x1", "1x2", "2x2"}, 12),
     "princeton-mnist": Plan("profiles/sites/princeton-della.yaml", {"1x1", "1x2", "1x4", "2x2", "3x2"}, 36),
     "resnet18-spawn": Plan("profiles/slurm/site.yaml", {"1x1", "1x2", "2x2"}, 27),
 }

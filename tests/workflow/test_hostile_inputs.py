@@ -106,7 +106,6 @@ container:
   runtime: {quoted(f"./{TRAP} runtime")}
   arguments: [{quoted(OPTION)}]
   prelude: [{quoted(f": {shlex.quote(TRAP)}")}]
-data_mirror: {quoted(f"{TRAP} {{run}}")}
 """
     (folder / f"{BARE}.yaml").write_text(site)
     study = f"""\
@@ -336,12 +335,10 @@ container:
   runtime: {quoted(TRAP)}
   arguments: [{quoted(OPTION)}]
   prelude: [{quoted(f": {TRAP}")}]
-data_mirror: {quoted(TRAP)}
 slurm:
   account: {ACCOUNT}
   partition: {PARTITION}
-  constraint: "[a|b]&(c*2)"
-  extra: [{quoted(comment)}]
+  extra: [{quoted(comment)}, "--constraint=[a|b]&(c*2)"]
   srun_extra: [{quoted(comment)}]
 """
     login_node.write(f"{BARE}.yaml", site)

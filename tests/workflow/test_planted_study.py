@@ -273,7 +273,7 @@ def test_a_planted_tie_of_splits_is_left_open(tmp_path: Path) -> None:
 
 def test_a_site_of_whole_nodes_runs_as_many_trainings_at_a_time_as_it_has_nodes(tmp_path: Path) -> None:
     law = Law(rate=1000.0, serial=0.02, scatter=0.002)
-    answer, points = answered(tmp_path, law, slurm={"partial_nodes": "billed-whole"})
+    answer, points = answered(tmp_path, law, slurm={"exclusive": True})
 
     assert points["billed_devices"].tolist() == [4, 4, 4, 8]
     assert (answer["devices"], answer["at_a_time"]) == (4, 2)

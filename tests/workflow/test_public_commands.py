@@ -83,7 +83,7 @@ def test_the_preflight_of_the_shipped_study_finds_all_ok_on_one_machine(shipped:
     assert outcome.code == 0, outcome.text
     assert "All is ok: the study can start." in outcome.text
     timed = re.search(
-        r"all-reduce of 26.2 MB over 2 devices in a node: ([\d.,]+) ms, ([\d.]+) GB/s", outcome.text
+        r"all-reduce inside a node, 2 devices: 26.2 MB in ([\d.,]+) ms, ([\d.]+) GB/s", outcome.text
     )
     assert timed is not None, outcome.text
     assert float(timed[2]) == pytest.approx(26.2 / float(timed[1].replace(",", "")), rel=0.02)

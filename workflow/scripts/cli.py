@@ -39,17 +39,25 @@ Command = Callable[[argparse.Namespace], int | None]
 def site(options: argparse.Namespace) -> int:
     """Write the site file of this cluster from what Slurm reports."""
     from scalewise.config.paths import find_site_file
-    from scalewise.site.choices import ChoiceError
-    from scalewise.site.reported import ClusterError
-    from scalewise.site.site_command import SITE_FILE, SiteOptions, write_site_file
+    from scalewise.site.cluster import ClusterError
+    from scalewise.site.places import SiteOptions
+    from scalewise.site.site_file import SITE_FILE, write_site_file
 
     checkout = Path(__file__).resolve().parents[2]
     output = options.output or find_site_file(SITE_FILE, checkout)
     command = shlex.join(["python", *sys.argv])
-    chosen = SiteOptions(options.partition, options.account, options.gpu_type, output, options.force, command)
+    chosen = SiteOptions(
+        partitions=options.partition,
+        account=options.account,
+        gpu_types=options.gpu_type,
+        constraint=options.constraint,
+        output=output,
+        force=options.force,
+        command=command,
+    )
     try:
         print(*write_site_file(chosen, checkout), sep="\n")
-    except (ClusterError, ChoiceError) as error:
+    except ClusterError as error:
         return _fail(error)
     return 0
 
@@ -105,49 +113,25 @@ def train(options: argparse.Namespace) -> int:
     return run_train_job(RunJob.of(job, options.log, options.record, options.attempt), launch)
 
 
-def check_site(options: argparse.Namespace) -> int:
-    """Check the site's facts with the cluster before any job is sent."""
-    from scalewise.records import write_json
-    from scalewise.site import slurm_checks
-    from scalewise.site.preflight import Findings, Preflight
+def preflight(options: argparse.Namespace) -> int:
+    """Check the site's facts, then start the ranks of the largest run once, on each partition."""
+    from scalewise.execution.lock import LockError
+    from scalewise.execution.preflight_job import run_preflight
 
-    found = []
-    sites = _plan(options)["sites"]
-    preflights = {name: Preflight.model_validate(site["preflight"]) for name, site in sites.items()}
-    for finding in slurm_checks.check_sites(preflights):
-        _print_now(finding)
-        found.append(finding)
-    findings = Findings(findings=found)
-    if findings.bad:
-        _print_now("Nothing was sent to the cluster. Correct the site file and try again.")
-        return 1
-    write_json(options.output, findings)
-    return 0
+    try:
+        is_ok = run_preflight(
+            _plan(options), options.plan, options.output, _print_now, options.status_command
+        )
+    except LockError as error:
+        return _fail(error)
+    return 0 if is_ok else 1
 
 
 def hello(options: argparse.Namespace) -> int:
-    """Start the ranks of the largest run where a training would start, and write their findings."""
-    from scalewise.execution.lock import LockError
-    from scalewise.execution.preflight_job import run_hello_job
+    """Start the ranks of a preflight inside its job."""
+    from scalewise.execution.preflight_job import run_hello_ranks
 
-    # hello@a100.json is of a partition, hello.json of a site without any
-    partition = options.output.stem.partition("@")[2]
-    try:
-        run_hello_job(_plan(options)["sites"][partition], options.log, options.output)
-    except LockError as error:
-        return _fail(error)
-    return 0
-
-
-def conclude_preflight(options: argparse.Namespace) -> int:
-    """Print the findings of the checks, and whether the study may start."""
-    from scalewise.site.preflight import Findings
-
-    checks = [Findings.model_validate_json(path.read_text(encoding="utf-8")) for path in options.found]
-    print(*checks, sep="\n")
-    bad = any(findings.bad for findings in checks)
-    print("Something is not ok: see above." if bad else "All is ok: the study can start.")
-    return 1 if bad else 0
+    return run_hello_ranks(_plan(options)["sites"][options.partition], options.output, options.log)
 
 
 # ---- analysis
@@ -288,9 +272,10 @@ def make_parser() -> argparse.ArgumentParser:
         ("--partition", "partition to describe, if there are several"),
         ("--gpu-type", "GPU type, if the partition has several"),
     ):
-        compared = f"{text}; to compare some, a list such as a,b, or all"
+        compared = f"{text}; to compare some, a list such as a,b"
         of_site.add_argument(name, action="extend", default=[], type=_names, help=compared)
-    of_site.add_argument("--account", help="account that pays, if you have several")
+    of_site.add_argument("--account", help="account that pays; your default one by default")
+    of_site.add_argument("--constraint", default="", help="features that nodes must have, such as a100&ib")
     of_site.add_argument("--output", type=Path, help="file to write; profiles/slurm/site.yaml by default")
     of_site.add_argument("--force", action="store_true", help="replace a file that you have filled in")
 
@@ -303,9 +288,10 @@ def make_parser() -> argparse.ArgumentParser:
     of_run.add_argument("--attempt", default=1, type=int, help="number of Snakemake's try at it, from 1")
     of_run.add_argument("record", type=Path, help="record.json to write; the other records lie next to it")
 
-    add(check_site, "output")
-    add(hello, "log", "output")
-    add(conclude_preflight).add_argument("found", nargs="+", type=Path, help="files of check-site and hello")
+    add(preflight, "output").add_argument(
+        "--status-command", default="squeue", help="command by which snakemake queries its jobs"
+    )
+    add(hello, "log", "output").add_argument("--partition", default="", help="its name in the site file")
 
     def add_for_experiment(command: Command) -> argparse.ArgumentParser:
         added = add(command)

@@ -167,7 +167,6 @@ def check_shape(run: RunDefinition, allocation: Allocation, site: Site) -> None:
     assert nodes <= site.max_nodes
     assert per_node <= site.devices_per_node
     assert per_node * cpus <= site.cpus_per_node
-    assert cpus <= (site.facts.max_cpus_per_device or cpus)
     assert nodes == 1 or site.slurm is None or per_node > 1 or site.devices_per_node == 1
     if site.slurm is None:
         return
@@ -191,7 +190,9 @@ def options_of(words: Sequence[str]) -> dict[str, str]:
     """``--name=value`` by name; of those that follow from the run, none is written twice."""
     named = [word.partition("=")[::2] for word in words if word.startswith("--")]
     names = Counter(name for name, _ in named)
-    assert not [name for name in names if names[name] > 1 and name[2:] in MANAGED_BY_SBATCH | MANAGED_BY_SRUN]
+    assert not [
+        name for name in names if names[name] > 1 and name[2:] in MANAGED_BY_SBATCH.keys() | MANAGED_BY_SRUN
+    ]
     return dict(named)
 
 

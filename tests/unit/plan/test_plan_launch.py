@@ -27,7 +27,7 @@ from scalewise.plan.make_plan import make_plan
 from scalewise.plan.study import load_study
 
 ATTEMPT = "an attempt; $(x)"
-OF_RANK = ("rank.py", ATTEMPT)
+OF_RANK = ("program_rank.py", ATTEMPT)
 
 
 def launch(
@@ -78,12 +78,6 @@ LAUNCHES: dict[str, Start] = {
         if launcher != "srun"
         for devices in (1, 2)
     },
-    "popen on named GPUs": ("popen", 1, 2, {"visible_devices": (3, 1, 0)}),
-    "torchrun on named GPUs": ("torchrun", 1, 2, {"visible_devices": (3, 1, 0)}),
-    "popen on named GPUs in a container": (
-        *("popen", 1, 2),
-        {"visible_devices": (2, 0), "container": Container(image="a.sif")},
-    ),
     "popen in a container": ("popen", 1, 2, {"container": Container(image="a.sif")}),
     **{
         f"{launcher} on {nodes} x {devices} devices of Slurm": (launcher, nodes, devices, {"slurm": True})
@@ -257,7 +251,7 @@ SLURM: dict[str, Any] = {
     "python": "/opt/python",
     "prelude": ["module load cuda", "source '/my env/activate' # mine"],
     "network_interface": "ib0",
-    "slurm": {"account": "p1", "partition": "gpu", "gpu_type": "h100", "constraint": "a&b"},
+    "slurm": {"account": "p1", "partition": "gpu", "gpu_type": "h100", "extra": ["--constraint=a&b"]},
 }
 IN_CONTAINER = {key: value for key, value in SLURM.items() if key != "python"} | {
     "container": {"image": "/im age.sif"}
@@ -368,19 +362,16 @@ def test_every_word_reaches_the_program_unchanged(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "environment", "visible"),
+    ("environment", "visible"),
     [
-        pytest.param([5, 3], {}, "5", id="the site's"),
-        pytest.param([5, 3], {"CUDA_VISIBLE_DEVICES": "0"}, "5", id="the site's, not the shell's"),
-        pytest.param(None, {"CUDA_VISIBLE_DEVICES": "7"}, "7", id="the shell's"),
-        pytest.param(None, {}, "0", id="the first"),
+        pytest.param({"CUDA_VISIBLE_DEVICES": "7"}, "7", id="the shell's"),
+        pytest.param({}, "0", id="the first"),
     ],
 )
-def test_a_job_of_a_machine_takes_the_gpus_of_its_site(
-    gpus: list[int] | None, environment: dict[str, str], visible: str, folder: Path
+def test_a_job_of_a_machine_takes_the_gpus_of_the_shell(
+    environment: dict[str, str], visible: str, folder: Path
 ) -> None:
     site = {"accelerator": "cuda", "devices_per_node": 2, "cpus_per_node": 8, "python": sys.executable}
-    site |= {"visible_devices": gpus} if gpus else {}
     program = PROGRAM | {"devices": [1], "starts": "itself", "environment": {}, "arguments": ["{folder}"]}
     (folder / "job.sh").write_text(script(folder, program, site, "d1.r1"))
     (folder / "train.py").write_text("import os\nprint(os.environ['CUDA_VISIBLE_DEVICES'])\n")

@@ -102,7 +102,6 @@ STUDIES: dict[str, tuple[str, str]] = {
             (18, "which fill no nodes of 4", WEAK, NODES),
             (3, "less than a node", WEAK, NODES),
             (18, "nodes of 6", WEAK, NODES.replace("node: 4", "node: 6")),
-            (12, "whole nodes", WEAK, NODES.replace("{}", "{partial_nodes: refused}")),
             (16, "of which some do not divide the batch", STRONG, NODES),
         )
     },

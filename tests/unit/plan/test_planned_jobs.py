@@ -75,15 +75,10 @@ PLANS = {
         ONLY_BOTH.replace("[1, 2, 8]", "{up_to: 8}").replace("240, repeats: 1", "256"),
         PARTITIONS.replace("es: 2", "es: 1"),
     ),
-    "partitions of a workstation": (
-        ONLY_BOTH.replace("[1, 2, 8]", "[1, 2]"),
-        "accelerator: cuda\ncpus_per_node: 16\npartitions: {a100: {visible_devices: [2, 0]}, "
-        "t4: {visible_devices: [5]}}\ndefault_partition: a100\n",
-    ),
     "one machine": (OF_ONE_MACHINE, CPUS),
     "a cluster": (
         study_of("[1, 4, 8]", ", cpus_per_device: 8, runtime_minutes: 30"),
-        cluster_of("not_found: [internet]"),
+        cluster_of(),
     ),
 }
 
@@ -116,8 +111,7 @@ def texts_of(study: Study) -> Iterator[str]:
             if run.endswith(".r1"):
                 yield job_text(f"{name}/{run}", job)
     for partition, site in plan["sites"].items():
-        yield job_text(f"hello of {partition!r}", site["hello"])
-        yield f"    launched with {words_of(site['launch'])}"
+        yield f"{partition!r} launched with {words_of(site['launch'])}"
         shown = {key: value for key, value in site["preflight"].items() if key not in {"slurm", "datasets"}}
         yield f"    the largest run: {words_of(shown)}"
     yield from study.warnings
@@ -135,25 +129,20 @@ SHAPES = {"1x1": "d1.r1", "1x2": "d2.r1", "1x4": "d4.r1", "2x4": "d8.r1"}
 SLURM: dict[str, tuple[tuple[str, ...], str]] = {
     "all keys": (
         (
-            *("account: a", "partition: p1,p2", "qos: devel", "constraint: a&b", "exclusive: true"),
-            *("reservation: training", "mail_user: anna@example.org", "mail_type: [END, FAIL]"),
-            "extra: ['--wait-all-nodes=1', '--licenses=a b;$(x)']",
+            *("account: a", "partition: p1", "exclusive: true"),
+            "extra: [--qos=devel, '--constraint=a&b', --reservation=training, --exclude=n1, "
+            "--mail-user=anna@example.org, '--wait-all-nodes=1', '--licenses=a b;$(x)']",
         ),
         MEMORY,
     ),
     "an account": (("account: a",), MEMORY),
-    "gres with a type": (("gpu_request: gres", "gpu_type: h100"), MEMORY),
+    "gres with a type": (("gpu_type: h100",), MEMORY),
     "part of a GPU": (("gpu_type: nvidia_3g.40gb",), MEMORY),
     "a type with hyphens": (("gpu_type: a100-sxm4-80gb",), MEMORY),
-    "GPUs per node": (("gpu_request: gpus-per-node",), MEMORY),
-    "GPUs per node with a type": (("gpu_request: gpus-per-node", "gpu_type: h100"), MEMORY),
-    "no GPUs are requested": (("gpu_request: none",), MEMORY),
+    "no GPUs are requested": (("gpu_type: none",), MEMORY),
     "CPU processes": (("account: a",), "accelerator: cpu\n"),
-    "memory for each CPU": (("memory: per-cpu",), MEMORY),
     "memory left to the cluster": (("account: a",), ""),
-    "memory never requested": (("memory: none",), ""),
-    "an experiment's memory": (("memory: per-node",), ""),
-    "an experiment's memory for each CPU": (("memory: per-cpu",), ""),
+    "an experiment's memory": (("account: a",), ""),
 }
 """Lines below ``slurm:``, and lines of the node."""
 
@@ -204,12 +193,11 @@ def test_jobs_are_as_they_are_kept(load: Load, capsys: pytest.CaptureFixture[str
         pytest.param("account: a", "", "1x1 1x2", "", id="by default"),
         pytest.param("exclusive: true", "", "1x1 1x2 1x4 2x4", "", id="all"),
         pytest.param("exclusive: false", "", "", "1x1 1x2", id="none"),
-        pytest.param("partial_nodes: billed-whole", "", "1x1 1x2", "", id="billed whole"),
         # Slurm knows no devices, and 32 of 64 CPUs are taken
-        pytest.param("gpu_request: none", "", "1x1 1x2 1x4 2x4", "", id="devices that Slurm does not know"),
+        pytest.param("gpu_type: none", "", "1x1 1x2 1x4 2x4", "", id="devices that Slurm does not know"),
         pytest.param("account: a", "accelerator: cpu\n", "1x1 1x2 1x4 2x4", "", id="CPU processes"),
         pytest.param("exclusive: false", "accelerator: cpu\n", "", "1x1 1x2 1x4 2x4", id="shared CPUs"),
-        pytest.param("gpu_request: none", "cpus_per_node: 32\n", "1x1 1x2", "", id="all CPUs"),
+        pytest.param("gpu_type: none", "cpus_per_node: 32\n", "1x1 1x2", "", id="all CPUs"),
     ],
 )
 def test_runs_that_leave_a_part_of_a_node_free_hold_whole_nodes_or_run_one_at_a_time(
@@ -226,41 +214,21 @@ def test_runs_that_leave_a_part_of_a_node_free_hold_whole_nodes_or_run_one_at_a_
     assert jobs["1x1"]["resources"]["device_budget"] == (4 if whole else 1)
 
 
-def test_memory_for_each_cpu_is_no_more_than_a_whole_node_has(load: Load) -> None:
-    def per_cpu(*lines: str) -> list[Any]:
-        runs = make_plan(on_slurm(load, ("memory: per-cpu", *lines), MEMORY))["runs"]["a"]
-        return [runs[run]["resources"]["mem_mb_per_cpu"] for run in SHAPES.values()]
-
-    # 60 GB for 8 CPUs; a job of the whole node has 64, of 240 GB
-    assert per_cpu("exclusive: false") == [7500] * 4
-    assert per_cpu() == [3750, 3750, 7500, 7500]
-
-
 UNLIKE: dict[str, tuple[str, str]] = {
-    "constraint": ("constraint: 'a&b'", ""),
-    "QOS": ("qos: high", ""),
-    "QOS of tests": (
-        "test_partition: {qos: debug, longest_walltime: '01:00:00', max_nodes: 1}, use_test_partition: true",
-        "qos: high",
-    ),
-    "QOS of tests only": (
-        "test_partition: {qos: debug, longest_walltime: '01:00:00', max_nodes: 1}, use_test_partition: true",
-        "",
-    ),
+    "constraint": ("extra: ['--constraint=a&b']", ""),
+    "QOS": ("extra: [--qos=high]", ""),
     "account and partition": ("account: b, partition: other", ""),
     "type with a hyphen": ("gpu_type: a100-sxm4-80gb", "gpu_type: h100"),
-    "form of the request": ("gpu_request: gpus-per-node", "gpu_request: gres"),
-    "no request for GPUs": ("gpu_request: none", ""),
-    "memory for each CPU": ("memory: per-cpu, memory_gb_per_node: 240", "memory_gb_per_node: 240"),
-    "no memory": ("memory: none", "memory: per-cpu, memory_gb_per_node: 240"),
-    "options": ("extra: ['--licenses=a'], reservation: r", ""),
+    "no request for GPUs": ("gpu_type: none", ""),
+    "no memory": ("account: a", "memory_gb_per_node: 240"),
+    "options": ("extra: ['--licenses=a', '--qos=b']", ""),
 }
 """Keys of one partition, and of another."""
 
 
 def in_long_form(words: Iterable[str]) -> set[str]:
     left = iter(words)
-    long = {"-t": "--time", "--mem": "--mem", "--mem-per-cpu": "--mem-per-cpu"}
+    long = {"-t": "--time", "--mem": "--mem"}
     return {f"{long[word]}={next(left)}" if word in long else word for word in left}
 
 

@@ -27,16 +27,6 @@ STUDIES = sorted((ROOT / "config").rglob("*.yaml"))
 EXAMPLES = sorted((ROOT / "config" / "examples").glob("*.yaml"))
 SITES = [ROOT / "profiles" / "slurm" / "site.yaml", *sorted((ROOT / "profiles" / "sites").glob("*.yaml"))]
 SMALLER = {
-    # one node a run, until its project may use several
-    "csc-roihu": {
-        *("hello-ddp", "nyu-ddp", "olivia-cifar100", "palmetto-torchrun", "princeton-mnist"),
-        "resnet18-spawn",
-    },
-    # 7 CPUs a GPU; the tutorials have 8 or 18
-    "csc-lumi-g": {"nyu-ddp", "olivia-cifar100", "palmetto-torchrun", "princeton-mnist"},
-    # jobs cannot request memory
-    "juelich-juwels-booster": {"nyu-ddp", "palmetto-torchrun", "princeton-mnist"},
-    "nersc-perlmutter": {"nyu-ddp", "palmetto-torchrun", "princeton-mnist"},
     # 2 nodes a run, of which one experiment takes 3; 16 CPUs a GPU
     "nyu-greene": {"olivia-cifar100", "princeton-mnist"},
     # 12 and 16 CPUs a GPU

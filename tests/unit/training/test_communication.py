@@ -5,51 +5,15 @@
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from scalewise.measure.communication import CommunicationSamples
-from scalewise.ranks.preflight_rank import all_reduce_seconds
 
 CPU = torch.device("cpu")
-
-
-class SteppingTimer:
-    """A timer on which every all-reduce takes the same time, and the device is waited for as long again."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds, self._now = seconds, 0.0
-
-    def step(self) -> None:
-        self._now += self._seconds
-
-    def record(self) -> float:
-        return self._now
-
-    def seconds(self, start: float, end: float) -> float:
-        return end - start
-
-    def synchronize(self) -> None:
-        self.step()
-
-
-@pytest.mark.parametrize("seconds", [20e-6, 9.0])
-def test_no_wait_for_the_ranks_or_the_device_is_in_an_all_reduce(
-    seconds: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    timer, all_reduce = SteppingTimer(seconds), dist.all_reduce
-
-    def stepping(*arguments: Any, **options: Any) -> None:
-        timer.step()
-        all_reduce(*arguments, **options)
-
-    monkeypatch.setattr(dist, "all_reduce", stepping)
-    assert all_reduce_seconds(CPU, timer) == pytest.approx(seconds)
 
 
 WARM_UP = 4

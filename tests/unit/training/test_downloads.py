@@ -99,14 +99,14 @@ def test_a_download_that_fails_names_address_error_and_fix_and_leaves_nothing(
     record_property("message", message.replace(str(folder.parents[1]), "/scratch"))
     assert message.startswith(f"{NAME} cannot be downloaded from {server.address}/{NAME} to {folder} (")
     assert reason in message
-    assert "set data_mirror in the site file" in message
+    assert "set SCALEWISE_DATA_MIRROR" in message
     assert f"by hand: {folder / NAME} (md5 {SUM})." in message
     assert files(folder) == []
 
 
 @pytest.mark.fault(26)
 def test_an_unreachable_network_is_an_error_that_says_what_to_do(folder: Path) -> None:
-    with pytest.raises(DatasetError, match=r"127\.0\.0\.1:9/.*Connection refused.*set data_mirror"):
+    with pytest.raises(DatasetError, match=r"127\.0\.0\.1:9/.*Connection refused.*set SCALEWISE_DATA_MIRROR"):
         fetch(data_at(), folder)
 
 

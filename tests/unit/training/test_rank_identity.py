@@ -26,7 +26,6 @@ from scalewise.ranks.distributed.identity import Identity, check_place, identify
 from scalewise.ranks.distributed.network_interface import Interface, choose_interface, interface_addresses
 from scalewise.ranks.distributed.node_launcher import agent_options
 from scalewise.ranks.monitoring.environments import commit, merge_environments, source_version
-from scalewise.ranks.preflight_rank import claim_device
 from scalewise.ranks.program.environment import check_gpus, own_gpu, set_interface
 from scalewise.records import Environment
 
@@ -144,16 +143,6 @@ def test_a_users_variable_names_the_interface_before_the_site_does(
 ) -> None:
     set_interface(users, rank_setup())
     assert users == {"GLOO_SOCKET_IFNAME": expected}
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU, so nothing is missing")
-def test_a_gpu_that_is_not_there_is_an_error_and_never_a_silent_cpu() -> None:
-    with pytest.raises(RuntimeError, match="local rank 0 needs a GPU") as refused:
-        claim_device(rank_setup(accelerator="cuda"), Identity(0, 0, 1, 1, "node-a", None, 0))
-    message = str(refused.value)
-    assert f"torch {torch.__version__} sees 0" in message
-    assert "CUDA_VISIBLE_DEVICES" in message
-    assert "`accelerator: cpu`" in message
 
 
 def test_versions_are_those_of_imported_libraries(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ pyproject.toml allows. ``workflow`` is Snakemake's object of that name, which ru
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -130,7 +131,25 @@ def refuse_tries(is_refused: Callable[[str, str, int], bool]) -> None:
     JobScheduler.run, JobScheduler._handle_error = run_others, handle
 
 
+def status_query(command: str, name: str) -> list[str]:
+    """Return the query of the executor plugin for the states of its jobs.
+
+    Args:
+        command: ``squeue`` or ``sacct``.
+        name: The name of the jobs.
+    """
+    from snakemake_executor_plugin_slurm import job_status_query as plugin  # noqa: PLC0415 - loads Snakemake
+
+    query = plugin.query_job_status_sacct if command == "sacct" else plugin.query_job_status_squeue
+    return shlex.split(query(name))
+
+
 # ---- known once jobs are planned
+
+
+def status_command(workflow: Any) -> str:
+    """Return the command by which the executor plugin for Slurm queries its jobs."""
+    return getattr(workflow.executor_settings, "status_command", None) or "squeue"
 
 
 def check_executor(workflow: Any, *, in_slurm: bool) -> None:

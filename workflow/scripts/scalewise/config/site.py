@@ -20,20 +20,6 @@ from scalewise.config.slurm import Slurm, duration_seconds, matches
 
 Accelerator = Literal["cpu", "cuda"]
 
-NotFound = Literal[
-    "account", "memory_gb_per_node", "gpu_request", "constraint", "network_interface", "internet"
-]
-NOT_FOUND: dict[NotFound, str] = {
-    "account": "Ask the site for your account, and set slurm.account",
-    "memory_gb_per_node": "Set what jobs may request, or slurm.memory to none",
-    "gpu_request": "Set slurm.gpu_request and slurm.gpu_type as in a job script of the site",
-    "constraint": "Set slurm.constraint to one of them, or runs on different GPUs are compared. "
-    "`--gpu-type all` in the site command describes each",
-    "network_interface": "Set it if the preflight's job shows a faster one",
-    "internet": "The preflight's job tries it. A program that downloads while it trains needs it",
-}
-"""Advice on each fact that the site command may not find."""
-
 DEVICE_FILES = Path("/dev")
 
 # CUDA stops reading the variable at the first entry that names no device
@@ -60,21 +46,6 @@ def _shell_line(value: str) -> str:
     return value
 
 
-def _mirror(value: str) -> str:
-    scheme, separator, rest = value.partition("://")
-    if separator and scheme not in ("http", "https", "file"):
-        raise reject(
-            f"begins with {scheme}://, which nothing is downloaded from",
-            "Write an http://, https:// or file:// address, or a folder.",
-        )
-    if separator and "@" in rest.partition("/")[0]:
-        raise reject(
-            "holds a user or a password, which would stand in logs",
-            "Write an address that needs none, or a folder.",
-        )
-    return value
-
-
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PartitionName = Annotated[
     str,
@@ -85,7 +56,6 @@ PartitionName = Annotated[
     ),
 ]
 ShellLine = Annotated[str, AfterValidator(_shell_line)]
-Mirror = Annotated[Argument, AfterValidator(_mirror)]
 
 
 class Container(StrictModel):
@@ -123,13 +93,10 @@ class NodeFacts(StrictModel):
     cpus_per_node: Count | Literal["auto"] = Field(
         "auto", description="CPUs of one node. auto: the CPUs this process may use."
     )
-    max_cpus_per_device: Count | None = Field(
-        None, description="Most CPUs that a job may request per device."
-    )
     memory_gb_per_node: Memory | None = Field(
         None,
         description="Memory of one node that jobs may request. A run without memory_gb requests its devices' "
-        "share.",
+        "share. Default: no request for memory.",
     )
     max_nodes: Count = Field(1, description="Nodes one run may take.")
     launcher: LauncherName | None = Field(
@@ -151,18 +118,9 @@ class NodeFacts(StrictModel):
         None, description="Interface between nodes. Default: the one that has the address of the node's name."
     )
     price_per_device_hour: Price | None = Field(
-        None, description="Price of one device for one hour, in any currency. Compares partitions by cost."
-    )
-    billing_per_device_hour: Price | None = Field(
         None,
-        description="Units that the site bills for one device for one hour, such as Slurm's billing weight. "
-        "Compares partitions by cost, in place of a price.",
-    )
-    visible_devices: list[Annotated[int, Field(ge=0)]] | None = Field(
-        None,
-        min_length=1,
-        description="GPUs of this machine to use, by their numbers in `nvidia-smi -L` with "
-        "CUDA_DEVICE_ORDER=PCI_BUS_ID. Default: all.",
+        description="Price of one device for one hour, in any currency or in the site's billing units. "
+        "Compares partitions by cost.",
     )
 
 
@@ -188,11 +146,6 @@ class SiteFile(NodeFacts):
 
     model_config = ConfigDict(title="Scalewise site")
 
-    data_mirror: Mirror | None = Field(
-        None,
-        description="An http(s):// or file:// address, or a folder, that holds the archives of public "
-        "datasets and weights under their own names. Takes the place of the published addresses.",
-    )
     slurm: Slurm | None = Field(None, description="The cluster's scheduler; without it, one machine.")
     partitions: Annotated[dict[PartitionName, PartitionFacts], Field(min_length=1)] | None = Field(
         None,
@@ -201,11 +154,6 @@ class SiteFile(NodeFacts):
     )
     default_partition: PartitionName | None = Field(
         None, description="The one of them for experiments that name none."
-    )
-    not_found: list[NotFound] = Field(
-        default_factory=list,
-        description="Facts that the site command could not find. The preflight names them, and its job shows "
-        "the network of the compute nodes: it tries to reach pypi.org if internet is listed.",
     )
 
 
@@ -249,7 +197,7 @@ class Site:
     def billed_devices(self, shape: Shape) -> int:
         """Count the devices that a training of this shape pays for: all of its nodes' if these are whole."""
         slurm = self.slurm
-        whole = slurm is not None and (slurm.exclusive is True or slurm.partial_nodes == "billed-whole")
+        whole = slurm is not None and slurm.exclusive is True
         return shape.nodes * self.devices_per_node if whole else shape.world_size
 
     def held_devices(self, shape: Shape) -> int:
@@ -307,11 +255,13 @@ def facts_of_partition(values: Mapping[str, Any], partition: str) -> dict[str, A
         values: Content of the site file, with ``partitions``.
         partition: Name of one of them.
     """
-    own = values["partitions"][partition] or {}
+    own = {key: value for key, value in (values["partitions"][partition] or {}).items() if value is not None}
     of_slurm = {key: value for key, value in own.items() if key in Slurm.model_fields}
     rest = {key: value for key, value in own.items() if key not in of_slurm}
     base = {key: value for key, value in values.items() if key not in ("partitions", "default_partition")}
-    if of_slurm:
+    entries = [entry or {} for entry in values["partitions"].values()]
+    # with a fact of Slurm in one partition, all of them have Slurm
+    if "slurm" in base or any(key in Slurm.model_fields for entry in entries for key in entry):
         base["slurm"] = {**(base.get("slurm") or {}), **of_slurm}
     return {**base, **rest}
 
@@ -324,9 +274,9 @@ def resolve_site(facts: SiteFile, partition: str = "") -> Site:
         partition: The partition; empty for a site without partitions.
     """
     cpus = available_cpus() if facts.cpus_per_node == "auto" else facts.cpus_per_node
-    gpus = visible_gpus() if facts.visible_devices is None else len(facts.visible_devices)
+    gpus = visible_gpus()
     # a single GPU leaves nothing to scale to, and the shipped study must run on such a machine, too
-    default: Accelerator = "cuda" if gpus > 1 or facts.visible_devices else "cpu"
+    default: Accelerator = "cuda" if gpus > 1 else "cpu"
     accelerator = default if facts.accelerator == "auto" else facts.accelerator
     if facts.devices_per_node != "auto":
         devices = facts.devices_per_node

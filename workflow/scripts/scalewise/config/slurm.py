@@ -4,57 +4,56 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
 from scalewise.config.errors import reject
 from scalewise.config.settings import Count, StrictModel
 
-MailEvent = Literal["NONE", "BEGIN", "END", "FAIL", "REQUEUE", "ALL", "TIME_LIMIT", "TIME_LIMIT_80"]
-
 _PLACEHOLDER = re.compile(r"[<>]|XXX|\byour[_-]|CHANGE[_-]?ME")
 _WALLTIME = re.compile(r"([0-9]{1,4}-([01]?[0-9]|2[0-3])|[0-9]{1,2}):[0-5][0-9]:[0-5][0-9]")
 _DURATION = re.compile(r"(?:(?:([0-9]+)-)?([0-9]+):)?([0-9]+):([0-9]+)")
 _OPTION = re.compile(r"--([a-z][a-z0-9-]*)(=.+)?")
 
-MANAGED_BY_SBATCH = frozenset(
-    {
-        *(
-            "account",
-            "partition",
-            "qos",
-            "reservation",
-            "constraint",
-            "cluster",
-            "clusters",
-            "time",
-            "exclusive",
-        ),
-        *("nodes", "ntasks", "ntasks-per-node", "ntasks-per-gpu", "tasks-per-node", "array", "het-group"),
-        *("cpus-per-task", "cpus-per-gpu", "gres", "gpus", "gpus-per-node", "gpus-per-task"),
-        *("mem", "mem-per-cpu", "mem-per-gpu", "job-name", "comment", "output", "error", "parsable", "wrap"),
-        *("export", "export-file", "workdir", "chdir", "mail-user", "mail-type", "signal"),
-        *("time", "requeue", "no-requeue", "wait", "hold", "test-only", "oversubscribe", "share"),
-    }
-)
-"""Options of sbatch that follow from the run, from the other keys or from the executor plugin."""
+NO_GPU_REQUEST = "none"
+"""The value of ``gpu_type`` with which jobs request no GPUs."""
 
-MANAGED_BY_SRUN = frozenset(
-    {
-        *("nodes", "ntasks", "ntasks-per-node", "ntasks-per-gpu", "cpus-per-task", "gpus", "gpus-per-task"),
-        *("gres", "gpus-per-node", "tasks-per-node", "multi-prog", "pty", "het-group", "chdir"),
-        *("kill-on-bad-exit", "mpi", "input", "output", "error", "export", "jobid"),
-    }
-)
-"""Options of the srun that starts the ranks, with the same origins."""
+_SHAPE = "set devices in the experiment"
+_CPUS = "set cpus_per_device in the experiment"
+_GPUS = "set devices in the experiment, and gpu_type in the site file"
+_MEMORY = "set memory_gb in the experiment, or memory_gb_per_node in the site file"
+_PLUGIN = "the executor plugin sets it"
 
-_KEYS_OF_OPTIONS = {
-    **dict.fromkeys(("gres", "gpus-per-node"), "gpu_request"),
-    **dict.fromkeys(("mem", "mem-per-cpu"), "memory"),
-    "signal": "signal_seconds",
+MANAGED_BY_SBATCH = {
+    "account": "set slurm.account",
+    "partition": "set slurm.partition",
+    "exclusive": "set slurm.exclusive",
+    "signal": "set slurm.signal_seconds",
+    "time": "set runtime_minutes in the experiment",
+    **dict.fromkeys(("cluster", "clusters"), "set the variable SLURM_CLUSTERS before snakemake"),
+    **dict.fromkeys(("nodes", "ntasks", "ntasks-per-node", "ntasks-per-gpu", "tasks-per-node"), _SHAPE),
+    **dict.fromkeys(("cpus-per-task", "cpus-per-gpu"), _CPUS),
+    **dict.fromkeys(("gres", "gpus", "gpus-per-node", "gpus-per-task"), _GPUS),
+    **dict.fromkeys(("mem", "mem-per-cpu", "mem-per-gpu"), _MEMORY),
+    **dict.fromkeys(("job-name", "comment", "output", "error", "parsable", "wrap", "export"), _PLUGIN),
+    **dict.fromkeys(("export-file", "workdir", "chdir", "requeue", "no-requeue"), _PLUGIN),
+    **dict.fromkeys(("array", "het-group", "wait", "hold", "test-only"), "a run is one job"),
+    **dict.fromkeys(("oversubscribe", "share"), "set slurm.exclusive"),
 }
-"""Keys of the site file for options of another name."""
+"""Options of sbatch that follow from the run, another key or the executor plugin, and what to do instead."""
+
+MANAGED_BY_SRUN = {
+    **dict.fromkeys(("nodes", "ntasks", "ntasks-per-node", "ntasks-per-gpu", "tasks-per-node"), _SHAPE),
+    "cpus-per-task": _CPUS,
+    **dict.fromkeys(("gres", "gpus", "gpus-per-node", "gpus-per-task"), _GPUS),
+    **dict.fromkeys(("multi-prog", "pty", "het-group", "chdir", "jobid"), "a run is one step of its job"),
+    **dict.fromkeys(("kill-on-bad-exit", "mpi", "input", "output", "error", "export"), "the job sets it"),
+}
+"""Options of the srun that starts the ranks, in the same way."""
+
+RESOURCES_OF_OPTIONS = ("qos", "constraint")
+"""Options in ``extra`` that the executor plugin takes as resources of these names only."""
 
 
 def check_placeholder(value: str) -> str:
@@ -115,8 +114,8 @@ def _plain_to_plugin(value: str) -> str:
     return value
 
 
-def _option_of(command: str, managed: frozenset[str]) -> AfterValidator:
-    """Accept one long option of a command that does not follow from the run or from another key."""
+def _option_of(command: str, managed: Mapping[str, str]) -> AfterValidator:
+    """Accept one long option of a command that does not contradict what a run requests itself."""
 
     def check(value: str) -> str:
         check_placeholder(value)
@@ -126,71 +125,29 @@ def _option_of(command: str, managed: frozenset[str]) -> AfterValidator:
             raise reject(f"is {value!r}, not one long option", fix)
         name = match[1]
         # Slurm accepts abbreviated options
-        if any(known.startswith(name) for known in managed):
-            key = _KEYS_OF_OPTIONS.get(name, name.replace("-", "_"))
-            instead = f", and use the key {key}" if key in Slurm.model_fields else ""
+        if known := next((each for each in managed if each.startswith(name)), None):
+            instead = managed[name if name in managed else known]
             text = f"is {value!r}, but --{name} follows from the run and from the other keys"
-            raise reject(text, f"Remove it{instead}.")
+            raise reject(text, f"Remove it: {instead}.")
+        if name in RESOURCES_OF_OPTIONS and match[2] is None:
+            raise reject(f"is {value!r}, without a value", f'Write "--{name}=VALUE".')
         return value
 
     return AfterValidator(check)
 
 
-_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*"
-Name = Annotated[str, matches(_NAME, "which is no name Slurm uses", "Use letters, digits and _ . @ + -.")]
-Names = Annotated[
+Name = Annotated[
     str,
     matches(
-        f"{_NAME}(,{_NAME})*",
+        r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*",
         "which is no name Slurm uses",
-        "Use letters, digits and _ . @ + -, and commas between.",
-    ),
-]
-Features = Annotated[
-    str,
-    matches(
-        r"(?!-)[A-Za-z0-9_.:@*&|,()\[\]-]+",
-        "which is no expression of features",
-        'Write such as "a100&hbm80g".',
-    ),
-]
-Mail = Annotated[
-    str,
-    matches(
-        r"[A-Za-z0-9_.+%-]+@[A-Za-z0-9.-]+", "which is no mail address", "Write one, or leave the key out."
+        "Use letters, digits and _ . @ + -; to compare several partitions, list each below `partitions:`.",
     ),
 ]
 SbatchOption = Annotated[str, _option_of("sbatch", MANAGED_BY_SBATCH), AfterValidator(_plain_to_plugin)]
 SrunOption = Annotated[str, _option_of("srun", MANAGED_BY_SRUN)]
 Minutes = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
 Walltime = Annotated[str, AfterValidator(_walltime)]
-
-
-class ShortJobs(StrictModel):
-    """A partition or a QOS for tests, and the limits of its jobs."""
-
-    name: Name | None = Field(None, description="Its name. Default: the partition of all jobs.")
-    longest_walltime: Walltime = Field(description='Its time limit, such as "00:15:00".')
-    max_nodes: Count = Field(description="Nodes that one job may take there.")
-    max_devices: Count | None = Field(
-        None, description="Devices that one job may take there. Default: those of its nodes."
-    )
-    qos: Name | None = Field(
-        None, description="Quality of service of jobs there, such as one for tests. Default: Slurm's for you."
-    )
-
-    @property
-    def label(self) -> str:
-        """The name for a reader: of the partition, or else of the QOS."""
-        return self.name or f"QOS {self.qos}"
-
-    def holds(self, nodes: int, devices: int, minutes: int) -> bool:
-        """Return whether a job fits its limits."""
-        seconds = duration_seconds(self.longest_walltime)
-        fits = nodes <= self.max_nodes and (self.max_devices is None or devices <= self.max_devices)
-        return fits and seconds is not None and minutes * 60 <= seconds
 
 
 def minutes_for(devices: int, known: Mapping[int, float]) -> float:
@@ -203,22 +160,13 @@ class Slurm(StrictModel):
     """Options and limits of a cluster's jobs; a site without this key has no Slurm."""
 
     account: Name | None = Field(None, description="The account that pays. Default: Slurm's for you.")
-    partition: Names | None = Field(
+    partition: Name | None = Field(
         None, description="The partition with the devices. Default: the cluster's."
     )
-    qos: Name | None = Field(None, description="Quality of service.")
-    constraint: Features | None = Field(None, description="Features that nodes must have.")
-    reservation: Annotated[Name, AfterValidator(_plain_to_plugin)] | None = Field(
-        None, description="Reservation to run in."
-    )
-    gpu_request: Literal["gres", "gpus-per-node", "none"] | None = Field(
+    gpu_type: Name | None = Field(
         None,
-        description="How GPUs are requested, per node: --gres=gpu:4, --gpus-per-node=4, or not at all. "
-        "Default: gres for cuda, none for cpu.",
-    )
-    gpu_type: Name | None = Field(None, description="Type in that request, such as h100; hyphens are fine.")
-    memory: Literal["per-node", "per-cpu", "none"] = Field(
-        "per-node", description="How memory is requested: --mem, --mem-per-cpu, or not at all."
+        description="Type in the request for GPUs, --gres=gpu:h100:4; hyphens are fine. Default: no type. "
+        "none: jobs request no GPUs, for clusters whose nodes have no Gres.",
     )
     longest_walltime: Walltime | None = Field(
         None,
@@ -239,43 +187,25 @@ class Slurm(StrictModel):
         "deadline, and is shown with the decision. Changing it trains nothing again. Default: the median "
         "wait of the study's jobs, by Slurm's accounting.",
     )
-    partial_nodes: Literal["allowed", "billed-whole", "refused"] = Field(
-        "allowed",
-        description="Treatment of a run that leaves devices of a node unused. billed-whole: its "
-        "device-hours count the whole node. refused: it is an error.",
-    )
     exclusive: bool | None = Field(
         None,
-        description="Request whole nodes, which no other job shares. true: for all runs. false: for none; "
-        "runs that leave a part of a node free then run one at a time. Default: for runs that leave a part "
-        "of a node free. The study's device-hours then count whole nodes, those of an answer the used "
-        "devices.",
+        description="Request whole nodes, which no other job shares. true: for all runs, and an answer's "
+        "device-hours count whole nodes. false: for none; runs that leave a part of a node free then run "
+        "one at a time. Default: for runs that leave a part of a node free. The study's device-hours then "
+        "count whole nodes, those of an answer the used devices.",
     )
-    test_partition: ShortJobs | None = Field(
-        None,
-        description="A partition or QOS for short tests on such nodes. `snakemake -n` shows which runs fit.",
-    )
-    use_test_partition: bool = Field(
-        False,
-        description="Send runs that fit test_partition there. Changing it trains nothing again.",
-    )
-    mail_user: Annotated[Mail, AfterValidator(_plain_to_plugin)] | None = Field(
-        None, description="Address to which Slurm sends mail."
-    )
-    mail_type: list[MailEvent] = Field(default_factory=list, description="Events for which Slurm sends mail.")
     extra: list[SbatchOption] = Field(
-        default_factory=list, description='Further options of sbatch, each as "--name=value".'
+        default_factory=list,
+        description='Further options of sbatch, each as "--name=value": --qos, --constraint, --exclude, '
+        "--reservation, --licenses, --mail-user and the like.",
     )
     srun_extra: list[SrunOption] = Field(
         default_factory=list, description="Further options of the srun that starts the ranks."
     )
 
-    def partition_and_qos(self, nodes: int, devices: int, minutes: int) -> tuple[str | None, str | None]:
-        """Return where a job goes; None for Slurm's default."""
-        tests = self.test_partition
-        if self.use_test_partition and tests is not None and tests.holds(nodes, devices, minutes):
-            return tests.name or self.partition, tests.qos
-        return self.partition, self.qos
+    def requests_gpus(self, accelerator: str) -> bool:
+        """Return whether jobs request GPUs: for devices that are GPUs, or if a type is named."""
+        return self.gpu_type != NO_GPU_REQUEST and (accelerator == "cuda" or self.gpu_type is not None)
 
     def wait_minutes(self, devices: int) -> float | None:
         """Return the usual wait in the queue for a number of devices; None if unknown."""

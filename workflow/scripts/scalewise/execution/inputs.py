@@ -27,8 +27,7 @@ def input_hashes(definition: RunDefinition, dataset: Path | None) -> dict[str, s
     program = definition.settings
     if not isinstance(program, ProgramSettings):
         assert dataset is not None, "the rule names the prepared file of a built-in training"
-        hashes = {"dataset": _hash_prepared(dataset)}
-        return hashes
+        return {"dataset": _hash_prepared(dataset)}
     hashes = {}
     # the program's file and the files that it imports, as far as its source shows them
     if files := program_files(program):

@@ -1,78 +1,51 @@
-"""Run the hello job: start ranks where a training's would be, and compare what they find with the plan.
+"""Run the preflight: check the site's facts, start the ranks of the largest run once, and judge their report.
 
-Needs no torch.
+Needs no torch; the ranks run ``hello.py``.
 """
 
 from __future__ import annotations
 
-import socket
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+import os
+import re
+import shlex
+import signal
+import sys
+import time
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from urllib.request import Request, urlopen
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from scalewise.config.shape import Shape, ShapeText, count_devices
+from scalewise.config.shape import Shape, count_devices
 from scalewise.execution.lock import MACHINE_WAIT_SECONDS, machine_lock
-from scalewise.execution.log import say
-from scalewise.execution.rank_files import ATTEMPT, RankFiles
-from scalewise.execution.reason import failure_reason
-from scalewise.execution.start import command_for, rank_setup_for
-from scalewise.execution.watchdog import RankGroup, supervise
+from scalewise.execution.log import printable, say
+from scalewise.execution.start import SCRIPTS, RankProcesses
 from scalewise.plan.formatting import format_3sig
-from scalewise.plan.launch import SiteLaunch
-from scalewise.plan.plan_file import SitePlan
-from scalewise.records import write_json, write_text
+from scalewise.plan.launch import SiteLaunch, build_launch
+from scalewise.plan.plan_file import Plan, SitePlan
+from scalewise.records import write_json
+from scalewise.site.hello_job import HELLO_MINUTES, HelloJob, send
 from scalewise.site.preflight import Finding, Findings, Preflight, bad, ok, unknown
+from scalewise.site.slurm_checks import check_site
+from scalewise.snakemake_adapter import status_query
 
-RANK_REPORT = "rank_report.json"
-"""The file of all findings, which rank 0 leaves in the attempt's folder."""
-
-INTERNET, INTERNET_SECONDS = "https://pypi.org/simple/", 5
-"""A public address, and how long a compute node may take to reach it."""
-
-DATASETS = "datasets.txt"
-"""The file of that folder that names the files to look for, one a line."""
-
-
-class TimedAllReduce(BaseModel):
-    """The time of an all-reduce.
-
-    Args:
-        shape: Nodes and devices of each over which was reduced.
-        bytes: Size of the message on each rank.
-        seconds: Time on the slowest rank.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    shape: ShapeText
-    bytes: int
-    seconds: float
-
-    def __str__(self) -> str:
-        devices = count_devices(self.shape.world_size)
-        where = "in a node" if self.shape.nodes == 1 else f"on {self.shape.nodes} nodes"
-        # the slowest link of a ring carries each byte so often: nccl-tests call this the bus bandwidth
-        rate = 2 * (1 - 1 / self.shape.world_size) * self.bytes / self.seconds
-        return (
-            f"all-reduce of {self.bytes / 1e6:.1f} MB over {devices} {where}: "
-            f"{format_3sig(1e3 * self.seconds)} ms, {format_3sig(rate / 1e9)} GB/s"
-        )
+SHARE_EXPECTED = 0.25
+"""A smaller part of what the hardware promises is worth a look."""
+HIDDEN_FROM_SRUN = re.compile(r"SRUN_|SBATCH_|SLURM_(?!JOB_?ID$|CLUSTER_NAME$|SUBMIT_(DIR|HOST)$)")
+REPORT_SECONDS = 60
+"""A shared file system may show a file so long after it was written."""
 
 
-class RankPreflight(BaseModel):
-    """Findings of one rank.
+class HelloRank(BaseModel):
+    """The report of one rank of ``hello.py``.
 
     Args:
-        cpus: CPUs that the rank may run on.
-        total: Sum of rank + 1 over all ranks, by all-reduce on the rank's device.
-        all_reduces: All-reduces that were timed, the same on every rank.
+        cpus: Number of CPUs that the rank may run on.
+        gpu: Identity of its GPU; empty for a CPU process.
+        total: Sum of rank + 1 over all ranks, by all-reduce.
         datasets: Bytes of each prepared file on the rank's node; None if it is missing there.
-        interface: The network interface over which the ranks met.
-        interfaces: All those of the rank's node with an IPv4 address, but loopback.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -81,87 +54,192 @@ class RankPreflight(BaseModel):
     local_rank: int
     host: str
     device: str
-    visible_devices: str
-    cpus: str
-    threads: int
+    gpu: str = ""
+    cpus: int
     python: str
     torch: str
     total: float
-    all_reduces: list[TimedAllReduce] = Field(default_factory=list)
     datasets: dict[str, int | None]
-    interface: str = ""
-    interfaces: list[str] = Field(default_factory=list)
 
 
-class PreflightReport(BaseModel):
-    """Findings of all ranks, in rank order."""
+class TimedAllReduce(BaseModel):
+    """The time of an all-reduce, the mean of some, on the slowest rank.
+
+    Args:
+        where: ``inside a node`` or ``across nodes``.
+        hardware: The link that carries it; empty if unknown.
+        promised: Bytes per second of the hardware in one direction; 0 if unknown.
+    """
 
     model_config = ConfigDict(frozen=True)
 
-    ranks: list[RankPreflight]
+    where: str
+    devices: int
+    bytes: int
+    seconds: float
+    hardware: str = ""
+    promised: float = 0
 
 
-def run_hello_job(site_plan: SitePlan, log: Path, output: Path) -> None:
-    """Start the ranks of the largest shape on a site or partition, and write what they found.
+class HelloReport(BaseModel):
+    """The reports of all ranks, in rank order."""
 
-    Without Slurm it waits until no other job of Scalewise uses the machine.
+    model_config = ConfigDict(frozen=True)
+
+    ranks: list[HelloRank]
+    all_reduces: list[TimedAllReduce] = Field(default_factory=list)
+    interface: str = ""
+
+
+def run_preflight(
+    plan: Plan, plan_path: str, output: Path, show: Callable[[object], None], status: str = "squeue"
+) -> bool:
+    """Check each partition, and start its hello job if all checks are ok; return whether the study may start.
+
+    Args:
+        plan: The study's.
+        plan_path: The file of the plan, which the jobs read.
+        output: Receives the findings; its folder also gets the jobs' reports and logs.
+        show: Shows the user a line at once.
+        status: Command by which the executor plugin queries its jobs.
+    """
+    # Snakemake ends its jobs by it, and a job of Slurm must not stay behind
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+    found: list[Finding] = []
+
+    def note(findings: Iterator[Finding]) -> None:
+        for finding in findings:
+            show(finding)
+            found.append(finding)
+
+    for partition, site_plan in plan["sites"].items():
+        if partition:
+            show(f"Partition {partition} of the site file:")
+        note(check_site(Preflight.model_validate(site_plan["preflight"])))
+    if any(finding.state == "bad" for finding in found):
+        show("Nothing was sent to the cluster. Correct the site file and try again.")
+        return False
+    output.parent.mkdir(parents=True, exist_ok=True)
+    for partition, site_plan in plan["sites"].items():
+        if partition:
+            show(f"Partition {partition}, the hello job:")
+        note(say_hello(site_plan, partition, plan_path, output.parent.absolute(), status))
+    is_ok = all(finding.state != "bad" for finding in found)
+    write_json(output, Findings(findings=found))
+    show("All is ok: the study can start." if is_ok else "Something is not ok: see above.")
+    return is_ok
+
+
+def say_hello(
+    site_plan: SitePlan, partition: str, plan_path: str, folder: Path, status: str = "squeue"
+) -> Iterator[Finding]:
+    """Start the ranks of the largest run where a training would start, and yield the findings.
 
     Args:
         site_plan: The site's part of the plan.
-        log: Receives what the ranks print.
-        output: Receives ``Findings``, also if the ranks ended without a result.
-
-    Raises:
-        LockError: Another job has used this machine for a day.
+        partition: Name of the partition; empty without partitions.
+        plan_path: The plan's file.
+        folder: Receives the report and the log.
+        status: Command by which the executor plugin queries its jobs.
     """
-    preflight, limits = Preflight.model_validate(site_plan["preflight"]), site_plan["hello"]["limits"]
-    shape, site = preflight.shape, SiteLaunch.model_validate(site_plan["launch"])
-    # hello@a100.json: jobs of several partitions may run at once
-    rank_files = RankFiles(output.parent / output.stem.replace("hello", ATTEMPT))
-    visible = [Path(path).resolve().parent for path in preflight.datasets]
-    launch = command_for(preflight, site, rank_files, visible)
-    rank_files.begin(rank_setup_for(preflight, site, limits["timeout_seconds"]))
-    write_text(rank_files.folder / DATASETS, "\n".join(preflight.datasets))
-    rank_group = RankGroup(
-        label="hello",
-        rank_files=rank_files,
-        launch=launch,
-        world_size=shape.world_size,
-        log=log,
-        limit_seconds=limits["limit_seconds"],
-        fix="Look for what is slow in the log: imports, the container, the network.",
-    )
-    # partitions of one machine take turns, and no training is measured while ranks start next to it
-    machine = nullcontext() if site.slurm else machine_lock(MACHINE_WAIT_SECONDS, say)
-    with machine:
-        ended = supervise(rank_group)
-    report = rank_files.folder / RANK_REPORT
-    if ended.code == 0 and report.exists():
-        rank_reports = PreflightReport.model_validate_json(report.read_text(encoding="utf-8"))
-        findings = list(check_report(rank_reports, preflight, file_sizes(preflight.datasets)))
-    else:
-        why = failure_reason(rank_group, ended)
-        fix = f"The ranks' output is in {log}."
-        findings = [bad(f"the hello job over {shape} ended without a result: {why}", fix)]
-    if site.container is not None and ended.code == 0:
-        findings.append(ok(f"container {site.container.image}"))
-    if "internet" in preflight.not_found:
-        findings.append(check_internet())
-    rank_files.end()
-    write_json(output, Findings(findings=findings))
+    preflight = Preflight.model_validate(site_plan["preflight"])
+    name = f"hello{'@' if partition else ''}{partition}"
+    report, log = folder / f"{name}.report.json", folder / f"{name}.log"
+    for path in (report, log):
+        path.unlink(missing_ok=True)
+    if preflight.slurm is None:
+        # no training is measured while ranks start next to it
+        with machine_lock(MACHINE_WAIT_SECONDS, say):
+            code = run_hello_ranks(site_plan, report, log)
+        yield from judge(report, log, preflight, f"exit code {code}")
+        return
+    words = [sys.executable, str(SCRIPTS / "cli.py"), "--plan", plan_path, "hello"]
+    command = shlex.join([*words, "--log", str(log), "--output", str(report), "--partition", partition])
+    run_id = str(uuid.uuid4())
+    query = status_query(status, run_id)
+    job = send(preflight.options, command, folder / f"{name}.slurm.log", query, run_id)
+    if not isinstance(job, HelloJob):
+        yield job
+        return
+    yield ok(f"job {job.number} sent")
+    for finding in job.follow():
+        yield finding
+        if finding.state == "bad":
+            return
+    yield from judge(report, log, preflight, f"job {job.number} {job.state}")
 
 
-def check_internet(address: str = INTERNET) -> Finding:
-    """Try whether this compute node reaches the internet, by the proxy of its environment if there is one."""
-    try:
-        # the address is a constant of this module
-        with urlopen(Request(address, method="HEAD"), timeout=INTERNET_SECONDS):  # noqa: S310
-            return ok(f"internet: {socket.gethostname()} reaches {address}")
-    except (OSError, ValueError) as error:
-        return unknown(
-            f"internet: {socket.gethostname()} does not reach {address} ({error}). A program that downloads "
-            "while it trains will fail: download before, by its prepare command"
+def run_hello_ranks(site_plan: SitePlan, report: Path, log: Path) -> int:
+    """Start ``hello.py`` on each device of the largest run, by srun or directly; return the exit code.
+
+    Args:
+        site_plan: The site's part of the plan.
+        report: Receives the ranks' report.
+        log: Receives the output of the ranks.
+    """
+    preflight = Preflight.model_validate(site_plan["preflight"])
+    site = SiteLaunch.model_validate(site_plan["launch"])
+    ranks = preflight.model_copy(update={"launcher": "srun" if site.slurm else "popen"})
+    words = [str(SCRIPTS / "hello.py"), str(report), f"--accelerator={preflight.accelerator}"]
+    if site.network_interface is not None:
+        words.append(f"--interface={site.network_interface}")
+    words += [f"--dataset={path}" for path in preflight.datasets]
+    folders = [SCRIPTS, report.parent, *(Path(path).resolve().parent for path in preflight.datasets)]
+    launch = build_launch(ranks, site, words, sys.executable, folders)
+    report.with_suffix(".endpoint").unlink(missing_ok=True)
+    if site.slurm:
+        # as the executor plugin does in a run's job: srun gets its shape from its options only
+        for name in [name for name in os.environ if HIDDEN_FROM_SRUN.match(name)]:
+            del os.environ[name]
+    with log.open("w", encoding="utf-8") as output:
+        processes = RankProcesses(launch, output)
+        try:
+            code = processes.wait(60 * HELLO_MINUTES)
+            if code is None:
+                say(f"the ranks have not ended after {HELLO_MINUTES} minutes, and are killed")
+        finally:
+            ended = processes.end(10)
+    report.with_suffix(".endpoint").unlink(missing_ok=True)
+    return ended if code is None else code
+
+
+# ---- what the report says
+
+
+def judge(report: Path, log: Path, preflight: Preflight, end: str) -> Iterator[Finding]:
+    """Compare the ranks' report with the plan; without a report, quote the end of their output.
+
+    Args:
+        report: The ranks' report, which may arrive late.
+        log: The ranks' output.
+        preflight: The plan.
+        end: The end of the ranks or of their job.
+    """
+    deadline = time.monotonic() + (0 if preflight.slurm is None else REPORT_SECONDS)
+    while not report.exists() and time.monotonic() < deadline:
+        time.sleep(1)
+    if report.exists():
+        text = report.read_text(encoding="utf-8")
+        yield from check_report(
+            HelloReport.model_validate_json(text), preflight, file_sizes(preflight.datasets)
         )
+        return
+    yield bad(
+        f"the hello job over {preflight.shape} ended without a report ({end}): {_last_words(log)}",
+        f"The output is in {log}{'' if preflight.slurm is None else f' and {log.stem}.slurm.log'}.",
+    )
+
+
+def _last_words(log: Path) -> str:
+    """Return the first error in the ranks' output, or else its last line; without any, that of their job."""
+    lines: list[str] = []
+    for file in (log, log.with_suffix(".slurm.log")):
+        if not lines and file.exists():
+            text = file.read_text(encoding="utf-8", errors="replace")
+            lines = [printable(line.strip()) for line in text.splitlines() if line.strip()]
+    # a traceback ends with a line that begins with the exception; that of a peer says only that another left
+    errors = [line for line in lines if re.match(r"(\[rank\d+\]: ?)?\w*(Error|Exception)\b", line)]
+    return next(iter([*errors, *lines[-1:]]), "there is no output")
 
 
 def file_sizes(paths: list[str]) -> dict[str, int | None]:
@@ -170,74 +248,92 @@ def file_sizes(paths: list[str]) -> dict[str, int | None]:
 
 
 def check_report(
-    report: PreflightReport, preflight: Preflight, here: Mapping[str, int | None]
+    report: HelloReport, preflight: Preflight, here: Mapping[str, int | None]
 ) -> Iterator[Finding]:
-    """Compare what the ranks found with what was planned, and with the files' sizes on the starting node."""
+    """Compare the ranks' reports with the plan, and with the files' sizes on the starting node."""
     ranks, shape = report.ranks, preflight.shape
-    for reported in ranks:
-        gpus = f" of CUDA_VISIBLE_DEVICES={reported.visible_devices}" if reported.visible_devices else ""
-        yield ok(
-            f"rank {reported.rank} on {reported.host}: local rank {reported.local_rank}, "
-            f"{reported.device}{gpus}, CPUs {reported.cpus}, {reported.threads} threads",
-        )
-    yield from _check_places(ranks, shape)
-    models = sorted({reported.device for reported in ranks})
-    if len(models) > 1:
-        fix = (
-            "Describe each kind as one of `partitions` in the site file: with gpu_type or constraint, or on "
-            "one machine with visible_devices."
-        )
-        yield bad(
-            f"ranks have different devices, whose runs cannot be compared: {'; '.join(models)}", fix=fix
-        )
+    for rank in ranks:
+        gpu = f" {rank.gpu}" if rank.gpu else ""
+        yield ok(f"rank {rank.rank} on {rank.host}: {rank.device}{gpu}, {rank.cpus} CPUs")
+    yield _check_places(ranks, shape)
+    yield from _check_devices(ranks, preflight.cpus_per_device)
     expected = shape.world_size * (shape.world_size + 1) / 2
-    wrong = [reported.rank for reported in ranks if reported.total != expected]
-    if wrong:
+    if wrong := [rank.rank for rank in ranks if rank.total != expected]:
         fix = "Set network_interface in the site file, and ask the site which one is right."
-        yield bad(f"the all-reduce gave ranks {wrong} another sum than {expected:g}", fix=fix)
+        yield bad(f"the all-reduce gave ranks {wrong} another sum than {expected:g}", fix)
     else:
         yield ok(f"all-reduce over {shape.world_size} ranks")
-    for timed in ranks[0].all_reduces if ranks else ():
-        yield ok(str(timed))
-    if shape.nodes > 1 and ranks and ranks[0].interface:
-        first = ranks[0]
-        yield ok(f"network_interface {first.interface}; {first.host} has {', '.join(first.interfaces)}")
-    environments = {f"{reported.python} with torch {reported.torch}" for reported in ranks}
-    if len(environments) == 1:
-        yield ok(f"every rank runs {environments.pop()}")
-    else:
-        fix = "Set python in the site file, or correct prelude."
-        yield bad(f"ranks run different programs: {'; '.join(sorted(environments))}", fix=fix)
+    for timed in report.all_reduces:
+        yield _check_rate(timed)
+    if report.interface:
+        yield ok(f"network_interface {report.interface}")
+    yield from _check_environments(ranks)
     yield from _check_datasets(ranks, here)
 
 
-def _check_places(ranks: list[RankPreflight], shape: Shape) -> Iterator[Finding]:
-    locals_of = defaultdict(list)
-    for reported in ranks:
-        locals_of[reported.host].append(reported.local_rank)
-    found = {host: sorted(places) for host, places in locals_of.items()}
-    planned = list(range(shape.devices_per_node))
-    if (
-        len(ranks) == shape.world_size
-        and len(found) == shape.nodes
-        and all(p == planned for p in found.values())
-    ):
-        yield ok(f"{shape.devices_per_node} ranks on each of {', '.join(found)}")
-    else:
-        shown = "; ".join(f"{host}: local ranks {places}" for host, places in found.items())
+def _check_devices(ranks: list[HelloRank], cpus_per_device: int) -> Iterator[Finding]:
+    if len(models := sorted({rank.device for rank in ranks})) > 1:
+        fix = 'Name the type in gpu_type, or a feature as slurm.extra: ["--constraint=FEATURE"].'
+        yield bad(f"ranks have different devices, whose runs cannot be compared: {'; '.join(models)}", fix)
+    gpus = Counter((rank.host, rank.gpu) for rank in ranks if rank.gpu)
+    for (host, gpu), number in gpus.items():
+        if number > 1:
+            yield bad(f"{number} ranks on {host} share one GPU ({gpu})", "Correct devices_per_node.")
+    few = [rank for rank in ranks if rank.cpus < cpus_per_device]
+    if few:
         yield bad(
-            f"planned were {shape} ranks, found {shown}",
-            "Look for options in the site's extra and srun_extra that place tasks.",
+            f"rank {few[0].rank} on {few[0].host} has {few[0].cpus} of its {cpus_per_device} CPUs",
+            "Look for options in the site's extra and srun_extra that bind CPUs.",
         )
 
 
-def _check_datasets(ranks: list[RankPreflight], here: Mapping[str, int | None]) -> Iterator[Finding]:
+def _check_environments(ranks: list[HelloRank]) -> Iterator[Finding]:
+    environments = sorted({f"{rank.python} with torch {rank.torch}" for rank in ranks})
+    if len(environments) == 1:
+        yield ok(f"every rank runs {environments[0]}")
+    else:
+        fix = "Set python in the site file, or correct prelude."
+        yield bad(f"ranks run different programs: {'; '.join(environments)}", fix)
+
+
+def _check_datasets(ranks: list[HelloRank], here: Mapping[str, int | None]) -> Iterator[Finding]:
     for path, size in here.items():
-        hosts = sorted({reported.host for reported in ranks if reported.datasets.get(path) != size})
+        hosts = sorted({rank.host for rank in ranks if rank.datasets.get(path) != size})
         if size is None:
-            yield bad(f"{path} is missing", fix="Run snakemake once more.")
+            yield bad(f"{path} is missing", "Run snakemake once more.")
         elif hosts:
             fix = "Work in a folder that all nodes share, and bind it if there is a container."
             yield bad(f"{path} is not the same seen from {', '.join(hosts)}", fix)
         else:
             yield ok(f"{path}: {size:,} bytes on every node")
+
+
+def _check_rate(timed: TimedAllReduce) -> Finding:
+    """Compare an all-reduce with its hardware, if that is known."""
+    # the slowest link of a ring carries each byte so often: nccl-tests call this the bus bandwidth
+    rate = 2 * (1 - 1 / timed.devices) * timed.bytes / timed.seconds
+    text = (
+        f"all-reduce {timed.where}, {count_devices(timed.devices)}: {timed.bytes / 1e6:.1f} MB in "
+        f"{format_3sig(1e3 * timed.seconds)} ms, {format_3sig(rate / 1e9)} GB/s"
+    )
+    if not timed.promised:
+        return ok(text)
+    share = rate / timed.promised
+    text += f", {100 * share:.0f} % of the {format_3sig(timed.promised / 1e9)} GB/s of {timed.hardware}"
+    if share >= SHARE_EXPECTED:
+        return ok(text)
+    return unknown(text, "If that is too slow, look with NCCL_DEBUG=INFO, or set network_interface.")
+
+
+def _check_places(ranks: list[HelloRank], shape: Shape) -> Finding:
+    found = defaultdict(list)
+    for rank in ranks:
+        found[rank.host].append(rank.local_rank)
+    planned = list(range(shape.devices_per_node))
+    if len(found) == shape.nodes and all(sorted(places) == planned for places in found.values()):
+        return ok(f"{shape.devices_per_node} ranks on each of {', '.join(found)}")
+    shown = "; ".join(f"{host}: local ranks {sorted(places)}" for host, places in found.items())
+    return bad(
+        f"planned were {shape} ranks, found {shown}",
+        "Look for options in the site's extra and srun_extra that place tasks.",
+    )

@@ -38,10 +38,10 @@ def command_for(
     ranks: RankLaunch,
     site: SiteLaunch,
     rank_files: RankFiles,
-    visible: Iterable[Path] = (),
-    program: ProgramSettings | None = None,
+    visible: Iterable[Path],
+    program: ProgramSettings,
 ) -> Launch:
-    """Return the command that starts a rank on each device: ``program_rank.py``, or ``rank.py``.
+    """Return the command that starts a rank on each device.
 
     A container shows the ranks the visible folders, the working folder, the scripts, and the folder that
     holds the run's files, where ranks also write. Each may be behind a link.
@@ -49,14 +49,13 @@ def command_for(
     Raises:
         ValueError: The launcher cannot start these ranks on this site.
     """
-    script = SCRIPTS / ("rank.py" if program is None else "program_rank.py")
     return build_launch(
         ranks,
         site,
-        (str(script), str(rank_files.folder)),
+        (str(SCRIPTS / "program_rank.py"), str(rank_files.folder)),
         sys.executable,
         visible=[SCRIPTS, rank_files.folder.parent.resolve(), *visible],
-        once_a_node=program is not None and program.starts == "itself",
+        once_a_node=program.starts == "itself",
     )
 
 

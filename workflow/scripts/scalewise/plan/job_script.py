@@ -30,7 +30,6 @@ _OPTIONS = {
     "cpus_per_task": "cpus-per-task",
     "gres": "gres",
     "mem_mb": "mem",
-    "mem_mb_per_cpu": "mem-per-cpu",
 }
 """Resources of a job as the executor plugin names them -> options of sbatch; also PLACE_RESOURCES."""
 
@@ -96,7 +95,7 @@ def job_script(
         f'output=$(realpath -m -- "${{1:-{folder}}}")',
         'mkdir -p -- "$output" || exit 1',
         "export output",
-        _export(thread_environment(run.settings.cpus_per_device) | site.device_environment(run.shape)),
+        _export(thread_environment(run.settings.cpus_per_device)),
     ]
     lines += _program(run, program_of(run), site)
     return "\n".join(lines) + "\n"

@@ -60,7 +60,6 @@ class SiteLaunch(BaseModel):
         container: Image, runtime and lines of shell inside; None without a container.
         container_arguments: Options of the container's program before the image.
         network_interface: Interface between nodes; None for the one with the address of the node's name.
-        visible_devices: Numbers of the GPUs to use, in the order of the PCI bus; empty for all.
     """
 
     model_config = ConfigDict(frozen=True, defer_build=True)
@@ -72,7 +71,6 @@ class SiteLaunch(BaseModel):
     container: Container | None = None
     container_arguments: tuple[str, ...] = ()
     network_interface: str | None = None
-    visible_devices: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, site: Site) -> SiteLaunch:
@@ -89,16 +87,7 @@ class SiteLaunch(BaseModel):
             container=facts.container,
             container_arguments=tuple(arguments),
             network_interface=facts.network_interface,
-            visible_devices=tuple(facts.visible_devices or ()),
         )
-
-    def device_environment(self, shape: Shape) -> dict[str, str]:
-        """Return the variables that show ranks the GPUs of a run, if the site names its GPUs."""
-        if not self.visible_devices:
-            return {}
-        numbers = ",".join(map(str, self.visible_devices[: shape.devices_per_node]))
-        variables = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": numbers}
-        return variables if self.container is None else keep_in_container(variables)
 
 
 @dataclass(frozen=True)
@@ -183,7 +172,7 @@ def build_launch(
     return Launch(
         launcher,
         (*step, *site_command(site, visible, program)),
-        thread_environment(ranks.cpus_per_device) | site.device_environment(shape),
+        thread_environment(ranks.cpus_per_device),
         process_environments,
         shown=(*step, *hidden, *program),
     )

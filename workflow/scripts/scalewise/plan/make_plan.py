@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from scalewise.config.catalog.datasets import MIRROR_VARIABLE
 from scalewise.config.errors import StudyError
 from scalewise.config.site import Site
 from scalewise.plan.launch import SiteLaunch
@@ -18,7 +17,7 @@ from scalewise.plan.runs.allocation import Allocation, job_resources, job_thread
 from scalewise.plan.runs.run_definition import RunDefinition, canonical_json
 from scalewise.plan.runs.runs import input_files, priority
 from scalewise.records import replaced_whole
-from scalewise.site.preflight import Preflight, hello_allocation
+from scalewise.site.preflight import Preflight
 
 
 def make_plan(study: Study) -> Plan:
@@ -33,9 +32,8 @@ def make_plan(study: Study) -> Plan:
             partition: {
                 "launch": launches[partition].model_dump(mode="json"),
                 "preflight": Preflight.of(study, partition).model_dump(mode="json"),
-                "hello": make_job(hello_allocation(study, partition), site),
             }
-            for partition, site in study.partitions.items()
+            for partition in study.partitions
         },
         "preparations": {name: each.as_json for name, each in study.preparations.items()},
         "experiments": {
@@ -64,10 +62,8 @@ def make_comparison(planned: Sequence[PlannedExperiment]) -> Comparison:
     Args:
         planned: The experiment on each partition.
     """
-    first, facts = planned[0], {each.site.partition: each.site.facts for each in planned}
-    prices = {name: each.price_per_device_hour for name, each in facts.items()}
-    weights = {name: each.billing_per_device_hour for name, each in facts.items()}
-    has_prices = any(price is not None for price in prices.values())
+    first = planned[0]
+    prices = {each.site.partition: each.site.facts.price_per_device_hour for each in planned}
     title = first.experiment.title.removesuffix(f" on {first.site.partition}")
     return {
         "title": title,
@@ -75,8 +71,8 @@ def make_comparison(planned: Sequence[PlannedExperiment]) -> Comparison:
         "experiments": {each.site.partition: each.name for each in planned},
         "definition": canonical_json(
             {
-                "unit": "price" if has_prices else "billing",
-                "prices": prices if has_prices else weights,
+                "unit": "price",
+                "prices": prices,
                 "left_out": [sentence for each in planned for sentence in each.left_out],
             }
         ),
@@ -107,12 +103,6 @@ def site_digest(launch: SiteLaunch, runs: Mapping[str, Job]) -> str:
     requests = {name: job["resources"] for name, job in runs.items()} if launch.slurm else {}
     facts = canonical_json([launch.model_dump(mode="json"), requests])
     return hashlib.sha256(facts.encode()).hexdigest()[:16]
-
-
-def site_environment(site: Site) -> dict[str, str]:
-    """Return the variables for downloads, by the rules on the login node and by users' programs."""
-    # a mirror cannot change a file: its checksum is checked
-    return {} if site.facts.data_mirror is None else {MIRROR_VARIABLE: site.facts.data_mirror}
 
 
 def write_plan(plan: Plan, folder: Path = PLAN_FOLDER) -> Path:

@@ -66,12 +66,10 @@ class SitePlan(TypedDict):
     Args:
         launch: The way in which it starts ranks: ``SiteLaunch`` as JSON.
         preflight: The largest run there and the cluster's facts: ``Preflight`` as JSON.
-        hello: The job of the preflight.
     """
 
     launch: dict[str, Any]
     preflight: dict[str, Any]
-    hello: Job
 
 
 class ExperimentFacts(TypedDict):

@@ -9,14 +9,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from scalewise.config.errors import Place, Problem, StudyError, did_you_mean, key_path, problems_of
+from scalewise.config.errors import Problem, StudyError, did_you_mean, problems_of
 from scalewise.config.paths import find_site_file
-from scalewise.config.site import PartitionFacts, Site, SiteFile, Sites, facts_of_partition, resolve_site
-from scalewise.config.slurm import Slurm
+from scalewise.config.site import PartitionFacts, SiteFile, Sites, facts_of_partition, resolve_site
 from scalewise.config.yaml_source import read_source, to_plain
 from scalewise.plan.checks.allocation import check_facts
-
-COST_KEYS = ("price_per_device_hour", "billing_per_device_hour")
 
 
 def read_sites(site_file: str | Path | None, checkout: Path | None) -> Sites:
@@ -59,27 +56,17 @@ def _resolved(values: Mapping[str, Any], problems: list[Problem]) -> Sites | Non
         problems += check_facts(facts)
         return None if problems else Sites(resolve_site(facts))
     problems += [*_check_default(facts), *_check_names(list(facts.partitions))]
-    sites, shared = {}, []
+    sites = {}
+    shared = {**values, **(values.get("slurm") or {})}
     for name in facts.partitions:
-        merged = facts_of_partition(values, name)
-        found: list[Problem] = []
-        try:
-            of_partition = SiteFile.model_validate(merged)
-        except ValidationError as error:
-            found += problems_of(error, (), SiteFile, merged)
-        else:
-            found += check_facts(of_partition)
-        own = values["partitions"][name]
-        problems += [
-            replace(problem, place=("partitions", name, *_flat(problem)))
-            for problem in found
-            if _is_in(own, problem)
-        ]
-        shared += [(problem, name) for problem in found if not _is_in(own, problem)]
-        if not found:
-            sites[name] = resolve_site(of_partition, name)
-    problems += _of_shared_facts(shared, len(facts.partitions))
-    problems += _check_scheduler(values["partitions"], sites)
+        of_partition = SiteFile.model_validate(facts_of_partition(values, name))
+        own = values["partitions"][name] or {}
+        for problem in check_facts(of_partition):
+            # keys of `slurm` stand among the others of a partition
+            place = problem.place[1:] if problem.place[:1] == ("slurm",) else problem.place
+            is_own = place[0] in own or place[0] not in shared
+            problems.append(replace(problem, place=("partitions", name, *place)) if is_own else problem)
+        sites[name] = resolve_site(of_partition, name)
     problems += _check_costs({name: site.facts for name, site in sites.items()})
     return None if problems else Sites(sites[str(facts.default_partition)], sites)
 
@@ -94,30 +81,6 @@ def _of_whole_site(problem: Problem) -> Problem:
     if key == "slurm":
         return replace(problem, fix="Write its keys among the others of the partition.")
     return replace(problem, fix=f"Write {key} at the top of the file: all partitions share it.")
-
-
-def _flat(problem: Problem) -> Place:
-    """Return the place of a mistake as the entry of a partition has it."""
-    return problem.place[1:] if problem.place[:1] == ("slurm",) else problem.place
-
-
-def _is_in(own: Mapping[str, Any], problem: Problem) -> bool:
-    """Return whether a mistake is a key in the entry of a partition."""
-    return any(key in own for key in _flat(problem)[:1])
-
-
-def _of_shared_facts(found: Sequence[tuple[Problem, str]], partitions: int) -> Iterator[Problem]:
-    """Yield each mistake in the facts of the whole site once, and the partitions if not all have it."""
-    names: dict[Problem, list[str]] = {}
-    for problem, partition in found:
-        names.setdefault(problem, []).append(partition)
-    for problem, where in names.items():
-        subject = problem.subject or key_path(problem.place)
-        yield (
-            problem
-            if len(where) == partitions
-            else replace(problem, subject=f"{subject} of {', '.join(where)}")
-        )
 
 
 def _check_default(facts: SiteFile) -> Iterator[Problem]:
@@ -145,34 +108,13 @@ def _check_names(names: Sequence[str]) -> Iterator[Problem]:
             yield Problem(("partitions", name), text, "Rename one of the two.")
 
 
-def _check_scheduler(
-    partitions: Mapping[str, Mapping[str, Any]], sites: Mapping[str, Site]
-) -> Iterator[Problem]:
-    """Refuse keys of Slurm in some partitions of a site that otherwise has no Slurm."""
-    without = [name for name, site in sites.items() if site.slurm is None]
-    if not without:
-        return
-    for name in (name for name in sites if name not in without):
-        key = next(key for key in partitions[name] if key in Slurm.model_fields)
-        yield Problem(
-            ("partitions", name, key),
-            f"is {partitions[name][key]!r}, a fact of Slurm, but partition {without[0]} has no Slurm",
-            "Add `slurm: {}` to the file: then all partitions have Slurm. Or remove the key.",
-        )
-
-
 def _check_costs(partitions: Mapping[str, SiteFile]) -> Iterator[Problem]:
-    """Refuse partitions whose costs cannot be compared: of two units, or only some of them known."""
-    known = {
-        name: [key for key in COST_KEYS if getattr(facts, key) is not None]
-        for name, facts in partitions.items()
-    }
-    of_first, first = next(((keys, name) for name, keys in known.items() if keys), ([], ""))
-    for name, keys in known.items():
-        if of_first and keys != of_first and len(of_first) == 1:
-            has = f"has {' and '.join(keys)}" if keys else f"has no {of_first[0]}"
+    """Refuse partitions whose costs cannot be compared, as only some of them are known."""
+    priced = [name for name, facts in partitions.items() if facts.price_per_device_hour is not None]
+    for name in partitions:
+        if priced and name not in priced:
             yield Problem(
                 ("partitions", name),
-                f"{has}, but {first} has {of_first[0]}: their costs cannot be compared",
-                f"Give all partitions {of_first[0]}, or none of them.",
+                f"has no price_per_device_hour, but {priced[0]} has: their costs cannot be compared",
+                "Give all partitions price_per_device_hour, or none of them.",
             )

@@ -141,8 +141,9 @@ def _download(file: PublishedFile, path: Path, mirror: str | None, notify: Notif
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise DatasetError(
             f"{file.name} cannot be downloaded from {url} to {path.parent} ({error}). Behind a "
-            "proxy, set https_proxy in the shell. If a copy is near, set data_mirror in the site file. Or "
-            f"put the file there by hand: {path.absolute()} ({file.algorithm} {file.checksum})."
+            "proxy, set https_proxy in the shell. If a copy is near, set SCALEWISE_DATA_MIRROR to its "
+            f"folder or address. Or put the file there by hand: {path.absolute()} ({file.algorithm} "
+            f"{file.checksum})."
         ) from error
 
 

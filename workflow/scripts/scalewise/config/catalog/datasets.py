@@ -9,7 +9,7 @@ from pathlib import Path
 from scalewise.config.errors import RefusedValueError
 
 MIRROR_VARIABLE = "SCALEWISE_DATA_MIRROR"
-"""Environment variable that carries ``data_mirror`` of the site to the download."""
+"""Environment variable: a folder or address with the archives under their own names, for the download."""
 
 MAX_BYTES = 64 * 10**9
 """Largest synthetic dataset: a larger one is more likely a digit too many than intended."""

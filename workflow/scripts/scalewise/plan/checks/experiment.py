@@ -162,7 +162,7 @@ def check_experiment(
         return shapes, problems + too_many
     problems += _check_exclude(place, experiment)
     problems += _check_series(place, experiment, shapes, site)
-    problems += check_allocations(place, experiment, shapes, site)
+    problems += check_allocations(place, experiment, site)
     # options multiply runs, and one mistake then shows in many of them
     return shapes, list(dict.fromkeys(problems))
 

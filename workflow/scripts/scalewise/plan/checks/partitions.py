@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from scalewise.config.errors import Place, Problem, did_you_mean, key_path, shown
 from scalewise.config.experiment import AnyExperiment
 from scalewise.config.site import Site, Sites
-from scalewise.plan.checks.allocation import check_whole_nodes
 from scalewise.plan.checks.experiment import check_devices
 
 
@@ -94,10 +93,7 @@ def fit_devices(
 
 def _refused(place: Place, counts: Sequence[int | str], site: Site) -> dict[int, Problem]:
     """Return the first mistake of each device count that a site cannot have, by its index."""
-    shapes, problems = check_devices(place, counts, site)
-    for index, devices in enumerate(counts):
-        if (shape := shapes.get(devices)) is not None:
-            problems += check_whole_nodes((*place, "devices", index), devices, shape, site)
+    _, problems = check_devices(place, counts, site)
     found: dict[int, Problem] = {}
     for problem in problems:
         found.setdefault(int(problem.place[-1]), problem)

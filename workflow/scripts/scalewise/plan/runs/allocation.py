@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import shlex
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from scalewise.config.experiment import AnyExperiment
 from scalewise.config.site import Site
+from scalewise.config.slurm import RESOURCES_OF_OPTIONS
 from scalewise.plan.plan_file import Limits, Value
 from scalewise.plan.runs.run_definition import RunDefinition
 
@@ -31,6 +33,14 @@ ON_ONE_MACHINE = ("runtime", "mem_mb")
 """Resources that have a meaning without a scheduler."""
 
 
+PLACE_RESOURCES = {
+    "account": "slurm_account",
+    "partition": "slurm_partition",
+    **{option: option for option in RESOURCES_OF_OPTIONS},
+}
+"""Resources of the executor plugin by which Slurm chooses a job's nodes, by options of sbatch."""
+
+
 @dataclass(frozen=True)
 class Allocation:
     """Resources of a run, the same on each of its nodes.
@@ -41,9 +51,9 @@ class Allocation:
         cpus_per_task: CPUs of one rank.
         minutes: The scheduler ends a job after this time.
         memory_mb: Per node; 0 requests none.
-        memory_mb_per_cpu: Per CPU, if a site requires that; 0 requests none.
         gres: GPUs per node as ``gpu:h100:4``; empty if they are requested in another way.
         extra: Further options of sbatch.
+        placed: Resources of the executor plugin by which Slurm chooses the nodes.
         signal_seconds: A job's ranks get SIGUSR1 this long before the end of its time; 0 requests none.
         jobs: Most jobs that the run takes, one after the other.
         leaves_free: Whether another job of the study would fit on a node that this one takes a part of.
@@ -56,9 +66,9 @@ class Allocation:
     minutes: int
     limits: Limits
     memory_mb: int
-    memory_mb_per_cpu: int = 0
     gres: str = ""
     extra: tuple[str, ...] = ()
+    placed: Mapping[str, str] = field(default_factory=dict)
     signal_seconds: int = 0
     jobs: int = 1
     leaves_free: bool = False
@@ -85,9 +95,16 @@ class Allocation:
             words.append(f"--gres={self.gres}")
         if self.memory_mb:
             words.append(f"--mem={self.memory_mb}")
-        if self.memory_mb_per_cpu:
-            words.append(f"--mem-per-cpu={self.memory_mb_per_cpu}")
         return shlex.join([*words, f"--time={self.minutes}"])
+
+    def sbatch_options(self) -> list[str]:
+        """Return all options of sbatch, with those by which Slurm chooses the nodes."""
+        place = (
+            f"--{option}={self.placed[name]}"
+            for option, name in PLACE_RESOURCES.items()
+            if name in self.placed
+        )
+        return [*place, *shlex.split(self.sbatch_args())]
 
     def resources(self) -> dict[str, Value]:
         """Return the allocation as the executor plugin reads it from the resources of a job.
@@ -109,8 +126,6 @@ class Allocation:
         }
         if self.shares_nodes:
             values[SHARED_NODE] = 1
-        if self.memory_mb_per_cpu:
-            values["mem_mb_per_cpu"] = self.memory_mb_per_cpu
         if self.gres:
             values["gres"] = self.gres
         else:
@@ -140,42 +155,37 @@ def allocate(run: RunDefinition, experiment: AnyExperiment, site: Site) -> Alloc
     if slurm is None:
         return allocation
     share = split_walltime(experiment.runtime_minutes, site.longest_minutes, slurm.signal_seconds)
-    gpu_request = slurm.gpu_request or ("gres" if site.accelerator == "cuda" else "none")
+    requests_gpus = slurm.requests_gpus(site.accelerator)
     kind = f"{slurm.gpu_type}:" if slurm.gpu_type else ""
-    # the plugin's gres accepts no type with a hyphen; then sbatch gets the option itself
-    gpus_per_node = gpu_request == "gpus-per-node" or "-" in kind or "+" in kind or "@" in kind
+    # the plugin's gres accepts no type with such a character; then sbatch gets the option itself
+    gpus_per_node = any(mark in kind for mark in "-+@")
     extra = [f"--ntasks-per-node={devices}"]
-    if gpu_request != "none" and gpus_per_node:
+    if requests_gpus and gpus_per_node:
         extra.append(f"--gpus-per-node={kind}{devices}")
     # without a request for GPUs, Slurm knows only a job's CPUs
-    leaves_free = (
-        devices < site.devices_per_node if gpu_request != "none" else devices * cpus < site.cpus_per_node
-    )
+    leaves_free = devices < site.devices_per_node if requests_gpus else devices * cpus < site.cpus_per_node
     exclusive = leaves_free if slurm.exclusive is None else slurm.exclusive
     if exclusive:
         extra.append("--exclusive")
-    if slurm.reservation:
-        extra.append(f"--reservation={slurm.reservation}")
-    if slurm.mail_user:
-        extra.append(f"--mail-user={slurm.mail_user}")
-    if slurm.mail_type:
-        extra.append(f"--mail-type={','.join(slurm.mail_type)}")
-    per_cpu = 0
-    if slurm.memory == "per-cpu":
-        per_cpu = memory_mb_per_cpu(memory, devices * cpus, site, exclusive=exclusive)
+    as_resources = dict(word[2:].split("=", 1) for word in slurm.extra if _is_resource(word))
+    placed = {"slurm_account": slurm.account, "slurm_partition": slurm.partition, **as_resources}
     return replace(
         allocation,
         minutes=share.minutes,
         limits=replace(allocation.limits, limit_seconds=share.limit_seconds),
         signal_seconds=share.signal_seconds,
         jobs=share.jobs,
-        memory_mb=memory if slurm.memory == "per-node" else 0,
-        memory_mb_per_cpu=per_cpu,
-        gres=f"gpu:{kind}{devices}" if gpu_request != "none" and not gpus_per_node else "",
-        extra=(*extra, *slurm.extra),
+        gres=f"gpu:{kind}{devices}" if requests_gpus and not gpus_per_node else "",
+        extra=(*extra, *(word for word in slurm.extra if not _is_resource(word))),
+        placed={name: value for name, value in placed.items() if value is not None},
         leaves_free=leaves_free,
         held_devices=run.shape.nodes * site.devices_per_node if exclusive else 0,
     )
+
+
+def _is_resource(word: str) -> bool:
+    """Return whether the executor plugin refuses an option among others, and takes it as a resource."""
+    return word[2:].partition("=")[0] in RESOURCES_OF_OPTIONS
 
 
 @dataclass(frozen=True)
@@ -230,53 +240,14 @@ def node_memory_mb(devices: int, experiment: AnyExperiment, site: Site) -> int:
     return int(whole * MB_PER_GB * devices / site.devices_per_node)
 
 
-def memory_mb_per_cpu(memory: int, cpus: int, site: Site, *, exclusive: bool) -> int:
-    """Return the MB to request for each CPU.
-
-    A job of whole nodes gets this for all CPUs of a node: Slurm would refuse more than the node has.
-
-    Args:
-        memory: MB on each node; 0 for none.
-        cpus: CPUs that the ranks of a node take.
-        site: Facts of the cluster.
-        exclusive: Whether the job requests whole nodes.
-    """
-    if not exclusive:
-        return memory // cpus
-    whole = site.facts.memory_gb_per_node
-    of_node = memory if whole is None else int(whole * MB_PER_GB)
-    return min(memory // cpus, of_node // site.cpus_per_node)
-
-
 def job_resources(allocation: Allocation, site: Site) -> dict[str, Value]:
     """Return the ``resources`` of a job in Snakemake's terms."""
     resources = allocation.resources()
     if site.slurm is None:
-        resources = {name: resources[name] for name in ON_ONE_MACHINE}
-    placed = placement(allocation, site)
-    return {**resources, **{PLACE_RESOURCES[option]: value for option, value in placed.items()}}
+        return {name: resources[name] for name in ON_ONE_MACHINE}
+    return {**resources, **allocation.placed}
 
 
 def job_threads(allocation: Allocation, site: Site) -> int:
     """Return all cores on one machine: runs must not overlap. On a cluster, the CPUs of a node's ranks."""
     return ALL_CORES if site.slurm is None else allocation.tasks_per_node * allocation.cpus_per_task
-
-
-PLACE_RESOURCES = {
-    "account": "slurm_account",
-    "partition": "slurm_partition",
-    "qos": "qos",
-    "constraint": "constraint",
-}
-"""Resources of the executor plugin that say where a job runs, by options of sbatch."""
-
-
-def placement(allocation: Allocation, site: Site) -> dict[str, str]:
-    """Return the account, partition, QOS and constraint of a job, as options of sbatch without dashes."""
-    slurm = site.slurm
-    if slurm is None:
-        return {}
-    devices = allocation.held_devices or allocation.nodes * allocation.tasks_per_node
-    partition, qos = slurm.partition_and_qos(allocation.nodes, devices, allocation.minutes)
-    stated = {"account": slurm.account, "partition": partition, "qos": qos, "constraint": slurm.constraint}
-    return {option: value for option, value in stated.items() if value is not None}

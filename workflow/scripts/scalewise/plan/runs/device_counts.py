@@ -31,8 +31,7 @@ def counts_that_fill_nodes(most: int, site: Site) -> list[int]:
         site: Facts of the machine or cluster.
     """
     node, largest = site.devices_per_node, min(most, site.most_devices)
-    only_whole = site.slurm is not None and site.slurm.partial_nodes == "refused"
-    parts = [] if only_whole else [part for part in range(1, node) if node % part == 0]
+    parts = [part for part in range(1, node) if node % part == 0]
     whole = range(node, largest + 1, node)[:MOST_CANDIDATES]
     return [count for count in (*parts, *whole) if count <= largest]
 

@@ -140,10 +140,7 @@ def check_gpus(visible: str, identity: Identity, ranks: int) -> None:
             "site's srun_extra, or add a line such as `export CUDA_VISIBLE_DEVICES=0,1,2,3` to its prelude."
         )
     else:
-        fix = (
-            "Unset that variable or name more GPUs in it, or correct visible_devices or devices_per_node in "
-            "the site file."
-        )
+        fix = "Unset that variable or name more GPUs in it, or correct devices_per_node in the site file."
     raise RuntimeError(
         f"local rank {identity.local_rank + ranks - 1} on {identity.host} sees {sees} only "
         f"(CUDA_VISIBLE_DEVICES={visible}). {fix}"

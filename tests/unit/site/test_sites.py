@@ -16,13 +16,10 @@ from tests.paths import SCRIPTS
 from tests.unit.plan.conftest import Load, Refuse
 from tests.unit.plan.refusals import built_in, site_of
 
-import scalewise.config.site as site_model
-from scalewise.config.catalog.datasets import MIRROR_VARIABLE
+from scalewise.config.experiment import Experiment
 from scalewise.config.site import Site, SiteFile, resolve_site
-from scalewise.config.slurm import MANAGED_BY_SBATCH
-from scalewise.plan.make_plan import site_environment
+from scalewise.config.slurm import MANAGED_BY_SBATCH, MANAGED_BY_SRUN, RESOURCES_OF_OPTIONS, Slurm
 from scalewise.plan.planned_study import Study
-from scalewise.plan.runs.allocation import job_resources
 from scalewise.site.commands import ignore_variables
 
 PINNED = """\
@@ -73,46 +70,6 @@ def test_without_that_variable_the_device_files_are_counted(monkeypatch: pytest.
     assert site.unused_gpus == (0 if several else len(present))
 
 
-@pytest.mark.parametrize(
-    ("installed", "chosen", "said"),
-    [
-        pytest.param(
-            2,
-            [0, 2],
-            "is [0, 2], but this machine has 2 GPUs, numbered from 0. Use 0 to 1.",
-            id="one too many",
-        ),
-        pytest.param(
-            1, [1], "is [1], but this machine has 1 GPU, numbered from 0. Use 0.", id="counted from 1"
-        ),
-        pytest.param(2, [1, 0], "", id="all"),
-        # a login node, or a system that shows its GPUs in another way: the preflight finds out
-        pytest.param(0, [5], "", id="no device files"),
-    ],
-)
-def test_visible_devices_are_compared_with_the_machines_device_files(
-    installed: int,
-    chosen: list[int],
-    said: str,
-    refuse: Refuse,
-    load: Load,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    files = tmp_path / "dev"
-    files.mkdir()
-    for name in ("nvidiactl", "nvidia-uvm", *(f"nvidia{number}" for number in range(installed))):
-        (files / name).touch()
-    monkeypatch.setattr(site_model, "DEVICE_FILES", files)
-    site = f"accelerator: cuda\ncpus_per_node: 8\nvisible_devices: {chosen}\n"
-
-    if said:
-        (line,) = refuse(built_in("devices: [1]"), site)
-        assert line.endswith(f"site.yaml:3: visible_devices {said}")
-    else:
-        assert load(built_in("devices: [1]"), site).site.devices_per_node == len(chosen)
-
-
 def test_everything_that_the_executor_plugin_forbids_is_refused_beforehand() -> None:
     forbidden = {
         option
@@ -120,7 +77,7 @@ def test_everything_that_the_executor_plugin_forbids_is_refused_beforehand() -> 
         for option in re.findall("--([a-z][a-z-]*)", pattern)
     }
     assert len(forbidden) > 15
-    assert forbidden <= MANAGED_BY_SBATCH
+    assert forbidden <= {*MANAGED_BY_SBATCH, *RESOURCES_OF_OPTIONS}
 
 
 @pytest.mark.refuses("slurm: managed flag")
@@ -133,16 +90,12 @@ def test_no_option_that_follows_from_the_run_can_be_given_twice(refuse: Refuse) 
         assert f"site.yaml:6: slurm.extra[{number}] is '{option}'" in line
 
 
-def variables(**keys: Any) -> dict[str, str]:
-    return site_environment(resolve_site(SiteFile(cpus_per_node=2, accelerator="cpu", **keys)))
-
-
-@pytest.mark.parametrize("place", ["/datasets/public", "near/by", "https://mirror.example/data"])
-def test_the_mirror_reaches_what_downloads(place: str) -> None:
-    found = variables(data_mirror=place)
-
-    assert found == {MIRROR_VARIABLE: place}
-    assert variables() == {}
+def test_what_to_do_instead_names_a_key_that_exists() -> None:
+    for fix in {*MANAGED_BY_SBATCH.values(), *MANAGED_BY_SRUN.values()}:
+        keys = set(re.findall(r"(?:slurm\.)?[a-z]+(?:_[a-z]+)+|slurm\.[a-z]+|(?<=set )devices", fix))
+        known = {f"slurm.{key}" for key in Slurm.model_fields} | Slurm.model_fields.keys()
+        known |= SiteFile.model_fields.keys() | Experiment.model_fields.keys()
+        assert keys <= known, fix
 
 
 def on_cluster(load: Load, *slurm: str) -> Study:
@@ -192,7 +145,6 @@ def test_a_queue_and_a_bill_change_the_decision_and_no_run(load: Load) -> None:
     for lines, paid, held in (
         ((), None, whole),
         (("exclusive: true",), whole, whole),
-        (("exclusive: false", "partial_nodes: billed-whole"), whole, whole),
         (("exclusive: false",), None, None),
     ):
         billed = on_cluster(load, *lines)
@@ -201,32 +153,6 @@ def test_a_queue_and_a_bill_change_the_decision_and_no_run(load: Load) -> None:
         assert billed.runs == without.runs
     assert without.runs == short.runs == long.runs
     assert without.allocations == short.allocations == long.allocations
-
-
-def test_runs_that_fit_the_test_partition_are_sent_there_and_defined_as_before(load: Load) -> None:
-    tests = "test_partition: {name: gputest, longest_walltime: '02:00:00', max_nodes: 1, max_devices: 2}"
-    before, used, whole = (
-        on_cluster(load, "partition: gpu", "qos: high", tests, *lines)
-        for lines in (
-            ("exclusive: false", "use_test_partition: false"),
-            ("exclusive: false", "use_test_partition: true"),
-            ("use_test_partition: true",),
-        )
-    )
-
-    def places(study: Study) -> dict[int, tuple[object, object]]:
-        return {
-            run.shape.world_size: (resources.get("slurm_partition"), resources.get("qos"))
-            for key, run in study.runs.items()
-            for resources in [job_resources(study.allocations[key], study.site)]
-        }
-
-    test, usual = ("gputest", None), ("gpu", "high")
-    assert places(used) == {1: test, 2: test, 4: usual, 8: usual}
-    # a whole node has more devices than a test may take
-    assert places(whole) == {1: usual, 2: usual, 4: usual, 8: usual}
-    assert used.runs == before.runs
-    assert definition(used) == definition(before)
 
 
 MACHINE = Site("cpu", 2, 2, 1)
