@@ -5,6 +5,7 @@ import atexit
 from scalewise import snakemake_adapter as adapter
 from scalewise.config.errors import StudyError
 from scalewise.execution.next_try import failure_to_repeat
+from scalewise.execution.slurm import PreemptionWatch
 from scalewise.plan.make_plan import make_plan, write_plan
 from scalewise.plan.plan_file import PLAN as PLAN_VARIABLE
 from scalewise.plan.plan_table import plan_lines
@@ -40,6 +41,8 @@ try:
     PLAN = make_plan(STUDY)
     if not adapter.is_dry_run(workflow):
         os.environ[PLAN_VARIABLE] = str(write_plan(PLAN))
+        if STUDY.site.slurm is not None:
+            PreemptionWatch(Path.cwd()).start()
         adapter.refuse_tries(
             lambda experiment, run, attempt: failure_to_repeat(
                 PLAN["runs"][experiment][run],

@@ -107,21 +107,21 @@ def requeue(environ: Mapping[str, str]) -> str:
 
 
 class PreemptionWatch:
-    """Puts preempted jobs of one snakemake back into the queue, from a thread of its process.
+    """Puts preempted jobs of the studies in a folder back into the queue, from a thread of snakemake.
 
     If a partition preempts by requeueing, Slurm does so. If it preempts by cancelling, the job stays
     PREEMPTED. The executor plugin treats such a job as running, and would wait for ever.
 
     Args:
-        run_id: The name that the executor plugin gives the jobs of this snakemake; other jobs are ignored.
+        folder: The folder in which snakemake runs; jobs of others, and those of other programs, are ignored.
         say: Shows the user a message.
         poll_seconds: Time between two looks.
     """
 
     def __init__(
-        self, run_id: str, say: Callable[[str], None] | None = None, poll_seconds: float = POLL_SECONDS
+        self, folder: Path, say: Callable[[str], None] | None = None, poll_seconds: float = POLL_SECONDS
     ) -> None:
-        self._run_id = run_id
+        self._folder = folder
         self._say = say or (lambda text: print(text, file=sys.stderr, flush=True))
         self._poll_seconds = poll_seconds
         self._looks: Counter[str] = Counter()
@@ -164,5 +164,7 @@ class PreemptionWatch:
 
     def _preempted(self) -> set[str]:
         states = "--states=PREEMPTED,NODE_FAIL"
-        jobs = squeue(f"--user={os.getuid()}", states, f"--name={self._run_id}", "--format=%A") or ""
-        return set(jobs.split())
+        # the executor plugin writes the rule into the comment; a folder may hold any character
+        jobs = squeue(f"--user={os.getuid()}", states, "--format=%A|%k|%Z") or ""
+        found = (line.split("|", 2) for line in jobs.splitlines() if line.count("|") > 1)
+        return {job for job, rule, folder in found if rule[:5] == "rule_" and folder == str(self._folder)}
