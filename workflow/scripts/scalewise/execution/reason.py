@@ -63,10 +63,10 @@ def failure_reason(group: RankGroup, ended: Ended) -> str:
     if ended.cause == "no step":
         return _no_step(group, ended)
     if ended.outcome == "interrupted":
-        again = "It starts from the beginning next time."
+        again = " It starts from the beginning next time."
         if group.resumes:
-            again = "The same command resumes from what it has saved."
-        return f"ended by {ended.stop_source or 'a signal'}. {again}"
+            again = " The same command resumes from what it has saved."
+        return f"ended by {ended.stop_source or 'a signal'}.{again}"
     return _error(group, ended)
 
 
