@@ -4,7 +4,7 @@ import atexit
 
 from scalewise import snakemake_adapter as adapter
 from scalewise.config.errors import StudyError
-from scalewise.execution.next_try import failure_to_repeat
+from scalewise.execution.next_try import failure_to_repeat, refused_runs
 from scalewise.execution.slurm import PreemptionWatch
 from scalewise.plan.make_plan import make_plan, write_plan
 from scalewise.plan.plan_file import PLAN as PLAN_VARIABLE
@@ -58,7 +58,8 @@ except (StudyError, adapter.AdapterError) as error:
 
 def show_plan():
     if adapter.is_dry_run(workflow) and adapter.has_planned(workflow):
-        lines = plan_lines(STUDY, Path("results"), adapter.requests(workflow))
+        refused = refused_runs(PLAN, Path("results"))
+        lines = plan_lines(STUDY, Path("results"), adapter.requests(workflow), refused)
         print(*lines, sep="\n", file=sys.stderr)
 
 

@@ -12,6 +12,7 @@ from tests.stand_ins import stand_ins
 from scalewise.execution.slurm import REQUEUE_ATTEMPTS, PreemptionWatch, requeue
 
 JOB = {"SLURM_JOB_ID": "7"}
+FOLDER = Path("/a folder|of a study")
 
 
 @pytest.fixture
@@ -61,13 +62,15 @@ class Queue:
     def __init__(self, answer: Answer, asked: Asked) -> None:
         self._answer, self.asked = answer, asked
         self.said: list[str] = []
-        self.watch = PreemptionWatch("run-id", self.said.append)
+        self.watch = PreemptionWatch(FOLDER, self.said.append)
 
-    def shows(self, *jobs: str, name: str = "run-id", times: int = 0) -> None:
-        """What squeue shows of jobs with a name from now on, and how often the watch looks at it."""
-        lines = "".join(f"echo {job}\n" for job in jobs)
-        expected = f"--user={os.getuid()} --states=PREEMPTED,NODE_FAIL --name={name}"
-        self._answer("squeue", f'[ "$2 $3 $4" = "{expected}" ] || exit 0\n{lines}')
+    def shows(
+        self, *jobs: str, comment: str = "rule_train_wildcards_a_d1.r1", folder: Path = FOLDER, times: int = 0
+    ) -> None:
+        """Have squeue show jobs with a comment from now on, and the watch look at it so often."""
+        lines = "".join(f"echo '{job}|{comment}|{folder}'\n" for job in jobs)
+        expected = f"--user={os.getuid()} --states=PREEMPTED,NODE_FAIL"
+        self._answer("squeue", f'[ "$2 $3" = "{expected}" ] || exit 0\n{lines}')
         for _ in range(times):
             self.watch.look()
 
@@ -94,13 +97,14 @@ def test_a_job_seen_preempted_twice_goes_back_into_the_queue_each_time(queue: Qu
     assert queue.asked() == ["requeue 7", "requeue 8", "requeue 7"]
 
 
-def test_jobs_that_slurm_requeues_by_itself_or_that_are_not_of_this_snakemake_are_not_requeued(
+def test_jobs_that_slurm_requeues_by_itself_or_that_are_not_of_this_study_are_not_requeued(
     queue: Queue,
 ) -> None:
     for _ in range(3):
         queue.shows("7", times=1)
         queue.shows(times=1)
-    queue.shows("9", name="train.sh", times=REQUEUE_ATTEMPTS + 2)
+    queue.shows("9", comment="mine", times=REQUEUE_ATTEMPTS + 2)
+    queue.shows("9", folder=Path("/elsewhere"), times=REQUEUE_ATTEMPTS + 2)
 
     assert queue.asked() == []
     assert queue.said == []

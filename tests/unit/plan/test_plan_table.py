@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.planted_records import leave_result, measurements, run_record
+from tests.planted_records import leave_failure, leave_result, measurements, run_record
 from tests.unit.plan.conftest import Load
 
 from scalewise.plan.plan_table import plan_lines
 from scalewise.plan.planned_study import Study
+from scalewise.records import read_failure
 
 STUDY = """\
 experiments:
@@ -87,3 +88,16 @@ def test_runs_on_a_part_of_a_node_have_their_price(
 def test_a_report_on_another_study_is_said_to_be_replaced(load: Load, tmp_path: Path) -> None:
     (tmp_path / "decision.json").write_text('[{"experiment": "other"}]')
     assert "report.html is on other, not in this study" in said(load(STUDY, SITE), tmp_path)
+
+
+def test_runs_that_would_fail_again_are_named_with_the_reason(load: Load, tmp_path: Path) -> None:
+    study = load(STUDY, SITE)
+    refused = {}
+    for key, run in list(study.runs.items())[:2]:
+        leave_failure(tmp_path / key[1], run, "timed-out", "stopped after 6 minutes. Raise runtime_minutes.")
+        failure = read_failure(tmp_path / key[1])
+        assert failure is not None
+        refused[key] = failure
+    text = " ".join(" ".join(plan_lines(study, tmp_path, {}, refused)).split())
+    assert "Warning: a-study/d1.bucket-view-off.r1 and 1 other run would end as before" in text
+    assert "timed-out: stopped after 6 minutes. Raise runtime_minutes." in text

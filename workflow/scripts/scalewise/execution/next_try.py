@@ -7,9 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from scalewise.execution.inputs import input_hashes
-from scalewise.plan.plan_file import Limits, TrainJob
+from scalewise.plan.plan_file import Limits, Plan, TrainJob
 from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.records import Failure, RecordError, read_failure
+from scalewise.records import RECORD, Failure, RecordError, read_failure
 
 LEAST_SECONDS = 60.0
 """Least time in which a try at a run is worth a start."""
@@ -42,6 +42,22 @@ def failure_to_repeat(job: TrainJob, folder: Path, attempt: int) -> Failure | No
     by_user = attempt == 1
     repeats = failure.permanent and (not by_user or failure.outcome == "timed-out")
     return failure if repeats or (failure.outcome == "timed-out" and not by_user) else None
+
+
+def refused_runs(plan: Plan, results: Path) -> dict[tuple[str, str], Failure]:
+    """Return the runs without a result that would fail as before, by experiment and run.
+
+    Args:
+        plan: The study.
+        results: Folder of all experiments.
+    """
+    found = {}
+    for experiment, runs in plan["runs"].items():
+        for run, job in runs.items():
+            folder = results / experiment / "runs" / run
+            if not (folder / RECORD).exists() and (failure := failure_to_repeat(job, folder, attempt=1)):
+                found[experiment, run] = failure
+    return found
 
 
 def earlier_failure(folder: Path, definition: RunDefinition, inputs: Mapping[str, str]) -> Failure | None:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from scalewise.config.program import AnySettings
@@ -18,7 +19,7 @@ from scalewise.plan.formatting import counts_text, format_3sig, listed, shortene
 from scalewise.plan.planned_study import PlannedExperiment, Study
 from scalewise.plan.runs.rounds import known_rounds, requested_repeats
 from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.records import RECORD, RecordError, read_regular, read_run, seconds_between
+from scalewise.records import RECORD, Failure, RecordError, read_regular, read_run, seconds_between
 
 WIDTH = 80
 MAX_ROWS = 40
@@ -56,13 +57,19 @@ class PlannedPoint:
     damages: Sequence[str]
 
 
-def plan_lines(study: Study, results: Path, requests: Requests) -> Iterator[str]:
+def plan_lines(
+    study: Study,
+    results: Path,
+    requests: Requests = MappingProxyType({}),
+    refused: Mapping[tuple[str, str], Failure] = MappingProxyType({}),
+) -> Iterator[str]:
     """Yield the plan: a row for each point, the cost, and what a user should know before runs start.
 
     Args:
         study: Checked.
         results: Folder of all experiments.
         requests: Resources of the runs that are to be made.
+        refused: Failures of runs that are not started, as they would fail again.
     """
     points = {planned.name: _points(planned, results) for planned in study.experiments.values()}
     rows = [point for of_one in points.values() for point in of_one if point.requested]
@@ -73,6 +80,7 @@ def plan_lines(study: Study, results: Path, requests: Requests) -> Iterator[str]
         yield from _choice(study.experiments[name], of_one, results)
     sentences = [
         f"{_to_do(rows)} {_devices(study)}",
+        *_refused(refused),
         *_requests(requests, study),
         *_whole_nodes(study, rows),
         *_long_runs(study),
@@ -167,6 +175,17 @@ def _to_do(points: Sequence[PlannedPoint]) -> str:
     bound = "about" if all(point.measured for point in left) else "at most"
     cost = f"{count_devices(runs - done, 'run')}, {bound} {hours:.3f} device-hours."
     return f"{done} of {runs} runs are done. To do: {cost}" if done else cost
+
+
+def _refused(refused: Mapping[tuple[str, str], Failure]) -> Iterator[str]:
+    """Yield the runs that are not started, with the reason of the first."""
+    if refused:
+        (experiment, run), failure = next(iter(refused.items()))
+        others = f" and {count_devices(len(refused) - 1, 'other run')}" if len(refused) > 1 else ""
+        yield (
+            f"Warning: {experiment}/{run}{others} would end as before, and {'are' if others else 'is'} not "
+            f"started. {failure.outcome}: {failure.reason} `cli.py redo --failed` has it start all the same."
+        )
 
 
 def _devices(study: Study) -> str:
