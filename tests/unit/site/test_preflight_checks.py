@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,12 +101,21 @@ CHECKS: dict[str, tuple[dict[str, str | None], dict[str, Any], str, list[str]]] 
 }
 
 
-@pytest.mark.parametrize("name", CHECKS)
-def test_a_request_is_judged_by_slurm(name: str, programs: Path) -> None:
+MARKS = {
+    "an unknown account": pytest.mark.refuses("slurm: unknown account"),
+    "a QOS": pytest.mark.refuses("slurm: unknown qos"),
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in CHECKS])
+def test_a_request_is_judged_by_slurm(
+    name: str, programs: Path, record_property: Callable[[str, object], None]
+) -> None:
     scripts, slurm, state, texts = CHECKS[name]
     found = findings(programs, scripts, slurm, SMALLEST)
 
     (finding,) = [each for each in found if texts[0] in str(each)]
+    record_property("message", str(finding))
     assert finding.state == state
     for text in texts:
         assert text in str(finding)
