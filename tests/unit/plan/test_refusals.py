@@ -221,12 +221,6 @@ def test_a_mistake_is_refused_with_its_line_key_and_value(
     ("lines", "site", "place"),
     [
         pytest.param(
-            "memory_gb: 4",
-            site_of("cluster", slurm=["memory: none"]),
-            8,
-            marks=pytest.mark.refuses("slurm: memory where forbidden"),
-        ),
-        pytest.param(
             "runtime_minutes: 90",
             site_of("cluster", slurm=['longest_walltime: "01:00:00"', "signal_seconds: 0"]),
             8,
