@@ -16,7 +16,7 @@ from tests.workflow.workplace import FinishedStudy, Outcome, Workplace
 
 pytestmark = pytest.mark.contract
 
-EXPERIMENTS = {"strong": 8, "chosen": 8, "program": 4}
+EXPERIMENTS = {"strong": 8, "chosen": 6, "program": 4}
 """Runs of the kept experiments that have an answer; of one on two partitions those of both."""
 
 
