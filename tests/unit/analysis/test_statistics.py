@@ -22,7 +22,6 @@ from scalewise.analysis.statistics import (
     holm,
     mean_interval,
     next_value_bound,
-    ratio_interval,
     ratio_of,
     runs_to_tell,
     scatter_of,
@@ -49,7 +48,7 @@ def test_a_mean_has_students_interval_and_a_geometric_one_that_of_the_logarithms
 def test_fewer_than_three_runs_have_no_interval(n: int) -> None:
     few, many = [100.0, 150.0][:n], [97.0, 100.0, 103.0]
     means = [mean_interval(few), geometric_interval(few)]
-    for found in (*means, ratio_interval(few, many), ratio_interval(many, few)):
+    for found in (*means, ratio(few, many).interval(), ratio(many, few).interval()):
         assert (found.n, math.isnan(found.low), math.isnan(found.high)) == (n, True, True)
     assert [each.estimate for each in means] == pytest.approx([np.mean(few), stats.gmean(few)])
 
@@ -88,7 +87,7 @@ def test_bounds_and_p_values_are_those_of_welchs_test_on_logarithms(m: int, n: i
 
 def test_the_estimate_is_the_ratio_of_geometric_means_in_the_middle_of_its_bounds() -> None:
     """The other way round all are inverse, and the unit does not matter."""
-    there, back = ratio_interval(FAST, SLOW), ratio_interval(SLOW, FAST)
+    there, back = ratio(FAST, SLOW).interval(), ratio(SLOW, FAST).interval()
     assert there.estimate == pytest.approx(stats.gmean(FAST) / stats.gmean(SLOW))
     assert there.estimate == pytest.approx(math.sqrt(there.low * there.high))
     assert (back.low, back.high) == pytest.approx((1 / there.high, 1 / there.low))

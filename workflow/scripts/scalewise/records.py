@@ -488,11 +488,6 @@ def seconds_between(started_at: str, ended_at: str) -> float:
     return (datetime.fromisoformat(ended_at) - datetime.fromisoformat(started_at)).total_seconds()
 
 
-def epoch_seconds(time: str) -> float:
-    """Return the seconds since the epoch of a time as ``utc_now`` returns it."""
-    return datetime.fromisoformat(time).timestamp()
-
-
 @contextmanager
 def replaced_whole(path: Path) -> Iterator[Path]:
     """Yield a temporary file to write, which then replaces ``path`` whole or not at all, even in a crash."""

@@ -470,13 +470,6 @@ def target_ratio(one: Tries, other: Tries, scatter: Scatter | None = None) -> Ra
     return Ratio(estimate, math.log(estimate), error, math.inf, min(one.n, other.n), draws=draws)
 
 
-def ratio_interval(one: Sequence[float], other: Sequence[float]) -> Interval:
-    """Return the ratio of two independent samples, of one or more values each, with its bounds."""
-    found = ratio_of(Sample.of(one), Sample.of(other))
-    assert found is not None, "a sample without a run has no ratio"
-    return found.interval()
-
-
 def geometric_interval(values: Sequence[float]) -> Interval:
     """Return the geometric mean of rates or times, by t on logarithms.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterable, Sequence
 
 from scalewise.config.shape import count_devices
@@ -85,16 +84,6 @@ def duration_text(seconds: float) -> str:
         return f"{hours} h {minutes} min" if minutes else f"{hours} h"
     days, hours = divmod(round(seconds / HOUR), 24)
     return f"{days} days {hours} h" if hours else f"{days} days"
-
-
-def clock_text(moment: float, now: float) -> str:
-    """Format a time of day, with the day if it is another one: ``14:32``, ``Tue 14:32``, ``3 Mar 14:32``."""
-    local, today = time.localtime(moment), time.localtime(now)
-    if (local.tm_year, local.tm_yday) == (today.tm_year, today.tm_yday):
-        return time.strftime("%H:%M", local)
-    if abs(moment - now) < 6 * DAY:
-        return time.strftime("%a %H:%M", local)
-    return f"{local.tm_mday} {time.strftime('%b %H:%M', local)}"
 
 
 # --- words and places ------------------------------------------------------------------------------------
