@@ -160,10 +160,13 @@ class ClusterStudy:
         mine, comment = self.submitted(), f"rule_train_wildcards_{experiment}_{name}"
         return [job for job in self.lab.jobs() if job.job_id in mine and job.comment == comment]
 
+    def log(self) -> str:
+        """All that Snakemake and its plugin have logged; the terminal shows less."""
+        return "".join(path.read_text() for path in (self.folder / ".snakemake" / "log").glob("*.log"))
+
     def submitted(self) -> set[str]:
         """The ids of all jobs of this study."""
-        text = "".join(path.read_text() for path in (self.folder / ".snakemake" / "log").glob("*.log"))
-        return set(re.findall(r"has been submitted with SLURM jobid (\d+)", text))
+        return set(re.findall(r"has been submitted with SLURM jobid (\d+)", self.log()))
 
     def wait_for(self, path: Path) -> Path:
         """A file, once it is there."""

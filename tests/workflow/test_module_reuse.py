@@ -64,11 +64,10 @@ def test_a_module_plans_the_runs_of_each_partition(workplace: Workplace) -> None
     assert "digits@other" in plan.text
     write_parent(workplace.folder, ON_PARTITIONS.replace("repeats: 2", "repeats: 0"), PARTITIONS)
     refused = workplace.run(["snakemake", "-n", "--cores", "1"])
-    text = (workplace.folder / "parent.yaml").read_text(encoding="utf-8")
-    line = 1 + text[: text.index("repeats: 0")].count("\n")
     assert refused.code == 1
-    assert refused.text.count("parent.yaml:") == 1
-    assert f"parent.yaml:{line}: " in refused.text
+    # the parent's files are its own: a value of it may come from anywhere
+    assert "config: experiments.digits.repeats: " in refused.text
+    assert "(is 0)" in refused.text
 
 
 def test_a_prefix_is_refused_before_anything_runs(workplace: Workplace) -> None:

@@ -28,7 +28,7 @@ DISTURBED = {"first/d1.r2", "first/d1.r3", "second/d1.r1"}
 def planted(workplace: Workplace) -> Workplace:
     """A study whose runs are all made, some of them on a busy machine."""
     place_digits_of_study(workplace.folder)
-    assert workplace.snakemake("resources/datasets/digits/dataset.safetensors", config=STUDY).code == 0
+    assert workplace.snakemake("--until", "prepare_dataset", config=STUDY).code == 0
     folder = workplace.folder
     study = load_study(yaml.safe_load(STUDY), [folder / "study.yaml"], folder / "site.yaml")
     for experiment in study.experiments.values():

@@ -29,7 +29,7 @@ rule prepare_program:
     conda:
         "../envs/scalewise.yaml"
     params:
-        preparation=lambda wc: PLAN["preparations"][wc.preparation],
+        preparation=lambda wc: begin() or PLAN["preparations"][wc.preparation],
     shell:
         'python "$SCALEWISE_SCRIPTS/cli.py" prepare-program '
         "--preparation {wildcards.preparation:q} --output {output:q} "

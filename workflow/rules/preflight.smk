@@ -1,18 +1,19 @@
 # Contract: queries to Slurm and one short job on each partition check the site's facts before anything expensive.
 # in:  the site file, the prepared datasets
-# out: lines on the terminal, ok or with a fix, and the same in results/preflight; in each session again
+# out: lines on the terminal, ok or with a fix, and the same in logs/preflight; in each session again
 
 import time
 
 
 rule preflight:
     input:
-        list(
-            dict.fromkeys(
+        lambda wc: begin()
+        or sorted(
+            {
                 path
                 for site in PLAN["sites"].values()
                 for path in site["preflight"]["datasets"]
-            )
+            }
         ),
     output:
         "results/preflight/findings.json",

@@ -1,10 +1,11 @@
 # Contract: the main process turns `config` into STUDY and PLAN, or stops with every mistake in it.
 
 import atexit
+import functools
 
 from scalewise import snakemake_adapter as adapter
 from scalewise.config.errors import StudyError
-from scalewise.execution.next_try import failure_to_repeat, refused_runs
+from scalewise.execution.next_try import Tries, refused_runs
 from scalewise.execution.slurm import PreemptionWatch
 from scalewise.plan.make_plan import make_plan, write_plan
 from scalewise.plan.plan_file import PLAN as PLAN_VARIABLE
@@ -39,21 +40,27 @@ try:
         is_module=adapter.is_module(workflow),
     )
     PLAN = make_plan(STUDY)
-    if not adapter.is_dry_run(workflow):
-        os.environ[PLAN_VARIABLE] = str(write_plan(PLAN))
-        if STUDY.site.slurm is not None:
-            PreemptionWatch(Path.cwd()).start()
-        adapter.refuse_tries(
-            lambda experiment, run, attempt: failure_to_repeat(
-                PLAN["runs"][experiment][run],
-                Path("results") / experiment / "runs" / run,
-                attempt,
-            )
-            is not None
-        )
 except (StudyError, adapter.AdapterError) as error:
     # for an exception, Snakemake would print further lines
     sys.exit(str(error))
+
+
+@functools.cache
+def begin():
+    """Check where jobs go, and write the plan for them, before the first job.
+
+    Input functions call it: while the rules are read, Snakemake does not know yet whether and where it runs jobs.
+    """
+    try:
+        adapter.check_executor(workflow, in_slurm=STUDY.site.slurm is not None)
+        adapter.check_requests(workflow, rules.train.rule.name)
+        if adapter.runs_jobs(workflow):
+            os.environ[PLAN_VARIABLE] = str(write_plan(PLAN))
+            if STUDY.site.slurm is not None:
+                PreemptionWatch(Path.cwd()).start()
+            adapter.refuse_tries(Tries(PLAN, Path("results")).is_refused)
+    except (StudyError, adapter.AdapterError) as error:
+        raise WorkflowError(str(error)) from None
 
 
 def show_plan():

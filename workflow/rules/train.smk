@@ -16,21 +16,17 @@ def of_run(wildcards):
 
 
 def train_inputs(wildcards):
-    """Return the inputs of a run. Snakemake calls it once it knows where jobs go, so the main process checks that."""
+    """Return the inputs of a run."""
     if workflow.is_main_process:
-        try:
-            adapter.check_executor(workflow, in_slurm=STUDY.site.slurm is not None)
-            adapter.check_requests(workflow, rules.train.rule.name)
-        except adapter.AdapterError as error:
-            raise WorkflowError(str(error)) from None
-        # trained while no snakemake was there to see its end
-        if STUDY.has_record(wildcards.experiment, wildcards.run, Path("results")):
-            adapter.keep_finished(
-                workflow,
-                "results/{experiment}/runs/{run}/record.json".format(
-                    **dict(wildcards.items())
-                ),
-            )
+        begin()
+        record = f"results/{wildcards.experiment}/runs/{wildcards.run}/record.json"
+        adapter.judge_record(
+            workflow,
+            record,
+            is_valid=STUDY.has_record(
+                wildcards.experiment, wildcards.run, Path("results")
+            ),
+        )
     return of_run(wildcards)["inputs"]
 
 

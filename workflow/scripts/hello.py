@@ -195,8 +195,9 @@ def node_link(device: torch.device) -> tuple[str, float]:
         uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
         gpu = pynvml.nvmlDeviceGetHandleByUUID(uuid)
         links = 0
-        with suppress(pynvml.NVMLError):
-            links = sum(pynvml.nvmlDeviceGetNvLinkState(gpu, link) for link in range(18))
+        with suppress(pynvml.NVMLError):  # from the first link on that the GPU does not have
+            for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+                links += pynvml.nvmlDeviceGetNvLinkState(gpu, link)
         if links:
             (speed,) = pynvml.nvmlDeviceGetFieldValues(gpu, [pynvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON])
             return f"{links} NVLinks", links * speed.value.uiVal * 1e6

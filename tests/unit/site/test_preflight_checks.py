@@ -153,7 +153,8 @@ class Queue:
         self.sent = programs / "sent.txt"
         listed = "other|RUNNING" + ("\n41|PENDING" if shown else "")
         scripts = {name: f'echo {name} "$@" >> {self.sent}' for name in ("scancel", "scontrol")}
-        state = f"cat {programs}/state.txt || exit 1"
+        unknown = "{ echo slurm_load_jobs error: Invalid job id specified >&2; exit 1; }"
+        state = f"cat {programs}/state.txt 2>/dev/null || {unknown}"
         scripts["squeue"] = f"""case "$*" in *--jobs=41*) {state};; *) echo '{listed}';; esac"""
         stand_ins(programs, scripts)
         self.job = HelloJob("41", ["squeue", "--name", "run"], now=lambda: self.seconds, sleep=self.sleep)
@@ -181,7 +182,7 @@ def test_a_job_is_followed_to_its_end_and_asks_for_its_own_time_once_slurm_has_j
     pending = [("PENDING", "None"), ("PENDING", "Priority"), ("PENDING", "Resources")]
     queue = Queue(programs, [*pending, ("RUNNING", "None"), ("COMPLETED", "None")])
 
-    lines = list(map(str, queue.job.follow()))
+    _, *lines = map(str, queue.job.follow())
 
     assert lines == [
         "ok      job 41 waits in the queue (Priority), Slurm expects its start at 2026-11-29T12:00:00",
@@ -207,7 +208,8 @@ def test_a_job_that_cannot_start_is_not_ok_with_the_limits_name_and_is_cancelled
 ) -> None:
     queue = Queue(programs, [("PENDING", "None"), ("PENDING", reason)])
 
-    (finding,) = queue.job.follow()
+    sent, finding = queue.job.follow()
+    assert str(sent).split() == ["ok", "job", "41", "sent"]
 
     assert finding.state == "bad"
     assert f"the reason {reason}," in finding.text
@@ -235,7 +237,8 @@ def test_a_job_that_the_plugins_query_does_not_show_is_not_ok_after_a_limit(prog
 def test_a_job_whose_state_is_not_known_is_not_ok_after_a_limit(programs: Path) -> None:
     queue = Queue(programs, [None])
 
-    (finding,) = queue.job.follow()
+    sent, finding = queue.job.follow()
+    assert str(sent).split() == ["ok", "job", "41", "sent"]
 
     assert finding.state == "bad"
     assert "the state of job 41 is unknown: `squeue" in finding.text
@@ -256,7 +259,7 @@ def test_a_job_that_does_not_end_is_cancelled_after_a_limit(programs: Path) -> N
 def test_a_job_that_the_controller_has_forgotten_has_ended(programs: Path) -> None:
     queue = Queue(programs, [("RUNNING", "None"), None])
 
-    assert [str(each) for each in queue.job.follow()] == ["ok      job 41 is running"]
+    assert [str(each) for each in queue.job.follow()][1:] == ["ok      job 41 is running"]
 
 
 @pytest.mark.parametrize(

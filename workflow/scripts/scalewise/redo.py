@@ -9,7 +9,7 @@ from pathlib import Path
 from scalewise.analysis.disturbed import disturbance
 from scalewise.execution.lock import LockError, lock_run
 from scalewise.plan.plan_file import Plan
-from scalewise.records import RECORD, RecordError, read_failure, read_run
+from scalewise.records import FAILURE, RECORD, RecordError, read_failure, read_run
 
 SNAKEMAKE_LOCKS = Path(".snakemake/locks")
 """Holds a file while Snakemake works in the folder, or after it was killed."""
@@ -87,24 +87,36 @@ def _is_in(run: str, name: str) -> bool:
 
 
 def _reason(folder: Path, *, disturbed: bool, failed: bool) -> str:
-    """Return why a run is chosen; empty if it is not, or if its record is damaged."""
+    """Return why a run is chosen; empty if it is not."""
+    named = not (disturbed or failed)
     try:
         if not (folder / RECORD).exists():
             failure = read_failure(folder)
-            return f"{failure.outcome}: {failure.reason}" if failed and failure is not None else ""
+            return f"{failure.outcome}: {failure.reason}" if failure is not None and (failed or named) else ""
         record = read_run(folder, folder.name)
     except RecordError as error:
-        return str(error) if failed else ""
+        return str(error) if failed or named else ""
     if record.outcome != "completed" or record.measurements is None:
-        return f"{record.outcome}: {record.reason}" if failed or not disturbed else ""
-    if disturbed:
-        origin = record.provenance.model_dump() if record.provenance is not None else {}
-        return disturbance(origin | record.measurements.model_dump())
-    return "" if failed else "named"
+        return f"{record.outcome}: {record.reason}" if failed or named else ""
+    origin = record.provenance.model_dump() if record.provenance is not None else {}
+    found = disturbance(origin | record.measurements.model_dump())
+    if named:
+        return found or "named"
+    return found if disturbed else ""
 
 
 def _remove(run: Path) -> bool:
-    """Remove the folder of a run; return False if another process holds the run."""
+    """Remove the folder of a run; return False if another process holds the run.
+
+    Of a run without a result only the failure goes: what its program has saved is there to resume from.
+    """
+    if not (run / RECORD).exists():
+        try:
+            with lock_run(run, 0.0, lambda _: None):
+                (run / FAILURE).unlink(missing_ok=True)
+        except LockError:
+            return False
+        return True
     removed = run.with_name(f"{REMOVED}{run.name}")
     # left by a process that was killed here
     shutil.rmtree(removed, ignore_errors=True)

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 DEVICE_BUDGET = "device_budget"
 """The resource by which the profile of a cluster limits the devices of all jobs together."""
 
-SHAPE_RESOURCES = ("nodes", "tasks", "tasks_per_node", "mpi")
-"""Resources of the executor plugin that say on how many devices a run is measured."""
+SHAPE_RESOURCES = {
+    **dict.fromkeys(("nodes", "tasks", "tasks_per_node", "tasks_per_gpu", "mpi"), "`devices` of the study"),
+    **dict.fromkeys(("gres", "gpu", "gpus", "gpu_model"), "`devices`, and `gpu_type` of the site file"),
+    **dict.fromkeys(("cpus_per_task", "cpus_per_gpu", "threads"), "`cpus_per_device` of the study"),
+    "slurm_extra": "`slurm.extra` of the site file",
+}
+"""Resources of the executor plugin that say on which devices a run is measured, and what says it here."""
 
 LOST_SITE = (
     "The runs would go to a cluster, but no site file describes it: a --config on the command line replaces "
@@ -74,11 +80,14 @@ def check_requests(workflow: Any, rule: str) -> None:
     Raises:
         AdapterError: With the fix.
     """
-    changed = workflow.resource_settings.overwrite_resources.get(rule, {})
+    settings = workflow.resource_settings
+    changed = {**settings.overwrite_resources.get(rule, {})}
+    if rule in settings.overwrite_threads:
+        changed["threads"] = settings.overwrite_threads[rule]
     if found := [name for name in SHAPE_RESOURCES if name in changed]:
         raise AdapterError(
-            f"set-resources of {rule} has {', '.join(found)}: a run has the devices that it measures. Remove "
-            "it there, and name the device counts in the study's `devices`."
+            f"a profile or the command sets {', '.join(found)} of {rule}, which follows from "
+            f"{SHAPE_RESOURCES[found[0]]}. Remove it from set-resources and set-threads."
         )
 
 
@@ -171,15 +180,29 @@ def check_executor(workflow: Any, *, in_slurm: bool) -> None:
         )
 
 
-def keep_finished(workflow: Any, path: str) -> None:
-    """Have Snakemake take a file as complete that was written while no Snakemake was there to see it.
+def judge_record(workflow: Any, path: str, *, is_valid: bool) -> None:
+    """Correct what Snakemake knows of a file that a job wrote while no Snakemake was there to see its end.
+
+    Snakemake takes the file for incomplete, and has no parameters of it, or those of an earlier one.
 
     Args:
         workflow: Snakemake's.
         path: The file, which is always written whole.
+        is_valid: Whether the file is of the job as it is planned now.
     """
-    if workflow.persistence._filter_incomplete_keys([path]):
-        workflow.persistence._unmark_incomplete(path)
+    persistence = workflow.persistence
+    if is_valid and persistence._filter_incomplete_keys([path]):
+        persistence._unmark_incomplete(path)
+        persistence._delete_record(path)
+    elif not is_valid and Path(path).exists() and persistence._read_record(path) is None:
+        # without parameters to compare, Snakemake would keep it
+        persistence._mark_incomplete(path, None)
+    persistence._clear_cache()
+
+
+def runs_jobs(workflow: Any) -> bool:
+    """Return whether the command runs jobs; known once it plans them."""
+    return workflow.executor_plugin is not None and not workflow.dryrun and not workflow.touch
 
 
 def has_planned(workflow: Any) -> bool:
@@ -201,7 +224,10 @@ def requests(workflow: Any) -> dict[tuple[str, str], Mapping[str, Any]]:
 
 
 def _is_run(job: Any) -> bool:
-    return set(job.wildcards.keys()) == {"experiment", "run"}
+    """Return whether a job is a run of the study; another workflow may have the same wildcards."""
+    return set(job.wildcards.keys()) == {"experiment", "run"} and [str(path) for path in job.output] == [
+        "results/{experiment}/runs/{run}/record.json".format(**dict(job.wildcards.items()))
+    ]
 
 
 def _run_of(job: Any) -> tuple[str, str]:

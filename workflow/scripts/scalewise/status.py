@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from scalewise.analysis.disturbed import named_runs
 from scalewise.analysis.study import Analysis, parts_of, read_and_conclude
 from scalewise.config.shape import count_devices
+from scalewise.execution.lock import LOCK
 from scalewise.execution.rank_files import ATTEMPT, PROGRESS, Progress
 from scalewise.plan.formatting import duration_text, format_3sig
 from scalewise.plan.plan_file import Plan, questions_of, runs_in_slurm
@@ -61,7 +62,7 @@ def status_lines(plan: Plan, results: Path, now: float) -> Iterator[str]:
         now: Seconds since the epoch.
     """
     in_slurm = any(runs_in_slurm(plan, facts) for facts in plan["experiments"].values())
-    queue = queued_runs(plan) if in_slurm else {}
+    queue = queued_runs(plan) if in_slurm else None
     hours = 0.0
     for question, names in questions_of(plan).items():
         parts = parts_of(plan, question, results)
@@ -86,7 +87,7 @@ def status_lines(plan: Plan, results: Path, now: float) -> Iterator[str]:
 
 
 def _rows(
-    found: Analysis, names: Mapping[str, str], results: Path, queue: Mapping[Run, str], now: float
+    found: Analysis, names: Mapping[str, str], results: Path, queue: Mapping[Run, str] | None, now: float
 ) -> Iterator[str]:
     """Yield a line for each point: runs done, and what the others do."""
     runs = found.runs.assign(point=found.runs["run"].str.rpartition(".r")[0])
@@ -105,19 +106,20 @@ def _rate(done: pd.DataFrame) -> str:
     return f", {format_3sig(float(rates.median()))} samples/s" if len(rates) else ""
 
 
-def _state(row: pd.Series[Any], experiment: str, results: Path, queue: Mapping[Run, str], now: float) -> str:
+def _state(
+    row: pd.Series[Any], experiment: str, results: Path, queue: Mapping[Run, str] | None, now: float
+) -> str:
     """Return what a run without a result does, or how it ended."""
     run = str(row["run"])
-    queued = queue.get((experiment, run), "")
-    if queued and not queued.startswith("running"):
-        return queued
-    with suppress(OSError, ValidationError):
-        path = results / experiment / "runs" / run / ATTEMPT / PROGRESS
-        progress = Progress.model_validate_json(read_regular(path))
-        return f"running ({progress}, {duration_text(now - progress.reported_at)} ago)"
-    if queued:
-        return queued
-    return "waiting" if row["outcome"] == NOT_RUN else str(row["outcome"])
+    folder = results / experiment / "runs" / run
+    # a run that was killed leaves its progress, and on one machine its lock is what only a run at work holds
+    at_work = "running" if queue is None and any((folder / LOCK).glob("*")) else ""
+    state = at_work if queue is None else queue.get((experiment, run), "")
+    if state == "running":
+        with suppress(OSError, ValidationError):
+            progress = Progress.model_validate_json(read_regular(folder / ATTEMPT / PROGRESS))
+            state += f" ({progress}, {duration_text(now - progress.reported_at)} ago)"
+    return state or ("waiting" if row["outcome"] == NOT_RUN else str(row["outcome"]))
 
 
 def queued_runs(plan: Plan) -> dict[Run, str]:

@@ -88,14 +88,13 @@ def failed_runs(plan: Plan, results: Path) -> Iterator[tuple[str, str, Failure]]
 
 
 def failure_lines(failures: Mapping[tuple[str, str], Failure]) -> Iterator[str]:
-    """Yield the reason and the last output of failed runs, those that failed alike together."""
+    """Yield the reason of failed runs, those that failed alike together; Snakemake shows their logs."""
     alike: dict[str, list[str]] = {}
     for run, failure in failures.items():
         cause = _RANK.sub("", failure.reason)
         alike.setdefault(cause, []).append("/".join(run))
         if len(alike[cause]) == 1:
             yield f"{'/'.join(run)} {failure.outcome}: {failure.reason}"
-            yield from (f"    {line}" for line in failure.output)
     for first, *others in alike.values():
         if others:
             more = f" and {len(others) - MAX_RUNS} more" if len(others) > MAX_RUNS else ""

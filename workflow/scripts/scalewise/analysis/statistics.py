@@ -588,7 +588,7 @@ def welch(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
 @cache
 def t_quantile(freedom: float, confidence: float = CONFIDENCE) -> float:
     """Return half the width of Student's central interval, in standard errors."""
-    # takes 0.3 s to load, and the display may end before there are two runs
+    # takes 0.3 s to load, and not every command needs it
     from scipy.special import stdtrit  # noqa: PLC0415
 
     return float(stdtrit(freedom, (1 + confidence) / 2))

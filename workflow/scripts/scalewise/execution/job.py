@@ -329,6 +329,7 @@ class Began:
             attempt=job.attempt,
             slurm_job_id=self.owner.job,
             limit_seconds=job.limits.limit_seconds,
+            job_seconds=job.limits.job_seconds,
             seconds=self.spec.failed_seconds + self.seconds,
             traceback=printable(traceback),
             log_tail=log_tail(job.log),

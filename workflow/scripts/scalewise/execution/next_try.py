@@ -9,7 +9,7 @@ from pathlib import Path
 from scalewise.execution.inputs import input_hashes
 from scalewise.plan.plan_file import Limits, Plan, TrainJob
 from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.records import RECORD, Failure, RecordError, read_failure
+from scalewise.records import RECORD, Failure, RecordError, read_failure, seconds_between, utc_now
 
 LEAST_SECONDS = 60.0
 """Least time in which a try at a run is worth a start."""
@@ -37,11 +37,40 @@ def failure_to_repeat(job: TrainJob, folder: Path, attempt: int) -> Failure | No
     if limit_of_try(limits, attempt, failure) < LEAST_SECONDS:
         spent = f"its tries have taken the {limits.limit_seconds:.0f} s that the budget counts for it."
         return failure.model_copy(update={"reason": f"{spent} The last one: {failure.reason}"})
-    if failure.outcome == "timed-out" and limits.limit_seconds > failure.limit_seconds:
+    if failure.outcome == "timed-out" and (
+        limits.limit_seconds > failure.limit_seconds or limits.job_seconds > failure.job_seconds
+    ):
         return None
     by_user = attempt == 1
     repeats = failure.permanent and (not by_user or failure.outcome == "timed-out")
     return failure if repeats or (failure.outcome == "timed-out" and not by_user) else None
+
+
+class Tries:
+    """Decides on tries at runs, in the main process of one command.
+
+    Args:
+        plan: The study.
+        results: Folder of all experiments.
+    """
+
+    def __init__(self, plan: Plan, results: Path) -> None:
+        self._plan, self._results, self._began = plan, results, utc_now()
+
+    def is_refused(self, experiment: str, run: str, attempt: int) -> bool:
+        """Return whether a try would end as the one before it.
+
+        A try of this command may have ended without a word, such as on a node that died: an earlier command's
+        failure says nothing about it.
+
+        Args:
+            experiment: Name of the experiment.
+            run: Name of the run.
+            attempt: Number of the try in this command, from 1.
+        """
+        folder = self._results / experiment / "runs" / run
+        failure = failure_to_repeat(self._plan["runs"][experiment][run], folder, attempt)
+        return failure is not None and (attempt == 1 or seconds_between(self._began, failure.ended_at) > 0)
 
 
 def refused_runs(plan: Plan, results: Path) -> dict[tuple[str, str], Failure]:

@@ -104,7 +104,8 @@ def run_preflight(
         status: Command by which the executor plugin queries its jobs.
     """
     # Snakemake ends its jobs by it, and a job of Slurm must not stay behind
-    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _frame: sys.exit(128 + number))
     found: list[Finding] = []
 
     def note(findings: Iterator[Finding]) -> None:
@@ -161,7 +162,6 @@ def say_hello(
     if not isinstance(job, HelloJob):
         yield job
         return
-    yield ok(f"job {job.number} sent")
     for finding in job.follow():
         yield finding
         if finding.state == "bad":

@@ -147,34 +147,14 @@ class Progress(_Note):
         epochs: Epochs of the whole training, if they end it; 0 for a program, whose epochs are unknown.
         step: Optimizer steps done since the training began.
         steps: Optimizer steps of the whole training, if they end it; None otherwise.
-        steps_per_epoch: Optimizer steps of an epoch; None if unknown.
         reported_at: Time of the report, seconds since the epoch by the clock of rank 0's host.
-        first_step: Steps that this start's first report had; the steps of earlier starts are among them.
-        first_reported_at: Time of that report.
-        samples_per_second: Throughput between the last two messages of the program; None before.
     """
 
     epoch: int
     epochs: int
     step: int = 0
     steps: int | None = None
-    steps_per_epoch: int | None = None
     reported_at: float = 0.0
-    first_step: int = 0
-    first_reported_at: float = 0.0
-    samples_per_second: float | None = None
-
-    @property
-    def total_steps(self) -> int | None:
-        """Optimizer steps of the whole training; None if unknown."""
-        if self.steps is not None:
-            return self.steps
-        return self.epochs * (self.steps_per_epoch or 0) or None
-
-    @property
-    def fraction(self) -> float | None:
-        """Share of the training that is done; None if its length is unknown."""
-        return self.step / self.total_steps if self.total_steps else None
 
     def __str__(self) -> str:
         if self.steps is not None:
@@ -463,12 +443,11 @@ class RankFiles:
     def progress(self, progress: Progress) -> None:
         """Write the progress of the training, for the job and the status."""
         # not flushed to disk: it is written while the clock runs
-        path, now = self._to_write(PROGRESS), time.time()
+        path = self._to_write(PROGRESS)
         draft = path.with_name(f".{path.name}")
-        earlier = self.read_progress()
-        first = (progress.step, now) if earlier is None else (earlier.first_step, earlier.first_reported_at)
-        times = {"reported_at": now, "first_step": first[0], "first_reported_at": first[1]}
-        draft.write_text(progress.model_copy(update=times).model_dump_json(), encoding="utf-8")
+        draft.write_text(
+            progress.model_copy(update={"reported_at": time.time()}).model_dump_json(), encoding="utf-8"
+        )
         draft.replace(path)
 
     def read_progress(self) -> Progress | None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -126,18 +127,14 @@ class PreemptionWatch:
         self._say = say or (lambda text: print(text, file=sys.stderr, flush=True))
         self._poll_seconds = poll_seconds
         self._looks: Counter[str] = Counter()
-        self._done = threading.Event()
 
     def start(self) -> None:
         """Watch until this process ends."""
         threading.Thread(target=self._watch, name="preemption", daemon=True).start()
 
-    def stop(self) -> None:
-        """End the watch."""
-        self._done.set()
-
     def _watch(self) -> None:
-        while not self._done.wait(self._poll_seconds):
+        while True:
+            time.sleep(self._poll_seconds)
             self.look()
 
     def look(self) -> None:

@@ -30,6 +30,9 @@ TASK_VARIABLES = re.compile(
 )
 """Variables by which srun tells a task who it is, and salloc how many there are."""
 
+KILLED_SECONDS = 60.0
+"""Longest wait for a process that was killed."""
+
 PR_SET_PDEATHSIG = 1
 """The option, from linux/prctl.h, for the signal that this process gets when its parent ends."""
 
@@ -134,9 +137,9 @@ class RankProcesses:
                 os.killpg(process.pid, signal.SIGTERM)
         if (code := self.wait(grace_seconds)) is None:
             self.kill()
-            while (code := self.wait(grace_seconds)) is None:
-                pass
-        return code
+            code = self.wait(KILLED_SECONDS)
+        # a process that waits for a device or a file system cannot be killed
+        return -signal.SIGKILL if code is None else code
 
     def kill(self) -> None:
         """Kill all processes and their children.

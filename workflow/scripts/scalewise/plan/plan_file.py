@@ -30,12 +30,14 @@ class Limits:
         timeout_seconds: A rank waits this long for another.
         keep_checkpoints: Whether a run that has completed keeps its checkpoints.
         limit_over_tries: Whether the limit is for all of Snakemake's tries together, as in a budget.
+        job_seconds: Time of each of its jobs; 0 without a scheduler.
     """
 
     limit_seconds: float
     timeout_seconds: int
     keep_checkpoints: bool = False
     limit_over_tries: bool = False
+    job_seconds: float = 0.0
 
 
 class Job(TypedDict):

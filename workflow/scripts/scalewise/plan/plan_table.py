@@ -27,7 +27,7 @@ MAX_WARNINGS = 5
 HEADINGS = ("", "runs", "shape", "batch", "length", "device-hours")
 """Shape is nodes x devices per node, batch that of one device."""
 
-NOT_REQUESTED = ("_cores", "_nodes", "attempt", "device_budget", "mpi", "shared_node", "tmpdir", "tasks")
+NOT_REQUESTED = ("_cores", "_nodes", "attempt", "device_budget", "mem", "mpi", "shared_node", "tmpdir")
 """Resources that are Snakemake's own, or follow from others."""
 
 Requests = Mapping[tuple[str, str], Mapping[str, Any]]

@@ -122,10 +122,11 @@ def check_results_folder(folder: Path) -> None:
 
 def _in_defaults(problem: Problem, raw: Mapping[str, Any]) -> Problem:
     """Return a mistake at its place in ``defaults``, if the experiment takes the key from there."""
-    if problem.place[:1] != ("experiments",) or len(problem.place) < 3:
+    experiments = raw.get("experiments")
+    if problem.place[:1] != ("experiments",) or len(problem.place) < 3 or not isinstance(experiments, dict):
         return problem
     name, key = problem.place[1:3]
-    entry = raw["experiments"].get(name)
+    entry = experiments.get(name)
     if isinstance(entry, dict) and key not in entry and key in raw.get("defaults", {}):
         return replace(problem, place=("defaults", *problem.place[2:]))
     return problem

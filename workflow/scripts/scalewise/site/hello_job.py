@@ -25,7 +25,11 @@ NEVER_STARTS = re.compile(
 
 Source: Slurm's "Job Reason Codes". Limits of a group (``QOSGrp``, ``AssocGrp``) may be used up by others.
 """
-ENDED = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT")
+ENDED = (
+    *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"),
+    *("REVOKED", "TIMEOUT"),
+)
+"""States of a job that has ended."""
 
 
 @dataclass
@@ -52,6 +56,7 @@ class HelloJob:
         shown, ends_at = False, math.inf
         hidden_at = self.now() + HIDDEN_SECONDS
         try:
+            yield ok(f"job {self.number} sent")
             while self.state not in ENDED:
                 if not shown:
                     listed = ask(*self.query)
@@ -68,8 +73,9 @@ class HelloJob:
                         yield finding
                         if finding.state == "bad":
                             return
-                elif self.state == "RUNNING":
-                    return  # ended, and forgotten by the controller
+                elif self.state and "Invalid job id" in answer.error:
+                    self.state = "COMPLETED"  # ended, and forgotten by the controller: its report says how
+                    return
                 if self.state == "RUNNING":
                     ends_at = min(ends_at, self.now() + 60 * HELLO_MINUTES + 30)
                 if self.now() > ends_at:

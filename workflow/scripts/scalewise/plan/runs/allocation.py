@@ -172,7 +172,7 @@ def allocate(run: RunDefinition, experiment: AnyExperiment, site: Site) -> Alloc
     return replace(
         allocation,
         minutes=share.minutes,
-        limits=replace(allocation.limits, limit_seconds=share.limit_seconds),
+        limits=replace(allocation.limits, limit_seconds=share.limit_seconds, job_seconds=60 * share.minutes),
         signal_seconds=share.signal_seconds,
         jobs=share.jobs,
         gres=f"gpu:{kind}{devices}" if requests_gpus and not gpus_per_node else "",

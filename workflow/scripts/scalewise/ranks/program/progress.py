@@ -1,4 +1,4 @@
-"""The progress of a program, for the study's display and the history of the run, and lines of its log."""
+"""The progress of a program, for its job and the status of the study, and lines of its log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROGRESS_SECONDS = 5.0
 
 
 class ProgramProgress:
-    """Write how many steps the program has made, and how fast the latest were.
+    """Write how many steps the program has made.
 
     Args:
         rank_files: The folder of the file of progress.
@@ -33,10 +33,8 @@ class ProgramProgress:
         self._from_step, self._steps_per_epoch = spec.from_step, steps_per_epoch(run)
         self._epochs = run.settings.epochs if isinstance(run.settings, Settings) else 0
         self._warmup, self._most = settings.warmup_steps, settings.steps
-        self._samples_per_step = settings.stated_samples or run.global_batch_size
         self._written: Progress | None = None
-        self._due_at, self._counted_at, self._steps = 0.0, 0.0, 0
-        self._samples_per_second: float | None = None
+        self._due_at = 0.0
 
     def update(self, now: float) -> None:
         """Write the progress if that is due and a step was made; ignore a file that cannot be used.
@@ -48,11 +46,6 @@ class ProgramProgress:
             return
         self._due_at = now + PROGRESS_SECONDS
         steps = steps_done(self._probe_folder)
-        if steps > self._steps:
-            if self._steps:
-                samples = (steps - self._steps) * self._samples_per_step
-                self._samples_per_second = samples / (now - self._counted_at)
-            self._counted_at, self._steps = now, steps
         if not steps:
             return
         last = None if self._most is None else self._warmup + self._most
@@ -62,8 +55,6 @@ class ProgramProgress:
             epochs=self._epochs,
             step=done if last is None else min(done, last),  # later steps are not measured
             steps=last,
-            steps_per_epoch=of_epoch,
-            samples_per_second=self._samples_per_second,
         )
         if progress != self._written:
             with suppress(OSError, ValueError):
