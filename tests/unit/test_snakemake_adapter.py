@@ -58,6 +58,7 @@ for name in ("is_dry_run", "is_module", "config_files", "names_config_files"):
 check(adapter.check_prefix)
 check(adapter.check_site, config.get("site"))
 check(adapter.check_requests, "train")
+FACTS["profile"] = adapter.profile_resources(workflow, "train")
 atexit.register(write_facts)
 
 
@@ -166,6 +167,7 @@ def test_requests_hold_what_profiles_add_and_replace(place: Place) -> None:
     assert (asked["nodes"], asked["mem_mb"], asked["slurm_account"]) == (2, 7, "mine")
     assert "gres" not in asked
     assert facts["refused"] == []
+    assert facts["profile"] == {"mem_mb": 7}
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from scalewise.plan.plan_table import plan_lines
 from scalewise.plan.study import check_results_folder, check_spelling
 from scalewise.plan.runs.rounds import judged_rounds, required_rounds
 from scalewise.open_study import open_study
+from scalewise.site.preflight import Preflight
 
 SHIPPED = "config/experiments.yaml"
 
@@ -55,6 +56,12 @@ def begin():
         adapter.check_executor(workflow, in_slurm=STUDY.site.slurm is not None)
         adapter.check_requests(workflow, rules.train.rule.name)
         if adapter.runs_jobs(workflow):
+            replaced = adapter.profile_resources(workflow, rules.train.rule.name)
+            for site in PLAN["sites"].values():
+                of_profile = Preflight.model_validate(site["preflight"]).on_profile(
+                    replaced
+                )
+                site["preflight"] = of_profile.model_dump(mode="json")
             os.environ[PLAN_VARIABLE] = str(write_plan(PLAN))
             if STUDY.site.slurm is not None:
                 PreemptionWatch(Path.cwd()).start()

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from tests.small_runs import preflight
 from tests.stand_ins import stand_ins, system_programs
+from tests.unit.plan.conftest import Load
 
 from scalewise.config.slurm import Slurm
 from scalewise.site.hello_job import HIDDEN_SECONDS, LOOK_SECONDS, NEVER_STARTS, HelloJob, send
-from scalewise.site.preflight import Finding, Request
+from scalewise.site.preflight import Finding, Preflight, Request
 from scalewise.site.slurm_checks import check_site
 
 OPTIONS = ["--account=proj123", "--partition=gpu", "--nodes=2", "--gres=gpu:4", "--time=62"]
@@ -287,3 +288,19 @@ def test_a_job_is_sent_with_the_request_of_a_run_or_refused_in_slurms_words(
         assert isinstance(found, Finding)
         assert found.state == "bad"
         assert "project" in found.text or "no number" in found.text
+
+
+def test_resources_of_a_profile_replace_those_of_the_site_in_the_requests(load: Load) -> None:
+    study = load(
+        "experiments:\n  a: {dataset: digits, model: linear, global_batch_size: 240, devices: [1, 4]}\n",
+        "accelerator: cuda\ndevices_per_node: 4\ncpus_per_node: 8\nmemory_gb_per_node: 40\n"
+        "slurm: {account: mine, partition: short}\n",
+    )
+    before = Preflight.of(study, "")
+    after = before.on_profile({"slurm_partition": "long", "mem_mb": 7, "tries": 3})
+    assert before.smallest is not None
+    assert after.smallest is not None
+    for old, new in ((before.options, after.options), (before.smallest.options, after.smallest.options)):
+        assert {"--partition=short", "--account=mine"} <= set(old)
+        assert set(new) - set(old) == {"--partition=long", "--mem=7"}
+        assert {word.partition("=")[0] for word in new} == {word.partition("=")[0] for word in old}

@@ -91,6 +91,18 @@ def check_requests(workflow: Any, rule: str) -> None:
         )
 
 
+def profile_resources(workflow: Any, rule: str) -> dict[str, int | str]:
+    """Return the resources that a profile or the command gives the jobs of a rule, in place of its own.
+
+    Args:
+        workflow: Snakemake's.
+        rule: Name of the rule.
+    """
+    given = workflow.resource_settings.overwrite_resources.get(rule, {})
+    values = {name: getattr(value, "value", value) for name, value in given.items()}
+    return {name: value for name, value in values.items() if isinstance(value, int | str)}
+
+
 def check_site(workflow: Any, site: object) -> None:
     """Stop if the runs would go to a cluster whose facts are not named.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -11,6 +12,7 @@ from scalewise.config.shape import ShapeText
 from scalewise.config.slurm import Slurm
 from scalewise.plan.launch import RankLaunch
 from scalewise.plan.planned_study import Study
+from scalewise.plan.runs.allocation import PLACE_RESOURCES
 
 
 class Finding(BaseModel):
@@ -56,6 +58,19 @@ class Findings(BaseModel):
     findings: list[Finding]
 
 
+def with_resources(options: Sequence[str], resources: Mapping[str, object]) -> list[str]:
+    """Return options of sbatch with resources of a profile in place of the site's.
+
+    Args:
+        options: Options as ``--name=value``.
+        resources: Resources of the executor plugin by name; others are left alone.
+    """
+    names = {name: option for option, name in PLACE_RESOURCES.items()} | {"mem_mb": "mem", "runtime": "time"}
+    changed = {names[name]: value for name, value in resources.items() if name in names}
+    kept = [word for word in options if word.removeprefix("--").partition("=")[0] not in changed]
+    return [*(f"--{option}={value}" for option, value in changed.items()), *kept]
+
+
 class Request(BaseModel):
     """A run's shape and its options of sbatch."""
 
@@ -79,6 +94,15 @@ class Preflight(RankLaunch):
     options: list[str]
     smallest: Request | None = None
     datasets: list[str]
+
+    def on_profile(self, resources: Mapping[str, object]) -> Preflight:
+        """Return the preflight of runs whose resources a profile replaces."""
+        smallest = self.smallest
+        if smallest is not None:
+            smallest = smallest.model_copy(update={"options": with_resources(smallest.options, resources)})
+        return self.model_copy(
+            update={"options": with_resources(self.options, resources), "smallest": smallest}
+        )
 
     @classmethod
     def of(cls, study: Study, partition: str) -> Preflight:
