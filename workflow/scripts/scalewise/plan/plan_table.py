@@ -232,7 +232,7 @@ def _requests(requests: Requests, study: Study) -> Iterator[str]:
 
 
 def _is_shown(name: str) -> bool:
-    return name not in NOT_REQUESTED and not name.endswith("_mib") and not name.startswith("disk_")
+    return name not in NOT_REQUESTED and not name.endswith("_mib") and not name.startswith("disk")
 
 
 def _whole_nodes(study: Study, points: Sequence[PlannedPoint]) -> Iterator[str]:
