@@ -8,6 +8,7 @@ writes and seen{rank}.json: what a rank trained with.
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from pathlib import Path
@@ -69,6 +70,8 @@ def train_all(rank: int, variants: dict[str, list[str]], world_size: int, folder
         args = make_parser().parse_args([*words, "--folder", str(output), "--init-method", meet])
         train.train(args, rank, rank, world_size)
         (output / f"seen{rank}.json").write_text(json.dumps(seen(kept.pop())), encoding="utf-8")
+        # a process group that a forked loader worker finds as garbage waits there for threads it has not
+        gc.collect()
 
 
 if __name__ == "__main__":
