@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.small_runs import preflight
-from tests.stand_ins import stand_ins, system_programs
+from tests.stand_ins import stand_ins
 from tests.unit.plan.conftest import Load
 
 from scalewise.config.slurm import Slurm
@@ -19,15 +19,6 @@ from scalewise.site.slurm_checks import check_site
 OPTIONS = ["--account=proj123", "--partition=gpu", "--nodes=2", "--gres=gpu:4", "--time=62"]
 CONFIG = "ClusterName = c\nMinJobAge = 300 sec\nAccountingStorageType = accounting_storage/slurmdbd"
 TAKEN = "sbatch: Job 4711 to start at 2026-11-21T04:20:00 using 32 processors on nodes n[1-2]"
-
-
-@pytest.fixture
-def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """All of PATH."""
-    folder = system_programs(tmp_path / "programs")
-    monkeypatch.setenv("PATH", str(folder))
-    monkeypatch.setenv("LOGNAME", "someone")
-    return folder
 
 
 def findings(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.paths import ROOT
-from tests.stand_ins import stand_ins, system_programs
+from tests.stand_ins import stand_ins
 
 from scalewise.config.slurm import RESOURCES_OF_OPTIONS
 from scalewise.plan.study import load_study
@@ -280,15 +280,6 @@ CLUSTERS = {
         [*FOUR, *node("f[5-9]", "gpu:a100:4", State="FUTURE")], site={"max_nodes": 4}
     ),
 }
-
-
-@pytest.fixture
-def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """All of PATH."""
-    folder = system_programs(tmp_path / "programs")
-    monkeypatch.setenv("PATH", str(folder))
-    monkeypatch.setenv("LOGNAME", "someone")
-    return folder
 
 
 def report(programs: Path, planted: Planted) -> None:
