@@ -99,16 +99,18 @@ def check_choice(place: Place, experiment: AnyExperiment, site: Site) -> Iterato
         experiment: The experiment as the user wrote it, with valid values.
         site: Facts of the machine or cluster.
     """
-    up_to = experiment.devices.up_to
-    if up_to is None:
+    if not experiment.chooses_devices:
         if experiment.budget is not None:
             text = "limits a study that measures every device count of its list"
             yield Problem((*place, "budget"), text, "Write `devices: {up_to: 64}`, or remove budget.")
         return
-    here: Place = (*place, "devices", "up_to")
     if experiment.max_repeats < 2:
         text = f"is {experiment.max_repeats}, but devices are chosen by how far runs scatter"
         yield Problem((*place, "repeats"), text, "Use 3 or more, or write the devices as a list.")
+    up_to = experiment.devices.up_to
+    if up_to is None:
+        return
+    here: Place = (*place, "devices", "up_to")
     if up_to > site.most_devices:
         nodes = count_devices(site.max_nodes, "node")
         text = f"is {up_to}, but a run may take {nodes} of {count_devices(site.devices_per_node)} here"
