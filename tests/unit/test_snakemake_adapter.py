@@ -43,6 +43,8 @@ def refuses(experiment, run, attempt):
 
 if "refuse" in config:
     adapter.refuse_tries(refuses)
+if "most" in config:
+    adapter.limit(workflow, "shared_node", config["most"])
 
 
 def write_facts():
@@ -87,6 +89,12 @@ rule train:
     shell:
         "echo {{wildcards.run}} >> tried; test ! -e fail; "
         "echo made > {{output}}; sleep $(cat seconds || echo 0)"
+
+
+rule turn:
+    output: "results/turn{{number}}"
+    resources: shared_node=1
+    shell: "echo begins >> turns; sleep 2; echo ends >> turns; touch {{output}}"
 """
 
 PARENT = """
@@ -260,3 +268,16 @@ def test_a_try_that_cannot_succeed_is_no_job(
     tried = place.folder / "tried"
     assert (tried.read_text().split() if tried.exists() else []) == ["one"] * tries
     assert facts["tries"] == [["one", attempt] for attempt in asked]
+
+
+@pytest.mark.parametrize(
+    ("most", "turns"),
+    [
+        pytest.param(1, ["begins", "ends", "begins", "ends"], id="one at a time"),
+        pytest.param(2, ["begins", "begins", "ends", "ends"], id="both"),
+    ],
+)
+def test_a_limit_holds_whatever_the_command_says(place: Place, most: int, turns: list[str]) -> None:
+    own = ("--cores", "2", "--resources", f"shared_node={3 - most}")
+    place.facts(*own, "--config", f"most={most}", "--", "results/turn1", "results/turn2")
+    assert (place.folder / "turns").read_text().split() == turns

@@ -11,6 +11,7 @@ from scalewise.plan.make_plan import make_plan, write_plan
 from scalewise.plan.plan_file import PLAN as PLAN_VARIABLE
 from scalewise.plan.plan_table import plan_lines
 from scalewise.plan.study import check_results_folder, check_spelling
+from scalewise.plan.runs.allocation import SHARED_NODE
 from scalewise.plan.runs.rounds import judged_rounds, required_rounds
 from scalewise.open_study import open_study
 from scalewise.site.preflight import Preflight
@@ -41,6 +42,9 @@ try:
         is_module=adapter.is_module(workflow),
     )
     PLAN = make_plan(STUDY)
+    if STUDY.site.slurm is not None:
+        # runs that could share a node with another of the study take turns
+        adapter.limit(workflow, SHARED_NODE, 1)
 except (StudyError, adapter.AdapterError) as error:
     # for an exception, Snakemake would print further lines
     sys.exit(str(error))
@@ -62,6 +66,9 @@ def begin():
                     replaced
                 )
                 site["preflight"] = of_profile.model_dump(mode="json")
+            # a dry run shows them below its plan
+            for warning in STUDY.warnings:
+                print(f"Warning: {warning}", file=sys.stderr)
             os.environ[PLAN_VARIABLE] = str(write_plan(PLAN))
             if STUDY.site.slurm is not None:
                 PreemptionWatch(Path.cwd()).start()

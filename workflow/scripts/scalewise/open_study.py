@@ -66,7 +66,11 @@ def open_study(
                 "Slurm module."
             ]
         )
-    if ignored := ignore_variables(os.environ):
+    ignored = ignore_variables(os.environ)
+    if study.site.slurm.partition is None:
+        # the executor plugin would request sinfo's default; now sinfo shows none, and Slurm chooses
+        os.environ["SINFO_PARTITION"] = "none"
+    if ignored:
         text = (
             f"{', '.join(ignored)} of the environment: ignored, as the study decides what its jobs request."
         )

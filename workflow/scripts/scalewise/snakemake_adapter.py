@@ -117,6 +117,17 @@ def check_site(workflow: Any, site: object) -> None:
         raise AdapterError(LOST_SITE)
 
 
+def limit(workflow: Any, resource: str, most: int) -> None:
+    """Limit the jobs that run at the same time, whatever the command and its profile say.
+
+    Args:
+        workflow: Snakemake's.
+        resource: Name of the resource that the jobs take.
+        most: Most of it that jobs may take together.
+    """
+    workflow.global_resources[resource] = most
+
+
 def refuse_tries(is_refused: Callable[[str, str, int], bool]) -> None:
     """Have tries at runs that cannot succeed fail before any executor gets them.
 
