@@ -227,7 +227,7 @@ def test_a_program_that_resumes_is_measured_from_where_it_was(runs: Runs) -> Non
     assert len(steps) == 2
     _, program = found(run)
     assert (program.ended, program.samples_seen) == ("steps", 64)
-    assert run.ranks["train_samples"].tolist() == [45 * 32] * 2
+    assert run.ranks["train_samples"].tolist() == [205 * 32] * 2
 
 
 # the rank looks which signals its child handles: that must be the program, and not what has it forked

@@ -114,7 +114,7 @@ def test_the_loss_falls_and_the_epochs_agree_with_the_summary_and_their_rates(ru
     assert measured.final_accuracy == epochs["test_accuracy"].iloc[-1] > 0.8
     assert measured.best_accuracy == epochs["test_accuracy"].max()
     assert measured.epochs_completed == 3
-    assert epochs["learning_rate"].tolist() == pytest.approx([0.05, 0.025, 0.0125])
+    assert epochs["learning_rate"].tolist() == pytest.approx([0.05, 0.035, 0.0245])
 
 
 def test_one_device_and_two_devices_learn_the_same(finished: dict[int, Finished]) -> None:

@@ -59,6 +59,7 @@ def nvml(links: int) -> ModuleType:
     module.__dict__.update(
         NVMLError=NVMLError,
         NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON=90,
+        NVML_NVLINK_MAX_LINKS=36,
         nvmlInit=lambda: None,
         nvmlDeviceGetHandleByUUID=str,
         nvmlDeviceGetNvLinkState=state,
