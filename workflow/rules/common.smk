@@ -31,6 +31,10 @@ os.environ.update(
 
 if not workflow.is_main_process:
     PLAN = read_plan(os.environ)
+
+    def begin():
+        """Do nothing: the main process has checked where jobs go, and written the plan."""
+
 else:
 
     include: "study.smk"
