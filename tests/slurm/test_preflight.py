@@ -274,4 +274,8 @@ def test_site_file_of_two_partitions_plans_runs_on_each(study: ClusterStudy) -> 
     code, output = study.snakemake("-n")
     assert code == 0, output
     for partition in ("brief", "main"):
-        assert re.search(rf"e@{partition}/d2\.\S+ +1x2 .*--gres=gpu:h100:2", output), output
+        assert re.search(rf"^ *e@{partition}\n.*\n *d2 +1 +1x2 ", output, re.MULTILINE), output
+        request = (
+            rf"A run on 1x2 requests [^A]*? gres=gpu:h100:2 slurm_account=lab slurm_partition={partition} "
+        )
+        assert re.search(request, " ".join(output.split())), output

@@ -265,7 +265,7 @@ def test_the_preflight_starts_the_ranks_of_each_partition_on_its_nodes(
     assert code == 0, output
     assert "All is ok: the study can start." in output
     for partition, nodes in nodes_of.items():
-        text = (compared.folder / "results" / "preflight" / f"hello@{partition}.json").read_text()
+        text = (compared.folder / "results" / "preflight" / f"hello@{partition}.report.json").read_text()
         assert nodes[0] in text
         other = next(each for name, each in nodes_of.items() if name != partition)
         assert not any(node in text for node in other)

@@ -223,10 +223,10 @@ def _requests(requests: Requests, study: Study) -> Iterator[str]:
     for (experiment, run), resources in requests.items():
         planned = study.runs.get((experiment, run))
         if planned is not None:
-            words = [f"{name}={value}" for name, value in resources.items() if _is_shown(name)]
-            alike.setdefault(" ".join(words), set()).add(str(planned.shape))
-    for asked, shapes in alike.items():
-        yield f"A run on {listed(sorted(shapes))} requests {asked}"
+            requested = (f"{name}={value}" for name, value in resources.items() if _is_shown(name))
+            alike.setdefault(" ".join(requested), set()).add(str(planned.shape))
+    for words, shapes in sorted(alike.items()):
+        yield f"A run on {listed(sorted(shapes))} requests {words}"
     if shutil.which("sbatch") is None:
         yield "Warning: there is no sbatch on this machine, so the plan cannot be started here."
 
