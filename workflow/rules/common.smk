@@ -43,6 +43,31 @@ else:
 # experiments by the question that they answer: one, or the same on each partition
 QUESTIONS = {name: list(parts.values()) for name, parts in questions_of(PLAN).items()}
 EXPERIMENTS = PLAN["experiments"]
+RUNS = {
+    (experiment, run): job
+    for experiment, runs in PLAN["runs"].items()
+    for run, job in runs.items()
+}
+
+
+def of_run(wildcards):
+    """Return the job of a run."""
+    return RUNS[wildcards.experiment, wildcards.run]
+
+
+def train_inputs(wildcards):
+    """Return the inputs of a run."""
+    if workflow.is_main_process:
+        begin()
+        record = f"results/{wildcards.experiment}/runs/{wildcards.run}/record.json"
+        adapter.judge_record(
+            workflow,
+            record,
+            is_valid=STUDY.has_record(
+                wildcards.experiment, wildcards.run, Path("results")
+            ),
+        )
+    return of_run(wildcards)["inputs"]
 
 
 def analyzed_files(question):

@@ -3,32 +3,6 @@
 # out: results/{experiment}/runs/{run}/record.json, the last file that the job writes, whole. A run that failed leaves
 #      failure.json in its place
 
-RUNS = {
-    (experiment, run): job
-    for experiment, runs in PLAN["runs"].items()
-    for run, job in runs.items()
-}
-
-
-def of_run(wildcards):
-    """Return the job of a run."""
-    return RUNS[wildcards.experiment, wildcards.run]
-
-
-def train_inputs(wildcards):
-    """Return the inputs of a run."""
-    if workflow.is_main_process:
-        begin()
-        record = f"results/{wildcards.experiment}/runs/{wildcards.run}/record.json"
-        adapter.judge_record(
-            workflow,
-            record,
-            is_valid=STUDY.has_record(
-                wildcards.experiment, wildcards.run, Path("results")
-            ),
-        )
-    return of_run(wildcards)["inputs"]
-
 
 rule train:
     input:
