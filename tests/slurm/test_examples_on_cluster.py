@@ -29,7 +29,6 @@ DEVICES: dict[str, list[int | str]] = {
     "princeton-mnist": [1],
     "princeton-mnist-nodes": ["2x2"],
     "resnet18-launchers": [2],
-    "resnet18-random-weights": [1],
 }
 
 

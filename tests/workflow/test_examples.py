@@ -191,7 +191,7 @@ DEVICES: dict[str, dict[str, list[int | str]]] = {
     },
     "palmetto-torchrun": {"palmetto-plain": [1], "palmetto-torchrun": [1, 2]},
     "princeton-mnist": {"princeton-mnist": [1], "princeton-mnist-nodes": [1]},
-    "resnet18-spawn": {"resnet18-launchers": [2], "resnet18-random-weights": [1]},
+    "resnet18-spawn": {"resnet18-launchers": [2]},
 }
 
 

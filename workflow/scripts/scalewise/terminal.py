@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from scalewise.execution.next_try import refused_runs
 from scalewise.plan.plan_file import Plan, questions_of
 from scalewise.records import RECORD, Failure, RecordError, read_failure, read_regular
 
@@ -48,12 +49,14 @@ def end_message(plan: Plan, results: Path, *, failed: bool = False) -> str:
             lines += _cards(answer, card_lines)
         else:
             lines.append(f"No answer for {question} yet.")
+    repeats = failures and failures.keys() == refused_runs(plan, results).keys()
+    again = "would end the same way" if repeats else "makes what is missing"
     here = CLI.relative_to(Path.cwd()) if CLI.is_relative_to(Path.cwd()) else CLI
     return "\n".join(
         [
             *lines,
             *failure_lines(failures),
-            "Not all steps were done. The same command makes what is missing; for a report on the finished "
+            f"Not all steps were done. The same command {again}; for a report on the finished "
             f"runs: python {shlex.quote(str(here))} report",
         ]
     )
