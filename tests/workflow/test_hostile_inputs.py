@@ -111,8 +111,7 @@ container:
     study = f"""\
 site: {quoted(f"{BARE}.yaml")}
 defaults:
-  title: {quoted(SHOWN)}
-  description: {quoted(SHOWN + LONG)}
+  title: {quoted(SHOWN + LONG)}
   devices: ["1x1"]
   global_batch_size: 16
   warmup_steps: 1

@@ -41,15 +41,6 @@ def test_jobs_read_the_plan_of_their_study_and_no_other_user_does(
     assert stat.S_IMODE(first.stat().st_mode) == 0o600
 
 
-def test_what_is_written_on_an_experiment_reaches_its_jobs(load: Load) -> None:
-    text = STUDY.replace("repeats: 1", "repeats: 1, description: Of digits.") % "First"
-    facts = make_plan(load(text))["experiments"]["a"]
-
-    assert (facts["title"], facts["description"]) == ("First", "Of digits.")
-    usual = make_plan(load(STUDY % "Second"))["experiments"]["a"]
-    assert (usual["title"], usual["description"]) == ("Second", "")
-
-
 def test_only_an_experiment_that_names_a_centre_has_a_proposal(load: Load) -> None:
     def proposal(keys: str) -> str:
         text = STUDY.replace("repeats: 1", f"repeats: 1, {keys}") % "First"

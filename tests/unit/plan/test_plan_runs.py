@@ -232,7 +232,6 @@ experiments:
 FIELDS = Experiment.model_fields | ProgramExperiment.model_fields
 CHANGED: dict[str, Any] = {
     "title": "Another",
-    "description": "Another",
     "proposal": Proposal(centre="ncar"),
     "runtime_minutes": 99,
     "memory_gb": 3.5,

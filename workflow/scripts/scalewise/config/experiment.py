@@ -202,8 +202,6 @@ class ExperimentKeys(StrictModel):
 
     title: str = ""
     """Shown in the report. Changing it reruns nothing."""
-    description: str = ""
-    """Shown below the title."""
     devices: DevicesKey
     """Device counts to compare, such as [1, 2, 4]. "2x2" (nodes x devices per node) forces a shape. {up_to:
     64} or {among: [1, 2, 4, 8]} measures only those that the answer needs."""

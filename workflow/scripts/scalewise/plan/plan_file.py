@@ -86,7 +86,6 @@ class ExperimentFacts(TypedDict):
     """
 
     title: str
-    description: str
     partition: str
     definition: str
     proposal: str
@@ -103,7 +102,6 @@ class Comparison(TypedDict):
     """
 
     title: str
-    description: str
     experiments: dict[str, str]
     definition: str
 
