@@ -292,13 +292,11 @@ def test_a_start_resumes_where_enough_steps_follow_to_be_measured(
     assert saved_training(tmp_path, run) == Saved(22 * kept, 3.0 * kept)
 
 
-@pytest.mark.parametrize("keep", [True, False])
-def test_checkpoints_of_a_result_are_removed_or_kept_out_of_the_way(tmp_path: Path, keep: bool) -> None:
+def test_checkpoints_of_a_result_are_removed(tmp_path: Path) -> None:
     run = definition_of(Settings(**SMALL_EPOCHS))
     save(tmp_path, 3, [0.1, 0.2, 0.3])
-    remove_after_training(tmp_path, run, keep)
+    remove_after_training(tmp_path, run)
     assert not (tmp_path / "program").exists()
-    assert (tmp_path / "checkpoints" / "epoch-000003").exists() == keep
     assert saved_training(tmp_path, run) == Saved()
 
 

@@ -236,7 +236,6 @@ CHANGED: dict[str, Any] = {
     "runtime_minutes": 99,
     "memory_gb": 3.5,
     "timeout_seconds": 77,
-    "keep_checkpoints": True,
     "budget": Budget(device_hours=3),
     "decision": DecisionRule(min_efficiency=0.7),
     "trainings": 8,

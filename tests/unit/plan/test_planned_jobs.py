@@ -50,7 +50,7 @@ OF_ONE_MACHINE = """\
 defaults: {dataset: digits, model: linear, global_batch_size: 240, repeats: 1, devices: [1]}
 experiments:
   usual: {memory_gb: 4, timeout_seconds: 77}
-  other: {keep_checkpoints: true}
+  other: {runtime_minutes: 20}
 """
 
 

@@ -109,7 +109,7 @@ def test_how_a_script_runs_and_is_measured_is_part_of_what_defines_its_runs(line
 
 
 BOTH = """\
-defaults: {learning_rate: 0.2, epochs: 3, target: {accuracy: 0.9}, keep_checkpoints: true, devices: [1, 2]}
+defaults: {learning_rate: 0.2, epochs: 3, target: {accuracy: 0.9}, devices: [1, 2]}
 experiments:
   loop: {dataset: digits, model: linear, global_batch_size: 64}
   own: {program: train.py, arguments: ["{folder}"], scaling: weak, batch_size_per_device: 4, MORE}

@@ -230,9 +230,6 @@ class ExperimentKeys(StrictModel):
     """Scalewise ends a run after this many minutes. Changing it reruns nothing."""
     memory_gb: Memory | None = None
     """Memory to request, per node, in GB. Changing it reruns nothing."""
-    keep_checkpoints: bool = False
-    """Keep the checkpoints of the last two epochs in the run's folder; they are deleted by default, once the
-    run has completed. Changing it reruns nothing."""
     timeout_seconds: Annotated[int, Field(ge=5)] = 120
     """A run ends when a rank has waited this long for another: at the start, or in a collective operation.
     Raise it if evaluation or a slow file system keeps ranks apart. Changing it reruns nothing."""

@@ -34,7 +34,6 @@ DECIDES: Mapping[str, frozenset[Product]] = {
     "runtime_minutes": _NONE,
     "memory_gb": _NONE,
     "timeout_seconds": _NONE,
-    "keep_checkpoints": _NONE,
 }
 """The products that are made again when a key changes."""
 

@@ -230,7 +230,7 @@ def train(job: RunJob, site: SiteLaunch) -> None:
                 raise failed(group, began, ended, in_slurm=site.slurm)
             _record_out_of_memory(spec, cause)
         read_record(job.record, RunRecord)
-        remove_after_training(job.folder, job.definition, job.limits.keep_checkpoints)
+        remove_after_training(job.folder, job.definition)
         (job.folder / FAILURE).unlink(missing_ok=True)
         rank_files.end()
 

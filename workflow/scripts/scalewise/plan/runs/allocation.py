@@ -147,7 +147,6 @@ def allocate(run: RunDefinition, experiment: AnyExperiment, site: Site) -> Alloc
         limits=Limits(
             limit_seconds=experiment.runtime_minutes * 60,
             timeout_seconds=experiment.timeout_seconds,
-            keep_checkpoints=experiment.keep_checkpoints,
             limit_over_tries=experiment.budget is not None,
         ),
         memory_mb=memory,
