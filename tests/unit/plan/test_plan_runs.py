@@ -243,7 +243,7 @@ CHANGED: dict[str, Any] = {
     "target": Target(accuracy=0.9),
     "exclude": [{"devices": 2}],
     "repeats": Repeats(min=4, max=6),
-    "devices": Devices(every=[1, 4]),
+    "devices": Devices(counts=[1, 4]),
     "sweep": Sweep.model_validate({"momentum": [0.0, 0.9]}),
     "learning_rate": 0.2,
     "global_batch_size": 120,

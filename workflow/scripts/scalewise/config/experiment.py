@@ -131,41 +131,30 @@ DeviceCount = Annotated[int | str, BeforeValidator(_device_count)]
 
 
 class Devices(ShortForm):
-    """Device counts: a list that is measured whole, or candidates from which the study chooses."""
+    """Device counts: a list that is measured whole, or the most up to which the study chooses."""
 
-    every: SkipJsonSchema[list[DeviceCount] | None] = None
-    """The list."""
+    counts: SkipJsonSchema[list[DeviceCount]] = Field(default_factory=list)
+    """The list; with ``up_to``, the counts that a site allows."""
     up_to: Count | None = None
     """Choose among all counts up to this one that fill nodes: even parts of one, and whole nodes. With strong
     scaling, those that divide the batch."""
-    among: Annotated[list[DeviceCount], Field(min_length=2)] | None = None
-    """Choose among these counts."""
 
     @model_validator(mode="after")
     def _check_is_given(self) -> Devices:
-        if not (self.every or self.up_to or self.among):
-            raise reject(
-                "names no device counts to choose among", "Write {up_to: 64}, or {among: [1, 2, 4, 8]}."
-            )
+        if not (self.counts or self.up_to):
+            raise reject("names no device counts", "Write {up_to: 64}.")
         return self
-
-    @property
-    def counts(self) -> list[DeviceCount]:
-        """The device counts that may be measured; for ``up_to``, once a site has replaced it."""
-        counts = self.every or self.among
-        assert counts is not None, "a site says which counts fill its nodes"
-        return counts
 
     @property
     def short(self) -> list[DeviceCount] | None:
         """The list; None if the study chooses."""
-        return self.every
+        return self.counts if self.up_to is None else None
 
 
 DevicesKey = Annotated[
     Devices,
     short_form(
-        Annotated[list[DeviceCount], Field(min_length=1)], Devices, lambda counts: Devices(every=counts)
+        Annotated[list[DeviceCount], Field(min_length=1)], Devices, lambda counts: Devices(counts=counts)
     ),
 ]
 
@@ -204,7 +193,7 @@ class ExperimentKeys(StrictModel):
     """Shown in the report. Changing it reruns nothing."""
     devices: DevicesKey
     """Device counts to compare, such as [1, 2, 4]. "2x2" (nodes x devices per node) forces a shape. {up_to:
-    64} or {among: [1, 2, 4, 8]} measures only those that the answer needs."""
+    64} measures only those that the answer needs."""
     partitions: Annotated[list[str], Field(min_length=1)] | Literal["all"] | None = None
     """Partitions of the site to compare, such as [a100, h200], or all. Their runs have one answer. Default:
     the site's default partition. Changing it reruns nothing."""
@@ -236,13 +225,13 @@ class ExperimentKeys(StrictModel):
 
     @property
     def device_counts(self) -> Sequence[int | str]:
-        """The device counts that may be measured; for ``up_to``, once a site has replaced it."""
+        """The device counts that may be measured."""
         return self.devices.counts
 
     @property
     def chooses_devices(self) -> bool:
         """Whether the study measures only the device counts that its answer needs."""
-        return self.devices.every is None
+        return self.devices.up_to is not None
 
     @property
     def has_rounds(self) -> bool:
