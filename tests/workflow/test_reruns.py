@@ -61,7 +61,7 @@ def test_another_centre_and_a_proposal_that_is_requested_later_make_nothing_else
     study: FinishedStudy,
 ) -> None:
     outcome = study.after(
-        ("centre: ncar", "centre: nhr, margin: 0.1"),
+        ("centre: ncar", "centre: nhr, unit_factor: 2"),
         ("repeats: 1\n", "repeats: 1\n    proposal: {centre: ncar}\n"),
     )
     assert outcome.rules == {"proposal", "all"}

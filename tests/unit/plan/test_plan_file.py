@@ -47,10 +47,9 @@ def test_only_an_experiment_that_names_a_centre_has_a_proposal(load: Load) -> No
         return make_plan(load(text))["experiments"]["a"]["proposal"]
 
     assert proposal("epochs: 3, trainings: 8") == ""
-    asked = json.loads(proposal("proposal: {centre: ncar, margin: 0.1}, trainings: 8"))
+    asked = json.loads(proposal("proposal: {centre: ncar}, trainings: 8"))
     assert asked == {
         "centre": "ncar",
-        "margin": 0.1,
         "unit_factor": None,
         "trainings": 8,
         "samples_per_training": None,

@@ -179,8 +179,6 @@ class Proposal(StrictModel):
     centre: str
     """The computing centre: the name of a template in profiles/centres, such as csc-roihu, or the path of
     your own, which ends in .md.j2."""
-    margin: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = 0.0
-    """Share that is added to the total for runs without a result, 0.05 for 5 %."""
     unit_factor: Rate | None = None
     """Units of the centre for one GPU-hour (of a centre that counts nodes, one node-hour), if its template
     does not know it."""
