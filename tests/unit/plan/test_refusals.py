@@ -222,7 +222,7 @@ def test_a_mistake_is_refused_with_its_line_key_and_value(
     [
         pytest.param(
             "runtime_minutes: 90",
-            site_of("cluster", slurm=['longest_walltime: "01:00:00"', "signal_seconds: 0"]),
+            site_of("cluster", slurm=['longest_walltime: "00:03:00"']),
             8,
             marks=pytest.mark.refuses("slurm: walltime over the limit"),
         ),

@@ -29,7 +29,7 @@ MANAGED_BY_SBATCH = {
     "account": "set slurm.account",
     "partition": "set slurm.partition",
     "exclusive": "set slurm.exclusive",
-    "signal": "set slurm.signal_seconds",
+    "signal": "the run sets it",
     "time": "set runtime_minutes in the experiment",
     **dict.fromkeys(("cluster", "clusters"), "set the variable SLURM_CLUSTERS before snakemake"),
     **dict.fromkeys(("nodes", "ntasks", "ntasks-per-node", "ntasks-per-gpu", "tasks-per-node"), _SHAPE),
@@ -170,15 +170,8 @@ class Slurm(StrictModel):
     )
     longest_walltime: Walltime | None = Field(
         None,
-        description='Time limit of the partition, "24:00:00" or "2-00:00:00". Longer jobs wait forever.',
-    )
-    signal_seconds: Annotated[int, Field(ge=0, le=3600)] = Field(
-        60,
-        description="Seconds before its end at which a job gets SIGUSR1: the run ends, and goes back into "
-        "the queue if it has come further. The built-in training resumes after its last whole epoch; a "
-        "program that saves when it gets SIGTERM has 60 s for it. A run that one job holds ends by its own "
-        "limit, two minutes before the job; the signal then comes at most 30 s ahead. 0: no signal; no run "
-        "may then take longer than longest_walltime.",
+        description='Time limit of the partition, "24:00:00" or "2-00:00:00". A longer run resumes in '
+        "further jobs; each gets SIGUSR1 60 s before its end.",
     )
     queue_minutes: Annotated[dict[Count, Minutes], Field(min_length=1)] | None = Field(
         None,
