@@ -338,7 +338,6 @@ slurm:
   account: {ACCOUNT}
   partition: {PARTITION}
   extra: [{quoted(comment)}, "--constraint=[a|b]&(c*2)"]
-  srun_extra: [{quoted(comment)}]
 """
     login_node.write(f"{BARE}.yaml", site)
     login_node.write(f"{BARE}.py", PROGRAM)

@@ -100,11 +100,11 @@ def test_the_facts_of_a_site_arrive_in_its_jobs_unchanged(tmp_path: Path, plan: 
         prelude=["module load cuda; export A=\"$(hostname)\" B='c'  # why"],
         container=Container(image="a.sif", binds=["/a:/b"], prelude=["source '/ext3/env.sh'; x=$(y)  # why"]),
         network_interface="ib0",
-        slurm=Slurm(srun_extra=["--cpu-bind=cores"]),
+        slurm=Slurm(),
     )
     launch = SiteLaunch.of(resolve_site(facts))
     plan["sites"][""]["launch"] = launch.model_dump(mode="json")
     path = write_plan(plan, tmp_path)
 
-    assert (launch.slurm, launch.srun_extra) == (True, ("--cpu-bind=cores",))
+    assert launch.slurm
     assert SiteLaunch.model_validate(read_plan({PLAN: str(path)})["sites"][""]["launch"]) == launch

@@ -216,7 +216,7 @@ def _start(
     if site.slurm:
         in_rank = [*prelude, *place, f"exec {_quote(site_command(outside, visible, words))}"]
         cpus = run.settings.cpus_per_device * shape.devices_per_node // tasks
-        start = (*srun_step(shape.nodes, tasks, cpus, site.srun_extra), *start)
+        start = (*srun_step(shape.nodes, tasks, cpus), *start)
     else:
         in_rank = [*place, f"exec {_quote(words)}"]
         if not once_a_node:
