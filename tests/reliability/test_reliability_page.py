@@ -104,7 +104,7 @@ def test_a_fault_is_shown_if_a_test_passes_and_none_fails(
     [
         ("a.yaml:3: is\nwrong.", "`a.yaml:3: is wrong.`"),
         ("a.yaml:3: is `a|b`.", "`` a.yaml:3: is `a\\|b`. ``"),
-        ("word " * 100, "`" + "word " * 79 + "word ...`"),
+        ("word " * 100, "`" + "word " * 39 + "word ...`"),
     ],
     ids=["plain", "with marks", "long"],
 )
