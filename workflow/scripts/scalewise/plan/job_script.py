@@ -174,7 +174,7 @@ def _program(run: RunDefinition, settings: ProgramSettings, site: SiteLaunch) ->
     if runs_in is not None:
         changes.insert(0, f"--chdir={runs_in}")
     words = ["env", *changes, *words] if changes else words
-    files = [*program_files(settings), *map(Path, settings.files), *map(Path, settings.inputs)]
+    files = [*program_files(settings), *map(Path, settings.files)]
     folders = [path.resolve().parent for path in files] + ([] if runs_in is None else [runs_in])
     # as torchrun sets them
     place = ["export NODE_RANK=${SLURM_NODEID:-0}"]
