@@ -13,7 +13,7 @@ from tests.planted_study import Law, PlantedStudy, experiments
 from scalewise.plan.runs.run_definition import RunDefinition
 
 UNKIND = "<b>not bold</b> & \"quoted\" 'twice' </script><script>alert(1)</script>"
-"""A title or a description that would break a page which takes it for markup."""
+"""A title that would break a page which takes it for markup."""
 
 UNKIND_SERIES = {
     "bucket-view-off": '</script><b>off</b> & "it\'s"',
@@ -24,7 +24,6 @@ UNKIND_SERIES = {
 TWO_SERIES = experiments(
     unkind={
         "title": UNKIND,
-        "description": UNKIND,
         "devices": [1, 2],
         "repeats": 6,
         "sweep": {"gradient_as_bucket_view": [False, True]},

@@ -28,7 +28,7 @@ def html(tmp_path_factory: pytest.TempPathFactory) -> str:
     runs = pd.DataFrame({"run": [HOSTILE], "outcome": [DISTURBED], "reason": [HOSTILE]})
     sections = [
         section(folder / "a", table, name="first", title="First"),
-        section(folder / "b", hostile, name="second", title=HOSTILE, description=HOSTILE, runs=runs),
+        section(folder / "b", hostile, name="second", title=HOSTILE, runs=runs),
     ]
     for each in sections:
         draw(each)

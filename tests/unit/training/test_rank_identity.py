@@ -105,7 +105,7 @@ def test_ranks_that_stand_elsewhere_than_planned_are_refused_with_both_shapes(
         check_place(replace(place, world_size=ranks, local_world_size=of_node), Shape(2, 4))
     planned = "planned were 8 ranks, 4 on each node (2x4)"
     assert f"{planned}, but {ranks} were started, {of_node} of them on node-a." in str(refused.value)
-    assert "srun_extra" in str(refused.value)
+    assert "slurm.extra" in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_advice_names_options_of_srun_only_where_srun_starts_ranks(
     with pytest.raises(RuntimeError, match=r"local rank 1 on .* sees one GPU only") as one_gpu:
         own_gpu({"CUDA_VISIBLE_DEVICES": "0"}, setup, Identity(1, 1, 2, 2, "node-a", job, 0))
     for refused, key in ((few_cpus, "cpus_per_node"), (one_gpu, "devices_per_node")):
-        assert ("srun_extra" in str(refused.value)) == (job is not None)
+        assert ("slurm.extra" in str(refused.value)) == (job is not None)
         assert (key in str(refused.value)) == (job is None)
 
 
