@@ -16,7 +16,6 @@ from tests.paths import SCRIPTS
 
 import hello
 from scalewise.execution.preflight_job import HelloReport
-from scalewise.ranks.distributed.network_interface import Interface
 
 GPU = torch.device("cuda")
 
@@ -80,11 +79,3 @@ def test_the_link_inside_a_node_is_what_the_driver_reports(
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: SimpleNamespace(uuid="1"))
 
     assert hello.node_link(GPU) == expected
-
-
-def test_a_promise_that_is_not_known_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-
-    assert hello.node_link(GPU) == ("", 0)
-    assert hello.node_link(torch.device("cpu")) == ("", 0)
-    assert hello.network_link(torch.device("cpu"), Interface("none0", "10.0.0.1")) == ("", 0)

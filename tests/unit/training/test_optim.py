@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import math
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn, optim
-from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from scalewise.training.checkpoints import _state_of
 from scalewise.training.options import build_optimizer, build_schedule, make_parser
 from train import choose_algorithms
 
@@ -100,16 +96,6 @@ def test_onecycle_rises_to_the_rate_and_falls_to_its_end_however_short_the_run(
         assert 0.2 < used.index(max(used)) / len(used) < 0.3
 
 
-def test_onecycle_leaves_the_momentum_as_it_was_set() -> None:
-    chosen = options(optimizer="sgd", momentum=0.6, epochs=2, schedule="onecycle")
-    optimizer = build_optimizer(chosen, [parameter()], 1)
-    schedule = build_schedule(chosen, optimizer, 5)
-    for _ in range(10):
-        assert optimizer.param_groups[0]["momentum"] == 0.6
-        optimizer.step()
-        schedule.step()
-
-
 CPU = torch.device("cpu")
 
 
@@ -120,42 +106,6 @@ def fp32_operators() -> list[Any]:
 
 def formats() -> list[str]:
     return [operator.fp32_precision for operator in fp32_operators()]
-
-
-@pytest.fixture(autouse=True)
-def untouched_switches() -> Iterator[None]:
-    before = formats()
-    searching = torch.backends.cudnn.benchmark
-    yield
-    for backend in (torch.backends, torch.backends.cudnn):
-        backend.fp32_precision = "none"  # type: ignore[attr-defined]
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = True
-    for operator, chosen in zip(fp32_operators(), before, strict=True):
-        operator.fp32_precision = chosen
-    torch.backends.cudnn.benchmark = searching
-    torch.use_deterministic_algorithms(False)
-
-
-@pytest.mark.parametrize("name", ["fp32", "tf32"])
-@pytest.mark.parametrize(
-    "line",
-    [
-        "backends.fp32_precision = 'tf32'",
-        "backends.cudnn.conv.fp32_precision = 'ieee'",
-        "backends.cuda.matmul.allow_tf32 = True",
-        "set_float32_matmul_precision('medium')",
-    ],
-)
-def test_a_model_that_chooses_a_format_neither_keeps_it_nor_makes_torch_raise(line: str, name: str) -> None:
-    exec(f"torch.{line}", {"torch": torch})
-    choose_algorithms(options(precision=name), CPU)
-    assert set(formats()) == {"tf32" if name == "tf32" else "ieee"}
-    # what torch's compiler asks, and what many models do
-    assert torch.get_float32_matmul_precision() == ("high" if name == "tf32" else "highest")
-    assert torch.backends.cuda.matmul.allow_tf32 is (name == "tf32")
-    with torch.backends.cudnn.flags(enabled=True):
-        pass
 
 
 @pytest.mark.gpu
@@ -210,31 +160,3 @@ def test_deterministic_refuses_what_has_no_deterministic_way() -> None:
         scatter()
     choose_algorithms(options(), CPU)
     scatter()
-
-
-@pytest.mark.parametrize("deterministic", [False, True])
-def test_the_fastest_convolutions_are_looked_for_unless_they_must_be_deterministic(
-    deterministic: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
-    chosen = options(deterministic=deterministic)
-    choose_algorithms(chosen, torch.device("cuda", 0))
-    assert torch.backends.cudnn.benchmark is not deterministic
-
-
-def test_a_rank_without_a_part_of_zeros_parameters_saves_without_an_exchange(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The other ranks have their states, and would not take part in it."""
-    store = FakeStore()
-    dist.init_process_group("fake", rank=2, world_size=4, store=store)
-    try:
-        network = nn.Linear(4, 2)
-        optimizer = ZeroRedundancyOptimizer(network.parameters(), optim.SGD, lr=0.1, momentum=0.9)
-        assert not sum(len(group["params"]) for group in optimizer.optim.param_groups)
-        exchanged: list[str] = []
-        monkeypatch.setattr(dist, "broadcast", lambda *_given, **_named: exchanged.append("broadcast"))
-        _state_of(network, optimizer, {})
-    finally:
-        dist.destroy_process_group()
-    assert exchanged == []
