@@ -12,8 +12,7 @@ from tests.planted_records import experiment, measurements, provenance, run_reco
 from tests.small_runs import definition
 from tests.unit.analysis.planted import ONLY, analysis_of, concluded, make_runs
 
-from scalewise.analysis.mfu import gpu_peaks, mfu_columns, peak_of
-from scalewise.analysis.runs import collect
+from scalewise.analysis.mfu import mfu_columns, peak_of
 from scalewise.plan.runs.runs import Options
 from scalewise.records import Window
 
@@ -36,17 +35,6 @@ def test_an_option_and_its_point_have_the_same_peaks_and_the_option_what_it_save
     assert [gain[f"reference_{column}"], gain[column]] == expected == analysis.scaling[column].tolist()
     assert gain["peak_memory_saved_bytes"] == 98 * MB
     assert gain["peak_memory_ratio"] == pytest.approx(222 / 320)
-
-
-@pytest.mark.parametrize("kind", ["process peak RSS", "CUDA allocator peak"])
-def test_a_peak_that_includes_evaluation_is_marked(tmp_path: Path, kind: str) -> None:
-    folder = write_run(tmp_path, "d2.r1")
-    path = folder / "record.json"
-    text = path.read_text(encoding="utf-8").replace("process peak RSS", kind)
-    path.write_text(text, encoding="utf-8")
-    (row,) = collect("study", experiment(devices=[2], repeats=1), tmp_path).runs.to_dict("records")
-    assert row["peak_memory_kind"] == f"{kind}, evaluation included"
-    assert row["peak_memory_bytes"] == 700_000_002
 
 
 def test_no_mean_joins_peaks_that_count_different_memory() -> None:
@@ -139,12 +127,3 @@ def test_each_name_that_torch_reports_finds_its_gpu(device: str, name: str) -> N
     peak = peak_of(device)
     assert not isinstance(peak, str)
     assert peak.name == name
-
-
-def test_every_peak_has_a_source_and_formats_in_order() -> None:
-    order = ["fp64", "fp32", "tf32", "bf16"]
-    for peak in gpu_peaks():
-        assert peak.source
-        known = [peak.tflops[name] for name in order if name in peak.tflops]
-        assert known == sorted(known)
-        assert peak.tflops["fp16"] >= max(known)

@@ -26,34 +26,6 @@ def gains(points: Mapping[tuple[str, int], Any], values: list[Any], key: str, **
     return analysis_of(make_runs(points, **columns), options, sweep={key: values}).options
 
 
-def test_an_option_is_compared_on_equal_devices_and_beside_equal_other_options() -> None:
-    swept: dict[str, list[Any]] = {
-        "model": ["linear", "digits_cnn"],
-        "gradient_as_bucket_view": [False, True],
-    }
-    options: dict[str, Options] = {
-        f"{model}-{view}": (("model", model), ("gradient_as_bucket_view", view))
-        for model, view in product(*swept.values())
-    }
-    rates = {
-        (series, devices): [each * 4.0**place for each in (98.0, 100.0, 103.0)]
-        for place, (series, devices) in enumerate(product(options, (1, 2)))
-    }
-    table = analysis_of(make_runs(rates, started_at=None), options, sweep=swept).options
-
-    assert len(table) == 2 * 2 + 2 * 2
-    views, models = (table[table["option"] == key] for key in ("gradient_as_bucket_view", "model"))
-    # devices come first, then the view, then the model
-    assert views["throughput_ratio"].tolist() == pytest.approx([16.0] * 4)
-    assert models["throughput_ratio"].tolist() == pytest.approx([256.0] * 4)
-    assert sorted(zip(views["devices"], views["beside"], strict=True)) == [
-        *((1, "model digits_cnn"), (1, "model linear"), (2, "model digits_cnn"), (2, "model linear")),
-    ]
-    assert (set(models["reference"]), set(models["value"])) == ({"linear"}, {"digits_cnn"})
-    assert (views["throughput_ratio_low"] < 16).all()
-    assert (views["throughput_ratio_high"] > 16).all()
-
-
 @pytest.mark.parametrize(
     ("key", "values", "rates", "rows"),
     [

@@ -73,14 +73,6 @@ def test_columns_are_means_or_medians_of_the_runs_that_know_them() -> None:
     assert (row["wall_seconds_next"], row["wall_n"]) == (pytest.approx(bound), 3)
 
 
-def test_a_start_takes_no_longer_than_the_run_less_its_training() -> None:
-    runs = make_runs({(ONLY, 1): [100.0], (ONLY, 2): [180.0]}, train_seconds=20.0, wall_seconds=23.0)
-    runs["imports_seconds"] = [0.5, 30.0]  # of a rank that the others did not wait for
-    runs[["launch_seconds", "preparation_seconds"]] = 0.0
-    runs["first_step_seconds"] = 1.0
-    assert analysis_of(runs).scaling["startup_seconds"].tolist() == [1.5, 4.0]
-
-
 @pytest.mark.parametrize("fits", [True, False])
 def test_each_series_has_a_baseline_of_its_own_the_fewest_devices_that_it_fits_on(fits: bool) -> None:
     plain = {1: spread(100.0) if fits else ["out-of-memory"] * 3, 2: spread(180.0), 8: spread(540.0)}
@@ -138,12 +130,6 @@ def test_a_cost_is_a_price_of_device_hours_and_unknown_without_one(
         price, cost = prices[name], float(table["cost"][name])
         hours = 600_000 / rate / 3600
         assert math.isnan(cost) if price is None else cost == pytest.approx(price * hours, rel=1e-3, abs=1e-9)
-
-
-def test_what_is_unknown_of_all_cannot_decide() -> None:
-    answer = priced({"slow": 1.0, "fast": 1.0}, "soonest").answer
-    assert answer.partition == "fast"
-    assert any("`by: soonest` cannot decide" in sentence for sentence, _ in answer.cautions)
 
 
 def test_a_whole_run_counts_its_start_up_and_its_devices() -> None:
