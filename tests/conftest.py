@@ -35,7 +35,7 @@ STREAMS = {
 STREAMS_OF_FILES = {
     # on another cluster of this machine
     **dict.fromkeys(
-        ("test_faults.py", "test_lab.py", "test_resumption.py", "test_programs_on_cluster.py"),
+        ("test_faults.py", "test_resumption.py", "test_programs_on_cluster.py"),
         "second cluster",
     ),
     "test_examples.py": "examples",

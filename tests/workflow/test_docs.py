@@ -288,15 +288,6 @@ def test_the_plan_that_a_guide_shows_is_that_of_the_shipped_study(tmp_path: Path
     assert list(plan_lines(study, tmp_path, {}))[: len(shown)] == shown
 
 
-def test_every_place_of_a_table_is_that_of_a_benchmark_and_has_an_end() -> None:
-    text = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md")))
-    begun, ended = (re.findall(f"<!-- {word}: made by (.*) -->", text) for word in ("begin", "end"))
-    assert begun == ended
-    assert len(set(begun)) == len(begun) > 5
-    for command in begun:
-        assert command == "pytest -m gpu" or command.split()[2] in benchmarks(), command
-
-
 # --- the README, and what it leads to --------------------------------------------------------------------
 
 
