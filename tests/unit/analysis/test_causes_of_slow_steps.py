@@ -7,7 +7,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tests.truth.causes import FALSE, FOUND, cause_rates, rows_of
 from tests.unit.analysis.planted import ONLY, make_runs
 
 from scalewise.analysis.causes import Cause, cause_of_answer, find_causes
@@ -34,6 +33,12 @@ def study(
             runs.loc[here, f"{part}_seconds"] = seconds
     runs["step_seconds"] = runs[PARTS].sum(axis=1)
     return runs.assign(**columns)
+
+
+def rows_of(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return what causes read of scaling.csv: the points of each series with its baseline."""
+    points = runs[["series", "devices"]].drop_duplicates()
+    return points.assign(baseline_devices=points.groupby("series")["devices"].transform("min"))
 
 
 def causes(runs: pd.DataFrame, mode: str = "strong") -> list[Cause]:
@@ -166,18 +171,3 @@ def test_a_slow_node_that_takes_part_in_some_runs_is_named_with_what_it_costs_th
     runs["step_seconds"] = runs[PARTS].sum(axis=1)
     (cause,) = causes(runs)
     assert (cause.host, cause.rank, round(cause.share.estimate, 2)) == ("node1", None, 0.34)
-
-
-# --- how often planted causes are found, and others invented --------------------------------------------
-
-
-@pytest.mark.parametrize("cause", FOUND)
-def test_a_cause_of_15_percent_is_found_by_three_runs_that_scatter_by_3_percent(cause: str) -> None:
-    assert cause_rates([cause], 1, scatters=(0.03,), repeats=(3,))["rate"].tolist() == [1.0]
-
-
-@pytest.mark.parametrize("truth", FALSE)
-@pytest.mark.slow
-def test_causes_are_hardly_ever_invented(truth: str) -> None:
-    """In 1 of 4 studies at most; ``python -m tests.truth`` draws 40 for each."""
-    assert cause_rates([truth], 4, scatters=(0.03,), repeats=(3,))["rate"].max() <= 1 / 4

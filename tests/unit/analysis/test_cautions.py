@@ -6,12 +6,10 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tests.unit.analysis.planted import ONLY, Planted, make_runs, make_spec, make_tables, spread
+from tests.unit.analysis.planted import ONLY, Planted, make_runs, spread
 
-from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.answer import Answer
 from scalewise.analysis.cautions import REDO
-from scalewise.analysis.study import Part, conclude
 
 RATES = {1: 100.0, 2: 190.0, 4: 350.0, 8: 400.0}
 """Efficiencies 1, 0.95, 0.875 and 0.5: the answer is 4."""
@@ -32,15 +30,6 @@ def test_a_quiet_study_is_clear_and_has_nothing_to_do() -> None:
     assert (answer.devices, answer.certainty) == (4, "clear")
     assert not answer.cautions
     assert answer.to_do == "Nothing more to measure."
-
-
-def test_an_answer_that_rests_on_disturbed_runs_is_doubtful_and_the_command_makes_them_again() -> None:
-    runs = QUIET.runs
-    runs.loc[where(runs, 4), "disturbance"] = "other processes took 40 % of the CPUs"
-    answer = answer_on(runs)
-    assert (answer.devices, answer.certainty) == (4, "doubtful")
-    assert answer.command == REDO
-    assert "3 of 6" in answer.reason
 
 
 @pytest.mark.parametrize(("apart", "certainty"), [(1, "clear"), (8, "likely")])
@@ -69,28 +58,6 @@ def test_a_collapse_of_the_accuracy_is_never_clear(at_eight: float, certainty: s
     assert (answer.devices, answer.certainty) == (8, certainty)
 
 
-def started(runs: pd.DataFrame, order: list[int]) -> pd.DataFrame:
-    """Return the runs with starts ten minutes apart, in an order of their rows."""
-    begin = pd.Timestamp("2026-01-05T09:00:00+00:00")
-    place = {row: rank for rank, row in enumerate(order)}
-    times = [(begin + pd.Timedelta(minutes=10 * place[row])).isoformat() for row in range(len(runs))]
-    return runs.assign(started_at=times)
-
-
-def test_counts_that_ran_one_after_the_other_are_not_separable_from_time() -> None:
-    """A queue starts small jobs first while all speeds rise by 15 %: 2 is right, and 4 looks efficient."""
-    rates = {1: 100.0, 2: 180.0, 4: 264.0}
-    runs = Planted({(ONLY, devices): spread(rate) for devices, rate in rates.items()}).runs
-    order = sorted(range(len(runs)), key=lambda row: (runs["devices"].iloc[row], runs["repeat"].iloc[row]))
-    drift = {row: 1 + 0.15 * rank / (len(order) - 1) for rank, row in enumerate(order)}
-    for column in ("throughput_samples_per_second",):
-        runs[column] = [value * drift[row] for row, value in enumerate(runs[column])]
-    answer = answer_on(started(runs, order))
-    assert answer.certainty == "doubtful"
-    assert "in the order of their size" in answer.reason
-    assert "turns" in answer.to_do
-
-
 def test_counts_of_another_day_are_named() -> None:
     runs = make_runs({(ONLY, devices): spread(rate) for devices, rate in RATES.items()})
     later = pd.to_datetime(runs["started_at"]) + pd.Timedelta(days=2)
@@ -105,19 +72,6 @@ def test_counts_on_nodes_of_their_own_are_named() -> None:
     answer = answer_on(runs.assign(hosts="node" + runs["devices"].astype(str)))
     assert answer.certainty == "doubtful"
     assert "other nodes" in answer.reason
-
-
-def test_partitions_that_were_measured_days_apart_are_not_clear() -> None:
-    parts, tables = [], []
-    for number, name in enumerate(("a100", "h200")):
-        runs = make_runs({(ONLY, 1): spread(100.0 + 50 * number, repeats=4)})
-        times = pd.to_datetime(runs["started_at"]) + pd.Timedelta(days=7 * number)
-        tables.append(make_tables(runs.assign(started_at=times.map(pd.Timestamp.isoformat))))
-        spec = make_spec([1], decision={"by": "cost"})
-        parts.append(Part(name, AnalysisSpec("x", spec, accelerator="cuda"), price=1.0, unit="price"))
-    answer = conclude("x", parts, tables).answer
-    assert (answer.partition, answer.certainty) == ("h200", "doubtful")
-    assert "days apart" in answer.reason
 
 
 def test_survivors_of_a_point_that_loses_runs_are_not_clear() -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.unit.analysis.decision_cases import CASES, FOUR, GOOD_ON_FEW, RATES, Case, both, of, rule
+from tests.unit.analysis.decision_cases import CASES, FOUR, GOOD_ON_FEW, RATES, Case, rule
 from tests.unit.analysis.planted import ONLY, START_UP, Planted, make_runs, make_spec, make_tables, spread
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
@@ -60,23 +59,6 @@ def test_an_open_criterion_is_a_doubt_only_if_it_changes_the_choice() -> None:
     assert doubts(120.0, by_mean=False) == doubts(120.0, by_mean=True) == []
 
 
-def test_repeats_that_tell_are_named_and_tell() -> None:
-    generator = np.random.default_rng(5)
-
-    def study(n: int) -> Chooser:
-        draws = {devices: generator.normal(0, 0.02, n) for devices in (1, 2)}
-        times = {1: 100.0, 2: 91.0}
-        return Chooser(
-            [candidate(d, [times[d] * math.exp(each) for each in draws[d]]) for d in (1, 2)], "time", 0.05
-        )
-
-    wanted = [each.repeats for _ in range(30) for each in study(4).choose().doubts if each.repeats]
-    assert wanted
-    n = int(np.median(wanted))
-    told = sum(not study(n).choose().doubts for _ in range(40))
-    assert told >= 0.6 * 40
-
-
 # ---- criteria -------------------------------------------------------------------------------------------
 
 
@@ -95,20 +77,6 @@ def test_required_efficiencies_are_answered_one_by_one() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("above", [0.005, 0.01, 0.02, 0.03])
-def test_a_limit_just_above_the_true_cost_never_clearly_excludes_the_right_count(above: float) -> None:
-    hours = 8 * (START_UP + 600_000 / 700) / 3600
-    generator = np.random.default_rng(4)
-    rates = {1: 100.0, 2: 195.0, 4: 370.0, 8: 700.0}
-    for _ in range(20):
-        runs = {
-            (ONLY, d): [rate * math.exp(generator.normal(0, 0.03)) for _ in range(3)]
-            for d, rate in rates.items()
-        }
-        answer = Planted(runs).analysis(rule(max_device_hours=hours * (1 + above))).answer
-        assert answer.devices == 8 or not answer.is_clear
-
-
 # ---- options --------------------------------------------------------------------------------------------
 
 
@@ -118,28 +86,6 @@ def test_an_option_that_is_good_on_few_devices_only_is_left_at_more() -> None:
     # 7,000 over 8 x 1,100, the best baseline
     efficiency = next(each for each in answer.figures if each.label == "Efficiency")
     assert efficiency.value == pytest.approx(7000 / 8 / 1100, rel=0.01)
-
-
-def test_an_option_that_trains_something_else_gets_a_line_with_its_gain() -> None:
-    fast = {devices: 2 * rate for devices, rate in RATES.items()}
-    study = replace(both(of(RATES, series="fp32"), of(fast, series="bf16")), swept=["precision"])
-    answer = study.analysis(rule(min_efficiency=0.7)).answer
-    assert (answer.devices, answer.series) == (4, "fp32")
-    (line,) = answer.others
-    assert line.startswith("4 GPUs with bf16: 2.00x")
-
-
-def test_the_configured_training_stays_though_only_another_reaches_the_target() -> None:
-    study = replace(
-        both(of(RATES, series="slow"), of(RATES, series="fast")),
-        swept=["learning_rate"],
-        target=0.97,
-        epochs={("fast", devices): [3, 3, 3] for devices in RATES},
-    )
-    answer = study.analysis(rule(min_efficiency=0.1)).answer
-    assert answer.certainty == "open"
-    assert answer.devices is None
-    assert any("fast" in line for line in answer.others)
 
 
 # ---- partitions and splits ------------------------------------------------------------------------------

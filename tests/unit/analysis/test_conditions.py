@@ -10,13 +10,11 @@ from typing import Any
 import pandas as pd
 import pytest
 from tests.planted_records import experiment, write_run
-from tests.unit.analysis.planted import ONLY, concluded, make_runs, spread
+from tests.unit.analysis.planted import concluded, spread
 
 from scalewise.analysis.analysis_spec import THROUGHPUT as RATE
 from scalewise.analysis.conditions import (
-    EXCHANGE,
     OTHER_CONDITIONS,
-    PARAMETERS,
     leave_out,
     origin_cautions,
 )
@@ -134,25 +132,6 @@ def judged(runs: pd.DataFrame, known: Mapping[str, Mapping[str, str]]) -> list[s
     """Return the reason of each run that is left out, empty for the others."""
     found = leave_out(runs, known)
     return [str(run["reason"]) if run["outcome"] == OTHER_CONDITIONS else "" for _, run in found.iterrows()]
-
-
-@pytest.mark.parametrize("condition", ["GPU power limit", PARAMETERS, EXCHANGE])
-def test_a_record_may_lack_a_condition_and_no_setting(condition: str) -> None:
-    runs = make_runs(
-        {(ONLY, 1): [100.0], (ONLY, 2): [200.0], (ONLY, 4): [300.0]}, fingerprint=["a", "b", "c"]
-    )
-    met = {"a": {"precision": "fp32"}, "b": {"precision": "fp32", condition: "x"}}
-    assert judged(runs, met | {"c": {"precision": "fp32", condition: "x"}}) == ["", "", ""]
-    # what the first run lacks cannot be both
-    assert judged(runs, met | {"c": {"precision": "fp32", condition: "y"}}) == [
-        "",
-        "",
-        f"{condition} is y, not x",
-    ]
-    assert (
-        judged(runs, met | {"c": {"precision": "fp32", "compile": "true"}})[2]
-        == "compile is true, not not recorded"
-    )
 
 
 # --- runs under other conditions move no figure of the study ------------------------------------------------

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
-from tests.planted_records import experiment, measurements, provenance, run_record, write_run
+from tests.planted_records import measurements, provenance, run_record
 from tests.small_runs import definition
-from tests.unit.analysis.planted import ONLY, analysis_of, concluded, make_runs
+from tests.unit.analysis.planted import ONLY, analysis_of, make_runs
 
 from scalewise.analysis.mfu import mfu_columns, peak_of
 from scalewise.plan.runs.runs import Options
@@ -95,16 +93,6 @@ def test_without_a_count_or_a_peak_the_reason_is_stated(
 
     assert "model_flops_utilization" not in row
     assert reason in row["mfu_note"]
-
-
-def test_scaling_csv_has_the_utilization_or_the_reason(tmp_path: Path) -> None:
-    """A planted step of 0.25 s on CPU processes, which have no peak."""
-    write_run(tmp_path / "runs", "d1.r1", step_flops={"fp32": 8e9}, lowest_utilization=0.5)
-    row = concluded(tmp_path, experiment(devices=[1], repeats=1)).scaling.iloc[0]
-
-    assert (row["flops_per_step"], row["lowest_utilization"]) == (8e9, 0.5)
-    assert pd.isna(row["model_flops_utilization"])
-    assert "CPU" in row["mfu_note"]
 
 
 @pytest.mark.parametrize(

@@ -26,25 +26,6 @@ def gains(points: Mapping[tuple[str, int], Any], values: list[Any], key: str, **
     return analysis_of(make_runs(points, **columns), options, sweep={key: values}).options
 
 
-@pytest.mark.parametrize(
-    ("key", "values", "rates", "rows"),
-    [
-        ("bucket_cap_mb", [1, 2, 4], [10.0, 20.0, 40.0], [(1, 2, 2.0), (1, 4, 4.0)]),
-        ("bucket_cap_mb", ["default", 50], [100.0, 150.0], [("default", 50, 1.5)]),
-        ("gradient_as_bucket_view", [False, True], [100.0, "failed"], []),
-    ],
-    ids=["further values", "a name", "failed runs"],
-)
-def test_every_further_value_is_compared_with_the_first(
-    key: str, values: list[Any], rates: list[Any], rows: list[tuple[Any, ...]]
-) -> None:
-    points = {(str(value), 1): [rate] * 3 for value, rate in zip(values, rates, strict=True)}
-    found = gains(points, values, key).to_dict("records")
-    assert [(row["reference"], row["value"], row["throughput_ratio"]) for row in found] == [
-        (reference, value, pytest.approx(ratio)) for reference, value, ratio in rows
-    ]
-
-
 def test_of_sixteen_options_only_the_one_that_doubles_the_speed_is_called_faster() -> None:
     """By p values that are not adjusted for their number, others are called faster or slower, too."""
     logs = np.random.default_rng(1).normal(0, 0.03, (17, 3))

@@ -209,19 +209,6 @@ def test_passes_that_may_be_part_of_a_training_have_a_caution_with_both_speedups
         assert set(column.dropna().round(6)) == {rate for rate in rates.values() if rate is not None}
 
 
-def test_a_swept_argument_is_a_series_of_its_own(tmp_path: Path) -> None:
-    arguments = ["--lr", "{argument.lr}", "--seed", "{seed}"]
-    spec = program_experiment(repeats=1, arguments=arguments, sweep={"argument.lr": [0.1, 0.2]})
-    for rate, speed in ((0.1, 1.0), (0.2, 1.5)):
-        for devices in (1, 2):
-            run, options = f"d{devices}.lr-{rate}.r1", {"argument.lr": rate}
-            write_program_run(tmp_path / "runs", run, spec, 0.1 / speed, options=options)
-    analysis = concluded(tmp_path, spec)
-    assert set(analysis.runs["outcome"]) == {"completed"}
-    assert analysis.options["option"].unique().tolist() == ["argument.lr"]
-    assert analysis.options["throughput_ratio"].to_list() == pytest.approx([1.5, 1.5])
-
-
 @pytest.mark.parametrize(("on_four", "apart"), [(DDP, 0), (["fully_shard"], 1)])
 def test_one_device_needs_no_wrapper_and_several_need_the_same(
     tmp_path: Path, on_four: list[str], apart: int

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -156,16 +155,6 @@ def test_a_damaged_run_is_left_out_and_named_with_its_fix(
     assert "Delete " in damaged["reason"]
 
 
-def test_the_answer_counts_no_damaged_run_and_names_it(tmp_path: Path) -> None:
-    for run in ("d1.r1", "d1.r2", "d2.r1", "d2.r2"):
-        write_run(tmp_path / "runs", run, rate=1000.0 * int(run[1]))
-    (tmp_path / "runs" / "d2.r2" / EPOCHS).unlink()
-    analysis = concluded(tmp_path, with_target())
-    named = [text for text, _ in analysis.answer.cautions if "is left out: " in text]
-    assert ["d2.r2/epochs.csv" in text for text in named] == [True]
-    assert analysis.scaling["n"].tolist() == [2, 1]
-
-
 # --- runs that resumed from a checkpoint ----------------------------------------------------------------
 
 
@@ -207,19 +196,3 @@ def test_a_resumed_run_has_no_wall_time_and_memory_to_compare_but_keeps_its_thro
         assert row["peak_memory_bytes"] > 0
     point = at(concluded(tmp_path, experiment()), 2)
     assert point["peak_memory_bytes"] == undisturbed["peak_memory_bytes"]
-
-
-def test_a_resumed_run_reached_the_target_in_so_many_epochs_and_in_no_time_to_compare(tmp_path: Path) -> None:
-    study(tmp_path, {"d2.r1": TWICE})
-    # seconds of the renewed warm-up, which no undisturbed run has
-    epochs = tmp_path / "runs" / "d2.r1" / EPOCHS
-    epochs.write_text(epochs.read_text(encoding="utf-8").replace("\n2,2.0,", "\n2,20.0,"), encoding="utf-8")
-    tables = collect("study", experiment(target={"accuracy": 0.9}), tmp_path / "runs")
-    resumed, undisturbed = row_of(tables, "d2.r1"), row_of(tables, "d2.r2")
-    assert pd.isna(resumed["time_to_accuracy_seconds"])
-    assert resumed["epochs_to_accuracy"] == 2
-    assert (undisturbed["time_to_accuracy_seconds"], undisturbed["epochs_to_accuracy"]) == (3, 2)
-    point = at(concluded(tmp_path, experiment(target={"accuracy": 0.9})), 2)
-    assert point["n_reached"] == 3
-    seconds = [point[f"time_to_accuracy_seconds{end}"] for end in ("", "_low", "_high")]
-    assert seconds == pytest.approx([3, math.nan, math.nan], nan_ok=True)

@@ -95,34 +95,6 @@ def test_every_step_is_in_a_window_with_its_samples_and_only_measured_ones_count
     assert sum(window.samples for window in found.windows) == sum(samples[1:])
 
 
-def test_batches_of_changing_size_count_by_their_mean() -> None:
-    samples = [4, 8, 12] * 10
-    ranks = [record(0, [0.1] * 29, samples=samples, world_size=1)]
-    found = measured(ranks, 3, 8)
-
-    assert found.excluded == {}
-    assert throughput(found.windows) == pytest.approx(sum(samples[3:]) / 2.7, rel=1e-3)
-    assert found.cautions == []  # the mean is as planned
-
-
-def test_samples_that_change_after_the_first_steps_are_counted_as_seen_and_said() -> None:
-    """A program that accumulates one batch at first and four at last."""
-    samples = [16] * 10 + [32] * 10 + [64] * 20
-    seconds = [each / 1000 for each in samples[1:]]
-    rank = record(0, seconds, samples=samples, world_size=1)
-
-    found = measured([rank], 3, 16)
-
-    assert throughput(found.windows) == pytest.approx(1000)
-    (caution,) = found.cautions
-    assert "16 in the first step, 64 in the last" in caution
-    assert "`samples_per_step: seen`" in caution
-    assert measured([rank], 3, 16, vary=True).cautions == []
-    # a user's word on what was seen counts, but not without a word
-    assert throughput(measured([rank], 3, 16, given=True).windows) != pytest.approx(1000)
-    assert "48 samples a step were seen" in measured([rank], 3, 16, given=True).cautions[0]
-
-
 @pytest.mark.parametrize(
     ("of_an_epoch", "trained"),
     [
@@ -140,6 +112,30 @@ def test_batches_that_are_fetched_ahead_count_in_the_steps_that_train_on_them(
     rank = record(0, steps=3 * len(of_an_epoch), samples=of_an_epoch * 3, flags=begins)
     assert sum(trained) == sum(of_an_epoch)
     assert trained_samples(rank) == trained * 3
+
+
+def test_more_backward_passes_hold_more_samples_where_no_loader_shows_them() -> None:
+    passes = [1] * 20 + [3] * 40
+    seconds = [each * 0.1 for each in passes[1:]]
+    rank = record(0, seconds, samples=[], forward_samples=8.0, backward_passes=passes, world_size=1)
+
+    assert throughput(measured([rank], 5, 8).windows) == pytest.approx(80)
+
+
+def test_inputs_count_where_the_loader_has_ceased_because_its_batches_are_kept() -> None:
+    rank = record(0, steps=100, samples=[16] * 60 + [0] * 40, forward_samples=16.0, world_size=1)
+    found = measured([rank], 5, 16)
+    assert throughput(found.windows) == pytest.approx(160)
+    assert found.cautions == []
+
+
+def test_inputs_that_change_later_count_from_the_look_on_that_shows_it() -> None:
+    looks = [(index, 8 if index < 50 else 16) for index in range(20, 100, 10)]
+    rank = record(0, steps=101, samples=[], forward_samples=8.0, forward_looks=looks, world_size=1)
+    found = measured([rank], 1, 8)
+    # 49 steps of 8 samples, 51 of 16
+    assert throughput(found.windows) == pytest.approx((49 * 8 + 51 * 16) / 10)
+    assert "8 in the first step, 16 in the last" in found.cautions[0]
 
 
 def test_a_run_of_two_phases_says_that_its_rate_is_of_neither() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
 import time
 from collections import UserDict
@@ -16,14 +14,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.paths import SCRIPTS
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from scalewise.measure.batches import samples_in
 from scalewise.measure.discovery import TrainedModules, all_objects, find_trained
 from scalewise.measure.flops import CountedStep, FlopCount
-from scalewise.measure.loader_iterations import LoaderIterations
 from scalewise.measure.origins import imported_files
 from scalewise.measure.training_steps import TrainingSteps
 
@@ -62,34 +58,6 @@ IMAGES, LABELS = torch.zeros(8, 3, 4, 4), torch.zeros(8)
 )
 def test_samples_of_a_batch(batch: Any, batch_size: int | None, samples: int | None) -> None:
     assert samples_in(batch, batch_size) == samples
-
-
-@pytest.mark.parametrize(
-    ("happened", "training"),
-    [
-        pytest.param("tbs tbs vv", {"t"}, id="a batch, its backward pass and its step"),
-        pytest.param("tbtbs tbtbs", {"t"}, id="accumulation batch by batch"),
-        pytest.param("ttttbbbs tttbbbs vvv", {"t"}, id="accumulation of batches that are fetched at once"),
-        pytest.param("tts tts", {"t"}, id="backward passes that are not seen"),
-        pytest.param("ttbs tbs vvv bs tbs vvv bs", {"t"}, id="a validation between a batch and its step"),
-        pytest.param("tubs tubs", {"t", "u"}, id="two loaders in each step"),
-    ],
-)
-def test_an_iteration_whose_batches_are_followed_by_work_feeds_the_training(
-    happened: str, training: set[str]
-) -> None:
-    iterations, iterators, activity = LoaderIterations(), dict[str, SimpleNamespace](), 0
-    for each in happened.replace(" ", ""):
-        if each in "bs":
-            activity += 1
-            continue
-        if each not in iterators:
-            iterators[each] = SimpleNamespace()
-            iterations.begin(iterators[each], SimpleNamespace(batch_size=8, num_workers=0))
-        iterations.add_batch(iterators[each], IMAGES, 0.0, 0.0, activity)
-    iterations.check_latest(activity)
-
-    assert {name for name, each in iterators.items() if each._scalewise_iteration.trains} == training
 
 
 def trained_by(optimizer: torch.optim.Optimizer) -> TrainedModules:
@@ -253,39 +221,3 @@ def test_a_step_that_cannot_be_counted_has_its_reason(
 
     assert counted.by_format == {}
     assert reason in counted.reason
-
-
-MEMORY = """
-import json, sys
-import numpy as np
-from scalewise.measure.memory import PeakMemory
-
-def held(megabytes):
-    # a separate mapping, which the system gets back when nothing refers to it
-    return np.ones(megabytes * 1_000_000, dtype=np.uint8)
-
-peaks = PeakMemory()
-before = peaks.record(False)["whole_bytes"]
-held(130)
-peaks.begin_evaluation()
-held(300)
-peaks.begin_evaluation()
-record = peaks.record(True)
-print(json.dumps([record[key] - before for key in ("training_bytes", "whole_bytes")] + [record["kind"]]))
-"""
-
-
-@pytest.mark.slow
-def test_the_peak_of_the_training_is_that_before_the_first_evaluation() -> None:
-    """In a process that has held nothing else."""
-    done = subprocess.run(
-        [sys.executable, "-c", MEMORY],
-        env=os.environ | {"PYTHONPATH": str(SCRIPTS)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    training, whole, kind = json.loads(done.stdout)
-    assert (training, whole) == (pytest.approx(130e6, rel=0.1), pytest.approx(300e6, rel=0.1))
-    assert kind == "process peak RSS"

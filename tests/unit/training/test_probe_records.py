@@ -140,11 +140,6 @@ SEEN: dict[str, dict[str, Any]] = {
         "backward_passes": [1] * LAST,
         "step_flops": {},
     },
-    "stream_of_uneven_batches": {
-        "samples": [8, 8, 4] * 4,
-        "flags": [NEW_ITERATION, 0, 0] * 4,
-        "events": ["the program set its threads to 3, not 1"],
-    },
     # four steps an epoch: four batches are fetched for the first step, two for the last
     "batches_of_a_step_at_once": {
         "samples": [32, 24, 24, 16] * 3,
@@ -176,13 +171,6 @@ SEEN: dict[str, dict[str, Any]] = {
         "flags": [NEW_ITERATION, 0, 0] + [EVALUATION | NO_GRAD, 0, 0] * 3,
     },
     "bare_except": {"backward_passes": [1] * LAST},
-    # from the sixth step on, that of the critic comes before the next one
-    "critic_that_begins_later": {"backward_passes": [1] * 6 + [2] * 6},
-    "optimizers_made_again": {
-        "samples": [8] * LAST,
-        "flags": [NEW_ITERATION, 0, 0, 0] * 3,
-        "events": [],
-    },
     "data_parallel": {
         "parallelism": ["DistributedDataParallel"],
         "world_size": 2,
@@ -193,7 +181,6 @@ SEEN: dict[str, dict[str, Any]] = {
         "sharded": False,
     },
     "whole_datasets": {"samples": [8] * LAST, "reads_all": True, "world_size": 2},
-    "joins_of_equal_steps": {"world_size": 2, "flags": [0, 0, 0, *[NO_GRAD, 0, 0] * 3], "events": []},
     "exchange_by_hand": {"parallelism": [], "world_size": 2, "communication_seconds": []},
     "divided_model": {
         "parallelism": ["fully_shard"],
@@ -206,7 +193,6 @@ SEEN: dict[str, dict[str, Any]] = {
     },
     "replicas_of_divided_models": {"sharded_over": 4, "refused": None},
     "divided_among_itself": {"sharded_over": 1, "world_size": 2, "refused": None},
-    "divided_by_a_wrapper": {"sharded_over": 2, "refused": None},
     "tensor_parallel": {"refused": "tensor parallel", "weights": []},
     "pipeline": {"refused": "pipeline parallel"},
 }

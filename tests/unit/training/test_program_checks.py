@@ -84,10 +84,6 @@ DIFFERENCES: dict[str, tuple[Planned, list[ProbeRecord], list[str]]] = {
         *(planned(32), pair(samples=[8] * 4)),
         ["16 samples", "32 were planned", "{global_batch_size} instead of {batch_size_per_device}"],
     ),
-    "one pass": (
-        *(planned(64, passes=4), pair(samples=[8] * 4)),
-        ["16 samples", "64 were planned", "{accumulation_steps}"],
-    ),
     "passes": (
         *(planned(16), pair(samples=[24] * 4, backward_passes=[3] * 4)),
         ["48 samples", "`accumulation_steps: 3`"],
@@ -96,11 +92,6 @@ DIFFERENCES: dict[str, tuple[Planned, list[ProbeRecord], list[str]]] = {
     "no loader": (
         *(planned(16), pair(samples=[])),
         ["cannot be seen", "`samples_per_step: planned`", "16 samples"],
-    ),
-    "a step an episode: no more passes are advised than were seen": (
-        planned(1, devices=1),
-        [record(steps=4, samples=[], forward_samples=92.0, backward_passes=[1] * 4, world_size=1)],
-        ["92 samples", "`batch_size_per_device: 92`", "`samples_per_step: planned`"],
     ),
     "batches of random size": (
         *(planned(64, devices=1), [record(steps=4, samples=[57, 60, 71, 66], world_size=1)]),
@@ -114,10 +105,6 @@ DIFFERENCES: dict[str, tuple[Planned, list[ProbeRecord], list[str]]] = {
         planned(devices=1, samples=8),
         [record(steps=4, world_size=1, data_parallel_devices=4, cuda=True)],
         ["divides each batch among 4 GPUs", "torch.nn.DataParallel", "DistributedDataParallel"],
-    ),
-    "shards of one model on the same samples": (
-        *(planned(), pair(parallelism=["fully_shard"], sharded=True, weights=[], batches=[1.0, 2.0, 3.0])),
-        ["same batches", "perfect scaling", "DistributedSampler"],
     ),
     "another optimizer than the named one": (
         *(planned(), pair(optimizers=["SGD"], misses_optimizer="AdamW")),
@@ -215,22 +202,15 @@ FIXES = {
     ("`starts: itself`", "option to train on CPUs", ""): [
         DRIVER,
         "AssertionError: Torch not compiled with CUDA enabled",
-        "AssertionError: insufficient CUDA devices for DDP command",
-        "AssertionError: Invalid device id",
         "torch.AcceleratorError: CUDA error: invalid device ordinal",
-        "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!",
-        "RuntimeError: nccl2 requires at least one CUDA device",
         "RuntimeError: Distributed package doesn't have NCCL built in",
         "AssertionError at 02_pytorch_ddp.py:31: assert torch.cuda.is_available()",
     ],
     ("`prepare`",) * 3: [
         "urllib.error.URLError: <urlopen error [Errno -3] Temporary failure in name resolution>",
-        "urllib.error.URLError: <urlopen error [Errno 111] Connection refused>",
         "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='openaipublic.blob.core.windows.net', "
         "port=443): Max retries exceeded with url: /vocab.bpe (Caused by NameResolutionError(",
         "huggingface_hub.errors.LocalEntryNotFoundError: An error happened while trying to locate the file",
-        "OSError: We couldn't connect to 'https://huggingface.co' to load the files",
-        "httpx.ConnectError: [Errno -2] Name or service not known",
         "RuntimeError: Error downloading train-images-idx3-ubyte.gz:",
     ],
     ("`python:`",) * 3: ["ModuleNotFoundError: No module named 'deepspeed'"],
@@ -242,7 +222,6 @@ FIXES = {
         "torch.distributed.DistNetworkError: The client socket has failed to connect to any network address "
         "of (node07, 29500). The IPv4 network addresses of (node07, 29500) cannot be retrieved (gai error: "
         "-2 - Name or service not known).",
-        "ConnectionRefusedError: [Errno 111] Connection refused",
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
         "",
     ],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import socket
+import subprocess
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
@@ -18,10 +20,11 @@ from scalewise.measure.origins import versions
 from scalewise.ranks.distributed import cpus as cpus_of_ranks
 from scalewise.ranks.distributed import network_interface, node_launcher
 from scalewise.ranks.distributed.cpus import cpus_near
-from scalewise.ranks.distributed.identity import Identity, check_place, identify, tasks_on_node
+from scalewise.ranks.distributed.identity import Identity, check_place, identify
 from scalewise.ranks.distributed.network_interface import Interface, choose_interface
 from scalewise.ranks.distributed.node_launcher import agent_options
-from scalewise.ranks.program.environment import check_gpus, set_interface
+from scalewise.ranks.monitoring.environments import source_version
+from scalewise.ranks.program.environment import check_gpus
 
 RANK_LAUNCHERS = ("popen", "torchrun", "spawn")
 TORCHRUN = {
@@ -81,14 +84,6 @@ def test_a_half_set_identity_is_an_error_that_names_what_is_missing(
     assert "Only a job of Scalewise starts ranks." in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("counts", "tasks"),
-    [("4", [4]), ("4(x2),3", [4, 4, 3]), ("1(x3)", [1, 1, 1]), ("2,1(x2),16", [2, 1, 1, 16])],
-)
-def test_the_tasks_of_every_node_are_read_from_the_notation_of_slurm(counts: str, tasks: list[int]) -> None:
-    assert [tasks_on_node(counts, node) for node in range(len(tasks))] == tasks
-
-
 @pytest.mark.parametrize(("ranks", "of_node"), [(8, 8), (4, 4), (8, 1)])
 def test_ranks_that_stand_elsewhere_than_planned_are_refused_with_both_shapes(
     ranks: int, of_node: int
@@ -100,14 +95,6 @@ def test_ranks_that_stand_elsewhere_than_planned_are_refused_with_both_shapes(
     planned = "planned were 8 ranks, 4 on each node (2x4)"
     assert f"{planned}, but {ranks} were started, {of_node} of them on node-a." in str(refused.value)
     assert "srun_extra" in str(refused.value)
-
-
-@pytest.mark.parametrize(("users", "expected"), [({}, "lo"), ({"GLOO_SOCKET_IFNAME": "ib0"}, "ib0")])
-def test_a_users_variable_names_the_interface_before_the_site_does(
-    users: dict[str, str], expected: str
-) -> None:
-    set_interface(users, rank_setup())
-    assert users == {"GLOO_SOCKET_IFNAME": expected}
 
 
 @pytest.mark.gpu
@@ -227,3 +214,27 @@ def test_a_rank_that_does_not_see_its_gpu_is_refused_before_its_program_starts(
     second = Identity(1, 1, 2, 2, "node-a", job, 0)
     with pytest.raises(RuntimeError, match=says) if says else nullcontext():
         check_gpus(visible, second, 1)
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=Test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(
+        ["git", *identity, *arguments], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_a_checkout_is_its_commit_with_any_tag_and_dirty_once_a_file_has_changed(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print()\n")
+    assert source_version(tmp_path) == ""
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "--message", "First")
+    commit = git(tmp_path, "rev-parse", "HEAD")
+    assert re.fullmatch("[0-9a-f]{40}", commit)
+    assert source_version(tmp_path) == commit
+    git(tmp_path, "tag", "--annotate", "--message", "First", "v1.0")
+    assert source_version(tmp_path) == commit
+    script.write_text("print('changed')\n")
+    assert source_version(tmp_path) == f"{commit}-dirty"

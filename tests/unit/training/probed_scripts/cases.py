@@ -13,7 +13,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch._dynamo.utils import counters
-from torch.distributed.algorithms.join import Join
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 ENOUGH_STEPS = 16
 """More than the probe lets happen."""
@@ -167,23 +165,6 @@ def compiled_step() -> None:
         print(repr(whole(inputs, labels).item()), flush=True)
 
 
-class Stream(IterableDataset[Any]):
-    def __iter__(self) -> Iterator[Any]:
-        inputs, labels = samples(20).tensors
-        yield from zip(inputs, labels, strict=True)
-
-
-@case()
-def stream_of_uneven_batches() -> None:
-    """Passes of 8, 8 and 4 samples, without a length, on as many threads as it likes."""
-    torch.set_num_threads(3)
-    model = network()
-    optimizer = sgd(model)
-    for _ in range(ENOUGH_STEPS):
-        for inputs, labels in DataLoader(Stream(), batch_size=8):
-            step(model, optimizer, inputs, labels)
-
-
 def ahead(loader: Any) -> Iterator[Any]:
     """Fetch a batch before the one in front of it is trained on, as accelerate's loader."""
     batches = iter(loader)
@@ -283,15 +264,6 @@ def evaluation_without_eval() -> None:
             if number == 5:
                 model(batch()[0])
                 time.sleep(0.05)
-
-
-class Unsliceable(torch.Tensor):
-    """As MONAI's MetaTensor, whose metadata a slice does not fit."""
-
-    def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, slice) and key.step:
-            raise ValueError("inconsistent metadata")
-        return super().__getitem__(key)
 
 
 class Endless(DataLoader[Any]):
@@ -404,28 +376,6 @@ def no_torch_optimizer() -> None:
                 parameter.grad = None
 
 
-@case()
-def optimizers_made_again() -> None:
-    """A new one in each epoch of four steps, as some programs lower the learning rate."""
-    model = network()
-    for _ in range(ENOUGH_STEPS):
-        optimizer = sgd(model)
-        for inputs, labels in DataLoader(samples(32), batch_size=8):
-            step(model, optimizer, inputs, labels)
-
-
-@case()
-def critic_that_begins_later() -> None:
-    """Two models of one size; the second one steps after each step of the first, but not in the begin."""
-    model, critic = network(), network()
-    optimizer, of_critic = sgd(model), sgd(critic)
-    for number in range(ENOUGH_STEPS):
-        inputs, labels = batch()
-        step(model, optimizer, inputs, labels)
-        if number >= 5:
-            step(critic, of_critic, inputs, labels)
-
-
 class Stubborn:
     """A batch that raises where anybody but its program looks at it."""
 
@@ -492,22 +442,6 @@ def data_parallel() -> None:
 
 
 @case(ranks=2)
-def joins_of_equal_steps() -> None:
-    """Uneven inputs whose loop ends on both ranks at once, and those of an evaluation."""
-    rank = join()
-    model = DistributedDataParallel(network())
-    optimizer = sgd(model)
-    torch.manual_seed(rank)
-    for _ in range(ENOUGH_STEPS):
-        with suppress(RuntimeError), Join([model], throw_on_early_termination=True):
-            for _ in range(3 + rank):
-                step(model, optimizer, *batch(4))
-        with torch.no_grad(), model.no_sync(), Join([model]):
-            for _ in range(1 + rank):
-                model(batch(4)[0])
-
-
-@case(ranks=2)
 def exchange_by_hand() -> None:
     """Gradients are added up without any wrapper, and no rank leaves the group at the end."""
     rank = join()
@@ -561,12 +495,6 @@ def divided_among_itself() -> None:
     rank = join()
     group: Any = [dist.new_group([each]) for each in range(2)][rank]
     train_shards(rank, lambda model: fully_shard(model, mesh=DeviceMesh.from_group(group, "cpu")))
-
-
-@case(ranks=2)
-def divided_by_a_wrapper() -> None:
-    rank = join()
-    train_shards(rank, lambda model: FullyShardedDataParallel(model, device_id=torch.device("cpu")))
 
 
 @case(ranks=2)
