@@ -128,15 +128,6 @@ def test_the_traceback_of_the_one_rank_that_raised_comes_first_and_no_stale_resu
     record_property("figure", f"first line: {first.removeprefix('scalewise: ')}")
 
 
-def test_a_loss_that_is_no_longer_finite_is_a_result_with_a_reason(runs: Runs) -> None:
-    run = runs.complete("wild", 1, {"learning_rate": 1e38})
-    assert run.summary.outcome == "diverged"
-    assert "the loss is no longer finite in epoch" in run.summary.reason
-    assert "Lower learning_rate (1e+38)" in run.summary.reason
-    assert run.measured.epochs_completed == len(run.epochs) >= 1
-    assert len(run.ranks) == 1
-
-
 # --- data that the ranks do not divide ----------------------------------------------------------------
 
 
@@ -175,10 +166,6 @@ def loader_processes(training: Started) -> dict[int, list[int]]:
     ranks = [psutil.Process(training.pid(rank)) for rank in range(2)]
     training.wait_until(lambda: all(rank.children() for rank in ranks), "a rank has no loader process")
     return {rank.pid: [child.pid for child in rank.children()] for rank in ranks}
-
-
-def none_exists(pids: list[int]) -> bool:
-    return not any(map(psutil.pid_exists, pids))
 
 
 @pytest.mark.fault(28)
