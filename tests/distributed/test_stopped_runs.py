@@ -12,7 +12,7 @@ from tests.machine import needs_two_cores
 from tests.marked_outcomes import Record
 
 from scalewise.execution.reason import in_minutes
-from scalewise.records import RECORD, read_failure
+from scalewise.records import read_failure
 
 pytestmark = needs_two_cores
 
