@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
-    BeforeValidator,
     Field,
     model_validator,
 )
@@ -121,13 +120,8 @@ class Repeats(ShortForm):
 RepeatsKey = Annotated[Repeats, short_form(RepeatCount, Repeats, Repeats.exactly)]
 
 
-def _device_count(value: object) -> object:
-    if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise reject(f"is {value!r}, not a number of devices", 'Write 4, or "2x2" for 2 nodes of 2 devices.')
-    return value
-
-
-DeviceCount = Annotated[int | str, BeforeValidator(_device_count)]
+DeviceCount = int | str
+"""A total, or nodes x devices per node, ``2x2``."""
 
 
 class Devices(ShortForm):

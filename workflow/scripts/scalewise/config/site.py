@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, create_model
+from pydantic import ConfigDict, Field, create_model
 
-from scalewise.config.errors import reject
 from scalewise.config.settings import Count, LauncherName, Memory, StrictModel
 from scalewise.config.shape import Shape
-from scalewise.config.slurm import Slurm, duration_seconds, matches
+from scalewise.config.slurm import Filled, Slurm, duration_seconds
 
 Accelerator = Literal["cpu", "cuda"]
 
@@ -26,36 +25,13 @@ DEVICE_FILES = Path("/dev")
 _GPU_ENTRY = re.compile(r"\d+|(GPU|MIG)-.+")
 
 
-Argument = Annotated[str, matches(r"(?!-)[^\n\0]+", "which no command takes for a path", "Write a path.")]
-Option = Annotated[
-    str, matches(r"[^\0]+", "which is no argument of a command", "Write an option, or its value.")
-]
-Interface = Annotated[
-    str,
-    matches(
-        r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,14}",
-        "which is no network interface",
-        "Name one that `ip address` shows.",
-    ),
-]
-
-
-def _shell_line(value: str) -> str:
-    if not re.fullmatch(r"[^\n\0]*\S[^\n\0]*", value):
-        raise reject(f"is {value!r}, not one line of shell", "Write each line as a separate entry.")
-    return value
-
-
+Argument = Annotated[str, Field(pattern=r"^[^-\n\x00][^\n\x00]*$"), Filled]
+Option = Annotated[str, Field(pattern=r"^[^\x00]+$")]
+Interface = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9_.:-]{0,14}$")]
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-PartitionName = Annotated[
-    str,
-    matches(
-        r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}",
-        "which cannot be part of a folder's name",
-        "Use up to 32 letters, digits, - and _.",
-    ),
-]
-ShellLine = Annotated[str, AfterValidator(_shell_line)]
+PartitionName = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$")]
+"""Part of a folder's name."""
+ShellLine = Annotated[str, Field(pattern=r"^[^\n\x00]*\S[^\n\x00]*$")]
 
 
 class Container(StrictModel):

@@ -6,13 +6,12 @@ import re
 from collections.abc import Mapping
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from scalewise.config.errors import reject
 from scalewise.config.settings import Count, StrictModel
 
 _PLACEHOLDER = re.compile(r"[<>]|XXX|\byour[_-]|CHANGE[_-]?ME")
-_WALLTIME = re.compile(r"([0-9]{1,4}-([01]?[0-9]|2[0-3])|[0-9]{1,2}):[0-5][0-9]:[0-5][0-9]")
 _DURATION = re.compile(r"(?:(?:([0-9]+)-)?([0-9]+):)?([0-9]+):([0-9]+)")
 _OPTION = re.compile(r"--([a-z][a-z0-9-]*)(=.+)?")
 
@@ -47,9 +46,8 @@ RESOURCES_OF_OPTIONS = ("qos", "constraint")
 """Options in ``extra`` that the executor plugin takes as resources of these names only."""
 
 
-def check_placeholder(value: str) -> str:
-    """Refuse a placeholder of a template."""
-    if _PLACEHOLDER.search(value):
+def _no_placeholder(value: object) -> object:
+    if isinstance(value, str) and _PLACEHOLDER.search(value):
         raise reject(
             f"is {value!r}, a placeholder",
             "Write your own, leave the key out, or have `python workflow/scripts/cli.py site` write the "
@@ -58,33 +56,8 @@ def check_placeholder(value: str) -> str:
     return value
 
 
-def matches(pattern: str, problem: str, fix: str) -> AfterValidator:
-    """Accept text if a pattern matches all of it.
-
-    Args:
-        pattern: A regular expression.
-        problem: A clause on other text.
-        fix: A sentence on what to write.
-    """
-
-    def check(value: str) -> str:
-        check_placeholder(value)
-        if not re.fullmatch(pattern, value):
-            raise reject(f"is {value!r}, {problem}", fix)
-        return value
-
-    return AfterValidator(check)
-
-
-def _walltime(value: str) -> str:
-    if not _WALLTIME.fullmatch(value):
-        raise reject(
-            f"is {value!r}, and Slurm reads that as another time",
-            'Write hours, minutes and seconds, "24:00:00", or days before them, "2-00:00:00".',
-        )
-    if (duration_seconds(value) or 0) < 60:
-        raise reject(f"is {value!r}, under a minute", 'Write the longest job, such as "24:00:00".')
-    return value
+Filled = BeforeValidator(_no_placeholder)
+"""Refuses a placeholder of a template."""
 
 
 def duration_seconds(text: str) -> int | None:
@@ -107,7 +80,6 @@ def _plain_to_plugin(value: str) -> str:
 
 def _sbatch_option(value: str) -> str:
     """Refuse what is no long option, and one that contradicts what a run requests itself."""
-    check_placeholder(value)
     match = _OPTION.fullmatch(value)
     if match is None:
         raise reject(f"is {value!r}, not one long option", 'Write each option of sbatch as "--name=value".')
@@ -122,17 +94,11 @@ def _sbatch_option(value: str) -> str:
     return _plain_to_plugin(value)
 
 
-Name = Annotated[
-    str,
-    matches(
-        r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*",
-        "which is no name Slurm uses",
-        "Use letters, digits and _ . @ + -; to compare several partitions, list each below `partitions:`.",
-    ),
-]
-SbatchOption = Annotated[str, AfterValidator(_sbatch_option)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]*$"), Filled]
+SbatchOption = Annotated[str, AfterValidator(_sbatch_option), Filled]
 Minutes = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Walltime = Annotated[str, AfterValidator(_walltime)]
+Walltime = Annotated[str, Field(pattern=r"^([0-9]{1,4}-)?[0-9]{1,4}:[0-5][0-9]:[0-5][0-9]$")]
+"""Hours, minutes and seconds, or days before them: of two numbers Slurm takes the first for minutes."""
 
 
 def minutes_for(devices: int, known: Mapping[int, float]) -> float:
@@ -146,7 +112,8 @@ class Slurm(StrictModel):
 
     account: Name | None = Field(None, description="The account that pays. Default: Slurm's for you.")
     partition: Name | None = Field(
-        None, description="The partition with the devices. Default: the cluster's."
+        None,
+        description="The partition with the devices; several: see `partitions`. Default: the cluster's.",
     )
     gpu_type: Name | None = Field(
         None,
