@@ -105,23 +105,15 @@ class Metric(StrictModel):
     @model_validator(mode="after")
     def _check(self) -> Metric:
         if (self.at_most is None) == (self.at_least is None):
-            both = self.at_most is not None
-            raise reject(
-                f"has {'both at_most and at_least' if both else 'neither at_most nor at_least'}",
-                "Keep one of the two." if both else "Add `at_most: 2.9` for a loss, or at_least.",
-            )
+            raise reject("needs one of at_most and at_least", "Write `at_most: 2.9` for a loss.")
+        example = "Put the number into parentheses, as in `val_loss=([-+0-9.eE]+)`."
         try:
             groups = re.compile(self.pattern).groups
         except re.error as error:
-            raise reject(
-                f"has the pattern {self.pattern!r}, which is no regular expression ({error})",
-                "Correct it, for instance to `val_loss=([-+0-9.eE]+)`.",
-            ) from error
+            text = f"has the pattern {self.pattern!r}, which is no regular expression ({error})"
+            raise reject(text, example) from error
         if groups != 1:
-            raise reject(
-                f"has the pattern {self.pattern!r} with {groups} groups, not one",
-                "Put only the number into parentheses, as in `val_loss=([-+0-9.eE]+)`.",
-            )
+            raise reject(f"has the pattern {self.pattern!r} with {groups} groups, not one", example)
         return self
 
     def is_reached(self, value: float) -> bool:

@@ -84,15 +84,9 @@ def _closing(template: str, place: int) -> int:
 
 
 def _names(inner: str) -> list[str]:
-    return [inner] if _NAME.fullmatch(inner) else list(_names_of(_arithmetic(inner)))
-
-
-def _names_of(node: ast.expr) -> Iterator[str]:
-    if isinstance(node, ast.BinOp):
-        yield from _names_of(node.left)
-        yield from _names_of(node.right)
-    elif name := _name_of(node):
-        yield name
+    if _NAME.fullmatch(inner):
+        return [inner]
+    return [name for operand in _operands(_arithmetic(inner)) if (name := _name_of(operand))]
 
 
 def _value(inner: str, values: Mapping[str, object]) -> object:
@@ -100,7 +94,7 @@ def _value(inner: str, values: Mapping[str, object]) -> object:
 
 
 def _arithmetic(inner: str) -> ast.expr:
-    """The tree of arithmetic that uses nothing but what is possible."""
+    """The tree of arithmetic whose operands are names and whole numbers."""
     refusal = ValueError(f"{{{inner}}}")
     if len(inner) > MOST_CHARACTERS:
         raise refusal
@@ -108,15 +102,18 @@ def _arithmetic(inner: str) -> ast.expr:
         tree = ast.parse(inner, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise refusal from None
-    if not _is_possible(tree):
-        raise refusal
+    for operand in _operands(tree):
+        if not (_name_of(operand) or (isinstance(operand, ast.Constant) and type(operand.value) is int)):
+            raise refusal
     return tree
 
 
-def _is_possible(node: ast.expr) -> bool:
-    if isinstance(node, ast.BinOp):
-        return type(node.op) in _OPERATORS and _is_possible(node.left) and _is_possible(node.right)
-    return bool(_name_of(node)) or (isinstance(node, ast.Constant) and type(node.value) is int)
+def _operands(node: ast.expr) -> Iterator[ast.expr]:
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        yield from _operands(node.left)
+        yield from _operands(node.right)
+    else:
+        yield node
 
 
 def _name_of(node: ast.expr) -> str:
