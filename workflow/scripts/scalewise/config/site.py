@@ -37,67 +37,50 @@ ShellLine = Annotated[str, Field(pattern=r"^[^\n\x00]*\S[^\n\x00]*$")]
 class Container(StrictModel):
     """The container that the ranks run in; snakemake itself runs outside."""
 
-    image: Argument = Field(description="Path of the image.")
-    binds: list[Argument] = Field(
-        default_factory=list,
-        description="Folders to make visible inside, in addition to the working folder.",
-    )
-    runtime: Argument = Field("apptainer", description="Program that starts it: apptainer or singularity.")
-    arguments: list[Option] | None = Field(
-        None,
-        description="Options before the image, such as `--overlay=/path/to/file.ext3:ro`. "
-        'Default: ["--nv"] for cuda, none for cpu.',
-    )
-    prelude: list[ShellLine] = Field(
-        default_factory=list,
-        description="Lines of shell inside the container before the ranks start, such as "
-        "`source /ext3/env.sh`. The image needs bash for them.",
-    )
+    image: Argument
+    """Path of the image."""
+    binds: list[Argument] = Field(default_factory=list)
+    """Folders to make visible inside, in addition to the working folder."""
+    runtime: Argument = "apptainer"
+    """Program that starts it: apptainer or singularity."""
+    arguments: list[Option] | None = None
+    """Options before the image, such as `--overlay=/path/to/file.ext3:ro`. Default: ["--nv"] for cuda, none
+    for cpu."""
+    prelude: list[ShellLine] = Field(default_factory=list)
+    """Lines of shell inside the container before the ranks start, such as `source /ext3/env.sh`. The image
+    needs bash for them."""
 
 
 class NodeFacts(StrictModel):
     """Facts of a site that may differ between its partitions."""
 
-    accelerator: Literal["auto", "cpu", "cuda"] = Field(
-        "auto",
-        description="What a device is: a GPU (cuda) or a CPU process (cpu). auto: GPUs if there are two.",
-    )
-    devices_per_node: Count | Literal["auto"] = Field(
-        "auto",
-        description="Devices of one node. auto: this machine's GPUs, or its CPUs if those are the devices.",
-    )
-    cpus_per_node: Count | Literal["auto"] = Field(
-        "auto", description="CPUs of one node. auto: the CPUs this process may use."
-    )
-    memory_gb_per_node: Memory | None = Field(
-        None,
-        description="Memory of one node that jobs may request. A run without memory_gb requests its devices' "
-        "share. Default: no request for memory.",
-    )
-    max_nodes: Count = Field(1, description="Nodes one run may take.")
-    launcher: LauncherName | None = Field(
-        None, description="What starts the ranks. Default: srun on Slurm, popen on one machine."
-    )
-    python: Argument | None = Field(
-        None,
-        description="Interpreter of the ranks, with torch, pydantic, numpy, safetensors and psutil; with "
-        "torchvision for the workers loader and resnet18, with nvidia-ml-py to watch GPUs. Default: the one "
-        "that runs snakemake; python3 in a container.",
-    )
-    prelude: list[ShellLine] = Field(
-        default_factory=list,
-        description="Lines of shell on every node before the ranks start, such as `module load cuda`; "
-        "outside of a container.",
-    )
-    container: Container | None = Field(None, description="Run the ranks in a container.")
-    network_interface: Interface | None = Field(
-        None, description="Interface between nodes. Default: the one that has the address of the node's name."
-    )
-    price_per_device_hour: Price | None = Field(
-        None,
-        description="Price of one device for one hour, in any currency or in the site's billing units. "
-        "Compares partitions by cost.",
-    )
+    accelerator: Literal["auto", "cpu", "cuda"] = "auto"
+    """What a device is: a GPU (cuda) or a CPU process (cpu). auto: GPUs if there are two."""
+    devices_per_node: Count | Literal["auto"] = "auto"
+    """Devices of one node. auto: this machine's GPUs, or its CPUs if those are the devices."""
+    cpus_per_node: Count | Literal["auto"] = "auto"
+    """CPUs of one node. auto: the CPUs this process may use."""
+    memory_gb_per_node: Memory | None = None
+    """Memory of one node that jobs may request. A run without memory_gb requests its devices' share. Default:
+    no request for memory."""
+    max_nodes: Count = 1
+    """Nodes one run may take."""
+    launcher: LauncherName | None = None
+    """What starts the ranks. Default: srun on Slurm, popen on one machine."""
+    python: Argument | None = None
+    """Interpreter of the ranks, with torch, pydantic, numpy, safetensors and psutil; with torchvision for the
+    workers loader and resnet18, with nvidia-ml-py to watch GPUs. Default: the one that runs snakemake;
+    python3 in a container."""
+    prelude: list[ShellLine] = Field(default_factory=list)
+    """Lines of shell on every node before the ranks start, such as `module load cuda`; outside of a
+    container."""
+    container: Container | None = None
+    """Run the ranks in a container."""
+    network_interface: Interface | None = None
+    """Interface between nodes. Default: the one that has the address of the node's name."""
+    price_per_device_hour: Price | None = None
+    """Price of one device for one hour, in any currency or in the site's billing units. Compares partitions
+    by cost."""
 
 
 def _partition_facts() -> type[StrictModel]:
@@ -122,15 +105,13 @@ class SiteFile(NodeFacts):
 
     model_config = ConfigDict(title="Scalewise site")
 
-    slurm: Slurm | None = Field(None, description="The cluster's scheduler; without it, one machine.")
-    partitions: Annotated[dict[PartitionName, PartitionFacts], Field(min_length=1)] | None = Field(
-        None,
-        description="Kinds of nodes that a study compares, by names of your choice, each with the facts that "
-        "differ there: keys of this table, and those of `slurm`. An experiment says which it runs on.",
-    )
-    default_partition: PartitionName | None = Field(
-        None, description="The one of them for experiments that name none."
-    )
+    slurm: Slurm | None = None
+    """The cluster's scheduler; without it, one machine."""
+    partitions: Annotated[dict[PartitionName, PartitionFacts], Field(min_length=1)] | None = None
+    """Kinds of nodes that a study compares, by names of your choice, each with the facts that differ there:
+    keys of this table, and those of `slurm`. An experiment says which it runs on."""
+    default_partition: PartitionName | None = None
+    """The one of them for experiments that name none."""
 
 
 @dataclass(frozen=True, slots=True)

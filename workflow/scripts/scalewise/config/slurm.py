@@ -110,40 +110,29 @@ def minutes_for(devices: int, known: Mapping[int, float]) -> float:
 class Slurm(StrictModel):
     """Options and limits of a cluster's jobs; a site without this key has no Slurm."""
 
-    account: Name | None = Field(None, description="The account that pays. Default: Slurm's for you.")
-    partition: Name | None = Field(
-        None,
-        description="The partition with the devices; several: see `partitions`. Default: the cluster's.",
-    )
-    gpu_type: Name | None = Field(
-        None,
-        description="Type in the request for GPUs, --gres=gpu:h100:4; hyphens are fine. Default: no type. "
-        "none: jobs request no GPUs, for clusters whose nodes have no Gres.",
-    )
-    longest_walltime: Walltime | None = Field(
-        None,
-        description='Time limit of the partition, "24:00:00" or "2-00:00:00". A longer run resumes in '
-        "further jobs; each gets SIGUSR1 60 s before its end.",
-    )
-    queue_minutes: Annotated[dict[Count, Minutes], Field(min_length=1)] | None = Field(
-        None,
-        description="Usual wait in the queue by number of devices, such as {1: 5, 8: 60}; between two "
-        "device counts the larger one's applies, beyond the largest the largest one's. Counts for a "
-        "deadline, and is shown with the decision. Changing it trains nothing again. Default: the median "
-        "wait of the study's jobs, by Slurm's accounting.",
-    )
-    exclusive: bool | None = Field(
-        None,
-        description="Request whole nodes, which no other job shares. true: for all runs, and an answer's "
-        "device-hours count whole nodes. false: for none; runs that leave a part of a node free then run "
-        "one at a time. Default: for runs that leave a part of a node free. The study's device-hours then "
-        "count whole nodes, those of an answer the used devices.",
-    )
-    extra: list[SbatchOption] = Field(
-        default_factory=list,
-        description='Further options of sbatch, each as "--name=value": --qos, --constraint, --exclude, '
-        "--reservation, --licenses, --mail-user and the like.",
-    )
+    account: Name | None = None
+    """The account that pays. Default: Slurm's for you."""
+    partition: Name | None = None
+    """The partition with the devices; several: see `partitions`. Default: the cluster's."""
+    gpu_type: Name | None = None
+    """Type in the request for GPUs, --gres=gpu:h100:4; hyphens are fine. Default: no type. none: jobs request
+    no GPUs, for clusters whose nodes have no Gres."""
+    longest_walltime: Walltime | None = None
+    """Time limit of the partition, "24:00:00" or "2-00:00:00". A longer run resumes in further jobs; each
+    gets SIGUSR1 60 s before its end."""
+    queue_minutes: Annotated[dict[Count, Minutes], Field(min_length=1)] | None = None
+    """Usual wait in the queue by number of devices, such as {1: 5, 8: 60}; between two device counts the
+    larger one's applies, beyond the largest the largest one's. Counts for a deadline, and is shown with the
+    decision. Changing it trains nothing again. Default: the median wait of the study's jobs, by Slurm's
+    accounting."""
+    exclusive: bool | None = None
+    """Request whole nodes, which no other job shares. true: for all runs, and an answer's device-hours count
+    whole nodes. false: for none; runs that leave a part of a node free then run one at a time. Default: for
+    runs that leave a part of a node free. The study's device-hours then count whole nodes, those of an answer
+    the used devices."""
+    extra: list[SbatchOption] = Field(default_factory=list)
+    """Further options of sbatch, each as "--name=value": --qos, --constraint, --exclude, --reservation,
+    --licenses, --mail-user and the like."""
 
     def requests_gpus(self, accelerator: str) -> bool:
         """Return whether jobs request GPUs: for devices that are GPUs, or if a type is named."""
