@@ -38,22 +38,18 @@ class Problem:
         text: A clause that follows the place ("is 6, but ..."), or a sentence with a capital letter.
         fix: A sentence that says what to write instead; may be empty.
         subject: Shown instead of the place, if the place itself is the mistake.
-        origin: File and line, of a mistake in another file than those of the study.
     """
 
     place: Place
     text: str
     fix: str = ""
     subject: str | None = None
-    origin: str | None = None
 
     def render(self, origin: str) -> str:
         """Write one line: ``config/experiments.yaml:12: experiments.digits.epochs: Input should be ...``."""
         subject = key_path(self.place) if self.subject is None else self.subject
         joint = "" if not subject else ": " if self.text[:1].isupper() else " "
-        return one_line(
-            f"{self.origin or origin}: {_cut(subject)}{joint}{_cut(self.text)}. {_cut(self.fix)}"
-        ).rstrip()
+        return one_line(f"{origin}: {_cut(subject)}{joint}{_cut(self.text)}. {_cut(self.fix)}").rstrip()
 
 
 def one_line(text: str) -> str:
@@ -102,12 +98,7 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     known = sorted(known)
     if near := difflib.get_close_matches(str(word).lower(), known, n=1):
         return f"Did you mean {near[0]!r}?"
-    return name_all(known) if len(known) <= MOST_WORDS else ""
-
-
-def name_all(known: Iterable[str]) -> str:
-    """List every known word."""
-    return f"Known: {', '.join(sorted(known))}."
+    return f"Known: {', '.join(known)}." if len(known) <= MOST_WORDS else ""
 
 
 def problems_of(

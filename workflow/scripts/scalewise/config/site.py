@@ -275,9 +275,4 @@ def visible_gpus() -> int:
     if chosen is not None:
         entries = itertools.takewhile(_GPU_ENTRY.fullmatch, chosen.replace(" ", "").split(","))
         return sum(1 for _ in entries)
-    return installed_gpus()
-
-
-def installed_gpus() -> int:
-    """Count the device files of NVIDIA GPUs; 0 also if this system shows its GPUs in another way."""
     return sum(1 for path in DEVICE_FILES.glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name))

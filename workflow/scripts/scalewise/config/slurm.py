@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -101,12 +100,6 @@ Walltime = Annotated[str, Field(pattern=r"^([0-9]{1,4}-)?[0-9]{1,4}:[0-5][0-9]:[
 """Hours, minutes and seconds, or days before them: of two numbers Slurm takes the first for minutes."""
 
 
-def minutes_for(devices: int, known: Mapping[int, float]) -> float:
-    """Return the wait for a number of devices: that of the next larger known count, else of the largest."""
-    counts = sorted(known)
-    return known[next((count for count in counts if count >= devices), counts[-1])]
-
-
 class Slurm(StrictModel):
     """Options and limits of a cluster's jobs; a site without this key has no Slurm."""
 
@@ -140,4 +133,7 @@ class Slurm(StrictModel):
 
     def wait_minutes(self, devices: int) -> float | None:
         """Return the usual wait in the queue for a number of devices; None if unknown."""
-        return minutes_for(devices, self.queue_minutes) if self.queue_minutes else None
+        if not self.queue_minutes:
+            return None
+        larger = [count for count in self.queue_minutes if count >= devices]
+        return self.queue_minutes[min(larger, default=max(self.queue_minutes))]
