@@ -212,15 +212,15 @@ def facts_of_partition(values: Mapping[str, Any], partition: str) -> dict[str, A
         values: Content of the site file, with ``partitions``.
         partition: Name of one of them.
     """
-    own = {key: value for key, value in (values["partitions"][partition] or {}).items() if value is not None}
+    own, entries = values["partitions"][partition], values["partitions"].values()
     of_slurm = {key: value for key, value in own.items() if key in Slurm.model_fields}
-    rest = {key: value for key, value in own.items() if key not in of_slurm}
-    base = {key: value for key, value in values.items() if key not in ("partitions", "default_partition")}
-    entries = [entry or {} for entry in values["partitions"].values()]
+    facts = {**values, **own}
     # with a fact of Slurm in one partition, all of them have Slurm
-    if "slurm" in base or any(key in Slurm.model_fields for entry in entries for key in entry):
-        base["slurm"] = {**(base.get("slurm") or {}), **of_slurm}
-    return {**base, **rest}
+    if "slurm" in values or any(key in Slurm.model_fields for entry in entries for key in entry):
+        facts["slurm"] = {**values.get("slurm", {}), **of_slurm}
+    for key in ("partitions", "default_partition", *of_slurm):
+        facts.pop(key, None)
+    return facts
 
 
 def resolve_site(facts: SiteFile, partition: str = "") -> Site:
