@@ -57,9 +57,6 @@ OUTSIDE_AND_INSIDE = {
 }
 PYTHONS: dict[str, dict[str, Any]] = {
     "by its site's python": {"python": "/opt/a b/python"},
-    "after lines of shell": {"prelude": PRELUDE},
-    "in a container": {"container": IMAGE},
-    "by a python of the container": {"container": IMAGE, "python": "/opt/python"},
     "in a container that sees folders": {
         "container": Container(image="a.sif", binds=["/scratch", "/data:/mnt"], runtime="singularity"),
         "visible": (Path("/cache/scripts"), Path("/data sets"), Path.cwd()),
@@ -72,24 +69,15 @@ Start = tuple[LauncherName, int, int, dict[str, Any]]
 
 LAUNCHERS = get_args(LauncherName)
 LAUNCHES: dict[str, Start] = {
-    **{
-        f"{launcher} on {devices} devices of this machine": (launcher, 1, devices, {})
-        for launcher in LAUNCHERS
-        if launcher != "srun"
-        for devices in (1, 2)
-    },
+    **{f"{launcher} on this machine": (launcher, 1, 2, {}) for launcher in LAUNCHERS if launcher != "srun"},
     "popen in a container": ("popen", 1, 2, {"container": Container(image="a.sif")}),
     **{
         f"{launcher} on {nodes} x {devices} devices of Slurm": (launcher, nodes, devices, {"slurm": True})
         for launcher in LAUNCHERS
         if launcher != "popen"
-        for nodes, devices in ((1, 1), (1, 4), (2, 4))
+        for nodes, devices in ((1, 1), (2, 4))
     },
-    **{
-        f"{launcher} {how}": (launcher, 2, 4, {"slurm": True, **facts})
-        for how, facts in PYTHONS.items()
-        for launcher in ("srun", "torchrun")
-    },
+    **{f"srun {how}": ("srun", 2, 4, {"slurm": True, **facts}) for how, facts in PYTHONS.items()},
 }
 WORDS = Path(__file__).with_name("launches.txt")
 
@@ -291,17 +279,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_each_kind_of_job_script(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kinds = {
         "a program over two nodes": script(folder, PROGRAM | {"devices": [8]}, SLURM, "d8.r1"),
-        "the built-in training": script(folder, BUILT_IN | {"devices": [2]}, SLURM, "d2.r1"),
-        "the same on a whole node": script(
-            folder, BUILT_IN | {"devices": [2]}, SLURM, "d2.r1", whole_nodes=True
-        ),
         "a program that starts its ranks, in a container": script(
             folder,
             PROGRAM | {"devices": [2], "starts": "itself", "environment": {}, "working_directory": "."},
             IN_CONTAINER,
             "d2.r1",
+            whole_nodes=True,
         ),
-        "a program on one machine": script(folder, PROGRAM | {"devices": [2]}, LOCAL, "d2.r1"),
         "the built-in training on one machine": script(folder, BUILT_IN | {"devices": [2]}, LOCAL, "d2.r1"),
     }
     text = "\n".join(f"== {kind}\n{text}" for kind, text in kinds.items())
