@@ -102,21 +102,6 @@ def test_commands_are_as_they_are_kept_and_a_log_shows_no_secret(capsys: pytest.
 
 
 @pytest.mark.parametrize(
-    ("launcher", "nodes", "slurm", "refusal"),
-    [
-        *((name, 2, False, "2 nodes need a cluster") for name in ("srun", "popen", "torchrun", "spawn")),
-        ("srun", 1, False, "launcher srun needs Slurm"),
-        ("popen", 1, True, "launcher popen starts ranks on one machine"),
-    ],
-)
-def test_what_a_launcher_cannot_start_is_refused(
-    launcher: LauncherName, nodes: int, slurm: bool, refusal: str
-) -> None:
-    with pytest.raises(ValueError, match=refusal):
-        launch(launcher, nodes, 2, slurm=slurm)
-
-
-@pytest.mark.parametrize(
     ("accelerator", "arguments", "options"),
     [
         ("cuda", None, ("--nv",)),

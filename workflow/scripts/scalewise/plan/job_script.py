@@ -20,13 +20,10 @@ from scalewise.plan.launch import (
     thread_environment,
     torchrun_standalone,
 )
-from scalewise.plan.plan_file import Job
-from scalewise.plan.runs.allocation import PLACE_RESOURCES
+from scalewise.plan.plan_file import TrainJob
+from scalewise.plan.runs.allocation import sbatch_options
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.runs.training_program import program_of
-
-_OPTIONS = {"cpus-per-task": "cpus_per_task", "mem": "mem_mb", "gres": "gres"}
-"""Options of sbatch -> resources of a job as the executor plugin names them; also PLACE_RESOURCES."""
 
 _SHELL_VALUES = {
     FOLDER: "output",
@@ -61,7 +58,7 @@ class TimeLimit:
 
 def job_script(
     run: RunDefinition,
-    job: Job,
+    job: TrainJob,
     site: SiteLaunch,
     time_limit: TimeLimit,
     path: Path,
@@ -100,21 +97,13 @@ def job_script(
     return "\n".join(lines) + "\n"
 
 
-def _requests(run: RunDefinition, job: Job, limit: TimeLimit, *, whole_nodes: bool) -> Iterator[str]:
+def _requests(run: RunDefinition, job: TrainJob, limit: TimeLimit, *, whole_nodes: bool) -> Iterator[str]:
     """Yield the options of sbatch, as comments that sbatch reads."""
-    resources = job["resources"]
-    extra = [
-        word
-        for word in shlex.split(str(resources.get("slurm_extra", "")))
+    yield f"#SBATCH --job-name={run.experiment}"
+    for word in sbatch_options(job["resources"]):
         # the signal ends a program that does not expect it; whole nodes may serve the measurement only
-        if not word.startswith("--signal=") and (whole_nodes or word != "--exclusive")
-    ]
-    place, amounts = (
-        [f"--{option}={resources[name]}" for option, name in options.items() if resources.get(name)]
-        for options in (PLACE_RESOURCES, _OPTIONS)
-    )
-    for word in (f"--job-name={run.experiment}", *place, f"--nodes={run.shape.nodes}", *extra, *amounts):
-        yield f"#SBATCH {shlex.quote(word)}"
+        if not word.startswith(("--signal=", "--time=")) and (whole_nodes or word != "--exclusive"):
+            yield f"#SBATCH {shlex.quote(word)}"
     yield f"# {limit.reason}"
     yield f"#SBATCH --time={limit.minutes}"
 
