@@ -474,7 +474,7 @@ def test_a_file_that_the_study_names_is_not_missing_in_it(named: bool, tmp_path:
     imported = record(world_size=1, imported_files={helper: "0"})
     _, program = figures_of(tmp_path, imported, files=[helper] if named else [])
 
-    assert any("Name them under `files`" in note for note in program.notes) is not named
+    assert any("does not train again" in note for note in program.notes) is not named
 
 
 @pytest.mark.parametrize(("steps", "noted"), [(20, False), (12, True)])

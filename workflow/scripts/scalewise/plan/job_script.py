@@ -165,7 +165,7 @@ def _start(run: RunDefinition, program: ProgramSettings, site: SiteLaunch) -> It
 
 def _visible(program: ProgramSettings) -> Sequence[Path]:
     """Return the folders that a program reads, for the container."""
-    files = [*program_files(program), *map(Path, program.files), *map(Path, program.inputs)]
+    files = [*program_files(program), *map(Path, program.files)]
     folders = [path.resolve().parent for path in files]
     return [*folders, *([Path(program.working_directory).absolute()] if program.working_directory else [])]
 
