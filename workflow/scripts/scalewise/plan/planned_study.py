@@ -14,7 +14,7 @@ from scalewise.config.settings import Settings
 from scalewise.config.shape import Shape
 from scalewise.config.site import Site, Sites
 from scalewise.plan.runs.allocation import Allocation
-from scalewise.plan.runs.rounds import Round, known_rounds, requested_runs
+from scalewise.plan.runs.rounds import Round, requested_runs
 from scalewise.plan.runs.run_definition import RunDefinition, canonical_json
 from scalewise.plan.runs.runs import Preparation, preparation
 from scalewise.records import RecordError, read_run
@@ -77,7 +77,7 @@ class PlannedExperiment:
         found = self._defining("rounds") | self._site_terms
         if self.experiment.chooses_devices:
             found["choice"] = {
-                "shapes": self._shapes_by_count,
+                "shapes": {str(devices): str(shape) for devices, shape in self.shapes.items()},
                 "launchers": {run.point: run.launcher for run in self.runs if run.repeat == 1},
                 "budget": self.budget,
                 # with a budget, a run is made only if its whole time is left
@@ -99,14 +99,6 @@ class PlannedExperiment:
         """
         return [run.run for run in requested_runs(self.runs, self.experiment, rounds)]
 
-    def known_run_names(self, folder: Path) -> list[str]:
-        """Return the names of the runs that are requested by the rounds on disk.
-
-        Args:
-            folder: Results of the experiment.
-        """
-        return self.requested_run_names(known_rounds(self.experiment, folder))
-
     def _defining(self, *products: Product) -> dict[str, Any]:
         return {"name": self.name, "spec": deciding_values(self.experiment, *products)}
 
@@ -117,10 +109,6 @@ class PlannedExperiment:
             "accelerator": self.runs[0].accelerator,
             "most_devices": self.site.most_devices,
         }
-
-    @property
-    def _shapes_by_count(self) -> dict[str, str]:
-        return {str(devices): str(shape) for devices, shape in self.shapes.items()}
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,7 @@ from scalewise.plan.checks.experiment import (
 from scalewise.plan.checks.partitions import choose_sites, fit_devices
 from scalewise.plan.planned_study import PARTITION_MARK, PlannedExperiment, Study
 from scalewise.plan.runs.allocation import allocate
-from scalewise.plan.runs.device_counts import resolve_choice
-from scalewise.plan.runs.rounds import requested_runs
+from scalewise.plan.runs.rounds import requested_runs, resolve_choice
 from scalewise.plan.runs.runs import expand
 from scalewise.plan.sites import read_sites
 
