@@ -24,8 +24,6 @@ BUILTIN: Sequence[Case] = (
     ('epochs: "4"', "epochs '4'", "types: quoted number"),
     ("epochs: 1.5", "epochs 1.5", "types: 1.5 epochs"),
     ("learning_rate: 1e-3", "learning_rate '1e-3'", "types: 1e-3 as a string"),
-    ("channels_last: yes", "channels_last true yes", "types: yes for true"),
-    ("horizontal_flip: on", "horizontal_flip true on", "types: yes for true"),
     ("epochs: null", "epochs", "types: null"),
     ("image_size:", "image_size", "types: null"),
     ("epoch: 4", "epoch 4 'epochs'", "types: unknown key"),
