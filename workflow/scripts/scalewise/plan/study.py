@@ -261,8 +261,7 @@ def _on_site(
         title = f"{spec.title or name} on {site.partition}"
         name, spec = f"{name}{PARTITION_MARK}{site.partition}", spec.model_copy(update={"title": title})
     runs = expand(name, spec, shapes, site.accelerator, site.launcher)
-    terms = site.queue_and_billing(shapes.values())
-    return PlannedExperiment(name, spec, shapes, runs, site, terms, left_out), []
+    return PlannedExperiment(name, spec, shapes, runs, site, left_out), []
 
 
 def _warnings(

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from scalewise.config.catalog.program_files import module_of
+from scalewise.config.catalog.program_files import module_of, program_files
 from scalewise.config.errors import Place, Problem, did_you_mean
 from scalewise.config.paths import invalid_command, kind_of
 from scalewise.config.program import (
@@ -97,6 +97,10 @@ def _check_files(series: Series, settings: ProgramSettings) -> Iterator[Problem]
         elif "files" in place and found == "folder" and Path.cwd().is_relative_to(Path(path).resolve()):
             text = f"is {path!r}, which holds results/, too: every run would change it"
             yield Problem(place, text, "Name only the folders of the data.")
+    for path in map(str, program_files(settings)):
+        # Snakemake names it in the command line of a job
+        if path != settings.program and (refusal := invalid_command(path)):
+            yield Problem(at("program"), f"is {settings.program!r}, whose file {refusal[0]}", refusal[1])
 
 
 def _check_words(series: Series, settings: ProgramSettings) -> Iterator[Problem]:
