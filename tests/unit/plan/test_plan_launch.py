@@ -72,10 +72,9 @@ LAUNCHES: dict[str, Start] = {
     **{f"{launcher} on this machine": (launcher, 1, 2, {}) for launcher in LAUNCHERS if launcher != "srun"},
     "popen in a container": ("popen", 1, 2, {"container": Container(image="a.sif")}),
     **{
-        f"{launcher} on {nodes} x {devices} devices of Slurm": (launcher, nodes, devices, {"slurm": True})
+        f"{launcher} on 2 x 4 devices of Slurm": (launcher, 2, 4, {"slurm": True})
         for launcher in LAUNCHERS
         if launcher != "popen"
-        for nodes, devices in ((1, 1), (2, 4))
     },
     **{f"srun {how}": ("srun", 2, 4, {"slurm": True, **facts}) for how, facts in PYTHONS.items()},
 }

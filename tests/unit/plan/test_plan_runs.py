@@ -108,7 +108,11 @@ def test_runs_are_as_they_are_kept(load: Load, capsys: pytest.CaptureFixture[str
     for name, plan in STUDIES.items():
         of_all = name in {"options and repeats", "seeds of repeats"}
         runs = [run for run in load(*plan).runs.values() if run.repeat == 1 or of_all]
-        parts.append("\n".join([f"# {name}", *map(text_of, runs), f"from {input_files(runs[0])}\n"]))
+        if name.startswith("up to"):
+            lines = [" ".join(f"d{run.shape.world_size}={run.shape}" for run in runs), ""]
+        else:
+            lines = [*map(text_of, runs), f"from {input_files(runs[0])}\n"]
+        parts.append("\n".join([f"# {name}", *lines]))
     compare(WORDS, "\n".join(parts), __file__, capsys)
 
 

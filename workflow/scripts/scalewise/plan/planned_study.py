@@ -14,7 +14,7 @@ from scalewise.config.settings import Settings
 from scalewise.config.shape import Shape
 from scalewise.config.site import Site, Sites
 from scalewise.plan.runs.allocation import Allocation
-from scalewise.plan.runs.rounds import Round, requested_runs
+from scalewise.plan.runs.rounds import Round, known_rounds, requested_runs
 from scalewise.plan.runs.run_definition import RunDefinition, canonical_json
 from scalewise.plan.runs.runs import Preparation, preparation
 from scalewise.records import RecordError, read_run
@@ -96,6 +96,14 @@ class PlannedExperiment:
             rounds: The rounds so far; not read if the experiment has none.
         """
         return [run.run for run in requested_runs(self.runs, self.experiment, rounds)]
+
+    def known_run_names(self, folder: Path) -> list[str]:
+        """Return the names of the runs that are requested by the rounds on disk.
+
+        Args:
+            folder: Results of the experiment.
+        """
+        return self.requested_run_names(known_rounds(self.experiment, folder))
 
     def _defining(self, *products: Product) -> dict[str, Any]:
         return {"name": self.name, "spec": deciding_values(self.experiment, *products)}
