@@ -227,7 +227,7 @@ def _requests(requests: Requests, study: Study) -> Iterator[str]:
                 if not (name in NOT_REQUESTED or name.endswith("_mib") or name.startswith("disk"))
             )
             alike.setdefault(" ".join(words), set()).add(str(study.runs[key].shape))
-    for text, shapes in sorted(alike.items()):
+    for text, shapes in sorted(alike.items(), key=lambda each: (sorted(each[1]), each[0])):
         yield f"A run on {listed(sorted(shapes))} requests {text}"
     if shutil.which("sbatch") is None:
         yield "Warning: there is no sbatch on this machine, so the plan cannot be started here."
@@ -246,7 +246,7 @@ def _whole_nodes(study: Study, points: Sequence[PlannedPoint]) -> Iterator[str]:
     if more > 0:
         yield (
             f"Runs on a part of a node hold whole nodes: at most {more:.3f} device-hours more. "
-            "`exclusive: false` in the site file turns that off, and they run one at a time."
+            "`exclusive: false` in the site file turns that off."
         )
 
 
