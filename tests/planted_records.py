@@ -13,7 +13,6 @@ from scalewise.config.shape import Shape
 from scalewise.plan.runs.run_definition import RunDefinition, parse_point_name, parse_run_name
 from scalewise.plan.runs.runs import global_batch, repeat_settings, settings_of
 from scalewise.records import (
-    CPU_PROCESS,
     EPOCHS,
     FAILURE,
     RANKS,
@@ -25,12 +24,12 @@ from scalewise.records import (
     Provenance,
     RankRecord,
     RunRecord,
-    Startup,
     Window,
     write_json,
     write_rows,
 )
 
+CPU_PROCESS = "CPU process"
 BEGAN = "2026-01-01T00:00:00+00:00"
 STARTUP = {
     "imports_seconds": 2.0,
@@ -54,7 +53,7 @@ def measurements(**changes: Any) -> Measurements:
         "peak_memory_bytes": 700_000_000,
         "peak_memory_kind": "process peak RSS",
         "loader_wait_fraction": 0.02,
-        "startup": Startup(**STARTUP),
+        **STARTUP,
     }
     return Measurements(**usual | changes)
 
@@ -85,11 +84,8 @@ def provenance(run: RunDefinition, **changes: Any) -> Provenance:
     device = "A GPU" if run.accelerator == "cuda" else CPU_PROCESS
     usual: dict[str, Any] = {
         "commit": "abc123",
-        "versions": {"torch": "2.15.0"},
         "hosts": [f"node{number + 1}" for number in range(run.shape.nodes)],
         "devices": [device] * run.shape.world_size,
-        "cpu_model": "A CPU",
-        "operating_system": "Linux",
         "launcher": run.launcher,
         "started_at": BEGAN,
         "ended_at": "2026-01-01T00:01:30+00:00",
@@ -98,8 +94,11 @@ def provenance(run: RunDefinition, **changes: Any) -> Provenance:
         "inputs": {},
         "gpu_limits": [],
     }
+    environment: dict[str, Any] = {"cpu_model": "A CPU", "operating_system": "Linux"}
+    environment["versions"] = {"torch": "2.15.0"}
+    environment |= {key: changes.pop(key) for key in [*environment] if key in changes}
     usual |= changes
-    environment = {key: usual[key] for key in ("hosts", "cpu_model", "operating_system", "versions")}
+    environment["hosts"] = usual["hosts"]
     return Provenance.model_validate({"environments": [environment]} | usual)
 
 
@@ -294,7 +293,8 @@ def write_program_run(
         "imported_files": {"model.py": "a" * 64},
         "unknown": unknown,
     }
-    startup = dict.fromkeys(STARTUP) | {"imports_seconds": 2.0, "first_step_seconds": 0.5}
+    startup = {"launch_seconds": 1.0, "imports_seconds": 2.0, "preparation_seconds": 3.0}
+    startup["first_step_seconds"] = 0.5
     accuracies = [epoch.test_accuracy for epoch in epochs if epoch.test_accuracy is not None]
     measured = measurements(
         epochs_completed=len(epochs),
@@ -310,7 +310,7 @@ def write_program_run(
         communication_fraction=None if exposed is None else exposed / step_seconds,
         loader="program",
         excluded_steps={"evaluation": 1},
-        startup=Startup(**startup | {"preparation_seconds": 3.0}, launch_seconds=1.0),
+        **startup,
         program=ProgramMeasurements.model_validate(found | dict(program or {})),
     )
     ranks = [
@@ -327,7 +327,7 @@ def write_program_run(
             peak_memory_bytes=600_000_000,
             communication_seconds_per_step=exposed,
             waiting_seconds_per_step=None if exposed is None else 0.0,
-            **startup | {"preparation_seconds": 3.0},
+            **startup | {"launch_seconds": 0.0},
         )
         for rank in range(devices)
     ]
