@@ -104,9 +104,12 @@ def broken_promises(found: Mapping[str, Types], promised: Mapping[str, Types]) -
 
 
 def promised() -> dict[str, Types]:
-    """Return what results_contract.yaml lists."""
-    read: dict[str, Types] = yaml.safe_load(LISTING.read_text(encoding="utf-8"))
-    return read
+    """Return what results_contract.yaml lists: the names of each type, for each kind of file."""
+    read: dict[str, dict[str, list[str]]] = yaml.safe_load(LISTING.read_text(encoding="utf-8"))
+    return {
+        kind: {name: words for words, names in by_words.items() for name in names}
+        for kind, by_words in read.items()
+    }
 
 
 def with_types_of(found: Mapping[str, Types], before: Mapping[str, Types]) -> dict[str, Types]:
@@ -216,8 +219,11 @@ def _renew() -> None:
             for name, text in names.items():
                 words = {*found.setdefault(kind, {}).get(name, text).split(" or "), *text.split(" or ")}
                 found[kind][name] = _words(words - {"sometimes"}, sometimes="sometimes" in words)
-    renewed = with_types_of(found, promised())
-    LISTING.write_text(yaml.safe_dump(renewed, sort_keys=False, width=110), encoding="utf-8")
+    renewed: dict[str, dict[str, list[str]]] = {}
+    for kind, names in with_types_of(found, promised()).items():
+        for name, text in names.items():
+            renewed.setdefault(kind, {}).setdefault(text, []).append(name)
+    LISTING.write_text(yaml.safe_dump(renewed, default_flow_style=None, width=110), encoding="utf-8")
 
 
 if __name__ == "__main__":
