@@ -11,10 +11,14 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from snakemake_executor_plugin_slurm import ExecutorSettings
 from tests.paths import SCRIPTS
+
+from scalewise import snakemake_adapter as adapter
 
 OLDEST = "SCALEWISE_OLDEST_SNAKEMAKE"
 """Variable with the interpreter of an environment with the oldest Snakemake; `make test` creates it."""
@@ -172,6 +176,15 @@ def test_a_module_is_known_and_with_a_prefix_its_outputs_are_no_runs(place: Plac
     assert facts["replaced"] == {"mem_mb": 7}
     runs = [(run, requested["nodes"]) for _, run, requested in facts["requests"]]
     assert runs == ([] if prefix else [("one", 2)])
+
+
+@pytest.mark.parametrize("command", ["squeue", "sacct"])
+def test_jobs_are_queried_as_the_executor_plugin_does(command: str) -> None:
+    workflow = SimpleNamespace(executor_settings=ExecutorSettings(status_command=command))
+    assert adapter.status_command(workflow) == command
+    words = adapter.status_query(command, "name-of-jobs")
+    assert words[0] == command
+    assert any("name-of-jobs" in word for word in words)
 
 
 def killed_after_writing(place: Place, *options: str) -> None:

@@ -22,10 +22,6 @@ REMOVED = ".removed-"
 NOT_FAILED = {"completed", DISTURBED, OTHER_CONDITIONS, NOT_RUN, OUT_OF_DATE}
 
 
-class RedoError(UserError):
-    """No records can be removed now."""
-
-
 def redo(
     plan: Plan,
     results: Path,
@@ -52,17 +48,17 @@ def redo(
         A line for each run, what was done, and what to do next.
 
     Raises:
-        RedoError: Snakemake works in this folder, nothing is chosen, or a name is not in the study.
+        UserError: Snakemake works in this folder, nothing is chosen, or a name is not in the study.
     """
     if not (names or disturbed or failed):
-        raise RedoError("name runs or experiments, or give --disturbed or --failed")
+        raise UserError("name runs or experiments, or give --disturbed or --failed")
     if any(SNAKEMAKE_LOCKS.glob("*")) and not dry_run:
-        raise RedoError(
+        raise UserError(
             "Snakemake works in this folder. Wait for its end. If it was killed, run `snakemake --unlock`."
         )
     planned = [(experiment, run) for experiment, runs in plan["runs"].items() for run in runs]
     if unknown := [name for name in names if not any(_is_in(*run, name) for run in planned)]:
-        raise RedoError(f"{', '.join(unknown)}: not in the study. It has {', '.join(plan['experiments'])}.")
+        raise UserError(f"{', '.join(unknown)}: not in the study. It has {', '.join(plan['experiments'])}.")
     chosen = {
         (experiment, run): reason
         for experiment, run, reason in _reasons(plan, results, disturbed=disturbed, failed=failed)
