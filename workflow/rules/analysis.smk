@@ -3,11 +3,11 @@
 # out: results/{experiment}/ runs.csv, epochs.csv, scaling.csv, options.csv, answer.json, provenance.json;
 #      repeats/round{round}.json of an experiment whose next runs follow from earlier ones
 
-TABLES = [
-    "results/{experiment}/" + name
-    for name in ["runs.csv", "epochs.csv", "scaling.csv", "options.csv"]
-    + ["answer.json", "provenance.json"]
-]
+TABLES = expand(
+    "results/{{experiment}}/{name}",
+    name=["runs.csv", "epochs.csv", "scaling.csv", "options.csv"]
+    + ["answer.json", "provenance.json"],
+)
 
 
 checkpoint judge_round:

@@ -20,9 +20,11 @@ from scalewise.terminal import end_message
 
 # The rules' commands find the scripts and this Python by the environment: in `params` a moved checkout would make
 # everything again. An environment of Snakemake's own stands in front of this Python.
-os.environ["SCALEWISE_SCRIPTS"] = str(SCRIPTS)
-os.environ["PATH"] = os.pathsep.join(
-    [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+os.environ.update(
+    SCALEWISE_SCRIPTS=str(SCRIPTS),
+    PATH=os.pathsep.join(
+        [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+    ),
 )
 
 if workflow.is_main_process:
