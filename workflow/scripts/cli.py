@@ -269,7 +269,7 @@ def plan_of(options: Namespace) -> Plan:
     options.plan = options.plan or latest_plan()
     if not options.plan:
         sys.exit(
-            f"scalewise: no study has been started in {Path.cwd()}: there is no {PLAN_FOLDER}/plan-*.json. "
+            f"No study has been started in {Path.cwd()}: there is no {PLAN_FOLDER}/plan-*.json. "
             "Run this where snakemake runs."
         )
     return read_plan({PLAN: options.plan})
