@@ -52,7 +52,7 @@ CHECKS: dict[str, tuple[dict[str, str | None], dict[str, Any], str, list[str]]] 
         {"sacctmgr": "echo no >&2; exit 1"},
         {},
         "unknown",
-        ["the account could not be looked up", "exit status 1: no"],
+        ["the account could not be looked up", "failed: no"],
     ),
     "jobs that are forgotten": (
         {"scontrol": f"echo '{CONFIG.replace('300', '60')}'"},

@@ -423,7 +423,7 @@ def test_several_partitions_and_types_are_described_to_be_compared(programs: Pat
         pytest.param("", "scontrol not on PATH. Go to a login node of the cluster", id="no Slurm"),
         pytest.param(
             "echo 'Unable to contact slurm controller' >&2; exit 1",
-            "`scontrol show config` ended with exit status 1: Unable to contact slurm controller. Try the",
+            "`scontrol show config` failed: Unable to contact slurm controller. Try the",
             id="fails",
         ),
         pytest.param("exit 0", "`scontrol show config` printed nothing", id="prints nothing"),
@@ -446,7 +446,7 @@ def test_command_that_hangs_is_ended_and_named(programs: Path) -> None:
 
     answer = ask("scontrol", "show", "config", seconds=0.2)
 
-    assert answer.failure == "`scontrol show config` did not end: no answer within 0.2 s"
+    assert answer.failure == "`scontrol show config` failed: no answer within 0.2 s"
 
 
 def test_filled_in_file_is_replaced_only_by_force(programs: Path, tmp_path: Path) -> None:

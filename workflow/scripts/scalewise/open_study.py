@@ -12,8 +12,7 @@ from scalewise.config.errors import StudyError
 from scalewise.config.paths import invalid_command
 from scalewise.plan.planned_study import Study
 from scalewise.plan.study import load_study
-from scalewise.site.commands import ignore_variables, missing_commands
-from scalewise.site.slurm_checks import SUBMISSION_COMMANDS
+from scalewise.site.commands import SUBMISSION_COMMANDS, ignore_variables, missing_commands
 
 
 def open_study(

@@ -153,6 +153,6 @@ def send(
     # sites print further lines
     found = re.search(r"^(\d+)(;\S+)?$", answer.text, re.MULTILINE)
     if not answer.ok or found is None:
-        reason = (answer.error or answer.text) if answer.code is not None else answer.failure
+        reason = answer.error if not answer.ok else answer.text
         return bad(f"Slurm refuses the hello job: {reason}", "Correct the site file.")
     return HelloJob(found[1], query)

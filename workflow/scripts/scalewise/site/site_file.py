@@ -271,7 +271,7 @@ def _test(place: Place, cpus: int, memory: int, extra: Sequence[str]) -> None:
     answer = ask("sbatch", "--test-only", *words, "--wrap=true")
     if answer.ok:
         return
-    refusal = answer.error if answer.code is not None else answer.failure
+    refusal = answer.error
     fix = "Add what is missing to slurm.extra, or correct the file."
     if re.search(r"\bqos\b", refusal, re.IGNORECASE):
         own = f" Yours are {', '.join(account.qos)}." if account and account.qos else ""

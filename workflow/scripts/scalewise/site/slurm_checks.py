@@ -8,13 +8,11 @@ from collections.abc import Iterator, Mapping
 
 from scalewise.config.slurm import Slurm
 from scalewise.site.cluster import parse_config, read_accounts
-from scalewise.site.commands import ask, missing_commands
+from scalewise.site.commands import SUBMISSION_COMMANDS, ask, missing_commands
 from scalewise.site.preflight import Finding, Preflight, Request, bad, ok, unknown
 
 LONGEST_POLL_SECONDS = 180
 """Longest time between two status queries of the executor plugin, while no job ends."""
-SUBMISSION_COMMANDS = ("sbatch", "squeue", "scancel")
-"""Slurm's commands without which no job can be sent and watched."""
 
 
 def check_site(preflight: Preflight) -> Iterator[Finding]:
@@ -92,7 +90,7 @@ def _check_acceptance(name: str, request: Request, slurm: Slurm) -> Finding:
         start = re.search(r"to start at (\S+)", answer.error)
         when = f"; it would start at {start[1]}" if start else ""
         return ok(f"Slurm takes {name} ({request.shape}{', whole nodes' if whole else ''}){when}")
-    reason = answer.error if answer.code is not None else answer.failure
+    reason = answer.error
     rest = [option for option in request.options if option != "--exclusive"]
     if whole and slurm.exclusive is None and ask("sbatch", "--test-only", *rest, "--wrap=true").ok:
         return bad(
