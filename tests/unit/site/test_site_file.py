@@ -132,10 +132,18 @@ CLUSTERS = {
         FOUR,
         associations=["lab||normal,gpu|normal"],
         sbatch=QOS,
+        site={"slurm.extra": ["--qos=gpu"]},
+        says=["Slurm takes jobs only with --qos=gpu", "Jobs in partition gpu need --qos=gpu"],
+        never=["refuses"],
+    ),
+    "a QOS that is not the user's": Planted(
+        FOUR,
+        sbatch=QOS,
+        site={"slurm.extra": None},
         says=[
             "Slurm refuses `sbatch --account=lab --partition=gpu",
             "Jobs in partition gpu need --qos=gpu",
-            'Add the QOS to slurm.extra, as ["--qos=NAME"]. Yours are normal, gpu.',
+            'Add the QOS to slurm.extra, as ["--qos=NAME"]. Yours are normal.',
         ],
     ),
     "a QOS that only the partition's list names": Planted(
@@ -152,20 +160,20 @@ CLUSTERS = {
         ["lab||normal|normal", "lab|big|bigq|bigq"],
         options={"partitions": ["gpu"]},
         site={"slurm.account": "lab", "max_nodes": 4},
-        says=["QOS: normal by default; yours are normal."],
+        says=["QOS: normal by default, yours are normal"],
     ),
     "a row for each partition": Planted(
         [*FOUR, *node("c1", "(null)", "cpu")],
         [partition("cpu"), partition()],
         ["lab|cpu|cpuq|cpuq", "lab|gpu|gpuq|gpuq"],
         site={"slurm.account": "lab", "slurm.partition": "gpu"},
-        says=["QOS: gpuq by default; yours are gpuq."],
+        says=["QOS: gpuq by default, yours are gpuq"],
         never=["cpuq"],
     ),
-    "a row of the partition beside that of all": Planted(
+    "a row of the partition and that of all": Planted(
         FOUR,
         associations=["lab||normal|normal", "lab|gpu|gpuq|gpuq"],
-        says=["QOS: gpuq by default; yours are gpuq."],
+        says=["QOS: gpuq by default, yours are gpuq"],
     ),
     "the default of several accounts": Planted(
         FOUR,
@@ -250,7 +258,7 @@ CLUSTERS = {
         site={"slurm.gpu_type": "nvidia_h200_nvl_4g.71gb", "devices_per_node": 8},
         says=["is a part of a GPU (MIG)"],
     ),
-    "whole GPUs beside parts": Planted(
+    "whole GPUs and parts": Planted(
         node("m[1-2]", "gpu:a100:2,gpu:a100_1g.5gb:14"),
         site={"slurm.gpu_type": "a100", "devices_per_node": 2},
     ),
@@ -304,16 +312,7 @@ def report(programs: Path, planted: Planted) -> None:
 
 
 def options(folder: Path, **changes: Any) -> SiteOptions:
-    usual: dict[str, Any] = {
-        "partitions": [],
-        "account": None,
-        "gpu_types": [],
-        "constraint": "",
-        "output": folder / "site.yaml",
-        "force": False,
-        "command": "cli.py site",
-    }
-    return SiteOptions(**usual | changes)
+    return SiteOptions(folder / "site.yaml", **changes)
 
 
 def value(facts: Mapping[str, Any], key: str) -> object:
