@@ -230,7 +230,7 @@ def train(job: RunJob, site: SiteLaunch) -> None:
                 raise failed(group, began, ended, in_slurm=site.slurm)
             _record_out_of_memory(spec, cause)
         read_record(job.record, RunRecord)
-        remove_after_training(job.folder, job.definition, job.limits.keep_checkpoints)
+        remove_after_training(job.folder, job.definition)
         (job.folder / FAILURE).unlink(missing_ok=True)
         rank_files.end()
 
@@ -244,7 +244,7 @@ def launch_of(job: RunJob, site: SiteLaunch, rank_files: RankFiles) -> Launch:
     program = job.program
     files = [] if job.dataset is None else [job.dataset]
     if job.is_users:  # train.py lies next to the program of a rank
-        files += [*program_files(program), *map(Path, program.files), *map(Path, program.inputs)]
+        files += [*program_files(program), *map(Path, program.files)]
     visible = [path.resolve().parent for path in files]
     if program.working_directory is not None:
         visible.append(Path(program.working_directory).absolute())

@@ -71,19 +71,10 @@ def prepare_to_train(folder: Path, run: RunDefinition, *, resumes: bool) -> None
         shutil.rmtree(checkpoint)
 
 
-def remove_after_training(folder: Path, run: RunDefinition, keep_checkpoints: bool) -> None:
-    """Delete what train.py has left of a run that has a result; kept checkpoints move out of its way.
-
-    The files of a user's program are the user's.
-    """
-    if not isinstance(run.settings, Settings):
-        return
-    kept, saved = folder / CHECKPOINTS, folder / PROGRAM_FOLDER / CHECKPOINTS
-    with suppress(OSError):
-        if keep_checkpoints and saved.exists():
-            shutil.rmtree(kept, ignore_errors=True)
-            saved.rename(kept)
-    shutil.rmtree(folder / PROGRAM_FOLDER, ignore_errors=True)
+def remove_after_training(folder: Path, run: RunDefinition) -> None:
+    """Delete what train.py has left of a run that has a result; the files of a user's program stay."""
+    if isinstance(run.settings, Settings):
+        shutil.rmtree(folder / PROGRAM_FOLDER, ignore_errors=True)
 
 
 def _has_stopped(settings: Settings, rows: list[dict[str, Any]]) -> bool:
