@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from scalewise.config.errors import UserError
 from scalewise.site.commands import ask
 
 TRIES = 2
@@ -18,7 +19,7 @@ Facts = Mapping[str, str]
 """Keys and values as Slurm writes them."""
 
 
-class ClusterError(Exception):
+class ClusterError(UserError):
     """The site cannot be described; the text names the command or the choice, and the fix."""
 
 
