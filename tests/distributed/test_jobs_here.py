@@ -23,7 +23,6 @@ from scalewise.plan.make_plan import make_plan, write_plan
 from scalewise.plan.plan_file import PLAN
 from scalewise.plan.study import load_study
 from scalewise.records import EPOCHS, MODEL
-from scalewise.site.preflight import Findings
 
 pytestmark = needs_two_cores
 
@@ -76,8 +75,8 @@ def test_the_preflight_of_a_machine_waits_for_its_training_and_starts_each_parti
     assert job.returncode == 0, output
     assert output.count("all-reduce over 2 ranks") == 2
     assert output.count("all-reduce inside a node, 2 devices: 26.2 MB in ") == 2
-    found = Findings.model_validate_json((tmp_path / "results" / "findings.json").read_text(encoding="utf-8"))
-    assert {each.state for each in found.findings} == {"ok"}
+    found = json.loads((tmp_path / "results" / "findings.json").read_text(encoding="utf-8"))
+    assert {each["state"] for each in found} == {"ok"}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU, so nothing is missing")

@@ -43,9 +43,11 @@ def strings_of(source: str) -> Iterator[str]:
 
 @cache
 def said() -> list[str]:
-    """All texts of the workflow's Python code."""
+    """All texts of the workflow's Python code, and the lines of its templates of YAML."""
     files = sorted(SCRIPTS.rglob("*.py"))
-    return [text for file in files for text in strings_of(file.read_text(encoding="utf-8"))]
+    texts = [text for file in files for text in strings_of(file.read_text(encoding="utf-8"))]
+    templates = SCRIPTS.rglob("*.yaml.j2")
+    return [*texts, *(line for file in templates for line in file.read_text(encoding="utf-8").splitlines())]
 
 
 def fixed_parts(message: str) -> re.Pattern[str]:

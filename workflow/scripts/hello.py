@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
 import sys
 import time
 from contextlib import suppress
@@ -19,8 +18,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from scalewise.execution.rank_files import RankFiles
 from scalewise.ranks.distributed.identity import Identity, identify
-from scalewise.ranks.distributed.network_interface import Interface, choose_interface
+from scalewise.ranks.distributed.network_interface import Interface, choose_interface, free_port
+from scalewise.records import write_text
 
 WAIT = timedelta(minutes=2)
 WARM_UP, REPETITIONS = 2, 5
@@ -42,7 +43,7 @@ def main() -> None:
     nodes = identity.world_size // identity.local_world_size
     device = claim_device(options.accelerator, identity)
     interface = choose_interface(nodes, options.interface)
-    join(identity, device, interface, options.interface is not None, options.report)
+    join(identity, device, options, interface)
     number = torch.tensor([identity.rank + 1.0], dtype=torch.float64, device=device)
     dist.all_reduce(number)
     rank = {
@@ -63,9 +64,7 @@ def main() -> None:
     dist.all_gather_object(ranks, rank)
     if identity.rank == 0:
         shown = f"{interface.name} on {identity.host}" if nodes > 1 else ""
-        temporary = options.report.with_suffix(".part")
-        temporary.write_text(json.dumps({"ranks": ranks, "all_reduces": timed, "interface": shown}))
-        temporary.replace(options.report)
+        write_text(options.report, json.dumps({"ranks": ranks, "all_reduces": timed, "interface": shown}))
     # without it gloo's ranks sometimes abort after correct results
     dist.barrier()
     dist.destroy_process_group()
@@ -96,16 +95,17 @@ def claim_device(accelerator: str, identity: Identity) -> torch.device:
     return device
 
 
-def join(
-    identity: Identity, device: torch.device, interface: Interface, is_named: bool, report: Path
-) -> None:
+def join(identity: Identity, device: torch.device, options: argparse.Namespace, interface: Interface) -> None:
     """Join the other ranks: rank 0 chooses address and port, as in a training, and the others read them."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", interface.name)
-    if is_named:
+    if options.interface is not None:
         os.environ.setdefault("NCCL_SOCKET_IFNAME", interface.name)
     if "MASTER_PORT" not in os.environ:
-        host, port = find_endpoint(identity, interface, report.with_suffix(".endpoint"))
-        os.environ |= {"MASTER_ADDR": host, "MASTER_PORT": port}
+        rank_files = RankFiles(options.report.with_suffix(""))
+        if identity.rank == 0:
+            rank_files.publish_endpoint(interface.address, free_port(interface.address))
+        endpoint = rank_files.wait_for_endpoint(WAIT.total_seconds())
+        os.environ |= {"MASTER_ADDR": endpoint.host, "MASTER_PORT": str(endpoint.port)}
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
         rank=identity.rank,
@@ -113,28 +113,6 @@ def join(
         timeout=WAIT,
         device_id=device if device.type == "cuda" else None,
     )
-
-
-def find_endpoint(identity: Identity, interface: Interface, file: Path) -> tuple[str, str]:
-    """Return the address and the port of the rendezvous.
-
-    Raises:
-        TimeoutError: Rank 0 has not written them in time.
-    """
-    if identity.rank == 0:
-        with socket.socket() as probe:
-            probe.bind((interface.address, 0))
-            port = probe.getsockname()[1]
-        temporary = file.with_suffix(".new")
-        temporary.write_text(f"{interface.address} {port}")
-        temporary.replace(file)
-    deadline = time.monotonic() + WAIT.total_seconds()
-    while not file.exists():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"rank 0 has not written {file} after {WAIT.total_seconds():.0f} s")
-        time.sleep(0.1)
-    host, _, number = file.read_text().partition(" ")
-    return host, number
 
 
 def time_all_reduces(
@@ -159,12 +137,13 @@ def time_one(
     message = torch.ones(size // 4, dtype=torch.float32, device=device)
     for _ in range(WARM_UP):  # the first opens connections
         dist.all_reduce(message, group=group)
-    dist.all_reduce(torch.ones(1, device=device))
-    finish(device)
+    # all ranks begin together, also those of other nodes; item() waits for the device
+    dist.all_reduce(start := torch.ones(1, device=device))
+    start.item()
     began = time.perf_counter()
     for _ in range(REPETITIONS):
         dist.all_reduce(message, group=group)
-    finish(device)
+    message[0].item()
     seconds = (time.perf_counter() - began) / REPETITIONS
     slowest = torch.tensor([seconds], dtype=torch.float64, device=device)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
@@ -176,12 +155,6 @@ def time_one(
         "hardware": link[0],
         "promised": link[1],
     }
-
-
-def finish(device: torch.device) -> None:
-    """Wait for the device."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def node_link(device: torch.device) -> tuple[str, float]:

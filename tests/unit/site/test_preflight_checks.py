@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,9 +13,9 @@ from tests.stand_ins import stand_ins
 from tests.unit.plan.conftest import Load
 
 from scalewise.config.slurm import Slurm
-from scalewise.site.hello_job import HIDDEN_SECONDS, LOOK_SECONDS, NEVER_STARTS, HelloJob, send
-from scalewise.site.preflight import Finding, Preflight, Request
-from scalewise.site.slurm_checks import check_site
+from scalewise.site import hello_job
+from scalewise.site.hello_job import HIDDEN_SECONDS, LOOK_SECONDS, NEVER_STARTS, SILENT_SECONDS, follow, send
+from scalewise.site.preflight import Finding, Preflight, Request, check_site
 
 OPTIONS = ["--account=proj123", "--partition=gpu", "--nodes=2", "--gres=gpu:4", "--time=62"]
 CONFIG = "ClusterName = c\nMinJobAge = 300 sec\nAccountingStorageType = accounting_storage/slurmdbd"
@@ -52,7 +53,7 @@ CHECKS: dict[str, tuple[dict[str, str | None], dict[str, Any], str, list[str]]] 
         {"sacctmgr": "echo no >&2; exit 1"},
         {},
         "unknown",
-        ["the account could not be looked up", "exit status 1: no"],
+        ["the account could not be looked up", "failed: no"],
     ),
     "jobs that are forgotten": (
         {"scontrol": f"echo '{CONFIG.replace('300', '60')}'"},
@@ -138,6 +139,7 @@ class Queue:
     def __init__(
         self,
         programs: Path,
+        monkeypatch: pytest.MonkeyPatch,
         states: Sequence[tuple[str, str] | None],
         shown: bool = True,
     ) -> None:
@@ -149,7 +151,8 @@ class Queue:
         state = f"cat {programs}/state.txt 2>/dev/null || {unknown}"
         scripts["squeue"] = f"""case "$*" in *--jobs=41*) {state};; *) echo '{listed}';; esac"""
         stand_ins(programs, scripts)
-        self.job = HelloJob("41", ["squeue", "--name", "run"], now=lambda: self.seconds, sleep=self.sleep)
+        clock = SimpleNamespace(monotonic=lambda: self.seconds, sleep=self.sleep)
+        monkeypatch.setattr(hello_job, "time", clock)
         self.sleep(0)
 
     def sleep(self, seconds: float) -> None:
@@ -160,29 +163,38 @@ class Queue:
         if state is not None:
             file.write_text(f"{state[0]}|{state[1]}|2026-11-29T12:00:00\n")
 
+    def follow(self) -> tuple[list[Finding], str]:
+        """Return the findings after the first, which says that the job was sent, and the last state."""
+        found, state = [], ""
+
+        def followed() -> Iterator[Finding]:
+            nonlocal state
+            state = yield from follow("41", ["squeue", "--name", "run"])
+
+        found = list(followed())
+        assert str(found[0]) == "ok      job 41 sent"
+        return found[1:], state
+
     @property
     def commands(self) -> list[str]:
         return self.sent.read_text().splitlines() if self.sent.exists() else []
 
 
-SHORTENED = "scontrol update JobId=41 TimeLimit=6"
-
-
 def test_a_job_is_followed_to_its_end_and_asks_for_its_own_time_once_slurm_has_judged_it(
-    programs: Path,
+    programs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pending = [("PENDING", "None"), ("PENDING", "Priority"), ("PENDING", "Resources")]
-    queue = Queue(programs, [*pending, ("RUNNING", "None"), ("COMPLETED", "None")])
+    queue = Queue(programs, monkeypatch, [*pending, ("RUNNING", "None"), ("COMPLETED", "None")])
 
-    _, *lines = map(str, queue.job.follow())
+    found, state = queue.follow()
 
-    assert lines == [
+    assert list(map(str, found)) == [
         "ok      job 41 waits in the queue (Priority), Slurm expects its start at 2026-11-29T12:00:00",
         "ok      job 41 waits in the queue (Resources), Slurm expects its start at 2026-11-29T12:00:00",
         "ok      job 41 is running",
     ]
-    assert queue.commands == [SHORTENED]
-    assert queue.job.state == "COMPLETED"
+    assert queue.commands == ["scontrol update JobId=41 TimeLimit=6"]
+    assert state == "COMPLETED"
 
 
 @pytest.mark.parametrize(
@@ -192,18 +204,17 @@ def test_a_job_is_followed_to_its_end_and_asks_for_its_own_time_once_slurm_has_j
         *("AssocGrpGRES", "AssocMaxNodePerJobLimit", "AssocGrpCpuLimit", "AssociationJobLimit"),
         *("PartitionNodeLimit", "PartitionTimeLimit", "PartitionDown", "MaxMemPerLimit", "JobHeldAdmin"),
         *("InvalidAccount", "InvalidQOS", "BadConstraints", "AccountNotAllowed", "JobHeldUser"),
-        "launch failed requeued held",
+        *("launch failed requeued held", "JobHoldMaxRequeue", "ReservationDeleted"),
     ],
 )
 def test_a_job_that_cannot_start_is_not_ok_with_the_limits_name_and_is_cancelled(
-    reason: str, programs: Path
+    reason: str, programs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = Queue(programs, [("PENDING", "None"), ("PENDING", reason)])
+    queue = Queue(programs, monkeypatch, [("PENDING", "None"), ("PENDING", reason)])
 
-    sent, finding = queue.job.follow()
-    assert str(sent).split() == ["ok", "job", "41", "sent"]
+    (finding,), state = queue.follow()
 
-    assert finding.state == "bad"
+    assert (finding.state, state) == ("bad", "")
     assert f"the reason {reason}," in finding.text
     assert queue.commands[-1] == "scancel 41"
 
@@ -215,70 +226,67 @@ def test_a_reason_that_passes_is_waited_for(reason: str) -> None:
     assert not NEVER_STARTS.fullmatch(reason)
 
 
-def test_a_job_that_the_plugins_query_does_not_show_is_not_ok_after_a_limit(programs: Path) -> None:
-    queue = Queue(programs, [("PENDING", "Resources")], shown=False)
+@pytest.mark.parametrize(
+    ("states", "shown", "text", "limit"),
+    [
+        pytest.param(
+            [("PENDING", "Resources")],
+            False,
+            "does not show job 41, which was sent: `squeue --name run` prints no line of it",
+            HIDDEN_SECONDS,
+            id="the plugin's query does not show it",
+        ),
+        pytest.param([None], True, "the state of job 41 is unknown: `squeue", SILENT_SECONDS, id="unknown"),
+        pytest.param(
+            [("RUNNING", "None")], True, "has not ended after 6 minutes", 60 * 6.5, id="it does not end"
+        ),
+    ],
+)
+def test_a_job_that_is_waited_for_in_vain_is_cancelled_after_a_limit(
+    states: list[tuple[str, str] | None],
+    shown: bool,
+    text: str,
+    limit: float,
+    programs: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queue = Queue(programs, monkeypatch, states, shown)
 
-    *_, finding = queue.job.follow()
+    found, _ = queue.follow()
 
-    assert finding.state == "bad"
-    assert "does not show job 41, which was sent: `squeue --name run` prints no line of it" in finding.text
-    assert HIDDEN_SECONDS < queue.seconds < HIDDEN_SECONDS + 3 * LOOK_SECONDS
+    assert found[-1].state == "bad"
+    assert text in found[-1].text
+    assert limit < queue.seconds < limit + 4 * LOOK_SECONDS
     assert queue.commands[-1] == "scancel 41"
 
 
-def test_a_job_whose_state_is_not_known_is_not_ok_after_a_limit(programs: Path) -> None:
-    queue = Queue(programs, [None])
+def test_a_job_that_the_controller_has_forgotten_has_ended(
+    programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, state = Queue(programs, monkeypatch, [("RUNNING", "None"), None]).follow()
 
-    sent, finding = queue.job.follow()
-    assert str(sent).split() == ["ok", "job", "41", "sent"]
-
-    assert finding.state == "bad"
-    assert "the state of job 41 is unknown: `squeue" in finding.text
-    assert queue.commands[-1] == "scancel 41"
-
-
-def test_a_job_that_does_not_end_is_cancelled_after_a_limit(programs: Path) -> None:
-    queue = Queue(programs, [("RUNNING", "None")])
-
-    *_, finding = queue.job.follow()
-
-    assert finding.state == "bad"
-    assert "has not ended after 6 minutes" in finding.text
-    assert queue.seconds < 60 * 8
-    assert queue.commands[-1] == "scancel 41"
-
-
-def test_a_job_that_the_controller_has_forgotten_has_ended(programs: Path) -> None:
-    queue = Queue(programs, [("RUNNING", "None"), None])
-
-    assert [str(each) for each in queue.job.follow()][1:] == ["ok      job 41 is running"]
+    assert (list(map(str, found)), state) == (["ok      job 41 is running"], "COMPLETED")
 
 
 @pytest.mark.parametrize(
-    ("script", "number"),
+    ("script", "number", "error"),
     [
-        ("echo 41", "41"),
-        ("echo '41;cluster2'", "41"),
-        ("echo 'Welcome to the cluster, 2 news'; echo 41", "41"),
-        ("echo 'you need a project' >&2; exit 1", ""),
-        ("echo 'no number'", ""),
+        ("echo 41", "41", ""),
+        ("echo '41;cluster2'", "41", ""),
+        ("echo 'Welcome to the cluster, 2 news'; echo 41", "41", ""),
+        ("echo 'you need a project' >&2; exit 1", "", "you need a project"),
+        ("echo 'no number'", "", "no number"),
     ],
 )
 def test_a_job_is_sent_with_the_request_of_a_run_or_refused_in_slurms_words(
-    programs: Path, script: str, number: str
+    programs: Path, script: str, number: str, error: str
 ) -> None:
     stand_ins(programs, {"sbatch": f'echo "$@" > {programs}/sent.txt; {script}'})
 
-    found = send(OPTIONS, "python cli.py hello", Path("slurm.log"), [], "run")
+    found = send(OPTIONS, "python cli.py hello", Path("slurm.log"), "run")
 
     assert " ".join(OPTIONS) in (programs / "sent.txt").read_text()
-    if number:
-        assert isinstance(found, HelloJob)
-        assert found.number == number
-    else:
-        assert isinstance(found, Finding)
-        assert found.state == "bad"
-        assert "project" in found.text or "no number" in found.text
+    assert (found.ok, found.text, found.error) == (bool(number), number, error)
 
 
 def test_resources_of_a_profile_replace_those_of_the_site_in_the_requests(load: Load) -> None:

@@ -134,10 +134,18 @@ CLUSTERS = {
         FOUR,
         associations=["lab||normal,gpu|normal"],
         sbatch=QOS,
+        site={"slurm.extra": ["--qos=gpu"]},
+        says=["Slurm takes jobs only with --qos=gpu", "Jobs in partition gpu need --qos=gpu"],
+        never=["refuses"],
+    ),
+    "a QOS that is not the user's": Planted(
+        FOUR,
+        sbatch=QOS,
+        site={"slurm.extra": None},
         says=[
             "Slurm refuses `sbatch --account=lab --partition=gpu",
             "Jobs in partition gpu need --qos=gpu",
-            'Add the QOS to slurm.extra, as ["--qos=NAME"]. Yours are normal, gpu.',
+            'Add the QOS to slurm.extra, as ["--qos=NAME"]. Yours are normal.',
         ],
     ),
     "a QOS that only the partition's list names": Planted(
@@ -154,20 +162,20 @@ CLUSTERS = {
         ["lab||normal|normal", "lab|big|bigq|bigq"],
         options={"partitions": ["gpu"]},
         site={"slurm.account": "lab", "max_nodes": 4},
-        says=["QOS: normal by default; yours are normal."],
+        says=["QOS: normal by default, yours are normal"],
     ),
     "a row for each partition": Planted(
         [*FOUR, *node("c1", "(null)", "cpu")],
         [partition("cpu"), partition()],
         ["lab|cpu|cpuq|cpuq", "lab|gpu|gpuq|gpuq"],
         site={"slurm.account": "lab", "slurm.partition": "gpu"},
-        says=["QOS: gpuq by default; yours are gpuq."],
+        says=["QOS: gpuq by default, yours are gpuq"],
         never=["cpuq"],
     ),
-    "a row of the partition beside that of all": Planted(
+    "a row of the partition and that of all": Planted(
         FOUR,
         associations=["lab||normal|normal", "lab|gpu|gpuq|gpuq"],
-        says=["QOS: gpuq by default; yours are gpuq."],
+        says=["QOS: gpuq by default, yours are gpuq"],
     ),
     "the default of several accounts": Planted(
         FOUR,
@@ -252,7 +260,7 @@ CLUSTERS = {
         site={"slurm.gpu_type": "nvidia_h200_nvl_4g.71gb", "devices_per_node": 8},
         says=["is a part of a GPU (MIG)"],
     ),
-    "whole GPUs beside parts": Planted(
+    "whole GPUs and parts": Planted(
         node("m[1-2]", "gpu:a100:2,gpu:a100_1g.5gb:14"),
         site={"slurm.gpu_type": "a100", "devices_per_node": 2},
     ),
@@ -306,16 +314,7 @@ def report(programs: Path, planted: Planted) -> None:
 
 
 def options(folder: Path, **changes: Any) -> SiteOptions:
-    usual: dict[str, Any] = {
-        "partitions": [],
-        "account": None,
-        "gpu_types": [],
-        "constraint": "",
-        "output": folder / "site.yaml",
-        "force": False,
-        "command": "cli.py site",
-    }
-    return SiteOptions(**usual | changes)
+    return SiteOptions(folder / "site.yaml", **changes)
 
 
 def value(facts: Mapping[str, Any], key: str) -> object:
@@ -425,7 +424,7 @@ def test_several_partitions_and_types_are_described_to_be_compared(programs: Pat
         pytest.param("", "scontrol not on PATH. Go to a login node of the cluster", id="no Slurm"),
         pytest.param(
             "echo 'Unable to contact slurm controller' >&2; exit 1",
-            "`scontrol show config` ended with exit status 1: Unable to contact slurm controller. Try the",
+            "`scontrol show config` failed: Unable to contact slurm controller. Try the",
             id="fails",
         ),
         pytest.param("exit 0", "`scontrol show config` printed nothing", id="prints nothing"),
@@ -448,7 +447,7 @@ def test_command_that_hangs_is_ended_and_named(programs: Path) -> None:
 
     answer = ask("scontrol", "show", "config", seconds=0.2)
 
-    assert answer.failure == "`scontrol show config` did not end: no answer within 0.2 s"
+    assert answer.failure == "`scontrol show config` failed: no answer within 0.2 s"
 
 
 def test_filled_in_file_is_replaced_only_by_force(programs: Path, tmp_path: Path) -> None:

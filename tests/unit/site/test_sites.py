@@ -155,12 +155,6 @@ def test_a_queue_and_a_bill_change_the_decision_and_no_run(load: Load) -> None:
     assert without.allocations == short.allocations == long.allocations
 
 
-MACHINE = Site("cpu", 2, 2, 1)
-CLUSTER = Site("cuda", 4, 64, 4, SiteFile.model_validate({"slurm": {}}))
-PROFILES = SCRIPTS.parents[1] / "profiles"
-SENDING = ("sbatch", "squeue", "scancel")
-
-
 def test_defaults_of_slurms_commands_are_ignored_if_they_hide_jobs_or_change_requests() -> None:
     kept = ("SQUEUE_ALL", "SQUEUE_FEDERATION", "SCONTROL_ALL", "SCANCEL_CTLD", "SLURM_CLUSTERS", "SLURM_CONF")
     chosen = (

@@ -19,9 +19,8 @@ from scalewise.plan.plan_table import plan_lines
 from scalewise.plan.planned_study import Study
 from scalewise.plan.runs.allocation import SHARED_NODE
 from scalewise.plan.study import check_results_folder, load_study
-from scalewise.site.commands import ignore_variables, missing_commands
+from scalewise.site.commands import SUBMISSION_COMMANDS, ignore_variables, missing_commands
 from scalewise.site.preflight import Preflight
-from scalewise.site.slurm_checks import SUBMISSION_COMMANDS
 
 RESULTS = Path("results")
 

@@ -5,30 +5,32 @@ Needs no torch; the ranks run ``hello.py``.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import sys
 import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel
 
-from scalewise.config.shape import Shape, count_devices
+from scalewise.config.shape import count_devices
 from scalewise.execution.lock import MACHINE_WAIT_SECONDS, machine_lock
 from scalewise.execution.log import printable, say
 from scalewise.execution.start import SCRIPTS, RankProcesses
 from scalewise.plan.formatting import format_3sig
 from scalewise.plan.launch import SiteLaunch, build_launch
 from scalewise.plan.plan_file import Plan, SitePlan
-from scalewise.records import write_json
-from scalewise.site.hello_job import HELLO_MINUTES, HelloJob, send
-from scalewise.site.preflight import Finding, Findings, Preflight, bad, ok, unknown
-from scalewise.site.slurm_checks import check_site
+from scalewise.records import write_text
+from scalewise.site.hello_job import HELLO_MINUTES, follow, send
+from scalewise.site.preflight import Finding, Preflight, bad, check_site, ok, unknown
 from scalewise.snakemake_adapter import status_query
 
 SHARE_EXPECTED = 0.25
@@ -36,9 +38,10 @@ SHARE_EXPECTED = 0.25
 HIDDEN_FROM_SRUN = re.compile(r"SRUN_|SBATCH_|SLURM_(?!JOB_?ID$|CLUSTER_NAME$|SUBMIT_(DIR|HOST)$)")
 REPORT_SECONDS = 60
 """A shared file system may show a file so long after it was written."""
+PLACES_TASKS = "Look for options in slurm.extra that place tasks or bind CPUs."
 
 
-class HelloRank(BaseModel):
+class HelloRank(BaseModel, frozen=True):
     """The report of one rank of ``hello.py``.
 
     Args:
@@ -47,8 +50,6 @@ class HelloRank(BaseModel):
         total: Sum of rank + 1 over all ranks, by all-reduce.
         datasets: Bytes of each prepared file on the rank's node; None if it is missing there.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     rank: int
     local_rank: int
@@ -62,7 +63,7 @@ class HelloRank(BaseModel):
     datasets: dict[str, int | None]
 
 
-class TimedAllReduce(BaseModel):
+class TimedAllReduce(BaseModel, frozen=True):
     """The time of an all-reduce, the mean of some, on the slowest rank.
 
     Args:
@@ -70,8 +71,6 @@ class TimedAllReduce(BaseModel):
         hardware: The link that carries it; empty if unknown.
         promised: Bytes per second of the hardware in one direction; 0 if unknown.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     where: str
     devices: int
@@ -81,13 +80,11 @@ class TimedAllReduce(BaseModel):
     promised: float = 0
 
 
-class HelloReport(BaseModel):
+class HelloReport(BaseModel, frozen=True):
     """The reports of all ranks, in rank order."""
 
-    model_config = ConfigDict(frozen=True)
-
     ranks: list[HelloRank]
-    all_reduces: list[TimedAllReduce] = Field(default_factory=list)
+    all_reduces: list[TimedAllReduce] = []
     interface: str = ""
 
 
@@ -108,25 +105,25 @@ def run_preflight(
         signal.signal(number, lambda number, _frame: sys.exit(128 + number))
     found: list[Finding] = []
 
-    def note(findings: Iterator[Finding]) -> None:
+    def show_all(title: str, findings: Iterator[Finding]) -> None:
+        if title:
+            show(title)
         for finding in findings:
             show(finding)
             found.append(finding)
 
     for partition, site_plan in plan["sites"].items():
-        if partition:
-            show(f"Partition {partition} of the site file:")
-        note(check_site(Preflight.model_validate(site_plan["preflight"])))
+        title = f"Partition {partition} of the site file:" if partition else ""
+        show_all(title, check_site(Preflight.model_validate(site_plan["preflight"])))
     if any(finding.state == "bad" for finding in found):
         show("Nothing was sent to the cluster. Correct the site file and try again.")
         return False
     output.parent.mkdir(parents=True, exist_ok=True)
     for partition, site_plan in plan["sites"].items():
-        if partition:
-            show(f"Partition {partition}, the hello job:")
-        note(say_hello(site_plan, partition, plan_path, output.parent.absolute(), status))
+        title = f"Partition {partition}, the hello job:" if partition else ""
+        show_all(title, say_hello(site_plan, partition, plan_path, output.parent.absolute(), status))
+    write_text(output, json.dumps([asdict(finding) for finding in found], indent=2) + "\n")
     is_ok = all(finding.state != "bad" for finding in found)
-    write_json(output, Findings(findings=found))
     show("All is ok: the study can start." if is_ok else "Something is not ok: see above.")
     return is_ok
 
@@ -151,22 +148,20 @@ def say_hello(
     if preflight.slurm is None:
         # no training is measured while ranks start next to it
         with machine_lock(MACHINE_WAIT_SECONDS, say):
-            code = run_hello_ranks(site_plan, report, log)
-        yield from judge(report, log, preflight, f"exit code {code}")
-        return
-    words = [sys.executable, str(SCRIPTS / "cli.py"), "--plan", plan_path, "hello"]
-    command = shlex.join([*words, "--log", str(log), "--output", str(report), "--partition", partition])
-    run_id = str(uuid.uuid4())
-    query = status_query(status, run_id)
-    job = send(preflight.options, command, folder / f"{name}.slurm.log", query, run_id)
-    if not isinstance(job, HelloJob):
-        yield job
-        return
-    for finding in job.follow():
-        yield finding
-        if finding.state == "bad":
+            end = f"exit code {run_hello_ranks(site_plan, report, log)}"
+    else:
+        words = [sys.executable, str(SCRIPTS / "cli.py"), "--plan", plan_path, "hello"]
+        words += ["--log", str(log), "--output", str(report), "--partition", partition]
+        run_id = str(uuid.uuid4())
+        job = send(preflight.options, shlex.join(words), folder / f"{name}.slurm.log", run_id)
+        if not job.ok:
+            yield bad(f"Slurm refuses the hello job: {job.error}", "Correct the site file.")
             return
-    yield from judge(report, log, preflight, f"job {job.number} {job.state}")
+        state = yield from follow(job.text, status_query(status, run_id))
+        if not state:
+            return
+        end = f"job {job.text} {state}"
+    yield from judge(report, log, preflight, end)
 
 
 def run_hello_ranks(site_plan: SitePlan, report: Path, log: Path) -> int:
@@ -186,10 +181,12 @@ def run_hello_ranks(site_plan: SitePlan, report: Path, log: Path) -> int:
     words += [f"--dataset={path}" for path in preflight.datasets]
     folders = [SCRIPTS, report.parent, *(Path(path).resolve().parent for path in preflight.datasets)]
     launch = build_launch(ranks, site, words, sys.executable, folders)
-    report.with_suffix(".endpoint").unlink(missing_ok=True)
+    rendezvous = report.with_suffix("")
+    shutil.rmtree(rendezvous, ignore_errors=True)
+    rendezvous.mkdir()
     if site.slurm:
         # as the executor plugin does in a run's job: srun gets its shape from its options only
-        for name in [name for name in os.environ if HIDDEN_FROM_SRUN.match(name)]:
+        for name in filter(HIDDEN_FROM_SRUN.match, list(os.environ)):
             del os.environ[name]
     with log.open("w", encoding="utf-8") as output:
         processes = RankProcesses(launch, output)
@@ -199,7 +196,7 @@ def run_hello_ranks(site_plan: SitePlan, report: Path, log: Path) -> int:
                 say(f"the ranks have not ended after {HELLO_MINUTES} minutes, and are killed")
         finally:
             ended = processes.end(10)
-    report.with_suffix(".endpoint").unlink(missing_ok=True)
+    shutil.rmtree(rendezvous, ignore_errors=True)
     return ended if code is None else code
 
 
@@ -219,18 +216,16 @@ def judge(report: Path, log: Path, preflight: Preflight, end: str) -> Iterator[F
     while not report.exists() and time.monotonic() < deadline:
         time.sleep(1)
     if report.exists():
-        text = report.read_text(encoding="utf-8")
-        yield from check_report(
-            HelloReport.model_validate_json(text), preflight, file_sizes(preflight.datasets)
-        )
+        found = HelloReport.model_validate_json(report.read_text(encoding="utf-8"))
+        yield from check_report(found, preflight, file_sizes(preflight.datasets))
         return
     yield bad(
-        f"the hello job over {preflight.shape} ended without a report ({end}): {_last_words(log)}",
+        f"the hello job over {preflight.shape} ended without a report ({end}): {_first_error(log)}",
         f"The output is in {log}{'' if preflight.slurm is None else f' and {log.stem}.slurm.log'}.",
     )
 
 
-def _last_words(log: Path) -> str:
+def _first_error(log: Path) -> str:
     """Return the first error in the ranks' output, or else its last line; without any, that of their job."""
     lines: list[str] = []
     for file in (log, log.with_suffix(".slurm.log")):
@@ -242,7 +237,7 @@ def _last_words(log: Path) -> str:
     return next(iter([*errors, *lines[-1:]]), "there is no output")
 
 
-def file_sizes(paths: list[str]) -> dict[str, int | None]:
+def file_sizes(paths: Sequence[str]) -> dict[str, int | None]:
     """Return the bytes of each file; None if it is missing on this node."""
     return {path: Path(path).stat().st_size if Path(path).exists() else None for path in paths}
 
@@ -255,7 +250,15 @@ def check_report(
     for rank in ranks:
         gpu = f" {rank.gpu}" if rank.gpu else ""
         yield ok(f"rank {rank.rank} on {rank.host}: {rank.device}{gpu}, {rank.cpus} CPUs")
-    yield _check_places(ranks, shape)
+    hosts = defaultdict(list)
+    for rank in ranks:
+        hosts[rank.host].append(rank.local_rank)
+    planned = list(range(shape.devices_per_node))
+    if len(hosts) == shape.nodes and all(sorted(places) == planned for places in hosts.values()):
+        yield ok(f"{shape.devices_per_node} ranks on each of {', '.join(hosts)}")
+    else:
+        placed = "; ".join(f"{host}: local ranks {sorted(places)}" for host, places in hosts.items())
+        yield bad(f"planned were {shape} ranks, found {placed}", PLACES_TASKS)
     yield from _check_devices(ranks, preflight.cpus_per_device)
     expected = shape.world_size * (shape.world_size + 1) / 2
     if wrong := [rank.rank for rank in ranks if rank.total != expected]:
@@ -263,49 +266,40 @@ def check_report(
         yield bad(f"the all-reduce gave ranks {wrong} another sum than {expected:g}", fix)
     else:
         yield ok(f"all-reduce over {shape.world_size} ranks")
-    for timed in report.all_reduces:
-        yield _check_rate(timed)
+    yield from map(_check_rate, report.all_reduces)
     if report.interface:
         yield ok(f"network_interface {report.interface}")
-    yield from _check_environments(ranks)
-    yield from _check_datasets(ranks, here)
-
-
-def _check_devices(ranks: list[HelloRank], cpus_per_device: int) -> Iterator[Finding]:
-    if len(models := sorted({rank.device for rank in ranks})) > 1:
-        fix = 'Name the type in gpu_type, or a feature as slurm.extra: ["--constraint=FEATURE"].'
-        yield bad(f"ranks have different devices, whose runs cannot be compared: {'; '.join(models)}", fix)
-    gpus = Counter((rank.host, rank.gpu) for rank in ranks if rank.gpu)
-    for (host, gpu), number in gpus.items():
-        if number > 1:
-            yield bad(f"{number} ranks on {host} share one GPU ({gpu})", "Correct devices_per_node.")
-    few = [rank for rank in ranks if rank.cpus < cpus_per_device]
-    if few:
-        yield bad(
-            f"rank {few[0].rank} on {few[0].host} has {few[0].cpus} of its {cpus_per_device} CPUs",
-            "Look for options in the site's slurm.extra that bind CPUs.",
-        )
-
-
-def _check_environments(ranks: list[HelloRank]) -> Iterator[Finding]:
     environments = sorted({f"{rank.python} with torch {rank.torch}" for rank in ranks})
     if len(environments) == 1:
         yield ok(f"every rank runs {environments[0]}")
     else:
         fix = "Set python in the site file, or correct prelude."
         yield bad(f"ranks run different programs: {'; '.join(environments)}", fix)
+    yield from _check_datasets(ranks, here)
 
 
-def _check_datasets(ranks: list[HelloRank], here: Mapping[str, int | None]) -> Iterator[Finding]:
+def _check_datasets(ranks: Sequence[HelloRank], here: Mapping[str, int | None]) -> Iterator[Finding]:
     for path, size in here.items():
-        hosts = sorted({rank.host for rank in ranks if rank.datasets.get(path) != size})
+        differing = sorted({rank.host for rank in ranks if rank.datasets.get(path) != size})
         if size is None:
             yield bad(f"{path} is missing", "Run snakemake once more.")
-        elif hosts:
+        elif differing:
             fix = "Work in a folder that all nodes share, and bind it if there is a container."
-            yield bad(f"{path} is not the same seen from {', '.join(hosts)}", fix)
+            yield bad(f"{path} is not the same seen from {', '.join(differing)}", fix)
         else:
             yield ok(f"{path}: {size:,} bytes on every node")
+
+
+def _check_devices(ranks: Sequence[HelloRank], cpus_per_device: int) -> Iterator[Finding]:
+    if len(models := sorted({rank.device for rank in ranks})) > 1:
+        fix = 'Name the type in gpu_type, or a feature as slurm.extra: ["--constraint=FEATURE"].'
+        yield bad(f"ranks have different devices, whose runs cannot be compared: {'; '.join(models)}", fix)
+    for (host, gpu), number in Counter((rank.host, rank.gpu) for rank in ranks if rank.gpu).items():
+        if number > 1:
+            yield bad(f"{number} ranks on {host} share one GPU ({gpu})", "Correct devices_per_node.")
+    if few := next((rank for rank in ranks if rank.cpus < cpus_per_device), None):
+        text = f"rank {few.rank} on {few.host} has {few.cpus} of its {cpus_per_device} CPUs"
+        yield bad(text, PLACES_TASKS)
 
 
 def _check_rate(timed: TimedAllReduce) -> Finding:
@@ -323,17 +317,3 @@ def _check_rate(timed: TimedAllReduce) -> Finding:
     if share >= SHARE_EXPECTED:
         return ok(text)
     return unknown(text, "If that is too slow, look with NCCL_DEBUG=INFO, or set network_interface.")
-
-
-def _check_places(ranks: list[HelloRank], shape: Shape) -> Finding:
-    found = defaultdict(list)
-    for rank in ranks:
-        found[rank.host].append(rank.local_rank)
-    planned = list(range(shape.devices_per_node))
-    if len(found) == shape.nodes and all(sorted(places) == planned for places in found.values()):
-        return ok(f"{shape.devices_per_node} ranks on each of {', '.join(found)}")
-    shown = "; ".join(f"{host}: local ranks {sorted(places)}" for host, places in found.items())
-    return bad(
-        f"planned were {shape} ranks, found {shown}",
-        "Look for options in the site's slurm.extra that place tasks.",
-    )

@@ -12,10 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from scalewise.config.errors import UserError
-from scalewise.config.slurm import duration_seconds
 from scalewise.site.commands import ask
 
-_NONE = {"", "(null)", "N/A", "None", "NONE", "UNLIMITED", "INFINITE", "unlimited"}
+TRIES = 2
+Facts = Mapping[str, str]
+"""Keys and values as Slurm writes them."""
 
 
 class ClusterError(UserError):
@@ -28,7 +29,7 @@ class Node:
 
     Args:
         cpus: CPUs that jobs may use, without those that are reserved for the system.
-        memory_mb: Memory that jobs may request; None if Slurm was not told.
+        memory_mb: Memory that jobs may request; None if Slurm does not know it.
         gpus: Number of GPUs by type; the type is empty if Slurm has none.
     """
 
@@ -38,41 +39,6 @@ class Node:
     gpus: Mapping[str, int]
     features: frozenset[str]
     partitions: Sequence[str]
-
-
-@dataclass(frozen=True)
-class Partition:
-    """A partition; a limit that does not exist is None.
-
-    Args:
-        whole_nodes: The setting that gives a job its nodes to itself; empty if nodes are shared.
-        accounts: Accounts that may use it; None for all.
-        allowed_qos: QOS that its jobs may have; None for all.
-    """
-
-    name: str
-    state: str
-    is_default: bool
-    longest_seconds: int | None
-    min_nodes: int
-    max_nodes: int | None
-    max_cpus_per_node: int | None
-    max_memory_mb: int | None
-    max_memory_mb_per_cpu: int | None
-    whole_nodes: str
-    needs_reservation: bool
-    accounts: frozenset[str] | None
-    denied_accounts: frozenset[str]
-    allowed_qos: frozenset[str] | None
-    denied_qos: frozenset[str]
-
-    def takes_account(self, name: str) -> bool:
-        """Return whether jobs of an account may use it."""
-        return name not in self.denied_accounts and (self.accounts is None or name in self.accounts)
-
-    def takes_qos(self, name: str) -> bool:
-        """Return whether its jobs may have a QOS."""
-        return name not in self.denied_qos and (self.allowed_qos is None or name in self.allowed_qos)
 
 
 @dataclass(frozen=True)
@@ -115,10 +81,15 @@ class Cluster:
     """Slurm's report on a cluster and its user."""
 
     version: str
-    name: str
-    partitions: Sequence[Partition]
+    config: Facts
+    partitions: Mapping[str, Facts]
     nodes: Sequence[Node]
     accounts: Accounts
+
+    @property
+    def name(self) -> str:
+        """The cluster's name."""
+        return self.config.get("ClusterName", "(no name)")
 
     def nodes_of(self, partition: str) -> list[Node]:
         """Return the nodes of a partition."""
@@ -135,26 +106,23 @@ def read_cluster(partitions: Sequence[str] = ()) -> Cluster:
         ClusterError: A command failed without which nothing can be said.
     """
     config = parse_config(_required("scontrol", "show", "config"))
-    version = ask("sinfo", "--version").text or f"slurm {config.get('SLURM_VERSION', '')}".strip()
-    lines = _required("scontrol", "--oneliner", "show", "partition").splitlines()
-    shown = {record(line).get("PartitionName") for line in lines}
-    for name in dict.fromkeys(partitions):
-        if name not in shown:
-            lines += ask("scontrol", "--oneliner", "show", "partition", name).text.splitlines()
-    nodes = _required("scontrol", "--oneliner", "show", "node").splitlines()
+    show = ("scontrol", "--oneliner", "show")
+    found = list(map(record, _required(*show, "partition").splitlines()))
+    for name in {*partitions} - {each.get("PartitionName") for each in found}:
+        found += map(record, ask(*show, "partition", name).text.splitlines())
     return Cluster(
-        version,
-        config.get("ClusterName", ""),
-        list(parse_partitions(lines, config)),
-        list(parse_nodes(nodes)),
+        ask("sinfo", "--version").text or "Slurm",
+        config,
+        {each["PartitionName"]: each for each in found if "PartitionName" in each},
+        list(parse_nodes(_required(*show, "node"))),
         read_accounts(config),
     )
 
 
 def _required(*command: str) -> str:
-    answer = ask(*command)
+    answer = ask(*command, tries=TRIES)
     if not answer.ok or not answer.text:
-        failure = answer.failure if not answer.ok else f"`{answer.command}` printed nothing"
+        failure = f"`{answer.command}` printed nothing" if answer.ok else answer.failure
         raise ClusterError(
             f"{failure}. Try the command yourself; if it fails there, too, ask the site, or fill in "
             "profiles/slurm/site.yaml by hand."
@@ -162,7 +130,7 @@ def _required(*command: str) -> str:
     return answer.text
 
 
-def read_accounts(config: Mapping[str, str]) -> Accounts:
+def read_accounts(config: Facts) -> Accounts:
     """Ask accounting for the user's accounts on this cluster; the database may hold those of others.
 
     Args:
@@ -174,14 +142,13 @@ def read_accounts(config: Mapping[str, str]) -> Accounts:
     show = ("sacctmgr", "--noheader", "--parsable2", "show")
     here = [f"cluster={cluster}"] if cluster else []
     fields = "format=account,partition,qos,defaultqos"
-    answer = ask(*show, "associations", f"user={user}", *here, fields)
+    answer = ask(*show, "associations", f"user={user}", *here, fields, tries=TRIES)
     if not answer.ok:
         return Accounts(unknown=answer.failure)
-    found = []
-    for line in answer.text.splitlines():
-        account, partition, qos, default, *_ = [*line.split("|"), "", "", ""]
-        if account:
-            found.append(Association(account, partition, _list(qos), default))
+    rows = ([*line.split("|"), "", "", ""][:4] for line in answer.text.splitlines())
+    found = [
+        Association(account, partition, names(qos), default) for account, partition, qos, default in rows
+    ]
     if not found:
         return Accounts(unknown=f"accounting knows no account of {user} on this cluster")
     default_account = ask(*show, "user", user, "format=defaultaccount").text.partition("\n")[0]
@@ -197,18 +164,31 @@ def record(line: str) -> dict[str, str]:
     A value with spaces, such as OS or Reason, is cut at the first. The first entry of a key counts: free
     text, which may hold any word, stands at the end.
     """
-    found: dict[str, str] = {}
-    for word in line.split():
-        key, separator, value = word.partition("=")
-        if separator:
-            found.setdefault(key, value)
-    return found
+    pairs = (word.partition("=") for word in line.split() if "=" in word)
+    return {key: value for key, _, value in reversed(list(pairs))}
 
 
 def parse_config(text: str) -> dict[str, str]:
     """Return the keys and values of ``scontrol show config``."""
     pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
     return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def parse_nodes(text: str) -> Iterator[Node]:
+    """Yield the nodes of ``scontrol --oneliner show node``; FUTURE ones do not exist yet."""
+    for facts in map(record, text.splitlines()):
+        if not facts.get("NodeName") or "FUTURE" in re.split(r"[+*~#!%$@^-]", facts.get("State", "")):
+            continue
+        memory = (number(facts, "RealMemory") or 0) - (number(facts, "MemSpecLimit") or 0)
+        reserved = (number(facts, "CoreSpecCount") or 0) * (number(facts, "ThreadsPerCore") or 1)
+        yield Node(
+            facts["NodeName"],
+            max(number(facts, "CPUEfctv") or (number(facts, "CPUTot") or 0) - reserved, 1),
+            memory if memory > 1 else None,  # 1 MB is the default of a node without RealMemory
+            parse_gpus(facts.get("Gres", "")),
+            frozenset(names(facts.get("ActiveFeatures", ""))),
+            names(facts.get("Partitions", "")),
+        )
 
 
 def parse_gpus(gres: str) -> dict[str, int]:
@@ -221,70 +201,12 @@ def parse_gpus(gres: str) -> dict[str, int]:
     return found
 
 
-def parse_nodes(lines: Sequence[str]) -> Iterator[Node]:
-    """Yield the nodes of ``scontrol --oneliner show node``; FUTURE ones do not exist yet."""
-    for line in lines:
-        facts = record(line)
-        if not facts.get("NodeName") or "FUTURE" in re.split(r"[+*~#!%$@^-]", facts.get("State", "")):
-            continue
-        memory = (_number(facts.get("RealMemory")) or 0) - (_number(facts.get("MemSpecLimit")) or 0)
-        threads = _number(facts.get("ThreadsPerCore")) or 1
-        reserved = (_number(facts.get("CoreSpecCount")) or 0) * threads
-        cpus = _number(facts.get("CPUEfctv")) or (_number(facts.get("CPUTot")) or 0) - reserved
-        yield Node(
-            facts["NodeName"],
-            max(cpus, 1),
-            memory if memory > 1 else None,  # 1 MB is the default of a node without RealMemory
-            parse_gpus(facts.get("Gres", "")),
-            frozenset(_list(facts.get("ActiveFeatures"))),
-            _list(facts.get("Partitions")),
-        )
+def number(facts: Facts, key: str) -> int | None:
+    """Return a number; None for a word such as UNLIMITED, or if the key is missing."""
+    value = facts.get(key, "")
+    return int(value) if value.isdigit() else None
 
 
-def parse_partitions(lines: Sequence[str], config: Mapping[str, str]) -> Iterator[Partition]:
-    """Yield the partitions of ``scontrol --oneliner show partition``; limits of the whole cluster count."""
-    linear = config.get("SelectType", "") == "select/linear"
-    for facts in (record(line) for line in lines):
-        if not facts.get("PartitionName"):
-            continue
-        shared = facts.get("OverSubscribe", facts.get("Shared", ""))
-        whole = f"OverSubscribe={shared}" if shared.startswith("EXCLUSIVE") else ""
-
-        def memory(key: str, facts: Mapping[str, str] = facts) -> int | None:
-            limits = [_number(each.get(key)) for each in (facts, config)]
-            return min((limit for limit in limits if limit), default=None)
-
-        yield Partition(
-            name=facts["PartitionName"],
-            state=facts.get("State", "UP"),
-            is_default=facts.get("Default") == "YES",
-            longest_seconds=_seconds(facts.get("MaxTime")),
-            min_nodes=max(_number(facts.get("MinNodes")) or 1, 1),
-            max_nodes=_number(facts.get("MaxNodes")),
-            max_cpus_per_node=_number(facts.get("MaxCPUsPerNode")),
-            max_memory_mb=memory("MaxMemPerNode"),
-            max_memory_mb_per_cpu=memory("MaxMemPerCPU"),
-            whole_nodes=whole or ("SelectType=select/linear" if linear else ""),
-            needs_reservation=facts.get("ReqResv") == "YES",
-            accounts=_names(facts.get("AllowAccounts")),
-            denied_accounts=_names(facts.get("DenyAccounts")) or frozenset(),
-            allowed_qos=_names(facts.get("AllowQos")),
-            denied_qos=_names(facts.get("DenyQos")) or frozenset(),
-        )
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdigit() else None
-
-
-def _seconds(text: str | None) -> int | None:
-    return None if text is None or text in _NONE else duration_seconds(text)
-
-
-def _list(text: str | None) -> list[str]:
-    return [] if text is None or text in _NONE else [part for part in text.split(",") if part]
-
-
-def _names(text: str | None) -> frozenset[str] | None:
-    """Return the names of a list that may also say ALL; None for that."""
-    return None if text is None or text == "ALL" or text in _NONE else frozenset(text.split(","))
+def names(text: str) -> list[str]:
+    """Return the names of a list; none for ``(null)``."""
+    return [name for name in text.split(",") if name and name not in ("(null)", "N/A")]

@@ -7,34 +7,24 @@ import re
 import shlex
 import shutil
 import subprocess
+import time
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 LIMIT_SECONDS = 60
 """Most time of one command; a busy controller answers within seconds."""
-
+RETRY_SECONDS = 2.0
+SUBMISSION_COMMANDS = ("sbatch", "squeue", "scancel")
+"""Slurm's commands without which no job can be sent and watched."""
 
 _LESS_SHOWN = re.compile(
     r"(SQUEUE|SINFO|SACCT|SCANCEL)_(?!ALL$|FEDERATION$|SIB$|SIBLING$|CTLD$|HURRY$|VERBOSE$)[A-Z0-9_]+"
 )
 """Variables that narrow what Slurm's commands show or cancel; those that only widen it are kept."""
-
-_REQUESTED = frozenset(
-    f"SBATCH_{name}"
-    for name in (
-        *(
-            "ARRAY_INX",
-            "CORE_SPEC",
-            "CPUS_PER_GPU",
-            "DEPENDENCY",
-            "ERROR",
-            "EXCLUSIVE",
-            "GPUS",
-            "GPUS_PER_NODE",
-        ),
-        *("GPUS_PER_SOCKET", "GPUS_PER_TASK", "GRES", "OVERCOMMIT", "WAIT"),
-    )
+_REQUESTED = re.compile(
+    "SBATCH_(ARRAY_INX|CORE_SPEC|CPUS_PER_GPU|DEPENDENCY|ERROR|EXCLUSIVE|GPUS|GPUS_PER_(NODE|SOCKET|TASK)"
+    "|GRES|OVERCOMMIT|WAIT)"
 )
 """Variables that give a job other devices or CPUs than planned, or make sbatch do more than send one job."""
 
@@ -50,10 +40,8 @@ def ignore_variables(environ: MutableMapping[str, str]) -> list[str]:
     Returns:
         The removed variables that change what jobs request.
     """
-    for name in [name for name in environ if _LESS_SHOWN.fullmatch(name)]:
-        del environ[name]
-    requested = sorted(environ.keys() & _REQUESTED)
-    for name in requested:
+    requested = sorted(filter(_REQUESTED.fullmatch, environ))
+    for name in [*requested, *filter(_LESS_SHOWN.fullmatch, environ)]:
         del environ[name]
     return requested
 
@@ -64,41 +52,40 @@ class Answer:
 
     Args:
         command: The command, as a shell takes it.
+        ok: Whether it ended with exit status 0.
         text: Standard output.
-        error: Standard error on one line, or the reason if the command could not be run or did not end.
-        code: Exit status; None if the command did not start or end.
+        error: Standard error on one line. Never empty after a failure: without a message, the reason why
+            the command did not start, did not end or failed.
     """
 
     command: str
+    ok: bool
     text: str
     error: str
-    code: int | None
-
-    @property
-    def ok(self) -> bool:
-        """Whether it ended with exit status 0."""
-        return self.code == 0
 
     @property
     def failure(self) -> str:
-        """The command and how it ended, as a clause."""
-        end = f"ended with exit status {self.code}" if self.code is not None else "did not end"
-        return f"`{self.command}` {end}{f': {self.error}' if self.error else ''}"
+        """The command and its error, as a clause."""
+        return f"`{self.command}` failed: {self.error}"
 
 
 def ask(
-    *command: str, seconds: float = LIMIT_SECONDS, environ: Mapping[str, str] = MappingProxyType({})
+    *command: str,
+    seconds: float = LIMIT_SECONDS,
+    tries: int = 1,
+    environ: Mapping[str, str] = MappingProxyType({}),
 ) -> Answer:
     """Run a command and return its answer, also if it fails.
 
     Args:
         command: Program and arguments; no shell splits them.
-        seconds: Time limit.
+        seconds: Time limit of a try.
+        tries: Most tries of a command that fails, such as one that a busy controller has not answered.
         environ: Further environment variables.
     """
     # SINFO_PARTITION hides the partitions from the executor plugin, not from these questions
     inherited = {name: value for name, value in os.environ.items() if name != "SINFO_PARTITION"}
-    words = shlex.join(command)
+    text, error, code = "", "", 1
     try:
         done = subprocess.run(
             command,
@@ -110,11 +97,17 @@ def ask(
             stdin=subprocess.DEVNULL,
             env={**inherited, "LC_ALL": "C", **environ},
         )
+        text, error, code = done.stdout.strip(), " ".join(done.stderr.split()), done.returncode
+        if code:
+            error = error or f"exit status {code}"
     except subprocess.TimeoutExpired:
-        return Answer(words, "", f"no answer within {seconds:g} s", None)
-    except OSError as error:
-        return Answer(words, "", str(error), None)
-    return Answer(words, done.stdout.strip(), " ".join(done.stderr.split()), done.returncode)
+        error = f"no answer within {seconds:g} s"
+    except OSError as failed:
+        error = str(failed)
+    if code and tries > 1:
+        time.sleep(RETRY_SECONDS)
+        return ask(*command, seconds=seconds, tries=tries - 1, environ=environ)
+    return Answer(shlex.join(command), not code, text, error)
 
 
 def missing_commands(*names: str) -> list[str]:
