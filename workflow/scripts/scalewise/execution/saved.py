@@ -1,4 +1,4 @@
-"""Find what the program of a run has saved, and keep or remove it. Needs no torch."""
+"""Find what train.py has saved of a run, and remove it. Needs no torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.runs.training_program import steps_per_epoch
 
 CHECKPOINTS = "checkpoints"
-"""The folder for train.py's checkpoints, in that of the program; kept ones move to the folder of the run."""
+"""The folder for train.py's checkpoints, in that of the program."""
 
 LEAST_STEPS = 10
 """Steps after the warm-up from which on the throughput of a start is known."""
@@ -71,19 +71,10 @@ def prepare_to_train(folder: Path, run: RunDefinition, *, resumes: bool) -> None
         shutil.rmtree(checkpoint)
 
 
-def remove_after_training(folder: Path, run: RunDefinition, keep_checkpoints: bool) -> None:
-    """Delete what train.py has left of a run that has a result; kept checkpoints move out of its way.
-
-    The files of a user's program are the user's.
-    """
-    if not isinstance(run.settings, Settings):
-        return
-    kept, saved = folder / CHECKPOINTS, folder / PROGRAM_FOLDER / CHECKPOINTS
-    with suppress(OSError):
-        if keep_checkpoints and saved.exists():
-            shutil.rmtree(kept, ignore_errors=True)
-            saved.rename(kept)
-    shutil.rmtree(folder / PROGRAM_FOLDER, ignore_errors=True)
+def remove_after_training(folder: Path, run: RunDefinition) -> None:
+    """Delete what train.py has left of a run that has a result; files of a user's program are the user's."""
+    if isinstance(run.settings, Settings):
+        shutil.rmtree(folder / PROGRAM_FOLDER, ignore_errors=True)
 
 
 def _has_stopped(settings: Settings, rows: list[dict[str, Any]]) -> bool:
