@@ -8,7 +8,8 @@ from pathlib import Path
 
 from scalewise.analysis.disturbed import disturbance
 from scalewise.execution.lock import LockError, lock_run
-from scalewise.plan.plan_file import Plan
+from scalewise.execution.slurm import queued_jobs
+from scalewise.plan.plan_file import Plan, runs_in_slurm
 from scalewise.records import FAILURE, RECORD, RecordError, read_failure, read_run
 
 SNAKEMAKE_LOCKS = Path(".snakemake/locks")
@@ -71,7 +72,8 @@ def redo(
         return ["There is no such run: nothing was removed."]
     if dry_run:
         return [*lines, "Nothing was removed: this is a dry run."]
-    kept = [run for run in chosen if not _remove(folders[run])]
+    at_work = _in_slurm(plan)
+    kept = [run for run in chosen if run.replace("/", "_", 1) in at_work or not _remove(folders[run])]
     return [
         *lines,
         *(f"{run} is being made, and was kept." for run in kept),
@@ -105,8 +107,19 @@ def _reason(folder: Path, *, disturbed: bool, failed: bool) -> str:
     return found if disturbed else ""
 
 
+def _in_slurm(plan: Plan) -> set[str]:
+    """Return the wildcards of this folder's jobs that Slurm runs now, as in their comments."""
+    if not any(runs_in_slurm(plan, facts) for facts in plan["experiments"].values()):
+        return set()
+    return {
+        job.comment.partition("_wildcards_")[2]
+        for job in queued_jobs()
+        if job.folder == str(Path.cwd()) and job.state != "PENDING"
+    }
+
+
 def _remove(run: Path) -> bool:
-    """Remove the folder of a run; return False if another process holds the run.
+    """Remove the folder of a run; return False if another process of this machine holds the run.
 
     Of a run without a result only the failure goes: what its program has saved is there to resume from.
     """
